@@ -1,0 +1,99 @@
+# make demo | test | bench | lint | tidy | clean: each does all its own set-up.
+#
+#   make test TF_VERSION=2.15.1      another TensorFlow, in an environment of its own
+#   make test PYTHON=python3.11      another Python
+#   make test PYTEST_ARGS="tests/ops -x"
+#
+# A Python that suits the TensorFlow, g++ and make are all that must be there:
+# CMake, Ninja and the rest come from PyPI into the environment.
+
+TF_VERSION ?= 2.21.0
+VENV ?= .venv$(if $(filter-out 2.21.0,$(TF_VERSION)),-$(TF_VERSION))
+PYTHON ?=
+PYTEST_ARGS ?= tests
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+bin := $(VENV)/bin
+pip := $(bin)/python -m pip --disable-pip-version-check -qq
+tf_minor := $(word 2,$(subst ., ,$(TF_VERSION)))
+# From 2.16 on, tf.keras is Keras 3, and Keras 2 is the package tf_keras.
+has_tf_keras := $(shell test $(tf_minor) -ge 16 && echo yes)
+legacy_keras := $(if $(has_tf_keras),TF_USE_LEGACY_KERAS=1)
+
+tensorflow := $(VENV)/.tensorflow-$(TF_VERSION)
+installed := $(VENV)/.installed
+lint_tools := $(VENV)/.lint-tools
+sources := CMakeLists.txt pyproject.toml README.md LICENSE \
+  $(shell find cmake tf_syncrep -type f -not -name '*.pyc' -not -name '*.so' \
+    -not -name _build_info.py)
+cc_sources = $(shell find benchmarks tf_syncrep/cc tests/cc -name '*.cc' -o -name '*.h')
+
+.PHONY: help demo test bench lint tidy build clean
+
+help:
+	@sed -n '1,9s/^# \{0,1\}//p' Makefile
+
+# These say what they do, or are long.
+.SILENT: $(tensorflow) $(installed) $(lint_tools) tidy
+
+# A virtual environment with TensorFlow, made anew for another version of it.
+# tf_keras is installed without its dependencies: it asks for the distribution
+# tensorflow, whose files would overwrite those of tensorflow-cpu.
+$(tensorflow):
+	python="$$(PYTHON='$(PYTHON)' TF_VERSION=$(TF_VERSION) tools/find_python.sh)"
+	echo "== TensorFlow $(TF_VERSION) into $(VENV), with $$python: a few minutes, once"
+	rm -rf $(VENV)
+	"$$python" -m venv $(VENV)
+	$(pip) install --upgrade pip
+	$(pip) install tensorflow-cpu==$(TF_VERSION) "scikit-build-core>=0.10" cmake ninja
+	$(if $(has_tf_keras),$(pip) install --no-deps "tf_keras==2.$(tf_minor).*")
+	touch $@
+
+$(installed): $(tensorflow) $(sources)
+	echo "== Building tf_syncrep"
+	$(pip) install --no-build-isolation \
+	  --config-settings=build-dir=build/make-$(TF_VERSION) ".[bench,demo,test]"
+	touch $@
+
+$(lint_tools): $(tensorflow) pyproject.toml
+	echo "== Linters"
+	$(pip) install --group lint
+	touch $@
+
+build: $(installed)
+
+demo: $(installed)
+	TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(legacy_keras) \
+	  $(bin)/tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py
+
+test: $(installed)
+	$(bin)/pytest $(PYTEST_ARGS)
+	$(if $(has_tf_keras),echo "== tests/keras again, with tf_keras")
+	$(if $(has_tf_keras),$(legacy_keras) $(bin)/pytest tests/keras)
+
+bench: $(installed)
+	$(bin)/python benchmarks/run.py
+
+lint: $(installed) $(lint_tools)
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+	$(bin)/pyright --pythonpath $(bin)/python
+	$(bin)/clang-format --dry-run -Werror $(cc_sources)
+
+tidy: $(installed)
+	command -v clang-tidy >/dev/null || {
+	  echo "clang-tidy is missing. On Debian: apt-get install clang-tidy" >&2
+	  exit 1
+	}
+	find tf_syncrep/cc -name '*.cc' -print0 | xargs -0 -n 1 -P "$$(nproc)" \
+	  clang-tidy -quiet -p build/make-$(TF_VERSION)
+
+clean:
+	rm -rf .venv* build dist bazel-* .bazelrc.generated .pytest_cache .ruff_cache
+	rm -f tf_syncrep/libtf_syncrep.so tf_syncrep/_build_info.py
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

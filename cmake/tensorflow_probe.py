@@ -1,0 +1,69 @@
+"""Prints what a build must know of the TensorFlow of this Python, a KEY=value a line.
+
+CMake, Bazel and configure.sh run this file by its path. It ends with status 1 when
+there is no TensorFlow, with 2 when it is one that tf_syncrep does not support, and
+then says the remedy on stderr.
+"""
+
+import os
+import sys
+
+OLDEST, NEWEST = (2, 15), (2, 21)
+
+# One line for each paragraph: CMake wraps them.
+ISOLATED_BUILD_REMEDY = """\
+uv, poetry and `python -m build` build in an environment of their own, in which your \
+TensorFlow cannot be seen. Turn that off:
+  pip install scikit-build-core cmake ninja
+  uv pip install --no-build-isolation .     (or: python -m build --no-isolation)"""
+
+
+def _supported() -> str:
+    return f"TensorFlow {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+
+
+def _no_tensorflow(reason: str) -> str:
+    return (
+        "tf_syncrep is built against the TensorFlow that it will run with, and this "
+        f"Python has none that it can import:\n  {sys.executable}: {reason}\n"
+        "Install one into the same environment, then repeat the command:\n"
+        f"  {sys.executable} -m pip install tensorflow    (or tensorflow-cpu)\n"
+        f"Supported: {_supported()}.\n{ISOLATED_BUILD_REMEDY}"
+    )
+
+
+def _unsupported(version: str) -> str:
+    return (
+        f"tf_syncrep supports {_supported()}; {sys.executable} has TensorFlow "
+        f"{version}.\nInstall a supported one, then repeat the command:\n"
+        f"  {sys.executable} -m pip install 'tensorflow=={NEWEST[0]}.{NEWEST[1]}.*'"
+        "    (or tensorflow-cpu)"
+    )
+
+
+def main() -> int:
+    """Prints the facts on stdout; returns the exit status."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        import tensorflow as tf
+    except Exception as error:
+        print(_no_tensorflow(f"{type(error).__name__}: {error}"), file=sys.stderr)
+        return 1
+    version = tf.__version__
+    if not OLDEST <= tuple(int(part) for part in version.split(".")[:2]) <= NEWEST:
+        print(_unsupported(version), file=sys.stderr)
+        return 2
+    include = tf.sysconfig.get_include()
+    flags = [f for f in tf.sysconfig.get_compile_flags() if not f.startswith("-I")]
+    library_name = next(
+        f.removeprefix("-l:") for f in tf.sysconfig.get_link_flags() if f[:3] == "-l:"
+    )
+    print(f"VERSION={version}")
+    print(f"INCLUDE_DIR={include}")
+    print(f"LIBRARY={os.path.join(tf.sysconfig.get_lib(), library_name)}")
+    print(f"COMPILE_FLAGS={' '.join(flags)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

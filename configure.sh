@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Prepares the Bazel build: finds a Python with a supported TensorFlow and writes
+# .bazelrc.generated. Asks nothing. Usage: [PYTHON=path/to/python] ./configure.sh
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+# PYTHON if it is set; else the Makefile's environment, then the one on PATH.
+if [[ -n "${PYTHON:-}" ]]; then
+  candidates=("$PYTHON")
+else
+  candidates=(.venv/bin/python python3 python)
+fi
+
+chosen=""
+reasons=""
+for candidate in "${candidates[@]}"; do
+  path="$(command -v "$candidate")" || continue
+  if reason="$("$path" cmake/tensorflow_probe.py 2>&1 >/dev/null)"; then
+    # Not resolved further: a virtual environment's python is a link.
+    chosen="$(cd "$(dirname "$path")" && pwd)/$(basename "$path")"
+    break
+  fi
+  reasons+="$candidate:"$'\n'"$reason"$'\n\n'
+done
+if [[ -z "$chosen" ]]; then
+  printf '%s' "${reasons:-No Python found: tried ${candidates[*]}.$'\n'}" >&2
+  echo "Then run ./configure.sh again; PYTHON=... chooses the Python." >&2
+  exit 1
+fi
+
+# Bazel 4, which Debian's bazel-bootstrap is, downloads rules_cc and rules_java for
+# names that it has built in, and a tool that only `bazel coverage` runs. With the
+# stubs it needs no network.
+if ! command -v bazel >/dev/null; then
+  echo "Bazel is not installed. On Debian: apt-get install bazel-bootstrap" >&2
+  exit 1
+fi
+overrides=()
+bazel_version="$(bazel --version)"
+case "$bazel_version" in
+  "bazel no_version" | "bazel 4."*) # bazel-bootstrap does not know its version
+    for stub in third_party/bazel_stubs/*; do
+      overrides+=("--override_repository=$(basename "$stub")=$PWD/$stub")
+    done
+    ;;
+esac
+
+{
+  echo "# Written by ./configure.sh; run it again to change it."
+  for command in build query fetch sync; do
+    for option in "--repo_env=TF_SYNCREP_PYTHON=$chosen" "${overrides[@]}"; do
+      echo "$command $option"
+    done
+  done
+} >.bazelrc.generated
+
+facts="$("$chosen" cmake/tensorflow_probe.py 2>/dev/null)"
+echo "Python:     $chosen"
+echo "TensorFlow: $(sed -n 's/^VERSION=//p' <<<"$facts")"
+echo "Now run: bazel build //..."

@@ -1,0 +1,242 @@
+"""Rules that hold for the whole tree. Each failure names the place and the remedy."""
+
+import ast
+import importlib
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+import tf_syncrep as tfs
+from tf_syncrep.python import doctor
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+# A layer of tf_syncrep/cc may include itself and these.
+CC_LAYERS = {
+    "lib": set(),
+    "tf": {"lib"},
+    "ops": {"lib", "tf"},
+    "kernels": {"lib", "tf", "ops"},
+}
+# A layer of tf_syncrep/python may import itself and these.
+PYTHON_LAYERS = {
+    "ops": set(),
+    "train": {"ops"},
+    "keras": {"ops"},
+    "distribute": {"ops"},
+}
+
+
+def _files(*patterns: str) -> list[pathlib.Path]:
+    """Returns the files of the tree that match, without what builds and tools made."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: house rules are for the repository")
+    paths = (ROOT / name for name in listed.stdout.split("\0") if name)
+    return sorted(
+        path
+        for path in paths
+        if path.is_file() and any(path.match(pattern) for pattern in patterns)
+    )
+
+
+def _name(path: pathlib.Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _imports(path: pathlib.Path) -> list[tuple[int, str]]:
+    """Returns the line and the full name of each module or name that is imported."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [
+                (node.lineno, f"{node.module}.{alias.name}") for alias in node.names
+            ]
+    return found
+
+
+def _places(pattern: str, paths: list[pathlib.Path]) -> list[str]:
+    """Returns file:line of each line that matches."""
+    return [
+        f"{_name(path)}:{number}"
+        for path in paths
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if re.search(pattern, line)
+    ]
+
+
+def _registered_ops() -> list[tuple[str, pathlib.Path]]:
+    return [
+        (name, path)
+        for path in _files("tf_syncrep/cc/ops/*.cc")
+        for name in re.findall(r'REGISTER_OP\(\s*"([^"]+)"\)', path.read_text())
+    ]
+
+
+def _wrapper_name(op: str) -> str:
+    """Returns the name of an op's function: Syncrep>ApplyAdam to apply_adam."""
+    words = re.findall("[A-Z]+[a-z0-9]*", op.removeprefix("Syncrep>"))
+    return "_".join(words).lower()
+
+
+def test_private_api_of_tensorflow_and_keras_is_in_compat_modules_only():
+    private = ("tensorflow.python", "keras.src", "tf_keras.src")
+    places = [
+        f"{_name(path)}:{line} imports {name}"
+        for path in _files("*.py")
+        if "compat" not in path.relative_to(ROOT).with_suffix("").parts
+        for line, name in _imports(path)
+        if name.startswith(private)
+    ]
+    assert places == [], (
+        "Use public API. Where there is none, put the use into a compat module, with a "
+        "comment that says why and on which versions it was checked."
+    )
+
+
+def test_compat_modules_say_on_which_versions_they_were_checked():
+    silent = [
+        _name(path)
+        for path in _files("*/compat.py", "*/compat/__init__.py")
+        if not re.search(r"2\.15[\s\S]*2\.21", path.read_text())
+    ]
+    assert silent == [], "Name the oldest and the newest TensorFlow it was checked on."
+
+
+def test_cc_layers_use_only_those_below():
+    wrong = []
+    for path in _files("tf_syncrep/cc/*/*.cc", "tf_syncrep/cc/*/*.h"):
+        layer = path.parent.name
+        for header in re.findall(r'#include "([^"]+)"', path.read_text()):
+            used = re.fullmatch(r"tf_syncrep/cc/(\w+)/.*", header)
+            if used and used[1] not in CC_LAYERS[layer] | {layer}:
+                wrong.append(f"{_name(path)} includes {header}")
+            if layer == "lib" and not used:
+                wrong.append(f"{_name(path)} includes {header}")
+    assert wrong == [], (
+        "cc/lib uses the C++ standard library alone, and each layer those below it: "
+        f"{CC_LAYERS}. Move the code down, or pass what it needs as an argument."
+    )
+
+
+def test_python_layers_use_only_those_below():
+    wrong = []
+    for path in _files("tf_syncrep/python/*/*.py", "tf_syncrep/python/*/*/*.py"):
+        layer = path.relative_to(ROOT / "tf_syncrep" / "python").parts[0]
+        for line, name in _imports(path):
+            used = re.match(r"tf_syncrep\.python\.(\w+)", name)
+            allowed = PYTHON_LAYERS[layer] | {layer}
+            if used and used[1] not in allowed:
+                wrong.append(f"{_name(path)}:{line} imports {name}")
+    assert wrong == [], f"A layer may import those below it: {PYTHON_LAYERS}."
+
+
+def test_tensorflow_versions_are_distinguished_in_cc_tf_only():
+    sources = _files("tf_syncrep/cc/*/*.cc", "tf_syncrep/cc/*/*.h")
+    others = [path for path in sources if path.parent.name != "tf"]
+    assert _places(r"\bTF_(MAJOR|MINOR|PATCH)_VERSION\b", others) == [], (
+        "Put what differs between versions of TensorFlow into tf_syncrep/cc/tf."
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "path"), [pytest.param(op, path, id=op) for op, path in _registered_ops()]
+)
+def test_op_has_shape_function_doc_wrapper_and_test(op, path):
+    text = path.read_text()
+    declaration = text[text.index(f'"{op}"') :].partition(";")[0]
+    assert ".SetShapeFn(" in declaration, f"{op} in {_name(path)} has no shape function"
+    assert ".Doc(" in declaration, f"{op} in {_name(path)} has no Doc"
+    name = _wrapper_name(op)
+    module = importlib.import_module(f"tf_syncrep.python.ops.{path.stem}")
+    doc = getattr(module, name).__doc__ or ""
+    for section in ("Args:", "Returns:"):
+        assert section in doc, f"the docstring of {module.__name__}.{name}: {section}?"
+    topic = path.stem.removesuffix("_ops")
+    tests = _files(f"tests/ops/test_{topic}*.py", "tests/testing/*.py")
+    assert any(re.search(rf"\b{name}\b", test.read_text()) for test in tests), (
+        f"no test in tests/ops/test_{topic}*.py uses {name}"
+    )
+
+
+@pytest.mark.parametrize("module", ["tf_syncrep", "train", "keras", "ops"])
+def test_public_names_are_documented(module):
+    public = tfs if module == "tf_syncrep" else getattr(tfs, module)
+    undocumented = [
+        name
+        for name in public.__all__
+        if name != "__version__" and not (getattr(public, name).__doc__ or "").strip()
+    ]
+    assert undocumented == [], f"write docstrings for these names of {public.__name__}"
+
+
+def test_no_file_names_a_path_or_a_registry_of_one_machine():
+    folders = "|".join(("work", "opt/dev", "root", "home/[a-z]"))
+    hosts = "|".join((r"pypi\.org", r"pythonhosted\.org", r"npmjs\.(org|com)"))
+    files = _files("*.py", "*.toml", "*.md", "*.txt", "*.sh", "*.cc", "*.h", "*.cu")
+    files += _files("*.cmake", "*.in", "*.bzl", "*.json", "*.yaml", "*.yml", "run")
+    files += _files("Makefile", "BUILD", "WORKSPACE", ".bazelrc", "Dockerfile")
+    places = _places(rf"(?<![\w.}}$])/({folders})(?=[/\"'\s])|({hosts})", files)
+    assert places == [], "Take paths from the environment; leave registries to pip."
+
+
+def test_cc_sources_begin_with_their_topic():
+    silent = [
+        _name(path)
+        for path in _files("*.cc", "*.h", "*.cu")
+        if not path.read_text().startswith("// ")
+        and not (path.suffix == ".cc" and path.with_suffix(".h").exists())
+    ]
+    assert silent == [], (
+        "Begin the file, or the header of the same name, with a comment on its topic."
+    )
+
+
+def test_cmake_and_bazel_compile_with_the_same_options():
+    cmake = (ROOT / "CMakeLists.txt").read_text()
+    (options,) = re.findall(r"\nadd_compile_options\(([^)]*)\)", cmake)
+    bazel = re.findall(r'"(-[fW][^"]*)"', (ROOT / "BUILD").read_text())
+    missing = [option for option in options.split() if option not in bazel]
+    assert missing == [], "Add these options of CMakeLists.txt to COPTS in BUILD."
+
+
+def test_supported_tensorflow_versions_are_the_same_everywhere():
+    path = ROOT / "cmake" / "tensorflow_probe.py"
+    (line,) = re.findall(r"\nOLDEST, NEWEST = (.*)\n", path.read_text())
+    oldest, newest = (f"{major}.{minor}" for major, minor in ast.literal_eval(line))
+    assert (oldest, newest) == (doctor.OLDEST_TENSORFLOW, doctor.NEWEST_TENSORFLOW), (
+        "cmake/tensorflow_probe.py and tf_syncrep/python/doctor.py must agree"
+    )
+    for document in ("README.md", "docs/install.md"):
+        text = (ROOT / document).read_text()
+        assert oldest in text, f"{document} must name the oldest TensorFlow, {oldest}"
+        assert newest in text, f"{document} must name the newest TensorFlow, {newest}"
+
+
+def test_changelog_has_this_version():
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert f"## [{tfs.__version__}]" in changelog, (
+        f"add a section '## [{tfs.__version__}]' to CHANGELOG.md"
+    )
+
+
+@pytest.mark.parametrize("path", _files("*.md"), ids=_name)
+def test_links_between_documents_lead_somewhere(path):
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)#\s]+)", text)
+    broken = [
+        target
+        for target in targets
+        if "://" not in target and not (path.parent / target).exists()
+    ]
+    assert broken == [], f"{_name(path)} links to files that are not there"

@@ -1,0 +1,97 @@
+// Half and BFloat16: every value, and the roundings in between.
+
+#include "tf_syncrep/cc/lib/float16.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "tf_syncrep/cc/lib/cpu_dispatch.h"
+
+namespace tf_syncrep {
+namespace {
+
+// The value of a half from its definition.
+double HalfValue(uint16_t bits) {
+  const int exponent = (bits >> 10) & 0x1f;
+  const int mantissa = bits & 0x3ff;
+  const double sign = bits & 0x8000 ? -1.0 : 1.0;
+  if (exponent == 31) {
+    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN()
+                         : sign * std::numeric_limits<double>::infinity();
+  }
+  return exponent == 0 ? sign * std::ldexp(mantissa, -24)
+                       : sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+TEST(HalfTest, WidensEveryValueExactlyThoughDenormalsAreFlushed) {
+  const ScopedFlushDenormals flush_denormals;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const Half half = {static_cast<uint16_t>(bits)};
+    const double expected = HalfValue(half.bits);
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(Widen(half))) << bits;
+    } else {
+      EXPECT_EQ(Widen(half), expected) << bits;
+      EXPECT_EQ(std::signbit(Widen(half)), std::signbit(expected)) << bits;
+    }
+  }
+}
+
+TEST(HalfTest, NarrowsEveryValueToItself) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const Half half = {static_cast<uint16_t>(bits)};
+    const float value = Widen(half);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(Widen(Narrow<Half>(value)))) << bits;
+    } else {
+      EXPECT_EQ(Narrow<Half>(value).bits, half.bits);
+    }
+  }
+}
+
+TEST(HalfTest, RoundsBetweenNeighboursToNearestEven) {
+  // All pairs of neighbours from zero to the largest finite value.
+  for (uint16_t low = 0; low < 0x7bff; ++low) {
+    const uint16_t high = low + 1;
+    const float middle =
+        static_cast<float>((HalfValue(low) + HalfValue(high)) / 2);
+    const uint16_t even = low % 2 == 0 ? low : high;
+    EXPECT_EQ(Narrow<Half>(middle).bits, even) << low;
+    EXPECT_EQ(Narrow<Half>(-middle).bits, even | 0x8000) << low;
+    EXPECT_EQ(Narrow<Half>(std::nextafter(middle, 0.0f)).bits, low);
+    EXPECT_EQ(Narrow<Half>(std::nextafter(middle, 1e6f)).bits, high);
+  }
+}
+
+TEST(HalfTest, OverflowsToInfinity) {
+  EXPECT_EQ(Narrow<Half>(65519.0f).bits, 0x7bff);
+  EXPECT_EQ(Narrow<Half>(65520.0f).bits, 0x7c00);
+  EXPECT_EQ(Narrow<Half>(-1e30f).bits, 0xfc00);
+  EXPECT_EQ(Narrow<Half>(std::numeric_limits<float>::infinity()).bits, 0x7c00);
+}
+
+TEST(BFloat16Test, NarrowsEveryValueToItself) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const BFloat16 value = {static_cast<uint16_t>(bits)};
+    if (std::isnan(Widen(value))) {
+      EXPECT_TRUE(std::isnan(Widen(Narrow<BFloat16>(Widen(value))))) << bits;
+    } else {
+      EXPECT_EQ(Narrow<BFloat16>(Widen(value)).bits, value.bits);
+    }
+  }
+}
+
+TEST(BFloat16Test, RoundsBetweenNeighboursToNearestEven) {
+  for (uint16_t low = 0x0080; low < 0x7f7f; ++low) {
+    const uint16_t high = low + 1;
+    const float middle = Widen(BFloat16{low}) +
+                         (Widen(BFloat16{high}) - Widen(BFloat16{low})) / 2.0f;
+    EXPECT_EQ(Narrow<BFloat16>(middle).bits, low % 2 == 0 ? low : high);
+    EXPECT_EQ(Narrow<BFloat16>(std::nextafter(middle, 0.0f)).bits, low);
+  }
+}
+
+}  // namespace
+}  // namespace tf_syncrep

@@ -1,0 +1,61 @@
+#include "tf_syncrep/cc/lib/cpu_dispatch.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace tf_syncrep {
+namespace {
+
+CpuLevel DetectCpuLevel() {
+#if defined(__GNUC__) && defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    return CpuLevel::kAvx512;
+  }
+  if (__builtin_cpu_supports("avx2")) {
+    return CpuLevel::kAvx2;
+  }
+#endif
+  return CpuLevel::kBaseline;
+}
+
+}  // namespace
+
+CpuLevel BestCpuLevel() {
+  static const CpuLevel level = DetectCpuLevel();
+  return level;
+}
+
+const char* CpuLevelName(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::kAvx512:
+      return "avx512";
+    case CpuLevel::kAvx2:
+      return "avx2";
+    case CpuLevel::kBaseline:
+      break;
+  }
+  return "baseline";
+}
+
+#if defined(__x86_64__)
+
+ScopedFlushDenormals::ScopedFlushDenormals() : saved_(_mm_getcsr()) {
+  constexpr unsigned int kFlushToZero = 0x8000;
+  constexpr unsigned int kDenormalsAreZero = 0x0040;
+  _mm_setcsr(saved_ | kFlushToZero | kDenormalsAreZero);
+}
+
+ScopedFlushDenormals::~ScopedFlushDenormals() { _mm_setcsr(saved_); }
+
+#else
+
+ScopedFlushDenormals::ScopedFlushDenormals() : saved_(0) {}
+ScopedFlushDenormals::~ScopedFlushDenormals() { static_cast<void>(saved_); }
+
+#endif
+
+}  // namespace tf_syncrep

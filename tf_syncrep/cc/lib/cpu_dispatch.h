@@ -1,0 +1,60 @@
+// Run-time choice of the vector instruction set.
+//
+// One portable binary holds each hot loop three times. A loop is written once,
+// as an always-inlined template, and instantiated inside functions that carry a
+// TF_SYNCREP_TARGET_* attribute, where the compiler vectorises it for that
+// instruction set. All levels give bitwise the same results: the build forbids
+// contraction into fused multiply-add, and every operation used is correctly
+// rounded.
+
+#ifndef TF_SYNCREP_CC_LIB_CPU_DISPATCH_H_
+#define TF_SYNCREP_CC_LIB_CPU_DISPATCH_H_
+
+#if defined(__GNUC__)
+#define TF_SYNCREP_ALWAYS_INLINE inline __attribute__((always_inline))
+#else
+#define TF_SYNCREP_ALWAYS_INLINE inline
+#endif
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define TF_SYNCREP_TARGET_AVX2 __attribute__((target("avx2")))
+#if defined(__clang__)
+#define TF_SYNCREP_TARGET_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#else
+#define TF_SYNCREP_TARGET_AVX512 \
+  __attribute__((                \
+      target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#endif
+#else
+#define TF_SYNCREP_TARGET_AVX2
+#define TF_SYNCREP_TARGET_AVX512
+#endif
+
+namespace tf_syncrep {
+
+enum class CpuLevel { kBaseline, kAvx2, kAvx512 };
+
+// The best level that this CPU and operating system support; found once.
+CpuLevel BestCpuLevel();
+
+// "baseline", "avx2" or "avx512".
+const char* CpuLevelName(CpuLevel level);
+
+// While in scope, denormal numbers count as zero on this thread, as they do on
+// TensorFlow's own threads. Work that is split over a pool sets it in every
+// part: the same call then gives the same bits on whatever threads it runs.
+class ScopedFlushDenormals {
+ public:
+  ScopedFlushDenormals();
+  ~ScopedFlushDenormals();
+  ScopedFlushDenormals(const ScopedFlushDenormals&) = delete;
+  ScopedFlushDenormals& operator=(const ScopedFlushDenormals&) = delete;
+
+ private:
+  unsigned int saved_;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_CPU_DISPATCH_H_

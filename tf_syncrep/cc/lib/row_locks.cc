@@ -1,0 +1,11 @@
+#include "tf_syncrep/cc/lib/row_locks.h"
+
+namespace tf_syncrep {
+
+RowLocks& RowLocks::Global() {
+  // Never destroyed: pool threads may outlive static destruction.
+  static RowLocks* const locks = new RowLocks;
+  return *locks;
+}
+
+}  // namespace tf_syncrep

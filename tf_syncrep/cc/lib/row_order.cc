@@ -1,0 +1,79 @@
+#include "tf_syncrep/cc/lib/row_order.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace tf_syncrep {
+namespace {
+
+constexpr int64_t kMinPerShard = 32768;
+// More buckets than this, and the write position of each no longer stays in the
+// first-level cache.
+constexpr int kMaxDigitBits = 11;
+
+int BitWidth(uint64_t value) {
+  return value == 0 ? 0 : 64 - __builtin_clzll(value);
+}
+
+// One stable counting sort by the digit of `bits` bits above `shift`. Each
+// shard has a part of `from`; part and bucket give each occurrence its place.
+void SortByDigit(const RowOccurrence* from, RowOccurrence* to, int64_t size,
+                 int shift, int bits, int64_t num_shards, Sharder& sharder) {
+  const int64_t num_buckets = int64_t{1} << bits;
+  const uint64_t mask = static_cast<uint64_t>(num_buckets) - 1;
+  const auto bucket_of = [=](const RowOccurrence& occurrence) {
+    return (static_cast<uint64_t>(occurrence.row) >> shift) & mask;
+  };
+  const auto begin_of = [=](int64_t shard) {
+    return size / num_shards * shard + std::min(shard, size % num_shards);
+  };
+  // Row s: how many occurrences shard s has in each bucket, then where they go.
+  std::vector<int64_t> places(num_shards * num_buckets, 0);
+  sharder.Run(num_shards, [&](int64_t shard) {
+    int64_t* const counts = places.data() + shard * num_buckets;
+    for (int64_t i = begin_of(shard); i < begin_of(shard + 1); ++i) {
+      ++counts[bucket_of(from[i])];
+    }
+  });
+  int64_t place = 0;
+  for (int64_t bucket = 0; bucket < num_buckets; ++bucket) {
+    for (int64_t shard = 0; shard < num_shards; ++shard) {
+      place += std::exchange(places[shard * num_buckets + bucket], place);
+    }
+  }
+  sharder.Run(num_shards, [&](int64_t shard) {
+    int64_t* const next = places.data() + shard * num_buckets;
+    for (int64_t i = begin_of(shard); i < begin_of(shard + 1); ++i) {
+      to[next[bucket_of(from[i])]++] = from[i];
+    }
+  });
+}
+
+}  // namespace
+
+RowOccurrence* SortByRow(RowOccurrence* occurrences, RowOccurrence* spare,
+                         int64_t size, Sharder& sharder) {
+  uint64_t all_bits = 0;
+  bool is_sorted = true;
+  for (int64_t i = 0; i < size; ++i) {
+    all_bits |= static_cast<uint64_t>(occurrences[i].row);
+    is_sorted &= i == 0 || occurrences[i - 1].row <= occurrences[i].row;
+  }
+  if (is_sorted) {
+    return occurrences;
+  }
+  // At least 1: rows that are all 0 are sorted.
+  const int bits = std::max(BitWidth(all_bits), 1);
+  const int num_passes = (bits + kMaxDigitBits - 1) / kMaxDigitBits;
+  const int digit_bits = (bits + num_passes - 1) / num_passes;
+  const int64_t num_shards = sharder.NumShards(size, kMinPerShard);
+  for (int shift = 0; shift < bits; shift += digit_bits) {
+    SortByDigit(occurrences, spare, size, shift, digit_bits, num_shards,
+                sharder);
+    std::swap(occurrences, spare);
+  }
+  return occurrences;
+}
+
+}  // namespace tf_syncrep

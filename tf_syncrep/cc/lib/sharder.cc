@@ -1,0 +1,84 @@
+#include "tf_syncrep/cc/lib/sharder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+
+namespace tf_syncrep {
+namespace {
+
+// One call of Run(), shared with the pool tasks that it scheduled. A task that
+// starts after all shards are taken finds nothing to do and leaves `shard`,
+// which is gone by then, alone.
+class Work {
+ public:
+  Work(int64_t num_shards, const std::function<void(int64_t)>* shard)
+      : num_shards_(num_shards), shard_(shard), unfinished_(num_shards) {}
+
+  // Runs shards until all are taken.
+  void TakeShards() {
+    int64_t finished = 0;
+    for (int64_t i = next_.fetch_add(1); i < num_shards_;
+         i = next_.fetch_add(1)) {
+      (*shard_)(i);
+      ++finished;
+    }
+    if (finished == 0) {
+      return;
+    }
+    std::lock_guard<std::mutex> lock(mu_);
+    unfinished_ -= finished;
+    if (unfinished_ == 0) {
+      all_finished_.notify_all();
+    }
+  }
+
+  // Ended by the thread that finishes the last shard; every shard is either
+  // finished or running when this is called after TakeShards().
+  void WaitUntilFinished() {
+    std::unique_lock<std::mutex> lock(mu_);
+    all_finished_.wait(lock, [this] { return unfinished_ == 0; });
+  }
+
+ private:
+  const int64_t num_shards_;
+  const std::function<void(int64_t)>* const shard_;
+  std::atomic<int64_t> next_{0};  // the first shard that nobody has taken
+  std::mutex mu_;                 // guards unfinished_
+  int64_t unfinished_;
+  std::condition_variable all_finished_;
+};
+
+}  // namespace
+
+int64_t Sharder::NumShards(int64_t total, int64_t min_per_shard) const {
+  const int64_t threads = num_threads();
+  if (threads <= 1) {
+    return 1;
+  }
+  // Some shards a thread leave room to even out threads slower than others.
+  constexpr int64_t kShardsPerThread = 4;
+  return std::clamp<int64_t>(total / std::max<int64_t>(min_per_shard, 1), 1,
+                             kShardsPerThread * threads);
+}
+
+void Sharder::Run(int64_t num_shards,
+                  const std::function<void(int64_t)>& shard) {
+  const int64_t helpers = std::min<int64_t>(num_threads(), num_shards) - 1;
+  if (helpers <= 0) {
+    for (int64_t i = 0; i < num_shards; ++i) {
+      shard(i);
+    }
+    return;
+  }
+  const auto work = std::make_shared<Work>(num_shards, &shard);
+  for (int64_t i = 0; i < helpers; ++i) {
+    Schedule([work] { work->TakeShards(); });
+  }
+  work->TakeShards();
+  work->WaitUntilFinished();
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,38 @@
+// How cc/lib splits work over the threads that its caller brings.
+
+#ifndef TF_SYNCREP_CC_LIB_SHARDER_H_
+#define TF_SYNCREP_CC_LIB_SHARDER_H_
+
+#include <cstdint>
+#include <functional>
+
+namespace tf_syncrep {
+
+// Splits pieces of work into shards and runs these on a thread pool and on the
+// calling thread. The caller takes shards like any other thread and never waits
+// for a pool thread to become free: a piece of work ends even on a pool that is
+// busy with something else for ever.
+class Sharder {
+ public:
+  virtual ~Sharder() = default;
+
+  // How many shards to make of `total` units when fewer than `min_per_shard` of
+  // them are not worth a hand-over to another thread. At least 1.
+  int64_t NumShards(int64_t total, int64_t min_per_shard) const;
+
+  // Calls `shard(i)` once for each i in [0, num_shards), some of them at the
+  // same time, and returns when all calls have returned. `shard` must not
+  // throw.
+  void Run(int64_t num_shards, const std::function<void(int64_t)>& shard);
+
+ protected:
+  // How many threads there are for one piece of work, the caller included.
+  virtual int num_threads() const = 0;
+
+  // Has `task` run on another thread, sooner or later.
+  virtual void Schedule(std::function<void()> task) = 0;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_SHARDER_H_

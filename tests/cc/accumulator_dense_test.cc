@@ -1,0 +1,203 @@
+// DenseGradientSum: right sums in every type, whoever owns the gradients.
+
+#include "tf_syncrep/cc/lib/accumulator_dense.h"
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/cc/thread_sharder.h"
+
+namespace tf_syncrep {
+namespace {
+
+template <typename T>
+OwnedBuffer NewBuffer(int64_t size) {
+  const auto owner = std::make_shared<std::vector<T>>(size);
+  return {owner->data(), owner};
+}
+
+const AllocateBuffer kNoMemory = [](int64_t) { return OwnedBuffer{}; };
+
+template <typename T>
+std::vector<T> RandomGradient(int64_t size, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-2, 2);
+  std::vector<T> gradient(size);
+  for (T& element : gradient) {
+    element = Narrow<T>(static_cast<SlotType<T>>(uniform(random)));
+  }
+  return gradient;
+}
+
+// How the gradients are given: bit i of `owned` for gradient i.
+template <typename T>
+std::vector<T> SumOf(const std::vector<std::vector<T>>& gradients,
+                     uint32_t owned, int64_t divisor, int num_threads,
+                     CpuLevel level = BestCpuLevel()) {
+  const int64_t size = gradients[0].size();
+  ThreadSharder sharder(num_threads);
+  DenseGradientSum<T> sum(level);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    OwnedBuffer given;
+    std::vector<T> copy = gradients[i];
+    if (i < 32 && (owned >> i & 1) != 0) {
+      given = NewBuffer<T>(size);
+      std::copy(copy.begin(), copy.end(), static_cast<T*>(given.data));
+    } else {
+      given.data = copy.data();
+    }
+    EXPECT_TRUE(sum.Add(given, size, NewBuffer<SlotType<T>>, sharder));
+    // Memory that is not the sum's is not read later.
+    std::fill(copy.begin(), copy.end(), T{});
+  }
+  const OwnedBuffer result = sum.Finish(divisor, NewBuffer<T>, sharder);
+  EXPECT_NE(result.owner, nullptr);
+  const T* data = static_cast<const T*>(result.data);
+  return std::vector<T>(data, data + size);
+}
+
+template <typename T>
+std::vector<T> Expected(const std::vector<std::vector<T>>& gradients,
+                        int64_t divisor) {
+  std::vector<T> expected;
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    SlotType<T> sum = Widen(gradients[0][i]);
+    for (size_t k = 1; k < gradients.size(); ++k) {
+      sum += Widen(gradients[k][i]);
+    }
+    expected.push_back(Narrow<T>(sum / static_cast<SlotType<T>>(divisor)));
+  }
+  return expected;
+}
+
+template <typename T>
+void ExpectSame(const std::vector<T>& a, const std::vector<T>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(Widen(a[i]), Widen(b[i])) << "at " << i;
+  }
+}
+
+template <typename T>
+class DenseSumTest : public testing::Test {};
+using Types = testing::Types<Half, BFloat16, float, double>;
+TYPED_TEST_SUITE(DenseSumTest, Types);
+
+TYPED_TEST(DenseSumTest, AddsInOrderOfArrivalWhoeverOwnsTheGradients) {
+  for (const int64_t size : {0, 1, 63, 1000}) {
+    for (int num_gradients = 1; num_gradients <= 5; ++num_gradients) {
+      std::vector<std::vector<TypeParam>> gradients;
+      for (int i = 0; i < num_gradients; ++i) {
+        gradients.push_back(RandomGradient<TypeParam>(size, i));
+      }
+      const auto expected = Expected(gradients, num_gradients);
+      for (uint32_t owned = 0; owned < 1u << num_gradients; ++owned) {
+        ExpectSame(SumOf(gradients, owned, num_gradients, 1), expected);
+      }
+    }
+  }
+}
+
+TYPED_TEST(DenseSumTest, SameBitsOnAnyThreadsAndInstructionSet) {
+  std::vector<std::vector<TypeParam>> gradients;
+  for (int i = 0; i < 4; ++i) {
+    gradients.push_back(RandomGradient<TypeParam>(150001, i));
+  }
+  const auto expected = Expected(gradients, 3);
+  for (const int num_threads : {1, 2, 5}) {
+    ExpectSame(SumOf(gradients, 0b1010, 3, num_threads), expected);
+  }
+  for (const CpuLevel level :
+       {CpuLevel::kBaseline, CpuLevel::kAvx2, CpuLevel::kAvx512}) {
+    if (level <= BestCpuLevel()) {
+      ExpectSame(SumOf(gradients, 0b0101, 3, 2, level), expected);
+    }
+  }
+}
+
+TYPED_TEST(DenseSumTest, MergeAddsTheOther) {
+  std::vector<std::vector<TypeParam>> gradients;
+  for (int i = 0; i < 4; ++i) {
+    gradients.push_back(RandomGradient<TypeParam>(500, i));
+  }
+  ThreadSharder sharder(2);
+  DenseGradientSum<TypeParam> sums[2];
+  for (int i = 0; i < 4; ++i) {
+    OwnedBuffer given = NewBuffer<TypeParam>(500);
+    std::copy(gradients[i].begin(), gradients[i].end(),
+              static_cast<TypeParam*>(given.data));
+    ASSERT_TRUE(
+        sums[i / 2].Add(given, 500, NewBuffer<SlotType<TypeParam>>, sharder));
+  }
+  sums[0].Merge(sums[1], sharder);
+  const OwnedBuffer result = sums[0].Finish(4, NewBuffer<TypeParam>, sharder);
+  const TypeParam* data = static_cast<const TypeParam*>(result.data);
+  for (int i = 0; i < 500; ++i) {
+    double expected = 0;
+    for (const auto& gradient : gradients) {
+      expected += Widen(gradient[i]) / 4;
+    }
+    EXPECT_NEAR(Widen(data[i]), expected, 0.01);
+  }
+}
+
+TYPED_TEST(DenseSumTest, WithoutMemoryNothingChanges) {
+  ThreadSharder sharder(1);
+  std::vector<TypeParam> gradient = RandomGradient<TypeParam>(10, 1);
+  DenseGradientSum<TypeParam> sum;
+  EXPECT_FALSE(sum.Add({gradient.data(), nullptr}, 10, kNoMemory, sharder));
+  EXPECT_TRUE(sum.Add({gradient.data(), nullptr}, 10,
+                      NewBuffer<SlotType<TypeParam>>, sharder));
+  const OwnedBuffer result = sum.Finish(1, NewBuffer<TypeParam>, sharder);
+  EXPECT_EQ(Widen(static_cast<const TypeParam*>(result.data)[3]),
+            Widen(gradient[3]));
+}
+
+TEST(DenseSumOfHalfTest, DoesNotOverflowOrStall) {
+  // In half arithmetic the first sum is infinite, and the second stays at 2048.
+  const std::vector<Half> large(3, Narrow<Half>(40000.0f));
+  EXPECT_EQ(Widen(SumOf<Half>({large, large, large}, 0, 3, 1)[0]), 40000.0f);
+  const std::vector<std::vector<Half>> ones(3000, {Narrow<Half>(1.0f)});
+  EXPECT_EQ(Widen(SumOf<Half>(ones, 0, 3000, 1)[0]), 1.0f);
+}
+
+TEST(DenseSumOfHalfTest, WithoutMemoryForTheResultThereIsNone) {
+  ThreadSharder sharder(1);
+  std::vector<Half> gradient(10);
+  DenseGradientSum<Half> sum;
+  ASSERT_TRUE(
+      sum.Add({gradient.data(), nullptr}, 10, NewBuffer<float>, sharder));
+  EXPECT_EQ(sum.Finish(1, kNoMemory, sharder).owner, nullptr);
+}
+
+TEST(DenseSumOfFloatTest, TheResultIsTheFirstGradientsMemory) {
+  ThreadSharder sharder(1);
+  DenseGradientSum<float> sum;
+  const OwnedBuffer first = NewBuffer<float>(100);
+  ASSERT_TRUE(sum.Add(first, 100, kNoMemory, sharder));
+  ASSERT_TRUE(sum.Add(NewBuffer<float>(100), 100, kNoMemory, sharder));
+  EXPECT_EQ(sum.Finish(2, kNoMemory, sharder).data, first.data);
+}
+
+TEST(DenseSumOfFloatTest, KeepsNoMoreThanTwoGradients) {
+  ThreadSharder sharder(1);
+  DenseGradientSum<float> sum;
+  std::vector<std::weak_ptr<void>> owners;
+  for (int i = 0; i < 10; ++i) {
+    const OwnedBuffer gradient = NewBuffer<float>(100);
+    owners.push_back(gradient.owner);
+    ASSERT_TRUE(sum.Add(gradient, 100, kNoMemory, sharder));
+  }
+  int kept = 0;
+  for (const auto& owner : owners) {
+    kept += owner.expired() ? 0 : 1;
+  }
+  EXPECT_LE(kept, 2);
+}
+
+}  // namespace
+}  // namespace tf_syncrep

@@ -1,0 +1,271 @@
+// SparseGradientSum against a map from rows to sums.
+
+#include "tf_syncrep/cc/lib/accumulator_sparse.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/cc/thread_sharder.h"
+
+namespace tf_syncrep {
+namespace {
+
+template <typename T>
+struct Gradient {
+  std::vector<int64_t> rows;
+  std::vector<T> values;
+};
+
+template <typename T>
+Gradient<T> RandomGradient(int64_t num_rows, int64_t range, int64_t row_size,
+                           uint32_t seed) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<float> uniform(-2, 2);
+  Gradient<T> gradient;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    gradient.rows.push_back(static_cast<int64_t>(random() % range));
+  }
+  for (int64_t i = 0; i < num_rows * row_size; ++i) {
+    gradient.values.push_back(
+        Narrow<T>(static_cast<SlotType<T>>(uniform(random))));
+  }
+  return gradient;
+}
+
+template <typename T>
+struct Result {
+  std::vector<int64_t> rows;
+  std::vector<T> values;
+};
+
+template <typename T>
+Result<T> Finish(SparseGradientSum<T>& sum, Reduction reduction,
+                 int64_t num_gradients, int64_t row_size, Sharder& sharder) {
+  Result<T> result;
+  EXPECT_TRUE(sum.Finish(
+      reduction, num_gradients,
+      [&](int64_t num_rows, SparseResult<T>* out) {
+        result.rows.resize(num_rows);
+        result.values.resize(num_rows * row_size);
+        *out = {result.rows.data(), result.values.data()};
+        return true;
+      },
+      sharder));
+  return result;
+}
+
+template <typename T>
+Result<T> Expected(const std::vector<Gradient<T>>& gradients,
+                   Reduction reduction, int64_t row_size) {
+  std::map<int64_t, std::vector<SlotType<T>>> sums;
+  std::map<int64_t, int64_t> counts;
+  for (const Gradient<T>& gradient : gradients) {
+    for (size_t i = 0; i < gradient.rows.size(); ++i) {
+      const T* values = gradient.values.data() + i * row_size;
+      auto [place, is_new] = sums.try_emplace(gradient.rows[i], row_size);
+      for (int64_t k = 0; k < row_size; ++k) {
+        place->second[k] = is_new ? SlotType<T>(Widen(values[k]))
+                                  : place->second[k] + Widen(values[k]);
+      }
+    }
+    for (const int64_t row :
+         std::set<int64_t>(gradient.rows.begin(), gradient.rows.end())) {
+      ++counts[row];
+    }
+  }
+  Result<T> result;
+  for (const auto& [row, sum] : sums) {
+    int64_t divisor = 1;
+    if (reduction == Reduction::kMean) {
+      divisor = counts[row];
+    } else if (reduction == Reduction::kCountedMean) {
+      divisor = static_cast<int64_t>(gradients.size());
+    }
+    result.rows.push_back(row);
+    for (const SlotType<T> element : sum) {
+      result.values.push_back(
+          Narrow<T>(element / static_cast<SlotType<T>>(divisor)));
+    }
+  }
+  return result;
+}
+
+// `tolerance` is relative to 1; 0 asks for equal bits.
+template <typename T>
+void ExpectResult(const Result<T>& result, const Result<T>& expected,
+                  double tolerance) {
+  ASSERT_EQ(result.rows, expected.rows);
+  ASSERT_EQ(result.values.size(), expected.values.size());
+  for (size_t i = 0; i < result.values.size(); ++i) {
+    ASSERT_NEAR(Widen(result.values[i]), Widen(expected.values[i]), tolerance)
+        << "at " << i;
+  }
+}
+
+constexpr Reduction kReductions[] = {Reduction::kMean, Reduction::kSum,
+                                     Reduction::kCountedMean};
+
+template <typename T>
+class SparseSumTest : public testing::Test {};
+using Types = testing::Types<Half, BFloat16, float, double>;
+TYPED_TEST_SUITE(SparseSumTest, Types);
+
+TYPED_TEST(SparseSumTest, SumsRowsInOrderOfArrival) {
+  for (const int64_t row_size : {0, 1, 7, 64}) {
+    for (const int64_t num_rows : {0, 1, 50, 700}) {
+      std::vector<Gradient<TypeParam>> gradients;
+      for (int i = 0; i < 4; ++i) {
+        gradients.push_back(
+            RandomGradient<TypeParam>(num_rows, 300, row_size, i));
+      }
+      for (const Reduction reduction : kReductions) {
+        ThreadSharder sharder(3);
+        SparseGradientSum<TypeParam> sum(std::make_shared<ChunkPool>());
+        for (const auto& gradient : gradients) {
+          ASSERT_TRUE(sum.Add(gradient.rows, row_size, gradient.values.data(),
+                              sharder));
+        }
+        ExpectResult(Finish(sum, reduction, 4, row_size, sharder),
+                     Expected(gradients, reduction, row_size), 0);
+      }
+    }
+  }
+}
+
+TYPED_TEST(SparseSumTest, MergesInBetweenChangeNothing) {
+  constexpr int64_t kRowSize = 5;
+  std::vector<Gradient<TypeParam>> gradients;
+  for (int i = 0; i < 60; ++i) {
+    gradients.push_back(RandomGradient<TypeParam>(200, 90, kRowSize, i));
+  }
+  for (const Reduction reduction : kReductions) {
+    ThreadSharder sharder(2);
+    SparseGradientSum<TypeParam> sum(std::make_shared<ChunkPool>(),
+                                     /*min_merge_bytes=*/0);
+    for (const auto& gradient : gradients) {
+      ASSERT_TRUE(
+          sum.Add(gradient.rows, kRowSize, gradient.values.data(), sharder));
+      EXPECT_LE(sum.num_held_rows(), 1000) << "nothing was merged";
+    }
+    // The order of the additions is the same, so the bits are.
+    ExpectResult(Finish(sum, reduction, 60, kRowSize, sharder),
+                 Expected(gradients, reduction, kRowSize), 0);
+  }
+}
+
+TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
+  constexpr int64_t kRowSize = 3;
+  std::vector<Gradient<TypeParam>> gradients;
+  for (int i = 0; i < 30; ++i) {
+    gradients.push_back(RandomGradient<TypeParam>(40, 30, kRowSize, i));
+  }
+  for (const int64_t min_merge_bytes : {0, 1 << 20}) {
+    for (const Reduction reduction : kReductions) {
+      ThreadSharder sharder(2);
+      const auto pool = std::make_shared<ChunkPool>();
+      SparseGradientSum<TypeParam> first(pool, min_merge_bytes);
+      SparseGradientSum<TypeParam> second(pool, min_merge_bytes);
+      for (size_t i = 0; i < gradients.size(); ++i) {
+        ASSERT_TRUE((i < 12 ? first : second)
+                        .Add(gradients[i].rows, kRowSize,
+                             gradients[i].values.data(), sharder));
+      }
+      first.Merge(second, sharder);
+      // Where each of the two was merged before, sums of sums are added.
+      const double tolerance =
+          min_merge_bytes == 0 && sizeof(TypeParam) > 2 ? 1e-4 : 0.1;
+      ExpectResult(Finish(first, reduction, 30, kRowSize, sharder),
+                   Expected(gradients, reduction, kRowSize), tolerance);
+    }
+  }
+}
+
+TEST(SparseSumOfFloatTest, SameBitsOnAnyThreadsAndInstructionSet) {
+  constexpr int64_t kRowSize = 33;
+  std::vector<Gradient<float>> gradients;
+  for (int i = 0; i < 6; ++i) {
+    gradients.push_back(RandomGradient<float>(20000, 9000, kRowSize, i));
+  }
+  const Result<float> expected =
+      Expected(gradients, Reduction::kMean, kRowSize);
+  for (const int num_threads : {1, 2, 5}) {
+    for (const CpuLevel level :
+         {CpuLevel::kBaseline, CpuLevel::kAvx2, CpuLevel::kAvx512}) {
+      if (level > BestCpuLevel()) {
+        continue;
+      }
+      ThreadSharder sharder(num_threads);
+      SparseGradientSum<float> sum(std::make_shared<ChunkPool>(), 1 << 20,
+                                   level);
+      for (const auto& gradient : gradients) {
+        ASSERT_TRUE(
+            sum.Add(gradient.rows, kRowSize, gradient.values.data(), sharder));
+      }
+      ExpectResult(Finish(sum, Reduction::kMean, 6, kRowSize, sharder),
+                   expected, 0);
+    }
+  }
+}
+
+TEST(SparseSumOfFloatTest, OneRowInAllGradientsManyTimes) {
+  ThreadSharder sharder(4);
+  SparseGradientSum<float> sum(std::make_shared<ChunkPool>());
+  const std::vector<int64_t> rows(5000, 7);
+  const std::vector<float> ones(5000 * 16, 1.0f);
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(sum.Add(rows, 16, ones.data(), sharder));
+  }
+  const Result<float> result = Finish(sum, Reduction::kMean, 8, 16, sharder);
+  EXPECT_EQ(result.rows, std::vector<int64_t>{7});
+  EXPECT_EQ(result.values, std::vector<float>(16, 5000.0f));
+}
+
+TEST(SparseSumOfFloatTest, RowsLargerThanAChunk) {
+  constexpr int64_t kRowSize = 5 << 20;  // 20 MB
+  ThreadSharder sharder(2);
+  SparseGradientSum<float> sum(std::make_shared<ChunkPool>());
+  const std::vector<float> values(2 * kRowSize, 3.0f);
+  ASSERT_TRUE(sum.Add({9, 4}, kRowSize, values.data(), sharder));
+  const Result<float> result =
+      Finish(sum, Reduction::kSum, 1, kRowSize, sharder);
+  EXPECT_EQ(result.rows, (std::vector<int64_t>{4, 9}));
+  EXPECT_EQ(result.values, values);
+}
+
+TEST(SparseSumOfFloatTest, NoMemoryForTheResult) {
+  ThreadSharder sharder(1);
+  SparseGradientSum<float> sum(std::make_shared<ChunkPool>());
+  const float value = 1;
+  ASSERT_TRUE(sum.Add({3}, 1, &value, sharder));
+  EXPECT_FALSE(sum.Finish(
+      Reduction::kSum, 1, [](int64_t, SparseResult<float>*) { return false; },
+      sharder));
+}
+
+TEST(SparseSumOfFloatTest, TheNextRoundUsesTheMemoryOfTheLast) {
+  const auto pool = std::make_shared<ChunkPool>();
+  ThreadSharder sharder(1);
+  const Gradient<float> gradient = RandomGradient<float>(30000, 1 << 20, 8, 1);
+  size_t kept = 0;
+  for (int round = 0; round < 5; ++round) {
+    {
+      SparseGradientSum<float> sum(pool);
+      ASSERT_TRUE(sum.Add(gradient.rows, 8, gradient.values.data(), sharder));
+      EXPECT_LT(pool->kept_bytes(), 1u << 20) << "in use now";
+    }
+    if (round > 0) {
+      EXPECT_EQ(pool->kept_bytes(), kept);
+    }
+    kept = pool->kept_bytes();
+    EXPECT_GE(kept, gradient.values.size() * sizeof(float));
+  }
+}
+
+}  // namespace
+}  // namespace tf_syncrep

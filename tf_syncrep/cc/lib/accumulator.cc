@@ -1,0 +1,199 @@
+#include "tf_syncrep/cc/lib/accumulator.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace tf_syncrep {
+
+GradientSum& TakenGradients::Merged(Sharder& sharder) {
+  while (sums.size() > 1) {
+    sums[0]->Merge(*sums[1], sharder);
+    sums.erase(sums.begin() + 1);
+  }
+  return *sums[0];
+}
+
+bool Accumulator::IsStale(int64_t step) const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return step < step_;
+}
+
+Accumulator::PushResult Accumulator::Push(
+    int64_t step, const std::vector<int64_t>& shape,
+    const std::function<bool(GradientSum&)>& add, Sharder& sharder,
+    std::vector<int64_t>* held_shape) {
+  std::vector<StepSum> discarded;
+  std::vector<Served> served;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (step < step_) {
+      ++counts_.pushed;
+      ++counts_.stale;
+      return PushResult::kStale;
+    }
+    if (mode_ == AccumulatorMode::kRound && step > step_) {
+      DiscardExcept([](int64_t, int64_t) { return false; }, step, &discarded);
+      step_ = step;
+    }
+    if (num_held_ > 0 && shape != shape_) {
+      *held_shape = shape_;
+      return PushResult::kShapeMismatch;
+    }
+    const auto sum = SumFor(step, sharder);
+    if (!add(*sum->sum)) {
+      if (sum->num_gradients == 0) {
+        sums_.erase(sum);
+      }
+      return PushResult::kOutOfMemory;
+    }
+    shape_ = shape;
+    ++sum->num_gradients;
+    ++num_held_;
+    ++counts_.pushed;
+    ++counts_.accepted;
+    served = ServeWaiting();
+  }
+  Tell(std::move(served));
+  return PushResult::kAccepted;
+}
+
+void Accumulator::Take(const std::shared_ptr<PendingTake>& take) {
+  std::vector<Served> served;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (take->cancelled_) {
+      served.push_back({take, {}});
+    } else {
+      waiting_.push_back(take);
+      served = ServeWaiting();
+    }
+  }
+  Tell(std::move(served));
+}
+
+void Accumulator::Cancel(const std::shared_ptr<PendingTake>& take) {
+  std::vector<Served> served;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    take->cancelled_ = true;
+    const auto place = std::find(waiting_.begin(), waiting_.end(), take);
+    if (place == waiting_.end()) {
+      return;  // not there yet, or over
+    }
+    waiting_.erase(place);
+    served.push_back({take, {}});
+    // It may have stood before takes that need fewer gradients.
+    for (Served& other : ServeWaiting()) {
+      served.push_back(std::move(other));
+    }
+  }
+  Tell(std::move(served));
+}
+
+bool Accumulator::TakeRound(int64_t round, int64_t num_gradients,
+                            TakenGradients* taken, int64_t* held_round,
+                            int64_t* num_held) {
+  std::lock_guard<std::mutex> lock(mu_);
+  *held_round = step_;
+  *num_held = num_held_;
+  if (round != step_ || num_gradients != num_held_ || num_held_ == 0) {
+    return false;
+  }
+  *taken = TakeAll();
+  return true;
+}
+
+int64_t Accumulator::SetStep(int64_t step) {
+  std::vector<StepSum> discarded;
+  std::lock_guard<std::mutex> lock(mu_);
+  if (mode_ == AccumulatorMode::kRound) {
+    DiscardExcept([](int64_t held, int64_t s) { return held == s; }, step,
+                  &discarded);
+  } else {
+    DiscardExcept([](int64_t held, int64_t s) { return held >= s; }, step,
+                  &discarded);
+  }
+  return std::exchange(step_, step);
+}
+
+int64_t Accumulator::num_held() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  return num_held_;
+}
+
+AccumulatorStats Accumulator::stats() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  AccumulatorStats stats = counts_;
+  stats.step = step_;
+  stats.held = num_held_;
+  return stats;
+}
+
+std::vector<Accumulator::StepSum>::iterator Accumulator::SumFor(
+    int64_t step, Sharder& sharder) {
+  const auto is_before = [](const StepSum& sum, int64_t s) {
+    return sum.step < s;
+  };
+  auto place = std::lower_bound(sums_.begin(), sums_.end(), step, is_before);
+  if (place != sums_.end() && place->step == step) {
+    return place;
+  }
+  if (sums_.size() == kMaxSums) {
+    sums_[0].sum->Merge(*sums_[1].sum, sharder);
+    sums_[0].num_gradients += sums_[1].num_gradients;
+    sums_.erase(sums_.begin() + 1);
+    place = std::lower_bound(sums_.begin(), sums_.end(), step, is_before);
+  }
+  return sums_.insert(place, {step, 0, make_sum_()});
+}
+
+void Accumulator::DiscardExcept(bool (*keep)(int64_t held, int64_t step),
+                                int64_t step, std::vector<StepSum>* discarded) {
+  std::vector<StepSum> kept;
+  for (StepSum& sum : sums_) {
+    if (keep(sum.step, step)) {
+      kept.push_back(std::move(sum));
+      continue;
+    }
+    num_held_ -= sum.num_gradients;
+    counts_.voided += sum.num_gradients;
+    discarded->push_back(std::move(sum));
+  }
+  sums_ = std::move(kept);
+}
+
+TakenGradients Accumulator::TakeAll() {
+  TakenGradients taken;
+  for (StepSum& sum : sums_) {
+    taken.sums.push_back(std::move(sum.sum));
+  }
+  sums_.clear();
+  taken.num_gradients = std::exchange(num_held_, 0);
+  taken.shape = shape_;
+  counts_.taken += taken.num_gradients;
+  ++counts_.takes;
+  if (step_ < std::numeric_limits<int64_t>::max()) {
+    ++step_;
+  }
+  return taken;
+}
+
+std::vector<Accumulator::Served> Accumulator::ServeWaiting() {
+  std::vector<Served> served;
+  while (!waiting_.empty() && num_held_ >= waiting_.front()->num_required_) {
+    served.push_back({std::move(waiting_.front()), TakeAll()});
+    waiting_.pop_front();
+  }
+  return served;
+}
+
+void Accumulator::Tell(std::vector<Served> served) {
+  for (Served& one : served) {
+    // Moved out first: what it holds may be the last reference to the take.
+    const auto done = std::move(one.take->done_);
+    done(std::move(one.taken));
+  }
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,130 @@
+#include "tf_syncrep/cc/lib/accumulator_loops.h"
+
+namespace tf_syncrep {
+namespace {
+
+template <typename T>
+TF_SYNCREP_ALWAYS_INLINE void Set(int64_t size, const T* __restrict__ a,
+                                  SlotType<T>* __restrict__ sum) {
+  for (int64_t i = 0; i < size; ++i) {
+    sum[i] = Widen(a[i]);
+  }
+}
+
+template <typename T>
+TF_SYNCREP_ALWAYS_INLINE void Add(int64_t size, const T* __restrict__ a,
+                                  SlotType<T>* __restrict__ sum) {
+  for (int64_t i = 0; i < size; ++i) {
+    sum[i] += Widen(a[i]);
+  }
+}
+
+template <typename T>
+TF_SYNCREP_ALWAYS_INLINE void AddTwo(int64_t size, const T* __restrict__ a,
+                                     const T* __restrict__ b,
+                                     SlotType<T>* __restrict__ sum) {
+  for (int64_t i = 0; i < size; ++i) {
+    sum[i] = (sum[i] + Widen(a[i])) + Widen(b[i]);
+  }
+}
+
+template <typename Sum>
+TF_SYNCREP_ALWAYS_INLINE void Divide(int64_t size, Sum divisor,
+                                     Sum* __restrict__ sum) {
+  for (int64_t i = 0; i < size; ++i) {
+    sum[i] /= divisor;
+  }
+}
+
+template <typename T>
+TF_SYNCREP_ALWAYS_INLINE void AddDivide(int64_t size, const T* __restrict__ a,
+                                        SlotType<T> divisor,
+                                        SlotType<T>* __restrict__ sum) {
+  for (int64_t i = 0; i < size; ++i) {
+    sum[i] = (sum[i] + Widen(a[i])) / divisor;
+  }
+}
+
+template <typename T>
+TF_SYNCREP_ALWAYS_INLINE void DivideTo(int64_t size,
+                                       const SlotType<T>* __restrict__ sum,
+                                       SlotType<T> divisor,
+                                       T* __restrict__ out) {
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = Narrow<T>(sum[i] / divisor);
+  }
+}
+
+template <typename T>
+TF_SYNCREP_ALWAYS_INLINE void AddDivideTo(int64_t size,
+                                          const SlotType<T>* __restrict__ sum,
+                                          const T* __restrict__ a,
+                                          SlotType<T> divisor,
+                                          T* __restrict__ out) {
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = Narrow<T>((sum[i] + Widen(a[i])) / divisor);
+  }
+}
+
+#define TF_SYNCREP_DEFINE_LOOPS(LEVEL, TARGET)                                 \
+  template <typename T>                                                        \
+  struct LEVEL {                                                               \
+    using Sum = SlotType<T>;                                                   \
+    TARGET static void SetLoop(int64_t size, const T* a, Sum* sum) {           \
+      Set<T>(size, a, sum);                                                    \
+    }                                                                          \
+    TARGET static void AddLoop(int64_t size, const T* a, Sum* sum) {           \
+      Add<T>(size, a, sum);                                                    \
+    }                                                                          \
+    TARGET static void AddTwoLoop(int64_t size, const T* a, const T* b,        \
+                                  Sum* sum) {                                  \
+      AddTwo<T>(size, a, b, sum);                                              \
+    }                                                                          \
+    TARGET static void DivideLoop(int64_t size, Sum divisor, Sum* sum) {       \
+      Divide<Sum>(size, divisor, sum);                                         \
+    }                                                                          \
+    TARGET static void AddDivideLoop(int64_t size, const T* a, Sum divisor,    \
+                                     Sum* sum) {                               \
+      AddDivide<T>(size, a, divisor, sum);                                     \
+    }                                                                          \
+    TARGET static void DivideToLoop(int64_t size, const Sum* sum, Sum divisor, \
+                                    T* out) {                                  \
+      DivideTo<T>(size, sum, divisor, out);                                    \
+    }                                                                          \
+    TARGET static void AddDivideToLoop(int64_t size, const Sum* sum,           \
+                                       const T* a, Sum divisor, T* out) {      \
+      AddDivideTo<T>(size, sum, a, divisor, out);                              \
+    }                                                                          \
+    static constexpr AccumulatorLoops<T> kLoops = {                            \
+        SetLoop,       AddLoop,      AddTwoLoop,     DivideLoop,               \
+        AddDivideLoop, DivideToLoop, AddDivideToLoop};                         \
+  }
+
+TF_SYNCREP_DEFINE_LOOPS(BaselineLoops, );
+TF_SYNCREP_DEFINE_LOOPS(Avx2Loops, TF_SYNCREP_TARGET_AVX2);
+TF_SYNCREP_DEFINE_LOOPS(Avx512Loops, TF_SYNCREP_TARGET_AVX512);
+
+#undef TF_SYNCREP_DEFINE_LOOPS
+
+}  // namespace
+
+template <typename T>
+const AccumulatorLoops<T>& AccumulatorLoopsFor(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::kAvx512:
+      return Avx512Loops<T>::kLoops;
+    case CpuLevel::kAvx2:
+      return Avx2Loops<T>::kLoops;
+    case CpuLevel::kBaseline:
+      break;
+  }
+  return BaselineLoops<T>::kLoops;
+}
+
+template const AccumulatorLoops<Half>& AccumulatorLoopsFor<Half>(CpuLevel);
+template const AccumulatorLoops<BFloat16>& AccumulatorLoopsFor<BFloat16>(
+    CpuLevel);
+template const AccumulatorLoops<float>& AccumulatorLoopsFor<float>(CpuLevel);
+template const AccumulatorLoops<double>& AccumulatorLoopsFor<double>(CpuLevel);
+
+}  // namespace tf_syncrep

@@ -1,0 +1,42 @@
+// The elementwise loops of the accumulators.
+
+#ifndef TF_SYNCREP_CC_LIB_ACCUMULATOR_LOOPS_H_
+#define TF_SYNCREP_CC_LIB_ACCUMULATOR_LOOPS_H_
+
+#include <cstdint>
+
+#include "tf_syncrep/cc/lib/cpu_dispatch.h"
+#include "tf_syncrep/cc/lib/float16.h"
+
+namespace tf_syncrep {
+
+// Loops over `size` elements of gradients of type T and of their sum, for one
+// instruction set. No two arrays of one call overlap.
+template <typename T>
+struct AccumulatorLoops {
+  using Sum = SlotType<T>;
+
+  // sum = a
+  void (*set)(int64_t size, const T* a, Sum* sum);
+  // sum = sum + a
+  void (*add)(int64_t size, const T* a, Sum* sum);
+  // sum = (sum + a) + b
+  void (*add_two)(int64_t size, const T* a, const T* b, Sum* sum);
+  // sum = sum / divisor
+  void (*divide)(int64_t size, Sum divisor, Sum* sum);
+  // sum = (sum + a) / divisor
+  void (*add_divide)(int64_t size, const T* a, Sum divisor, Sum* sum);
+  // out = sum / divisor
+  void (*divide_to)(int64_t size, const Sum* sum, Sum divisor, T* out);
+  // out = (sum + a) / divisor
+  void (*add_divide_to)(int64_t size, const Sum* sum, const T* a, Sum divisor,
+                        T* out);
+};
+
+// For T = Half, BFloat16, float and double.
+template <typename T>
+const AccumulatorLoops<T>& AccumulatorLoopsFor(CpuLevel level);
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_ACCUMULATOR_LOOPS_H_

@@ -1,0 +1,510 @@
+// SyncGate when workers and updaters die, stop, come back and start again.
+
+#include "tests/cc/gate_fixture.h"
+
+namespace tf_syncrep {
+namespace {
+
+using SyncGateFaultsTest = GateTest;
+
+// --- Lost with a permit ---
+
+TEST_F(SyncGateFaultsTest, APermitThatExpiresFreesItsPlaceAndVoidsNothing) {
+  Start(1, 1);
+  Acquire(a);
+  const auto of_b = Acquire(b);
+  EXPECT_TRUE(of_b->waits());
+  Pass(kStartLease);
+  EXPECT_TRUE(of_b->granted());
+  EXPECT_EQ(gate->Stats().voids, 0);
+  EXPECT_EQ(StatsOf(a).expired, 1);
+}
+
+TEST_F(SyncGateFaultsTest, OthersTakeOverTheShareOfOneWhoseLeaseEnded) {
+  Start(2, 2);
+  Acquire(b);
+  Give(a);
+  const auto again = Acquire(a);
+  Pass(kStartLease);
+  ASSERT_TRUE(again->granted());
+  EXPECT_TRUE(Contribute(a, again->value));
+  EXPECT_EQ(Update(), 2);
+  EXPECT_EQ(gate->Stats().live, 1);
+}
+
+TEST_F(SyncGateFaultsTest, TheFirstStepHasTheLongLeaseAndTheNextTheShortOne) {
+  Start(1, 2);
+  const auto of_a = Acquire(a);
+  Pass(kStartLease - std::chrono::seconds(1));
+  EXPECT_TRUE(StatsOf(a).live);
+  EXPECT_TRUE(Contribute(a, of_a->value));
+  Update();
+  Acquire(a);
+  Pass(kLease - std::chrono::seconds(1));
+  EXPECT_TRUE(StatsOf(a).live);
+  Pass(std::chrono::seconds(1));
+  EXPECT_FALSE(StatsOf(a).live);
+}
+
+TEST_F(SyncGateFaultsTest, ANewSessionsFirstStepHasTheLongLeaseAgain) {
+  Start(1, 1);
+  Give(a);
+  Update();
+  Acquire(a, Kind::kFirst);
+  Pass(kStartLease - std::chrono::seconds(1));
+  EXPECT_TRUE(StatsOf(a).live);
+}
+
+TEST_F(SyncGateFaultsTest, PollSaysWhenTheNextLeaseEnds) {
+  Start(1, 1);
+  Give(a);
+  Update();
+  EXPECT_TRUE(StatsOf(a).live);
+  const SyncGate::Time next = gate->Poll();
+  EXPECT_EQ(next, now + kLease);
+  now = next - SyncGate::Time(1);
+  gate->Poll();
+  EXPECT_TRUE(StatsOf(a).live);
+  now = next;
+  gate->Poll();
+  EXPECT_FALSE(StatsOf(a).live);
+}
+
+TEST_F(SyncGateFaultsTest, EveryCallRenewsTheLease) {
+  Start(2, 2);
+  Give(a);  // past its first step
+  Give(b);
+  Update();
+  const auto of_a = Acquire(a);
+  const auto half = std::chrono::seconds(40);
+  Pass(half);
+  EXPECT_EQ(Admit(a, of_a->value), Admission::kAdmitted);
+  Pass(half);
+  EXPECT_TRUE(Commit(a, of_a->value));
+  Pass(half);
+  EXPECT_TRUE(StatsOf(a).live);
+  EXPECT_FALSE(StatsOf(b).live);
+}
+
+TEST_F(SyncGateFaultsTest, WaitingIsNotSilence) {
+  Start(2, 2);
+  Give(a);
+  const auto waiting = Acquire(a);
+  for (int minute = 0; minute < 9; ++minute) {
+    Pass(kLease);
+  }
+  EXPECT_TRUE(waiting->waits());
+  EXPECT_TRUE(StatsOf(a).live);
+}
+
+TEST_F(SyncGateFaultsTest, TheLeaseOfAWaiterThatIsGoneBeginsWithItsGrant) {
+  Start(2, 2);
+  Give(a);
+  Give(b);
+  const auto of_b = Acquire(b);
+  Pass(kStartLease);  // unheard of, in the meantime
+  Update();
+  ASSERT_TRUE(of_b->granted());
+  EXPECT_FALSE(StatsOf(a).live);
+  EXPECT_TRUE(StatsOf(b).live);
+  Pass(kLease);
+  EXPECT_FALSE(StatsOf(b).live);
+  EXPECT_EQ(StatsOf(b).expired, 1);
+}
+
+TEST_F(SyncGateFaultsTest, AWaiterWhoseCallIsCancelledExpiresLater) {
+  // Killed while waiting: its server's connections break, which cancels.
+  Start(2, 2);
+  Give(a);
+  Give(b);
+  const auto of_b = Acquire(b);
+  gate->Cancel(of_b->id);
+  Update();
+  Give(a);
+  const auto again = Acquire(a);
+  Pass(kLease);
+  EXPECT_TRUE(again->granted());
+}
+
+// --- Lost between admit and commit ---
+
+TEST_F(SyncGateFaultsTest, AnAbortedContributionVoidsTheRound) {
+  Start(3, 3);
+  Give(a);
+  const auto waiting = Acquire(a);
+  const auto of_b = Acquire(b);
+  const auto of_c = Acquire(c);
+  Admit(b, of_b->value);
+  const int64_t round = gate->Stats().round;
+  Abort(b, of_b->value);
+  EXPECT_EQ(gate->Stats().round, round + 1);
+  EXPECT_EQ(gate->Stats().step, 0);
+  EXPECT_EQ(gate->Stats().voided, 1);
+  EXPECT_EQ(gate->Stats().aborted, 1);
+  EXPECT_EQ(StatsOf(a).voided, 1);
+  // All acquire anew, and nothing of the old round counts.
+  EXPECT_TRUE(waiting->granted());
+  EXPECT_EQ(Admit(c, of_c->value), Admission::kStale);
+  EXPECT_TRUE(Contribute(a, waiting->value));
+  Give(b);
+  Give(c);
+  EXPECT_EQ(Update(), 3);
+  EXPECT_EQ(gate->Stats().step, 1);
+}
+
+TEST_F(SyncGateFaultsTest, AContributionThatExpiresVoidsTheRound) {
+  Start(2, 2);
+  const auto of_a = Acquire(a);
+  Admit(a, of_a->value);
+  Pass(kLease);
+  EXPECT_EQ(gate->Stats().voids, 1);
+  EXPECT_EQ(StatsOf(a).expired, 1);
+  EXPECT_FALSE(Commit(a, of_a->value));
+}
+
+TEST_F(SyncGateFaultsTest, SeveralThatExpireAtOnceVoidTheRoundOnce) {
+  Start(3, 3);
+  const auto of_a = Acquire(a);
+  const auto of_b = Acquire(b);
+  Admit(a, of_a->value);
+  Admit(b, of_b->value);
+  Pass(kLease);
+  EXPECT_EQ(gate->Stats().voids, 1);
+  EXPECT_EQ(gate->Stats().aborted, 2);
+}
+
+TEST_F(SyncGateFaultsTest, AReplacedContributionVoidsTheRound) {
+  Start(2, 2);
+  const auto of_a = Acquire(a);
+  Give(b);
+  Admit(a, of_a->value);
+  const GateWorker restarted = Worker(0, /*incarnation=*/2);
+  const auto anew = Acquire(restarted);
+  EXPECT_EQ(gate->Stats().voids, 1);
+  ASSERT_TRUE(anew->granted());
+  EXPECT_FALSE(Commit(a, of_a->value));
+  EXPECT_TRUE(Contribute(restarted, anew->value));
+  Give(b);
+  EXPECT_EQ(Update(), 2);
+}
+
+TEST_F(SyncGateFaultsTest, ASecondAcquireGivesUpWhatTheFirstHeld) {
+  Start(2, 2);
+  const auto first = Acquire(a);
+  Admit(a, first->value);
+  const auto second = Acquire(a);
+  EXPECT_EQ(gate->Stats().voids, 1);
+  EXPECT_TRUE(second->granted());
+  EXPECT_FALSE(Commit(a, first->value));
+}
+
+TEST_F(SyncGateFaultsTest, ASecondAdmitGivesUpWhatTheFirstPushed) {
+  Start(2, 2);
+  const auto call = Acquire(a);
+  Admit(a, call->value);
+  EXPECT_EQ(Admit(a, call->value), Admission::kStale);
+  EXPECT_EQ(gate->Stats().voids, 1);
+  EXPECT_FALSE(Commit(a, call->value));
+}
+
+TEST_F(SyncGateFaultsTest, OneWhoLeavesBetweenAdmitAndCommitVoidsTheRound) {
+  Start(2, 2);
+  const auto call = Acquire(a);
+  Admit(a, call->value);
+  gate->Leave(a);
+  EXPECT_EQ(gate->Stats().voids, 1);
+}
+
+TEST_F(SyncGateFaultsTest, AVoidRoundTakesItsPermitsWithIt) {
+  Start(2, 2);
+  const auto of_a = Acquire(a);
+  Acquire(b);
+  Admit(a, of_a->value);
+  Abort(a, of_a->value);
+  EXPECT_TRUE(Acquire(b)->granted());
+  EXPECT_TRUE(Acquire(a)->granted());
+}
+
+// --- Replaced ---
+
+TEST_F(SyncGateFaultsTest, ANewIncarnationTakesThePlaceOfThePermit) {
+  Start(1, 1);
+  const auto of_a = Acquire(a);
+  const GateWorker restarted = Worker(0, 2);
+  EXPECT_TRUE(Acquire(restarted)->granted());
+  EXPECT_EQ(Admit(a, of_a->value), Admission::kStale);
+  EXPECT_EQ(gate->Stats().voids, 0);
+}
+
+TEST_F(SyncGateFaultsTest, ANewIncarnationEndsTheWaitOfTheOld) {
+  Start(1, 1);
+  Acquire(b);
+  const auto old = Acquire(a);
+  const auto fresh = Acquire(Worker(0, 2));
+  EXPECT_TRUE(old->ended_with(GateStatus::kAborted));
+  EXPECT_TRUE(fresh->waits());
+  EXPECT_EQ(gate->Stats().live, 2);
+}
+
+TEST_F(SyncGateFaultsTest, WhatTheOldIncarnationCommittedStaysItsShare) {
+  Start(2, 2);
+  Give(a);
+  const GateWorker restarted = Worker(0, 2);
+  const auto waiting = Acquire(restarted);
+  EXPECT_TRUE(waiting->waits());
+  Give(b);
+  EXPECT_EQ(Update(), 2);
+  EXPECT_TRUE(waiting->granted());
+}
+
+TEST_F(SyncGateFaultsTest, CallsOfADeadIncarnationHaveNoEffect) {
+  Start(2, 2);
+  const auto old = Acquire(a);
+  const GateWorker restarted = Worker(0, 2);
+  const auto fresh = Acquire(restarted);
+  Admit(restarted, fresh->value);
+  EXPECT_EQ(Admit(a, old->value), Admission::kStale);
+  EXPECT_FALSE(Commit(a, old->value));
+  Abort(a, old->value);
+  gate->Leave(a);
+  EXPECT_TRUE(Commit(restarted, fresh->value));
+  EXPECT_EQ(gate->Stats().voids, 0);
+  EXPECT_EQ(gate->Stats().live, 2);
+}
+
+TEST_F(SyncGateFaultsTest, AnAcquireOfADeadIncarnationIsAborted) {
+  Start(1, 1);
+  Acquire(a);
+  const GateWorker restarted = Worker(0, 2);
+  const auto fresh = Acquire(restarted);
+  const auto zombie = Acquire(a);
+  EXPECT_TRUE(zombie->ended_with(GateStatus::kAborted));
+  EXPECT_TRUE(Contribute(restarted, fresh->value));
+  EXPECT_EQ(Update(), 1);
+}
+
+TEST_F(SyncGateFaultsTest, ANewIncarnationsFirstStepHasTheLongLease) {
+  Start(1, 1);
+  Give(a);
+  Update();
+  Acquire(Worker(0, 2));
+  Pass(kLease);
+  EXPECT_TRUE(StatsOf(a).live);
+}
+
+// --- Stopped, and continued ---
+
+TEST_F(SyncGateFaultsTest, AnExpiredWorkerThatCallsAgainIsLiveAgain) {
+  Start(2, 2);
+  const auto of_b = Acquire(b);
+  Give(a);
+  Pass(kStartLease);
+  EXPECT_EQ(gate->Stats().live, 0);
+  // Its gradient is of the present round still, and there is room.
+  EXPECT_TRUE(Contribute(b, of_b->value));
+  EXPECT_EQ(gate->Stats().live, 1);
+  EXPECT_TRUE(Acquire(a)->waits());  // the round is full
+  EXPECT_EQ(gate->Stats().live, 2);
+  EXPECT_EQ(Update(), 2);
+}
+
+TEST_F(SyncGateFaultsTest, AnExpiredWorkerComesTooLateForAFullRound) {
+  Start(2, 2);
+  const auto of_b = Acquire(b);
+  Give(a);
+  const auto again = Acquire(a);
+  Pass(kStartLease);
+  ASSERT_TRUE(again->granted());
+  EXPECT_TRUE(Contribute(a, again->value));
+  EXPECT_EQ(Admit(b, of_b->value), Admission::kLate);
+  const auto of_b_again = Acquire(b);
+  EXPECT_TRUE(of_b_again->waits());
+  Update();
+  EXPECT_TRUE(of_b_again->granted());
+}
+
+TEST_F(SyncGateFaultsTest, AnExpiredPermitIsNotGivenBackTwice) {
+  Start(2, 2);
+  const auto of_a = Acquire(a);
+  Pass(kStartLease);
+  Abort(a, of_a->value);
+  EXPECT_TRUE(Acquire(b)->granted());
+  EXPECT_TRUE(Acquire(c)->granted());
+  EXPECT_TRUE(Acquire(Worker(3))->waits());
+}
+
+// --- Never seen ---
+
+TEST_F(SyncGateFaultsTest, WorkersNeverSeenAreExpectedForTheStartLease) {
+  Start(2, 2);
+  Give(a);
+  const auto again = Acquire(a);
+  Pass(kStartLease - std::chrono::seconds(1));
+  EXPECT_TRUE(again->waits());
+  EXPECT_EQ(gate->Stats().live, 2);
+  Pass(std::chrono::seconds(1));
+  EXPECT_TRUE(again->granted());
+  EXPECT_EQ(gate->Stats().live, 1);
+}
+
+TEST_F(SyncGateFaultsTest, TheyAreExpectedFromTheOpeningOn) {
+  SyncGateOptions options;
+  options.quorum = options.total = 2;
+  Make(options);
+  const auto first = Acquire(a);
+  Pass(10 * kStartLease);  // the chief comes last
+  generation = gate->Open(0);
+  EXPECT_TRUE(Contribute(a, first->value));
+  const auto again = Acquire(a);
+  Pass(kStartLease - std::chrono::seconds(1));
+  EXPECT_TRUE(again->waits());
+  Pass(std::chrono::seconds(1));
+  EXPECT_TRUE(again->granted());
+}
+
+TEST_F(SyncGateFaultsTest, OneMoreWorkerThanTheTotalDoesNotStopARound) {
+  Start(2, 2);
+  const auto of_a = Acquire(a);
+  const auto of_c = Acquire(c);
+  const auto of_b = Acquire(b);
+  EXPECT_TRUE(of_b->waits());
+  EXPECT_TRUE(Contribute(a, of_a->value));
+  EXPECT_TRUE(Contribute(c, of_c->value));
+  EXPECT_EQ(Update(), 2);
+  EXPECT_TRUE(of_b->granted());
+}
+
+// --- All gone ---
+
+TEST_F(SyncGateFaultsTest, TheLastWorkerGivesAllShares) {
+  Start(4, 4);
+  for (int task = 1; task < 4; ++task) {
+    Acquire(Worker(task));
+  }
+  Give(a);
+  const auto again = Acquire(a);
+  Pass(kStartLease);
+  EXPECT_TRUE(Contribute(a, again->value));
+  Give(a);
+  Give(a);
+  EXPECT_EQ(Update(), 4);
+}
+
+TEST_F(SyncGateFaultsTest, ARoundThatAllHaveLeftFillsWhenOneComesBack) {
+  Start(3, 3);
+  for (const GateWorker& worker : {a, b, c}) {
+    Acquire(worker);
+    gate->Leave(worker);
+  }
+  EXPECT_EQ(gate->Stats().live, 0);
+  Give(b);
+  Give(b);
+  Give(b);
+  EXPECT_EQ(Update(), 3);
+}
+
+// --- The updater ---
+
+class SyncGateUpdaterLeaseTest : public GateTest {
+ protected:
+  static constexpr auto kUpdaterLease = std::chrono::seconds(20);
+
+  void SetUp() override {
+    SyncGateOptions options;
+    options.strict = false;
+    options.updater_lease = kUpdaterLease;
+    options.start_lease = std::chrono::seconds(100);
+    Make(options);
+    generation = gate->Open(0);
+  }
+
+  // As an updater does at first.
+  void Hello() { gate->Cancel(WaitQuorum()->id); }
+};
+
+TEST_F(SyncGateUpdaterLeaseTest, ASilentUpdaterFailsAllWaits) {
+  Hello();
+  Acquire(a);
+  const auto waiting = Acquire(b);
+  EXPECT_EQ(gate->Poll(), now + kUpdaterLease);
+  Pass(kUpdaterLease - std::chrono::seconds(1));
+  EXPECT_TRUE(waiting->waits());
+  Pass(std::chrono::seconds(1));
+  EXPECT_TRUE(waiting->ended_with(GateStatus::kDeadlineExceeded));
+  EXPECT_EQ(waiting->status.message,
+            "The updater has not called for its lease of 20000 ms: the "
+            "coordinator is gone or stuck.");
+  EXPECT_TRUE(Acquire(c)->ended_with(GateStatus::kDeadlineExceeded));
+}
+
+TEST_F(SyncGateUpdaterLeaseTest, BeforeItsFirstCallTheStartLeaseHolds) {
+  Acquire(a);
+  const auto waiting = Acquire(b);
+  Pass(std::chrono::seconds(99));
+  EXPECT_TRUE(waiting->waits());
+  Pass(std::chrono::seconds(1));
+  EXPECT_TRUE(waiting->ended_with(GateStatus::kDeadlineExceeded));
+}
+
+TEST_F(SyncGateUpdaterLeaseTest, BoundedWaitsOneAfterTheOtherKeepItAlive) {
+  for (int i = 0; i < 10; ++i) {
+    const auto quorum = WaitQuorum(std::chrono::seconds(15));
+    Pass(std::chrono::seconds(15));
+    EXPECT_TRUE(quorum->ended_with(GateStatus::kDeadlineExceeded));
+  }
+  EXPECT_TRUE(Acquire(a)->granted());
+}
+
+TEST_F(SyncGateUpdaterLeaseTest, ItsLeaseBeginsWhereItsLastWaitEnds) {
+  WaitQuorum(std::chrono::seconds(15));
+  now += std::chrono::seconds(34);  // and nobody polls meanwhile
+  gate->Poll();
+  EXPECT_TRUE(Acquire(a)->granted());
+  Pass(std::chrono::seconds(1));
+  EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kDeadlineExceeded));
+}
+
+TEST_F(SyncGateUpdaterLeaseTest, AnAdvanceRenewsIt) {
+  const auto quorum = WaitQuorum();
+  Give(a);
+  Pass(std::chrono::seconds(19));
+  EXPECT_TRUE(Advance(quorum->value));
+  Pass(std::chrono::seconds(19));
+  EXPECT_TRUE(Acquire(a)->granted());
+}
+
+TEST_F(SyncGateUpdaterLeaseTest, AChiefThatDrainsDoesNotStandInForIt) {
+  Hello();
+  const auto of_a = Acquire(a);
+  Admit(a, of_a->value);
+  const auto drain = Drain();
+  Pass(kUpdaterLease);
+  EXPECT_TRUE(drain->ended_with(GateStatus::kDeadlineExceeded));
+}
+
+TEST_F(SyncGateUpdaterLeaseTest, AnUpdateThatTookTooLongCountsAllTheSame) {
+  const auto quorum = WaitQuorum();
+  Give(a);
+  Pass(kUpdaterLease);
+  EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kDeadlineExceeded));
+  EXPECT_TRUE(Advance(quorum->value));
+}
+
+TEST_F(SyncGateUpdaterLeaseTest, ANewGenerationHasALeaseOfItsOwn) {
+  Hello();
+  Pass(kUpdaterLease);
+  EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kDeadlineExceeded));
+  generation = gate->Open(0);
+  EXPECT_TRUE(Acquire(a)->granted());
+}
+
+TEST_F(SyncGateFaultsTest, WithoutALeaseWorkersWaitForTheChief) {
+  Start(1, 1);
+  Give(a);
+  const auto waiting = Acquire(a);
+  Pass(std::chrono::hours(100));
+  EXPECT_TRUE(waiting->waits());
+}
+
+}  // namespace
+}  // namespace tf_syncrep

@@ -1,0 +1,457 @@
+"""The accumulator ops against their float64 twin: every dtype, reduction and mode."""
+
+import accumulator_reference as reference
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+DTYPES = [tf.half, tf.bfloat16, tf.float32, tf.float64]
+# Of a result near 1, a few units in the last place.
+TOLERANCE = {tf.half: 2e-3, tf.bfloat16: 2e-2, tf.float32: 1e-6, tf.float64: 1e-12}
+
+all_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+both_kinds = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+
+
+def make(sparse, dtype=tf.float32, shape=(50, 3), **options):
+    function = tfs.ops.sparse_accumulator if sparse else tfs.ops.dense_accumulator
+    return function(dtype, shape, anonymous=True, **options)
+
+
+def random_gradient(rng, sparse, dtype, shape=(50, 3)):
+    """A gradient as NumPy values that `dtype` holds exactly."""
+    rows = rng.integers(0, 20) if sparse else shape[0]
+    values = rng.normal(size=(rows, *shape[1:]))
+    values = values.astype(dtype.as_numpy_dtype).astype(np.float64)
+    if not sparse:
+        return values
+    return rng.integers(0, shape[0], size=rows), values
+
+
+def apply(handle, sparse, step, gradient, dtype):
+    if sparse:
+        indices, values = gradient
+        values = tf.constant(values, dtype)
+        return tfs.ops.accumulator_apply_sparse(handle, step, indices, values)
+    return tfs.ops.accumulator_apply_dense(handle, step, tf.constant(gradient, dtype))
+
+
+def take(handle, sparse, dtype, num_required=1):
+    if sparse:
+        return tfs.ops.accumulator_take_sparse(handle, num_required, dtype)
+    return tfs.ops.accumulator_take_dense(handle, num_required, dtype)
+
+
+def take_round(handle, sparse, round, num_gradients, dtype=tf.float32):
+    if sparse:
+        return tfs.ops.accumulator_take_round_sparse(
+            handle, round, num_gradients, dtype
+        )
+    return tfs.ops.accumulator_take_round_dense(handle, round, num_gradients, dtype)
+
+
+def assert_taken(taken, sparse, expected, tolerance):
+    if not sparse:
+        actual = tf.cast(taken, tf.float64)
+        np.testing.assert_allclose(actual, expected, tolerance, tolerance)
+        return
+    indices, values = expected
+    np.testing.assert_array_equal(taken.indices, indices)
+    np.testing.assert_allclose(
+        tf.cast(taken.values, tf.float64),
+        values.reshape(taken.values.shape),
+        tolerance,
+        tolerance,
+    )
+
+
+def stats(handle):
+    return {k: int(v) for k, v in tfs.ops.accumulator_stats(handle)._asdict().items()}
+
+
+@all_dtypes
+@pytest.mark.parametrize(
+    ("sparse", "reduction_type"),
+    [
+        (False, "MEAN"),
+        (False, "SUM"),
+        (True, "MEAN"),
+        (True, "SUM"),
+        (True, "CMEAN"),
+    ],
+)
+def test_random_pushes_takes_and_steps_agree_with_the_twin(
+    sparse, reduction_type, dtype
+):
+    rng = np.random.default_rng(1)
+    handle = make(sparse, dtype, reduction_type=reduction_type)
+    twin = reference.ReferenceAccumulator(sparse, reduction_type)
+    pushed = taken = takes = 0
+    for _ in range(150):
+        action = rng.integers(12)
+        if action < 9:
+            step = int(twin.step + rng.integers(-1, 3))
+            gradient = random_gradient(rng, sparse, dtype)
+            accepted = apply(handle, sparse, step, gradient, dtype)
+            assert bool(accepted) == twin.apply(step, gradient)
+            pushed += 1
+        elif action < 11 and twin.held:
+            number = int(rng.integers(1, len(twin.held) + 1))
+            takes += 1
+            taken += len(twin.held)
+            result = take(handle, sparse, dtype, number)
+            assert_taken(result, sparse, twin.take(), 20 * TOLERANCE[dtype])
+        elif action == 11:
+            step = int(max(0, twin.step + rng.integers(-1, 3)))
+            tfs.ops.accumulator_set_global_step(handle, step)
+            twin.set_global_step(step)
+        held = len(twin.held)
+        assert int(tfs.ops.accumulator_num_accumulated(handle)) == held
+    assert stats(handle) == {
+        "step": twin.step,
+        "held": len(twin.held),
+        "pushed": pushed,
+        "accepted": pushed - twin.stale,
+        "stale": twin.stale,
+        "voided": twin.voided,
+        "taken": taken,
+        "takes": takes,
+    }
+    assert min(twin.stale, twin.voided, takes) > 0
+
+
+@both_kinds
+def test_rounds_agree_with_the_twin(sparse):
+    rng = np.random.default_rng(2)
+    handle = make(sparse, mode="ROUND")
+    twin = reference.ReferenceAccumulator(sparse, mode="ROUND")
+    takes = 0
+    for _ in range(150):
+        if rng.integers(4) or not twin.held:
+            step = int(twin.step + rng.choice([-1, 0, 0, 0, 1]))
+            gradient = random_gradient(rng, sparse, tf.float32)
+            accepted = apply(handle, sparse, step, gradient, tf.float32)
+            assert bool(accepted) == twin.apply(step, gradient)
+        else:
+            result = take_round(handle, sparse, twin.step, len(twin.held))
+            assert_taken(result, sparse, twin.take(), 1e-5)
+            takes += 1
+    counts = stats(handle)
+    assert (counts["stale"], counts["voided"]) == (twin.stale, twin.voided)
+    assert (counts["step"], counts["held"]) == (twin.step, len(twin.held))
+    assert counts["takes"] == takes > 0
+
+
+@both_kinds
+@pytest.mark.parametrize("asked", [(7, 1), (7, 3), (6, 2), (8, 2), (8, 1)])
+def test_a_round_that_is_not_there_is_an_error_and_stays(sparse, asked):
+    handle = make(sparse, mode="ROUND")
+    rng = np.random.default_rng(3)
+    for _ in range(2):
+        apply(handle, sparse, 7, random_gradient(rng, sparse, tf.float32), tf.float32)
+    with pytest.raises(tf.errors.FailedPreconditionError) as caught:
+        take_round(handle, sparse, *asked)
+    assert (
+        f"The accumulator must hold {asked[1]} gradients of round {asked[0]}, but "
+        "holds 2 of round 7" in caught.value.message
+    )
+    take_round(handle, sparse, 7, 2)
+
+
+@both_kinds
+def test_takes_of_the_other_mode_are_refused(sparse):
+    calls = {
+        "STEP": lambda handle: take_round(handle, sparse, 0, 1),
+        "ROUND": lambda handle: take(handle, sparse, tf.float32),
+    }
+    for mode, other in [("STEP", "ROUND"), ("ROUND", "STEP")]:
+        handle = make(sparse, mode=mode)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=f"must be of an accumulator with mode={other}, but .*mode={mode}",
+        ):
+            calls[mode](handle)
+
+
+@pytest.mark.parametrize("number", [0, -3])
+def test_a_round_has_at_least_one_gradient(number):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=f"num_gradients must be positive, but is {number}",
+    ):
+        take_round(make(False, mode="ROUND"), False, 0, number)
+
+
+@both_kinds
+def test_another_kind_or_dtype_is_refused(sparse):
+    handle = make(not sparse, tf.float64)
+    kinds = ["dense", "sparse"]
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=f"handle must be of a {kinds[sparse]} accumulator of dtype float, "
+        f"but is of a {kinds[not sparse]} one of dtype double",
+    ):
+        take(handle, sparse, tf.float32)
+    gradient = random_gradient(np.random.default_rng(1), sparse, tf.float32)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="but is of a"):
+        apply(handle, sparse, 0, gradient, tf.float32)
+
+
+@pytest.mark.parametrize("index_dtype", [tf.int32, tf.int64])
+@all_dtypes
+def test_duplicate_and_unsorted_indices_are_summed(dtype, index_dtype):
+    handle = make(True, dtype, [9, 1], reduction_type="MEAN")
+    for indices, values in [([4, 1, 4], [1, 2, 3]), ([1], [10]), ([8, 0], [5, 6])]:
+        tfs.ops.accumulator_apply_sparse(
+            handle,
+            0,
+            tf.constant(indices, index_dtype),
+            tf.constant(np.reshape(values, [-1, 1]), dtype),
+        )
+    taken = take(handle, True, dtype, 3)
+    np.testing.assert_array_equal(taken.indices, [0, 1, 4, 8])
+    np.testing.assert_array_equal(tf.cast(taken.values, tf.int32)[:, 0], [6, 6, 4, 5])
+    np.testing.assert_array_equal(taken.shape, [9, 1])
+
+
+def test_gradients_without_rows_count():
+    handle = make(True, reduction_type="CMEAN")
+    for _ in range(3):
+        tfs.ops.accumulator_apply_sparse(
+            handle, 0, tf.zeros([0], tf.int64), tf.zeros([0, 3])
+        )
+    tfs.ops.accumulator_apply_sparse(handle, 0, [7], tf.fill([1, 3], 4.0))
+    taken = take(handle, True, tf.float32, 4)
+    np.testing.assert_array_equal(taken.indices, [7])
+    np.testing.assert_array_equal(taken.values, np.ones([1, 3]))
+
+
+def test_a_take_of_gradients_without_rows_is_empty():
+    handle = make(True)
+    tfs.ops.accumulator_apply_sparse(
+        handle, 0, tf.zeros([0], tf.int64), tf.zeros([0, 3])
+    )
+    taken = take(handle, True, tf.float32)
+    assert taken.indices.shape == [0]
+    assert taken.values.shape == [0, 3]
+
+
+@pytest.mark.parametrize("shape", [[], [0], [3, 0], [1], [2, 3, 5]])
+@all_dtypes
+def test_dense_gradients_of_any_shape(dtype, shape):
+    handle = make(False, dtype, shape)
+    for value in [1, 2, 6]:
+        tfs.ops.accumulator_apply_dense(
+            handle, 0, tf.fill(shape, tf.cast(value, dtype))
+        )
+    taken = take(handle, False, dtype, 3)
+    np.testing.assert_array_equal(tf.cast(taken, tf.float32), np.full(shape, 3.0))
+
+
+@pytest.mark.parametrize("row_shape", [[], [0], [1], [2, 3]])
+def test_sparse_rows_of_any_shape(row_shape):
+    handle = make(True, shape=[10, *row_shape])
+    for value in [1.0, 5.0]:
+        tfs.ops.accumulator_apply_sparse(
+            handle, 0, [3], tf.fill([1, *row_shape], value)
+        )
+    taken = take(handle, True, tf.float32, 2)
+    np.testing.assert_array_equal(taken.values, np.full([1, *row_shape], 3.0))
+    np.testing.assert_array_equal(taken.shape, [10, *row_shape])
+
+
+def test_half_is_summed_in_float():
+    large = make(False, tf.half, [1])
+    for _ in range(3):
+        tfs.ops.accumulator_apply_dense(large, 0, tf.constant([40000.0], tf.half))
+    assert take(large, False, tf.half).numpy() == 40000.0
+    for dtype in (tf.half, tf.bfloat16):
+        dense, sparse = make(False, dtype, [1]), make(True, dtype, [4, 1])
+
+        @tf.function
+        def push(dtype=dtype, dense=dense, sparse=sparse):
+            for _ in tf.range(3000):
+                tfs.ops.accumulator_apply_dense(dense, 0, tf.ones([1], dtype))
+                tfs.ops.accumulator_apply_sparse(sparse, 0, [2], tf.ones([1, 1], dtype))
+
+        push()
+        assert float(take(dense, False, dtype)[0]) == 1.0
+        assert float(take(sparse, True, dtype).values[0, 0]) == 1.0
+
+
+def test_large_sparse_gradients_are_merged_on_the_way():
+    # 40 pushes of 4096 of only 500 rows, 40 MB: more than is ever held unmerged.
+    rng = np.random.default_rng(4)
+    handle = make(True, shape=[500, 64], reduction_type="SUM")
+    total = np.zeros([500, 64])
+    for _ in range(40):
+        indices = rng.integers(0, 500, 4096)
+        values = rng.normal(size=[4096, 64]).astype(np.float32)
+        np.add.at(total, indices, values)
+        tfs.ops.accumulator_apply_sparse(handle, 0, indices, values)
+    taken = take(handle, True, tf.float32, 40)
+    np.testing.assert_array_equal(taken.indices, np.arange(500))
+    np.testing.assert_allclose(taken.values, total, rtol=1e-4, atol=1e-3)
+
+
+@both_kinds
+def test_memory_that_is_used_again_does_not_change_what_was_taken(sparse):
+    # Large enough that the accumulator keeps the memory of its last result.
+    shape = [40_000, 64]
+    handle = make(sparse, shape=shape)
+    results = []
+    for value in range(6):
+        gradient = tf.fill(shape, float(value))
+        if sparse:
+            tfs.ops.accumulator_apply_sparse(
+                handle, value, tf.range(shape[0]), gradient
+            )
+            result = take(handle, True, tf.float32).values
+        else:
+            tfs.ops.accumulator_apply_dense(handle, value, gradient)
+            result = take(handle, False, tf.float32)
+        if value % 2:  # every other one is let go
+            results.append((value, result))
+        del result
+    for value, result in results:
+        assert result.shape == shape
+        np.testing.assert_array_equal(result, np.full(shape, float(value)))
+
+
+def test_gradients_computed_in_a_graph_are_summed_right():
+    # The accumulator takes over the memory of such gradients: nobody else has it.
+    handle = make(False, shape=[1000])
+
+    @tf.function
+    def push(x, n):
+        for i in tf.range(n):
+            gradient = x * tf.cast(i + 1, tf.float32)
+            tfs.ops.accumulator_apply_dense(handle, 0, gradient)
+
+    x = tf.random.normal([1000])
+    before = x.numpy()
+    for n in range(1, 8):
+        tfs.ops.accumulator_set_global_step(handle, 0)
+        push(x, n)
+        taken = take(handle, False, tf.float32, n)
+        np.testing.assert_allclose(taken, before * (n + 1) / 2, rtol=1e-5)
+    np.testing.assert_array_equal(x, before)
+
+
+def test_a_gradient_that_others_use_too_stays_as_it_is():
+    handle = make(False, shape=[1000])
+
+    @tf.function
+    def push(x):
+        gradient = x * 3.0
+        with tf.control_dependencies(
+            [tfs.ops.accumulator_apply_dense(handle, 0, gradient) for _ in range(4)]
+        ):
+            return gradient + 0.0, tfs.ops.accumulator_take_dense(handle, 4, tf.float32)
+
+    gradient, taken = push(tf.ones([1000]))
+    np.testing.assert_array_equal(gradient, np.full(1000, 3.0))
+    np.testing.assert_array_equal(taken, np.full(1000, 3.0))
+
+
+@both_kinds
+def test_writing_to_what_was_pushed_changes_nothing(sparse):
+    """Eager tensors and resource variables: the accumulator has its own copy."""
+    handle = make(sparse)
+    variable = tf.Variable(tf.ones([50, 3]))
+    pushed = tf.constant(np.full([50, 3], 5.0), tf.float32)
+    for gradient in [variable, pushed, pushed]:
+        if sparse:
+            tfs.ops.accumulator_apply_sparse(handle, 0, tf.range(50), gradient)
+        else:
+            tfs.ops.accumulator_apply_dense(handle, 0, gradient)
+    variable.assign(tf.fill([50, 3], 100.0))
+    variable.scatter_nd_update([[3]], [[7.0, 7.0, 7.0]])
+    taken = take(handle, sparse, tf.float32, 3)
+    values = taken.values if sparse else taken
+    np.testing.assert_allclose(values, np.full([50, 3], 11 / 3), rtol=1e-6)
+    np.testing.assert_array_equal(pushed, np.full([50, 3], 5.0))
+
+
+@both_kinds
+def test_ref_variables_and_fed_arrays_may_be_overwritten_after_the_push(sparse):
+    fed = np.ones([50, 3], np.float32)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        make_handle = (
+            tfs.ops.sparse_accumulator if sparse else tfs.ops.dense_accumulator
+        )
+        handle = make_handle(tf.float32, [50, 3])
+        ref = tf.compat.v1.Variable(tf.fill([50, 3], 2.0), use_resource=False)
+        placeholder = tf.compat.v1.placeholder(tf.float32)
+
+        def push(gradient):
+            if sparse:
+                return tfs.ops.accumulator_apply_sparse(
+                    handle, 0, tf.range(50), gradient
+                )
+            return tfs.ops.accumulator_apply_dense(handle, 0, gradient)
+
+        pushes = [push(ref), push(tf.identity(ref)), push(placeholder)]
+        overwrite = ref.assign(tf.fill([50, 3], 100.0))
+        result = take(handle, sparse, tf.float32, 6)
+        session.run(ref.initializer)
+        for _ in range(2):
+            session.run(pushes, {placeholder: fed})
+        session.run(overwrite)
+        fed[:] = 1000.0
+        taken = session.run(result)
+    values = taken.values if sparse else taken
+    np.testing.assert_allclose(values, np.full([50, 3], 5 / 3), rtol=1e-6)
+
+
+def test_shapes_are_known_when_a_graph_is_built():
+    with tf.Graph().as_default():
+        dense = tfs.ops.dense_accumulator(tf.float32, [None, 3])
+        sparse = tfs.ops.sparse_accumulator(tf.float32, [10, 3])
+        assert dense.shape == []
+        taken = tfs.ops.accumulator_take_dense(dense, 1, tf.float32)
+        assert taken.shape.as_list() == [None, 3]
+        taken = tfs.ops.accumulator_take_sparse(sparse, 1, tf.float32)
+        assert taken.indices.shape.as_list() == [None]
+        assert taken.shape.shape.as_list() == [None]
+        assert tfs.ops.accumulator_num_accumulated(dense).shape == []
+        for bad in (
+            lambda: tfs.ops.accumulator_take_dense(dense, [1, 2], tf.float32),
+            lambda: tfs.ops.accumulator_apply_dense(dense, [1, 2], [[1.0, 2.0, 3.0]]),
+            lambda: tfs.ops.accumulator_set_global_step(sparse, [1]),
+        ):
+            with pytest.raises(ValueError, match="must be rank 0"):
+                bad()
+
+
+def test_an_anonymous_accumulator_is_another_one_each_time():
+    first, second = make(False), make(False)
+    tfs.ops.accumulator_apply_dense(first, 0, tf.ones([50, 3]))
+    assert int(tfs.ops.accumulator_num_accumulated(first)) == 1
+    assert int(tfs.ops.accumulator_num_accumulated(second)) == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "described"),
+    [
+        ({"dtype": tf.float64}, "dense, dtype=double, shape=[2,3]"),
+        ({"shape": [3, 2]}, "dense, dtype=float, shape=[3,2]"),
+        ({"shape": None}, "dense, dtype=float, shape=<unknown>"),
+        ({"reduction_type": "SUM"}, "reduction_type=SUM"),
+        ({"mode": "ROUND"}, "mode=ROUND"),
+    ],
+)
+def test_a_shared_name_is_for_equal_accumulators(changed, described):
+    options = {"dtype": tf.float32, "shape": [2, 3], "shared_name": f"same{described}"}
+    first = tfs.ops.dense_accumulator(**options)
+    tfs.ops.accumulator_apply_dense(first, 0, tf.ones([2, 3]))
+    again = tfs.ops.dense_accumulator(**options)
+    assert int(tfs.ops.accumulator_num_accumulated(again)) == 1
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        tfs.ops.dense_accumulator(**{**options, **changed})
+    assert "exists with dense, dtype=float, shape=[2,3]" in caught.value.message
+    assert described in caught.value.message.split("Received: ")[1]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Received: sparse"):
+        tfs.ops.sparse_accumulator(**options)

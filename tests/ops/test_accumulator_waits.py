@@ -1,0 +1,223 @@
+"""Takes that wait: who ends them, each once, and with what; with real threads."""
+
+import threading
+import time
+from concurrent import futures
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+DEADLINE = 60.0
+
+both_kinds = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+
+
+class Accumulator:
+    """A dense or sparse accumulator of shape [4, 2], by what the kinds share."""
+
+    def __init__(self, sparse, **options):
+        make = tfs.ops.sparse_accumulator if sparse else tfs.ops.dense_accumulator
+        if tf.executing_eagerly():
+            options["anonymous"] = True
+        self.sparse = sparse
+        self.handle = make(tf.float32, [4, 2], **options)
+
+    def push(self, value, step=0):
+        gradient = tf.fill([4, 2], tf.cast(value, tf.float32))
+        if self.sparse:
+            return tfs.ops.accumulator_apply_sparse(
+                self.handle, step, tf.range(4), gradient
+            )
+        return tfs.ops.accumulator_apply_dense(self.handle, step, gradient)
+
+    def take(self, num_required):
+        """The reduced gradient's values."""
+        if self.sparse:
+            return tfs.ops.accumulator_take_sparse(
+                self.handle, num_required, tf.float32
+            ).values
+        return tfs.ops.accumulator_take_dense(self.handle, num_required, tf.float32)
+
+    def held(self):
+        return tfs.ops.accumulator_num_accumulated(self.handle)
+
+
+@pytest.fixture
+def pool():
+    with futures.ThreadPoolExecutor(64) as executor:
+        yield executor
+
+
+@both_kinds
+def test_a_take_waits_for_the_last_gradient_eagerly(sparse, pool):
+    accumulator = Accumulator(sparse)
+    take = pool.submit(lambda: accumulator.take(3).numpy())
+    for value in [1.0, 2.0]:
+        accumulator.push(value)
+    # It may have begun or not: either way it must not end now.
+    assert not futures.wait([take], timeout=0.3).done
+    accumulator.push(6.0)
+    np.testing.assert_array_equal(take.result(DEADLINE), np.full([4, 2], 3.0))
+
+
+@both_kinds
+def test_a_take_waits_for_the_last_gradient_in_a_function(sparse, pool):
+    accumulator = Accumulator(sparse)
+    function = tf.function(lambda: accumulator.take(3))
+    take = pool.submit(lambda: function().numpy())
+    for value in [1.0, 2.0, 6.0]:
+        accumulator.push(value)
+    np.testing.assert_array_equal(take.result(DEADLINE), np.full([4, 2], 3.0))
+
+
+@both_kinds
+def test_closing_the_session_ends_the_wait(sparse, pool):
+    with tf.Graph().as_default():
+        accumulator = Accumulator(sparse)
+        take, push, held = (
+            accumulator.take(2),
+            accumulator.push(1.0),
+            accumulator.held(),
+        )
+    session = tf.compat.v1.Session(graph=take.graph)
+    assert session.run(held) == 0
+    waiting = [pool.submit(session.run, take) for _ in range(5)]
+    session.run(push)
+    session.close()
+    for one in waiting:
+        error = one.exception(DEADLINE)
+        # A run that had not begun is told that the session is closed.
+        assert isinstance(error, (tf.errors.CancelledError, RuntimeError))
+
+
+@both_kinds
+def test_a_timeout_ends_the_wait_and_loses_nothing(sparse):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        accumulator = Accumulator(sparse)
+        take = accumulator.take(2)
+        session.run(accumulator.push(1.0))
+        with pytest.raises((tf.errors.DeadlineExceededError, tf.errors.CancelledError)):
+            session.run(take, options=tf.compat.v1.RunOptions(timeout_in_ms=200))
+        assert session.run(accumulator.held()) == 1
+        session.run(accumulator.push(3.0))
+        # The take that was cancelled does not stand in the way of this one.
+        np.testing.assert_array_equal(session.run(take), np.full([4, 2], 2.0))
+
+
+@both_kinds
+def test_an_error_elsewhere_in_the_function_ends_the_wait(sparse):
+    accumulator = Accumulator(sparse)
+
+    @tf.function
+    def function(x):
+        taken = accumulator.take(2)
+        tf.debugging.assert_less(x, 0.0, "this fails")
+        return taken
+
+    accumulator.push(1.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="this fails"):
+        function(tf.constant(1.0))
+    assert int(accumulator.held()) == 1
+    accumulator.push(3.0)
+    np.testing.assert_array_equal(accumulator.take(2), np.full([4, 2], 2.0))
+
+
+@both_kinds
+def test_each_of_many_takes_gets_gradients_of_its_own(sparse, pool):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        accumulator = Accumulator(sparse, reduction_type="SUM")
+        push, take = accumulator.push(1.0, step=1 << 40), accumulator.take(2)
+        counts = tfs.ops.accumulator_stats(accumulator.handle)
+        takes = [pool.submit(session.run, take) for _ in range(20)]
+        deadline = time.monotonic() + DEADLINE
+        while not all(one.done() for one in takes):
+            assert time.monotonic() < deadline
+            session.run(push)
+        results = [one.result() for one in takes]
+        result = session.run(counts)
+    assert all(taken[0, 0] >= 2 for taken in results)
+    assert sum(taken[0, 0] for taken in results) == result.taken
+    assert result.takes == 20
+    assert result.pushed == result.taken + result.held
+
+
+@both_kinds
+def test_many_threads_lose_and_repeat_nothing(sparse, pool):
+    pushers, pushes, takers = 16, 40, 8
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        accumulator = Accumulator(sparse, reduction_type="SUM")
+        value = tf.compat.v1.placeholder(tf.float32, [])
+        number = tf.compat.v1.placeholder(tf.int32, [])
+        push = accumulator.push(value, step=1 << 40)
+        take = accumulator.take(number)
+        held = accumulator.held()
+        counts = tfs.ops.accumulator_stats(accumulator.handle)
+        total, lock, done = [0.0], threading.Lock(), threading.Event()
+
+        def push_all(seed):
+            for i in range(pushes):
+                session.run(push, {value: seed * pushes + i})
+
+        def take_all(seed):
+            rng = np.random.default_rng(seed)
+            options = tf.compat.v1.RunOptions(timeout_in_ms=50)
+            while not done.is_set():
+                try:
+                    taken = session.run(
+                        take, {number: rng.integers(1, 6)}, options=options
+                    )
+                except (tf.errors.DeadlineExceededError, tf.errors.CancelledError):
+                    continue
+                assert np.ptp(taken) == 0, "a torn sum"
+                with lock:
+                    total[0] += float(taken[0, 0])
+
+        taking = [pool.submit(take_all, i) for i in range(takers)]
+        pushing = [pool.submit(push_all, i) for i in range(pushers)]
+        for one in pushing:
+            one.result(DEADLINE)
+        done.set()
+        for one in taking:
+            one.result(DEADLINE)
+        remaining = session.run(held)
+        if remaining:
+            total[0] += float(session.run(take, {number: remaining})[0, 0])
+        result = session.run(counts)
+    # A take that ends in the moment of its timeout may take gradients with it,
+    # so that the sum is exact only where the counts say that none did.
+    assert result.pushed == result.accepted == pushers * pushes
+    assert result.taken == result.accepted
+    assert result.held == result.voided == 0
+    expected = sum(range(pushers * pushes))
+    assert total[0] <= expected
+
+
+@both_kinds
+def test_pushes_from_many_threads_are_all_in_the_sum(sparse, pool):
+    pushers, pushes = 16, 50
+    accumulator = Accumulator(sparse, reduction_type="SUM")
+
+    def push_all(seed):
+        for i in range(pushes):
+            accumulator.push(float(seed * pushes + i))
+
+    for one in [pool.submit(push_all, i) for i in range(pushers)]:
+        one.result(DEADLINE)
+    expected = sum(range(pushers * pushes))
+    np.testing.assert_array_equal(
+        accumulator.take(pushers * pushes), np.full([4, 2], float(expected))
+    )
+
+
+@both_kinds
+def test_an_accumulator_with_a_waiting_take_outlives_its_handle(sparse, pool):
+    accumulator = Accumulator(sparse)
+    take = pool.submit(lambda: accumulator.take(1).numpy())
+    handle = accumulator.handle
+    accumulator.push(5.0)
+    del accumulator.handle
+    np.testing.assert_array_equal(take.result(DEADLINE), np.full([4, 2], 5.0))
+    assert int(tfs.ops.accumulator_num_accumulated(handle)) == 0

@@ -1,0 +1,294 @@
+"""Many threads updating one variable at once: no update is lost or torn.
+
+The updates are ops of one graph that do not wait for each other, run over and over by
+a session, so that its threads meet in the kernels. The formulas are chosen so that each
+number is an integer or a power of two, which floating point adds and multiplies
+exactly, and so that the order of the updates does not matter. So each final state has
+one right value, to the bit. A gradient of ones, beta2 = 0 and epsilon = 0 make v = 1:
+
+- Adam with beta1 = 0 subtracts exactly lr at each step;
+- RMSProp with lr = 1 and a momentum of 1 makes m the number n of updates of the row,
+  and var -n * (n + 1) / 2: an update of m that mixes with another's of var shows;
+- as many steps with lr = 1 as with lr = -1, or with betas of 0.5 as of 2, end where
+  they began, however many there are.
+"""
+
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import adam_async_reference as reference
+import adam_async_steps as steps
+import numpy as np
+import pytest
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+# Few and long rows, so that threads are at the same row much of the time.
+ROWS = 12
+COLUMNS = 1500
+
+EXACT = {"beta1": 0.0, "beta2": 0.0, "epsilon": 0.0}
+COUNTING = dict(EXACT, lr=1.0, apply_sparse_rmsprop=True, rmsprop_momentum=1.0)
+
+dtypes = pytest.mark.parametrize("dtype", steps.DTYPES, ids=lambda dtype: dtype.name)
+locking = pytest.mark.parametrize("use_locking", [False, True], ids=["rows", "locking"])
+variable_kinds = pytest.mark.parametrize(
+    "use_resource", [True, False], ids=["resource", "ref"]
+)
+update_kinds = pytest.mark.parametrize("kinds", ["dense", "sparse", "both"])
+
+
+def zero_state(dtype, power=0.0, shape=(ROWS, COLUMNS)):
+    slot = steps.slot_dtype(dtype).as_numpy_dtype
+    return reference.State(
+        np.zeros(shape, dtype.as_numpy_dtype),
+        np.zeros(shape, slot),
+        np.zeros(shape, slot),
+        np.array(power, slot),
+        np.array(power, slot),
+    )
+
+
+@contextlib.contextmanager
+def many_threads():
+    """A session whose graph may run eight ops at the same time."""
+    config = tf1.ConfigProto(
+        inter_op_parallelism_threads=8, use_per_session_threads=True
+    )
+    with tf.Graph().as_default(), tf1.Session(config=config) as session:
+        yield session
+
+
+def run_together(*tasks):
+    """Runs all tasks at once, each in a thread; raises what any of them raised."""
+    start = threading.Barrier(len(tasks))
+
+    def run(task):
+        start.wait(timeout=60)
+        task()
+
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        for future in [pool.submit(run, task) for task in tasks]:
+            future.result(120)
+
+
+def train(session, variables, updates, runs):
+    """Three threads run all updates in each of their runs; returns the last state."""
+    # The ref ops return a tensor, which to fetch would cost a copy of it.
+    train_op = tf.group(*[getattr(update, "op", update) for update in updates])
+    session.run(tf1.global_variables_initializer())
+
+    def task():
+        for _ in range(runs):
+            session.run(train_op)
+
+    run_together(task, task, task)
+    return reference.State(*session.run(variables))
+
+
+def is_dense(kinds, i):
+    """Whether the i-th update is dense; pairs of updates are of one kind."""
+    return kinds == "dense" or (kinds == "both" and i // 2 % 2 == 0)
+
+
+@variable_kinds
+@locking
+@dtypes
+def test_each_update_of_a_row_counts_once(dtype, use_locking, use_resource):
+    random = np.random.default_rng(0)
+    rows_of = [np.append([0, 1], random.permutation(10)[:3] + 2) for _ in range(40)]
+    with many_threads() as session:
+        variables = steps.make_variables(zero_state(dtype), use_resource)
+        updates = [
+            steps.apply(
+                variables,
+                tf.ones([len(rows), COLUMNS], dtype),
+                rows,
+                use_locking=use_locking,
+                **COUNTING,
+            )
+            for rows in rows_of
+        ]
+        after = train(session, variables, updates, runs=12)
+
+    count = 3 * 12 * np.bincount(np.concatenate(rows_of), minlength=ROWS)
+    count = np.broadcast_to(count[:, np.newaxis], [ROWS, COLUMNS]).astype(np.float64)
+    np.testing.assert_array_equal(after.m, count)
+    if dtype in (tf.float32, tf.float64):
+        np.testing.assert_array_equal(after.var, -count * (count + 1) / 2)
+
+
+@variable_kinds
+@locking
+def test_duplicates_are_summed_before_other_threads_see_them(use_locking, use_resource):
+    """Four quarters of a gradient are one gradient, whoever else is at the row."""
+    rows = np.array([5, 0, 11])
+    with many_threads() as session:
+        variables = steps.make_variables(zero_state(tf.float32), use_resource)
+        updates = [
+            steps.apply(
+                variables,
+                tf.fill([12, COLUMNS], 0.25),
+                np.tile(rows, 4),
+                use_locking=use_locking,
+                **COUNTING,
+            )
+            for _ in range(40)
+        ]
+        after = train(session, variables, updates, runs=8)
+
+    total = 3 * 8 * 40
+    np.testing.assert_array_equal(after.m[rows], np.full([3, COLUMNS], total))
+    np.testing.assert_array_equal(
+        after.var[rows], np.full([3, COLUMNS], -total * (total + 1) / 2)
+    )
+
+
+@variable_kinds
+@locking
+@dtypes
+@update_kinds
+def test_steps_there_and_back_end_where_they_began(
+    kinds, dtype, use_locking, use_resource
+):
+    rows = np.array([7, 0, 11])
+    with many_threads() as session:
+        variables = steps.make_variables(zero_state(dtype), use_resource)
+        updates = [
+            steps.apply(
+                variables,
+                tf.ones([ROWS if is_dense(kinds, i) else 3, COLUMNS], dtype),
+                None if is_dense(kinds, i) else rows,
+                use_locking=use_locking,
+                lr=1.0 if i % 2 == 0 else -1.0,
+                **EXACT,
+            )
+            for i in range(40)
+        ]
+        after = train(session, variables, updates, runs=6)
+
+    np.testing.assert_array_equal(after.var, np.zeros([ROWS, COLUMNS]))
+    np.testing.assert_array_equal(after.m[rows], np.ones([3, COLUMNS]))
+
+
+@variable_kinds
+@locking
+@update_kinds
+def test_no_advance_of_the_powers_is_lost(kinds, use_locking, use_resource):
+    """With one element to update, threads are at the powers most of the time."""
+    # All halvings of the three runs at a time may come before all doublings: 2^-80 is
+    # still exact in float32.
+    power = 2.0**-20
+    with many_threads() as session:
+        state = zero_state(tf.float32, power, shape=[1, 1])
+        variables = steps.make_variables(state, use_resource)
+        updates = []
+        for i in range(40):
+            beta = 0.5 if i % 2 == 0 else 2.0
+            updates.append(
+                steps.apply(
+                    variables,
+                    np.zeros([1, 1], np.float32),
+                    None if is_dense(kinds, i) else [0],
+                    use_locking=use_locking,
+                    beta1=beta,
+                    beta2=beta,
+                )
+            )
+        after = train(session, variables, updates, runs=300)
+
+    assert after.beta1_power == power
+    assert after.beta2_power == power
+
+
+@locking
+def test_dense_and_sparse_updates_among_readers_are_all_counted(use_locking):
+    """Readers see each element go down only, and what they have read stays."""
+    rows = np.array([7, 0, 11])
+    calls = 80
+    variables = steps.make_variables(zero_state(tf.float32))
+
+    def sparse():
+        grad = tf.ones([len(rows), COLUMNS])
+        for _ in range(calls):
+            steps.apply(variables, grad, rows, use_locking=use_locking, lr=1.0, **EXACT)
+
+    def dense():
+        for _ in range(calls):
+            steps.apply(variables, tf.ones([ROWS, COLUMNS]), lr=1.0, **EXACT)
+
+    def reader():
+        first = variables[0].read_value()
+        copy = first.numpy().copy()
+        second = variables[0].numpy()
+        assert np.all(second <= copy)
+        np.testing.assert_array_equal(copy, np.round(copy))
+        np.testing.assert_array_equal(first, copy)
+
+    run_among_readers([sparse, sparse, dense, dense], [reader, reader])
+
+    expected = np.full([ROWS, COLUMNS], -2.0 * calls)
+    expected[rows] = -4.0 * calls
+    np.testing.assert_array_equal(variables[0], expected)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_whole_updates_are_exclusive_where_they_say_so(kind):
+    """Dense updates, and sparse ones with use_locking: a read sees none half done."""
+    rows = 100
+    indices = np.arange(rows) if kind == "sparse" else None
+    variables = steps.make_variables(zero_state(tf.float32, shape=[rows, COLUMNS]))
+
+    def writer():
+        for _ in range(100):
+            steps.apply(
+                variables,
+                tf.ones([rows, COLUMNS]),
+                indices,
+                use_locking=kind == "sparse",
+                lr=1.0,
+                **EXACT,
+            )
+
+    def reader():
+        value = variables[0].numpy()
+        assert np.all(value == value[0, 0]), np.unique(value)
+
+    run_among_readers([writer, writer], [reader])
+    np.testing.assert_array_equal(variables[0], np.full([rows, COLUMNS], -200.0))
+
+
+def run_among_readers(writers, readers):
+    """Runs the writers together, and readers over and over as long as they run."""
+    done = threading.Event()
+
+    def write():
+        try:
+            run_together(*writers)
+        finally:
+            done.set()
+
+    def read(reader):
+        while not done.is_set():
+            reader()
+
+    run_together(write, *[lambda reader=reader: read(reader) for reader in readers])
+
+
+@variable_kinds
+def test_variables_given_in_different_orders_do_not_deadlock(use_resource):
+    """Two ops hold the same two variables, each as the other's first moment."""
+    with many_threads() as session:
+        state = zero_state(tf.float32, shape=[4])
+        variables = steps.make_variables(state, use_resource)
+        first, second, *others = variables
+        pairs = [[first, second, *others], [second, first, *others]]
+        updates = [
+            steps.apply(pairs[i % 2], tf.ones([4]), lr=1.0, **EXACT) for i in range(100)
+        ]
+        after = train(session, variables, updates, runs=20)
+    # Whatever the order: steps of 1 down, and back to 1 as a moment.
+    np.testing.assert_array_equal(after.var, np.round(after.var))
+    np.testing.assert_array_equal(after.m, np.round(after.m))

@@ -1,0 +1,139 @@
+"""`tf-syncrep doctor`, in good order and in each of the ways that things are wrong."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+from package_copies import PackageCopy
+
+import tf_syncrep as tfs
+from tf_syncrep.python import doctor
+
+
+@pytest.fixture
+def copy(tmp_path) -> PackageCopy:
+    return PackageCopy(tmp_path)
+
+
+def _run(copy: PackageCopy) -> subprocess.CompletedProcess[str]:
+    result = copy.run("-m", "tf_syncrep", "doctor")
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def _facts(output: str) -> dict[str, str]:
+    """Returns the report's lines, label to value."""
+    lines = (line.partition("  ") for line in map(str.strip, output.splitlines()))
+    return {label: value.strip() for label, _, value in lines if value}
+
+
+def test_names_versions_library_and_ops(copy):
+    result = _run(copy)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.endswith("All is well.\n")
+    facts = _facts(result.stdout)
+    assert facts["tf_syncrep"].startswith(f"{tfs.__version__} in {copy.package}")
+    assert sys.executable in facts["Python"]
+    assert facts["TensorFlow"].startswith(f"{tf.__version__} (")
+    assert "-D_GLIBCXX_USE_CXX11_ABI=1" in facts["ABI flags"]
+    assert re.match(r"(keras|tf_keras) \d+\.\d+", facts["tf.keras"])
+    assert facts["Op library"] == str(copy.library)
+    assert facts["built for"].startswith(f"TensorFlow {tf.__version__}, by ")
+    assert facts["loads"] == "yes"
+    assert facts["ops"].split(", ")[:2] == ["ApplyAdamAsync", "ResourceApplyAdamAsync"]
+    assert facts["CPU level"] in ("avx512", "avx2", "baseline")
+    assert {
+        "NumPy",
+        "tf_keras",
+        "CUDA kernels",
+        "GPUs",
+        "C++ compiler",
+        "CMake",
+    } <= set(facts)
+
+
+def test_absent_tensorflow_is_named_with_the_remedy(copy):
+    copy.set_built_for("2.20.0")
+    copy.hide_module("tensorflow")
+    result = _run(copy)
+    assert result.returncode == 1
+    assert result.stdout.endswith(
+        "\n1 problem:\n"
+        "1. TensorFlow cannot be imported: ModuleNotFoundError: No module named "
+        f"'tensorflow'\n     {sys.executable} -m pip install 'tensorflow==2.20.*'"
+        "    (or tensorflow-cpu)\n"
+    )
+
+
+def test_other_tensorflow_is_named_with_the_remedy(copy):
+    copy.set_built_for("2.14.1")
+    result = _run(copy)
+    assert result.returncode == 1
+    assert _facts(result.stdout)["loads"] == "no"
+    assert (
+        "1 problem:\n1. tf_syncrep was built for TensorFlow 2.14.1, and TensorFlow "
+        f"{tf.__version__} is running;"
+    ) in result.stdout
+    assert f"\n     {sys.executable} -m pip install " in result.stdout
+
+
+def test_missing_library_is_named_with_the_remedy(copy):
+    copy.library.unlink()
+    result = _run(copy)
+    assert result.returncode == 1
+    assert _facts(result.stdout)["Op library"] == f"none at {copy.library}"
+    assert "1. tf_syncrep has no op library: " in result.stdout
+    assert f"\n     {sys.executable} -m pip install " in result.stdout
+
+
+def test_nothing_but_python_is_two_problems(copy):
+    copy.library.unlink()
+    copy.build_info.unlink()
+    copy.hide_module("tensorflow")
+    result = _run(copy)
+    assert result.returncode == 1
+    assert "\n2 problems:\n1. TensorFlow cannot be imported" in result.stdout
+    assert "\n2. tf_syncrep has no op library" in result.stdout
+
+
+def test_unsupported_tensorflow_is_a_problem(monkeypatch):
+    monkeypatch.setattr(tf, "__version__", "2.14.1")
+    monkeypatch.setattr(doctor.op_library, "load", lambda: tf)
+    (problem,) = doctor.examine().problems
+    assert problem.startswith(
+        "TensorFlow 2.14.1 is not supported; 2.15 to 2.21 are. Install one, and build "
+        "tf_syncrep again:\n"
+    )
+
+
+def test_two_tensorflows_of_different_versions_are_a_problem(monkeypatch):
+    versions = {"tensorflow": "2.20.0", "tensorflow-cpu": "2.21.0"}
+    monkeypatch.setattr(doctor, "_distribution_version", versions.get)
+    (problem,) = doctor.examine().problems
+    assert problem.startswith(
+        "tensorflow 2.20.0, tensorflow-cpu 2.21.0 are installed together and own the "
+        "same files. Keep one:\n"
+    )
+
+
+def test_absent_legacy_keras_is_named_with_the_remedy(copy, monkeypatch):
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    copy.hide_module("tf_keras")
+    result = _run(copy)
+    assert result.returncode == 1
+    assert "\n1. tf.keras cannot be imported (TF_USE_LEGACY_KERAS=1): " in result.stdout
+    assert "\n     unset TF_USE_LEGACY_KERAS " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"),
+    [
+        ("sse4_2", "baseline"),
+        ("sse4_2 avx2 avx512f", "avx2"),
+        ("sse4_2 avx2 avx512f avx512bw avx512dq avx512vl", "avx512"),
+    ],
+)
+def test_cpu_level_is_that_of_the_kernels(flags, level):
+    assert doctor.cpu_level(set(flags.split())) == level

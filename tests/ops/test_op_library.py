@@ -1,0 +1,163 @@
+"""Loading the op library: what is public, and what is said where it cannot be."""
+
+import importlib.metadata
+import os
+import sys
+import types
+
+import pytest
+import tensorflow as tf
+from package_copies import PackageCopy
+
+import tf_syncrep as tfs
+from tf_syncrep.python.ops import op_library
+
+OPS = (
+    "apply_adam_async",
+    "resource_apply_adam_async",
+    "resource_sparse_apply_adam_async",
+    "sparse_apply_adam_async",
+)
+
+
+@pytest.fixture
+def copy(tmp_path) -> PackageCopy:
+    return PackageCopy(tmp_path)
+
+
+def _fail_to_import(copy: PackageCopy) -> str:
+    """Imports the copy, which must fail; returns the error's text."""
+    result = copy.run("-c", "import tf_syncrep")
+    assert result.returncode == 1
+    assert "\nImportError: " in result.stderr
+    return result.stderr.rpartition("\nImportError: ")[2]
+
+
+def test_library_path_is_one_that_tensorflow_loads():
+    module = tf.load_op_library(tfs.library_path())
+    assert all(callable(getattr(module, name)) for name in OPS)
+
+
+def test_load_is_done_once():
+    assert op_library.load() is op_library.load()
+
+
+def test_import_of_package_alone_registers_the_ops(copy):
+    """A server deserialises graphs with our ops; it calls none of our functions."""
+    graph = tf.Graph()
+    with graph.as_default():
+        variables = [tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[2])] * 3
+        powers = [tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[1])] * 2
+        numbers = [tf.constant(0.1)] * 4
+        op_library.load().resource_apply_adam_async(
+            *variables, *powers, *numbers, tf.zeros([2])
+        )
+    graph_file = copy.package.parent / "graph.pb"
+    graph_file.write_bytes(graph.as_graph_def().SerializeToString())
+    program = f"""
+import tensorflow as tf, tf_syncrep
+graph_def = tf.compat.v1.GraphDef.FromString(open({str(graph_file)!r}, "rb").read())
+tf.import_graph_def(graph_def)
+"""
+    result = copy.run("-c", program)
+    assert result.returncode == 0, result.stderr
+    without = copy.run("-c", program.replace(", tf_syncrep", ""))
+    assert "ResourceApplyAdamAsync" in without.stderr
+    assert without.returncode == 1
+
+
+def test_other_tensorflow_minor_is_an_error_at_import(copy):
+    copy.set_built_for("2.14.1")
+    assert _fail_to_import(copy).startswith(
+        f"tf_syncrep was built for TensorFlow 2.14.1, and TensorFlow {tf.__version__} "
+        "is running; a library runs only with the minor version that it was built for. "
+        f"Build it again:\n  {sys.executable} -m pip install --no-cache-dir "
+        "--force-reinstall --no-deps "
+    )
+
+
+def test_other_tensorflow_patch_is_no_error(copy):
+    copy.set_built_for(f"{op_library.minor_version(tf.__version__)}.99")
+    result = copy.run("-c", "import tf_syncrep; print(tf_syncrep.library_path())")
+    assert result.stdout.strip() == str(copy.library)
+
+
+def test_absent_tensorflow_is_an_error_at_import(copy):
+    copy.set_built_for("2.21.0")
+    copy.hide_module("tensorflow")
+    assert _fail_to_import(copy).strip() == (
+        "tf_syncrep was built for TensorFlow 2.21.0, and TensorFlow cannot be imported "
+        "here (No module named 'tensorflow'). Install it:\n"
+        f"  {sys.executable} -m pip install 'tensorflow==2.21.*'    (or tensorflow-cpu)"
+    )
+
+
+@pytest.mark.parametrize("missing", ["library", "build_info"])
+def test_missing_library_is_an_error_at_import(copy, missing):
+    getattr(copy, missing).unlink()
+    assert _fail_to_import(copy).startswith(
+        f"tf_syncrep has no op library: {copy.library} was not built. Build it:\n  "
+    )
+
+
+def test_library_that_does_not_load_is_an_error_at_import(copy):
+    copy.library.write_bytes(b"not a library")
+    error = _fail_to_import(copy)
+    assert error.startswith(
+        f"tf_syncrep's op library, built for TensorFlow {tf.__version__}, does not "
+        f"load into TensorFlow {tf.__version__}: {copy.library}: "
+    )
+    assert "\nBuild it again:\n  " in error
+
+
+def test_own_command_starts_without_the_library(copy):
+    copy.library.unlink()
+    copy.hide_module("tensorflow")
+    result = copy.run("-m", "tf_syncrep", "--help")
+    assert result.returncode == 0, result.stderr
+    assert "doctor" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "ending"),
+    [
+        ('{"url": "file:///src/tfs", "dir_info": {"editable": true}}', "-e /src/tfs"),
+        ('{"url": "file:///my%20src", "dir_info": {}}', "'/my src'"),
+        ('{"url": "file:///a/tfs.whl", "archive_info": {}}', "PATH_TO_THE_SOURCE_OF"),
+        (None, "PATH_TO_THE_SOURCE_OF_TF_SYNCREP"),
+    ],
+)
+def test_build_command_names_the_source_that_pip_recorded(
+    monkeypatch, direct_url, ending
+):
+    distribution = types.SimpleNamespace(read_text=lambda name: direct_url)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: distribution)
+    assert f" --no-deps {ending}" in op_library.build_command()
+
+
+def test_public_names_are_there_and_no_others():
+    assert set(tfs.__all__) <= set(dir(tfs))
+    for name in tfs.__all__:
+        assert getattr(tfs, name) is not None
+    assert [name for name in OPS if not callable(getattr(tfs.ops, name))] == []
+    with pytest.raises(AttributeError, match="'tf_syncrep' has no attribute 'nothing'"):
+        tfs.nothing  # noqa: B018
+
+
+def test_version_is_that_of_the_distribution():
+    assert tfs.__version__ == importlib.metadata.version("tf_syncrep")
+
+
+def test_keras_is_imported_at_its_first_use(copy):
+    program = (
+        "import sys, tf_syncrep\n"
+        "before = 'tf_syncrep.keras' in sys.modules\n"
+        "tf_syncrep.keras.AdamAsync\n"
+        "print(before, 'tf_syncrep.keras' in sys.modules)\n"
+    )
+    result = copy.run("-c", program)
+    assert result.stdout.split() == ["False", "True"], result.stderr
+
+
+def test_library_is_beside_the_package():
+    assert os.path.dirname(tfs.library_path()) == os.path.dirname(tfs.__file__)

@@ -1,0 +1,410 @@
+"""The gate's ops: the protocol through TensorFlow, its errors, and its waits' ends.
+
+The rules of the protocol themselves are tested in tests/cc/sync_gate*_test.cc.
+"""
+
+import itertools
+import threading
+
+import pytest
+import tensorflow as tf
+
+from tf_syncrep.python.ops import sync_gate_ops as ops
+
+DEADLINE_SECS = 30
+A = ("/job:worker/task:0", 11)
+B = ("/job:worker/task:1", 12)
+
+_numbers = itertools.count()
+
+
+def _gate(quorum=2, total=2, **kwargs):
+    name = kwargs.pop("shared_name", f"test_gate_{next(_numbers)}")
+    return ops.sync_gate(quorum, total, shared_name=name, **kwargs)
+
+
+def _stats(handle):
+    names, values, devices, device_names, rows = (
+        tensor.numpy() for tensor in ops.sync_gate_stats(handle)
+    )
+    gate = {
+        name.decode(): int(value) for name, value in zip(names, values, strict=True)
+    }
+    workers = {
+        device.decode(): {
+            name.decode(): int(value)
+            for name, value in zip(device_names, row, strict=True)
+        }
+        for device, row in zip(devices, rows, strict=True)
+    }
+    return gate, workers
+
+
+def _contribute(handle, worker, first=False):
+    generation, round_number, step = ops.sync_gate_acquire(handle, *worker, first=first)
+    assert ops.sync_gate_admit(handle, generation, round_number, *worker, True)
+    assert ops.sync_gate_commit(handle, generation, round_number, *worker)
+    return int(round_number), int(step)
+
+
+class _Wait(threading.Thread):
+    """Runs a call that waits, on a thread of its own."""
+
+    def __init__(self, call):
+        super().__init__(daemon=True)
+        self._call = call
+        self.result = None
+        self.error = None
+        self.start()
+
+    def run(self):
+        try:
+            self.result = self._call()
+        except tf.errors.OpError as error:
+            self.error = error
+
+    def end(self):
+        self.join(DEADLINE_SECS)
+        assert not self.is_alive(), "the wait has not ended"
+        return self.result
+
+
+def _until(condition):
+    """Waits until a condition holds that another thread brings about."""
+    deadline = threading.Event()
+    timer = threading.Timer(DEADLINE_SECS, deadline.set)
+    timer.start()
+    try:
+        while not condition():
+            assert not deadline.wait(0.005), "the condition did not come about"
+    finally:
+        timer.cancel()
+
+
+def test_rounds_follow_each_other_when_all_have_contributed():
+    handle = _gate()
+    generation = ops.sync_gate_open(handle, 5)
+    rounds = []
+    for update in range(3):
+        steps = [_contribute(handle, worker) for worker in (A, B)]
+        full, num_gradients = ops.sync_gate_wait_quorum(handle, generation)
+        assert steps == [(int(full), 5 + update)] * 2
+        assert int(num_gradients) == 2
+        assert ops.sync_gate_advance(handle, generation, full, 6 + update)
+        rounds.append(int(full))
+    assert rounds == [rounds[0], rounds[0] + 1, rounds[0] + 2]
+    gate, workers = _stats(handle)
+    assert gate["updates"] == gate["rounds"] == 3
+    assert gate["applied"] == gate["committed"] == gate["admitted"] == 6
+    assert workers[A[0]]["contributed"] == workers[B[0]]["contributed"] == 3
+
+
+def test_acquire_waits_until_the_gate_is_opened():
+    handle = _gate()
+    wait = _Wait(lambda: ops.sync_gate_acquire(handle, *A, first=True))
+    _until(lambda: A[0] in _stats(handle)[1])
+    assert wait.is_alive()
+    generation = ops.sync_gate_open(handle, 7)
+    acquired = wait.end()
+    assert int(acquired[0]) == int(generation)
+    assert int(acquired[2]) == 7
+
+
+def test_acquire_waits_until_the_round_is_over_once_the_share_is_given():
+    handle = _gate()
+    generation = ops.sync_gate_open(handle, 0)
+    _contribute(handle, A)
+    wait = _Wait(lambda: ops.sync_gate_acquire(handle, *A))
+    round_number, _ = _contribute(handle, B)
+    assert wait.is_alive()
+    assert ops.sync_gate_advance(handle, generation, round_number, 1)
+    assert int(wait.end()[2]) == 1
+
+
+def test_late_gradient_is_not_admitted():
+    handle = _gate(quorum=1, total=2)
+    ops.sync_gate_open(handle, 0)
+    generation, round_number, _ = ops.sync_gate_acquire(handle, *B)
+    _contribute(handle, A)
+    assert not ops.sync_gate_admit(handle, generation, round_number, *B, True)
+    assert _stats(handle)[0]["late"] == 1
+
+
+def test_unfit_gradient_is_not_admitted():
+    handle = _gate()
+    ops.sync_gate_open(handle, 0)
+    generation, round_number, _ = ops.sync_gate_acquire(handle, *A)
+    assert not ops.sync_gate_admit(handle, generation, round_number, *A, False)
+    assert _stats(handle)[0]["rejected"] == 1
+
+
+def test_abort_of_an_admitted_gradient_voids_the_round():
+    handle = _gate()
+    ops.sync_gate_open(handle, 0)
+    generation, round_number, _ = ops.sync_gate_acquire(handle, *A)
+    assert ops.sync_gate_admit(handle, generation, round_number, *A, True)
+    ops.sync_gate_abort(handle, generation, round_number, *A)
+    assert not ops.sync_gate_commit(handle, generation, round_number, *A)
+    gate, _ = _stats(handle)
+    assert (gate["aborted"], gate["voids"]) == (1, 1)
+    assert gate["round"] == int(round_number) + 1
+
+
+def test_lease_of_a_silent_worker_ends_by_itself():
+    handle = _gate(lease_secs=0.05, start_secs=0.05)
+    ops.sync_gate_open(handle, 0)
+    generation, round_number, _ = ops.sync_gate_acquire(handle, *A)
+    assert ops.sync_gate_admit(handle, generation, round_number, *A, True)
+    _until(lambda: _stats(handle)[0]["voids"] == 1)
+    assert not ops.sync_gate_commit(handle, generation, round_number, *A)
+    assert _stats(handle)[1][A[0]]["expired"] == 1
+
+
+def test_leave_hands_the_share_over():
+    handle = _gate()
+    ops.sync_gate_open(handle, 0)
+    _contribute(handle, B)
+    wait = _Wait(lambda: ops.sync_gate_acquire(handle, *B))
+    ops.sync_gate_acquire(handle, *A)
+    assert wait.is_alive()
+    ops.sync_gate_leave(handle, *A)
+    wait.end()
+    assert _stats(handle)[0]["live"] == 1
+
+
+def test_pass_is_taken_instead_of_waiting():
+    handle = _gate()
+    ops.sync_gate_open(handle, 3)
+    ops.sync_gate_add_passes(handle, 1)
+    _contribute(handle, A, first=True)
+    generation, round_number, step = ops.sync_gate_acquire(handle, *A)
+    assert int(step) == 3
+    assert not ops.sync_gate_admit(handle, generation, round_number, *A, True)
+    assert _stats(handle)[0]["stale"] == 1
+
+
+def test_flush_ends_a_round_that_will_not_fill():
+    handle = _gate()
+    generation = ops.sync_gate_open(handle, 0)
+    round_number, _ = _contribute(handle, A)
+    flushed, num_gradients = ops.sync_gate_flush(handle, generation)
+    assert (int(flushed), int(num_gradients)) == (round_number, 1)
+    assert ops.sync_gate_advance(handle, generation, flushed, 1)
+    assert int(ops.sync_gate_flush(handle, generation)[1]) == 0
+    ops.sync_gate_drain(handle, generation)
+
+
+def test_configured_quorum_holds_from_the_next_round_on():
+    handle = _gate()
+    generation = ops.sync_gate_open(handle, 0)
+    ops.sync_gate_configure(handle, 1, 2)
+    _contribute(handle, A)
+    round_number, _ = _contribute(handle, B)
+    assert ops.sync_gate_advance(handle, generation, round_number, 1)
+    _contribute(handle, B)
+    assert int(ops.sync_gate_wait_quorum(handle, generation)[1]) == 1
+
+
+def test_close_ends_waits_as_end_of_input_and_open_begins_anew():
+    handle = _gate()
+    generation = ops.sync_gate_open(handle, 0)
+    _contribute(handle, A)
+    waits = [
+        _Wait(lambda: ops.sync_gate_acquire(handle, *A)),
+        _Wait(lambda: ops.sync_gate_wait_quorum(handle, generation)),
+    ]
+    ops.sync_gate_close(handle)
+    for wait in waits:
+        wait.end()
+        assert isinstance(wait.error, tf.errors.OutOfRangeError)
+    assert int(ops.sync_gate_acquire(handle, *A, first=True)[2]) == 0
+    with pytest.raises(tf.errors.OutOfRangeError, match="the chief has ended"):
+        ops.sync_gate_acquire(handle, *A)
+    ops.sync_gate_open(handle, 9)
+    assert int(ops.sync_gate_acquire(handle, *A)[2]) == 9
+
+
+def test_open_ends_the_waits_of_the_generation_before():
+    handle = _gate()
+    old = ops.sync_gate_open(handle, 0)
+    wait = _Wait(lambda: ops.sync_gate_wait_quorum(handle, old))
+    ops.sync_gate_open(handle, 0)
+    wait.end()
+    assert isinstance(wait.error, tf.errors.AbortedError)
+    with pytest.raises(
+        tf.errors.AbortedError, match="Generation 1 of the gate is over"
+    ):
+        ops.sync_gate_wait_quorum(handle, old)
+
+
+def test_cancel_updater_ends_the_updaters_waits_alone():
+    handle = _gate()
+    generation = ops.sync_gate_open(handle, 0)
+    _contribute(handle, A)
+    acquire = _Wait(lambda: ops.sync_gate_acquire(handle, *A))
+    waits_for_quorum = threading.Event()
+
+    def wait_quorum():
+        waits_for_quorum.set()
+        return ops.sync_gate_wait_quorum(handle, generation)
+
+    updater = _Wait(wait_quorum)
+    waits_for_quorum.wait(DEADLINE_SECS)
+    _until(
+        lambda: (
+            ops.sync_gate_cancel_updater(handle, generation) or not updater.is_alive()
+        )
+    )
+    assert isinstance(updater.error, tf.errors.CancelledError)
+    assert acquire.is_alive()
+    round_number, _ = _contribute(handle, B)
+    assert ops.sync_gate_advance(handle, generation, round_number, 1)
+    assert int(acquire.end()[2]) == 1
+
+
+def test_fail_ends_all_with_its_error():
+    handle = _gate()
+    ops.sync_gate_open(handle, 0)
+    ops.sync_gate_fail(handle, tf.errors.DATA_LOSS, "the update went wrong")
+    with pytest.raises(tf.errors.DataLossError, match="the update went wrong"):
+        ops.sync_gate_acquire(handle, *A)
+
+
+def test_silent_updater_fails_the_waits():
+    handle = _gate(updater_lease_secs=0.05)
+    generation = ops.sync_gate_open(handle, 0)
+    _contribute(handle, A)
+    with pytest.raises(tf.errors.DeadlineExceededError, match="No full round"):
+        ops.sync_gate_wait_quorum(handle, generation, timeout_secs=0.01)
+    with pytest.raises(tf.errors.DeadlineExceededError, match="has not called"):
+        ops.sync_gate_acquire(handle, *A)
+
+
+def test_wait_quorum_times_out():
+    handle = _gate()
+    generation = ops.sync_gate_open(handle, 0)
+    with pytest.raises(tf.errors.DeadlineExceededError, match="No full round"):
+        ops.sync_gate_wait_quorum(handle, generation, timeout_secs=0.01)
+
+
+def test_function_runs_the_protocol():
+    handle = _gate(quorum=1, total=1)
+    generation = ops.sync_gate_open(handle, 0)
+
+    @tf.function
+    def train_step(step):
+        worker = ops.task_id()
+        permit = ops.sync_gate_acquire(handle, *worker)
+        with tf.control_dependencies(permit):
+            admitted = ops.sync_gate_admit(handle, *permit[:2], *worker, True)
+        with tf.control_dependencies([admitted]):
+            ops.sync_gate_commit(handle, *permit[:2], *worker)
+        full, _ = ops.sync_gate_wait_quorum(handle, generation)
+        return ops.sync_gate_advance(handle, generation, full, step)
+
+    for step in range(1, 4):
+        assert train_step(tf.constant(step, tf.int64))
+    assert _stats(handle)[0]["updates"] == 3
+
+
+def test_cancelled_step_ends_its_wait_and_keeps_no_permit():
+    name = f"test_gate_{next(_numbers)}"
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        handle = _gate(shared_name=name)
+        generation = ops.sync_gate_open(handle, tf.constant(0, tf.int64))
+        wait_op = ops.sync_gate_wait_quorum(handle, generation)
+        wait = _Wait(lambda: session.run(wait_op))
+        stats = ops.sync_gate_stats(handle)
+        _until(lambda: session.run(stats)[1][0] == 1)
+        session.close()
+        wait.end()
+    assert isinstance(wait.error, tf.errors.CancelledError)
+
+
+def test_failure_elsewhere_in_the_step_ends_its_wait():
+    handle = _gate()
+    ops.sync_gate_open(handle, 0)
+    _contribute(handle, A)
+
+    @tf.function
+    def train_step(divisor):
+        # The two run side by side; the first would wait for a second worker.
+        return ops.sync_gate_acquire(handle, *A)[0], tf.math.floordiv(1, divisor)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="zero"):
+        train_step(tf.constant(0))
+    _contribute(handle, B)  # nothing of A stands in the way
+
+
+def test_task_id_is_the_same_on_each_call_and_names_no_device():
+    first, second = ops.task_id(), ops.task_id()
+    assert first[0] == second[0]
+    assert first[1] == second[1]
+    assert b"device" not in first[0].numpy()
+
+
+def test_shared_name_with_other_arguments_is_an_error():
+    _gate(quorum=2, shared_name="test_gate_shared")
+    _gate(quorum=2, shared_name="test_gate_shared")
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        _gate(quorum=3, shared_name="test_gate_shared")
+    assert "exists with quorum=2, total=2, lease_secs=60" in str(caught.value)
+    assert "Received: quorum=3, total=2" in str(caught.value)
+
+
+@pytest.mark.parametrize("argument", ["lease_secs", "start_secs"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+def test_leases_must_be_positive(argument, value):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{argument} must be"):
+        _gate(**{argument: value})
+
+
+def test_leases_may_be_infinite():
+    handle = _gate(quorum=1, lease_secs=float("inf"), start_secs=1e30)
+    ops.sync_gate_open(handle, 0)
+    _contribute(handle, A)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda h: ops.sync_gate_open(h, tf.constant([1, 2], tf.int64)),
+            r"step must be a scalar, but has shape \[2\]",
+        ),
+        (
+            lambda h: ops.sync_gate_acquire(h, ["a"], 1),
+            r"device must be a scalar, but has shape \[1\]",
+        ),
+        (
+            lambda h: ops.sync_gate_wait_quorum(h, tf.constant([1], tf.int64)),
+            r"generation must be a scalar, but has shape \[1\]",
+        ),
+        (
+            lambda h: ops.sync_gate_configure(h, 0, 2),
+            "replicas_to_aggregate must be at least 1. Received: 0",
+        ),
+        (
+            lambda h: ops.sync_gate_configure(h, 1, -2),
+            "total_num_replicas must be at least 1. Received: -2",
+        ),
+        (
+            lambda h: ops.sync_gate_fail(h, 0, "fine"),
+            r"code must be a canonical error code in \[1, 16\], but is 0",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        call(_gate())
+
+
+def test_round_that_is_not_full_cannot_end():
+    handle = _gate()
+    generation = ops.sync_gate_open(handle, 0)
+    round_number, _ = _contribute(handle, A)
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match="1 of 2 gradients are committed"
+    ):
+        ops.sync_gate_advance(handle, generation, round_number, 1)
+    assert not ops.sync_gate_advance(handle, generation, round_number - 1, 1)

@@ -1,0 +1,209 @@
+"""Clusters of real processes for tests, with tasks that can be killed and restarted.
+
+    with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
+        process = cluster.run_script(source)  # As the coordinator.
+        cluster.kill("worker-1")
+
+They are made of the launcher's own parts. On leaving the context, and if pytest itself
+is killed, no process is left.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from tf_syncrep.python.distribute import local_cluster
+from tf_syncrep.python.distribute.readiness import grpc_answers
+from tf_syncrep.python.distribute.task_process import TaskProcess
+
+# How long anything may take before a test gives up; nothing waits for it in vain.
+DEADLINE_SECS = 120.0
+_POLL_SECS = 0.05
+
+
+class Cluster:
+    """A chief's place, workers and parameter servers on this machine.
+
+    Tasks are named as the launcher names them: "chief", "worker-0", "ps-1".
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 1,
+        num_ps: int = 1,
+        chief: bool = True,
+        env: Mapping[str, str] | None = None,
+    ):
+        """Reserves the ports; the servers start when the context is entered.
+
+        Args:
+            num_workers: the number of workers.
+            num_ps: the number of parameter servers.
+            chief: whether the cluster has a chief, which is left to the test to start.
+            env: variables to add to the environment of all tasks.
+        """
+        self._ports = local_cluster.LocalCluster(num_workers, num_ps, chief)
+        self._tasks = {task.name: task for task in self._ports.tasks}
+        self._env = os.environ | (env or {})
+        self._processes: dict[str, TaskProcess] = {}
+        self._lines: dict[str, list[str]] = {name: [] for name in self._tasks}
+        self._changed = threading.Condition()  # Guards _lines.
+
+    def __enter__(self) -> "Cluster":
+        try:
+            for name, task in self._tasks.items():
+                if task.job != "chief":
+                    self.start(name)
+            self.wait_until_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for process in self._processes.values():
+            process.send_signal_to_group(signal.SIGKILL)
+        for process in self._processes.values():
+            process.wait()
+        self._ports.close()
+
+    def address(self, name: str) -> str:
+        """The "host:port" of a task."""
+        return self._tasks[name].address
+
+    def tf_config(self, name: str = "chief") -> str:
+        """The TF_CONFIG of a task, as JSON."""
+        return self._tasks[name].config.to_json()
+
+    def environment(self, name: str = "chief") -> dict[str, str]:
+        """The whole environment for a process that is to be a task."""
+        return self._tasks[name].environment(self._env)
+
+    def pid(self, name: str) -> int:
+        """The process id of a task that was started."""
+        return self._processes[name].pid
+
+    def status(self, name: str) -> int | None:
+        """None while a task runs; then its status, negative for a signal."""
+        return self._processes[name].status
+
+    def output(self, name: str) -> str:
+        """What a task has written so far, over all of its lives."""
+        with self._changed:
+            return "\n".join(self._lines[name])
+
+    def wait_for_output(self, name: str, text: str, occurrence: int = 1) -> None:
+        """Waits until a task has written `text` so many times."""
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: sum(text in line for line in self._lines[name]) >= occurrence,
+                DEADLINE_SECS,
+            ):
+                raise AssertionError(f"no {text!r} in\n{self._lines[name]}")
+
+    def start(self, name: str, command: Sequence[str] | None = None) -> None:
+        """Starts a task that does not run, and does not wait for it.
+
+        Args:
+            name: the task.
+            command: what to run in it; `tf-syncrep serve` by default.
+        """
+        task = self._tasks[name]
+        if command is None:
+            command = local_cluster.server_command()
+            environ = task.server_environment(self._env)
+        else:
+            environ = task.environment(self._env)
+        self._processes[name] = TaskProcess(
+            name,
+            command,
+            environ,
+            on_line=lambda line, _: self._add_line(name, line),
+            on_exit=lambda _: None,
+        )
+
+    def wait_until_ready(self, *names: str) -> None:
+        """Waits until tasks answer; all that run by default."""
+        deadline = time.monotonic() + DEADLINE_SECS
+        for name in names or self._processes:
+            while not grpc_answers(self.address(name)):
+                ended = self._processes[name].status is not None
+                if ended or time.monotonic() > deadline:
+                    raise AssertionError(
+                        f"{name} {'has ended' if ended else 'is silent'}:\n"
+                        f"{self.output(name)}"
+                    )
+                time.sleep(_POLL_SECS)
+
+    def kill(self, name: str, signum: int = signal.SIGKILL) -> None:
+        """Sends a task a signal that ends it, and waits for its end."""
+        self._processes[name].send_signal(signum)
+        self.wait(name)
+
+    def wait(self, name: str) -> int:
+        """Waits for a task's end; returns its status as a shell gives it."""
+        process = self._processes[name]
+        assert process.wait(DEADLINE_SECS), f"{name} runs on:\n{self.output(name)}"
+        return process.exit_status
+
+    def suspend(self, name: str) -> None:
+        """Stops a task (SIGSTOP) until `resume`; its connections stay open."""
+        self._processes[name].send_signal(signal.SIGSTOP)
+        # The signal is on its way when kill() returns; this waits for the last thread.
+        os.waitid(os.P_PID, self.pid(name), os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self, name: str) -> None:
+        """Lets a suspended task go on."""
+        self._processes[name].send_signal(signal.SIGCONT)
+
+    def restart(self, name: str) -> None:
+        """Starts a dead server at its old address and waits until it answers."""
+        self.start(name)
+        self.wait_until_ready(name)
+
+    def run_script(
+        self,
+        source: str,
+        *args: object,
+        name: str = "chief",
+        timeout_secs: float = DEADLINE_SECS,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs Python source as a task and waits for its end.
+
+        Args:
+            source: the program.
+            *args: its arguments, turned to strings.
+            name: the task whose place it takes.
+            timeout_secs: how long it may take.
+
+        Returns:
+            Its status and output.
+
+        Raises:
+            subprocess.TimeoutExpired: if it took longer; it has been killed then.
+        """
+        # Not `python -c`, which puts the current folder, and with it perhaps a source
+        # tree, in front of the installed package.
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "script.py")
+            with open(path, "w") as script:
+                script.write(source)
+            return subprocess.run(
+                [sys.executable, path, *map(str, args)],
+                env=self.environment(name),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout_secs,
+                check=False,
+            )
+
+    def _add_line(self, name: str, line: bytes) -> None:
+        with self._changed:
+            self._lines[name].append(line.decode(errors="replace"))
+            self._changed.notify_all()

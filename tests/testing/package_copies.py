@@ -1,0 +1,68 @@
+"""Copies of the installed package that a test may damage, and processes with them."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import tf_syncrep
+
+
+class PackageCopy:
+    """A copy of the installed tf_syncrep, run in processes of its own.
+
+    Attributes:
+        package: the folder of the copy, which a test may change.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        """Copies the package into `folder`, the first on the path of the processes."""
+        self._folder = folder
+        self.package = folder / "tf_syncrep"
+        shutil.copytree(
+            os.path.dirname(tf_syncrep.__file__),
+            self.package,
+            ignore=shutil.ignore_patterns("cc", "__pycache__"),
+        )
+
+    @property
+    def library(self) -> pathlib.Path:
+        """The copy's op library."""
+        return self.package / "libtf_syncrep.so"
+
+    @property
+    def build_info(self) -> pathlib.Path:
+        """The copy's record of its build."""
+        return self.package / "_build_info.py"
+
+    def set_built_for(self, tf_version: str) -> None:
+        """Makes the copy's record say that it was built for this TensorFlow."""
+        self.build_info.write_text(
+            f'TF_VERSION = "{tf_version}"\nCUDA_VERSION = None\n'
+            'COMPILER = "GNU 12.2.0"\nTF_COMPILE_FLAGS = ""\n'
+        )
+
+    def hide_module(self, name: str) -> None:
+        """Lets `import name` fail in the processes."""
+        message = f"No module named '{name}'"
+        (self._folder / f"{name}.py").write_text(
+            f"raise ModuleNotFoundError({message!r})\n"
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs Python with these arguments; the copy is its tf_syncrep.
+
+        Without the site module, so that the hook of an editable install, which would
+        win over the path, is not there.
+        """
+        path = os.pathsep.join([str(self._folder), *filter(None, sys.path)])
+        return subprocess.run(
+            [sys.executable, "-S", *arguments],
+            cwd=self._folder,
+            env={**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )

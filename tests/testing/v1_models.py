@@ -1,0 +1,95 @@
+"""Small models for tests of v1 optimizers, on each kind of variable."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+# The arguments of `get_variable` that make each kind. Three parts of nine rows.
+KINDS = {
+    "ref": {"use_resource": False},
+    "resource": {"use_resource": True},
+    "partitioned_ref": {
+        "use_resource": False,
+        "partitioner": tf1.fixed_size_partitioner(3),
+    },
+    "partitioned_resource": {
+        "use_resource": True,
+        "partitioner": tf1.fixed_size_partitioner(3),
+    },
+}
+
+TABLE = np.linspace(-2.0, 2.0, 36).reshape(9, 4)
+VECTOR = np.array([0.5, -1.5, 2.5])
+
+
+def part_slices(kind: str) -> list[slice]:
+    """The rows of each part of the table."""
+    return [slice(0, 3), slice(3, 6), slice(6, 9)] if "part" in kind else [slice(0, 9)]
+
+
+class Model:
+    """A table that is looked up and a vector that is used whole, with one loss.
+
+    The gradient of row `rows[i]` of the table is `row_grads[i]`, and that of the
+    vector `vector_grad`: all three are placeholders.
+
+    Attributes:
+        loss: scalar.
+        table_parts: the variables that the table is made of.
+        vector: the variable.
+    """
+
+    def __init__(self, kind: str, dtype: tf.DType = tf.float32):
+        """Builds the model in the current graph; `kind` is one of KINDS."""
+        table = tf1.get_variable(
+            "table", TABLE.shape, dtype, initializer=_slice_of_table, **KINDS[kind]
+        )
+        self.table_parts = list(table) if "part" in kind else [table]
+        self.vector = tf1.get_variable(
+            "vector",
+            initializer=tf.constant(VECTOR, dtype),
+            use_resource=KINDS[kind]["use_resource"],
+        )
+        self.rows = tf1.placeholder(tf.int64, [None], name="rows")
+        self.row_grads = tf1.placeholder(dtype, [None, 4], name="row_grads")
+        self.vector_grad = tf1.placeholder(dtype, [3], name="vector_grad")
+        found = tf1.nn.embedding_lookup(table, self.rows, partition_strategy="div")
+        self.loss = tf.reduce_sum(found * self.row_grads) + tf.reduce_sum(
+            self.vector * self.vector_grad
+        )
+
+    @property
+    def variables(self) -> list[Any]:
+        """All trained variables."""
+        return [*self.table_parts, self.vector]
+
+    def feed(self, step: int) -> dict[Any, Any]:
+        """The gradients of one step; every third leaves the first three rows alone."""
+        return dict(
+            zip(
+                (self.rows, self.row_grads, self.vector_grad),
+                gradients(step),
+                strict=True,
+            )
+        )
+
+
+def gradients(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, their gradients, and the vector's gradient of one step."""
+    random = np.random.default_rng(step)
+    first_row = 3 if step % 3 == 1 else 0
+    rows = np.concatenate([random.integers(first_row, 9, 6), [8, 8, first_row]])
+    row_grads = random.choice([0.5, 1.0, 1.5], [9, 4])
+    return rows, row_grads, random.uniform(0.5, 1.0, 3)
+
+
+def _slice_of_table(shape, dtype=None, partition_info=None):
+    """An initializer: TABLE, or the part of it that a part of a variable holds."""
+    value = TABLE
+    if partition_info is not None:
+        first = partition_info.var_offset[0]
+        value = TABLE[first : first + shape[0]]
+    return tf.constant(value, dtype)

@@ -1,0 +1,63 @@
+"""Training with parameter servers in TensorFlow 2.
+
+Importing this package loads its op library into the process, which every process
+of a cluster needs, also those that only serve variables. The Python modules behind
+the names below are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from tf_syncrep.python.ops.op_library import library_path, load
+
+if TYPE_CHECKING:
+    from tf_syncrep import keras, ops, train
+    from tf_syncrep.python.train.v1_names import install_v1_names
+
+__version__ = "0.1.0"
+__all__ = [
+    "__version__",
+    "install_v1_names",
+    "keras",
+    "library_path",
+    "ops",
+    "train",
+]
+
+
+def _imported_by_own_command() -> bool:
+    """Whether this process is `tf-syncrep` or `python -m tf_syncrep`.
+
+    The command must start where the library does not load: `doctor` says why, and
+    `launch` needs no TensorFlow in its own process.
+    """
+    program = sys.argv[0] if sys.argv else ""
+    if program == "-m":  # Python is still looking for the module that it is to run.
+        return any(
+            option.startswith("-") and option.endswith("m") and module == __name__
+            for option, module in itertools.pairwise(sys.orig_argv)
+        )
+    return os.path.basename(program) == "tf-syncrep"
+
+
+def __getattr__(name: str):
+    """Imports a public module or name at its first use."""
+    if name in ("keras", "ops", "train"):
+        return importlib.import_module(f"{__name__}.{name}")
+    if name == "install_v1_names":
+        module = importlib.import_module(f"{__name__}.python.train.v1_names")
+        return module.install_v1_names
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))
+
+
+if not _imported_by_own_command():
+    load()

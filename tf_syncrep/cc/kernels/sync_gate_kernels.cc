@@ -1,0 +1,593 @@
+// Kernels of the SyncGate ops: check, call cc/lib/sync_gate, hand back.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/util/device_name_utils.h"
+#include "tf_syncrep/cc/kernels/sync_gate_resource.h"
+#include "tf_syncrep/cc/lib/sync_gate.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/step_cancellation.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::DEVICE_CPU;
+using tensorflow::DeviceNameUtils;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::ResourceOpKernel;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::tstring;
+
+// Longer than any training; nanoseconds must not overflow.
+constexpr float kMaxSeconds = 1e9;
+
+SyncGate::Time Seconds(float seconds) {
+  return std::chrono::duration_cast<SyncGate::Time>(
+      std::chrono::duration<double>(
+          std::min(std::max(seconds, 0.0f), kMaxSeconds)));
+}
+
+absl::Status CheckPositiveSeconds(const char* name, float seconds) {
+  if (!(seconds > 0)) {  // NaN included
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " must be positive, but is ", seconds));
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status SetScalarOutput(OpKernelContext* ctx, int index, const T& value) {
+  Tensor* output;
+  absl::Status status = ctx->allocate_output(index, TensorShape({}), &output);
+  if (status.ok()) {
+    output->scalar<T>()() = value;
+  }
+  return status;
+}
+
+absl::Status WorkerInput(OpKernelContext* ctx, GateWorker* worker) {
+  tstring device;
+  int64_t incarnation;
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "device", &device));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "incarnation", &incarnation));
+  *worker = {std::string(device), static_cast<uint64_t>(incarnation)};
+  return absl::OkStatus();
+}
+
+// What a worker says of one of its contributions.
+struct Contribution {
+  GateWorker worker;
+  int64_t generation;
+  int64_t round;
+};
+
+absl::Status ContributionInput(OpKernelContext* ctx,
+                               Contribution* contribution) {
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &contribution->generation));
+  TF_RETURN_IF_ERROR(ScalarInput(ctx, "round", &contribution->round));
+  return WorkerInput(ctx, &contribution->worker);
+}
+
+class SyncGateOp final : public ResourceOpKernel<SyncGateResource> {
+ public:
+  explicit SyncGateOp(OpKernelConstruction* ctx) : ResourceOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("quorum", &options_.quorum));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("total", &options_.total));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("strict", &options_.strict));
+    float lease;
+    float start_lease;
+    float updater_lease;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("lease_secs", &lease));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("start_secs", &start_lease));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("updater_lease_secs", &updater_lease));
+    OP_REQUIRES_OK(ctx, CheckPositiveSeconds("lease_secs", lease));
+    OP_REQUIRES_OK(ctx, CheckPositiveSeconds("start_secs", start_lease));
+    options_.lease = Seconds(lease);
+    options_.start_lease = Seconds(start_lease);
+    options_.updater_lease = Seconds(updater_lease);
+    const GateStatus status = SyncGate::CheckOptions(options_);
+    OP_REQUIRES(ctx, status.ok(), ToAbslStatus(status));
+  }
+
+ private:
+  absl::Status CreateResource(SyncGateResource** resource) override {
+    SyncGateOptions options = options_;
+    // Accumulators on other tasks outlive a gate whose task is restarted. They
+    // tell rounds apart by number alone, so those of the new gate come after
+    // all of the old one's, at any rate below a million updates a second.
+    options.first_round =
+        std::chrono::duration_cast<std::chrono::microseconds>(
+            std::chrono::system_clock::now().time_since_epoch())
+            .count();
+    *resource = new SyncGateResource(options);
+    return absl::OkStatus();
+  }
+
+  absl::Status VerifyResource(SyncGateResource* resource) override {
+    const std::string existing = Describe(resource->options());
+    const std::string received = Describe(options_);
+    if (existing == received) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat("The gate ", cinfo_.name(),
+                                                   " exists with ", existing,
+                                                   ". Received: ", received));
+  }
+
+  static std::string Describe(const SyncGateOptions& options) {
+    const auto secs = [](SyncGate::Time time) {
+      return std::chrono::duration<double>(time).count();
+    };
+    return absl::StrCat("quorum=", options.quorum, ", total=", options.total,
+                        ", lease_secs=", secs(options.lease),
+                        ", start_secs=", secs(options.start_lease),
+                        ", updater_lease_secs=", secs(options.updater_lease),
+                        ", strict=", options.strict ? "true" : "false");
+  }
+
+  SyncGateOptions options_;
+};
+
+class TaskIdOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    // Ops of one worker may sit on several of its devices.
+    std::string task;
+    std::string device;
+    OP_REQUIRES(
+        ctx,
+        DeviceNameUtils::SplitDeviceName(ctx->device()->name(), &task, &device),
+        absl::InternalError(
+            absl::StrCat("not a device name: ", ctx->device()->name())));
+    OP_REQUIRES_OK(ctx, SetScalarOutput<tstring>(ctx, 0, task));
+    OP_REQUIRES_OK(
+        ctx,
+        SetScalarOutput<int64_t>(
+            ctx, 1,
+            static_cast<int64_t>(ctx->device()->attributes().incarnation())));
+  }
+};
+
+// A call that returns at once.
+class GateOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) final {
+    std::shared_ptr<SyncGate> gate;
+    OP_REQUIRES_OK(ctx, LookupGate(ctx, &gate));
+    OP_REQUIRES_OK(ctx, Call(ctx, *gate));
+  }
+
+ private:
+  virtual absl::Status Call(OpKernelContext* ctx, SyncGate& gate) = 0;
+};
+
+class OpenOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    int64_t step;
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "step", &step));
+    return SetScalarOutput<int64_t>(ctx, 0, gate.Open(step));
+  }
+};
+
+class AddPassesOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    int64_t num_passes;
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "num_passes", &num_passes));
+    gate.AddPasses(num_passes);
+    return absl::OkStatus();
+  }
+};
+
+class AdmitOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    Contribution contribution;
+    bool fit;
+    TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "fit", &fit));
+    SyncGate::Admission admission;
+    const GateStatus status =
+        gate.Admit(contribution.generation, contribution.worker,
+                   contribution.round, fit, &admission);
+    if (!status.ok()) {
+      return ToAbslStatus(status);
+    }
+    return SetScalarOutput(ctx, 0, admission == SyncGate::Admission::kAdmitted);
+  }
+};
+
+class CommitOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    Contribution contribution;
+    TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
+    return SetScalarOutput(
+        ctx, 0,
+        gate.Commit(contribution.generation, contribution.worker,
+                    contribution.round));
+  }
+};
+
+class AbortOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    Contribution contribution;
+    TF_RETURN_IF_ERROR(ContributionInput(ctx, &contribution));
+    gate.Abort(contribution.generation, contribution.worker,
+               contribution.round);
+    return absl::OkStatus();
+  }
+};
+
+class LeaveOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    GateWorker worker;
+    TF_RETURN_IF_ERROR(WorkerInput(ctx, &worker));
+    gate.Leave(worker);
+    return absl::OkStatus();
+  }
+};
+
+class AdvanceOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    int64_t generation;
+    int64_t round;
+    int64_t step;
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "round", &round));
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "step", &step));
+    bool advanced;
+    const GateStatus status = gate.Advance(generation, round, step, &advanced);
+    if (!status.ok()) {
+      return ToAbslStatus(status);
+    }
+    return SetScalarOutput(ctx, 0, advanced);
+  }
+};
+
+class CancelUpdaterOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    int64_t generation;
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
+    gate.CancelUpdater(generation);
+    return absl::OkStatus();
+  }
+};
+
+class ConfigureOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    int64_t quorum;
+    int64_t total;
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "quorum", &quorum));
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "total", &total));
+    return ToAbslStatus(gate.Configure(quorum, total));
+  }
+};
+
+class CloseOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext*, SyncGate& gate) override {
+    gate.Close();
+    return absl::OkStatus();
+  }
+};
+
+class FailOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    int32_t code;
+    tstring message;
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "code", &code));
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "message", &message));
+    if (code < static_cast<int>(absl::StatusCode::kCancelled) ||
+        code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "code must be a canonical error code in [1, 16], but is ", code));
+    }
+    gate.Fail({code, std::string(message)});
+    return absl::OkStatus();
+  }
+};
+
+// A counter and its name.
+template <typename Stats>
+struct Counter {
+  const char* name;
+  int64_t (*value)(const Stats&);
+};
+
+#define TF_SYNCREP_COUNTER(STATS, FIELD)                              \
+  Counter<STATS> {                                                    \
+    #FIELD, [](const STATS& stats) -> int64_t { return stats.FIELD; } \
+  }
+
+const std::vector<Counter<SyncGateStats>>& GateCounters() {
+  static const auto* const counters = new std::vector<Counter<SyncGateStats>>{
+      TF_SYNCREP_COUNTER(SyncGateStats, generation),
+      TF_SYNCREP_COUNTER(SyncGateStats, round),
+      TF_SYNCREP_COUNTER(SyncGateStats, step),
+      TF_SYNCREP_COUNTER(SyncGateStats, quorum),
+      TF_SYNCREP_COUNTER(SyncGateStats, total),
+      TF_SYNCREP_COUNTER(SyncGateStats, live),
+      TF_SYNCREP_COUNTER(SyncGateStats, rounds),
+      TF_SYNCREP_COUNTER(SyncGateStats, updates),
+      TF_SYNCREP_COUNTER(SyncGateStats, voids),
+      TF_SYNCREP_COUNTER(SyncGateStats, admitted),
+      TF_SYNCREP_COUNTER(SyncGateStats, committed),
+      TF_SYNCREP_COUNTER(SyncGateStats, aborted),
+      TF_SYNCREP_COUNTER(SyncGateStats, in_flight),
+      TF_SYNCREP_COUNTER(SyncGateStats, applied),
+      TF_SYNCREP_COUNTER(SyncGateStats, voided),
+      TF_SYNCREP_COUNTER(SyncGateStats, pending),
+      TF_SYNCREP_COUNTER(SyncGateStats, late),
+      TF_SYNCREP_COUNTER(SyncGateStats, stale),
+      TF_SYNCREP_COUNTER(SyncGateStats, rejected),
+      TF_SYNCREP_COUNTER(SyncGateStats, expired),
+  };
+  return *counters;
+}
+
+const std::vector<Counter<GateWorkerStats>>& WorkerCounters() {
+  static const auto* const counters = new std::vector<Counter<GateWorkerStats>>{
+      TF_SYNCREP_COUNTER(GateWorkerStats, contributed),
+      TF_SYNCREP_COUNTER(GateWorkerStats, late),
+      TF_SYNCREP_COUNTER(GateWorkerStats, stale),
+      TF_SYNCREP_COUNTER(GateWorkerStats, rejected),
+      TF_SYNCREP_COUNTER(GateWorkerStats, voided),
+      TF_SYNCREP_COUNTER(GateWorkerStats, expired),
+      {"waited_ns",
+       [](const GateWorkerStats& stats) -> int64_t {
+         return stats.waited.count();
+       }},
+      TF_SYNCREP_COUNTER(GateWorkerStats, live),
+  };
+  return *counters;
+}
+
+#undef TF_SYNCREP_COUNTER
+
+class StatsOp final : public GateOp {
+  using GateOp::GateOp;
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    const SyncGateStats stats = gate.Stats();
+    const auto& counters = GateCounters();
+    const auto& worker_counters = WorkerCounters();
+    const int64_t num_counters = static_cast<int64_t>(counters.size());
+    const int64_t num_workers = static_cast<int64_t>(stats.workers.size());
+    const int64_t num_worker_counters =
+        static_cast<int64_t>(worker_counters.size());
+    Tensor* names;
+    Tensor* values;
+    Tensor* devices;
+    Tensor* device_names;
+    Tensor* device_values;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, {num_counters}, &names));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(1, {num_counters}, &values));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(2, {num_workers}, &devices));
+    TF_RETURN_IF_ERROR(
+        ctx->allocate_output(3, {num_worker_counters}, &device_names));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(
+        4, {num_workers, num_worker_counters}, &device_values));
+    for (int64_t i = 0; i < num_counters; ++i) {
+      names->vec<tstring>()(i) = counters[i].name;
+      values->vec<int64_t>()(i) = counters[i].value(stats);
+    }
+    for (int64_t j = 0; j < num_worker_counters; ++j) {
+      device_names->vec<tstring>()(j) = worker_counters[j].name;
+    }
+    for (int64_t i = 0; i < num_workers; ++i) {
+      devices->vec<tstring>()(i) = stats.workers[i].device;
+      for (int64_t j = 0; j < num_worker_counters; ++j) {
+        device_values->matrix<int64_t>()(i, j) =
+            worker_counters[j].value(stats.workers[i]);
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
+// A call that waits.
+class WaitOp : public AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) final {
+    std::shared_ptr<SyncGate> gate;
+    OP_REQUIRES_OK_ASYNC(ctx, LookupGate(ctx, &gate), done);
+    const auto cancellation = std::make_shared<StepCancellation>(
+        ctx, [gate](int64_t wait) { gate->Cancel(wait); });
+    OP_REQUIRES_ASYNC(ctx, cancellation->Register(),
+                      absl::CancelledError("The step was cancelled."), done);
+    Wait wait = {ctx, gate, cancellation, done};
+    SyncGate::WaitId id = 0;
+    absl::Status status = Begin(std::move(wait), &id);
+    if (!status.ok()) {
+      cancellation->Finish();
+      ctx->SetStatus(status);
+      done();
+      return;
+    }
+    // From here on ctx may be gone.
+    cancellation->SetWait(id);
+  }
+
+ protected:
+  // One call of the op; its copies are about the same call.
+  struct Wait {
+    OpKernelContext* ctx;
+    std::shared_ptr<SyncGate> gate;
+    std::shared_ptr<StepCancellation> cancellation;
+    DoneCallback done;
+
+    // Ends the call with integer outputs, or with the error.
+    void End(const absl::Status& error,
+             std::initializer_list<int64_t> outputs) const {
+      absl::Status status = error;
+      int index = 0;
+      for (const int64_t output : outputs) {
+        if (status.ok()) {
+          status = SetScalarOutput(ctx, index++, output);
+        }
+      }
+      ctx->SetStatus(status);
+      RunDone(ctx, done);
+    }
+  };
+
+  static absl::Status Cancelled() {
+    return absl::CancelledError("The step was cancelled.");
+  }
+
+ private:
+  // Reads the inputs and begins the wait. After an error nothing waits.
+  virtual absl::Status Begin(Wait wait, SyncGate::WaitId* id) = 0;
+};
+
+class AcquireOp final : public WaitOp {
+ public:
+  explicit AcquireOp(OpKernelConstruction* ctx) : WaitOp(ctx) {
+    bool first;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("first", &first));
+    kind_ =
+        first ? SyncGate::AcquireKind::kFirst : SyncGate::AcquireKind::kNext;
+  }
+
+ private:
+  absl::Status Begin(Wait wait, SyncGate::WaitId* id) override {
+    GateWorker worker;
+    TF_RETURN_IF_ERROR(WorkerInput(wait.ctx, &worker));
+    SyncGate& gate = *wait.gate;
+    *id = gate.Acquire(
+        worker, kind_,
+        [wait = std::move(wait), worker](const GateStatus& status,
+                                         const SyncGate::Permit& permit) {
+          if (!wait.cancellation->Finish() && status.ok()) {
+            // Granted to a step that will not use it.
+            wait.gate->Abort(permit.generation, worker, permit.round);
+            wait.End(Cancelled(), {});
+            return;
+          }
+          wait.End(ToAbslStatus(status),
+                   {permit.generation, permit.round, permit.step});
+        });
+    return absl::OkStatus();
+  }
+
+  SyncGate::AcquireKind kind_;
+};
+
+// A wait of the updater for a round.
+class QuorumOp : public WaitOp {
+ public:
+  using WaitOp::WaitOp;
+
+ private:
+  virtual SyncGate::WaitId Call(SyncGate& gate, int64_t generation,
+                                SyncGate::QuorumCallback done) = 0;
+
+  absl::Status Begin(Wait wait, SyncGate::WaitId* id) final {
+    int64_t generation;
+    TF_RETURN_IF_ERROR(ScalarInput(wait.ctx, "generation", &generation));
+    SyncGate& gate = *wait.gate;
+    *id = Call(gate, generation,
+               [wait = std::move(wait)](const GateStatus& status,
+                                        const SyncGate::Quorum& quorum) {
+                 wait.cancellation->Finish();
+                 wait.End(ToAbslStatus(status),
+                          {quorum.round, quorum.num_gradients});
+               });
+    return absl::OkStatus();
+  }
+};
+
+class WaitQuorumOp final : public QuorumOp {
+ public:
+  explicit WaitQuorumOp(OpKernelConstruction* ctx) : QuorumOp(ctx) {
+    float timeout;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("timeout_secs", &timeout));
+    timeout_ = Seconds(timeout);
+  }
+
+ private:
+  SyncGate::WaitId Call(SyncGate& gate, int64_t generation,
+                        SyncGate::QuorumCallback done) override {
+    return gate.WaitQuorum(generation, timeout_, std::move(done));
+  }
+
+  SyncGate::Time timeout_;
+};
+
+class FlushOp final : public QuorumOp {
+  using QuorumOp::QuorumOp;
+  SyncGate::WaitId Call(SyncGate& gate, int64_t generation,
+                        SyncGate::QuorumCallback done) override {
+    return gate.Flush(generation, std::move(done));
+  }
+};
+
+class DrainOp final : public WaitOp {
+  using WaitOp::WaitOp;
+  absl::Status Begin(Wait wait, SyncGate::WaitId* id) override {
+    int64_t generation;
+    TF_RETURN_IF_ERROR(ScalarInput(wait.ctx, "generation", &generation));
+    SyncGate& gate = *wait.gate;
+    *id = gate.Drain(generation,
+                     [wait = std::move(wait)](const GateStatus& status) {
+                       wait.cancellation->Finish();
+                       wait.End(ToAbslStatus(status), {});
+                     });
+    return absl::OkStatus();
+  }
+};
+
+#define TF_SYNCREP_REGISTER(NAME, OP) \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>" NAME).Device(DEVICE_CPU), OP)
+
+TF_SYNCREP_REGISTER("SyncGate", SyncGateOp);
+TF_SYNCREP_REGISTER("TaskId", TaskIdOp);
+TF_SYNCREP_REGISTER("SyncGateOpen", OpenOp);
+TF_SYNCREP_REGISTER("SyncGateAddPasses", AddPassesOp);
+TF_SYNCREP_REGISTER("SyncGateAcquire", AcquireOp);
+TF_SYNCREP_REGISTER("SyncGateAdmit", AdmitOp);
+TF_SYNCREP_REGISTER("SyncGateCommit", CommitOp);
+TF_SYNCREP_REGISTER("SyncGateAbort", AbortOp);
+TF_SYNCREP_REGISTER("SyncGateLeave", LeaveOp);
+TF_SYNCREP_REGISTER("SyncGateWaitQuorum", WaitQuorumOp);
+TF_SYNCREP_REGISTER("SyncGateFlush", FlushOp);
+TF_SYNCREP_REGISTER("SyncGateAdvance", AdvanceOp);
+TF_SYNCREP_REGISTER("SyncGateDrain", DrainOp);
+TF_SYNCREP_REGISTER("SyncGateCancelUpdater", CancelUpdaterOp);
+TF_SYNCREP_REGISTER("SyncGateConfigure", ConfigureOp);
+TF_SYNCREP_REGISTER("SyncGateClose", CloseOp);
+TF_SYNCREP_REGISTER("SyncGateFail", FailOp);
+TF_SYNCREP_REGISTER("SyncGateStats", StatsOp);
+
+#undef TF_SYNCREP_REGISTER
+
+}  // namespace
+}  // namespace tf_syncrep

@@ -1,0 +1,56 @@
+#include "tf_syncrep/cc/kernels/sync_gate_resource.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::OpKernelContext;
+
+// How late a lease may end: an eighth of it, and a second at most.
+SyncGate::Time PollPeriod(const SyncGateOptions& options) {
+  SyncGate::Time shortest = std::min(options.lease, options.start_lease);
+  if (options.updater_lease.count() > 0) {
+    shortest = std::min(shortest, options.updater_lease);
+  }
+  return std::clamp<SyncGate::Time>(shortest / 8, std::chrono::milliseconds(1),
+                                    std::chrono::seconds(1));
+}
+
+}  // namespace
+
+SyncGateResource::SyncGateResource(const SyncGateOptions& options)
+    : options_(options),
+      gate_(std::make_shared<SyncGate>(options, SyncGateTimer::SteadyTime)),
+      timer_(gate_.get(), PollPeriod(options)) {}
+
+SyncGateResource::~SyncGateResource() {
+  gate_->Fail({GateStatus::kAborted, "The gate was deleted."});
+}
+
+std::string SyncGateResource::DebugString() const {
+  const SyncGateStats stats = gate_->Stats();
+  return absl::StrCat("SyncGate of generation ", stats.generation, ", round ",
+                      stats.round, ", step ", stats.step);
+}
+
+absl::Status LookupGate(OpKernelContext* ctx, std::shared_ptr<SyncGate>* gate) {
+  tensorflow::core::RefCountPtr<SyncGateResource> resource;
+  absl::Status status = tensorflow::LookupResource(
+      ctx, tensorflow::HandleFromInput(ctx, 0), &resource);
+  if (!status.ok()) {
+    return status;
+  }
+  *gate = resource->gate();
+  return absl::OkStatus();
+}
+
+absl::Status ToAbslStatus(const GateStatus& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.code),
+                      status.message);
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,47 @@
+// The SyncGate of a task, as a TensorFlow resource.
+
+#ifndef TF_SYNCREP_CC_KERNELS_SYNC_GATE_RESOURCE_H_
+#define TF_SYNCREP_CC_KERNELS_SYNC_GATE_RESOURCE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tf_syncrep/cc/lib/sync_gate.h"
+#include "tf_syncrep/cc/lib/sync_gate_timer.h"
+
+namespace tf_syncrep {
+
+// Holds a gate and the thread that looks after its leases.
+class SyncGateResource final : public tensorflow::ResourceBase {
+ public:
+  explicit SyncGateResource(const SyncGateOptions& options);
+
+  // Ends all waits on the gate.
+  ~SyncGateResource() override;
+
+  std::string DebugString() const override;
+
+  const SyncGateOptions& options() const { return options_; }
+
+  // Waits keep the gate, not the resource, alive: they must not be the ones to
+  // destroy the timer, which may be calling them.
+  const std::shared_ptr<SyncGate>& gate() const { return gate_; }
+
+ private:
+  const SyncGateOptions options_;
+  const std::shared_ptr<SyncGate> gate_;
+  SyncGateTimer timer_;
+};
+
+// The gate behind the op's input "handle".
+absl::Status LookupGate(tensorflow::OpKernelContext* ctx,
+                        std::shared_ptr<SyncGate>* gate);
+
+absl::Status ToAbslStatus(const GateStatus& status);
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_KERNELS_SYNC_GATE_RESOURCE_H_

@@ -1,0 +1,311 @@
+// Declares the AdamAsync ops: attributes, shapes, documentation.
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/ops/adam_async_inputs.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::DataType;
+using tensorflow::DataTypeString;
+using tensorflow::DT_DOUBLE;
+using tensorflow::DT_FLOAT;
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// The shape of a variable, as far as it is known when the graph is built.
+template <bool kIsResource>
+ShapeHandle VariableShape(InferenceContext* c, AdamAsyncInput input) {
+  if (!kIsResource) {
+    return c->input(input);
+  }
+  const auto* handle_data = c->input_handle_shapes_and_types(input);
+  if (handle_data == nullptr || handle_data->empty()) {
+    return c->UnknownShape();
+  }
+  return (*handle_data)[0].shape;
+}
+
+absl::Status CheckSlotType(InferenceContext* c) {
+  DataType dtype;
+  DataType slot_dtype;
+  TF_RETURN_IF_ERROR(c->GetAttr("T", &dtype));
+  TF_RETURN_IF_ERROR(c->GetAttr("Tslot", &slot_dtype));
+  const DataType expected = dtype == DT_DOUBLE ? DT_DOUBLE : DT_FLOAT;
+  if (slot_dtype != expected) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "Tslot must be ", DataTypeString(expected), " for T = ",
+        DataTypeString(dtype), ", but is ", DataTypeString(slot_dtype)));
+  }
+  return absl::OkStatus();
+}
+
+// Merges the shape of `input` into `shape`, which is that of var or, for the
+// gradient's rows, follows from it.
+absl::Status MergeShape(InferenceContext* c, AdamAsyncInput input,
+                        ShapeHandle input_shape, ShapeHandle* shape) {
+  ShapeHandle merged;
+  if (!c->Merge(*shape, input_shape, &merged).ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kAdamAsyncInputNames[input], " must have shape ",
+                     c->DebugString(*shape), ", as var has it, but has shape ",
+                     c->DebugString(input_shape)));
+  }
+  *shape = merged;
+  return absl::OkStatus();
+}
+
+absl::Status CheckRank(InferenceContext* c, AdamAsyncInput input, int rank,
+                       const char* rule) {
+  const ShapeHandle shape = c->input(input);
+  if (c->RankKnown(shape) && c->Rank(shape) != rank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kAdamAsyncInputNames[input], " must be a ", rule,
+                     ", but has shape ", c->DebugString(shape)));
+  }
+  return absl::OkStatus();
+}
+
+// Merges the shapes of var, m and v into `shape`, and checks those of powers
+// and hyper-parameters.
+template <bool kIsResource>
+absl::Status CheckVariables(InferenceContext* c, ShapeHandle* shape) {
+  TF_RETURN_IF_ERROR(CheckSlotType(c));
+  *shape = VariableShape<kIsResource>(c, kVar);
+  for (const AdamAsyncInput slot : {kM, kV}) {
+    TF_RETURN_IF_ERROR(
+        MergeShape(c, slot, VariableShape<kIsResource>(c, slot), shape));
+  }
+  for (const AdamAsyncInput power : {kBeta1Power, kBeta2Power}) {
+    const ShapeHandle power_shape = VariableShape<kIsResource>(c, power);
+    const DimensionHandle elements = c->NumElements(power_shape);
+    if (c->ValueKnown(elements) && c->Value(elements) != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kAdamAsyncInputNames[power],
+                       " must have exactly one element, but has shape ",
+                       c->DebugString(power_shape)));
+    }
+  }
+  for (const AdamAsyncInput scalar : {kLr, kBeta1, kBeta2, kEpsilon}) {
+    TF_RETURN_IF_ERROR(CheckRank(c, scalar, 0, "scalar"));
+  }
+  return absl::OkStatus();
+}
+
+template <bool kIsResource>
+absl::Status DenseShape(InferenceContext* c) {
+  ShapeHandle shape;
+  TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &shape));
+  TF_RETURN_IF_ERROR(MergeShape(c, kGrad, c->input(kGrad), &shape));
+  if (!kIsResource) {
+    c->set_output(0, shape);
+  }
+  return absl::OkStatus();
+}
+
+template <bool kIsResource>
+absl::Status SparseShape(InferenceContext* c) {
+  ShapeHandle shape;
+  TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &shape));
+  if (c->RankKnown(shape) && c->Rank(shape) < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("var must have at least rank 1 for a sparse gradient, but "
+                     "has shape ",
+                     c->DebugString(shape)));
+  }
+  TF_RETURN_IF_ERROR(CheckRank(c, kIndices, 1, "vector"));
+  if (c->RankKnown(shape)) {
+    ShapeHandle indices;
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(kIndices), 1, &indices));
+    ShapeHandle grad;
+    TF_RETURN_IF_ERROR(c->ReplaceDim(shape, 0, c->Dim(indices, 0), &grad));
+    TF_RETURN_IF_ERROR(MergeShape(c, kGrad, c->input(kGrad), &grad));
+  }
+  if (!kIsResource) {
+    c->set_output(0, shape);
+  }
+  return absl::OkStatus();
+}
+
+REGISTER_OP("ApplyAdamAsync")
+    .Input("var: Ref(T)")
+    .Input("m: Ref(Tslot)")
+    .Input("v: Ref(Tslot)")
+    .Input("beta1_power: Ref(Tslot)")
+    .Input("beta2_power: Ref(Tslot)")
+    .Input("lr: Tslot")
+    .Input("beta1: Tslot")
+    .Input("beta2: Tslot")
+    .Input("epsilon: Tslot")
+    .Input("grad: T")
+    .Output("out: Ref(T)")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("use_locking: bool = false")
+    .Attr("use_nesterov: bool = false")
+    .SetShapeFn(DenseShape</*kIsResource=*/false>)
+    .Doc(R"doc(
+Updates a ref variable by Adam with powers of its own.
+
+    alpha = lr * sqrt(1 - beta2_power) / (1 - beta1_power)
+    m     = beta1 * m + (1 - beta1) * grad
+    v     = beta2 * v + (1 - beta2) * grad * grad
+    var  -= alpha * m / (sqrt(v) + epsilon)
+    beta1_power *= beta1;  beta2_power *= beta2
+
+With use_nesterov, beta1 * m + (1 - beta1) * grad takes the place of m in the
+third line but one. All arithmetic is in Tslot. The whole update is atomic with
+respect to other AdamAsync ops on the same variables.
+
+var: The variable.
+m: First moment, of the shape of var.
+v: Second moment, of the shape of var.
+beta1_power: One element: beta1 to the power of the update's number, from 1.
+beta2_power: One element: beta2 to the power of the update's number, from 1.
+lr: Scalar: the learning rate.
+beta1: Scalar: decay rate of the first moment.
+beta2: Scalar: decay rate of the second moment.
+epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
+grad: The gradient, of the shape of var.
+out: The same as var.
+Tslot: double for a double variable, float for any other.
+use_locking: Has no further effect here: a dense update always excludes others.
+use_nesterov: Whether to use Nesterov momentum.
+)doc");
+
+REGISTER_OP("SparseApplyAdamAsync")
+    .Input("var: Ref(T)")
+    .Input("m: Ref(Tslot)")
+    .Input("v: Ref(Tslot)")
+    .Input("beta1_power: Ref(Tslot)")
+    .Input("beta2_power: Ref(Tslot)")
+    .Input("lr: Tslot")
+    .Input("beta1: Tslot")
+    .Input("beta2: Tslot")
+    .Input("epsilon: Tslot")
+    .Input("grad: T")
+    .Input("indices: Tindices")
+    .Output("out: Ref(T)")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("use_locking: bool = false")
+    .Attr("use_nesterov: bool = false")
+    .Attr("apply_sparse_rmsprop: bool = false")
+    .Attr("rmsprop_momentum: float = -1.0")
+    .SetShapeFn(SparseShape</*kIsResource=*/false>)
+    .Doc(R"doc(
+Updates the rows of a ref variable that a sparse gradient touches, by Adam.
+
+Row indices[i] of var, m and v is updated with row i of grad by the formula of
+ApplyAdamAsync; other rows stay as they are. Rows that occur several times are
+summed first, in order of occurrence, and applied once. The powers advance once,
+or not at all when there are no indices. With apply_sparse_rmsprop instead
+
+    v = beta2 * v + (1 - beta2) * grad * grad
+    m = momentum * m + lr * grad / sqrt(v + epsilon)
+    var -= m
+
+and the powers are neither read nor advanced. Updates of the same variables may
+run at the same time; each row is updated atomically.
+
+var: The variable, of at least rank 1.
+m: First moment, of the shape of var.
+v: Second moment, of the shape of var.
+beta1_power: One element: beta1 to the power of the update's number, from 1.
+beta2_power: One element: beta2 to the power of the update's number, from 1.
+lr: Scalar: the learning rate.
+beta1: Scalar: decay rate of the first moment.
+beta2: Scalar: decay rate of the second moment.
+epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
+grad: The gradient's rows, of shape [number of indices] + var.shape[1:].
+indices: Vector: which row of var each row of grad belongs to.
+out: The same as var.
+Tslot: double for a double variable, float for any other.
+use_locking: If true, the whole update excludes others on the same variables.
+use_nesterov: Whether to use Nesterov momentum.
+apply_sparse_rmsprop: Whether to use the second formula.
+rmsprop_momentum: The momentum of the second formula; beta1 if negative.
+)doc");
+
+REGISTER_OP("ResourceApplyAdamAsync")
+    .Input("var: resource")
+    .Input("m: resource")
+    .Input("v: resource")
+    .Input("beta1_power: resource")
+    .Input("beta2_power: resource")
+    .Input("lr: Tslot")
+    .Input("beta1: Tslot")
+    .Input("beta2: Tslot")
+    .Input("epsilon: Tslot")
+    .Input("grad: T")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("use_locking: bool = false")
+    .Attr("use_nesterov: bool = false")
+    .SetShapeFn(DenseShape</*kIsResource=*/true>)
+    .Doc(R"doc(
+Updates a resource variable by Adam with powers of its own.
+
+The twin of ApplyAdamAsync for resource variables; see there for the formula and
+the attributes.
+
+var: Handle of the variable.
+m: Handle of the first moment, of the shape of var.
+v: Handle of the second moment, of the shape of var.
+beta1_power: Handle of one element: beta1 to the power of the update's number.
+beta2_power: Handle of one element: beta2 to the power of the update's number.
+lr: Scalar: the learning rate.
+beta1: Scalar: decay rate of the first moment.
+beta2: Scalar: decay rate of the second moment.
+epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
+grad: The gradient, of the shape of var.
+)doc");
+
+REGISTER_OP("ResourceSparseApplyAdamAsync")
+    .Input("var: resource")
+    .Input("m: resource")
+    .Input("v: resource")
+    .Input("beta1_power: resource")
+    .Input("beta2_power: resource")
+    .Input("lr: Tslot")
+    .Input("beta1: Tslot")
+    .Input("beta2: Tslot")
+    .Input("epsilon: Tslot")
+    .Input("grad: T")
+    .Input("indices: Tindices")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("use_locking: bool = false")
+    .Attr("use_nesterov: bool = false")
+    .Attr("apply_sparse_rmsprop: bool = false")
+    .Attr("rmsprop_momentum: float = -1.0")
+    .SetShapeFn(SparseShape</*kIsResource=*/true>)
+    .Doc(R"doc(
+Updates the rows of a resource variable that a sparse gradient touches, by Adam.
+
+The twin of SparseApplyAdamAsync for resource variables; see there for the
+formulas and the attributes. Reads of var, m and v copy from then on (TensorFlow's
+copy-on-read mode), so that no tensor read before changes under its reader.
+
+var: Handle of the variable, of at least rank 1.
+m: Handle of the first moment, of the shape of var.
+v: Handle of the second moment, of the shape of var.
+beta1_power: Handle of one element: beta1 to the power of the update's number.
+beta2_power: Handle of one element: beta2 to the power of the update's number.
+lr: Scalar: the learning rate.
+beta1: Scalar: decay rate of the first moment.
+beta2: Scalar: decay rate of the second moment.
+epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
+grad: The gradient's rows, of shape [number of indices] + var.shape[1:].
+indices: Vector: which row of var each row of grad belongs to.
+)doc");
+
+}  // namespace
+}  // namespace tf_syncrep

@@ -1,0 +1,337 @@
+// Declares the SyncGate ops: the protocol of synchronous training, call by
+// call.
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// All inputs and outputs are scalars.
+absl::Status ScalarShapes(InferenceContext* c) {
+  ShapeHandle unused;
+  for (int i = 0; i < c->num_inputs(); ++i) {
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  }
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    c->set_output(i, c->Scalar());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StatsShapes(InferenceContext* c) {
+  c->set_output(0, c->UnknownShapeOfRank(1));
+  c->set_output(1, c->UnknownShapeOfRank(1));
+  c->set_output(2, c->UnknownShapeOfRank(1));
+  c->set_output(3, c->UnknownShapeOfRank(1));
+  c->set_output(4, c->UnknownShapeOfRank(2));
+  return absl::OkStatus();
+}
+
+REGISTER_OP("Syncrep>SyncGate")
+    .Attr("quorum: int >= 1")
+    .Attr("total: int >= 1")
+    .Attr("lease_secs: float = 60.0")
+    .Attr("start_secs: float = 600.0")
+    .Attr("updater_lease_secs: float = 0.0")
+    .Attr("strict: bool = true")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .Output("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Makes, or finds by its shared name, the gate of one synchronous training.
+
+A gate decides which worker may compute, whose gradient counts, and when a step is
+over. A name in use with other attributes is an error.
+
+handle: Handle of the gate.
+quorum: Gradients that make up an update.
+total: Workers that take part; those above the quorum are backups.
+lease_secs: How long a worker may be silent; waiting is not silence.
+start_secs: The same before a worker's first gradient.
+updater_lease_secs: How long the updater may be silent before all waits fail; zero
+  or less: for ever.
+strict: Whether each live worker gives its share, ceil(quorum / live), and no more.
+)doc");
+
+REGISTER_OP("Syncrep>TaskId")
+    .Output("device: string")
+    .Output("incarnation: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Names the task that the op runs on, as the gate's worker.
+
+device: Job, replica and task.
+incarnation: The number that the device drew when its server started.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateOpen")
+    .Input("handle: resource")
+    .Input("step: int64")
+    .Output("generation: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Starts a generation: what the last one left is void, its waits end as Aborted.
+
+handle: Handle of the gate.
+step: The global step.
+generation: The number of the new generation.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateAddPasses")
+    .Input("handle: resource")
+    .Input("num_passes: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Lays out passes with the present step: an acquire that finds one does not wait.
+
+handle: Handle of the gate.
+num_passes: How many; none if negative.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateAcquire")
+    .Input("handle: resource")
+    .Input("device: string")
+    .Input("incarnation: int64")
+    .Attr("first: bool = false")
+    .Output("generation: int64")
+    .Output("round: int64")
+    .Output("step: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Waits until the round needs a gradient from this worker.
+
+Runs before the worker reads variables. OutOfRange when the gate is closed, Aborted
+when it is opened anew.
+
+handle: Handle of the gate.
+device: The worker's task.
+incarnation: Its incarnation.
+first: At the start of a session: takes no pass, and succeeds on a closed gate.
+generation: To be handed on to the worker's next calls.
+round: The same.
+step: The global step of the round.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateAdmit")
+    .Input("handle: resource")
+    .Input("generation: int64")
+    .Input("round: int64")
+    .Input("device: string")
+    .Input("incarnation: int64")
+    .Input("fit: bool")
+    .Output("admitted: bool")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Asks whether a worker may push the gradient that it computed.
+
+handle: Handle of the gate.
+generation: As acquired.
+round: As acquired.
+device: The worker's task.
+incarnation: Its incarnation.
+fit: False if the worker itself rejects its gradient.
+admitted: False if the round is over or full: nothing may be pushed.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateCommit")
+    .Input("handle: resource")
+    .Input("generation: int64")
+    .Input("round: int64")
+    .Input("device: string")
+    .Input("incarnation: int64")
+    .Output("counted: bool")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Says that every push of an admitted gradient was acknowledged.
+
+handle: Handle of the gate.
+generation: As acquired.
+round: As acquired.
+device: The worker's task.
+incarnation: Its incarnation.
+counted: False if the round was void by then.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateAbort")
+    .Input("handle: resource")
+    .Input("generation: int64")
+    .Input("round: int64")
+    .Input("device: string")
+    .Input("incarnation: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Gives up a permit, or an admitted gradient, which makes the round void.
+
+handle: Handle of the gate.
+generation: As acquired.
+round: As acquired.
+device: The worker's task.
+incarnation: Its incarnation.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateLeave")
+    .Input("handle: resource")
+    .Input("device: string")
+    .Input("incarnation: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Says that a worker takes no further part; others take over its share.
+
+handle: Handle of the gate.
+device: The worker's task.
+incarnation: Its incarnation.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateWaitQuorum")
+    .Input("handle: resource")
+    .Input("generation: int64")
+    .Attr("timeout_secs: float = 0.0")
+    .Output("round: int64")
+    .Output("num_gradients: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Waits until the round has its quorum of committed gradients.
+
+OutOfRange when the gate is closed, DeadlineExceeded after the time-out.
+
+handle: Handle of the gate.
+generation: As opened.
+timeout_secs: Zero or less: none.
+round: The full round.
+num_gradients: How many gradients it has.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateFlush")
+    .Input("handle: resource")
+    .Input("generation: int64")
+    .Output("round: int64")
+    .Output("num_gradients: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Ends a round that will not fill, at the end of training.
+
+handle: Handle of the gate.
+generation: As opened.
+round: The round.
+num_gradients: How many gradients it has; with none it stays open.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateAdvance")
+    .Input("handle: resource")
+    .Input("generation: int64")
+    .Input("round: int64")
+    .Input("step: int64")
+    .Output("advanced: bool")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Ends a round whose gradients were applied, and opens the next.
+
+handle: Handle of the gate.
+generation: As opened.
+round: The round that was applied.
+step: The new global step.
+advanced: False if it was not the present round any more.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateDrain")
+    .Input("handle: resource")
+    .Input("generation: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Waits until no gradient is on its way and no full round is unapplied.
+
+handle: Handle of the gate.
+generation: As opened.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateCancelUpdater")
+    .Input("handle: resource")
+    .Input("generation: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Ends the updater's waits of a generation as Cancelled, and no others.
+
+handle: Handle of the gate.
+generation: As opened.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateConfigure")
+    .Input("handle: resource")
+    .Input("quorum: int64")
+    .Input("total: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Changes the quorum and the number of workers from the next round on.
+
+handle: Handle of the gate.
+quorum: Gradients that make up an update, at least 1.
+total: Workers that take part, at least 1.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateClose")
+    .Input("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Ends all waits, present and future, as end of input (OutOfRange).
+
+handle: Handle of the gate.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateFail")
+    .Input("handle: resource")
+    .Input("code: int32")
+    .Input("message: string")
+    .SetIsStateful()
+    .SetShapeFn(ScalarShapes)
+    .Doc(R"doc(
+Ends all waits, present and future, with an error.
+
+handle: Handle of the gate.
+code: A canonical status code, not OK.
+message: The error's message.
+)doc");
+
+REGISTER_OP("Syncrep>SyncGateStats")
+    .Input("handle: resource")
+    .Output("names: string")
+    .Output("values: int64")
+    .Output("devices: string")
+    .Output("device_names: string")
+    .Output("device_values: int64")
+    .SetIsStateful()
+    .SetShapeFn(StatsShapes)
+    .Doc(R"doc(
+Reads the counters of a gate.
+
+handle: Handle of the gate.
+names: The names of the counters.
+values: Their values.
+devices: The workers' tasks.
+device_names: The names of the counters that each worker has.
+device_values: Their values, a row for each worker.
+)doc");
+
+}  // namespace
+}  // namespace tf_syncrep

@@ -1,0 +1,27 @@
+// The Sharder of a kernel: its device's intra-op thread pool.
+
+#ifndef TF_SYNCREP_CC_TF_DEVICE_SHARDER_H_
+#define TF_SYNCREP_CC_TF_DEVICE_SHARDER_H_
+
+#include <functional>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf_syncrep/cc/lib/sharder.h"
+
+namespace tf_syncrep {
+
+// Valid as long as the context that it was made from.
+class DeviceSharder final : public Sharder {
+ public:
+  explicit DeviceSharder(tensorflow::OpKernelContext* ctx);
+
+ private:
+  int num_threads() const override;
+  void Schedule(std::function<void()> task) override;
+
+  tensorflow::thread::ThreadPool* const pool_;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_TF_DEVICE_SHARDER_H_

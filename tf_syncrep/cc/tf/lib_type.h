@@ -1,0 +1,29 @@
+// The types by which cc/lib knows TensorFlow's element types.
+
+#ifndef TF_SYNCREP_CC_TF_LIB_TYPE_H_
+#define TF_SYNCREP_CC_TF_LIB_TYPE_H_
+
+#include "tensorflow/core/framework/numeric_types.h"
+#include "tf_syncrep/cc/lib/float16.h"
+
+namespace tf_syncrep {
+
+// LibType<Eigen::half> is Half, LibType<float> is float.
+template <typename T>
+struct LibTypeOf {
+  using type = T;
+};
+template <>
+struct LibTypeOf<Eigen::half> {
+  using type = Half;
+};
+template <>
+struct LibTypeOf<Eigen::bfloat16> {
+  using type = BFloat16;
+};
+template <typename T>
+using LibType = typename LibTypeOf<T>::type;
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_TF_LIB_TYPE_H_

@@ -1,0 +1,210 @@
+#include "tf_syncrep/cc/tf/locked_variables.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::AllocatorAttributes;
+using tensorflow::DataTypeString;
+using tensorflow::DT_RESOURCE;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// Gives `tensor` a buffer that nobody else holds, with the same contents.
+absl::Status CopyBuffer(OpKernelContext* ctx, Tensor* tensor) {
+  AllocatorAttributes attributes;
+  attributes.set_gpu_compatible(true);
+  attributes.set_nic_compatible(true);
+  Tensor copy;
+  absl::Status status =
+      ctx->allocate_temp(tensor->dtype(), tensor->shape(), &copy, attributes);
+  if (!status.ok()) {
+    return status;
+  }
+  if (tensor->TotalBytes() > 0) {
+    std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
+  }
+  *tensor = copy;
+  return absl::OkStatus();
+}
+
+absl::Status NotInitialized(const char* name, absl::string_view detail) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      name, " is not initialized: a variable must be before it is updated",
+      detail.empty() ? "" : " (", detail, detail.empty() ? "" : ")"));
+}
+
+}  // namespace
+
+LockedVariables::~LockedVariables() { UnlockAll(); }
+
+absl::Status LockedVariables::Lock(OpKernelContext* ctx,
+                                   absl::Span<const Request> requests) {
+  absl::Status status = FindVariables(ctx, requests);
+  if (status.ok()) {
+    status = CheckDistinct();
+  }
+  if (!status.ok()) {
+    return status;
+  }
+  LockAll();
+  // The mode can only be changed under an exclusive lock, and DisableCopyOnRead
+  // may end it again before ours is taken; each turn of the loop answers one
+  // such call.
+  while (!CopyOnReadStarted()) {
+    UnlockAll();
+    status = StartCopyOnRead(ctx);
+    if (!status.ok()) {
+      return status;
+    }
+    LockAll();
+  }
+  status = CheckTensors(ctx);
+  if (!status.ok()) {
+    UnlockAll();
+  }
+  return status;
+}
+
+absl::Status LockedVariables::PrepareToWrite(OpKernelContext* ctx, int i) {
+  Variable& variable = variables_[i];
+  // A ref variable is updated under its readers, as by TensorFlow's own ops.
+  if (variable.resource == nullptr || variable.tensor->RefCountIsOne()) {
+    return absl::OkStatus();
+  }
+  return CopyBuffer(ctx, variable.tensor);
+}
+
+void LockedVariables::Unlock(int i) {
+  Variable& variable = variables_[i];
+  if (!variable.locked) {
+    return;
+  }
+  variable.locked = false;
+  if (variable.request.access == Access::kExclusive) {
+    variable.mu->unlock();
+  } else {
+    variable.mu->unlock_shared();
+  }
+}
+
+absl::Status LockedVariables::FindVariables(
+    OpKernelContext* ctx, absl::Span<const Request> requests) {
+  variables_.resize(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Variable& variable = variables_[i];
+    variable.request = requests[i];
+    const int input = requests[i].input;
+    if (ctx->input_dtype(input) == DT_RESOURCE) {
+      absl::Status status = tensorflow::LookupResource(
+          ctx, tensorflow::HandleFromInput(ctx, input), &variable.resource);
+      if (absl::IsNotFound(status)) {
+        return NotInitialized(requests[i].name, status.message());
+      }
+      if (!status.ok()) {
+        return absl::Status(status.code(), absl::StrCat(requests[i].name, ": ",
+                                                        status.message()));
+      }
+      variable.mu = variable.resource->mu();
+    } else {
+      variable.mu = ctx->input_ref_mutex(input);
+    }
+    by_address_.push_back(&variable);
+  }
+  std::stable_sort(
+      by_address_.begin(), by_address_.end(),
+      [](const Variable* a, const Variable* b) { return a->mu < b->mu; });
+  return absl::OkStatus();
+}
+
+absl::Status LockedVariables::CheckDistinct() const {
+  for (size_t i = 1; i < by_address_.size(); ++i) {
+    if (by_address_[i - 1]->mu == by_address_[i]->mu) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(by_address_[i]->request.name, " and ",
+                       by_address_[i - 1]->request.name,
+                       " must be different variables, but are the same one"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void LockedVariables::LockAll() {
+  for (Variable* variable : by_address_) {
+    if (variable->request.access == Access::kExclusive) {
+      variable->mu->lock();
+    } else {
+      variable->mu->lock_shared();
+    }
+    variable->locked = true;
+  }
+}
+
+void LockedVariables::UnlockAll() {
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    Unlock(static_cast<int>(i));
+  }
+}
+
+bool LockedVariables::CopyOnReadStarted() const {
+  return std::all_of(variables_.begin(), variables_.end(),
+                     [](const Variable& variable) {
+                       return variable.request.access == Access::kExclusive ||
+                              variable.resource == nullptr ||
+                              variable.resource->copy_on_read_mode.load();
+                     });
+}
+
+absl::Status LockedVariables::StartCopyOnRead(OpKernelContext* ctx) {
+  for (Variable& variable : variables_) {
+    if (variable.request.access == Access::kExclusive ||
+        variable.resource == nullptr) {
+      continue;
+    }
+    std::lock_guard<VariableMutex> lock(*variable.mu);
+    Tensor* tensor = variable.resource->tensor();
+    if (variable.resource->copy_on_read_mode.load()) {
+      continue;
+    }
+    if (tensor->IsInitialized() && !tensor->RefCountIsOne()) {
+      absl::Status status = CopyBuffer(ctx, tensor);
+      if (!status.ok()) {
+        return status;
+      }
+    }
+    variable.resource->copy_on_read_mode.store(true);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LockedVariables::CheckTensors(OpKernelContext* ctx) {
+  for (Variable& variable : variables_) {
+    const Request& request = variable.request;
+    if (variable.resource != nullptr) {
+      variable.tensor = variable.resource->tensor();
+    } else {
+      variable.ref_tensor =
+          ctx->mutable_input(request.input, /*lock_held=*/true);
+      variable.tensor = &variable.ref_tensor;
+    }
+    if (!variable.tensor->IsInitialized()) {
+      return NotInitialized(request.name, "");
+    }
+    if (variable.tensor->dtype() != request.dtype) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(request.name, " must be a variable of dtype ",
+                       DataTypeString(request.dtype), ", but has dtype ",
+                       DataTypeString(variable.tensor->dtype())));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,104 @@
+// Exclusive or shared access to the variables that an op updates in place.
+
+#ifndef TF_SYNCREP_CC_TF_LOCKED_VARIABLES_H_
+#define TF_SYNCREP_CC_TF_LOCKED_VARIABLES_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.pb.h"
+#include "tf_syncrep/cc/tf/compat.h"
+
+namespace tf_syncrep {
+
+// Locks some of an op's inputs, ref or resource variables, until it goes out of
+// scope. Mutexes are taken in order of their addresses, TensorFlow's own rule,
+// so ops over the same variables cannot deadlock.
+//
+// Each lock guards the variable's tensor: the buffer, its shape, and, when
+// exclusive, its elements. Holders of a shared lock may write elements only
+// under a finer lock of their own (see RowLocks).
+class LockedVariables {
+ public:
+  enum class Access {
+    // Nobody else reads or writes. Readers that hold the buffer from before
+    // keep it: see PrepareToWrite().
+    kExclusive,
+    // Others may read and hold shared access too. A resource variable is first
+    // put into copy-on-read mode, so that no reader aliases its buffer.
+    kShared,
+  };
+
+  struct Request {
+    int input;                   // index of the op's input
+    const char* name;            // its name, for error messages
+    tensorflow::DataType dtype;  // that the variable must have
+    Access access;
+  };
+
+  LockedVariables() = default;
+  ~LockedVariables();
+  LockedVariables(const LockedVariables&) = delete;
+  LockedVariables& operator=(const LockedVariables&) = delete;
+
+  // Locks all of `requests`; call once. On an error nothing is locked. Errors:
+  // FailedPrecondition for a variable that is not initialized, InvalidArgument
+  // for one of another dtype or for the same variable given twice.
+  absl::Status Lock(tensorflow::OpKernelContext* ctx,
+                    absl::Span<const Request> requests);
+
+  // The tensor of requests[i]; valid while i is locked.
+  const tensorflow::Tensor& tensor(int i) const {
+    return *variables_[i].tensor;
+  }
+
+  // Makes the elements of requests[i], locked exclusively, safe to overwrite:
+  // where a reader still holds the buffer, the variable gets a copy of its own.
+  absl::Status PrepareToWrite(tensorflow::OpKernelContext* ctx, int i);
+
+  // The elements of requests[i]. Only after PrepareToWrite(i), or with shared
+  // access.
+  template <typename T>
+  T* data(int i) {
+    return variables_[i].tensor->flat<T>().data();
+  }
+
+  // Unlocks requests[i] before the end of the scope.
+  void Unlock(int i);
+
+ private:
+  struct Variable {
+    Request request;
+    // Keeps a resource variable alive; null for a ref variable.
+    tensorflow::core::RefCountPtr<tensorflow::Var> resource;
+    VariableMutex* mu = nullptr;
+    bool locked = false;
+    // The variable's own tensor, or `ref_tensor`, which shares its buffer.
+    tensorflow::Tensor* tensor = nullptr;
+    tensorflow::Tensor ref_tensor;
+  };
+
+  absl::Status FindVariables(tensorflow::OpKernelContext* ctx,
+                             absl::Span<const Request> requests);
+  absl::Status CheckDistinct() const;
+  void LockAll();
+  void UnlockAll();
+  // Puts the resource variables with shared access into copy-on-read mode,
+  // taking one exclusive lock at a time. Nothing may be locked.
+  absl::Status StartCopyOnRead(tensorflow::OpKernelContext* ctx);
+  // True when all variables with shared access are in that mode; with the
+  // locks held it stays so.
+  bool CopyOnReadStarted() const;
+  absl::Status CheckTensors(tensorflow::OpKernelContext* ctx);
+
+  std::vector<Variable> variables_;  // in the order of the requests
+  std::vector<Variable*> by_address_;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_TF_LOCKED_VARIABLES_H_

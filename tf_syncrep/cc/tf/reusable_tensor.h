@@ -1,0 +1,43 @@
+// The memory of a large output, used again for the next one.
+
+#ifndef TF_SYNCREP_CC_TF_REUSABLE_TENSOR_H_
+#define TF_SYNCREP_CC_TF_REUSABLE_TENSOR_H_
+
+#include <mutex>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.pb.h"
+
+namespace tf_syncrep {
+
+// Keeps a reference to the tensor that was given away last, and gives it away
+// again when nobody else holds it any more: fresh memory costs a page fault for
+// each page, which takes longer than what it is then used for. Small tensors
+// are not kept. Thread-safe.
+class ReusableTensor {
+ public:
+  // Whether the caller can use a tensor that has more rows than it needs.
+  enum class Rows { kExact, kAtLeast };
+
+  // A tensor of `shape`, or one with up to twice as many rows: the one that was
+  // kept, if it will do, or a new one. Its contents are arbitrary.
+  absl::Status Get(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
+                   const tensorflow::TensorShape& shape, Rows rows,
+                   tensorflow::Tensor* tensor);
+
+  // Keeps `tensor` in place of any other, if it was the last to come from
+  // Get().
+  void Keep(const tensorflow::Tensor& tensor);
+
+ private:
+  std::mutex mu_;  // guards the two below
+  tensorflow::Tensor kept_;
+  const void* last_given_ = nullptr;  // memory of the last tensor from Get()
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_TF_REUSABLE_TENSOR_H_

@@ -1,0 +1,55 @@
+// Ends the waits of asynchronous kernels when their step is cancelled.
+
+#ifndef TF_SYNCREP_CC_TF_STEP_CANCELLATION_H_
+#define TF_SYNCREP_CC_TF_STEP_CANCELLATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_syncrep {
+
+// Stands between one wait, which has a callback and a number by which it can be
+// cancelled, and the step that it belongs to. The order of calls is Register(),
+// beginning the wait, SetWait(); the wait's callback calls Finish(), perhaps
+// before SetWait().
+class StepCancellation : public std::enable_shared_from_this<StepCancellation> {
+ public:
+  // `cancel_wait` must have no effect on a wait that has ended. It is called
+  // without a lock held, and keeps alive what it needs.
+  StepCancellation(tensorflow::OpKernelContext* ctx,
+                   std::function<void(int64_t)> cancel_wait);
+
+  // False if the step is cancelled already.
+  bool Register();
+
+  // The wait's number.
+  void SetWait(int64_t wait);
+
+  // Called when the wait has ended and before `done` of the kernel. False if
+  // the step has been cancelled: nobody will see the kernel's outputs.
+  bool Finish();
+
+ private:
+  void Cancel();
+
+  tensorflow::CancellationManager* const manager_;  // null: never cancelled
+  const tensorflow::CancellationToken token_;
+  const std::function<void(int64_t)> cancel_wait_;
+  std::mutex mu_;  // guards the two below
+  int64_t wait_ = 0;
+  bool cancelled_ = false;
+};
+
+// Calls `done` on a thread of the step's executor, so that whoever ended the
+// wait, and may end many, does not run what follows in each of their graphs.
+void RunDone(tensorflow::OpKernelContext* ctx,
+             tensorflow::AsyncOpKernel::DoneCallback done);
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_TF_STEP_CANCELLATION_H_

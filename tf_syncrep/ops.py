@@ -1,0 +1,41 @@
+"""The raw ops, documented; each is one op of the library at `library_path()`."""
+
+from tf_syncrep.python.ops.accumulator_ops import (
+    AccumulatorStats,
+    accumulator_apply_dense,
+    accumulator_apply_sparse,
+    accumulator_num_accumulated,
+    accumulator_set_global_step,
+    accumulator_stats,
+    accumulator_take_dense,
+    accumulator_take_round_dense,
+    accumulator_take_round_sparse,
+    accumulator_take_sparse,
+    dense_accumulator,
+    sparse_accumulator,
+)
+from tf_syncrep.python.ops.adam_async_ops import (
+    apply_adam_async,
+    resource_apply_adam_async,
+    resource_sparse_apply_adam_async,
+    sparse_apply_adam_async,
+)
+
+__all__ = [
+    "AccumulatorStats",
+    "accumulator_apply_dense",
+    "accumulator_apply_sparse",
+    "accumulator_num_accumulated",
+    "accumulator_set_global_step",
+    "accumulator_stats",
+    "accumulator_take_dense",
+    "accumulator_take_round_dense",
+    "accumulator_take_round_sparse",
+    "accumulator_take_sparse",
+    "apply_adam_async",
+    "dense_accumulator",
+    "resource_apply_adam_async",
+    "resource_sparse_apply_adam_async",
+    "sparse_accumulator",
+    "sparse_apply_adam_async",
+]

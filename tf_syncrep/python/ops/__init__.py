@@ -1,0 +1,1 @@
+"""The op library and the documented wrappers of its ops."""

@@ -1,0 +1,377 @@
+r"""Accumulators of gradients, as ops.
+
+An accumulator is a resource on one task that collects the gradients of one
+variable until somebody takes them, reduced to one. Dense gradients are tensors of
+the variable's shape, sparse ones rows and their indices, as in `tf.IndexedSlices`.
+
+**Modes.** A number comes with each gradient; what it means is the accumulator's
+`mode`.
+
+- `"STEP"`: the step at which the gradient was computed. It is accepted if it is not
+  below the accumulator's own step, which begins at 0. A take waits until enough
+  gradients are in, takes all that are, and advances the step by one. This is what
+  TensorFlow's conditional accumulators do.
+- `"ROUND"`: the round that the gradient belongs to. The accumulator holds one round;
+  an older gradient is dropped, and a newer one replaces all that is held. A take
+  asks for the gradients of one round, which must all be there. Accumulators on
+  many tasks then need nobody to reset them together.
+
+**Reduction.** `"SUM"` is the sum, `"MEAN"` the sum divided by the number of gradients.
+For sparse gradients `"MEAN"` divides each row by the number of gradients that contain
+it, which is what TensorFlow's accumulator does, and `"CMEAN"` by the number of all
+gradients, which is what the mean of dense gradients does.
+
+**dtypes.** half, bfloat16, float32 or float64. Half and bfloat16 are summed in float32
+and rounded once, at the end.
+
+**Order.** Gradients are summed in the order in which they arrive, and rows that occur
+several times in one gradient in the order of their occurrence. The result does
+not depend, in any bit, on the number of threads that compute it.
+
+**Cost.** To push a gradient takes as long as its own size, however many were pushed
+before. A take is linear in what was pushed.
+
+**Errors.** `tf.errors.InvalidArgumentError` for a gradient of another shape or dtype,
+an index that is negative or out of range, an argument that is not a scalar, or a
+shared name that is in use for an accumulator with other attributes. A gradient
+that is refused with an error changes nothing.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import op_library
+
+__all__ = [
+    "AccumulatorStats",
+    "accumulator_apply_dense",
+    "accumulator_apply_sparse",
+    "accumulator_num_accumulated",
+    "accumulator_set_global_step",
+    "accumulator_stats",
+    "accumulator_take_dense",
+    "accumulator_take_round_dense",
+    "accumulator_take_round_sparse",
+    "accumulator_take_sparse",
+    "dense_accumulator",
+    "sparse_accumulator",
+]
+
+_raw_ops: Any = op_library.load()
+
+
+class AccumulatorStats(NamedTuple):
+    """What has become of an accumulator's gradients since it was made.
+
+    At any time `pushed = accepted + stale` and `accepted = taken + voided + held`.
+    Gradients that were refused with an error are not counted.
+
+    Attributes:
+        step: the accumulator's step, or its round.
+        held: gradients that are in.
+        pushed: gradients that came.
+        accepted: gradients that were not dropped on arrival.
+        stale: gradients dropped on arrival, being too old.
+        voided: gradients discarded later, for a newer round or step.
+        taken: gradients that were reduced and taken.
+        takes: how often that was.
+    """
+
+    step: Any
+    held: Any
+    pushed: Any
+    accepted: Any
+    stale: Any
+    voided: Any
+    taken: Any
+    takes: Any
+
+
+def dense_accumulator(
+    dtype: Any,
+    shape: Any = None,
+    *,
+    reduction_type: str = "MEAN",
+    mode: str = "STEP",
+    container: str = "",
+    shared_name: str = "",
+    anonymous: bool = False,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Makes, or finds by its shared name, an accumulator of dense gradients.
+
+    Args:
+        dtype: dtype of the gradients: half, bfloat16, float32 or float64.
+        shape: shape of the gradients, as far as it is known; None if nothing is.
+        reduction_type: `"MEAN"` or `"SUM"`.
+        mode: `"STEP"` or `"ROUND"`.
+        container: container of the resource; the default one if empty.
+        shared_name: name by which others find the same accumulator on the same
+            task. Without one it belongs to this op alone.
+        anonymous: make an accumulator that has no name and lives as long as its
+            handle. Its handle cannot be sent to another process.
+        name: name of the op.
+
+    Returns:
+        The accumulator's handle, a scalar resource.
+    """
+    return _raw_ops.syncrep_dense_accumulator(
+        dtype=dtype,
+        shape=shape,
+        reduction_type=reduction_type,
+        mode=mode,
+        container=container,
+        shared_name=shared_name,
+        anonymous=anonymous,
+        name=name,
+    )
+
+
+def sparse_accumulator(
+    dtype: Any,
+    shape: Any = None,
+    *,
+    reduction_type: str = "MEAN",
+    mode: str = "STEP",
+    container: str = "",
+    shared_name: str = "",
+    anonymous: bool = False,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Makes, or finds by its shared name, an accumulator of sparse gradients.
+
+    Args:
+        dtype: dtype of the gradients: half, bfloat16, float32 or float64.
+        shape: shape of the variable, as far as it is known. Its first dimension
+            bounds the indices. None or `[]` if nothing is known.
+        reduction_type: `"MEAN"`, `"CMEAN"` or `"SUM"`.
+        mode: `"STEP"` or `"ROUND"`.
+        container: container of the resource; the default one if empty.
+        shared_name: name by which others find the same accumulator on the same
+            task. Without one it belongs to this op alone.
+        anonymous: make an accumulator that has no name and lives as long as its
+            handle. Its handle cannot be sent to another process.
+        name: name of the op.
+
+    Returns:
+        The accumulator's handle, a scalar resource.
+    """
+    return _raw_ops.syncrep_sparse_accumulator(
+        dtype=dtype,
+        shape=shape,
+        reduction_type=reduction_type,
+        mode=mode,
+        container=container,
+        shared_name=shared_name,
+        anonymous=anonymous,
+        name=name,
+    )
+
+
+def accumulator_apply_dense(
+    handle: Any, local_step: Any, gradient: Any, name: str | None = None
+) -> tf.Tensor:
+    """Offers a dense gradient to an accumulator.
+
+    Args:
+        handle: handle of a dense accumulator.
+        local_step: int64 scalar: the gradient's step, or its round.
+        gradient: the gradient.
+        name: name of the op.
+
+    Returns:
+        Boolean scalar: False if the gradient was dropped, being too old.
+    """
+    return _raw_ops.syncrep_accumulator_apply_dense(
+        handle=handle, local_step=local_step, gradient=gradient, name=name
+    )
+
+
+def accumulator_apply_sparse(
+    handle: Any,
+    local_step: Any,
+    gradient_indices: Any,
+    gradient_values: Any,
+    gradient_shape: Any = None,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Offers a sparse gradient to an accumulator.
+
+    Args:
+        handle: handle of a sparse accumulator.
+        local_step: int64 scalar: the gradient's step, or its round.
+        gradient_indices: int32 or int64 of shape `[n]`: the row of the variable that
+            each row of `gradient_values` belongs to, in any order, repeated at will.
+        gradient_values: the rows, of shape `[n] + shape[1:]`.
+        gradient_shape: int64 vector: the shape of the variable, which then is
+            checked; or None.
+        name: name of the op.
+
+    Returns:
+        Boolean scalar: False if the gradient was dropped, being too old.
+    """
+    return _raw_ops.syncrep_accumulator_apply_sparse(
+        handle=handle,
+        local_step=local_step,
+        gradient_indices=gradient_indices,
+        gradient_values=gradient_values,
+        gradient_shape=tf.zeros([0], tf.int64)
+        if gradient_shape is None
+        else gradient_shape,
+        has_known_shape=gradient_shape is not None,
+        name=name,
+    )
+
+
+def accumulator_take_dense(
+    handle: Any, num_required: Any, dtype: Any, name: str | None = None
+) -> tf.Tensor:
+    """Waits for enough dense gradients, then takes all that are in.
+
+    Ends with `tf.errors.CancelledError` when its session, function call or step ends
+    before.
+
+    Args:
+        handle: handle of a dense accumulator with mode `"STEP"`.
+        num_required: int32 scalar, at least 1: how many gradients to wait for.
+        dtype: dtype of the gradients.
+        name: name of the op.
+
+    Returns:
+        The reduced gradient.
+    """
+    return _raw_ops.syncrep_accumulator_take_dense(
+        handle=handle, num_required=num_required, dtype=dtype, name=name
+    )
+
+
+def accumulator_take_sparse(
+    handle: Any, num_required: Any, dtype: Any, name: str | None = None
+) -> Any:
+    """Waits for enough sparse gradients, then takes all that are in.
+
+    Ends with `tf.errors.CancelledError` when its session, function call or step ends
+    before.
+
+    Args:
+        handle: handle of a sparse accumulator with mode `"STEP"`.
+        num_required: int32 scalar, at least 1: how many gradients to wait for.
+        dtype: dtype of the gradients.
+        name: name of the op.
+
+    Returns:
+        Named tuple `indices` (int64, ascending, each row once), `values`, and `shape`
+        (int64, -1 for its first dimension where the accumulator was not told).
+    """
+    return _raw_ops.syncrep_accumulator_take_sparse(
+        handle=handle, num_required=num_required, dtype=dtype, name=name
+    )
+
+
+def accumulator_take_round_dense(
+    handle: Any, round: Any, num_gradients: Any, dtype: Any, name: str | None = None
+) -> tf.Tensor:
+    """Takes the dense gradients of a round, which must all be there.
+
+    Gradients of this round that come later are dropped.
+
+    Args:
+        handle: handle of a dense accumulator with mode `"ROUND"`.
+        round: int64 scalar: the round.
+        num_gradients: int64 scalar, at least 1: how many gradients it has.
+        dtype: dtype of the gradients.
+        name: name of the op.
+
+    Returns:
+        The reduced gradient.
+
+    Raises:
+        tf.errors.FailedPreconditionError: another number of gradients, or another
+            round, is there. Nothing has changed.
+    """
+    return _raw_ops.syncrep_accumulator_take_round_dense(
+        handle=handle,
+        round=round,
+        num_gradients=num_gradients,
+        dtype=dtype,
+        name=name,
+    )
+
+
+def accumulator_take_round_sparse(
+    handle: Any, round: Any, num_gradients: Any, dtype: Any, name: str | None = None
+) -> Any:
+    """Takes the sparse gradients of a round, which must all be there.
+
+    Gradients of this round that come later are dropped.
+
+    Args:
+        handle: handle of a sparse accumulator with mode `"ROUND"`.
+        round: int64 scalar: the round.
+        num_gradients: int64 scalar, at least 1: how many gradients it has.
+        dtype: dtype of the gradients.
+        name: name of the op.
+
+    Returns:
+        Named tuple `indices` (int64, ascending, each row once), `values`, and `shape`
+        (int64, -1 for its first dimension where the accumulator was not told).
+
+    Raises:
+        tf.errors.FailedPreconditionError: another number of gradients, or another
+            round, is there. Nothing has changed.
+    """
+    return _raw_ops.syncrep_accumulator_take_round_sparse(
+        handle=handle,
+        round=round,
+        num_gradients=num_gradients,
+        dtype=dtype,
+        name=name,
+    )
+
+
+def accumulator_set_global_step(
+    handle: Any, new_global_step: Any, name: str | None = None
+) -> tf.Operation | None:
+    """Sets an accumulator's step and discards the gradients of older ones.
+
+    In mode `"ROUND"` sets the round and discards the gradients of any other. The step
+    may go back.
+
+    Args:
+        handle: handle of an accumulator.
+        new_global_step: int64 scalar: the step or round.
+        name: name of the op.
+
+    Returns:
+        The op in a graph, None when executing eagerly.
+    """
+    return _raw_ops.syncrep_accumulator_set_global_step(
+        handle=handle, new_global_step=new_global_step, name=name
+    )
+
+
+def accumulator_num_accumulated(handle: Any, name: str | None = None) -> tf.Tensor:
+    """Tells how many gradients an accumulator holds.
+
+    Args:
+        handle: handle of an accumulator.
+        name: name of the op.
+
+    Returns:
+        int32 scalar.
+    """
+    return _raw_ops.syncrep_accumulator_num_accumulated(handle=handle, name=name)
+
+
+def accumulator_stats(handle: Any, name: str | None = None) -> AccumulatorStats:
+    """Tells what has become of an accumulator's gradients since it was made.
+
+    Args:
+        handle: handle of an accumulator.
+        name: name of the op.
+
+    Returns:
+        int64 scalars.
+    """
+    return AccumulatorStats(*_raw_ops.syncrep_accumulator_stats(handle, name=name))

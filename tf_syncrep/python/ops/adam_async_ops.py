@@ -1,0 +1,332 @@
+r"""AdamAsync updates of one variable and its slots, as ops.
+
+Four ops share one set of inputs: dense or sparse gradient, reference variables
+(TensorFlow 1 graphs) or resource variables (everything else). Each call is one
+step of Adam on `var`, with a pair of powers that belongs to `var` alone:
+
+$$\alpha = lr \cdot \sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$$
+$$m \leftarrow \beta_1 m + (1 - \beta_1) g$$
+$$v \leftarrow \beta_2 v + (1 - \beta_2) g^2$$
+$$var \leftarrow var - \alpha \, m / (\sqrt{v} + \epsilon)$$
+
+where \\(\beta_1^t\\) and \\(\beta_2^t\\) are what `beta1_power` and `beta2_power`
+hold when the call begins. They start at `beta1` and `beta2` and are multiplied
+by these at the end of the call. With `use_nesterov`, \\(m\\) in the last line is
+\\(\beta_1 m + (1 - \beta_1) g\\).
+
+A sparse call does the same to the rows named by `indices` and leaves all other
+rows alone, slots included. Rows that occur several times are summed first, in
+order of occurrence, and moved once. A call without indices changes nothing.
+With `apply_sparse_rmsprop` the rows follow RMSProp instead, and the powers are
+neither read nor advanced:
+
+$$v \leftarrow \beta_2 v + (1 - \beta_2) g^2$$
+$$m \leftarrow momentum \cdot m + lr \cdot g / \sqrt{v + \epsilon}$$
+$$var \leftarrow var - m$$
+
+**dtypes.** `var` and `grad` are half, bfloat16, float32 or float64. `m`, `v`, the
+powers and the hyper-parameters are float64 where `var` is float64 and float32
+otherwise (`slot_dtype`); all arithmetic is done in that type. Hyper-parameters
+may be given as Python numbers.
+
+**Many callers.** Any number of threads and workers may update one variable at
+once; no update is lost or torn. Dense calls hold the variable exclusively,
+sparse calls run side by side and are atomic for each row, powers are advanced
+atomically. `use_locking=True` makes whole sparse calls exclusive too. The result
+of one call does not depend, in any bit, on the number of threads that compute it.
+
+**Errors.** Before anything is written, `tf.errors.InvalidArgumentError` names an
+argument of the wrong shape, a pair of dtypes other than the above, or the first
+index outside of `[0, rows of var)`; `tf.errors.FailedPreconditionError` names a
+variable that is not initialized. Shapes that are known when a graph is built are
+checked then, with a `ValueError`.
+
+Sources: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, for
+the rule, in the form at the end of its section 2; the AdamAsync optimizer of
+DeepRec for the pair of powers of each variable, the RMSProp variant, and the
+names and the order of the inputs; Dozat, "Incorporating Nesterov Momentum into
+Adam", 2016, for the look-ahead.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import op_library
+
+__all__ = [
+    "apply_adam_async",
+    "resource_apply_adam_async",
+    "resource_sparse_apply_adam_async",
+    "slot_dtype",
+    "sparse_apply_adam_async",
+]
+
+_raw_ops: Any = op_library.load()
+
+
+def slot_dtype(dtype: Any) -> tf.DType:
+    """The dtype of the slots and hyper-parameters of a variable of `dtype`.
+
+    In bfloat16 arithmetic 1 - 0.999 is 0, and in half precision an epsilon of
+    1e-8 is 0; so both keep their slots in float32.
+
+    Args:
+        dtype: the variable's dtype: half, bfloat16, float32 or float64.
+
+    Returns:
+        `tf.float64` for float64 and `tf.float32` for the others.
+    """
+    return tf.float64 if tf.as_dtype(dtype).base_dtype == tf.float64 else tf.float32
+
+
+def apply_adam_async(
+    var: Any,
+    m: Any,
+    v: Any,
+    beta1_power: Any,
+    beta2_power: Any,
+    lr: Any,
+    beta1: Any,
+    beta2: Any,
+    epsilon: Any,
+    grad: Any,
+    use_locking: bool = False,
+    use_nesterov: bool = False,
+    name: str | None = None,
+) -> tf.Tensor:
+    """One dense AdamAsync step on a reference variable.
+
+    The module's documentation has the formula and what holds for all four ops.
+    Reference variables live in TensorFlow 1 graphs only.
+
+    Args:
+        var: reference variable of any shape.
+        m: reference variable of var's shape: moving average of the gradient.
+        v: reference variable of var's shape: moving average of its square.
+        beta1_power: reference variable of one element: beta1 to the power t.
+        beta2_power: reference variable of one element: beta2 to the power t.
+        lr: scalar, the learning rate.
+        beta1: scalar, decay of `m` per step.
+        beta2: scalar, decay of `v` per step.
+        epsilon: scalar, added to the root of `v`.
+        grad: gradient of var's dtype and shape.
+        use_locking: dense steps are exclusive in any case; kept so that graphs
+            and call sites can say it of all ops alike.
+        use_nesterov: look one gradient ahead.
+        name: name of the op.
+
+    Returns:
+        The reference `var`, to be read after the step.
+
+    Raises:
+        RuntimeError: when executing eagerly.
+    """
+    dtype = slot_dtype(var.dtype)
+    return _raw_ops.apply_adam_async(
+        var,
+        m,
+        v,
+        beta1_power,
+        beta2_power,
+        *_scalars(dtype, lr, beta1, beta2, epsilon),
+        grad,
+        use_locking=use_locking,
+        use_nesterov=use_nesterov,
+        name=name,
+    )
+
+
+def sparse_apply_adam_async(
+    var: Any,
+    m: Any,
+    v: Any,
+    beta1_power: Any,
+    beta2_power: Any,
+    lr: Any,
+    beta1: Any,
+    beta2: Any,
+    epsilon: Any,
+    grad: Any,
+    indices: Any,
+    use_locking: bool = False,
+    use_nesterov: bool = False,
+    apply_sparse_rmsprop: bool = False,
+    rmsprop_momentum: float = -1.0,
+    name: str | None = None,
+) -> tf.Tensor:
+    """One sparse AdamAsync step on rows of a reference variable.
+
+    The module's documentation has the formula and what holds for all four ops.
+    Reference variables live in TensorFlow 1 graphs only.
+
+    Args:
+        var: reference variable of rank 1 or more.
+        m: reference variable of var's shape: moving average of the gradient.
+        v: reference variable of var's shape: moving average of its square.
+        beta1_power: reference variable of one element: beta1 to the power t.
+        beta2_power: reference variable of one element: beta2 to the power t.
+        lr: scalar, the learning rate.
+        beta1: scalar, decay of `m` per step.
+        beta2: scalar, decay of `v` per step.
+        epsilon: scalar, added to the root of `v` (under the root for RMSProp).
+        grad: gradient of var's dtype and of shape `[n] + var.shape[1:]`.
+        indices: int32 or int64 of shape `[n]`: the row of `var` that each row of
+            `grad` belongs to, in any order, repeated at will.
+        use_locking: make the whole step exclusive, not each row by itself.
+        use_nesterov: look one gradient ahead; without effect on RMSProp.
+        apply_sparse_rmsprop: follow RMSProp.
+        rmsprop_momentum: RMSProp's momentum; negative stands for `beta1`, and 0
+            is RMSProp without a moving average of the gradient.
+        name: name of the op.
+
+    Returns:
+        The reference `var`, to be read after the step.
+
+    Raises:
+        RuntimeError: when executing eagerly.
+    """
+    dtype = slot_dtype(var.dtype)
+    return _raw_ops.sparse_apply_adam_async(
+        var,
+        m,
+        v,
+        beta1_power,
+        beta2_power,
+        *_scalars(dtype, lr, beta1, beta2, epsilon),
+        grad,
+        indices,
+        use_locking=use_locking,
+        use_nesterov=use_nesterov,
+        apply_sparse_rmsprop=apply_sparse_rmsprop,
+        rmsprop_momentum=rmsprop_momentum,
+        name=name,
+    )
+
+
+def resource_apply_adam_async(
+    var: Any,
+    m: Any,
+    v: Any,
+    beta1_power: Any,
+    beta2_power: Any,
+    lr: Any,
+    beta1: Any,
+    beta2: Any,
+    epsilon: Any,
+    grad: Any,
+    use_locking: bool = False,
+    use_nesterov: bool = False,
+    name: str | None = None,
+) -> tf.Operation | None:
+    """One dense AdamAsync step on a resource variable.
+
+    The module's documentation has the formula and what holds for all four ops.
+    Each variable is given as a `tf.Variable` or as its handle.
+
+    Args:
+        var: variable of any shape.
+        m: variable of var's shape: moving average of the gradient.
+        v: variable of var's shape: moving average of its square.
+        beta1_power: variable of one element: beta1 to the power t.
+        beta2_power: variable of one element: beta2 to the power t.
+        lr: scalar, the learning rate.
+        beta1: scalar, decay of `m` per step.
+        beta2: scalar, decay of `v` per step.
+        epsilon: scalar, added to the root of `v`.
+        grad: gradient of var's dtype and shape.
+        use_locking: dense steps are exclusive in any case; kept so that graphs
+            and call sites can say it of all ops alike.
+        use_nesterov: look one gradient ahead.
+        name: name of the op.
+
+    Returns:
+        The op in a graph, None when executing eagerly.
+    """
+    grad = _gradient(grad, var)
+    dtype = slot_dtype(grad.dtype)
+    return _raw_ops.resource_apply_adam_async(
+        *_handles(var, m, v, beta1_power, beta2_power),
+        *_scalars(dtype, lr, beta1, beta2, epsilon),
+        grad,
+        use_locking=use_locking,
+        use_nesterov=use_nesterov,
+        name=name,
+    )
+
+
+def resource_sparse_apply_adam_async(
+    var: Any,
+    m: Any,
+    v: Any,
+    beta1_power: Any,
+    beta2_power: Any,
+    lr: Any,
+    beta1: Any,
+    beta2: Any,
+    epsilon: Any,
+    grad: Any,
+    indices: Any,
+    use_locking: bool = False,
+    use_nesterov: bool = False,
+    apply_sparse_rmsprop: bool = False,
+    rmsprop_momentum: float = -1.0,
+    name: str | None = None,
+) -> tf.Operation | None:
+    """One sparse AdamAsync step on rows of a resource variable.
+
+    The module's documentation has the formula and what holds for all four ops.
+    Each variable is given as a `tf.Variable` or as its handle.
+
+    Args:
+        var: variable of rank 1 or more.
+        m: variable of var's shape: moving average of the gradient.
+        v: variable of var's shape: moving average of its square.
+        beta1_power: variable of one element: beta1 to the power t.
+        beta2_power: variable of one element: beta2 to the power t.
+        lr: scalar, the learning rate.
+        beta1: scalar, decay of `m` per step.
+        beta2: scalar, decay of `v` per step.
+        epsilon: scalar, added to the root of `v` (under the root for RMSProp).
+        grad: gradient of var's dtype and of shape `[n] + var.shape[1:]`.
+        indices: int32 or int64 of shape `[n]`: the row of `var` that each row of
+            `grad` belongs to, in any order, repeated at will.
+        use_locking: make the whole step exclusive, not each row by itself.
+        use_nesterov: look one gradient ahead; without effect on RMSProp.
+        apply_sparse_rmsprop: follow RMSProp.
+        rmsprop_momentum: RMSProp's momentum; negative stands for `beta1`, and 0
+            is RMSProp without a moving average of the gradient.
+        name: name of the op.
+
+    Returns:
+        The op in a graph, None when executing eagerly.
+    """
+    grad = _gradient(grad, var)
+    dtype = slot_dtype(grad.dtype)
+    return _raw_ops.resource_sparse_apply_adam_async(
+        *_handles(var, m, v, beta1_power, beta2_power),
+        *_scalars(dtype, lr, beta1, beta2, epsilon),
+        grad,
+        indices,
+        use_locking=use_locking,
+        use_nesterov=use_nesterov,
+        apply_sparse_rmsprop=apply_sparse_rmsprop,
+        rmsprop_momentum=rmsprop_momentum,
+        name=name,
+    )
+
+
+def _handles(*variables: Any) -> list[Any]:
+    """The resource handle of each variable; handles stay as they are."""
+    return [x.handle if isinstance(x, tf.Variable) else x for x in variables]
+
+
+def _gradient(grad: Any, var: Any) -> tf.Tensor:
+    """`grad` as a tensor; numbers without a dtype of their own take var's."""
+    hint = var.dtype if isinstance(var, tf.Variable) else None
+    return tf.convert_to_tensor(grad, dtype_hint=hint)
+
+
+def _scalars(dtype: tf.DType, *values: Any) -> list[tf.Tensor]:
+    """Hyper-parameters as tensors; numbers become `dtype`, tensors keep theirs."""
+    return [tf.convert_to_tensor(value, dtype_hint=dtype) for value in values]

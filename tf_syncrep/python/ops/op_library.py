@@ -1,0 +1,119 @@
+"""Finds, checks and loads the op library.
+
+TensorFlow's C++ ABI changes with every minor version, so the library runs only with
+the one that it was built against. That is checked before the library is opened:
+what the dynamic linker says of a missing symbol helps nobody.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import json
+import os
+import shlex
+import sys
+from types import ModuleType
+from urllib.parse import unquote, urlparse
+
+import tf_syncrep
+
+_LIBRARY_NAME = "libtf_syncrep.so"
+
+
+def library_path() -> str:
+    """Returns the path of the op library, as `tf.load_op_library` takes it."""
+    return os.path.join(os.path.dirname(tf_syncrep.__file__), _LIBRARY_NAME)
+
+
+def build_info() -> ModuleType | None:
+    """Returns what the build recorded of itself, or None if nothing was built.
+
+    The module has the strings TF_VERSION, COMPILER and TF_COMPILE_FLAGS, and
+    CUDA_VERSION, which is None for a library without GPU kernels.
+    """
+    try:
+        return importlib.import_module("tf_syncrep._build_info")
+    except ModuleNotFoundError:
+        return None
+
+
+def minor_version(version: str) -> str:
+    """Returns the part of a TensorFlow version that decides its ABI.
+
+    Args:
+        version: a version such as "2.21.0" or "2.21.0-rc1".
+
+    Returns:
+        Major and minor version, such as "2.21".
+    """
+    return ".".join(version.split(".")[:2])
+
+
+def build_command() -> str:
+    """Returns the shell command that builds tf_syncrep for the TensorFlow in use.
+
+    It names the folder that tf_syncrep was installed from, where pip recorded it.
+    """
+    source, editable = "PATH_TO_THE_SOURCE_OF_TF_SYNCREP", False
+    try:
+        record = importlib.metadata.distribution("tf_syncrep").read_text(
+            "direct_url.json"
+        )
+    except importlib.metadata.PackageNotFoundError:
+        record = None
+    if record:
+        origin = json.loads(record)
+        url = urlparse(origin["url"])
+        if url.scheme == "file" and "dir_info" in origin:
+            source = shlex.quote(unquote(url.path))
+            editable = origin["dir_info"].get("editable", False)
+    return (
+        f"{sys.executable} -m pip install --no-cache-dir --force-reinstall --no-deps "
+        f"{'-e ' if editable else ''}{source}"
+    )
+
+
+@functools.cache
+def load() -> ModuleType:
+    """Loads the op library into this process; calls after the first cost nothing.
+
+    Returns:
+        The module of generated op functions that `tf.load_op_library` makes.
+
+    Raises:
+        ImportError: There is no library, no TensorFlow, a TensorFlow of another
+            minor version than the one built against, or the library does not load.
+            The message says which, and the command that mends it.
+    """
+    built = build_info()
+    if built is None or not os.path.exists(library_path()):
+        raise ImportError(
+            f"tf_syncrep has no op library: {library_path()} was not built. "
+            f"Build it:\n  {build_command()}"
+        )
+    needed = minor_version(built.TF_VERSION)
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ImportError(
+            f"tf_syncrep was built for TensorFlow {built.TF_VERSION}, and TensorFlow "
+            f"cannot be imported here ({error}). Install it:\n"
+            f"  {sys.executable} -m pip install 'tensorflow=={needed}.*'"
+            "    (or tensorflow-cpu)"
+        ) from error
+    if minor_version(tf.__version__) != needed:
+        raise ImportError(
+            f"tf_syncrep was built for TensorFlow {built.TF_VERSION}, and TensorFlow "
+            f"{tf.__version__} is running; a library runs only with the minor version "
+            f"that it was built for. Build it again:\n  {build_command()}"
+        )
+    try:
+        return tf.load_op_library(library_path())
+    except tf.errors.OpError as error:
+        raise ImportError(
+            f"tf_syncrep's op library, built for TensorFlow {built.TF_VERSION}, does "
+            f"not load into TensorFlow {tf.__version__}: {error.message}\n"
+            f"Build it again:\n  {build_command()}"
+        ) from error

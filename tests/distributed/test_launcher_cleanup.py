@@ -1,0 +1,204 @@
+"""Whatever ends a launch, its signals arrive and no process is left behind."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+
+import commands
+import pytest
+
+WORKERS_ONLY = ("launch", "--run-script-on", "workers", "--ps", 0)
+
+# Starts a grandchild in the same session and one that has left it, ignores what it is
+# told to ignore, and reports a Ctrl-C.
+SCRIPT = """
+import os, signal, subprocess, sys, time
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), signal.SIG_IGN)
+sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
+subprocess.Popen(sleep)
+subprocess.Popen(sleep, start_new_session=True)
+try:
+    print("ready", flush=True)
+    while True:
+        time.sleep(1000)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(9)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def only_child(pid):
+    """The one child of a process: of the front, the body; of the body, the task."""
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        (child,) = map(int, children.read().split())
+    return child
+
+
+def test_ctrl_c_reaches_the_script_whose_status_is_returned(script):
+    with commands.Command(*WORKERS_ONLY, script) as command:
+        command.wait_for_line("ready")
+        command.send_signal(signal.SIGINT)
+        assert command.wait() == 9
+        assert command.pids() == []
+    assert re.search(r"worker-0 \| interrupted", command.output)
+    assert re.search(
+        r"launch   \| SIGINT received, passed on to worker-0; "
+        "a second one kills at once",
+        command.output,
+    )
+
+
+def test_ctrl_c_on_a_terminal_arrives_once(script):
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = [commands.console_script(), *WORKERS_ONLY, script]
+        os.execv(command[0], [str(argument) for argument in command])
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: the last process has left the terminal.
+        while True:
+            before = shown
+            shown += os.read(terminal, 1000)
+            if b"ready" in shown and b"ready" not in before:
+                os.write(terminal, b"\x03")
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 9
+    assert shown.count(b"interrupted") == 1
+    assert shown.count(b"SIGINT received") == 1
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_other_signals_reach_the_script_too(script, name):
+    signum = getattr(signal, name)
+    with commands.Command(*WORKERS_ONLY, script) as command:
+        command.wait_for_line("ready")
+        command.send_signal(signum)
+        assert command.wait() == 128 + signum
+        assert command.pids() == []
+
+
+def test_a_second_ctrl_c_kills_at_once(script):
+    with commands.Command(*WORKERS_ONLY, "--grace", 1e6, script, "SIGINT") as command:
+        command.wait_for_line("ready")
+        command.send_signal(signal.SIGINT)
+        command.wait_for_line("SIGINT received")
+        command.send_signal(signal.SIGINT)
+        assert command.wait() == 128 + signal.SIGINT
+        assert command.pids() == []
+
+
+def test_a_script_that_does_not_end_in_time_is_killed(script):
+    with commands.Command(*WORKERS_ONLY, "--grace", 0.2, script, "SIGTERM") as command:
+        command.wait_for_line("ready")
+        command.send_signal(signal.SIGTERM)
+        assert command.wait() == 128 + signal.SIGKILL
+        assert command.pids() == []
+    assert re.search(
+        r"worker-0 \(pid \d+\) did not end within 0\.2 s; killing it", command.output
+    )
+
+
+def test_grandchildren_are_killed_when_the_script_ends(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.replace('print("ready", flush=True)', "sys.exit(5)"))
+    with commands.Command(*WORKERS_ONLY, path) as command:
+        assert command.wait() == 5
+        assert command.pids() == []
+
+
+@pytest.mark.parametrize("victim", ["front", "body"])
+def test_a_killed_launcher_leaves_nothing(script, victim):
+    with commands.Command(*WORKERS_ONLY, script, "SIGTERM", "SIGINT") as command:
+        command.wait_for_line("ready")
+        front = command.process.pid
+        os.kill(front if victim == "front" else only_child(front), signal.SIGKILL)
+        command.wait_until_no_process_is_left()
+
+
+def test_the_script_dies_even_if_the_whole_launcher_is_killed_at_once(script):
+    with commands.Command(*WORKERS_ONLY, script, "SIGTERM", "SIGINT") as command:
+        command.wait_for_line("ready")
+        front = command.process.pid
+        body = only_child(front)
+        task = os.pidfd_open(only_child(body))
+        os.kill(body, signal.SIGSTOP)  # It cannot clean up when it sees the front die.
+        os.kill(front, signal.SIGKILL)
+        os.kill(body, signal.SIGKILL)
+        ended, _, _ = select.select([task], [], [], commands.DEADLINE_SECS)
+        os.close(task)
+        assert ended
+
+
+def test_a_reader_that_goes_away_ends_the_run(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("while True: print('line')")
+    process = subprocess.Popen(
+        [commands.console_script(), *map(str, WORKERS_ONLY), path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline().endswith("worker-0 | line\n")
+    process.stdout.close()
+    assert process.wait(commands.DEADLINE_SECS) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("script_fails", [False, True])
+def test_a_dead_ps_is_named_even_if_the_script_fails_of_it_first(
+    tmp_path, script_fails
+):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import os, sys, time\n"
+        "print('pid', os.getpid(), flush=True)\n"
+        "if '\"type\": \"ps\"' in os.environ['TF_CONFIG']:\n"
+        "    time.sleep(1000)\n"
+        "while not os.path.exists(sys.argv[1]):\n"
+        "    time.sleep(0.01)\n"
+        "sys.exit(4)\n"
+    )
+    done = tmp_path / "done"
+    with commands.Command("launch", "--run-script-on", "all", path, done) as command:
+        ps = int(command.wait_for_line(r"ps-0     \| pid (\d+)")[1])
+        worker = int(command.wait_for_line(r"worker-0 \| pid (\d+)")[1])
+        body = only_child(command.process.pid)
+        if script_fails:  # Both are dead when the launcher sees the first of them.
+            os.kill(body, signal.SIGSTOP)
+            wait_for_state(body, "T")
+            done.touch()
+            wait_for_state(worker, "Z")
+        os.kill(ps, signal.SIGKILL)
+        if script_fails:
+            wait_for_state(ps, "Z")
+            os.kill(body, signal.SIGCONT)
+        assert command.wait() == 1
+        assert command.pids() == []
+    assert re.search(
+        r"launch   \| ps-0 \(pid \d+\) was killed by SIGKILL; its variables are lost, "
+        "ending the run",
+        command.output,
+    )
+
+
+def wait_for_state(pid, state):
+    """Waits until a process is stopped (T) or a zombie (Z)."""
+    deadline = time.monotonic() + commands.DEADLINE_SECS
+    while True:
+        with open(f"/proc/{pid}/stat") as stat:
+            if stat.read().rpartition(")")[2].split()[0] == state:
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

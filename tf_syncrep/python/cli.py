@@ -1,0 +1,192 @@
+"""The command `tf-syncrep`: launch, serve and doctor.
+
+Nothing that takes time is imported before the arguments are known to be right.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+_BAD_USAGE = 2
+
+_LAUNCH_EPILOG = """\
+examples:
+  tf-syncrep launch --workers 4 --ps 2 train.py --epochs 3
+      train.py is the coordinator of a tf.distribute.ParameterServerStrategy.
+  tf-syncrep launch --workers 4 --ps 2 --run-script-on workers train.py
+      between-graph replication (tf.compat.v1): worker-0 is the chief.
+  tf-syncrep launch --workers 2 --ps 0 --run-script-on workers train.py
+      tf.distribute.MultiWorkerMirroredStrategy.
+  tf-syncrep launch --workers 2 --ps 1 --chief --run-script-on all train.py
+      Estimator's train_and_evaluate, which serves in the ps tasks itself.
+
+Every task gets its place by TF_CONFIG. The exit status is the script's.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_BAD_USAGE, f"{self.prog}: error: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        argv: its arguments; those of the process by default.
+
+    Returns:
+        The exit status.
+    """
+    arguments = _parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    return run(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="tf-syncrep",
+        description="Training with parameter servers in TensorFlow 2.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    launch = commands.add_parser(
+        "launch",
+        help="run a training script on a local cluster of processes",
+        description="Runs a training script on a local cluster of processes.",
+        epilog=_LAUNCH_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_launch_arguments(launch)
+    launch.set_defaults(run=_launch)
+    serve = commands.add_parser(
+        "serve",
+        help="serve one ps or worker task of the cluster in TF_CONFIG",
+        description="Serves one ps or worker task of the cluster in TF_CONFIG, with "
+        "the op library loaded, until a signal ends it.",
+    )
+    serve.set_defaults(run=_serve)
+    doctor = commands.add_parser(
+        "doctor",
+        help="say what is installed, what is wrong, and what mends it",
+        description="Says what is installed, what is wrong, and what mends it.",
+    )
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="workers (default: 1)"
+    )
+    parser.add_argument(
+        "--ps", type=int, default=1, metavar="M", help="parameter servers (default: 1)"
+    )
+    parser.add_argument(
+        "--run-script-on",
+        choices=("coordinator", "workers", "all"),
+        default="coordinator",
+        help="the tasks that run the script: only the chief, which coordinates (the "
+        "default); the workers, and the chief if there is one; or all, ps included. "
+        "The others run `tf-syncrep serve`",
+    )
+    parser.add_argument(
+        "--chief",
+        action=argparse.BooleanOptionalAction,
+        help="a chief task besides the workers (default: only for a coordinator)",
+    )
+    parser.add_argument(
+        "--on-worker-failure",
+        choices=("continue", "restart", "stop"),
+        help="what a dead worker means for the run (default: restart if workers are "
+        "servers, stop if they run the script)",
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        default=3,
+        metavar="K",
+        help="restarts of each worker under --on-worker-failure restart (default: 3)",
+    )
+    parser.add_argument(
+        "--base-port",
+        type=int,
+        default=0,
+        metavar="PORT",
+        help="the first of consecutive ports, for chief, workers, ps in this order "
+        "(default: free ones are chosen)",
+    )
+    parser.add_argument(
+        "--ready-timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long the servers have to answer (default: 120)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long the script has to end after Ctrl-C or SIGTERM, and in other "
+        "tasks after the chief's end (default: 30)",
+    )
+    parser.add_argument(
+        "--prefix",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="begin each line with the time and the task (default: yes)",
+    )
+    parser.add_argument(
+        "-m",
+        "--module",
+        action="store_true",
+        help="the script is a module's name, as in `python -m`",
+    )
+    parser.add_argument("script", help="a Python file, or another executable one")
+    parser.add_argument(
+        "args", nargs=argparse.REMAINDER, help="the script's own arguments"
+    )
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    from tf_syncrep.python.distribute import launcher, ports
+
+    try:
+        options = launcher.LaunchOptions(
+            script=arguments.script,
+            args=tuple(arguments.args),
+            num_workers=arguments.workers,
+            num_ps=arguments.ps,
+            run_script_on=arguments.run_script_on,
+            chief=arguments.chief,
+            module=arguments.module,
+            base_port=arguments.base_port,
+            on_worker_failure=arguments.on_worker_failure,
+            max_restarts=arguments.max_restarts,
+            ready_timeout_secs=arguments.ready_timeout,
+            grace_secs=arguments.grace,
+            prefix=arguments.prefix,
+        )
+        return launcher.launch(options)
+    except (launcher.LaunchError, ports.PortUnavailableError) as error:
+        print(f"tf-syncrep launch: error: {error}", file=sys.stderr)
+        return _BAD_USAGE
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    del arguments
+    from tf_syncrep.python.distribute import server
+
+    server.serve()
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    del arguments
+    from tf_syncrep.python import doctor
+
+    return doctor.main()

@@ -1,0 +1,183 @@
+"""TF_CONFIG: reading, checking and writing it.
+
+The format is TensorFlow's, as `tf.distribute.cluster_resolver.TFConfigClusterResolver`
+reads it and as Kubeflow's training operator writes it.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_EXAMPLE = (
+    '{"cluster": {"worker": ["host:port"], "ps": ["host:port"]}, '
+    '"task": {"type": "worker", "index": 0}}'
+)
+# An evaluator watches checkpoints from outside the cluster.
+_OUTSIDER = "evaluator"
+_SHOWN_CHARACTERS = 200
+
+
+class ClusterConfigError(ValueError):
+    """TF_CONFIG is missing or says something that no cluster can be built from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """One task's view of a cluster.
+
+    Attributes:
+        cluster: task type -> addresses ("host:port"), in the order of the task indices.
+        task_type: the type of this task, a key of `cluster` ("evaluator" need not be
+          one).
+        task_index: the index of this task in `cluster[task_type]`.
+        rpc_layer: the protocol of the servers.
+    """
+
+    cluster: Mapping[str, Sequence[str]]
+    task_type: str
+    task_index: int
+    rpc_layer: str = "grpc"
+
+    @property
+    def address(self) -> str:
+        """This task's own "host:port"."""
+        return self.cluster[self.task_type][self.task_index]
+
+    @property
+    def port(self) -> int:
+        """The port of `address`."""
+        return split_address(self.address)[1]
+
+    def to_json(self) -> str:
+        """The TF_CONFIG value that `read_tf_config` turns back into this object."""
+        return json.dumps(
+            {
+                "cluster": {job: list(tasks) for job, tasks in self.cluster.items()},
+                "task": {"type": self.task_type, "index": self.task_index},
+                "rpc_layer": self.rpc_layer,
+            }
+        )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Splits "host:port".
+
+    Args:
+        address: a host name or address, a colon, a port.
+
+    Returns:
+        The host and the port.
+
+    Raises:
+        ClusterConfigError: if there is no host, or no port between 1 and 65535.
+    """
+    host, colon, port = address.rpartition(":")
+    if not (
+        colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    ):
+        raise ClusterConfigError(
+            "an address in a cluster must be 'host:port' with a port between 1 and "
+            f"65535. Received: {address!r}"
+        )
+    return host, int(port)
+
+
+def read_tf_config(environ: Mapping[str, str] | None = None) -> TaskConfig:
+    """Reads and checks the TF_CONFIG of this process.
+
+    Args:
+        environ: where to look for TF_CONFIG; `os.environ` by default.
+
+    Returns:
+        The cluster and the place of this task in it.
+
+    Raises:
+        ClusterConfigError: if TF_CONFIG is not set, is not JSON, or is inconsistent.
+          The message is one line that names the entry, the rule and the value received.
+    """
+    text = (os.environ if environ is None else environ).get("TF_CONFIG", "")
+    if not text.strip():
+        raise ClusterConfigError(f"TF_CONFIG is not set. It must look like {_EXAMPLE}")
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ClusterConfigError(
+            f"TF_CONFIG is not valid JSON ({error}). Received: {_shown(text)}"
+        ) from None
+    config = _object(config, "TF_CONFIG")
+    cluster = _cluster(_entry(config, "cluster", "TF_CONFIG"))
+    task = _object(_entry(config, "task", "TF_CONFIG"), "TF_CONFIG['task']")
+    task_type = _entry(task, "type", "TF_CONFIG['task']")
+    if not isinstance(task_type, str):
+        raise ClusterConfigError(
+            f"TF_CONFIG['task']['type'] must be a string. Received: {_shown(task_type)}"
+        )
+    task_index = _index(task.get("index", 0))
+    if task_type in cluster:
+        if task_index >= len(cluster[task_type]):
+            raise ClusterConfigError(
+                "TF_CONFIG['task']['index'] must be below the number of "
+                f"{task_type!r} tasks in the cluster, {len(cluster[task_type])}. "
+                f"Received: {task_index}"
+            )
+    elif task_type != _OUTSIDER:
+        raise ClusterConfigError(
+            "TF_CONFIG['task']['type'] must be one of the task types of the cluster "
+            f"({', '.join(map(repr, cluster))}). Received: {task_type!r}"
+        )
+    rpc_layer = config.get("rpc_layer") or "grpc"
+    if not isinstance(rpc_layer, str):
+        raise ClusterConfigError(
+            f"TF_CONFIG['rpc_layer'] must be a string. Received: {_shown(rpc_layer)}"
+        )
+    return TaskConfig(cluster, task_type, task_index, rpc_layer)
+
+
+def _cluster(value: Any) -> dict[str, list[str]]:
+    cluster = _object(value, "TF_CONFIG['cluster']")
+    for job, tasks in cluster.items():
+        if not isinstance(tasks, list) or not all(
+            isinstance(task, str) for task in tasks
+        ):
+            raise ClusterConfigError(
+                f"TF_CONFIG['cluster'][{job!r}] must be a list of 'host:port' strings. "
+                f"Received: {_shown(tasks)}"
+            )
+        for task in tasks:
+            split_address(task)
+    return cluster
+
+
+def _index(value: Any) -> int:
+    # TensorFlow's resolver takes "0" as well as 0, and so do we.
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ClusterConfigError(
+            "TF_CONFIG['task']['index'] must be an integer that is not negative. "
+            f"Received: {_shown(value)}"
+        )
+    return number
+
+
+def _entry(mapping: dict[str, Any], key: str, where: str) -> Any:
+    if key not in mapping:
+        raise ClusterConfigError(
+            f"{where} must have an entry {key!r}. Received: {_shown(mapping)}"
+        )
+    return mapping[key]
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ClusterConfigError(
+            f"{where} must be a JSON object. Received: {_shown(value)}"
+        )
+    return value
+
+
+def _shown(value: Any) -> str:
+    """`value` on one line, cut where it is too long for a message."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."

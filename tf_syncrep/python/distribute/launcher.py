@@ -1,0 +1,495 @@
+"""Runs a training script on a cluster of processes on this machine."""
+
+import collections
+import dataclasses
+import importlib.util
+import math
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tf_syncrep.python.distribute import local_cluster, supervision
+from tf_syncrep.python.distribute.local_cluster import Task
+from tf_syncrep.python.distribute.output import Output, is_unwanted_log
+from tf_syncrep.python.distribute.readiness import grpc_answers
+from tf_syncrep.python.distribute.task_process import TaskProcess
+
+# Which tasks run the script; the others run `tf-syncrep serve`.
+SCRIPT_JOBS = {
+    "coordinator": ("chief",),
+    "workers": ("chief", "worker"),
+    "all": ("chief", "worker", "ps"),
+}
+WORKER_FAILURE_POLICIES = ("continue", "restart", "stop")
+
+FAILED = 1  # The status where a part of the cluster, not the script, ended the run.
+OUTPUT_CLOSED = 128 + signal.SIGPIPE
+_PROBE_INTERVAL_SECS = 0.1
+_STOP_SECS = 5.0
+
+
+class LaunchError(ValueError):
+    """The options of a launch contradict each other or the machine."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchOptions:
+    """What to launch.
+
+    Attributes:
+        script: a Python file, a folder with a `__main__.py`, another executable file,
+          or with `module` the name of a Python module.
+        args: the script's arguments.
+        num_workers: the number of workers, at least 1.
+        num_ps: the number of parameter servers.
+        run_script_on: a key of `SCRIPT_JOBS`.
+        chief: whether the cluster has a chief task besides the workers; by default only
+          if the script runs as the coordinator, which is one.
+        module: whether `script` is a module's name, as in `python -m`.
+        base_port: the first of consecutive ports; 0 for any that are free.
+        on_worker_failure: one of WORKER_FAILURE_POLICIES. By default "restart" where
+          workers are servers: ParameterServerStrategy goes on without a worker that is
+          lost, but waits for it in the end. By default "stop" where workers run the
+          script.
+        max_restarts: how often each worker is started again under "restart". Another
+          failure ends the run.
+        ready_timeout_secs: how long the servers have to answer.
+        grace_secs: how long the script has to end after a signal was forwarded to it,
+          and, where several tasks run it, after it has ended in the first of them.
+        prefix: whether lines begin with the time and the task's name.
+    """
+
+    script: str
+    args: Sequence[str] = ()
+    num_workers: int = 1
+    num_ps: int = 1
+    run_script_on: str = "coordinator"
+    chief: bool | None = None
+    module: bool = False
+    base_port: int = 0
+    on_worker_failure: str | None = None
+    max_restarts: int = 3
+    ready_timeout_secs: float = 120.0
+    grace_secs: float = 30.0
+    prefix: bool = True
+
+    def __post_init__(self):
+        if self.num_workers < 1:
+            raise LaunchError(
+                f"--workers must be at least 1. Received: {self.num_workers}"
+            )
+        if self.num_ps < 0:
+            raise LaunchError(f"--ps must not be negative. Received: {self.num_ps}")
+        if self.max_restarts < 0:
+            raise LaunchError(
+                f"--max-restarts must not be negative. Received: {self.max_restarts}"
+            )
+        for option, value in (
+            ("--ready-timeout", self.ready_timeout_secs),
+            ("--grace", self.grace_secs),
+        ):
+            if not (value >= 0 and math.isfinite(value)):
+                raise LaunchError(
+                    f"{option} must be a number of seconds that is not negative. "
+                    f"Received: {value}"
+                )
+        if not self.has_chief and self.run_script_on == "coordinator":
+            raise LaunchError(
+                "--no-chief needs --run-script-on workers or all: the coordinator is "
+                "the chief"
+            )
+        num_tasks = self.has_chief + self.num_workers + self.num_ps
+        if not 0 <= self.base_port <= 65536 - num_tasks:
+            raise LaunchError(
+                f"--base-port must leave room for {num_tasks} ports up to 65535. "
+                f"Received: {self.base_port}"
+            )
+        self._check_script()
+
+    @property
+    def has_chief(self) -> bool:
+        """Whether the cluster has a chief task."""
+        return self.run_script_on == "coordinator" if self.chief is None else self.chief
+
+    @property
+    def worker_failure_policy(self) -> str:
+        """`on_worker_failure` with its default filled in."""
+        if self.on_worker_failure is not None:
+            return self.on_worker_failure
+        return "restart" if self.run_script_on == "coordinator" else "stop"
+
+    def command(self) -> list[str]:
+        """The command line that runs the script."""
+        if self.module:
+            return [sys.executable, "-m", self.script, *self.args]
+        if not self.script.endswith(".py") and _is_executable_file(self.script):
+            return [os.path.abspath(self.script), *self.args]
+        return [sys.executable, self.script, *self.args]
+
+    def _check_script(self) -> None:
+        if self.module:
+            if not _module_exists(self.script):
+                raise LaunchError(f"there is no module {self.script!r}")
+        elif not os.path.exists(self.script):
+            raise LaunchError(f"the script {self.script!r} does not exist")
+        elif os.path.isdir(self.script) and not os.path.exists(
+            os.path.join(self.script, "__main__.py")
+        ):
+            raise LaunchError(f"the folder {self.script!r} has no __main__.py")
+
+
+def launch(options: LaunchOptions) -> int:
+    """Runs a script on a local cluster and returns when every process has ended.
+
+    Call it in a process that has no threads: it forks (see `run_supervised`).
+
+    Args:
+        options: what to launch.
+
+    Returns:
+        The script's exit status, 128 + n if signal n killed it; FAILED if a part of the
+        cluster ended the run.
+
+    Raises:
+        PortUnavailableError: if `options.base_port` or a port after it is in use.
+    """
+    cluster = local_cluster.LocalCluster(
+        options.num_workers, options.num_ps, options.has_chief, options.base_port
+    )
+    try:
+        return supervision.run_supervised(
+            lambda parent_pipe: _Run(options, cluster.tasks, parent_pipe).run()
+        )
+    finally:
+        cluster.close()
+
+
+class _Stop(Exception):
+    """Ends the run with a status; with `at_once`, by killing what still runs."""
+
+    def __init__(self, status: int, at_once: bool = False):
+        super().__init__(status)
+        self.status = status
+        self.at_once = at_once
+
+
+@dataclasses.dataclass(frozen=True)
+class _Exit:
+    """A task's process has ended."""
+
+    process: TaskProcess
+
+
+@dataclasses.dataclass(frozen=True)
+class _Signal:
+    """A signal came for the launcher."""
+
+    signum: int
+
+    @property
+    def name(self) -> str:
+        return signal.Signals(self.signum).name
+
+    @property
+    def status(self) -> int:
+        return 128 + self.signum
+
+
+@dataclasses.dataclass(frozen=True)
+class _Abandoned:
+    """Nobody reads the output any more, or the front process has died."""
+
+    status: int
+
+
+_Event = _Exit | _Signal | _Abandoned
+
+
+class _Run:
+    """One run of a cluster, in the body process of `run_supervised`.
+
+    All decisions are made by the thread that calls `run`. Other threads, and signal
+    handlers, only put events into its queue.
+    """
+
+    def __init__(self, options: LaunchOptions, tasks: Sequence[Task], parent_pipe: int):
+        jobs = SCRIPT_JOBS[options.run_script_on]
+        self._options = options
+        self._tasks = {task.name: task for task in tasks}
+        self._scripts = [task.name for task in tasks if task.job in jobs]
+        self._servers = [task.name for task in tasks if task.job not in jobs]
+        # The tasks that the run waits for. A PS that runs the script serves for ever.
+        self._awaited = [n for n in self._scripts if self._tasks[n].job != "ps"]
+        self._leader = self._awaited[0]
+        self._processes: dict[str, TaskProcess] = {}
+        self._restarts = collections.Counter[str]()
+        self._lost: set[str] = set()
+        self._parent_pipe = parent_pipe
+        # Unlike Queue, SimpleQueue allows put() in a signal handler.
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._output = Output(
+            list(self._tasks),
+            on_closed=lambda: self._events.put(_Abandoned(OUTPUT_CLOSED)),
+            prefix=options.prefix,
+        )
+
+    def run(self) -> int:
+        """Runs the script and returns the launcher's exit status."""
+        self._listen()
+        try:
+            self._start_servers()
+            for name in self._scripts:
+                self._start(name)
+            status = self._wait_for_script()
+        except _Stop as stop:
+            status = stop.status
+            if stop.at_once:
+                return status
+        self._stop_all()
+        return status
+
+    def _listen(self) -> None:
+        for signum in supervision.STOP_SIGNALS:
+            if signal.getsignal(signum) != signal.SIG_IGN:
+                signal.signal(signum, lambda s, _: self._events.put(_Signal(s)))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, supervision.STOP_SIGNALS)
+        threading.Thread(target=self._watch_parent, daemon=True).start()
+
+    def _watch_parent(self) -> None:
+        os.read(self._parent_pipe, 1)  # Returns when the front process has died.
+        self._events.put(_Abandoned(FAILED))
+
+    def _next_event(self, timeout_secs: float | None = None) -> _Event | None:
+        """The next event, or None when the time is up.
+
+        Raises:
+            _Stop: if there is nobody left to work for.
+        """
+        try:
+            event = self._events.get(timeout=timeout_secs)
+        except queue.Empty:
+            return None
+        if isinstance(event, _Abandoned):
+            raise _Stop(event.status, at_once=True)
+        return event
+
+    def _start(self, name: str) -> None:
+        task = self._tasks[name]
+        if name in self._servers:
+            command = local_cluster.server_command()
+            environ = task.server_environment()
+        else:
+            command, environ = self._options.command(), task.environment()
+
+        def on_line(line: bytes, stream: str) -> None:
+            if stream == "stdout" or not is_unwanted_log(line, environ):
+                self._output.write(name, line, stream)
+
+        try:
+            self._processes[name] = TaskProcess(
+                name,
+                command,
+                environ,
+                on_line=on_line,
+                on_exit=lambda process: self._events.put(_Exit(process)),
+                reads_stdin=self._scripts == [name],
+            )
+        except OSError as error:
+            self._output.say(f"{name} could not be started: {error}")
+            raise _Stop(FAILED) from None
+
+    def _start_servers(self) -> None:
+        """Starts the servers and waits until each answers."""
+        begin = time.monotonic()
+        for name in self._servers:
+            self._start(name)
+            self._output.say(
+                f"{name} starts at {self._tasks[name].address} "
+                f"(pid {self._processes[name].pid})"
+            )
+        silent = self._servers
+        while silent := [n for n in silent if not grpc_answers(self._tasks[n].address)]:
+            if time.monotonic() - begin > self._options.ready_timeout_secs:
+                for name in silent:
+                    self._output.say(
+                        f"{self._describe(name)} did not answer within "
+                        f"{self._options.ready_timeout_secs:g} s; ending the run"
+                    )
+                raise _Stop(FAILED, at_once=True)
+            event = self._next_event(_PROBE_INTERVAL_SECS)
+            if isinstance(event, _Exit):
+                self._output.say(
+                    f"{self._describe_end(event.process)} before it answered; "
+                    "ending the run"
+                )
+                raise _Stop(FAILED, at_once=True)
+            if isinstance(event, _Signal):
+                self._output.say(f"{event.name} received before the script began")
+                raise _Stop(event.status, at_once=True)
+        if self._servers:
+            seconds = time.monotonic() - begin
+            self._output.say(
+                f"all servers answer after {seconds:.1f} s; the script begins"
+            )
+
+    def _wait_for_script(self) -> int:
+        """Waits for the script's end in its leader, then a while in its other tasks.
+
+        Returns:
+            The run's status, if no failure ended it.
+
+        Raises:
+            _Stop: if one did.
+        """
+        deadline = None
+        while self._awaited:
+            if deadline is None and self._leader not in self._awaited:
+                deadline = time.monotonic() + self._options.grace_secs
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            event = self._next_event(left)
+            if isinstance(event, _Signal):
+                return self._forward(event)
+            if isinstance(event, _Exit):
+                self._handle_exit(event.process)
+            else:
+                for name in self._awaited:
+                    self._output.say(
+                        f"{self._describe(name)} did not end within "
+                        f"{self._options.grace_secs:g} s of {self._leader}; ending it"
+                    )
+                break
+        return 0
+
+    def _handle_exit(self, process: TaskProcess) -> None:
+        """Decides what the end of a process means for the run.
+
+        Raises:
+            _Stop: if it is the end of the run.
+        """
+        name = process.name
+        if name in self._awaited:
+            if process.exit_status == 0:
+                self._awaited.remove(name)
+            elif name == self._leader:
+                # The script may have failed because a PS died, which says more.
+                for ps in filter(self._is_lost_ps, self._processes.values()):
+                    self._end_without(ps)
+                self._output.say(self._describe_end(process))
+                raise _Stop(process.exit_status)
+            else:
+                self._handle_lost_worker(process, process.exit_status)
+        elif self._tasks[name].job == "worker":
+            self._handle_lost_worker(process, FAILED)
+        elif self._is_lost_ps(process):
+            self._end_without(process)
+
+    def _is_lost_ps(self, process: TaskProcess) -> bool:
+        """Whether a process was a PS and has ended, but by a script's success."""
+        name, status = process.name, process.status
+        if self._tasks[name].job != "ps" or status is None:
+            return False
+        return name in self._servers or status != 0
+
+    def _end_without(self, ps: TaskProcess) -> NoReturn:
+        self._output.say(
+            f"{self._describe_end(ps)}; its variables are lost, ending the run"
+        )
+        raise _Stop(FAILED)
+
+    def _handle_lost_worker(self, process: TaskProcess, status: int) -> None:
+        name, end = process.name, self._describe_end(process)
+        limit = self._options.max_restarts
+        policy = self._options.worker_failure_policy
+        leader_runs = self._leader in self._awaited
+        if policy == "restart" and leader_runs and self._restarts[name] < limit:
+            self._restarts[name] += 1
+            self._start(name)
+            self._output.say(
+                f"{end}; restart {self._restarts[name]} of {limit}, "
+                f"pid {self._processes[name].pid}"
+            )
+            return
+        if policy == "restart" and leader_runs:
+            end += f" after {limit} restarts"
+        if policy != "continue":
+            self._output.say(f"{end}; ending the run")
+            raise _Stop(status)
+        self._lost.add(name)
+        if name in self._awaited:
+            self._awaited.remove(name)
+        workers = {n for n, task in self._tasks.items() if task.job == "worker"}
+        if workers <= self._lost:
+            self._output.say(f"{end}; no worker is left, ending the run")
+            raise _Stop(status)
+        self._output.say(f"{end}; going on without it")
+
+    def _forward(self, event: _Signal) -> int:
+        """Sends a signal on to the script and waits for its end.
+
+        Returns:
+            The script's status: that of the first of its tasks, in order, that failed.
+
+        Raises:
+            _Stop: if another signal comes.
+        """
+        targets = [self._processes[name] for name in self._awaited]
+        self._output.say(
+            f"{event.name} received, passed on to {', '.join(self._awaited)}; "
+            "a second one kills at once"
+        )
+        for process in targets:
+            # As the kernel does: Ctrl-C is for all of the terminal's foreground group,
+            # other signals are for the process that they were sent to.
+            if event.signum == signal.SIGINT:
+                process.send_signal_to_group(event.signum)
+            else:
+                process.send_signal(event.signum)
+        deadline = time.monotonic() + self._options.grace_secs
+        while running := [process for process in targets if not process.wait(0)]:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                for process in running:
+                    self._output.say(
+                        f"{self._describe(process.name)} did not end within "
+                        f"{self._options.grace_secs:g} s; killing it"
+                    )
+                    process.send_signal_to_group(signal.SIGKILL)
+                    process.wait()
+            elif isinstance(again := self._next_event(left), _Signal):
+                raise _Stop(again.status, at_once=True)
+        return next((p.exit_status for p in targets if p.exit_status != 0), 0)
+
+    def _stop_all(self) -> None:
+        """Ends what still runs. What ignores SIGTERM is killed by `run_supervised`."""
+        deadline = time.monotonic() + min(_STOP_SECS, self._options.grace_secs)
+        for process in self._processes.values():
+            process.send_signal_to_group(signal.SIGTERM)
+        for process in self._processes.values():
+            process.wait(max(0.0, deadline - time.monotonic()))
+
+    def _describe(self, name: str) -> str:
+        return f"{name} (pid {self._processes[name].pid})"
+
+    def _describe_end(self, process: TaskProcess) -> str:
+        return f"{process.name} (pid {process.pid}) {process.describe_end()}"
+
+
+def _is_executable_file(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def _module_exists(name: str) -> bool:
+    """Whether `python -m` would find the module, or the package that it is in."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        # Looking further than the outermost package would import it.
+        return importlib.util.find_spec(name.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+    finally:
+        del sys.path[0]

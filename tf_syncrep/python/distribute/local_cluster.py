@@ -1,0 +1,142 @@
+"""The tasks of a cluster on this machine: addresses, environments and commands."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+
+from tf_syncrep.python.distribute import ports
+from tf_syncrep.python.distribute.cluster import TaskConfig
+
+# The jobs of a cluster in the order in which --base-port numbers their tasks.
+JOBS = ("chief", "worker", "ps")
+
+# How a child runs this very package: the path of the parent's own copy is last on its
+# module path, and the current folder, which `-c` puts first, is not on it, lest a
+# folder that happens to be called like the package is taken for it.
+_SERVE = """\
+import sys
+sys.path[:1] = []
+sys.path.append({root!r})
+sys.argv[0] = "tf-syncrep"
+from tf_syncrep.python.cli import main
+sys.exit(main())
+"""
+_PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One task of a local cluster.
+
+    Attributes:
+        config: the cluster and the task's place in it.
+    """
+
+    config: TaskConfig
+
+    @property
+    def job(self) -> str:
+        """The task type: "chief", "worker" or "ps"."""
+        return self.config.task_type
+
+    @property
+    def name(self) -> str:
+        """The name for people; see `task_name`."""
+        return task_name(self.job, self.config.task_index)
+
+    @property
+    def address(self) -> str:
+        """Where its server is reached."""
+        return self.config.address
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of the task's process.
+
+        Args:
+            base: what to start from; `os.environ` by default.
+
+        Returns:
+            A new environment.
+        """
+        environ = dict(os.environ if base is None else base)
+        # Lines appear when they are written, not when 8 KB of them are.
+        environ.setdefault("PYTHONUNBUFFERED", "1")
+        # All tasks share the machine's GPUs, if there are any.
+        environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+        environ[ports.REUSE_PORT_VARIABLE] = "true"
+        environ["TF_CONFIG"] = self.config.to_json()
+        # gRPC would ask a proxy for the loopback addresses too.
+        for variable in ("no_proxy", "NO_PROXY"):
+            hosts = environ.get(variable, "")
+            environ[variable] = ",".join(filter(None, [hosts, ports.LOOPBACK]))
+        return environ
+
+    def server_environment(
+        self, base: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """`environment` for a `tf-syncrep serve`, with only warnings in its log."""
+        return {"TF_CPP_MIN_LOG_LEVEL": "2"} | self.environment(base)
+
+
+def task_name(job: str, index: int) -> str:
+    """The name of a task for people: "chief", of which there is one, or "ps-1"."""
+    return job if job == "chief" else f"{job}-{index}"
+
+
+def server_command() -> list[str]:
+    """The command that serves a task with this interpreter and this package."""
+    root = os.path.dirname(_PACKAGE_DIRECTORY)
+    return [sys.executable, "-c", _SERVE.format(root=root), "serve"]
+
+
+class LocalCluster:
+    """A cluster's tasks on reserved ports of this machine.
+
+    Attributes:
+        tasks: all tasks, the chief first, then workers, then parameter servers.
+    """
+
+    def __init__(self, num_workers: int, num_ps: int, chief: bool, base_port: int = 0):
+        """Reserves a port for each task.
+
+        Args:
+            num_workers: the number of workers.
+            num_ps: the number of parameter servers.
+            chief: whether the cluster has a chief task.
+            base_port: the first of consecutive ports; 0 for any that are free.
+
+        Raises:
+            PortUnavailableError: if one of the consecutive ports is in use; the message
+              names the port and the task.
+        """
+        counts = dict(zip(JOBS, (int(chief), num_workers, num_ps), strict=True))
+        self._ports: list[ports.ReservedPort] = []
+        cluster: dict[str, list[str]] = {}
+        try:
+            for job in JOBS:
+                for index in range(counts[job]):
+                    number = base_port + len(self._ports) if base_port else 0
+                    name = task_name(job, index)
+                    self._ports.append(_reserved_port(number, name))
+                    cluster.setdefault(job, []).append(self._ports[-1].address)
+        except ports.PortUnavailableError:
+            self.close()
+            raise
+        self.tasks = [
+            Task(TaskConfig(cluster, job, index))
+            for job in JOBS
+            for index in range(counts[job])
+        ]
+
+    def close(self) -> None:
+        """Gives all ports back."""
+        for port in self._ports:
+            port.release()
+
+
+def _reserved_port(number: int, name: str) -> ports.ReservedPort:
+    try:
+        return ports.ReservedPort(number)
+    except ports.PortUnavailableError as error:
+        raise ports.PortUnavailableError(f"{error}; {name} needs it") from None

@@ -1,0 +1,88 @@
+"""One parameter server or worker of a cluster, as TF_CONFIG says."""
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+from tf_syncrep.python.distribute import cluster, ports
+
+SERVED_TYPES = ("ps", "worker")
+BAD_CONFIG = 2
+NO_LIBRARY = 1
+
+# A server's kernels may wait for others (queues, locks of variables), and with as few
+# threads as a small machine has cores they could all wait at once.
+_MIN_INTER_OP_THREADS = 4
+
+
+def serve() -> NoReturn:
+    """Serves the task of TF_CONFIG until a signal ends the process.
+
+    TensorFlow cannot stop a server within its process, so this function ends the
+    process: with status 128 + n on SIGTERM, SIGINT or SIGHUP, signal n, which is what a
+    scheduler takes for a task that was asked to go and may be started again; with
+    BAD_CONFIG if TF_CONFIG has no such task or its port cannot be had; with NO_LIBRARY
+    if TensorFlow or the op library cannot be loaded.
+    """
+    signalled, signal_pipe = os.pipe()
+    os.set_blocking(signal_pipe, False)
+    signal.set_wakeup_fd(signal_pipe)
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, _exit_by_signal)
+    try:
+        task = cluster.read_tf_config()
+        if task.task_type not in SERVED_TYPES:
+            raise cluster.ClusterConfigError(
+                "TF_CONFIG['task']['type'] must be 'ps' or 'worker' for a task that is "
+                f"served; others run the training script. Received: {task.task_type!r}"
+            )
+        ports.check_port_is_free(task.port, os.environ)
+    except (cluster.ClusterConfigError, ports.PortUnavailableError) as error:
+        _exit(BAD_CONFIG, error)
+    try:
+        # TensorFlow only now: what is wrong above is said at once.
+        from tf_syncrep.python.ops import op_library
+
+        op_library.load()
+    except ImportError as error:
+        _exit(NO_LIBRARY, error)
+    import tensorflow as tf
+
+    threads = os.cpu_count() or 1
+    config = tf.compat.v1.ConfigProto()
+    if threads < _MIN_INTER_OP_THREADS:
+        config.inter_op_parallelism_threads = _MIN_INTER_OP_THREADS
+    try:
+        server = tf.distribute.Server(
+            tf.train.ClusterSpec(task.cluster),
+            job_name=task.task_type,
+            task_index=task.task_index,
+            protocol=task.rpc_layer,
+            config=config,
+        )
+    except tf.errors.OpError as error:
+        _exit(BAD_CONFIG, f"no server at {task.address}: {error.message}")
+    print(
+        f"serving {task.task_type} {task.task_index} at {task.address} "
+        f"({server.target}, TensorFlow {tf.__version__})",
+        flush=True,
+    )
+    # Not server.join(): it never returns to Python, where signals are handled. Nor
+    # signal.pause(): a signal that comes just before it, or that another thread gets,
+    # would not end it.
+    while True:
+        os.read(signalled, 1)
+
+
+def _exit_by_signal(signum: int, frame: FrameType | None) -> None:
+    del frame
+    # The server's threads would outlive an orderly end of the interpreter.
+    os._exit(128 + signum)
+
+
+def _exit(status: int, message: object) -> NoReturn:
+    print(f"tf-syncrep serve: error: {message}", file=sys.stderr)
+    sys.exit(status)

@@ -1,0 +1,151 @@
+"""No process left behind: process death signals, sub-reapers, and a front process.
+
+The kernel gives two means. PR_SET_PDEATHSIG kills a child when its parent dies, but not
+the grandchildren. PR_SET_CHILD_SUBREAPER makes a process the parent of all orphans
+below it, however they detached themselves (setsid, double fork), so that it can find
+and end them; but not when it is itself the one that was killed. `run_supervised`
+therefore makes two of it: a front process that the user sees and a body process that
+does the work, each of which cleans up when the other dies.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+# The signals by which a user or a system asks a command to end.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_REAP_DEADLINE_SECS = 10.0
+
+
+def die_with_parent(parent: int) -> None:
+    """Makes the kernel kill this process when the thread that started it ends.
+
+    Made for `subprocess.Popen(preexec_fn=...)`: it allocates nothing and takes no lock
+    that another thread of the parent could hold.
+
+    Args:
+        parent: the parent's process id, to notice that it has died already.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def become_subreaper() -> None:
+    """Makes this process the parent of every orphan among its descendants."""
+    if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER failed")
+
+
+def kill_descendants() -> None:
+    """Kills and reaps every descendant of this process, which must be a sub-reaper.
+
+    A process that forks while it is being killed leaves an orphan, which becomes a
+    child of this process and is found in the next pass; the end is reached when the
+    kernel knows of no child.
+    """
+    # A process in uninterruptible sleep may outlast the deadline.
+    deadline = time.monotonic() + _REAP_DEADLINE_SECS
+    while time.monotonic() < deadline:
+        for pid in _descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
+
+
+def run_supervised(body: Callable[[int], int]) -> int:
+    """Runs `body` in a child process that leaves no process behind.
+
+    The child leads a session of its own, so that a terminal's Ctrl-C reaches this
+    process only, which forwards it. If this process dies in whatever way, the
+    descriptor that `body` gets becomes readable (end of file) and `body` must end; if
+    the child dies, this process kills what it left. Call it before any thread is
+    started.
+
+    Args:
+        body: gets the descriptor; returns the exit status. It is called with
+          STOP_SIGNALS blocked, and unblocks them when it has handlers for them.
+
+    Returns:
+        The status of `body`, or 128 plus the number of the signal that killed its
+        process.
+    """
+    become_subreaper()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    read_end, write_end = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    child = os.fork()
+    if child == 0:
+        _run_body(body, read_end, write_end)
+
+    def forward(signum: int, frame: object) -> None:
+        del frame
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signum)
+
+    os.close(read_end)
+    previous = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
+    for signum, handler in previous.items():
+        if handler != signal.SIG_IGN:  # nohup: stays deaf to SIGHUP.
+            signal.signal(signum, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    kill_descendants()
+    os.close(write_end)
+    for signum, handler in previous.items():
+        if handler is not None:  # None: it was not set from Python.
+            signal.signal(signum, handler)
+    return status if status >= 0 else 128 - status
+
+
+def _run_body(body: Callable[[int], int], read_end: int, write_end: int) -> None:
+    status = 1
+    try:
+        os.close(write_end)
+        os.setsid()
+        become_subreaper()
+        status = body(read_end)
+    except BaseException:  # This process must never return into the caller's frames.
+        traceback.print_exc()
+    finally:
+        kill_descendants()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _descendants(ancestor: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(
+                f"/proc/{entry}/stat", encoding="utf-8", errors="replace"
+            ) as stat:
+                parent = int(stat.read().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):  # It has ended since.
+            continue
+        children.setdefault(parent, []).append(int(entry))
+    found: list[int] = []
+    waiting = [ancestor]
+    while waiting:
+        waiting.extend(below := children.get(waiting.pop(), []))
+        found.extend(below)
+    return found

@@ -1,0 +1,147 @@
+"""One task of a local cluster as a process."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO
+
+from tf_syncrep.python.distribute.supervision import die_with_parent
+
+# After a task has ended, what it wrote is read for as long as this. A grandchild that
+# holds its output open may write for ever.
+_LAST_LINES_SECS = 0.5
+
+
+class TaskProcess:
+    """A process in a session of its own that dies with the thread that started it.
+
+    Attributes:
+        name: "worker-0", for people.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        on_line: Callable[[bytes, str], None],
+        on_exit: Callable[["TaskProcess"], None],
+        reads_stdin: bool = False,
+    ):
+        """Starts the process.
+
+        Args:
+            name: the task's name.
+            command: the program and its arguments.
+            environ: its whole environment.
+            on_line: called in threads of this object with a line, without its end, and
+              "stdout" or "stderr".
+            on_exit: called in a thread of this object after the process has ended and
+              its last lines have been given to `on_line`.
+            reads_stdin: whether it reads this process's standard input; otherwise it
+              finds it at its end.
+
+        Raises:
+            OSError: if the program cannot be executed.
+        """
+        self.name = name
+        parent = os.getpid()
+        # A preexec_fn is the only means for a death signal in front of a program that
+        # is not ours; see die_with_parent for why it is safe beside threads.
+        self._process = subprocess.Popen(
+            list(command),
+            env=dict(environ),
+            stdin=None if reads_stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(parent),
+        )
+        self._readers = [
+            threading.Thread(
+                target=self._read, args=(pipe, stream, on_line), daemon=True
+            )
+            for pipe, stream in (
+                (self._process.stdout, "stdout"),
+                (self._process.stderr, "stderr"),
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+        self._ended = threading.Event()
+        threading.Thread(target=self._wait, args=(on_exit,), daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also the id of its session and process group."""
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """None while it runs; then its exit status, negative for a signal's number."""
+        if self._process.returncode is None:
+            # Not poll(), which does not look while a thread of this object waits.
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            with contextlib.suppress(ChildProcessError):  # That thread was faster.
+                if os.waitid(os.P_PID, self.pid, options) is None:
+                    return None
+        return self._process.wait()
+
+    @property
+    def exit_status(self) -> int:
+        """The status of a process that has ended, as a shell gives it: 128 + signal."""
+        status = self._process.wait()
+        return status if status >= 0 else 128 - status
+
+    def describe_end(self) -> str:
+        """How it ended: "exited with status 1", "was killed by SIGKILL"."""
+        status = self._process.wait()
+        if status >= 0:
+            return f"exited with status {status}"
+        try:
+            return f"was killed by {signal.Signals(-status).name}"
+        except ValueError:  # Real-time signals have no name of their own.
+            return f"was killed by signal {-status}"
+
+    def send_signal(self, signum: int) -> None:
+        """Sends a signal to the process alone; nothing happens if it has ended."""
+        self._process.send_signal(signum)
+
+    def send_signal_to_group(self, signum: int) -> None:
+        """Sends a signal to the process and all of its group, also after its end."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signum)
+
+    def wait(self, timeout_secs: float | None = None) -> bool:
+        """Waits for the end of the process and its last lines.
+
+        Args:
+            timeout_secs: how long; for ever by default.
+
+        Returns:
+            False if the time was up before.
+        """
+        return self._ended.wait(timeout_secs)
+
+    def _read(
+        self,
+        pipe: IO[bytes],
+        stream: str,
+        on_line: Callable[[bytes, str], None],
+    ) -> None:
+        with pipe:
+            for line in pipe:
+                # Of a progress bar, what a terminal would show in the end.
+                on_line(line.rstrip(b"\r\n").rpartition(b"\r")[2], stream)
+
+    def _wait(self, on_exit: Callable[["TaskProcess"], None]) -> None:
+        self._process.wait()
+        deadline = time.monotonic() + _LAST_LINES_SECS
+        for reader in self._readers:
+            reader.join(max(0.0, deadline - time.monotonic()))
+        self._ended.set()
+        on_exit(self)

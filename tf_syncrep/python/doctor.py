@@ -1,0 +1,250 @@
+"""`tf-syncrep doctor`: what is installed, what is wrong, and the remedy.
+
+It works where tf_syncrep itself does not: without TensorFlow, with one of another
+version, and without the op library. Each of these it names, and what mends it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from types import ModuleType
+
+import tf_syncrep
+from tf_syncrep.python.ops import op_library
+
+OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = "2.15", "2.21"
+
+# Each of them owns the module `tensorflow`; pip lets them overwrite one another.
+_TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly")
+_AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+
+
+class Report:
+    """Facts and problems, in the order in which they were found.
+
+    Attributes:
+        facts: pairs of a label and what was found.
+        problems: sentences that say what is wrong and the command that mends it.
+    """
+
+    def __init__(self):
+        self.facts: list[tuple[str, str]] = []
+        self.problems: list[str] = []
+
+    def __str__(self) -> str:
+        width = max(len(label) for label, _ in self.facts) + 2
+        lines = [f"{label:<{width}}{value}" for label, value in self.facts]
+        if not self.problems:
+            return "\n".join([*lines, "", "All is well."])
+        count = len(self.problems)
+        lines += ["", f"{count} problem{'s' if count > 1 else ''}:"]
+        for number, problem in enumerate(self.problems, start=1):
+            lines.append(f"{number}. " + problem.strip().replace("\n", "\n   "))
+        return "\n".join(lines)
+
+
+def main() -> int:
+    """Prints the report.
+
+    Returns:
+        The exit status: 0 if all is well, 1 if there is a problem.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    report = examine()
+    print(report)
+    return 1 if report.problems else 0
+
+
+def examine() -> Report:
+    """Returns what is installed here and what is wrong with it."""
+    report = Report()
+    report.facts += [
+        ("tf_syncrep", f"{tf_syncrep.__version__} in {_package_folder()}"),
+        ("Python", f"{platform.python_version()}, {sys.executable}"),
+    ]
+    tf = _examine_tensorflow(report)
+    report.facts.append(("NumPy", _distribution_version("numpy") or "none"))
+    _examine_library(report, tf)
+    report.facts += [
+        ("CPU level", cpu_level(_read_cpu_flags())),
+        ("C++ compiler", _tool_version("g++")),
+        ("CMake", _tool_version("cmake")),
+    ]
+    return report
+
+
+def cpu_level(flags: set[str]) -> str:
+    """Returns the instruction set that the kernels choose on such a CPU.
+
+    Args:
+        flags: what /proc/cpuinfo calls the features of the CPU.
+
+    Returns:
+        "avx512", "avx2" or "baseline".
+    """
+    if flags >= _AVX512:
+        return "avx512"
+    return "avx2" if "avx2" in flags else "baseline"
+
+
+def _examine_tensorflow(report: Report) -> ModuleType | None:
+    """Reports on TensorFlow and Keras; returns the module if it can be used."""
+    installed = {}
+    for name in _TENSORFLOW_DISTRIBUTIONS:
+        version = _distribution_version(name)
+        if version:
+            installed[name] = version
+    try:
+        import tensorflow as tf
+
+        version = tf.__version__
+    except Exception as error:
+        # Not ImportError alone: an unsuitable NumPy ends in AttributeError here.
+        report.facts.append(("TensorFlow", "none that can be imported"))
+        report.problems.append(
+            f"TensorFlow cannot be imported: {type(error).__name__}: {error}\n"
+            f"  {sys.executable} -m pip install '{_wanted_tensorflow()}'"
+            "    (or tensorflow-cpu)"
+        )
+        return None
+    names = ", ".join(f"{name} {number}" for name, number in installed.items())
+    report.facts += [
+        ("TensorFlow", f"{version} ({names or 'of no distribution'})"),
+        ("  ABI flags", _abi_flags(tf)),
+        ("  GPUs", str(len(tf.config.list_physical_devices("GPU")))),
+    ]
+    _examine_keras(report, tf)
+    if len(set(installed.values())) > 1:
+        report.problems.append(
+            f"{names} are installed together and own the same files. Keep one:\n"
+            f"  {sys.executable} -m pip uninstall -y {' '.join(installed)} && "
+            f"{sys.executable} -m pip install '{_wanted_tensorflow()}'"
+        )
+    if not _is_supported(version):
+        report.problems.append(
+            f"TensorFlow {version} is not supported; {OLDEST_TENSORFLOW} to "
+            f"{NEWEST_TENSORFLOW} are. Install one, and build tf_syncrep again:\n"
+            f"  {sys.executable} -m pip install 'tensorflow=={NEWEST_TENSORFLOW}.*'"
+            f"    (or tensorflow-cpu)\n  {op_library.build_command()}"
+        )
+        return None
+    return tf
+
+
+def _examine_library(report: Report, tf: ModuleType | None) -> None:
+    """Reports on the op library, and whether it loads into TensorFlow `tf`."""
+    path = op_library.library_path()
+    built = op_library.build_info()
+    there = os.path.exists(path)
+    report.facts.append(("Op library", path if there else f"none at {path}"))
+    if built is not None:
+        report.facts += [
+            ("  built for", f"TensorFlow {built.TF_VERSION}, by {built.COMPILER}"),
+            ("  CUDA kernels", built.CUDA_VERSION or "no"),
+        ]
+    if tf is None and built is not None and there:
+        return  # Nothing can be said of a library without its TensorFlow.
+    try:
+        module = op_library.load()
+    except ImportError as error:
+        report.facts.append(("  loads", "no"))
+        report.problems.append(str(error))
+        return
+    report.facts += [("  loads", "yes"), ("  ops", ", ".join(_op_names(module)))]
+
+
+def _is_supported(tf_version: str) -> bool:
+    oldest, minor, newest = (
+        tuple(map(int, op_library.minor_version(version).split(".")))
+        for version in (OLDEST_TENSORFLOW, tf_version, NEWEST_TENSORFLOW)
+    )
+    return oldest <= minor <= newest
+
+
+def _package_folder() -> str:
+    return os.path.dirname(tf_syncrep.__file__)
+
+
+def _op_names(module: ModuleType) -> list[str]:
+    """Returns the names of the ops in a module made by `tf.load_op_library`.
+
+    It holds each op as a function in snake case and under the op's own name, with an
+    underscore after the prefix of those that have one.
+    """
+    prefix = "Syncrep_"
+    functions = (name for name in dir(module) if name.islower())
+    names = {"".join(map(str.capitalize, name.split("_"))) for name in functions}
+    names |= {prefix + name.removeprefix("Syncrep") for name in names}
+    return sorted(
+        name.replace(prefix, "Syncrep>")
+        for name in names
+        if callable(getattr(module, name, None))
+    )
+
+
+def _wanted_tensorflow() -> str:
+    """Returns the requirement for the TensorFlow that the library was built for."""
+    built = op_library.build_info()
+    minor = (
+        op_library.minor_version(built.TF_VERSION)
+        if built is not None
+        else NEWEST_TENSORFLOW
+    )
+    return f"tensorflow=={minor}.*"
+
+
+def _abi_flags(tf: ModuleType) -> str:
+    flags = tf.sysconfig.get_compile_flags()
+    return " ".join(flag for flag in flags if not flag.startswith("-I"))
+
+
+def _examine_keras(report: Report, tf: ModuleType) -> None:
+    """Reports which distribution tf.keras is."""
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS")
+    setting = f" (TF_USE_LEGACY_KERAS={legacy})" if legacy else ""
+    try:
+        name = tf.keras.Model.__module__.partition(".")[0]
+    except ImportError as error:
+        found = "none that can be imported"
+        report.problems.append(
+            f"tf.keras cannot be imported{setting}: {error}\n"
+            "  unset TF_USE_LEGACY_KERAS    (or install the Keras 2 it stands for)\n"
+            f"  {sys.executable} -m pip install --no-deps "
+            f"'tf_keras=={op_library.minor_version(tf.__version__)}.*'"
+        )
+    else:
+        found = f"{name} {_distribution_version(name)}"
+    report.facts += [
+        ("tf.keras", found + setting),
+        ("  tf_keras", _distribution_version("tf_keras") or "none"),
+    ]
+
+
+def _distribution_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _read_cpu_flags() -> set[str]:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("flags"):
+                return set(line.partition(":")[2].split())
+    return set()
+
+
+def _tool_version(name: str) -> str:
+    tool = shutil.which(name)
+    if tool is None:
+        return "none (only a build needs it)"
+    result = subprocess.run(
+        [tool, "--version"], capture_output=True, text=True, check=False
+    )
+    return (result.stdout or result.stderr).partition("\n")[0]

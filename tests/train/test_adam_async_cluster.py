@@ -1,0 +1,127 @@
+"""Between-graph replication: real worker and PS processes, asynchronous training.
+
+Every worker builds the same graph with `replica_device_setter` and trains through a
+session on its own server; here each worker's client is a thread.
+"""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import clusters
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+tf1 = tf.compat.v1
+
+WORKERS = 2
+STEPS = 60
+
+
+class Replica:
+    """One worker's graph: tables and vectors on two PS, ones for gradients."""
+
+    def __init__(self, cluster_spec, index, kind):
+        self.graph = tf.Graph()
+        setter = tf1.train.replica_device_setter(
+            worker_device=f"/job:worker/task:{index}", cluster=cluster_spec
+        )
+        with self.graph.as_default(), tf1.device(setter):
+            use_resource = kind.endswith("resource")
+            tables = [
+                tf1.get_variable(
+                    f"table{i}",
+                    [40, 8],
+                    initializer=tf1.zeros_initializer(),
+                    use_resource=use_resource,
+                    partitioner=tf1.fixed_size_partitioner(2)
+                    if "part" in kind
+                    else None,
+                )
+                for i in range(2)
+            ]
+            vector = tf1.get_variable(
+                "vector",
+                [16],
+                initializer=tf1.zeros_initializer(),
+                use_resource=use_resource,
+            )
+            # Row 3 always, and rows that only this worker trains.
+            rows = tf.constant([3, 10 + index, 20 + index, 3])
+            loss = tf.reduce_sum(vector)
+            for table in tables:
+                loss += tf.reduce_sum(tf1.nn.embedding_lookup(table, rows))
+            self.global_step = tf1.train.get_or_create_global_step()
+            # With these each step subtracts 1, whatever the order of the workers.
+            self.optimizer = tfs.train.AdamAsyncOptimizer(
+                1.0, beta1=0.0, beta2=0.0, epsilon=0.0
+            )
+            # Powers that count: n updates leave 0.5 ** (n + 1).
+            counter = tf1.get_variable(
+                "counter", [], tf.float64, use_resource=use_resource
+            )
+            self.counting = tfs.train.AdamAsyncOptimizer(
+                1.0, beta1=0.5, beta2=0.5, name="Counting"
+            )
+            self.train_op = tf.group(
+                self.optimizer.minimize(
+                    loss, self.global_step, var_list=[*tf1.trainable_variables()[:-1]]
+                ),
+                self.counting.apply_gradients([(tf.ones([], tf.float64), counter)]),
+            )
+            self.tables = tables
+            self.vector = vector
+            self.counter = counter
+            self.initializer = tf1.global_variables_initializer()
+            self.uninitialized = tf1.report_uninitialized_variables()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with clusters.Cluster(num_workers=WORKERS, num_ps=2, chief=False) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    "kind", ["ref", "resource", "partitioned_ref", "partitioned_resource"]
+)
+def test_no_update_of_any_worker_is_lost(cluster, kind):
+    spec = json.loads(cluster.tf_config("worker-0"))["cluster"]
+    start = threading.Barrier(WORKERS)
+
+    def train(index):
+        replica = Replica(spec, index, kind)
+        with tf1.Session(
+            "grpc://" + cluster.address(f"worker-{index}"), graph=replica.graph
+        ) as session:
+            if index == 0:
+                session.run(replica.initializer)
+            start.wait(60)
+            assert session.run(replica.uninitialized).size == 0
+            for _ in range(STEPS):
+                session.run(replica.train_op)
+            start.wait(60)
+            counting = replica.counting
+            powers = [
+                counting.get_slot(replica.counter, name)
+                for name in ("beta1_power", "beta2_power")
+            ]
+            with replica.graph.as_default():
+                tables = [tf.convert_to_tensor(table) for table in replica.tables]
+            return session.run([replica.global_step, replica.vector, powers, tables])
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        futures = [pool.submit(train, index) for index in range(WORKERS)]
+        results = [future.result(120) for future in futures]
+
+    for global_step, vector, powers, tables in results:
+        assert global_step == WORKERS * STEPS
+        np.testing.assert_array_equal(vector, np.full([16], -WORKERS * STEPS))
+        assert powers == [0.5 ** (WORKERS * STEPS + 1)] * 2
+        for table in tables:
+            assert np.all(np.isin(table, [0.0, -STEPS, -WORKERS * STEPS]))
+            assert np.count_nonzero(table == -WORKERS * STEPS) == 8
+            assert np.count_nonzero(table == -STEPS) == 2 * WORKERS * 8

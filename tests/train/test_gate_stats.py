@@ -1,0 +1,78 @@
+"""A gate's counters as a dictionary, a line and scalars."""
+
+import numpy as np
+
+from tf_syncrep.python.train import gate_stats
+
+TASKS = ["/job:chief/replica:0/task:0", "/job:worker/replica:0/task:1"]
+GATE = {
+    "generation": 2,
+    "round": 9,
+    "step": 7,
+    "updates": 6,
+    "applied": 12,
+    "late": 1,
+    "stale": 2,
+    "rejected": 3,
+    "voided": 4,
+    "expired": 5,
+}
+
+
+def _stats():
+    return gate_stats.to_dict(
+        np.array([name.encode() for name in GATE]),
+        np.array(list(GATE.values())),
+        np.array([task.encode() for task in TASKS]),
+        np.array([b"contributed", b"waited_ns", b"live"]),
+        np.array([[8, 1_500_000_000, 1], [4, 0, 0]]),
+    )
+
+
+def test_dictionary_has_counters_in_pythons_own_types():
+    stats = _stats()
+    workers = stats.pop("workers")
+    assert stats == GATE
+    assert all(type(value) is int for value in stats.values())
+    assert workers == {
+        TASKS[0]: {"contributed": 8, "waited_secs": 1.5, "live": True},
+        TASKS[1]: {"contributed": 4, "waited_secs": 0.0, "live": False},
+    }
+    assert workers[TASKS[1]]["live"] is False
+
+
+def test_gate_without_workers_has_an_empty_dictionary():
+    empty = np.zeros([0, 2], np.int64)
+    stats = gate_stats.to_dict([b"step"], [0], [], [b"waited_ns", b"live"], empty)
+    assert stats == {"step": 0, "workers": {}}
+
+
+def test_line_says_it_all():
+    assert gate_stats.to_line(_stats()) == (
+        "step 7: 6 updates of 12 gradients; dropped 1 late, 2 stale, 3 rejected, "
+        "4 void; 5 leases expired; by worker: chief:0 8 (waited 1.5 s), "
+        "worker:1 4 (waited 0.0 s)"
+    )
+
+
+def test_scalars_leave_out_what_only_numbers_rounds():
+    assert gate_stats.to_scalars(_stats()) == {
+        "sync/updates": 6.0,
+        "sync/applied": 12.0,
+        "sync/late": 1.0,
+        "sync/stale": 2.0,
+        "sync/rejected": 3.0,
+        "sync/voided": 4.0,
+        "sync/expired": 5.0,
+        "sync/chief:0/contributed": 8.0,
+        "sync/chief:0/waited_secs": 1.5,
+        "sync/chief:0/live": 1.0,
+        "sync/worker:1/contributed": 4.0,
+        "sync/worker:1/waited_secs": 0.0,
+        "sync/worker:1/live": 0.0,
+    }
+
+
+def test_worker_that_is_not_named_as_a_task_keeps_its_name():
+    stats = {"step": 0, "workers": {"somebody": {"live": True}}}
+    assert gate_stats.to_scalars(stats) == {"sync/somebody/live": 1.0}

@@ -1,0 +1,268 @@
+"""SyncReplicasOptimizer shows what TensorFlow's class shows: names, errors, arguments.
+
+Claims about both classes run on both.
+"""
+
+import inspect
+
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+tf1 = tf.compat.v1
+
+STOCK = tf1.train.SyncReplicasOptimizer
+OURS = tfs.train.SyncReplicasOptimizer
+
+either = pytest.mark.parametrize("cls", [STOCK, OURS], ids=["stock", "ours"])
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+def _optimizer(cls, quorum=1, total=1, **arguments):
+    inner = tf1.train.MomentumOptimizer(0.1, 0.9)
+    return cls(inner, quorum, total, **arguments)
+
+
+def _applied(cls, *args, step_dtype=tf.int64, **arguments):
+    """An optimizer whose train op was built, and the trained variable."""
+    optimizer = _optimizer(cls, *args, **arguments)
+    step = tf1.get_variable(
+        "step", initializer=tf.constant(0, step_dtype), trainable=False
+    )
+    variable = tf1.get_variable("w", initializer=[1.0, 2.0])
+    optimizer.minimize(tf.reduce_sum(variable**2), global_step=step)
+    return optimizer, variable
+
+
+def _positional(method):
+    kinds = (
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+    )
+    return [
+        (parameter.name, parameter.default)
+        for parameter in inspect.signature(method).parameters.values()
+        if parameter.kind in kinds
+    ]
+
+
+def test_constructor_and_methods_take_the_arguments_of_tensorflows_class():
+    methods = [
+        name
+        for name, method in vars(STOCK).items()
+        if inspect.isfunction(method) and (name == "__init__" or name[0] != "_")
+    ]
+    assert len(methods) >= 9
+    for name in methods:
+        ours, stock = getattr(OURS, name), getattr(STOCK, name)
+        assert _positional(ours) == _positional(stock), name
+
+
+def test_gate_constants_are_those_of_tensorflows_class():
+    for name in ("GATE_NONE", "GATE_OP", "GATE_GRAPH"):
+        assert getattr(OURS, name) == getattr(STOCK, name)
+
+
+@either
+@pytest.mark.parametrize("step_dtype", [tf.int32, tf.int64])
+def test_local_step_is_a_local_variable_found_by_its_name(cls, step_dtype, graph):
+    _applied(cls, step_dtype=step_dtype)
+    names = [variable.name for variable in tf1.local_variables()]
+    assert "sync_rep_local_step:0" in names
+    (local_step,) = [
+        variable
+        for variable in tf1.local_variables()
+        if variable.name == "sync_rep_local_step:0"
+    ]
+    assert local_step.dtype.base_dtype == step_dtype
+    assert graph.get_operation_by_name("sync_rep_local_step") is not None
+
+
+@either
+def test_only_the_inner_optimizers_variables_are_saved_and_trained(cls):
+    optimizer, variable = _applied(cls)
+    assert [v.name for v in tf1.global_variables()] == ["step:0", "w:0", "w/Momentum:0"]
+    assert [v.name for v in tf1.trainable_variables()] == ["w:0"]
+    assert optimizer.get_slot_names() == ["momentum"]
+    slot = optimizer.get_slot(variable, "momentum")
+    assert slot.name == "w/Momentum:0"
+    assert [v.name for v in optimizer.variables()] == [slot.name]
+    assert optimizer.get_name() == "sync_replicas"
+
+
+@either
+def test_init_ops_can_be_grouped_with_others_and_run_by_themselves(cls):
+    optimizer, _ = _applied(cls)
+    assert isinstance(optimizer.chief_init_op, tf.Operation)
+    assert optimizer.local_step_init_op.name
+    assert optimizer.ready_for_local_init_op.dtype == tf.string
+    tf.group(optimizer.chief_init_op, optimizer.local_step_init_op)
+
+
+@either
+def test_chief_queue_runner_is_the_same_at_each_call(cls):
+    optimizer, _ = _applied(cls)
+    runner = optimizer.get_chief_queue_runner()
+    assert isinstance(runner, tf1.train.QueueRunner)
+    assert optimizer.get_chief_queue_runner() is runner
+
+
+@either
+def test_no_gradients_are_an_error(cls):
+    with pytest.raises(ValueError, match=r"^Must supply at least one variable$"):
+        _optimizer(cls).apply_gradients([])
+
+
+@either
+def test_no_global_step_is_an_error(cls):
+    variable = tf1.get_variable("w", initializer=1.0)
+    with pytest.raises(
+        ValueError, match=r"^Global step is required to check staleness$"
+    ):
+        _optimizer(cls).minimize(variable**2)
+
+
+@either
+def test_gradient_of_an_unknown_type_is_an_error(cls):
+    variable = tf1.get_variable("w", initializer=[1.0])
+    step = tf1.train.get_or_create_global_step()
+    gradient = tf.SparseTensor([[0]], [1.0], [1])
+    with pytest.raises(ValueError, match=r"^Unknown grad type!$"):
+        _optimizer(cls).apply_gradients([(gradient, variable)], global_step=step)
+
+
+@either
+def test_only_absent_gradients_are_an_error(cls):
+    variable = tf1.get_variable("w", initializer=[1.0])
+    step = tf1.train.get_or_create_global_step()
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        _optimizer(cls).apply_gradients([(None, variable)], global_step=step)
+
+
+@either
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (
+            lambda optimizer: optimizer.get_chief_queue_runner(),
+            r"^Should be called after apply_gradients\(\)\.$",
+        ),
+        (
+            lambda optimizer: optimizer.get_init_tokens_op(),
+            r"^get_init_tokens_op\(\) should be called after apply_gradients\(\)\.$",
+        ),
+        (
+            lambda optimizer: optimizer.make_session_run_hook(True).begin(),
+            r"^SyncReplicasOptimizer.apply_gradient should be called before using "
+            r"the hook\.$",
+        ),
+    ],
+    ids=["queue_runner", "tokens", "hook"],
+)
+def test_use_before_apply_gradients_is_an_error(cls, use, message):
+    with pytest.raises(ValueError, match=message):
+        use(_optimizer(cls))
+
+
+def test_stats_before_apply_gradients_are_an_error():
+    with pytest.raises(ValueError, match=r"^Should be called after apply_gradients"):
+        _optimizer(OURS).stats(None)
+
+
+@either
+def test_too_few_tokens_are_an_error(cls):
+    optimizer, _ = _applied(cls, 3, 1)
+    message = r"^Too few tokens to finish the first step: 1 \(given\) vs 2 \(needed\)$"
+    with pytest.raises(ValueError, match=message):
+        optimizer.get_init_tokens_op(1)
+    with pytest.raises(ValueError, match="Too few tokens"):
+        optimizer.make_session_run_hook(True, num_tokens=0).begin()
+    assert optimizer.get_init_tokens_op(2) is not None
+    assert optimizer.get_init_tokens_op(num_tokens=-1) is not None
+
+
+@either
+def test_no_tokens_are_a_no_op(cls):
+    optimizer, _ = _applied(cls)
+    assert optimizer.get_init_tokens_op(0).type == "NoOp"
+
+
+@either
+def test_session_without_initialized_variables_is_an_error(cls):
+    optimizer, _ = _applied(cls)
+    hook = optimizer.make_session_run_hook(True)
+    hook.begin()
+    message = (
+        r"^Init operations did not make model ready for SyncReplicasOptimizer "
+        rf"local_init. Init op: {optimizer.chief_init_op.name}, error: .*"
+        r"Variables not initialized: step, w"
+    )
+    with (
+        tf1.Session() as session,
+        pytest.raises(RuntimeError, match=message),
+    ):
+        hook.after_create_session(session, tf1.train.Coordinator())
+
+
+def test_replica_id_of_the_oldest_scripts_is_taken_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="replica_id has no effect") as caught:
+        _optimizer(OURS, replica_id=3)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"quorum": 0},
+            "replicas_to_aggregate must be positive. Received: replicas_to_aggregate=0",
+        ),
+        (
+            {"total": -1},
+            "total_num_replicas must be positive. Received: total_num_replicas=-1",
+        ),
+        (
+            {"lease_secs": 0.0},
+            "lease_secs must be positive. Received: lease_secs=0.0",
+        ),
+        (
+            {"start_secs": float("nan")},
+            "start_secs must be positive. Received: start_secs=nan",
+        ),
+        (
+            {"sparse_reduction_type": "AVERAGE"},
+            "sparse_reduction_type must be one of 'MEAN', 'CMEAN' and 'SUM'. "
+            "Received: sparse_reduction_type='AVERAGE'",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_argument_out_of_range_is_an_error_that_names_it(arguments, message):
+    with pytest.raises(ValueError, match="must be") as caught:
+        _optimizer(OURS, **arguments)
+    assert str(caught.value) == message
+
+
+def test_total_num_replicas_is_replicas_to_aggregate_by_default(graph):
+    inner = tf1.train.GradientDescentOptimizer(0.1)
+    optimizer = OURS(inner, 3)
+    step = tf1.train.get_or_create_global_step()
+    variable = tf1.get_variable("w", initializer=[1.0])
+    optimizer.minimize(tf.reduce_sum(variable), global_step=step)
+    with tf1.Session(graph=graph) as session:
+        stats = optimizer.stats(session)
+    assert (stats["quorum"], stats["total"]) == (3, 3)
+
+
+def test_install_v1_names_puts_it_in_place_of_tensorflows_class(monkeypatch):
+    for module in (tf1.train, tf.compat.v2.compat.v1.train, tf1.compat.v1.train):
+        monkeypatch.setattr(module, "SyncReplicasOptimizer", STOCK)
+    tfs.install_v1_names()
+    assert tf1.train.SyncReplicasOptimizer is OURS

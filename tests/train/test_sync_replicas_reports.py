@@ -1,0 +1,110 @@
+"""What SyncReplicasOptimizer says of a training: stats, log lines, TensorBoard."""
+
+import glob
+import logging
+
+import pytest
+import sync_replicas_graphs as graphs
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+@pytest.fixture
+def logged():
+    """The messages that are logged meanwhile."""
+    messages = []
+
+    class _Handler(logging.Handler):
+        def emit(self, record):
+            messages.append(record.getMessage())
+
+    handler = _Handler()
+    logger = tf.get_logger()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield messages
+    logger.setLevel(level)
+    logger.removeHandler(handler)
+
+
+def _steps_in(messages):
+    prefix = "SyncReplicas: step "
+    return [
+        int(message.removeprefix(prefix).split(":")[0])
+        for message in messages
+        if message.startswith(prefix)
+    ]
+
+
+def _scalars_in(folder):
+    """The values in event files, by tag and step."""
+    scalars = {}
+    for path in glob.glob(f"{folder}/events.out.tfevents.*"):
+        for event in tf1.train.summary_iterator(path):
+            for value in event.summary.value:
+                scalars[value.tag, event.step] = value.simple_value
+    return scalars
+
+
+def test_stats_count_what_happened():
+    replica = graphs.Replica(2, 1)
+    with replica.monitored_session() as session:
+        replica.train(session, graphs.batches(5))
+        stats = replica.optimizer.stats(session)
+    assert stats["updates"] == stats["rounds"] == stats["step"] == 2
+    assert stats["admitted"] == stats["committed"] == 5
+    assert (stats["applied"], stats["pending"]) == (4, 1)
+    for name in ("late", "stale", "rejected", "voided", "expired", "voids"):
+        assert stats[name] == 0, name
+    (worker,) = stats["workers"].values()
+    assert list(stats["workers"]) == ["/job:localhost/replica:0/task:0"]
+    assert worker["contributed"] == 5
+    assert worker["live"] is True
+    assert worker["waited_secs"] > 0
+
+
+def test_chief_logs_a_line_every_so_many_steps_and_at_the_end(logged):
+    replica = graphs.Replica()
+    with replica.monitored_session(log_every_n_steps=2) as session:
+        replica.train(session, graphs.batches(5))
+    assert _steps_in(logged) == [2, 4, 5]
+
+
+@pytest.mark.parametrize("never", [None, 0])
+def test_chief_logs_no_line_where_none_is_wanted(logged, never, tmp_path):
+    replica = graphs.Replica()
+    with replica.monitored_session(
+        log_every_n_steps=never, summary_dir=str(tmp_path)
+    ) as session:
+        replica.train(session, graphs.batches(2))
+    assert _steps_in(logged) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_chief_writes_scalars_for_tensorboard(tmp_path):
+    replica = graphs.Replica()
+    with replica.monitored_session(
+        log_every_n_steps=2, summary_dir=str(tmp_path)
+    ) as session:
+        replica.train(session, graphs.batches(3))
+    scalars = _scalars_in(tmp_path)
+    assert {step for _, step in scalars} == {2, 3}
+    for step in (2, 3):
+        assert scalars["sync/updates", step] == step
+        assert scalars["sync/localhost:0/contributed", step] == step
+        assert scalars["sync/late", step] == 0
+    assert scalars["sync/localhost:0/waited_secs", 3] > 0
+
+
+def test_scalars_are_written_outside_of_the_graphs_context_too(tmp_path):
+    replica = graphs.Replica()
+    with replica.graph.as_default():
+        hook = replica.optimizer.make_session_run_hook(
+            True, log_every_n_steps=1, summary_dir=str(tmp_path)
+        )
+        session = tf1.train.SingularMonitoredSession([hook])
+    replica.train(session, graphs.batches(1))
+    session.close()
+    assert _scalars_in(tmp_path)["sync/updates", 1] == 1

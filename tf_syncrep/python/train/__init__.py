@@ -1,0 +1,1 @@
+"""Optimizers for tf.compat.v1 graphs and sessions."""

@@ -1,0 +1,285 @@
+"""AdamAsync as a `tf.compat.v1.train.Optimizer`."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import adam_async_ops
+from tf_syncrep.python.train import hyper_parameters
+
+__all__ = ["AdamAsyncOptimizer"]
+
+_slot_dtype = adam_async_ops.slot_dtype
+
+
+class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
+    r"""Adam for asynchronous training with parameter servers.
+
+    Adam scales each step by how large the gradient has been of late, element by
+    element, and corrects for the slots having begun at zero. The correction needs
+    the number of steps made so far, and stock Adam keeps that in one pair of
+    powers for all variables: each variable waits for the task that holds it, and
+    a row of an embedding table that was not touched moves all the same, because
+    the pair moved. Here each variable has a pair of its own, on its own task,
+    and one op advances everything that belongs to it: nothing is shared, no
+    update is lost among many workers, and a sparse gradient costs what its rows
+    cost, however long the table.
+
+    Initialization, for each variable:
+
+    $$m := 0, \quad v := 0, \quad t := 0$$
+
+    Update with gradient \\(g\\):
+
+    $$t := t + 1$$
+    $$\alpha := learning\_rate \cdot \sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$$
+    $$m := \beta_1 m + (1 - \beta_1) g$$
+    $$v := \beta_2 v + (1 - \beta_2) g^2$$
+    $$variable := variable - \alpha \, m / (\sqrt{v} + \epsilon)$$
+
+    With a dense gradient this is `tf.compat.v1.train.AdamOptimizer`, number for
+    number. With an `tf.IndexedSlices` gradient only the rows that it names move,
+    in the variable and in the slots; a row named several times gets the sum of its
+    gradients, once. (Stock Adam lets the momentum of all other rows run on.)
+
+    With `apply_sparse_rmsprop`, sparse gradients follow RMSProp instead, with
+    `rmsprop_momentum` for the moving average of the steps:
+
+    $$v := \beta_2 v + (1 - \beta_2) g^2$$
+    $$m := momentum \cdot m + learning\_rate \cdot g / \sqrt{v + \epsilon}$$
+    $$variable := variable - m$$
+
+    Variables may be reference or resource variables, partitioned or not, of half,
+    bfloat16, float32 or float64. Slots are float64 for float64 variables and
+    float32 for all others, and live where their variable lives. In a checkpoint of
+    `tf.compat.v1.train.Saver`, those of `w` are `w/AdamAsync` (m), `w/AdamAsync_1`
+    (v), `w/AdamAsync_2` and `w/AdamAsync_3` (scalars: beta1 and beta2 to the power
+    of the step to come), as in DeepRec, whose float32 and float64 checkpoints can
+    be restored. Each part of a partitioned variable has powers of its own, so that a
+    checkpoint is restored into as many parts as it was written from.
+
+    Example:
+    ```python
+    import tensorflow.compat.v1 as tf
+    import tf_syncrep as tfs
+
+    with tf.Graph().as_default():
+        table = tf.get_variable("table", [10, 16], initializer=tf.ones_initializer())
+        rows = tf.nn.embedding_lookup(table, [0, 1, 2, 5, 6, 7])
+        loss = tf.reduce_sum(rows * 2.0)
+        step = tf.train.get_or_create_global_step()
+        train_op = tfs.train.AdamAsyncOptimizer(0.1).minimize(loss, step)
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            print(session.run([loss, train_op])[0])  # 192.0
+            print(session.run([loss, train_op])[0])  # 172.8
+    ```
+
+    Sources: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015
+    (https://arxiv.org/abs/1412.6980), in the form at the end of its section 2, so
+    that `epsilon` is the "epsilon hat" of the paper; the AdamAsync optimizer of
+    DeepRec and its manual.
+    """
+
+    def __init__(
+        self,
+        learning_rate: hyper_parameters.HyperParameter = 0.001,
+        beta1: hyper_parameters.HyperParameter = 0.9,
+        beta2: hyper_parameters.HyperParameter = 0.999,
+        epsilon: hyper_parameters.HyperParameter = 1e-8,
+        use_locking: bool = False,
+        apply_sparse_rmsprop: bool = False,
+        name: str = "AdamAsync",
+        *,
+        use_nesterov: bool = False,
+        rmsprop_momentum: float | None = None,
+    ):
+        """Makes an optimizer; its slots are made when gradients are first applied.
+
+        The first four may be numbers, scalar tensors, variables, or callables
+        without arguments that return one of these; they are taken anew at each
+        step. The powers start from what `beta1` and `beta2` are when the slots are
+        made; from the initial value where these are variables of a graph.
+
+        Args:
+            learning_rate: at least 0.
+            beta1: decay of the moving average of the gradient, in [0, 1).
+            beta2: decay of the moving average of its square, in [0, 1).
+            epsilon: at least 0; keeps the division finite where `v` is small.
+            use_locking: let sparse updates of one variable wait for one another as
+                wholes. Without it they are atomic for each row, and no update is
+                lost either way.
+            apply_sparse_rmsprop: let sparse gradients follow RMSProp.
+            name: prefix of the ops' and slots' names.
+            use_nesterov: look one gradient ahead (Dozat, 2016); without effect on
+                RMSProp.
+            rmsprop_momentum: momentum of RMSProp, in [0, 1). None stands for `beta1`,
+                which is what DeepRec computes; 0 leaves the moving average out, which
+                is what its manual describes. Without `apply_sparse_rmsprop` it has
+                no effect.
+
+        Raises:
+            ValueError: a number out of range, a tensor that is not a scalar, or an
+                empty name.
+            TypeError: an argument of another kind.
+        """
+        super().__init__(bool(use_locking), name)
+        self._learning_rate = hyper_parameters.check("learning_rate", learning_rate)
+        self._beta1 = hyper_parameters.check("beta1", beta1, below=1)
+        self._beta2 = hyper_parameters.check("beta2", beta2, below=1)
+        self._epsilon = hyper_parameters.check("epsilon", epsilon)
+        self._use_nesterov = bool(use_nesterov)
+        self._apply_sparse_rmsprop = bool(apply_sparse_rmsprop)
+        if rmsprop_momentum is None:
+            self._rmsprop_momentum = -1.0
+        else:
+            self._rmsprop_momentum = _check_number("rmsprop_momentum", rmsprop_momentum)
+
+        # The hyper-parameters of the step being built, evaluated in `_prepare`, and
+        # their tensors by graph, device and dtype.
+        self._values: tuple[Any, ...] = ()
+        self._tensors: dict[Any, list[tf.Tensor]] = {}
+
+    # Slots.
+
+    def _create_slots(self, var_list):
+        # The order fixes the names in a checkpoint.
+        for var in var_list:
+            self._make_moment(var, "m")
+            self._make_moment(var, "v")
+            self._make_power(var, "beta1_power", "beta1", self._beta1)
+            self._make_power(var, "beta2_power", "beta2", self._beta2)
+
+    def _make_moment(self, var, slot_name):
+        """Makes a slot of zeros, of var's shape."""
+        if var.shape.is_fully_defined():
+            zeros = tf.compat.v1.zeros_initializer()
+            self._get_or_make_slot_with_initializer(
+                var, zeros, var.shape, _slot_dtype(var.dtype), slot_name, self._name
+            )
+        elif self.get_slot(var, slot_name) is None:
+            shape = tf.shape(hyper_parameters.initial_value(var))
+            zeros = tf.zeros(shape, _slot_dtype(var.dtype))
+            self._get_or_make_slot(var, zeros, slot_name, self._name)
+
+    def _make_power(self, var, slot_name, beta_name, beta):
+        """Makes a scalar slot that starts at beta."""
+
+        # As an initializer rather than a tensor, so that its ops are placed beside
+        # the slot and are made only where a slot is.
+        def initialize(shape, dtype: Any = None, partition_info=None):
+            del shape, partition_info
+            return hyper_parameters.evaluate_as_initial_value(
+                beta_name, beta, dtype, below=1
+            )
+
+        self._get_or_make_slot_with_initializer(
+            var,
+            initialize,
+            tf.TensorShape([]),
+            _slot_dtype(var.dtype),
+            slot_name,
+            self._name,
+        )
+
+    def _get_or_make_slot_with_initializer(
+        self, var, initializer, shape, dtype, slot_name, op_name
+    ):
+        # Restoring an object-based checkpoint eagerly comes here by itself, before
+        # `_create_slots`, and takes every slot to be like its variable.
+        shape = tf.TensorShape([]) if slot_name.endswith("_power") else shape
+        dtype = _slot_dtype(var.dtype)
+        return super()._get_or_make_slot_with_initializer(
+            var, initializer, shape, dtype, slot_name, op_name
+        )
+
+    # Hyper-parameters.
+
+    def _prepare(self):
+        self._tensors = {}
+        self._values = (
+            hyper_parameters.evaluate("learning_rate", self._learning_rate),
+            hyper_parameters.evaluate("beta1", self._beta1, below=1),
+            hyper_parameters.evaluate("beta2", self._beta2, below=1),
+            hyper_parameters.evaluate("epsilon", self._epsilon),
+        )
+
+    def _hyper_parameters(self, var):
+        """The hyper-parameters in var's slot dtype, one copy for each device.
+
+        Variables of one device share their tensors: a graph with hundreds of small
+        variables would otherwise spend its time on constants.
+        """
+        dtype = _slot_dtype(var.dtype)
+        key = (tf.compat.v1.get_default_graph(), var.device, dtype)
+        if key not in self._tensors:
+            self._tensors[key] = [
+                tf.constant(value, dtype)
+                if isinstance(value, float)
+                else tf.cast(value, dtype)
+                for value in self._values
+            ]
+        return self._tensors[key]
+
+    # Updates. The ops sum duplicate indices themselves, so that the sparse methods
+    # serve gradients with and without duplicates.
+
+    def _operands(self, var):
+        """What all ops take before the gradient."""
+        slots = [
+            self.get_slot(var, name)
+            for name in ("m", "v", "beta1_power", "beta2_power")
+        ]
+        return [var, *slots, *self._hyper_parameters(var)]
+
+    def _apply_dense(self, grad, var):
+        return adam_async_ops.apply_adam_async(
+            *self._operands(var),
+            grad,
+            use_locking=self._use_locking,
+            use_nesterov=self._use_nesterov,
+        ).op
+
+    def _apply_sparse(self, grad, var):
+        return adam_async_ops.sparse_apply_adam_async(
+            *self._operands(var),
+            grad.values,
+            grad.indices,
+            use_locking=self._use_locking,
+            use_nesterov=self._use_nesterov,
+            apply_sparse_rmsprop=self._apply_sparse_rmsprop,
+            rmsprop_momentum=self._rmsprop_momentum,
+        ).op
+
+    def _apply_sparse_duplicate_indices(self, grad, var):
+        return self._apply_sparse(grad, var)
+
+    def _resource_apply_dense(self, grad, handle):
+        return adam_async_ops.resource_apply_adam_async(
+            *self._operands(handle),
+            grad,
+            use_locking=self._use_locking,
+            use_nesterov=self._use_nesterov,
+        )
+
+    def _resource_apply_sparse(self, grad, handle, indices):
+        return adam_async_ops.resource_sparse_apply_adam_async(
+            *self._operands(handle),
+            grad,
+            indices,
+            use_locking=self._use_locking,
+            use_nesterov=self._use_nesterov,
+            apply_sparse_rmsprop=self._apply_sparse_rmsprop,
+            rmsprop_momentum=self._rmsprop_momentum,
+        )
+
+    def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices):
+        return self._resource_apply_sparse(grad, handle, indices)
+
+
+def _check_number(name, value):
+    """Checks an argument that becomes an attribute of an op: a number in [0, 1)."""
+    value = hyper_parameters.check(name, value, below=1)
+    if not isinstance(value, float):
+        raise TypeError(f"{name} must be a Python number. Received: {name}={value!r}")
+    return value

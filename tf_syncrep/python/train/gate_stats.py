@@ -1,0 +1,89 @@
+"""A gate's counters in Python's own types."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+_NANOSECONDS = 1e-9
+
+
+def to_dict(names, values, devices, device_names, device_values) -> dict[str, Any]:
+    """Makes a dictionary of what `sync_gate_stats` returned.
+
+    Args:
+        names: names of the gate's counters, bytes.
+        values: their values.
+        devices: names of the workers' tasks, bytes.
+        device_names: names of the counters that each worker has.
+        device_values: their values, a row for each worker.
+
+    Returns:
+        The gate's counters by name, and under "workers" a dictionary of the same
+        kind for each task, with "waited_secs" in seconds and "live" as a bool.
+    """
+    stats: dict[str, Any] = {
+        name.decode(): int(value) for name, value in zip(names, values, strict=True)
+    }
+    stats["workers"] = {
+        device.decode(): _worker_dict(device_names, row)
+        for device, row in zip(devices, np.asarray(device_values), strict=True)
+    }
+    return stats
+
+
+def to_line(stats: dict[str, Any]) -> str:
+    """Says in one line what `to_dict` holds.
+
+    Args:
+        stats: as `to_dict` returns them.
+
+    Returns:
+        For example "step 300: 300 updates, ...; by worker: worker:0 300, ...".
+    """
+    shares = ", ".join(
+        f"{_task(device)} {worker['contributed']} "
+        f"(waited {worker['waited_secs']:.1f} s)"
+        for device, worker in stats["workers"].items()
+    )
+    return (
+        f"step {stats['step']}: {stats['updates']} updates of {stats['applied']} "
+        f"gradients; dropped {stats['late']} late, {stats['stale']} stale, "
+        f"{stats['rejected']} rejected, {stats['voided']} void; "
+        f"{stats['expired']} leases expired; by worker: {shares}"
+    )
+
+
+def to_scalars(stats: dict[str, Any]) -> dict[str, float]:
+    """Flattens what `to_dict` holds, for summaries.
+
+    Args:
+        stats: as `to_dict` returns them.
+
+    Returns:
+        Numbers by names such as "sync/updates" and "sync/worker:0/contributed".
+    """
+    scalars = {
+        f"sync/{name}": float(value)
+        for name, value in stats.items()
+        if name not in ("workers", "generation", "round", "step")
+    }
+    for device, worker in stats["workers"].items():
+        for name, value in worker.items():
+            scalars[f"sync/{_task(device)}/{name}"] = float(value)
+    return scalars
+
+
+def _worker_dict(names, row) -> dict[str, Any]:
+    worker: dict[str, Any] = {
+        name.decode(): int(value) for name, value in zip(names, row, strict=True)
+    }
+    worker["waited_secs"] = worker.pop("waited_ns") * _NANOSECONDS
+    worker["live"] = bool(worker["live"])
+    return worker
+
+
+def _task(device: str) -> str:
+    """Shortens "/job:worker/replica:0/task:1" to "worker:1"."""
+    match = re.fullmatch(r"/job:([^/]+)/replica:\d+/task:(\d+)", device)
+    return f"{match[1]}:{match[2]}" if match else device

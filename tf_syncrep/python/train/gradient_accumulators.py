@@ -1,0 +1,131 @@
+"""Accumulators of one variable's gradients, round by round, for SyncReplicasOptimizer.
+
+They live on the variable's task. A push carries its round: an older one is dropped, a
+newer one replaces what is held, so a void round needs nobody to clear it.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import accumulator_ops
+
+_MODE = "ROUND"
+
+
+class GradientAccumulator(abc.ABC):
+    """Collects the gradients of one variable."""
+
+    def __init__(self, device: str, dtype: tf.DType):
+        """Keeps what every op needs.
+
+        Args:
+            device: the variable's device.
+            dtype: the gradients' dtype.
+        """
+        self._device = device
+        self._dtype = dtype
+        self._handle: tf.Tensor
+
+    def reset(self):
+        """Builds the operation that discards all that is held."""
+        with tf.device(self._device):
+            return accumulator_ops.accumulator_set_global_step(
+                self._handle, tf.constant(0, tf.int64)
+            )
+
+    @abc.abstractmethod
+    def push(self, gradient, round_number: tf.Tensor) -> tf.Tensor:
+        """Builds a push.
+
+        Args:
+            gradient: of the accumulator's kind.
+            round_number: the round it belongs to, a scalar int64.
+
+        Returns:
+            Whether it was accepted, a scalar bool.
+        """
+
+    @abc.abstractmethod
+    def take(self, round_number: tf.Tensor, num_gradients: tf.Tensor):
+        """Builds the taking of a round's reduced gradient.
+
+        Args:
+            round_number: the round, a scalar int64.
+            num_gradients: how many gradients must be there, a scalar int64.
+
+        Returns:
+            A gradient of the accumulator's kind. The op raises
+            `tf.errors.FailedPreconditionError` if another round or number is there.
+        """
+
+
+class _DenseAccumulator(GradientAccumulator):
+    def __init__(self, dtype, variable, shared_name: str):
+        super().__init__(variable.device, dtype)
+        with tf.device(self._device):
+            self._handle = accumulator_ops.dense_accumulator(
+                dtype, variable.shape, shared_name=shared_name, mode=_MODE
+            )
+
+    def push(self, gradient, round_number):
+        with tf.device(self._device):
+            return accumulator_ops.accumulator_apply_dense(
+                self._handle, round_number, gradient
+            )
+
+    def take(self, round_number, num_gradients):
+        with tf.device(self._device):
+            return accumulator_ops.accumulator_take_round_dense(
+                self._handle, round_number, num_gradients, self._dtype
+            )
+
+
+class _SparseAccumulator(GradientAccumulator):
+    def __init__(self, dtype, variable, shared_name: str, reduction_type: str):
+        super().__init__(variable.device, dtype)
+        with tf.device(self._device):
+            self._handle = accumulator_ops.sparse_accumulator(
+                dtype,
+                variable.shape,
+                shared_name=shared_name,
+                reduction_type=reduction_type,
+                mode=_MODE,
+            )
+
+    def push(self, gradient, round_number):
+        with tf.device(self._device):
+            return accumulator_ops.accumulator_apply_sparse(
+                self._handle, round_number, gradient.indices, gradient.values
+            )
+
+    def take(self, round_number, num_gradients):
+        with tf.device(self._device):
+            taken = accumulator_ops.accumulator_take_round_sparse(
+                self._handle, round_number, num_gradients, self._dtype
+            )
+        return tf.IndexedSlices(taken.values, taken.indices, taken.shape)
+
+
+def make_accumulator(
+    gradient, variable, *, shared_name: str, sparse_reduction_type: str
+) -> GradientAccumulator:
+    """Makes the accumulator of a variable, on its device.
+
+    Args:
+        gradient: one of its gradients, dense or `tf.IndexedSlices`.
+        variable: the variable.
+        shared_name: the accumulator's name on its task.
+        sparse_reduction_type: "MEAN", "CMEAN" or "SUM", for a sparse gradient; dense
+            ones are averaged.
+
+    Returns:
+        The accumulator.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        return _SparseAccumulator(
+            gradient.dtype, variable, shared_name, sparse_reduction_type
+        )
+    return _DenseAccumulator(gradient.dtype, variable, shared_name)

@@ -1,0 +1,88 @@
+"""What a replica checks of its own gradient before it hands it in.
+
+An error then is its own: nothing was pushed, and the other replicas go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+Gradient = tf.Tensor | tf.IndexedSlices
+
+
+def check_against(gradient: Gradient, variable) -> tf.Operation:
+    """Builds the check that a gradient fits its variable.
+
+    Only what is known of the variable's shape when the graph is built is checked: to
+    look at the variable itself would bring it over from its parameter server.
+
+    Args:
+        gradient: dense, or `tf.IndexedSlices`.
+        variable: the variable.
+
+    Returns:
+        An operation that raises `tf.errors.InvalidArgumentError` if a dense gradient
+        has another shape than the variable, or a sparse one has rows of another shape,
+        not as many rows as indices, or an index that is not a row of the variable.
+    """
+    name = f"The gradient of {variable.name}"
+    if not variable.shape.is_fully_defined():
+        return tf.no_op()
+    shape = variable.shape.as_list()
+    if isinstance(gradient, tf.IndexedSlices):
+        return _check_slices(gradient, shape, name)
+    if gradient.shape.is_fully_defined() and gradient.shape == variable.shape:
+        return tf.no_op()
+    return _assert_shape(gradient, shape, f"{name} must have shape")
+
+
+def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
+    """Builds the check that no gradient has a NaN or an infinity in it.
+
+    Args:
+        gradients: dense, or `tf.IndexedSlices`.
+
+    Returns:
+        A scalar bool.
+    """
+    return tf.reduce_all(
+        [
+            tf.reduce_all(
+                tf.math.is_finite(
+                    gradient.values
+                    if isinstance(gradient, tf.IndexedSlices)
+                    else gradient
+                )
+            )
+            for gradient in gradients
+        ]
+    )
+
+
+def _check_slices(gradient: tf.IndexedSlices, shape, name: str) -> tf.Operation:
+    indices = tf.cast(gradient.indices, tf.int64)
+    in_range = tf.reduce_all((indices >= 0) & (indices < shape[0]))
+    return tf.group(
+        tf.debugging.Assert(
+            in_range, [f"{name} must have indices in [0, {shape[0]}), but has", indices]
+        ),
+        _assert_shape(
+            gradient.values,
+            tf.concat([tf.shape(indices), tf.constant(shape[1:], tf.int32)], axis=0),
+            f"{name} must have values of shape",
+        ),
+    )
+
+
+def _assert_shape(tensor: tf.Tensor, expected, rule: str) -> tf.Operation:
+    received = tf.shape(tensor)
+    expected = tf.convert_to_tensor(expected, tf.int32)
+    # Ranks may differ, and then only the first part of the other is compared.
+    size = tf.minimum(tf.size(received), tf.size(expected))
+    same = tf.reduce_all(tf.equal(received[:size], expected[:size]))
+    return tf.debugging.Assert(
+        same & tf.equal(tf.size(received), tf.size(expected)),
+        [rule, expected, "but has shape", received],
+    )

@@ -1,0 +1,121 @@
+"""Hyper-parameters of the v1 optimizers: numbers, tensors, variables, callables."""
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# What a user may give for a hyper-parameter.
+HyperParameter = float | tf.Tensor | tf.Variable | Callable[[], Any]
+
+
+def check(name: str, value: Any, *, below: float = math.inf) -> Any:
+    """Checks one hyper-parameter as far as can be seen before it is used.
+
+    Args:
+        name: the argument's name, for the message.
+        value: a number, a scalar tensor or variable, or a callable that returns
+            one of these.
+        below: a number must be in [0, below).
+
+    Returns:
+        `value`; a NumPy or integer number as a float.
+
+    Raises:
+        ValueError: a number out of range, or a tensor that is not a scalar.
+        TypeError: anything that is none of the kinds above.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, (numbers.Real, np.floating)) and not isinstance(value, bool):
+        # A comparison with NaN is false, so NaN is refused with the rest.
+        number = float(value)
+        if not 0 <= number < below:
+            raise ValueError(
+                f"{name} must be in [0, {below:g}). Received: {name}={value}"
+            )
+        return number
+    if isinstance(value, (tf.Tensor, tf.Variable)):
+        if not value.shape.is_compatible_with([]):
+            raise ValueError(
+                f"{name} must be a scalar. Received: {name} of shape {value.shape}"
+            )
+        return value
+    if callable(value):
+        return value
+    raise TypeError(
+        f"{name} must be a number, a scalar tensor, a variable, or a callable without "
+        f"arguments that returns one of these. Received: {name}={value!r}"
+    )
+
+
+def evaluate(name: str, value: HyperParameter, *, below: float = math.inf) -> Any:
+    """The value for the step being built or run.
+
+    Args:
+        name: as for `check`.
+        value: as `check` returned it. A callable is called and its result checked.
+        below: as for `check`.
+
+    Returns:
+        A float, or a scalar tensor of the value's own dtype.
+    """
+    if callable(value) and not isinstance(value, (tf.Tensor, tf.Variable)):
+        value = check(name, value(), below=below)
+    if isinstance(value, float):
+        return value
+    return tf.convert_to_tensor(value, name=name)  # pyright: ignore[reportArgumentType]
+
+
+def evaluate_as_initial_value(
+    name: str, value: HyperParameter, dtype: tf.DType, *, below: float = math.inf
+) -> tf.Tensor:
+    """The value as the initial value of a variable.
+
+    Args:
+        name: as for `check`.
+        value: as for `evaluate`.
+        dtype: dtype of the variable.
+        below: as for `check`.
+
+    Returns:
+        A scalar tensor of `dtype` that can be computed before any variable is
+        initialized.
+
+    Raises:
+        ValueError: `value` exists inside of a `tf.function` only.
+    """
+    if callable(value) and not isinstance(value, (tf.Tensor, tf.Variable)):
+        value = check(name, value(), below=below)
+    if isinstance(value, float):
+        return tf.constant(value, dtype)
+    if isinstance(value, tf.Variable):
+        return tf.cast(initial_value(value), dtype)
+    constant = tf.get_static_value(value)
+    if constant is not None:
+        return tf.constant(constant, dtype, shape=[])
+    if tf.executing_eagerly() and tf.is_symbolic_tensor(value):
+        raise ValueError(
+            f"{name} must be a number, a variable or a callable where the optimizer is "
+            "used in a tf.function: slots that start from it are made outside of the "
+            f"function. Received: {name}={value}"
+        )
+    return tf.cast(tf.ensure_shape(value, []), dtype)
+
+
+def initial_value(variable: tf.Variable) -> tf.Tensor:
+    """The value that the slots of, or after, a variable start from.
+
+    Args:
+        variable: any variable.
+
+    Returns:
+        In a graph the variable's initial value, which is there before the variable
+        is; when executing eagerly the value that it has.
+    """
+    if tf.executing_eagerly():
+        return variable.read_value()
+    return variable.initial_value

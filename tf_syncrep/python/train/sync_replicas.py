@@ -1,0 +1,516 @@
+"""SyncReplicasOptimizer: synchronous training with backup workers in v1 sessions."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import sync_gate_ops
+from tf_syncrep.python.train import gate_stats, gradient_checks
+from tf_syncrep.python.train.gradient_accumulators import make_accumulator
+from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
+
+__all__ = ["SyncReplicasOptimizer"]
+
+
+class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
+    r"""Makes asynchronous replicas train synchronously, step by step.
+
+    A drop-in for `tf.compat.v1.train.SyncReplicasOptimizer`: same constructor,
+    methods, variable name and init ops, so that scripts and their checkpoints work as
+    they are. Each replica computes a gradient on the present weights; when
+    `replicas_to_aggregate` of them are in, the chief applies their average once, and
+    all go on with the new weights:
+
+    $$w \leftarrow w - \mathrm{opt}\Big(\frac{1}{N} \sum_{i=1}^{N} g_i(w)\Big)$$
+
+    Unlike TensorFlow's class, it does not wait for a replica that has left or
+    died, averages the same set of gradients for every variable, and never applies one
+    twice. A gate on the global step's task decides whose gradient counts; see
+    `stats`.
+
+    With `total_num_replicas` above `replicas_to_aggregate` the rest are backups: the
+    slowest gradients of each step are dropped. With fewer, replicas compute several
+    gradients a step.
+
+    ```python
+    opt = tfs.train.SyncReplicasOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(0.1),
+        replicas_to_aggregate=4, total_num_replicas=5)
+    train_op = opt.minimize(loss, global_step=global_step)
+    hook = opt.make_session_run_hook(is_chief)
+    with tf.compat.v1.train.MonitoredTrainingSession(
+            master, is_chief=is_chief, hooks=[hook]) as session:
+        while not session.should_stop():
+            session.run(train_op)
+    ```
+
+    When the chief's session ends, training ends for all: in the other replicas the
+    train op raises `tf.errors.OutOfRangeError`, which ends the loop above in an orderly
+    way. A replica that ends earlier leaves, and the others go on without it. One
+    process takes part once: threads that share a session count as one replica.
+
+    Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016.
+    """
+
+    def __init__(
+        self,
+        opt: tf.compat.v1.train.Optimizer,
+        replicas_to_aggregate: int,
+        total_num_replicas: int | None = None,
+        variable_averages: Any = None,
+        variables_to_average: Sequence[Any] | None = None,
+        use_locking: bool = False,
+        name: str = "sync_replicas",
+        *,
+        replica_id: int | None = None,
+        sparse_reduction_type: str = "MEAN",
+        lease_secs: float = 60.0,
+        start_secs: float = 600.0,
+        reject_nonfinite: bool = False,
+    ):
+        """Creates the optimizer; all replicas must create it alike.
+
+        Args:
+            opt: the optimizer that applies the averages.
+            replicas_to_aggregate: how many gradients make up a step.
+            total_num_replicas: how many replicas there are; `replicas_to_aggregate`
+                by default.
+            variable_averages: a `tf.train.ExponentialMovingAverage` to be kept after
+                each step.
+            variables_to_average: the variables that it averages.
+            use_locking: handed to the base class, as in TensorFlow; `opt` has its own.
+            name: name of the operations. Two optimizers in one graph may share it.
+            replica_id: of the oldest API; has no effect.
+            sparse_reduction_type: "MEAN" divides each row of a sparse gradient by how
+                many gradients contained it, as TensorFlow does; "CMEAN" by how many
+                there are, which equals the dense mean; "SUM" by 1.
+            lease_secs: after how many silent seconds a replica is taken for dead.
+            start_secs: the same before its first gradient.
+            reject_nonfinite: whether a replica drops a gradient with a NaN or an
+                infinity in it and computes another, instead of applying it.
+
+        Raises:
+            ValueError: an argument out of range.
+        """
+        if replica_id is not None:
+            warnings.warn(
+                "replica_id has no effect any more: replicas are told apart by their "
+                "tasks.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        if total_num_replicas is None:
+            total_num_replicas = replicas_to_aggregate
+        _check_positive("replicas_to_aggregate", replicas_to_aggregate)
+        _check_positive("total_num_replicas", total_num_replicas)
+        _check_positive("lease_secs", lease_secs)
+        _check_positive("start_secs", start_secs)
+        if sparse_reduction_type not in ("MEAN", "CMEAN", "SUM"):
+            raise ValueError(
+                "sparse_reduction_type must be one of 'MEAN', 'CMEAN' and 'SUM'. "
+                f"Received: sparse_reduction_type={sparse_reduction_type!r}"
+            )
+        super().__init__(use_locking, name)
+        tf.compat.v1.logging.info(
+            "SyncReplicas: replicas_to_aggregate=%s; total_num_replicas=%s",
+            replicas_to_aggregate,
+            total_num_replicas,
+        )
+        self._opt = opt
+        self._replicas_to_aggregate = replicas_to_aggregate
+        self._total_num_replicas = total_num_replicas
+        self._variable_averages = variable_averages
+        self._variables_to_average = variables_to_average
+        self._sparse_reduction_type = sparse_reduction_type
+        self._lease_secs = lease_secs
+        self._start_secs = start_secs
+        self._reject_nonfinite = reject_nonfinite
+        self._gradients_applied = False
+        self._global_step = None
+
+    def compute_gradients(self, *args, **kwargs):
+        """Computes gradients by the optimizer inside.
+
+        They are of this replica alone: what is done to them here, clipping by their
+        global norm say, is done before they are averaged.
+
+        Args:
+            *args: for `compute_gradients` of the optimizer inside.
+            **kwargs: the same.
+
+        Returns:
+            A list of (gradient, variable) pairs.
+        """
+        return self._opt.compute_gradients(*args, **kwargs)
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        """Builds the step: this replica's part, and the chief's.
+
+        Args:
+            grads_and_vars: (gradient, variable) pairs, as of `compute_gradients`.
+                Gradients are dense, `tf.IndexedSlices`, or None.
+            global_step: int32 or int64 variable, advanced by one with each step.
+            name: unused, as in TensorFlow.
+
+        Returns:
+            The train op, to be run by each replica: hands its gradient in, or drops
+            it if it came too late, and waits until the next is wanted.
+
+        Raises:
+            ValueError: no gradients, no global step, or a gradient of another type.
+        """
+        del name
+        grads_and_vars = list(grads_and_vars)
+        if not grads_and_vars:
+            raise ValueError("Must supply at least one variable")
+        if global_step is None:
+            raise ValueError("Global step is required to check staleness")
+        for gradient, _ in grads_and_vars:
+            if not isinstance(gradient, (tf.Tensor, tf.IndexedSlices, type(None))):
+                raise ValueError("Unknown grad type!")
+        self._global_step = global_step
+        self._make_local_variables()
+        self._make_gate(_shared_name(self._name, global_step, grads_and_vars))
+
+        with tf.compat.v1.name_scope(None, self._name):
+            self._make_accumulators(grads_and_vars)
+            self._sync_op = self._make_sync_op(grads_and_vars)
+            self._make_init_ops()
+            train_op = self._make_train_op(grads_and_vars)
+            self._make_end_ops()
+        self._gradients_applied = True
+        return train_op
+
+    def get_chief_queue_runner(self):
+        """Returns the queue runner that the chief starts, in the Supervisor's style.
+
+        It averages and applies the gradients of each step, and closes the gate when it
+        ends. With `make_session_run_hook` it is not needed.
+
+        Returns:
+            A `tf.compat.v1.train.QueueRunner`.
+
+        Raises:
+            ValueError: `apply_gradients` was not called before.
+        """
+        if not self._gradients_applied:
+            raise ValueError("Should be called after apply_gradients().")
+        return self._chief_queue_runner
+
+    def get_init_tokens_op(self, num_tokens=-1):
+        """Returns the op that lays out passes for the first steps.
+
+        A train op that finds a pass does not wait for the step to end. The gradient
+        that follows is then computed on old weights and dropped. None are needed.
+
+        Args:
+            num_tokens: how many passes; -1: as many as are needed, which is none.
+
+        Returns:
+            The operation.
+
+        Raises:
+            ValueError: `apply_gradients` was not called before, or `num_tokens` is
+                below `replicas_to_aggregate - total_num_replicas`.
+        """
+        if not self._gradients_applied:
+            raise ValueError(
+                "get_init_tokens_op() should be called after apply_gradients()."
+            )
+        tokens_needed = self._replicas_to_aggregate - self._total_num_replicas
+        if num_tokens != -1 and num_tokens < tokens_needed:
+            raise ValueError(
+                "Too few tokens to finish the first step: "
+                f"{num_tokens} (given) vs {tokens_needed} (needed)"
+            )
+        if num_tokens <= 0:
+            return tf.no_op(name="no_init_tokens")
+        with tf.device(self._global_step.device), tf.compat.v1.name_scope(""):
+            return sync_gate_ops.sync_gate_add_passes(self._gate, num_tokens)
+
+    def get_slot(self, *args, **kwargs):
+        """Returns a slot of the optimizer inside; see its `get_slot`."""
+        return self._opt.get_slot(*args, **kwargs)
+
+    def variables(self):
+        """Returns the variables of the optimizer inside, without the local step."""
+        return self._opt.variables()
+
+    def get_slot_names(self, *args, **kwargs):
+        """Returns the names of the slots of the optimizer inside."""
+        return self._opt.get_slot_names(*args, **kwargs)
+
+    def make_session_run_hook(
+        self,
+        is_chief,
+        num_tokens=-1,
+        *,
+        log_every_n_steps=100,
+        summary_dir=None,
+    ):
+        """Returns the hook that every replica gives to its MonitoredTrainingSession.
+
+        Args:
+            is_chief: whether this replica is the chief, which applies the gradients
+                and at whose end training ends for all.
+            num_tokens: for `get_init_tokens_op`.
+            log_every_n_steps: after how many of its own steps the chief logs a line
+                of what `stats` says; None: never.
+            summary_dir: folder into which the chief writes the same as TensorBoard
+                scalars, as often; None: nowhere.
+
+        Returns:
+            A `tf.compat.v1.train.SessionRunHook`.
+        """
+        return SyncReplicasOptimizerHook(
+            self, is_chief, num_tokens, log_every_n_steps, summary_dir
+        )
+
+    def stats(self, session) -> dict[str, Any]:
+        """Reads what has happened so far, from the gate.
+
+        Args:
+            session: a session of this graph.
+
+        Returns:
+            The counters by name: "updates"; of gradients "admitted", "committed",
+            "applied", "late" (dropped, the step had enough), "stale" (dropped, of an
+            earlier step), "rejected", "voided", "expired"; and more, and under
+            "workers" each replica's own, by its task, with "waited_secs".
+
+        Raises:
+            ValueError: `apply_gradients` was not called before.
+        """
+        if not self._gradients_applied:
+            raise ValueError("Should be called after apply_gradients().")
+        return gate_stats.to_dict(*session.run(self.stats_op))
+
+    def _make_local_variables(self) -> None:
+        """Makes what a replica remembers of its permit, on the replica's own task."""
+        anchor = tf.no_op()
+        extended = tf.distribute.get_strategy().extended
+        with extended.colocate_vars_with(anchor):
+            self._local_step, self._local_generation, self._local_round = (
+                tf.compat.v1.Variable(
+                    initial_value=0,
+                    trainable=False,
+                    collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+                    dtype=dtype,
+                    name=name,
+                )
+                for name, dtype in (
+                    ("sync_rep_local_step", self._global_step.dtype.base_dtype),
+                    ("sync_rep_local_generation", tf.int64),
+                    ("sync_rep_local_round", tf.int64),
+                )
+            )
+        with tf.device("/device:CPU:0"):
+            self._worker = tuple(sync_gate_ops.task_id())
+
+    def _make_gate(self, shared_name: str) -> None:
+        """Makes the gate on the task of the global step."""
+        self._shared_name = shared_name
+        with tf.device(self._global_step.device):
+            self._gate = sync_gate_ops.sync_gate(
+                self._replicas_to_aggregate,
+                self._total_num_replicas,
+                shared_name=shared_name,
+                lease_secs=self._lease_secs,
+                start_secs=self._start_secs,
+            )
+            self.stats_op = sync_gate_ops.sync_gate_stats(self._gate)
+
+    def _make_accumulators(self, grads_and_vars) -> None:
+        self._accumulators = [
+            None
+            if gradient is None
+            else make_accumulator(
+                gradient,
+                variable,
+                shared_name=f"{self._shared_name}/{variable.name}/grad_accum",
+                sparse_reduction_type=self._sparse_reduction_type,
+            )
+            for gradient, variable in grads_and_vars
+        ]
+
+    def _make_sync_op(self, grads_and_vars) -> tf.Operation:
+        """Builds the chief's part of a step: wait, take, apply, advance."""
+        with tf.device(self._global_step.device):
+            round_number, num_gradients = sync_gate_ops.sync_gate_wait_quorum(
+                self._gate, self._local_generation
+            )
+        averages = [
+            accumulator and accumulator.take(round_number, num_gradients)
+            for accumulator in self._accumulators
+        ]
+        variables = [variable for _, variable in grads_and_vars]
+        with tf.device(self._global_step.device), tf.compat.v1.name_scope(""):
+            update_op = self._opt.apply_gradients(
+                list(zip(averages, variables, strict=True)), self._global_step
+            )
+            with tf.control_dependencies([update_op]):
+                step = tf.cast(_read(self._global_step), tf.int64)
+                sync_op = sync_gate_ops.sync_gate_advance(
+                    self._gate, self._local_generation, round_number, step
+                ).op
+            if self._variable_averages is not None:
+                with tf.control_dependencies([sync_op]):
+                    sync_op = self._variable_averages.apply(self._variables_to_average)
+        return sync_op
+
+    def _make_init_ops(self) -> None:
+        """Builds what each replica runs before its first step."""
+        self.ready_for_local_init_op = tf.compat.v1.report_uninitialized_variables(
+            tf.compat.v1.global_variables()
+        )
+        self.local_step_init_op = self._acquire_op(first=True)
+        # What a dead chief's generation left in the accumulators goes before the gate
+        # lets anybody push anew. The chief acquires at once after it has opened:
+        # replicas that waited for that could fill the round meanwhile, and nobody
+        # applies their gradients before this op is done. Hence its name is on the
+        # gate's task beforehand, too.
+        resets = [
+            accumulator.reset() for accumulator in self._accumulators if accumulator
+        ]
+        with tf.device(self._global_step.device):
+            worker = [tf.identity(part) for part in self._worker]
+            with tf.control_dependencies([*resets, *worker]):
+                opened = sync_gate_ops.sync_gate_open(
+                    self._gate, tf.cast(_read(self._global_step), tf.int64)
+                )
+        with tf.control_dependencies([opened]):
+            self.chief_init_op = tf.group(self._acquire_op(first=True, worker=worker))
+
+    def _make_train_op(self, grads_and_vars) -> tf.Operation:
+        """Builds a replica's part of a step: admit, push, commit, acquire."""
+        present = [
+            (gradient, variable, accumulator)
+            for (gradient, variable), accumulator in zip(
+                grads_and_vars, self._accumulators, strict=True
+            )
+            if gradient is not None
+        ]
+        round_number = _read(self._local_round)
+        contribution = (_read(self._local_generation), round_number, *self._worker)
+        checks = [
+            gradient_checks.check_against(gradient, variable)
+            for gradient, variable, _ in present
+        ]
+        with tf.control_dependencies(checks):
+            fit = tf.constant(True)
+            if self._reject_nonfinite:
+                fit = gradient_checks.all_finite([gradient for gradient, *_ in present])
+        with tf.control_dependencies(checks), tf.device(self._global_step.device):
+            admitted = sync_gate_ops.sync_gate_admit(self._gate, *contribution, fit)
+
+        def push_and_commit():
+            pushes = [
+                accumulator.push(gradient, round_number)
+                for gradient, _, accumulator in present
+            ]
+            with (
+                tf.control_dependencies(pushes),
+                tf.device(self._global_step.device),
+            ):
+                return sync_gate_ops.sync_gate_commit(self._gate, *contribution)
+
+        counted = tf.compat.v1.cond(
+            admitted, push_and_commit, lambda: tf.constant(False)
+        )
+        with tf.control_dependencies([counted]):
+            return self._acquire_op(first=False)
+
+    def _make_end_ops(self) -> None:
+        with tf.device(self._global_step.device):
+            self._close_op = self._make_close_op()
+            self._leave_op = sync_gate_ops.sync_gate_leave(self._gate, *self._worker)
+            stop_updater_op = sync_gate_ops.sync_gate_cancel_updater(
+                self._gate, self._local_generation
+            )
+        self._chief_queue_runner = self._make_queue_runner(
+            close_op=self._close_op, cancel_op=self._close_op
+        )
+        # The hook closes the gate itself, at the end: its runner also ends when a
+        # session recovers from the loss of a task, and training goes on.
+        self._hooks_queue_runner = self._make_queue_runner(
+            close_op=tf.no_op(), cancel_op=stop_updater_op
+        )
+
+    def _make_close_op(self) -> tf.Operation:
+        """Builds the end of the training, unless another chief has begun it anew."""
+        names, values, *_ = sync_gate_ops.sync_gate_stats(self._gate)
+        is_generation = tf.equal(names, "generation")
+        generation = tf.reduce_max(tf.boolean_mask(values, is_generation))
+
+        def close():
+            with tf.control_dependencies([sync_gate_ops.sync_gate_close(self._gate)]):
+                return tf.constant(True)
+
+        return tf.group(
+            tf.compat.v1.cond(
+                tf.equal(generation, _read(self._local_generation)),
+                close,
+                lambda: tf.constant(False),
+            )
+        )
+
+    def _acquire_op(self, *, first: bool, worker=None):
+        """Builds the wait for a permit, and its keeping; its value is the step."""
+        with tf.device(self._global_step.device):
+            generation, round_number, step = sync_gate_ops.sync_gate_acquire(
+                self._gate, *(worker or self._worker), first=first
+            )
+        with tf.control_dependencies(
+            [
+                tf.compat.v1.assign(self._local_generation, generation),
+                tf.compat.v1.assign(self._local_round, round_number),
+            ]
+        ):
+            return tf.compat.v1.assign(
+                self._local_step, tf.cast(step, self._local_step.dtype.base_dtype)
+            )
+
+    def _make_queue_runner(self, close_op, cancel_op):
+        """Makes a runner of the chief's part.
+
+        Args:
+            close_op: what it runs when it finds the gate closed.
+            cancel_op: what it runs when its coordinator stops; has to end the wait.
+
+        Returns:
+            The `tf.compat.v1.train.QueueRunner`.
+        """
+        return tf.compat.v1.train.QueueRunner(
+            queue=self._gate.op,
+            enqueue_ops=[self._sync_op],
+            close_op=close_op,
+            cancel_op=cancel_op,
+        )
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} must be positive. Received: {name}={value}")
+
+
+def _read(variable) -> tf.Tensor:
+    """The variable's value once the control dependencies are met, ref or resource."""
+    return variable.read_value()
+
+
+def _shared_name(name: str, global_step, grads_and_vars) -> str:
+    """Names the gate, alike in the graphs of all replicas.
+
+    It tells optimizers apart by their name, global step and variables, and, where
+    all of these are the same, by the order in which the graph got them.
+    """
+    variables = "\n".join(variable.name for _, variable in grads_and_vars)
+    digest = hashlib.sha256(variables.encode()).hexdigest()[:16]
+    return tf.compat.v1.get_default_graph().unique_name(
+        f"sync_gate/{name}/{global_step.op.name}/{digest}"
+    )

@@ -1,0 +1,125 @@
+"""The session hook of SyncReplicasOptimizer."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tf_syncrep.python.train import gate_stats
+
+
+class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
+    """Opens the gate, applies the gradients, and closes or leaves the gate.
+
+    Made by `SyncReplicasOptimizer.make_session_run_hook`.
+    """
+
+    def __init__(self, optimizer, is_chief, num_tokens, log_every_n_steps, summary_dir):
+        """Creates the hook; it needs the graph only when the session begins.
+
+        Args:
+            optimizer: the `SyncReplicasOptimizer`.
+            is_chief: whether this replica is the chief.
+            num_tokens: for `get_init_tokens_op`.
+            log_every_n_steps: how often the chief reports, in its own steps, or None.
+            summary_dir: where it writes TensorBoard scalars, or None.
+        """
+        self._optimizer = optimizer
+        self._is_chief = is_chief
+        self._num_tokens = num_tokens
+        self._log_every_n_steps = log_every_n_steps
+        self._summary_dir = summary_dir
+        self._steps = 0
+        self._summary_writer = None
+
+    def begin(self):
+        """Takes the ops out of the graph.
+
+        Raises:
+            ValueError: `apply_gradients` was not called before.
+        """
+        optimizer = self._optimizer
+        if not optimizer._gradients_applied:
+            raise ValueError(
+                "SyncReplicasOptimizer.apply_gradient should be called before using "
+                "the hook."
+            )
+        self._ready_for_local_init_op = optimizer.ready_for_local_init_op
+        if self._is_chief:
+            self._local_init_op = optimizer.chief_init_op
+            self._init_tokens_op = optimizer.get_init_tokens_op(self._num_tokens)
+            self._queue_runner = optimizer._hooks_queue_runner
+            self._end_op = optimizer._close_op
+            if self._summary_dir is not None and self._log_every_n_steps:
+                self._summary_writer = tf.compat.v1.summary.FileWriterCache.get(
+                    self._summary_dir
+                )
+        else:
+            self._local_init_op = optimizer.local_step_init_op
+            self._init_tokens_op = None
+            self._queue_runner = None
+            self._end_op = optimizer._leave_op
+
+    def after_create_session(self, session, coord):
+        """Opens the gate, or waits for that, and starts the chief's part.
+
+        Args:
+            session: the new session.
+            coord: its coordinator.
+
+        Raises:
+            RuntimeError: global variables are not initialized.
+        """
+        uninitialized = session.run(self._ready_for_local_init_op)
+        if len(uninitialized):
+            names = ", ".join(name.decode() for name in uninitialized)
+            raise RuntimeError(
+                "Init operations did not make model ready for SyncReplicasOptimizer "
+                f"local_init. Init op: {self._local_init_op.name}, error: "
+                f"Variables not initialized: {names}"
+            )
+        session.run(self._local_init_op)
+        if self._init_tokens_op is not None:
+            session.run(self._init_tokens_op)
+        if self._queue_runner is not None:
+            self._queue_runner.create_threads(
+                session, coord=coord, daemon=True, start=True
+            )
+
+    def after_run(self, run_context, run_values):
+        """Reports, every so many steps, if this is the chief.
+
+        Args:
+            run_context: gives the session.
+            run_values: unused.
+        """
+        del run_values
+        self._steps += 1
+        if (
+            self._is_chief
+            and self._log_every_n_steps
+            and self._steps % self._log_every_n_steps == 0
+        ):
+            self._report(run_context.session)
+
+    def end(self, session):
+        """Ends the training of all if this is the chief, or leaves it.
+
+        Args:
+            session: the session, before it is closed.
+        """
+        if self._is_chief and self._log_every_n_steps:
+            self._report(session)
+        session.run(self._end_op)
+
+    def _report(self, session) -> None:
+        stats = self._optimizer.stats(session)
+        tf.compat.v1.logging.info("SyncReplicas: %s", gate_stats.to_line(stats))
+        if self._summary_writer is not None:
+            summary = tf.compat.v1.Summary(
+                value=[
+                    tf.compat.v1.Summary.Value(tag=tag, simple_value=value)
+                    for tag, value in gate_stats.to_scalars(stats).items()
+                ]
+            )
+            self._summary_writer.add_summary(summary, stats["step"])
+            self._summary_writer.flush()

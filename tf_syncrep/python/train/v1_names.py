@@ -1,0 +1,55 @@
+"""Our optimizers under the names that TensorFlow 1 scripts look for."""
+
+import importlib
+import sys
+from types import ModuleType
+
+import tensorflow as tf
+
+from tf_syncrep.python.train import adam_async, sync_replicas
+
+__all__ = ["install_v1_names"]
+
+_OPTIMIZERS = (adam_async.AdamAsyncOptimizer, sync_replicas.SyncReplicasOptimizer)
+
+
+def install_v1_names() -> None:
+    """Puts our v1 optimizers under `tf.compat.v1.train`.
+
+    After it, a script that says
+
+    ```python
+    import tensorflow.compat.v1 as tf
+
+    optimizer = tf.train.AdamAsyncOptimizer(0.001)
+    ```
+
+    runs as it is, whether it imported TensorFlow before or after the call, and by
+    whichever of its names. May be called any number of times. What such a script needs
+    of TensorFlow 1 besides, `tf.disable_v2_behavior()` as a rule, is left to it.
+    """
+    for module in _v1_train_modules():
+        for optimizer in _OPTIMIZERS:
+            setattr(module, optimizer.__name__, optimizer)
+
+
+def _v1_train_modules() -> list[ModuleType]:
+    """Every module object that a script can know as `tf.compat.v1.train`.
+
+    The attribute `tf.compat.v1`, the module `tensorflow.compat.v1` and the `compat.v1`
+    inside of it are different objects, made at the first import. Those that a script
+    may import later are imported here, so that none appears afterwards without our
+    names.
+    """
+    modules = [
+        tf.compat.v1.train,
+        tf.compat.v2.compat.v1.train,
+        importlib.import_module("tensorflow.compat.v1.train"),
+        tf.compat.v1.compat.v1.train,
+    ]
+    modules += [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("tensorflow.") and name.endswith(".compat.v1.train")
+    ]
+    return modules

@@ -1,0 +1,15 @@
+"""Optimizers for tf.compat.v1 graphs and sessions, and gradient accumulators."""
+
+from tf_syncrep.python.train.accumulators import (
+    ConditionalAccumulator,
+    SparseConditionalAccumulator,
+)
+from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
+from tf_syncrep.python.train.sync_replicas import SyncReplicasOptimizer
+
+__all__ = [
+    "AdamAsyncOptimizer",
+    "ConditionalAccumulator",
+    "SparseConditionalAccumulator",
+    "SyncReplicasOptimizer",
+]

@@ -1,0 +1,147 @@
+"""Model.fit with AdamAsync: default arguments, XLA, mixed precision."""
+
+import inspect
+import re
+
+import keras_variants
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+# What may be said of XLA in `compile`. None stands for nothing at all.
+JIT_CHOICES = (
+    (None, False, True, "auto") if keras_variants.IS_KERAS_3 else (None, False, True)
+)
+
+
+def fit(optimizer, epochs=3, **compile_options):
+    model = keras_variants.small_model()
+    model.compile(optimizer=optimizer, loss="mse", **compile_options)
+    words, targets = keras_variants.small_data()
+    history = model.fit(
+        words, targets, batch_size=16, epochs=epochs, shuffle=False, verbose=0
+    )
+    return model, history.history["loss"]
+
+
+def op_types(function, *arguments):
+    """The types of all ops that a call of a tf.function would run."""
+    graph = function.get_concrete_function(*arguments).graph.as_graph_def()
+    nodes = [*graph.node]
+    for inner in graph.library.function:
+        nodes += inner.node_def
+    return {node.op for node in nodes}
+
+
+@pytest.mark.parametrize("jit_compile", JIT_CHOICES)
+def test_fit_learns_whatever_is_said_of_xla(jit_compile):
+    options = {} if jit_compile is None else {"jit_compile": jit_compile}
+    model, losses = fit(tfs.keras.AdamAsync(0.05), epochs=10, **options)
+    assert losses[-1] < losses[0] / 4
+    assert model.optimizer.iterations.numpy() == 40
+
+
+def test_xla_gives_the_same_training():
+    _, with_xla = fit(tfs.keras.AdamAsync(0.05), jit_compile=True)
+    _, without = fit(tfs.keras.AdamAsync(0.05), jit_compile=False)
+    np.testing.assert_allclose(with_xla, without, rtol=1e-4)
+
+
+def test_default_optimizer_can_be_named_by_its_class_alone():
+    model, losses = fit(tfs.keras.AdamAsync())
+    assert losses[-1] < losses[0]
+    assert isinstance(model.optimizer, tfs.keras.AdamAsync)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_own_ops_are_used_exactly_where_xla_does_not_compile(jit_compile):
+    table, bias = tf.Variable(tf.ones([5, 2])), tf.Variable(tf.ones([2]))
+    optimizer = tfs.keras.AdamAsync()
+    optimizer.build([table, bias])
+
+    @tf.function(jit_compile=jit_compile)
+    def step(rows):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, rows) * bias)
+        gradients = tape.gradient(loss, [table, bias])
+        optimizer.apply_gradients(zip(gradients, [table, bias], strict=True))
+
+    own = {"ResourceApplyAdamAsync", "ResourceSparseApplyAdamAsync"}
+    assert op_types(step, tf.constant([1, 1])) & own == (set() if jit_compile else own)
+
+
+def test_a_function_called_from_one_under_xla_is_compiled_too():
+    variable = tf.Variable(tf.ones([2]))
+    optimizer = tfs.keras.AdamAsync(0.5)
+    optimizer.build([variable])
+
+    @tf.function
+    def inner():
+        optimizer.apply_gradients([(tf.ones([2]), variable)])
+
+    tf.function(inner, jit_compile=True)()
+    np.testing.assert_allclose(variable.numpy(), 0.5, rtol=1e-5)
+
+
+def test_mixed_precision_keeps_variables_and_slots_in_float32():
+    policies = tf.keras.mixed_precision
+    before = policies.global_policy()
+    policies.set_global_policy("mixed_float16")
+    try:
+        model, losses = fit(tfs.keras.AdamAsync(0.05), epochs=10)
+    finally:
+        policies.set_global_policy(before)
+    assert losses[-1] < losses[0] / 2
+    # Keras has put a LossScaleOptimizer around it.
+    optimizer = model.optimizer.inner_optimizer
+    assert isinstance(optimizer, tfs.keras.AdamAsync)
+    states = [keras_variants.state_of(optimizer, x) for x in model.trainable_variables]
+    assert {x.dtype for state in states for x in state} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_fit_learns_in_every_dtype(dtype):
+    policies = tf.keras.mixed_precision
+    before = policies.global_policy()
+    policies.set_global_policy(dtype)
+    try:
+        _, losses = fit(tfs.keras.AdamAsync(0.02), epochs=10)
+    finally:
+        policies.set_global_policy(before)
+    assert losses[-1] < losses[0] / 2
+
+
+def test_steps_are_not_traced_again():
+    variable = tf.Variable(tf.ones([5, 2]))
+    optimizer = tfs.keras.AdamAsync()
+    optimizer.build([variable])
+
+    @tf.function
+    def step(rows):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(variable, rows))
+        gradient = tape.gradient(loss, variable)
+        optimizer.apply_gradients([(gradient, variable)])
+
+    for rows in ([1, 2], [3, 3], [0, 4]):
+        step(tf.constant(rows))
+    assert step.experimental_get_tracing_count() == 1
+
+
+def test_minimize_in_the_way_of_keras_2_works_where_it_exists():
+    optimizer = tfs.keras.AdamAsync(0.5)
+    if not hasattr(optimizer, "minimize"):
+        pytest.skip("optimizers of Keras 3 have no minimize")
+    variable = tf.Variable([1.0, 1.0])
+    optimizer.minimize(lambda: tf.reduce_sum(variable), [variable])
+    np.testing.assert_allclose(variable.numpy(), 0.5, rtol=1e-5)
+
+
+def test_example_of_the_documentation_runs():
+    documentation = inspect.getdoc(tfs.keras.AdamAsync) or ""
+    (example,) = re.findall(r"```python\n(.*?)```", documentation, re.DOTALL)
+    names = {}
+    exec(example, names)
+    assert names["model"].optimizer.iterations.numpy() == 3 * 256 // 32

@@ -1,0 +1,237 @@
+"""AdamAsync as a Keras optimizer."""
+
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import adam_async_tf_ops, compat
+from tf_syncrep.python.keras.hyper_parameters import check_number
+from tf_syncrep.python.ops import adam_async_ops
+
+__all__ = ["AdamAsync"]
+
+
+@tf.keras.utils.register_keras_serializable(package="tf_syncrep")
+class AdamAsync(compat.SlotOptimizer):
+    r"""Adam for asynchronous training with parameter servers.
+
+    Adam scales each step by how large the gradient has been of late, element by
+    element, and corrects for the moving averages having begun at zero. The
+    correction needs to know how many steps the averages have seen. Stock Adam takes
+    the optimizer's `iterations` for that, one counter for all variables and workers,
+    and moves every row of an embedding table at every step. Here each variable has
+    its own powers of the betas, beside it on its parameter server, and one op
+    advances everything that belongs to it: no update of any worker is lost, and a
+    sparse gradient costs what its rows cost, however long the table.
+
+    With \\(m = v = 0\\) and \\(t = 0\\) for each variable at first, an update with
+    gradient \\(g\\) is:
+
+    $$t := t + 1$$
+    $$\alpha := learning\_rate \cdot \sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$$
+    $$m := \beta_1 m + (1 - \beta_1) g$$
+    $$v := \beta_2 v + (1 - \beta_2) g^2$$
+    $$variable := variable - \alpha \, m / (\sqrt{v} + \epsilon)$$
+
+    With `use_nesterov`, \\(m\\) in the last line is \\(\beta_1 m + (1 - \beta_1) g\\).
+
+    Dense gradients train as with `tf.keras.optimizers.Adam`. A sparse gradient
+    (`tf.IndexedSlices`, what an embedding layer has) moves only the rows that it
+    names, in the variable and in the averages; a row named several times gets the
+    sum of its gradients, once; without rows it changes nothing. With
+    `apply_sparse_rmsprop`, sparse gradients follow RMSProp instead:
+
+    $$v := \beta_2 v + (1 - \beta_2) g^2$$
+    $$m := momentum \cdot m + learning\_rate \cdot g / \sqrt{v + \epsilon}$$
+    $$variable := variable - m$$
+
+    Variables may be half, bfloat16, float32 or float64; the averages and powers are
+    float64 for float64 variables and float32 for all others. Any
+    `tf.distribute.Strategy` will do, in replica and in cross-replica context, where
+    gradients are what `strategy.run` returned, or tensors. Inside of functions that
+    XLA compiles, and on GPUs, the update is made of TensorFlow's own ops; these are
+    slower, and do not check that the indices are in range.
+
+    Args:
+        learning_rate: a number of at least 0, or a
+            `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
+            callable without arguments that returns the rate.
+        beta_1: decay of the moving average of the gradient, in [0, 1).
+        beta_2: decay of the moving average of its square, in [0, 1).
+        epsilon: number of at least 0, added to the root of \\(v\\); the "epsilon hat"
+            of the paper.
+        apply_sparse_rmsprop: let sparse gradients follow RMSProp.
+        use_nesterov: look one gradient ahead; without effect on RMSProp.
+        weight_decay: if set, each step takes this times the learning rate off all
+            of each variable, untouched rows included.
+        clipnorm: if set, the norm that the gradient of each variable is clipped to.
+        clipvalue: if set, the absolute value that each element of a gradient is
+            clipped to.
+        global_clipnorm: if set, the norm that all gradients together are clipped to.
+        use_ema: keep a moving average of each variable.
+        ema_momentum: decay of that average, in [0, 1].
+        ema_overwrite_frequency: if set, overwrite the variables by their averages
+            every so many steps.
+        name: the optimizer's name.
+        rmsprop_momentum: momentum of RMSProp, in [0, 1). None stands for `beta_1`,
+            which is what DeepRec computes; 0 leaves the moving average out, which is
+            what its manual describes. Without `apply_sparse_rmsprop` it has no effect.
+        **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
+            of the base class (accumulators are dense). In Keras 2, `jit_compile`,
+            False by default: the ops are faster than what XLA makes of the formula.
+
+    Raises:
+        ValueError: a number out of its range.
+
+    Example:
+    ```python
+    import tensorflow as tf
+    import tf_syncrep as tfs
+
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Embedding(1000, 8), tf.keras.layers.GlobalAveragePooling1D()]
+    )
+    model.compile(optimizer=tfs.keras.AdamAsync(0.01), loss="mse")
+    words = tf.random.uniform([256, 5], maxval=1000, dtype=tf.int32)
+    model.fit(words, tf.ones([256, 8]), epochs=3)
+    ```
+
+    A model file names the class, so `tf_syncrep.keras` has to be imported before
+    `tf.keras.models.load_model` can make it.
+
+    Sources: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015
+    (https://arxiv.org/abs/1412.6980), in the form at the end of its section 2; the
+    AdamAsync optimizer of DeepRec, for the powers of each variable and for the
+    RMSProp variant; Dozat, "Incorporating Nesterov Momentum into Adam", 2016.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        apply_sparse_rmsprop: bool = False,
+        use_nesterov: bool = False,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        name: str = "AdamAsync",
+        *,
+        rmsprop_momentum: float | None = None,
+        **kwargs: Any,
+    ):
+        if isinstance(learning_rate, numbers.Real):
+            learning_rate = check_number("learning_rate", learning_rate)
+        super().__init__(
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            name=name,
+            **kwargs,
+        )
+        self.beta_1 = check_number("beta_1", beta_1, below=1)
+        self.beta_2 = check_number("beta_2", beta_2, below=1)
+        self.epsilon = check_number("epsilon", epsilon)
+        self.apply_sparse_rmsprop = bool(apply_sparse_rmsprop)
+        self.use_nesterov = bool(use_nesterov)
+        if rmsprop_momentum is not None:
+            rmsprop_momentum = check_number(
+                "rmsprop_momentum", rmsprop_momentum, below=1
+            )
+        self.rmsprop_momentum = rmsprop_momentum
+
+    def create_slots(self, variables: Sequence[Any]) -> None:
+        """Makes both moving averages and both powers of each variable.
+
+        The powers have rank 1, so that those of a partitioned variable's parts can
+        be saved as one partitioned variable.
+        """
+        self._m, self._v = [], []
+        self._beta_1_powers, self._beta_2_powers = [], []
+        for variable in variables:
+            dtype = adam_async_ops.slot_dtype(variable.dtype)
+            for slots, name, shape, value in (
+                (self._m, "m", variable.shape, 0.0),
+                (self._v, "v", variable.shape, 0.0),
+                (self._beta_1_powers, "beta_1_power", [1], self.beta_1),
+                (self._beta_2_powers, "beta_2_power", [1], self.beta_2),
+            ):
+                slots.append(self.add_slot(variable, name, shape, dtype, value))
+
+    def slots(self, variable: Any) -> dict[str, Any]:
+        """Returns the slots of a variable that the optimizer was built with.
+
+        Args:
+            variable: a model variable.
+
+        Returns:
+            The moving averages "m" and "v", of the variable's shape, and the powers of
+            the step to come, "beta_1_power" and "beta_2_power", of shape (1,).
+        """
+        i = self.slot_index(variable)
+        return {
+            "m": self._m[i],
+            "v": self._v[i],
+            "beta_1_power": self._beta_1_powers[i],
+            "beta_2_power": self._beta_2_powers[i],
+        }
+
+    def update_variable(
+        self, gradient: Any, variable: tf.Variable, learning_rate: Any
+    ) -> None:
+        """Updates one variable and its slots."""
+        ops = adam_async_tf_ops if _is_beyond_kernels(variable) else adam_async_ops
+        operands = (
+            variable.handle,
+            *[slot.handle for slot in self.slots(variable).values()],
+            tf.cast(learning_rate, adam_async_ops.slot_dtype(variable.dtype)),
+            self.beta_1,
+            self.beta_2,
+            self.epsilon,
+        )
+        if isinstance(gradient, tf.IndexedSlices):
+            momentum = self.rmsprop_momentum
+            ops.resource_sparse_apply_adam_async(
+                *operands,
+                tf.cast(gradient.values, variable.dtype),
+                gradient.indices,
+                use_nesterov=self.use_nesterov,
+                apply_sparse_rmsprop=self.apply_sparse_rmsprop,
+                rmsprop_momentum=-1.0 if momentum is None else momentum,
+            )
+        else:
+            ops.resource_apply_adam_async(
+                *operands,
+                tf.cast(gradient, variable.dtype),
+                use_nesterov=self.use_nesterov,
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` makes an equal optimizer of."""
+        return {
+            **super().get_config(),
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+            "apply_sparse_rmsprop": self.apply_sparse_rmsprop,
+            "use_nesterov": self.use_nesterov,
+            "rmsprop_momentum": self.rmsprop_momentum,
+        }
+
+
+def _is_beyond_kernels(variable: tf.Variable) -> bool:
+    """Whether an update of the variable has to be made of TensorFlow's own ops."""
+    device = tf.DeviceSpec.from_string(variable.device).device_type
+    return device not in (None, "CPU") or compat.compiled_by_xla()

@@ -1,0 +1,164 @@
+"""The base class of optimizers in Keras 2: tf_keras, or Keras of TensorFlow 2.15."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.compat.replicas import sum_over_replicas
+
+
+class SlotOptimizer(tf.keras.optimizers.Optimizer):
+    """Makes slots beside their variables, and updates in any tf.distribute context.
+
+    See the package's documentation for what subclasses override.
+    """
+
+    def __init__(self, learning_rate: Any, *, jit_compile: bool = False, **kwargs: Any):
+        # Off by default, unlike in the base class: where XLA compiles an update it
+        # cannot be one of this package's ops, and these are faster.
+        super().__init__(jit_compile=jit_compile, **kwargs)
+
+        # Each step assigns the rate of a schedule to a variable, in replica context;
+        # the base class does not say what that means where there are several replicas.
+        def only_first_replica(next_creator, **kwargs):
+            aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
+            return next_creator(**{**kwargs, "aggregation": aggregation})
+
+        with tf.variable_creator_scope(only_first_replica):
+            # Private, but what every optimizer of Keras 2 does.
+            self._learning_rate = self._build_learning_rate(learning_rate)
+
+    def create_slots(self, variables: Sequence[tf.Variable]) -> None:
+        """Makes the slots of all variables; to be overridden."""
+        raise NotImplementedError
+
+    def update_variable(
+        self, gradient: Any, variable: tf.Variable, learning_rate: Any
+    ) -> None:
+        """Updates one variable where it is; to be overridden."""
+        raise NotImplementedError
+
+    def add_slot(
+        self,
+        variable: tf.Variable,
+        name: str,
+        shape: Any,
+        dtype: tf.DType,
+        value: float,
+    ) -> tf.Variable:
+        """Adds an optimizer variable on the device of a model variable.
+
+        Args:
+            variable: model variable.
+            name: name of the slot; its variable's name goes behind.
+            shape: shape of the slot.
+            dtype: dtype of the slot.
+            value: what each element begins with.
+
+        Returns:
+            The slot.
+        """
+
+        # `add_variable_from_reference` would force the model variable's dtype.
+        def with_dtype(next_creator, **kwargs):
+            return next_creator(**{**kwargs, "dtype": dtype})
+
+        with tf.variable_creator_scope(with_dtype):
+            return self.add_variable_from_reference(
+                variable,
+                name,
+                # A callable, so that it is computed where the slot is: a table of a
+                # parameter server is not to be sent there.
+                initial_value=lambda: tf.fill(shape, tf.constant(value, dtype)),
+            )
+
+    def slot_index(self, variable: tf.Variable) -> int:
+        """The place of a variable in what `create_slots` was given."""
+        # Private, but what the documentation of Keras tells optimizers to use.
+        return self._index_dict[self._var_key(variable)]
+
+    def build(self, var_list):
+        """Makes the optimizer's variables, once."""
+        # Private: `_built` is how optimizers of Keras 2 remember it.
+        if getattr(self, "_built", False):
+            return
+        super().build(var_list)
+        self.create_slots(var_list)
+        self._built = True
+
+    def update_step(self, gradient, variable):
+        """Updates one variable; called by Keras."""
+        self.update_variable(gradient, variable, self.learning_rate)
+
+    def get_config(self):
+        """Returns what `from_config` makes an equal optimizer of."""
+        # Private, but what every optimizer of Keras 2 does.
+        rate = self._serialize_hyperparameter(self._learning_rate)
+        return {**super().get_config(), "learning_rate": rate}
+
+    def apply_gradients(
+        self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
+    ):
+        """Applies gradients, one for each variable.
+
+        Args:
+            grads_and_vars: pairs of gradient and variable. In cross-replica context
+                the gradients of all replicas, as `strategy.run` returns them, or
+                tensors.
+            name: name scope of the ops, by default the optimizer's name.
+            skip_gradients_aggregation: the gradients are those of the whole step.
+            **kwargs: as in the base class.
+
+        Returns:
+            `iterations`.
+        """
+        grads_and_vars = list(grads_and_vars)
+        if tf.distribute.in_cross_replica_context():
+            if grads_and_vars and not skip_gradients_aggregation:
+                grads, variables = zip(*grads_and_vars, strict=True)
+                grads = sum_over_replicas(grads, variables)
+                grads_and_vars = list(zip(grads, variables, strict=True))
+            skip_gradients_aggregation = True
+        return super().apply_gradients(
+            grads_and_vars,
+            name=name,
+            skip_gradients_aggregation=skip_gradients_aggregation,
+            **kwargs,
+        )
+
+    # Private: the two methods that leave the replica for an update. The base class's
+    # are written for replica context alone.
+
+    def _internal_apply_gradients(self, grads_and_vars):
+        if not tf.distribute.in_cross_replica_context():
+            return super()._internal_apply_gradients(grads_and_vars)
+        return self._distributed_apply_gradients_fn(
+            tf.distribute.get_strategy(), grads_and_vars
+        )
+
+    def _apply_weight_decay(self, variables):
+        if not self.weight_decay:
+            return
+        if not tf.distribute.in_cross_replica_context():
+            super()._apply_weight_decay(variables)
+            return
+
+        def decay(variable):
+            rate = tf.cast(self.learning_rate, variable.dtype)
+            variable.assign_sub(variable * self.weight_decay * rate)
+
+        for variable in variables:
+            if self._use_weight_decay(variable):
+                tf.distribute.get_strategy().extended.update(
+                    variable, decay, group=False
+                )
+
+    # Private: sums duplicate indices on the worker. The ops do that themselves, and
+    # faster; it pays only where it saves rows on the way to a parameter server.
+    def _deduplicate_sparse_grad(self, grads):
+        if isinstance(
+            self._distribution_strategy, tf.distribute.ParameterServerStrategy
+        ):
+            return super()._deduplicate_sparse_grad(grads)
+        return grads

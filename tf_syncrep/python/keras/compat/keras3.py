@@ -1,0 +1,218 @@
+"""The base class of optimizers in Keras 3."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.compat.replicas import sum_over_replicas
+
+
+class _AtomicCounter(tf.keras.Variable):
+    """A variable whose `assign_add` is one op.
+
+    Keras's own reads the variable, adds, and assigns, so that steps of several
+    workers on one parameter server get lost.
+    """
+
+    def assign_add(self, value):
+        self.value.assign_add(tf.cast(value, self.dtype))
+        return self.value
+
+
+class SlotOptimizer(tf.keras.optimizers.Optimizer):
+    """Makes slots beside their variables, and updates in any tf.distribute context.
+
+    See the package's documentation for what subclasses override.
+    """
+
+    def __init__(self, learning_rate: Any, **kwargs: Any):
+        super().__init__(learning_rate, **kwargs)
+        # Private: the base class makes the counter and offers no way to choose its
+        # class.
+        self._iterations.__class__ = _AtomicCounter
+
+    def create_slots(self, variables: Sequence[Any]) -> None:
+        """Makes the slots of all variables; to be overridden."""
+        raise NotImplementedError
+
+    def update_variable(
+        self, gradient: Any, variable: tf.Variable, learning_rate: Any
+    ) -> None:
+        """Updates one variable where it is; to be overridden."""
+        raise NotImplementedError
+
+    def add_slot(
+        self,
+        variable: Any,
+        name: str,
+        shape: Any,
+        dtype: tf.DType,
+        value: float,
+    ) -> Any:
+        """Adds an optimizer variable on the device of a model variable.
+
+        `add_variable_from_reference` would force the model variable's shape and dtype.
+
+        Args:
+            variable: model variable.
+            name: name of the slot; its variable's path goes in front.
+            shape: shape of the slot.
+            dtype: dtype of the slot.
+            value: what each element begins with.
+
+        Returns:
+            The slot.
+        """
+        path = getattr(variable, "path", variable.name)
+        prefix = path.replace("/", "_").replace(":", "_")
+        # Private: the strategy in whose scope the optimizer was made.
+        extended = self._distribution_strategy.extended
+
+        # Not `initializers.Constant`, which goes through float32.
+        def fill(shape, dtype):
+            return tf.fill(shape, tf.constant(value, dtype))
+
+        with extended.colocate_vars_with(_native(variable)):
+            return self.add_variable(
+                shape=tuple(shape),
+                dtype=dtype.name,
+                initializer=fill,
+                name=f"{prefix}_{name}",
+            )
+
+    def slot_index(self, variable: Any) -> int:
+        """The place of a variable in what `create_slots` was given."""
+        # Private, but what the documentation of Keras tells optimizers to use.
+        return self._get_variable_index(variable)
+
+    def build(self, variables):
+        """Makes the optimizer's variables, once."""
+        if self.built:
+            return
+        super().build(variables)
+        self.create_slots(variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Updates one variable; called by Keras."""
+        self.update_variable(gradient, _native(variable), learning_rate)
+
+    def apply(self, grads, trainable_variables=None):
+        """Applies gradients, one for each variable.
+
+        Args:
+            grads: gradients. In cross-replica context those of all replicas, as
+                `strategy.run` returns them, or tensors.
+            trainable_variables: the variables; None for those the optimizer was
+                built with.
+        """
+        grads = list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        if tf.distribute.in_cross_replica_context():
+            # Private: the variables the optimizer was built with.
+            variables = trainable_variables or self._trainable_variables
+            grads = sum_over_replicas(grads, [_native(v) for v in variables])
+        if self.loss_scale_factor is not None:
+            grads = [_divisible(g) for g in grads]
+        super().apply(grads, trainable_variables)
+
+    # Private from here on: the steps of `apply` that the base class gets wrong for
+    # sparse gradients, in cross-replica context, or where several workers race.
+
+    def _clip_gradients(self, grads):
+        # The base class makes sparse gradients dense to find their global norm.
+        if self.global_clipnorm:
+            return tf.clip_by_global_norm(grads, self.global_clipnorm)[0]
+        return super()._clip_gradients(grads)
+
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        # The base class clips each replica's gradients by themselves, and assigns
+        # the averages in replica context, which fails under most strategies.
+        if self.gradient_accumulation_steps:
+            super()._backend_apply_gradients(grads, trainable_variables)
+            return
+        variables = [_native(v) for v in trainable_variables]
+        if not tf.distribute.in_cross_replica_context():
+            pairs = list(zip(grads, variables, strict=True))
+            grads = [g for g, _ in self._all_reduce_sum_gradients(pairs)]
+        grads = self._clip_gradients(grads)
+        self._apply_weight_decay(variables)
+        pairs = list(zip(grads, variables, strict=True))
+        _merge(self._distributed_tf_update_step, pairs, self.learning_rate)
+        if self.use_ema:
+            _merge(self._move_averages)
+
+    def _apply_weight_decay(self, variables):
+        if self.weight_decay:
+            decayed = [_native(v) for v in variables if self._use_weight_decay(v)]
+            _merge(self._decay_weights, decayed)
+
+    def _decay_weights(self, strategy, variables):
+        def decay(variable):
+            rate = tf.cast(self.learning_rate, variable.dtype)
+            variable.assign_sub(variable * self.weight_decay * rate)
+
+        for variable in variables:
+            strategy.extended.update(variable, decay, group=False)
+
+    def _move_averages(self, strategy):
+        """Moves the averages of all variables, and copies them back if it is time."""
+        pairs = [
+            (_native(average), _native(variable))
+            for average, variable in zip(
+                self._model_variables_moving_average,
+                self._trainable_variables,
+                strict=True,
+            )
+            if average is not None
+        ]
+        not_first_step = self._iterations.value > 0
+
+        # The first step makes the average equal to the variable. One subtraction, so
+        # that no worker's step is lost.
+        def move(average, variable):
+            kept = self.ema_momentum * tf.cast(not_first_step, average.dtype)
+            average.assign_sub((1 - kept) * (average - variable))
+
+        def copy_back():
+            for average, variable in pairs:
+                strategy.extended.update(
+                    variable, lambda v, a: v.assign(a), args=(average,), group=False
+                )
+
+        for average, variable in pairs:
+            strategy.extended.update(average, move, args=(variable,), group=False)
+        if self.ema_overwrite_frequency:
+            step = self._iterations.value + 1
+            tf.cond(step % self.ema_overwrite_frequency == 0, copy_back, lambda: None)
+
+
+class _DivisibleSlices(tf.IndexedSlices):
+    """A sparse gradient that the base class can divide by its loss scale."""
+
+    def __truediv__(self, divisor):
+        return tf.IndexedSlices(self.values / divisor, self.indices, self.dense_shape)
+
+
+def _divisible(gradient: Any) -> Any:
+    """Wraps sparse gradients; leaves others as they are."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return _DivisibleSlices(gradient.values, gradient.indices, gradient.dense_shape)
+    return gradient
+
+
+def _merge(fn: Callable[..., None], *args: Any) -> None:
+    """Calls `fn(strategy, *args)` in cross-replica context, from either context."""
+    strategy = tf.distribute.get_strategy()
+    if tf.distribute.in_cross_replica_context():
+        fn(strategy, *args)
+    else:
+        # Private: like `merge_call`, but stays in the replica for those strategies
+        # that cannot leave it while XLA compiles.
+        tf.__internal__.distribute.interim.maybe_merge_call(fn, strategy, *args)
+
+
+def _native(variable: Any) -> tf.Variable:
+    """The TensorFlow variable of a Keras variable."""
+    return variable.value if isinstance(variable, tf.keras.Variable) else variable

@@ -1,0 +1,141 @@
+// The floor of the benchmarks: plain two-thread loops over plain memory.
+//
+// They do the arithmetic and touch the memory that an update cannot do without,
+// and nothing else: no checks, no locks, no duplicates summed, no run-time
+// dispatch. benchmarks/harness/native.py compiles this file for the machine it
+// runs on and calls it through ctypes.
+
+#include <cmath>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace {
+
+// Runs a function of (begin, end) on the two halves of a range, the second half
+// in a thread that stays alive between calls.
+class TwoThreads {
+ public:
+  TwoThreads() : helper_([this] { Help(); }) {}
+
+  ~TwoThreads() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    helper_.join();
+  }
+
+  void Run(int64_t size,
+           const std::function<void(int64_t, int64_t)>& function) {
+    const int64_t middle = size / 2;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      function_ = &function;
+      begin_ = middle;
+      end_ = size;
+    }
+    changed_.notify_all();
+    function(0, middle);
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return function_ == nullptr; });
+  }
+
+ private:
+  void Help() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return stop_ || function_ != nullptr; });
+      if (stop_) {
+        return;
+      }
+      lock.unlock();
+      (*function_)(begin_, end_);
+      lock.lock();
+      function_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void(int64_t, int64_t)>* function_ = nullptr;
+  int64_t begin_ = 0;
+  int64_t end_ = 0;
+  bool stop_ = false;
+  std::thread helper_;
+};
+
+TwoThreads& Threads() {
+  static TwoThreads threads;
+  return threads;
+}
+
+void Adam(float* __restrict var, float* __restrict m, float* __restrict v,
+          const float* __restrict grad, int64_t size, float alpha, float beta1,
+          float beta2, float epsilon) {
+  for (int64_t i = 0; i < size; ++i) {
+    const float g = grad[i];
+    m[i] = beta1 * m[i] + (1.0f - beta1) * g;
+    v[i] = beta2 * v[i] + (1.0f - beta2) * g * g;
+    var[i] -= alpha * m[i] / (std::sqrt(v[i]) + epsilon);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Memory as TensorFlow's CPU allocator gets it: aligned, pages of the default
+// size, already written to once.
+float* floor_new(int64_t size) {
+  const size_t bytes = (size * sizeof(float) + 63) / 64 * 64;
+  void* memory = std::aligned_alloc(64, bytes);
+  if (memory != nullptr) {
+    std::memset(memory, 0, bytes);
+  }
+  return static_cast<float*>(memory);
+}
+
+void floor_delete(float* memory) { std::free(memory); }
+
+// One Adam step on the rows `indices[0..count)` of tables with `width` columns,
+// an index after the other; `alpha` is the step size with its bias corrections.
+void floor_sparse_adam(float* var, float* m, float* v, const float* grad,
+                       const int64_t* indices, int64_t count, int64_t width,
+                       float alpha, float beta1, float beta2, float epsilon) {
+  Threads().Run(count, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = indices[i] * width;
+      Adam(var + row, m + row, v + row, grad + i * width, width, alpha, beta1,
+           beta2, epsilon);
+    }
+  });
+}
+
+// One Adam step on `size` floats.
+void floor_dense_adam(float* var, float* m, float* v, const float* grad,
+                      int64_t size, float alpha, float beta1, float beta2,
+                      float epsilon) {
+  Threads().Run(size, [=](int64_t begin, int64_t end) {
+    Adam(var + begin, m + begin, v + begin, grad + begin, end - begin, alpha,
+         beta1, beta2, epsilon);
+  });
+}
+
+// Copies `size` floats, as STREAM's Copy does.
+void floor_copy(float* __restrict to, const float* __restrict from,
+                int64_t size) {
+  Threads().Run(size, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      to[i] = from[i];
+    }
+  });
+}
+
+}  // extern "C"

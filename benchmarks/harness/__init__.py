@@ -1,0 +1,1 @@
+"""What all benchmarks share: declared axes, timing in rounds, checks, tables."""

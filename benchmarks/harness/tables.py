@@ -1,0 +1,109 @@
+"""Results as tables, for the terminal and for a page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .benchmark import describe
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One table of text.
+
+    Attributes:
+        heading: what all rows have in common.
+        columns: their names; all but the first are figures.
+        rows: cells.
+    """
+
+    heading: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def tables(result: dict[str, Any]) -> Iterator[Table]:
+    """One table for each point of a result, contenders in the order they ran."""
+    by_point: dict[str, list[dict[str, Any]]] = {}
+    for measurement in result["measurements"]:
+        by_point.setdefault(describe(measurement["point"]), []).append(measurement)
+    for heading, measurements in by_point.items():
+        if measurements[0]["unit"] != "s":
+            yield _sizes(heading, measurements)
+        elif measurements[0]["bytes_moved"] is None:
+            yield _latencies(heading, measurements)
+        else:
+            yield _times(heading, measurements)
+
+
+def machine_line(machine: dict[str, Any]) -> str:
+    """The machine in one line."""
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, "
+        f"{'AVX-512' if machine['avx512'] else 'no AVX-512'}, "
+        f"{machine['memory_gib']} GiB; TensorFlow {machine['tensorflow']}, "
+        f"Python {machine['python']}; {machine['date']}"
+    )
+
+
+def verdict_line(verdict: dict[str, Any]) -> str:
+    """A verdict in one line."""
+    return (
+        f"{'met' if verdict['met'] else 'MISSED'}: {verdict['claim']}: "
+        f"{verdict['value']:.3g}"
+    )
+
+
+def _times(heading, measurements) -> Table:
+    first = measurements[0]["median"]
+    copy_bandwidth = measurements[0]["copy_bandwidth"]
+    rows = []
+    for m in measurements:
+        low, high = m["quartiles"]
+        rate = m["bytes_moved"] / m["median"]
+        rows.append(
+            (
+                m["contender"],
+                _milliseconds(m["median"]),
+                f"{_milliseconds(low)} to {_milliseconds(high)}",
+                f"{m['median'] / first:.2f}",
+                f"{rate / 1e9:.2f}",
+                f"{rate / copy_bandwidth:.1%}",
+            )
+        )
+    heading += f"; copies {copy_bandwidth / 1e9:.1f} GB/s"
+    columns = ("", "median ms", "quartiles ms", "relative", "GB/s", "of copy")
+    return Table(heading, columns, rows)
+
+
+def _latencies(heading, measurements) -> Table:
+    """Times that have nothing to do with memory, and little with one another."""
+    rows = [
+        (
+            m["contender"],
+            f"{m['median'] * 1e6:.3g}",
+            f"{m['quartiles'][0] * 1e6:.3g} to {m['quartiles'][1] * 1e6:.3g}",
+        )
+        for m in measurements
+    ]
+    return Table(heading, ("", "median us", "quartiles us"), rows)
+
+
+def _sizes(heading, measurements) -> Table:
+    rows = [
+        (
+            m["contender"],
+            f"{m['median'] / 2**20:.1f}",
+            f"{m['quartiles'][0] / 2**20:.1f} to {m['quartiles'][1] / 2**20:.1f}",
+        )
+        for m in measurements
+    ]
+    return Table(heading, ("", "median MiB", "quartiles MiB"), rows)
+
+
+def _milliseconds(seconds: float) -> str:
+    """Three significant digits."""
+    value = seconds * 1e3
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

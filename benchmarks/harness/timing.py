@@ -1,0 +1,87 @@
+"""Times contenders against one another, in rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .benchmark import Measurement, Point
+from .machine import Copier
+
+# A turn is as many calls as fit into this time, at least one.
+_TURN_SECS = 0.03
+_MAX_CALLS_IN_A_TURN = 20
+# Lets the threads of the contender before come to rest.
+_PAUSE_SECS = 0.005
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """Something that makes one update after the other.
+
+    Attributes:
+        name: for the table.
+        step: makes one update with batch number i, modulo the number of batches,
+            and returns when it is done.
+        read: returns copies of all variables.
+    """
+
+    name: str
+    step: Callable[[int], None]
+    read: Callable[[], Sequence[np.ndarray]]
+
+
+def race(
+    contenders: Sequence[Contender],
+    point: Point,
+    rounds: int,
+    bytes_moved: int | None = None,
+) -> list[Measurement]:
+    """Measures the seconds of a step.
+
+    Each round gives each contender a turn, another one first each time, so that
+    whatever else the machine does hits all alike, and measures once how fast memory
+    is copied. No two calls of a contender get the same batch until all batches have
+    been used.
+
+    Args:
+        contenders: already warm: each has made a step before.
+        point: what is measured, for the record.
+        rounds: how many turns each of them gets.
+        bytes_moved: of one step, for the record.
+    """
+    samples: dict[str, list[float]] = {c.name: [] for c in contenders}
+    batch = dict.fromkeys(samples, 0)
+    copier = Copier()
+    bandwidths = []
+    gc_was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(rounds):
+            bandwidths.append(copier.bandwidth())
+            first = number % len(contenders)
+            for contender in [*contenders[first:], *contenders[:first]]:
+                time.sleep(_PAUSE_SECS)
+                turn_end = time.perf_counter() + _TURN_SECS
+                for _ in range(_MAX_CALLS_IN_A_TURN):
+                    begin = time.perf_counter()
+                    contender.step(batch[contender.name])
+                    end = time.perf_counter()
+                    samples[contender.name].append(end - begin)
+                    batch[contender.name] += 1
+                    if end >= turn_end:
+                        break
+    finally:
+        if gc_was_enabled:
+            gc.enable()
+    copied = statistics.median(bandwidths)
+    return [
+        Measurement(c.name, point, "s", samples[c.name], bytes_moved, copied)
+        for c in contenders
+    ]

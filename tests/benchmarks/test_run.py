@@ -1,0 +1,85 @@
+"""Each benchmark runs with tiny sizes, so that none can rot."""
+
+import importlib
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("rich", reason="the tables are drawn by rich")
+
+BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(BENCHMARKS)
+    NAMES = importlib.import_module("run").BENCHMARKS
+
+# No target is set for the gate, and those of sparse accumulators are about more pushes
+# than a quick run makes.
+WITHOUT_QUICK_VERDICTS = ("accumulator_sparse", "sync_gate")
+# The gate moves none worth counting.
+WITHOUT_BYTES = ("sync_gate",)
+
+
+def run(*args):
+    return subprocess.run(
+        [sys.executable, BENCHMARKS / "run.py", *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=280,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_benchmark_measures_every_contender_and_writes_results(name, tmp_path):
+    result = run(name, "--quick", "--output", tmp_path)
+    assert result.returncode == 0, result.stdout
+
+    written = json.loads((tmp_path / f"{name}.json").read_text())
+    assert written["verdicts"] or name in WITHOUT_QUICK_VERDICTS
+    measured = {m["contender"] for m in written["measurements"]}
+    assert len(measured) > 1
+    for measurement in written["measurements"]:
+        assert measurement["samples"]
+        assert measurement["contender"][:10] in result.stdout
+        if measurement["unit"] == "s":
+            assert measurement["median"] > 0
+            if name not in WITHOUT_BYTES:
+                assert measurement["copy_bandwidth"] > 0
+
+
+def test_every_benchmark_can_be_run():
+    subjects = {path.stem for path in BENCHMARKS.glob("*.py")} - {"run", "report"}
+    assert subjects == set(NAMES)
+
+
+def test_an_unknown_name_is_refused():
+    result = run("dense")
+    assert result.returncode == 2
+    assert "there is no benchmark 'dense'" in result.stdout
+
+
+def test_a_wrong_contender_ends_the_run(tmp_path):
+    wrong = tmp_path / "sitecustomize.py"
+    # The twin is held to steps of another length than the contenders make.
+    wrong.write_text(
+        "import sys\n"
+        f"sys.path.append({str(BENCHMARKS.parent / 'tests' / 'testing')!r})\n"
+        "import adam_async_reference\n"
+        "right = adam_async_reference._step_size\n"
+        "adam_async_reference._step_size = lambda *a: 1.01 * right(*a)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, BENCHMARKS / "run.py", "dense_apply", "--quick"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=280,
+        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    assert result.returncode == 1, result.stdout
+    assert "AssertionError" in result.stdout
+    assert "failed: dense_apply" in result.stdout

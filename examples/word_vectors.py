@@ -1,0 +1,304 @@
+"""Word vectors, trained by parameter servers: the help pages of Python itself.
+
+Skip-gram with sampled softmax (Mikolov et al., 2013) on the text behind
+`help("topics")`, by Keras' `Model.fit` under `ParameterServerStrategy`. Two
+tables of word vectors, cut into one shard for each parameter server, get sparse
+gradients from all workers at once; `tfs.keras.AdamAsync` updates just the rows
+that a gradient touches, on the server that holds them.
+
+On one machine, with two workers and two parameter servers:
+
+    TF_USE_LEGACY_KERAS=1 tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py
+
+On many machines, start `tf-syncrep serve` for each worker and parameter server
+and this script as the chief, each with its own TF_CONFIG.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import pathlib
+import time
+
+import numpy as np
+import pydoc_corpus
+import tensorflow as tf
+from matplotlib.figure import Figure
+
+import tf_syncrep as tfs
+
+if getattr(tf.keras, "__version__", "2").startswith("3"):
+    raise SystemExit(
+        "This example needs Keras 2: Model.fit of Keras 3 does not run under "
+        "ParameterServerStrategy. Install tf_keras and set TF_USE_LEGACY_KERAS=1."
+    )
+
+SHOWN_WORDS = (
+    "list",
+    "tuple",
+    "float",
+    "string",
+    "dictionary",
+    "function",
+    "import",
+    "exception",
+    "try",
+    "async",
+    "__enter__",
+    "local",
+)
+
+
+class SkipGram(tf.keras.Model):
+    """Predicts the words around a word from that word's vector.
+
+    Args:
+        corpus: Whose vocabulary to learn.
+        dimensions: Length of a word's vector.
+        negatives: How many random words each batch tells its true contexts from.
+        seed: Seeds the initial vectors and the random words.
+    """
+
+    def __init__(
+        self, corpus: pydoc_corpus.Corpus, dimensions: int, negatives: int, seed: int
+    ):
+        super().__init__()
+        vocabulary = len(corpus.words)
+        bound = 0.5 / math.sqrt(dimensions)
+        self.vectors = self.add_weight(
+            name="vectors",
+            shape=[vocabulary, dimensions],
+            initializer=tf.keras.initializers.RandomUniform(-bound, bound, seed),
+        )
+        self.context_vectors = self.add_weight(
+            name="context_vectors", shape=[vocabulary, dimensions], initializer="zeros"
+        )
+        self.context_biases = self.add_weight(
+            name="context_biases", shape=[vocabulary], initializer="zeros"
+        )
+        self.vocabulary = vocabulary
+        self.negatives = negatives
+        self.seed = seed
+        self.mean_loss = tf.keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self) -> list:
+        """What `fit` resets at the start of an epoch and reports at its end."""
+        return [self.mean_loss]
+
+    def vectors_as_array(self) -> np.ndarray:
+        """Fetches the word vectors `[words, dimensions]` from their servers."""
+        return tf.convert_to_tensor(self.vectors).numpy()
+
+    def call(self, centres: tf.Tensor) -> tf.Tensor:
+        """Looks up the vectors `[batch, dimensions]` of the words `[batch]`."""
+        return tf.nn.embedding_lookup(self.vectors, centres)
+
+    def compute_loss(self, x, y: tf.Tensor, y_pred: tf.Tensor, sample_weight=None):
+        """Sampled softmax of the true context words `y` against random ones."""
+        loss = tf.reduce_mean(
+            tf.nn.sampled_softmax_loss(
+                weights=self.context_vectors,
+                biases=self.context_biases,
+                labels=tf.cast(y[:, tf.newaxis], tf.int64),
+                inputs=y_pred,
+                num_sampled=self.negatives,
+                num_classes=self.vocabulary,
+                seed=self.seed,
+            )
+        )
+        self.mean_loss.update_state(loss)
+        return loss
+
+
+class Progress(tf.keras.callbacks.Callback):
+    """Prints a line and notes loss and time at the end of each epoch.
+
+    Keras' own progress bar is not available under ParameterServerStrategy: it
+    would have to wait for the workers after each batch.
+
+    Attributes:
+        steps: Batches trained on so far, at the end of each epoch.
+        losses: The mean loss in each epoch.
+        seconds: Time since the start of the training, at the end of each epoch.
+    """
+
+    def __init__(self, corpus: pydoc_corpus.Corpus):
+        super().__init__()
+        self.steps: list[int] = []
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self._corpus = corpus
+
+    def on_train_begin(self, logs: dict | None = None):
+        """Starts the clock."""
+        self._begin = time.monotonic()
+
+    def on_epoch_end(self, epoch: int, logs: dict):
+        """Notes and prints where the training is."""
+        before = self.seconds[-1] if self.seconds else 0.0
+        now = time.monotonic() - self._begin
+        epochs, steps_per_epoch = self.params["epochs"], self.params["steps"]
+        self.steps.append((epoch + 1) * steps_per_epoch)
+        self.losses.append(float(logs["loss"]))
+        self.seconds.append(now)
+
+        share = (epoch + 1) / epochs
+        neighbours = nearest(self._corpus, self.model.vectors_as_array(), "tuple", 3)
+        print(
+            f"{share:4.0%}  step {self.steps[-1]:,}  loss {self.losses[-1]:.3f}  "
+            f"{steps_per_epoch / (now - before):3.0f} steps/s  "
+            f"{now / share - now:2.0f} s left   tuple ~ {', '.join(neighbours)}",
+            flush=True,
+        )
+
+
+def nearest(
+    corpus: pydoc_corpus.Corpus, vectors: np.ndarray, word: str, count: int
+) -> list[str]:
+    """The words whose vectors have the largest cosine with that of `word`."""
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    word_id = corpus.words.index(word)
+    order = np.argsort(-(unit @ unit[word_id]))
+    return [corpus.words[i] for i in order if i != word_id][:count]
+
+
+def connect() -> tf.distribute.ParameterServerStrategy:
+    """Connects to the cluster that TF_CONFIG describes."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    cluster = resolver.cluster_spec().as_dict()
+    workers, servers = len(cluster.get("worker", [])), len(cluster.get("ps", []))
+    if not servers:
+        raise SystemExit(
+            "There is no cluster in TF_CONFIG. Start this script by: "
+            "tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py"
+        )
+    print(f"Cluster: {workers} workers, {servers} parameter servers.", flush=True)
+    partitioners = tf.distribute.experimental.partitioners
+    return tf.distribute.ParameterServerStrategy(
+        resolver, variable_partitioner=partitioners.FixedShardsPartitioner(servers)
+    )
+
+
+def train(
+    corpus: pydoc_corpus.Corpus, options: argparse.Namespace
+) -> tuple[np.ndarray, Progress]:
+    """Trains on the cluster; returns the vectors `[words, dimensions]`."""
+    epochs = max(1, round(options.steps / options.steps_per_epoch))
+    strategy = connect()
+    with strategy.scope():
+        model = SkipGram(corpus, options.dimensions, options.negatives, options.seed)
+        learning_rate = tf.keras.optimizers.schedules.CosineDecay(
+            options.learning_rate, epochs * options.steps_per_epoch, alpha=0.02
+        )
+        model.compile(
+            optimizer=tfs.keras.AdamAsync(learning_rate),
+            steps_per_execution=10,  # One trip to a worker is good for ten batches.
+        )
+
+    def dataset_fn(_: tf.distribute.InputContext) -> tf.data.Dataset:
+        """Makes the dataset of one worker; runs on that worker."""
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        return pydoc_corpus.skip_gram_batches(
+            corpus, options.batch_size, seed=options.seed + worker
+        )
+
+    progress = Progress(corpus)
+    model.fit(
+        tf.keras.utils.experimental.DatasetCreator(dataset_fn),
+        epochs=epochs,
+        steps_per_epoch=options.steps_per_epoch,
+        callbacks=[progress],
+        verbose=0,
+    )
+    shards = getattr(model.vectors, "variables", [model.vectors])
+    print("\nThe table of word vectors lies on:")
+    for shard in shards:
+        print(f"  {shard.device}  {shard.shape[0]} x {shard.shape[1]}")
+    return model.vectors_as_array(), progress
+
+
+def plot(progress: Progress, path: pathlib.Path) -> None:
+    """Draws loss and speed over the steps as a PNG."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    loss_axes, speed_axes = figure.subplots(2, sharex=True, height_ratios=[3, 1])
+    loss_axes.plot(progress.steps, progress.losses, color="tab:blue", linewidth=2)
+    loss_axes.annotate(
+        f"{progress.losses[-1]:.2f}",
+        (progress.steps[-1], progress.losses[-1]),
+        xytext=(0, 6),
+        textcoords="offset points",
+        ha="right",
+        color="tab:blue",
+    )
+    loss_axes.set_ylabel("sampled softmax loss")
+    loss_axes.set_title("Training word vectors on Python's help pages", loc="left")
+
+    seconds_per_epoch = np.diff(progress.seconds, prepend=0.0)
+    steps_per_epoch = np.diff(progress.steps, prepend=0)
+    speed = steps_per_epoch / seconds_per_epoch
+    speed_axes.fill_between(progress.steps, speed, color="tab:orange", alpha=0.3)
+    speed_axes.plot(progress.steps, speed, color="tab:orange")
+    speed_axes.set_ylim(bottom=0)
+    speed_axes.set_ylabel("steps/s")
+    speed_axes.set_xlabel("steps of all workers together")
+    speed_axes.set_xlim(0, progress.steps[-1])
+    speed_axes.xaxis.set_major_formatter("{x:,.0f}")
+    for axes in (loss_axes, speed_axes):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def _positive(text: str) -> int:
+    """Converts a command line value that has to be at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {number}")
+    return number
+
+
+def parse_options() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description="Trains word vectors on Python's own help pages."
+    )
+    parser.add_argument("--steps", type=_positive, default=8000, help="batches in all")
+    parser.add_argument("--steps-per-epoch", type=_positive, default=200)
+    parser.add_argument("--batch-size", type=_positive, default=1024, help="pairs")
+    parser.add_argument("--dimensions", type=_positive, default=64)
+    parser.add_argument("--negatives", type=_positive, default=64, help="for a batch")
+    parser.add_argument("--learning-rate", type=float, default=5e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=pathlib.Path, default="build/demo")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Trains, prints what was learned, writes the vectors and the loss curve."""
+    options = parse_options()
+    corpus = pydoc_corpus.load()
+    print(f"Text: {len(corpus.tokens):,} words, {len(corpus.words):,} different ones.")
+    vectors, progress = train(corpus, options)
+
+    print("\nNearest neighbours:")
+    for word in SHOWN_WORDS:
+        print(f"  {word:>12}  {', '.join(nearest(corpus, vectors, word, 6))}")
+
+    options.output.mkdir(parents=True, exist_ok=True)
+    vectors_path = options.output / "vectors.npz"
+    np.savez(vectors_path, words=corpus.words, vectors=vectors)
+    loss_path = options.output / "loss.png"
+    plot(progress, loss_path)
+
+    steps, seconds = progress.steps[-1], progress.seconds[-1]
+    print(
+        f"\n{steps:,} steps of {options.batch_size:,} pairs in {seconds:.0f} s: "
+        f"{steps / seconds:.0f} steps per second.\n"
+        f"Wrote {vectors_path} and {loss_path}."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-# make demo | test | bench | lint | tidy | clean: each does all its own set-up.
+# make demo | test | soak | bench | lint | tidy | clean: each does all its own set-up.
 #
 #   make test TF_VERSION=2.15.1      another TensorFlow, in an environment of its own
 #   make test PYTHON=python3.11      another Python
@@ -33,7 +33,7 @@ sources := CMakeLists.txt pyproject.toml README.md LICENSE \
     -not -name _build_info.py)
 cc_sources = $(shell find benchmarks tf_syncrep/cc tests/cc -name '*.cc' -o -name '*.h')
 
-.PHONY: help demo test bench lint tidy build clean
+.PHONY: help demo test soak bench lint tidy build clean
 
 help:
 	@sed -n '1,9s/^# \{0,1\}//p' Makefile
@@ -75,6 +75,11 @@ test: $(installed)
 	$(bin)/pytest $(PYTEST_ARGS)
 	$(if $(has_tf_keras),echo "== tests/keras again, with tf_keras")
 	$(if $(has_tf_keras),$(legacy_keras) $(bin)/pytest tests/keras)
+
+# What takes too long for each change: hundreds of runs under random faults.
+soak: $(installed)
+	$(bin)/pytest -m soak $(PYTEST_ARGS)
+	$(if $(has_tf_keras),$(legacy_keras) $(bin)/pytest -m soak tests/keras)
 
 bench: $(installed)
 	$(bin)/python benchmarks/run.py

@@ -23,8 +23,9 @@ CC_LAYERS = {
 # A layer of tf_syncrep/python may import itself and these.
 PYTHON_LAYERS = {
     "ops": set(),
-    "train": {"ops"},
-    "keras": {"ops"},
+    "sync": {"ops"},
+    "train": {"ops", "sync"},
+    "keras": {"ops", "sync"},
     "distribute": {"ops"},
 }
 

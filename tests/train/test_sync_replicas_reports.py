@@ -93,9 +93,9 @@ def test_chief_writes_scalars_for_tensorboard(tmp_path):
     assert {step for _, step in scalars} == {2, 3}
     for step in (2, 3):
         assert scalars["sync/updates", step] == step
-        assert scalars["sync/localhost:0/contributed", step] == step
+        assert scalars["sync/contributed/localhost:0", step] == step
         assert scalars["sync/late", step] == 0
-    assert scalars["sync/localhost:0/waited_secs", 3] > 0
+    assert scalars["sync/waited_secs/localhost:0", 3] > 0
 
 
 def test_scalars_are_written_outside_of_the_graphs_context_too(tmp_path):

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.train import gate_stats, gradient_checks
-from tf_syncrep.python.train.gradient_accumulators import make_accumulator
+from tf_syncrep.python.sync import gate_stats, gradient_checks
+from tf_syncrep.python.sync.gradient_accumulators import make_accumulator
 from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
 
 __all__ = ["SyncReplicasOptimizer"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tf_syncrep.python.train import gate_stats
+from tf_syncrep.python.sync import gate_stats
 
 
 class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):

@@ -1,4 +1,4 @@
-"""Accumulators of one variable's gradients, round by round, for SyncReplicasOptimizer.
+"""Accumulators of one variable's gradients, round by round.
 
 They live on the variable's task. A push carries its round: an older one is dropped, a
 newer one replaces what is held, so a void round needs nobody to clear it.

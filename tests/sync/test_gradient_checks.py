@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_syncrep.python.train import gradient_checks
+from tf_syncrep.python.sync import gradient_checks
 
 
 class _Variable:

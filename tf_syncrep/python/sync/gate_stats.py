@@ -42,7 +42,7 @@ def to_line(stats: dict[str, Any]) -> str:
         For example "step 300: 300 updates, ...; by worker: worker:0 300, ...".
     """
     shares = ", ".join(
-        f"{_task(device)} {worker['contributed']} "
+        f"{task_name(device)} {worker['contributed']} "
         f"(waited {worker['waited_secs']:.1f} s)"
         for device, worker in stats["workers"].items()
     )
@@ -61,7 +61,8 @@ def to_scalars(stats: dict[str, Any]) -> dict[str, float]:
         stats: as `to_dict` returns them.
 
     Returns:
-        Numbers by names such as "sync/updates" and "sync/worker:0/contributed".
+        Numbers by names such as "sync/updates" and "sync/contributed/worker:0", and
+        under "sync/waited_secs" what all workers have waited together.
     """
     scalars = {
         f"sync/{name}": float(value)
@@ -70,8 +71,24 @@ def to_scalars(stats: dict[str, Any]) -> dict[str, float]:
     }
     for device, worker in stats["workers"].items():
         for name, value in worker.items():
-            scalars[f"sync/{_task(device)}/{name}"] = float(value)
+            scalars[f"sync/{name}/{task_name(device)}"] = float(value)
+    scalars["sync/waited_secs"] = sum(
+        worker.get("waited_secs", 0.0) for worker in stats["workers"].values()
+    )
     return scalars
+
+
+def task_name(device: str) -> str:
+    """Shortens the name of a worker's task.
+
+    Args:
+        device: for example "/job:worker/replica:0/task:1".
+
+    Returns:
+        For example "worker:1".
+    """
+    match = re.fullmatch(r"/job:([^/]+)/replica:\d+/task:(\d+)", device)
+    return f"{match[1]}:{match[2]}" if match else device
 
 
 def _worker_dict(names, row) -> dict[str, Any]:
@@ -81,9 +98,3 @@ def _worker_dict(names, row) -> dict[str, Any]:
     worker["waited_secs"] = worker.pop("waited_ns") * _NANOSECONDS
     worker["live"] = bool(worker["live"])
     return worker
-
-
-def _task(device: str) -> str:
-    """Shortens "/job:worker/replica:0/task:1" to "worker:1"."""
-    match = re.fullmatch(r"/job:([^/]+)/replica:\d+/task:(\d+)", device)
-    return f"{match[1]}:{match[2]}" if match else device

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tf_syncrep.python.train import gate_stats
+from tf_syncrep.python.sync import gate_stats
 
 TASKS = ["/job:chief/replica:0/task:0", "/job:worker/replica:0/task:1"]
 GATE = {
@@ -64,15 +64,19 @@ def test_scalars_leave_out_what_only_numbers_rounds():
         "sync/rejected": 3.0,
         "sync/voided": 4.0,
         "sync/expired": 5.0,
-        "sync/chief:0/contributed": 8.0,
-        "sync/chief:0/waited_secs": 1.5,
-        "sync/chief:0/live": 1.0,
-        "sync/worker:1/contributed": 4.0,
-        "sync/worker:1/waited_secs": 0.0,
-        "sync/worker:1/live": 0.0,
+        "sync/contributed/chief:0": 8.0,
+        "sync/waited_secs/chief:0": 1.5,
+        "sync/live/chief:0": 1.0,
+        "sync/contributed/worker:1": 4.0,
+        "sync/waited_secs/worker:1": 0.0,
+        "sync/live/worker:1": 0.0,
+        "sync/waited_secs": 1.5,
     }
 
 
 def test_worker_that_is_not_named_as_a_task_keeps_its_name():
     stats = {"step": 0, "workers": {"somebody": {"live": True}}}
-    assert gate_stats.to_scalars(stats) == {"sync/somebody/live": 1.0}
+    assert gate_stats.to_scalars(stats) == {
+        "sync/live/somebody": 1.0,
+        "sync/waited_secs": 0.0,
+    }

@@ -1,0 +1,1 @@
+"""What synchronous training needs in v1 sessions and in Keras alike."""

@@ -60,6 +60,27 @@ def test_fewer_replicas_than_gradients_compute_several_on_the_same_weights(
     _assert_weights(weights, [batches[i : i + 2] for i in (0, 2, 4)])
 
 
+def test_gradient_is_admitted_when_it_is_ready_and_not_before():
+    seen = []
+
+    def compute():
+        seen.append(optimizer.stats(raw_session)["admitted"])
+        return np.float32(1.0)
+
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        weight = tf1.get_variable("weight", initializer=0.0)
+        gradient = tf.ensure_shape(tf.numpy_function(compute, [], tf.float32), [])
+        optimizer = tfs.train.SyncReplicasOptimizer(graphs.gradient_descent(), 1)
+        train_op = optimizer.apply_gradients([(gradient, weight)], step)
+        hook = optimizer.make_session_run_hook(True)
+        with tf1.train.SingularMonitoredSession([hook]) as session:
+            raw_session = session.raw_session()
+            for _ in range(3):
+                session.run(train_op)
+    assert seen == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("reduction_type", "expected"),
     [("MEAN", [3.0, 4.0, 0.0]), ("CMEAN", [3.0, 2.0, 0.0]), ("SUM", [6.0, 4.0, 0.0])],

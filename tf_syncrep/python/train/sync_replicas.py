@@ -401,11 +401,17 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             gradient_checks.check_against(gradient, variable)
             for gradient, variable, _ in present
         ]
-        with tf.control_dependencies(checks):
-            fit = tf.constant(True)
-            if self._reject_nonfinite:
-                fit = gradient_checks.all_finite([gradient for gradient, *_ in present])
-        with tf.control_dependencies(checks), tf.device(self._global_step.device):
+        gradients = [gradient for gradient, *_ in present]
+        fit = tf.constant(True)
+        if self._reject_nonfinite:
+            fit = gradient_checks.all_finite(gradients)
+        # All gradients are there before the gate is asked: who is admitted keeps the
+        # others waiting, and the first to be ready is to be taken, not the first to
+        # have begun.
+        with (
+            tf.control_dependencies([*checks, *gradients]),
+            tf.device(self._global_step.device),
+        ):
             admitted = sync_gate_ops.sync_gate_admit(self._gate, *contribution, fit)
 
         def push_and_commit():

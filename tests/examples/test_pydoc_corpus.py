@@ -1,23 +1,12 @@
 """The corpus of the word vector example: ids, pairs, order."""
 
-import importlib
-import pathlib
-
 import numpy as np
+import pydoc_corpus
 import pytest
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
-
 
 @pytest.fixture(scope="module")
-def pydoc_corpus():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(EXAMPLES)
-        return importlib.import_module("pydoc_corpus")
-
-
-@pytest.fixture(scope="module")
-def corpus(pydoc_corpus):
+def corpus():
     return pydoc_corpus.load(min_count=8)
 
 
@@ -36,7 +25,7 @@ def test_words_are_sorted_by_how_often_they_occur(corpus):
     assert corpus.counts[-1] >= 8
 
 
-def test_a_seed_gives_one_order_and_another_seed_another(pydoc_corpus, corpus):
+def test_a_seed_gives_one_order_and_another_seed_another(corpus):
     first, again, other = (
         take(pydoc_corpus.skip_gram_batches(corpus, 64, seed), 3) for seed in (1, 1, 2)
     )
@@ -44,7 +33,7 @@ def test_a_seed_gives_one_order_and_another_seed_another(pydoc_corpus, corpus):
     assert np.mean(first == other) < 0.2
 
 
-def test_each_pass_has_an_order_of_its_own(pydoc_corpus):
+def test_each_pass_has_an_order_of_its_own():
     words = [f"w{i}" for i in range(100)]
     tokens = np.arange(100, dtype=np.int32)
     tiny = pydoc_corpus.Corpus(
@@ -65,7 +54,7 @@ def test_each_pass_has_an_order_of_its_own(pydoc_corpus):
     assert not np.array_equal(batches[:, :2], batches[:, 2:])
 
 
-def test_pairs_lie_within_the_window_and_within_a_paragraph(pydoc_corpus):
+def test_pairs_lie_within_the_window_and_within_a_paragraph():
     tokens = np.arange(60, dtype=np.int32)
     paragraphs = tokens // 10
     corpus = pydoc_corpus.Corpus(
@@ -79,7 +68,7 @@ def test_pairs_lie_within_the_window_and_within_a_paragraph(pydoc_corpus):
     np.testing.assert_array_equal(paragraphs[centres], paragraphs[contexts])
 
 
-def test_frequent_words_are_thinned_out(pydoc_corpus, corpus):
+def test_frequent_words_are_thinned_out(corpus):
     centres, _ = take(pydoc_corpus.skip_gram_batches(corpus, 1024, seed=1), 50)
     share_of_the = np.mean(centres == corpus.words.index("the"))
     assert share_of_the < 0.5 * corpus.counts[0] / corpus.counts.sum()

@@ -1,11 +1,13 @@
 """The word vector example, run as a user runs it but for fewer steps."""
 
+import collections
 import importlib.util
 import pathlib
 import re
 
 import commands
 import numpy as np
+import pydoc_corpus
 import pytest
 
 pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
@@ -19,6 +21,36 @@ KERAS_2 = {
 }
 
 
+def fixed_phrases(corpus):
+    """Pairs of words `[pairs, 2]` that follow each other far beyond chance."""
+    inside = corpus.paragraphs[1:] == corpus.paragraphs[:-1]
+    neighbours = np.stack([corpus.tokens[:-1], corpus.tokens[1:]], axis=1)[inside]
+    counts = collections.Counter(map(tuple, neighbours))
+
+    def lift(left, right):
+        by_chance = corpus.counts[left] * corpus.counts[right] / len(neighbours)
+        return counts[left, right] / by_chance
+
+    return np.array(
+        [
+            pair
+            for pair, count in counts.items()
+            if count >= 8 and pair[0] != pair[1] and lift(*pair) >= 40
+        ]
+    )
+
+
+def share_of_phrases_closer_than_exchanged_ones(vectors, phrases):
+    """How often a phrase's words are closer than the first and another's second.
+
+    This compares the same words throughout, so it is one half for vectors that know
+    nothing, and for those that know only how frequent each word is.
+    """
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = unit[phrases[:, 0]] @ unit[phrases[:, 1]].T
+    return np.mean(np.diagonal(cosines)[:, np.newaxis] > cosines)
+
+
 def test_learns_on_a_cluster_and_shows_what_it_learned(tmp_path):
     result = commands.run(
         *("launch", "--workers", 2, "--ps", 2, SCRIPT),
@@ -30,9 +62,7 @@ def test_learns_on_a_cluster_and_shows_what_it_learned(tmp_path):
     assert result.process.returncode == 0, output
 
     assert re.search(r"2 workers, 2 parameter servers", output), output
-    losses = [float(x) for x in re.findall(r"step \d+  loss (\d+\.\d+)", output)]
-    assert len(losses) == 3, output
-    assert losses[-1] < losses[0] - 0.1, output
+    assert len(re.findall(r"step \d+  loss \d+\.\d+", output)) == 3, output
     for task in (0, 1):
         assert re.search(rf"/job:ps/replica:0/task:{task}/.* x 16", output), output
     assert re.search(r"\| +tuple  \w+, \w+, \w+, \w+, \w+, \w+", output), output
@@ -42,6 +72,12 @@ def test_learns_on_a_cluster_and_shows_what_it_learned(tmp_path):
     saved = np.load(tmp_path / "vectors.npz")
     assert saved["vectors"].shape == (len(saved["words"]), 16)
     assert np.all(np.isfinite(saved["vectors"]))
+    # Not the losses: 300 of them are too few to tell learning from noise. Vectors
+    # that were not trained give 0.5, give or take 0.02; these 0.7.
+    phrases = fixed_phrases(pydoc_corpus.load())
+    assert len(phrases) > 100
+    share = share_of_phrases_closer_than_exchanged_ones(saved["vectors"], phrases)
+    assert share > 0.6, output
 
 
 def test_without_a_cluster_it_says_how_to_start_one(tmp_path):

@@ -65,6 +65,20 @@ def test_stats_count_what_happened():
     assert worker["waited_secs"] > 0
 
 
+def test_hook_knows_them_when_the_session_has_ended():
+    replica = graphs.Replica()
+    with replica.graph.as_default():
+        hook = replica.optimizer.make_session_run_hook(True)
+        stop = tf1.train.StopAtStepHook(last_step=2)
+        assert hook.stats == {}
+        with tf1.train.SingularMonitoredSession([hook, stop]) as session:
+            replica.train(session, graphs.batches(2))
+            assert session.should_stop()
+    assert (hook.stats["step"], hook.stats["applied"]) == (2, 2)
+    (worker,) = hook.stats["workers"].values()
+    assert worker["contributed"] == 2
+
+
 def test_chief_logs_a_line_every_so_many_steps_and_at_the_end(logged):
     replica = graphs.Replica()
     with replica.monitored_session(log_every_n_steps=2) as session:

@@ -265,7 +265,8 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                 scalars, as often; None: nowhere.
 
         Returns:
-            A `tf.compat.v1.train.SessionRunHook`.
+            A `tf.compat.v1.train.SessionRunHook`, whose attribute `stats` is what
+            `stats` said when the session ended.
         """
         return SyncReplicasOptimizerHook(
             self, is_chief, num_tokens, log_every_n_steps, summary_dir

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tf_syncrep.python.sync import gate_stats
@@ -11,6 +13,10 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
     """Opens the gate, applies the gradients, and closes or leaves the gate.
 
     Made by `SyncReplicasOptimizer.make_session_run_hook`.
+
+    Attributes:
+        stats: what `SyncReplicasOptimizer.stats` said when the session ended, which
+            cannot be asked once it was told to stop; empty before.
     """
 
     def __init__(self, optimizer, is_chief, num_tokens, log_every_n_steps, summary_dir):
@@ -30,6 +36,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         self._summary_dir = summary_dir
         self._steps = 0
         self._summary_writer = None
+        self.stats: dict[str, Any] = {}
 
     def begin(self):
         """Takes the ops out of the graph.
@@ -99,7 +106,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             and self._log_every_n_steps
             and self._steps % self._log_every_n_steps == 0
         ):
-            self._report(run_context.session)
+            self._report(self._optimizer.stats(run_context.session))
 
     def end(self, session):
         """Ends the training of all if this is the chief, or leaves it.
@@ -107,12 +114,12 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         Args:
             session: the session, before it is closed.
         """
+        self.stats = self._optimizer.stats(session)
         if self._is_chief and self._log_every_n_steps:
-            self._report(session)
+            self._report(self.stats)
         session.run(self._end_op)
 
-    def _report(self, session) -> None:
-        stats = self._optimizer.stats(session)
+    def _report(self, stats: dict[str, Any]) -> None:
         tf.compat.v1.logging.info("SyncReplicas: %s", gate_stats.to_line(stats))
         if self._summary_writer is not None:
             summary = tf.compat.v1.Summary(

@@ -171,6 +171,12 @@ def test_use_before_apply_gradients_is_an_error(cls, use, message):
         use(_optimizer(cls))
 
 
+def test_clean_up_op_before_apply_gradients_is_an_error():
+    message = r"^get_clean_up_op\(\) should be called after apply_gradients\(\)\.$"
+    with pytest.raises(ValueError, match=message):
+        _optimizer(OURS).get_clean_up_op()
+
+
 def test_stats_before_apply_gradients_are_an_error():
     with pytest.raises(ValueError, match=r"^Should be called after apply_gradients"):
         _optimizer(OURS).stats(None)

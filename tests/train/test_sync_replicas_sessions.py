@@ -102,6 +102,39 @@ def test_supervisor_runs_a_script_that_starts_the_queue_runner_itself():
         session.close()
 
 
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+@pytest.mark.parametrize("local_init", [False, True], ids=["bare", "initialized"])
+def test_script_that_knows_no_chief_init_op_trains(use_resource, local_init):
+    # Scripts of the oldest API start the queue runner and nothing else. On
+    # TensorFlow's class they train as soon as the local step is initialized.
+    replica = graphs.Replica(use_resource=use_resource)
+    batches = graphs.batches(4)
+    coordinator = tf1.train.Coordinator()
+    with replica.graph.as_default(), tf1.Session() as session:
+        runner = replica.optimizer.get_chief_queue_runner()
+        clean_up_op = replica.optimizer.get_clean_up_op()
+        tokens_op = replica.optimizer.get_init_tokens_op()
+        session.run(replica.init_op)
+        if local_init:
+            session.run(tf1.local_variables_initializer())
+        threads = runner.create_threads(session, coordinator, daemon=True, start=True)
+        session.run(tokens_op)
+        assert replica.train(session, batches) == [1, 2, 3, 4]
+        _assert_weights(session, replica, batches)
+        session.run(clean_up_op)
+        with pytest.raises(tf.errors.OutOfRangeError):
+            replica.train(session, batches)
+        coordinator.request_stop()
+        coordinator.join(threads)
+
+
+def test_queue_runner_does_not_begin_a_training_anew():
+    replica = graphs.Replica()
+    with _ByHand(replica) as session:
+        replica.train(session, graphs.batches(2))
+        assert replica.optimizer.stats(session)["generation"] == 1
+
+
 def test_session_with_the_hook_closes_at_once():
     replica = graphs.Replica()
     with replica.monitored_session() as session:
@@ -203,7 +236,9 @@ def test_chief_that_was_replaced_does_not_end_the_training_of_its_successor():
     with by_hand as session:
         replica.train(session, graphs.batches(1))
         assert session.run(successor) == 2
-        with pytest.raises(tf.errors.AbortedError, match="A new generation"):
+        # Its wait for the next quorum was ended, or had not begun yet.
+        over = "A new generation|Generation 1 of the gate is over"
+        with pytest.raises(tf.errors.AbortedError, match=over):
             by_hand.coordinator.join(by_hand.threads)
         generation, _, step = session.run(acquired)
         assert (generation, step) == (2, 1)

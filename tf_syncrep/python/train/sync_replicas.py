@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_stats, gradient_checks
 from tf_syncrep.python.sync.gradient_accumulators import make_accumulator
+from tf_syncrep.python.train.chief_queue_runner import ChiefQueueRunner
 from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
 
 __all__ = ["SyncReplicasOptimizer"]
@@ -190,7 +191,8 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         """Returns the queue runner that the chief starts, in the Supervisor's style.
 
         It averages and applies the gradients of each step, and closes the gate when it
-        ends. With `make_session_run_hook` it is not needed.
+        ends. Where the session has not run `chief_init_op`, it does that first. With
+        `make_session_run_hook` it is not needed.
 
         Returns:
             A `tf.compat.v1.train.QueueRunner`.
@@ -201,6 +203,18 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         if not self._gradients_applied:
             raise ValueError("Should be called after apply_gradients().")
         return self._chief_queue_runner
+
+    def get_clean_up_op(self):
+        """Returns the op by which the chief ends the training, as in the oldest API.
+
+        Raises:
+            ValueError: `apply_gradients` was not called before.
+        """
+        if not self._gradients_applied:
+            raise ValueError(
+                "get_clean_up_op() should be called after apply_gradients()."
+            )
+        return self._close_op
 
     def get_init_tokens_op(self, num_tokens=-1):
         """Returns the op that lays out passes for the first steps.
@@ -492,7 +506,9 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         Returns:
             The `tf.compat.v1.train.QueueRunner`.
         """
-        return tf.compat.v1.train.QueueRunner(
+        return ChiefQueueRunner(
+            generation=self._local_generation,
+            open_op=self.chief_init_op,
             queue=self._gate.op,
             enqueue_ops=[self._sync_op],
             close_op=close_op,

@@ -380,8 +380,9 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
 
     def _make_init_ops(self) -> None:
         """Builds what each replica runs before its first step."""
-        self.ready_for_local_init_op = tf.compat.v1.report_uninitialized_variables(
-            tf.compat.v1.global_variables()
+        # A tensor that not every script uses: TensorFlow would complain of that one.
+        self.ready_for_local_init_op = tf.identity(
+            tf.compat.v1.report_uninitialized_variables(tf.compat.v1.global_variables())
         )
         self.local_step_init_op = self._acquire_op(first=True)
         # What a dead chief's generation left in the accumulators goes before the gate

@@ -1,0 +1,103 @@
+"""Synchronous training by an Estimator of one's own, on TensorFlow 2.15.
+
+The hook of SyncReplicasOptimizer goes into the `training_hooks` of the model function's
+EstimatorSpec. On a cluster, the tasks find their parts in TF_CONFIG: parameter servers
+serve, the chief and the workers train, and what the chief has trained it evaluates.
+
+    tf-syncrep launch --workers 1 --ps 2 --chief --run-script-on all \
+        examples/sync_estimator.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+
+import clicks
+import tensorflow.compat.v1 as tf
+
+import tf_syncrep as tfs
+
+if not hasattr(tf, "estimator"):
+    raise SystemExit(
+        "This example needs Estimator, which TensorFlow 2.15 was the last to have. "
+        f"Found: TensorFlow {tf.__version__}."
+    )
+tf.disable_v2_behavior()
+tf.logging.set_verbosity(tf.logging.INFO)
+
+
+def model_fn(features, labels, mode, config) -> tf.estimator.EstimatorSpec:
+    """Builds the model: a click is likely where two embeddings agree."""
+    user, item = (
+        tf.nn.embedding_lookup(
+            tf.get_variable(
+                f"{name}s",
+                [rows, 8],
+                initializer=tf.random_normal_initializer(stddev=0.3, seed=rows),
+            ),
+            features[name],
+        )
+        for name, rows in (("user", clicks.NUM_USERS), ("item", clicks.NUM_ITEMS))
+    )
+    logits = tf.reduce_sum(user * item, axis=1)
+    loss = tf.losses.sigmoid_cross_entropy(labels, logits)
+    if mode == tf.estimator.ModeKeys.EVAL:
+        accuracy = tf.metrics.accuracy(labels, tf.cast(logits > 0, tf.float32))
+        return tf.estimator.EstimatorSpec(
+            mode, loss=loss, eval_metric_ops={"accuracy": accuracy}
+        )
+    optimizer = tfs.train.SyncReplicasOptimizer(
+        tfs.train.AdamAsyncOptimizer(0.05),
+        # The chief is one of them.
+        replicas_to_aggregate=config.num_worker_replicas,
+        total_num_replicas=config.num_worker_replicas,
+    )
+    train_op = optimizer.minimize(loss, global_step=tf.train.get_global_step())
+    hook = optimizer.make_session_run_hook(config.is_chief)
+    return tf.estimator.EstimatorSpec(
+        mode, loss=loss, train_op=train_op, training_hooks=[hook]
+    )
+
+
+def input_fn(seed: int) -> tf.data.Dataset:
+    """Makes the dataset of one worker, batches of features and labels."""
+    shapes = {"user": [512], "item": [512], "click": [512]}
+    types = {"user": tf.int64, "item": tf.int64, "click": tf.float32}
+    dataset = tf.data.Dataset.from_generator(
+        lambda: clicks.batches(seed, size=512), types, shapes
+    )
+    return dataset.map(lambda batch: (batch, batch.pop("click"))).prefetch(2)
+
+
+def main() -> None:
+    """Runs the task that TF_CONFIG names, or trains alone without it."""
+    parser = argparse.ArgumentParser(description="Predicts clicks, by an Estimator.")
+    parser.add_argument("--steps", type=int, default=200, help="updates in all")
+    parser.add_argument(
+        "--model-dir", type=pathlib.Path, default="build/sync_estimator", help="shared"
+    )
+    options = parser.parse_args()
+
+    config = tf.estimator.RunConfig(model_dir=str(options.model_dir))
+    seed = config.global_id_in_cluster or 0
+    tf.estimator.train_and_evaluate(
+        tf.estimator.Estimator(model_fn, config=config),
+        tf.estimator.TrainSpec(lambda: input_fn(seed), max_steps=options.steps),
+        tf.estimator.EvalSpec(lambda: input_fn(1000), steps=10),
+    )
+    if config.is_chief:
+        # By itself: the checkpoint is all that is needed of the cluster.
+        os.environ.pop("TF_CONFIG", None)
+        config = tf.estimator.RunConfig(model_dir=str(options.model_dir))
+        estimator = tf.estimator.Estimator(model_fn, config=config)
+        metrics = estimator.evaluate(lambda: input_fn(1000), steps=10)
+        print(
+            f"step {metrics['global_step']}: loss {metrics['loss']:.3f}, "
+            f"accuracy {metrics['accuracy']:.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The examples of SyncReplicasOptimizer, run as a user runs them."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import commands
+import pytest
+import tensorflow as tf
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+ENV = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+HAS_ESTIMATOR = tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16)
+
+
+def launch(script, *args, workers=2, options=("--run-script-on", "workers")):
+    """Runs an example on a cluster with two parameter servers."""
+    result = commands.run(
+        *("launch", "--workers", workers, "--ps", 2, *options),
+        *(EXAMPLES / script, *args),
+        env=ENV,
+    )
+    return result.process.returncode, result.output
+
+
+def trained(output):
+    """The number of batches and the last loss of each worker, by its task's name."""
+    found = re.findall(r"(worker-\d) \| (\d+) batches, loss \S+ to (\d\.\d+)", output)
+    return {task: (int(batches), float(loss)) for task, batches, loss in found}
+
+
+def test_monitored_training_session_trains_with_all_workers_alike():
+    status, output = launch("sync_session.py")
+    assert status == 0, output
+    workers = trained(output)
+    assert [batches for batches, _ in workers.values()] == [200, 200], output
+    assert max(loss for _, loss in workers.values()) < 0.5, output
+    assert "200 updates of 400 gradients" in output, output
+    for task in (0, 1):
+        line = rf"/job:worker/replica:0/task:{task}: 200 gradients, 0 dropped"
+        assert re.search(line, output), output
+
+
+@pytest.mark.soak
+def test_monitored_training_session_trains_with_a_backup_worker():
+    status, output = launch("sync_session.py", "--replicas-to-aggregate", 1)
+    assert status == 0, output
+    assert "200 updates of 200 gradients" in output, output
+    assert len(trained(output)) == 2, output
+
+
+def test_without_parameter_servers_it_says_how_to_start():
+    result = commands.run(
+        *("launch", "--workers", 1, "--ps", 0, "--run-script-on", "workers"),
+        EXAMPLES / "sync_session.py",
+        env=ENV,
+    )
+    assert result.process.returncode == 1
+    assert "--run-script-on workers examples/sync_session.py" in result.output
+
+
+def test_supervisor_trains_with_ops_that_it_runs_itself():
+    status, output = launch("sync_supervisor.py")
+    assert status == 0, output
+    workers = trained(output)
+    assert [batches for batches, _ in workers.values()] == [200, 200], output
+    assert max(loss for _, loss in workers.values()) < 0.5, output
+    assert "200 updates of 400 gradients" in output, output
+
+
+def test_oldest_api_trains_without_init_ops_and_warns_of_replica_id():
+    status, output = launch("sync_oldest.py")
+    assert status == 0, output
+    workers = trained(output)
+    assert len(workers) == 2, output
+    for batches, loss in workers.values():
+        # All but the first gradients, for which no permit was asked, count.
+        assert 199 <= batches <= 203, output
+        assert loss < 0.5, output
+    assert "replica_id has no effect" in output, output
+    assert "was never used" not in output, output
+
+
+ESTIMATORS = {"sync_estimator.py": 0.7, "sync_canned_estimator.py": 0.6}
+
+
+@pytest.mark.skipif(not HAS_ESTIMATOR, reason="TensorFlow 2.15 was the last with it")
+@pytest.mark.parametrize("script", ESTIMATORS)
+def test_estimator_trains_on_a_cluster_and_evaluates(script, tmp_path):
+    status, output = launch(
+        *(script, "--model-dir", tmp_path),
+        workers=1,
+        options=("--chief", "--run-script-on", "all"),
+    )
+    assert status == 0, output
+    step, accuracy = re.search(r"step (\d+): loss \S+, accuracy (\S+)", output).groups()
+    assert float(accuracy) > ESTIMATORS[script], output
+    # The chief's last word; every update was of one gradient of each.
+    said = re.findall(
+        r"SyncReplicas: step (\d+): (\d+) updates of (\d+) gradients; dropped 0 late, "
+        r".* by worker: chief:0 (\d+) \(.*\), worker:0 (\d+) \(",
+        output,
+    )
+    last_step, updates, gradients, chief, worker = map(int, said[-1])
+    assert last_step == updates == int(step), output
+    assert gradients == 2 * updates, output
+    assert abs(chief - worker) <= 1, output
+
+
+@pytest.mark.skipif(not HAS_ESTIMATOR, reason="TensorFlow 2.15 was the last with it")
+def test_canned_estimator_trains_alone_with_the_hook_that_train_is_given(tmp_path):
+    finished = subprocess.run(
+        [
+            *(sys.executable, EXAMPLES / "sync_canned_estimator.py"),
+            *("--steps", "40", "--model-dir", tmp_path),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=commands.DEADLINE_SECS,
+        check=False,
+    )
+    output = finished.stdout + finished.stderr
+    assert finished.returncode == 0, output
+    assert re.search(r"step 40: loss \S+, accuracy \S+", output), output
+    assert "SyncReplicas: step 40: 40 updates of 40 gradients" in output, output
+
+
+@pytest.mark.skipif(HAS_ESTIMATOR, reason="this TensorFlow has Estimator")
+@pytest.mark.parametrize("script", ESTIMATORS)
+def test_without_estimator_it_says_which_tensorflow_has_it(script):
+    result = commands.run(
+        *("launch", "--workers", 1, "--ps", 0, "--run-script-on", "workers"),
+        EXAMPLES / script,
+        env=ENV,
+    )
+    assert result.process.returncode == 1
+    assert f"2.15 was the last to have. Found: TensorFlow {tf.__version__}." in (
+        result.output
+    )
+    assert "Traceback" not in result.output

@@ -82,13 +82,13 @@ bool RunCallbacks(SyncGate& gate, int workers, int updates) {
   }
   const auto acquire = [&](int task) {
     gate.Acquire(
-        names[task], SyncGate::AcquireKind::kNext,
+        names[task], SyncGate::AcquireKind::kNext, /*terms=*/{},
         [&, task](const GateStatus& status, const SyncGate::Permit& permit) {
           permits[task] = permit;
           woken += status.ok() ? 1 : 0;
         });
   };
-  Updater updater = {gate, gate.Open(0)};
+  Updater updater = {gate, gate.Open(0, /*terms=*/{})};
   for (int task = 0; task < workers; ++task) {
     acquire(task);
   }
@@ -104,7 +104,7 @@ bool RunCallbacks(SyncGate& gate, int workers, int updates) {
     const SyncGate::Time end = SyncGateTimer::SteadyTime();
     Print(Seconds(end - begin) / workers, Seconds(end - updater.advanced_at));
   }
-  gate.Close();
+  gate.Close(SyncGate::kAnyGeneration);
   return right;
 }
 
@@ -113,7 +113,7 @@ void RunWorker(SyncGate& gate, const GateWorker& worker,
   while (true) {
     std::promise<std::pair<GateStatus, SyncGate::Permit>> granted;
     gate.Acquire(
-        worker, SyncGate::AcquireKind::kNext,
+        worker, SyncGate::AcquireKind::kNext, /*terms=*/{},
         [&granted](const GateStatus& status, const SyncGate::Permit& permit) {
           granted.set_value({status, permit});
         });
@@ -134,14 +134,14 @@ bool RunThreads(SyncGate& gate, int workers, int updates) {
     threads.emplace_back(RunWorker, std::ref(gate), Worker(task),
                          &wake_ups[task]);
   }
-  Updater updater = {gate, gate.Open(0)};
+  Updater updater = {gate, gate.Open(0, /*terms=*/{})};
   bool right = true;
   for (int i = 0; i < updates; ++i) {
     right = right && updater.Update(workers);
     advances.push_back(updater.advanced_at);
   }
   // The workers are in one more round by now; one that is not full ends here.
-  gate.Close();
+  gate.Close(SyncGate::kAnyGeneration);
   for (std::thread& thread : threads) {
     thread.join();
   }

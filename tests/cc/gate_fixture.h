@@ -53,17 +53,28 @@ class GateTest : public ::testing::Test {
     options.total = total;
     options.strict = strict;
     Make(options);
-    generation = gate->Open(0);
+    generation = Open(0);
+  }
+
+  int64_t Open(int64_t step, const GateTerms& terms = {}) {
+    return gate->Open(step, terms);
+  }
+
+  void Close() { gate->Close(SyncGate::kAnyGeneration); }
+
+  void Fail(const GateStatus& error) {
+    gate->Fail(SyncGate::kAnyGeneration, error);
   }
 
   static GateWorker Worker(int task, uint64_t incarnation = 1) {
     return {"/job:worker/replica:0/task:" + std::to_string(task), incarnation};
   }
 
-  AcquireCall Acquire(const GateWorker& worker, Kind kind = Kind::kNext) {
+  AcquireCall Acquire(const GateWorker& worker, Kind kind = Kind::kNext,
+                      const GateTerms& terms = {}) {
     auto call = NewCall(&acquires_);
     call->id = gate->Acquire(
-        worker, kind,
+        worker, kind, terms,
         [call](const GateStatus& status, const SyncGate::Permit& permit) {
           End(*call, status, permit);
         });
@@ -165,7 +176,7 @@ class GateTest : public ::testing::Test {
   void Finish() {
     if (gate != nullptr) {
       CheckAccounting();
-      gate->Fail({GateStatus::kAborted, "The test is over."});
+      gate->Shutdown();
       CheckAccounting();
     }
     ExpectEndedOnce(&acquires_);

@@ -171,6 +171,124 @@ TEST_F(SyncGateFaultsTest, SeveralThatExpireAtOnceVoidTheRoundOnce) {
   Pass(kLease);
   EXPECT_EQ(gate->Stats().voids, 1);
   EXPECT_EQ(gate->Stats().aborted, 2);
+  EXPECT_EQ(gate->Stats().expired, 2);
+}
+
+// --- Pushes that outlast the lease ---
+
+TEST_F(SyncGateFaultsTest, PushesThatAlwaysOutlastTheLeaseDoNotVoidForEver) {
+  Start(2, 2);
+  const auto pushes = 11 * kLease;
+  int64_t num_updates = 0;
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const auto of_a = Acquire(a);
+    const auto of_b = Acquire(b);
+    ASSERT_TRUE(of_a->granted());
+    ASSERT_TRUE(of_b->granted());
+    EXPECT_EQ(Admit(a, of_a->value), Admission::kAdmitted);
+    EXPECT_EQ(Admit(b, of_b->value), Admission::kAdmitted);
+    Pass(pushes);
+    if (Commit(a, of_a->value) && Commit(b, of_b->value)) {
+      num_updates += Update() / 2;
+    }
+  }
+  // Leases of 1, 2, 4 and 8 did not do, 16 did, and that is remembered.
+  EXPECT_EQ(gate->Stats().voids, 4);
+  EXPECT_EQ(num_updates, 6);
+}
+
+TEST_F(SyncGateFaultsTest, ACommitEndsTheDoublingAndLeavesTwiceTheLongestPush) {
+  Start(2, 2);
+  const auto push_for = [this](SyncGate::Time time) {
+    const auto call = Acquire(a);
+    Admit(a, call->value);
+    Pass(time);
+    return Commit(a, call->value);
+  };
+  EXPECT_FALSE(push_for(kLease));      // twice the lease from now on
+  EXPECT_FALSE(push_for(2 * kLease));  // four times
+  EXPECT_TRUE(push_for(3 * kLease / 2));
+  Give(b);
+  Update();
+  EXPECT_FALSE(push_for(3 * kLease));  // twice the longest is too short for it
+  EXPECT_TRUE(push_for(6 * kLease - std::chrono::seconds(1)));
+}
+
+TEST_F(SyncGateFaultsTest, ThePatienceIsWithPushesAndNotWithComputing) {
+  Start(1, 1);
+  const auto slow = Acquire(a);
+  Admit(a, slow->value);
+  Pass(kLease);
+  const auto again = Acquire(a);
+  Pass(kLease);
+  EXPECT_FALSE(StatsOf(a).live);
+  EXPECT_EQ(StatsOf(a).expired, 2);
+}
+
+TEST_F(SyncGateFaultsTest, ANewIncarnationIsNotTreatedWithTheOldOnesPatience) {
+  Start(1, 1);
+  const auto slow = Acquire(a);
+  Admit(a, slow->value);
+  Pass(kLease);
+  const GateWorker restarted = Worker(0, 2);
+  const auto fresh = Acquire(restarted);
+  Admit(restarted, fresh->value);
+  Pass(kLease);
+  EXPECT_EQ(gate->Stats().voids, 2);
+}
+
+TEST_F(SyncGateFaultsTest, NoNumberOfSlowPushesOverflowsTheLease) {
+  SyncGateOptions options;
+  options.lease = options.start_lease = std::chrono::seconds(1);
+  Make(options);
+  generation = Open(0);
+  Pass(std::chrono::seconds(1));  // nobody else is expected
+  for (int i = 0; i < 30; ++i) {
+    const auto call = Acquire(a);
+    Admit(a, call->value);
+    const SyncGate::Time end = gate->Poll();
+    EXPECT_EQ(end, now + std::chrono::seconds(int64_t{1} << std::min(i, 29)));
+    now = end - SyncGate::Time(1);
+    gate->Poll();
+    EXPECT_EQ(gate->Stats().voids, i);
+    Pass(SyncGate::Time(1));
+    ASSERT_EQ(gate->Stats().voids, i + 1);
+  }
+}
+
+// --- Permits that came too late ---
+
+TEST_F(SyncGateFaultsTest, AReturnedPermitFreesItsPlace) {
+  Start(1, 1);
+  const auto of_a = Acquire(a);
+  const auto of_b = Acquire(b);
+  gate->ReturnPermit(a, of_a->value);
+  EXPECT_TRUE(of_b->granted());
+}
+
+TEST_F(SyncGateFaultsTest, AReturnedPermitIsNotTheWorkersNextOfTheRound) {
+  Start(1, 1);
+  const auto cancelled = Acquire(a);
+  const auto anew = Acquire(a);
+  EXPECT_EQ(cancelled->value.round, anew->value.round);
+  gate->ReturnPermit(a, cancelled->value);
+  EXPECT_TRUE(Acquire(b)->waits());  // the place is taken still
+  EXPECT_EQ(Admit(a, anew->value), Admission::kAdmitted);
+  gate->ReturnPermit(a, cancelled->value);
+  gate->ReturnPermit(a, anew->value);  // has served
+  EXPECT_EQ(gate->Stats().voids, 0);
+  EXPECT_TRUE(Commit(a, anew->value));
+}
+
+TEST_F(SyncGateFaultsTest, APassIsNoPermitToReturn) {
+  Start(1, 1);
+  const auto permit = Acquire(a);
+  gate->AddPasses(1);
+  const auto pass = Acquire(b);
+  EXPECT_EQ(pass->value.number, 0);
+  gate->ReturnPermit(b, pass->value);
+  gate->ReturnPermit(a, pass->value);
+  EXPECT_TRUE(Contribute(a, permit->value));
 }
 
 TEST_F(SyncGateFaultsTest, AReplacedContributionVoidsTheRound) {
@@ -353,7 +471,7 @@ TEST_F(SyncGateFaultsTest, TheyAreExpectedFromTheOpeningOn) {
   Make(options);
   const auto first = Acquire(a);
   Pass(10 * kStartLease);  // the chief comes last
-  generation = gate->Open(0);
+  generation = Open(0);
   EXPECT_TRUE(Contribute(a, first->value));
   const auto again = Acquire(a);
   Pass(kStartLease - std::chrono::seconds(1));
@@ -415,7 +533,7 @@ class SyncGateUpdaterLeaseTest : public GateTest {
     options.updater_lease = kUpdaterLease;
     options.start_lease = std::chrono::seconds(100);
     Make(options);
-    generation = gate->Open(0);
+    generation = Open(0);
   }
 
   // As an updater does at first.
@@ -494,7 +612,7 @@ TEST_F(SyncGateUpdaterLeaseTest, ANewGenerationHasALeaseOfItsOwn) {
   Hello();
   Pass(kUpdaterLease);
   EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kDeadlineExceeded));
-  generation = gate->Open(0);
+  generation = Open(0);
   EXPECT_TRUE(Acquire(a)->granted());
 }
 

@@ -18,7 +18,10 @@ class SyncGateModelTest : public GateTest {
   struct Actor {
     GateWorker id;
     Kind kind = Kind::kNext;
-    AcquireCall acquire;      // while it waits
+    AcquireCall acquire;                              // while it waits
+    GateTerms terms;                                  // it asks for
+    SyncGate::Time deadline = SyncGate::Time::max();  // if its wait is early
+    bool takes_part = false;                          // in the present training
     SyncGate::Permit permit;  // what it computes, or computed, with
     bool holds = false;       // the gate's permit, and not a pass
     bool admitted = false;
@@ -34,7 +37,9 @@ class SyncGateModelTest : public GateTest {
     options.total = 1 + Pick(4);
     options.strict = Pick(2) == 0;
     options.first_round = Pick(3);
+    options.first_generation = 1 + Pick(3);
     Make(options);
+    opened = next = Terms(options.quorum, options.total);
     strict = options.strict;
     generation = 0;
     closed = false;
@@ -45,6 +50,7 @@ class SyncGateModelTest : public GateTest {
       actors[i].id = Worker(static_cast<int>(i));
     }
     zombies.clear();
+    late_permits.clear();
     quorum_waits.clear();
     flush_waits.clear();
     drain_waits.clear();
@@ -70,7 +76,7 @@ class SyncGateModelTest : public GateTest {
       actor.admitted = actor.admitted && !IsPresent(actor.permit);
     } else if (what < 68) {
       gate->Leave(actor.id);
-      actor.holds = actor.admitted = false;
+      actor.holds = actor.admitted = actor.takes_part = false;
       actor.known = true;
     } else if (what < 71) {
       Kill(&actor);
@@ -80,6 +86,7 @@ class SyncGateModelTest : public GateTest {
       BeginAcquire(&actor);  // whatever it was doing
     } else if (what < 77) {
       CallAsAZombie();
+      ReturnAPermit();
     } else if (what < 84) {
       TryToUpdate();
     } else if (what < 86) {
@@ -89,15 +96,15 @@ class SyncGateModelTest : public GateTest {
     } else if (what < 90) {
       drain_waits.push_back(Drain());
     } else if (what < 92) {
-      gate->Configure(1 + Pick(4), 1 + Pick(4));
+      next = Terms(1 + Pick(4), 1 + Pick(4));
+      gate->Configure(next.quorum, next.total);
+      MeetEarlyActors();
     } else if (what < 93) {
       AddPasses(Pick(4));
     } else if (what < 94) {
-      closed = true;
-      Pick(2) == 0 ? gate->Close()
-                   : gate->Fail({GateStatus::kInvalidArgument, "no"});
+      End();
     } else if (what < 96 || generation == 0) {
-      Open();
+      OpenAnew();
     } else {
       Pass(std::chrono::seconds(Pick(2) == 0 ? 1 + Pick(20) : 61));
     }
@@ -135,6 +142,7 @@ class SyncGateModelTest : public GateTest {
         gate->Admit(actor->permit.generation, actor->id, actor->permit.round,
                     Pick(10) > 0, &admission);
     EXPECT_EQ(status.ok(), !closed);
+    actor->takes_part &= !closed;
     actor->admitted = status.ok() && admission == Admission::kAdmitted;
     if (actor->admitted) {
       // Computed on the weights that the update will change.
@@ -150,10 +158,78 @@ class SyncGateModelTest : public GateTest {
   }
 
   void BeginAcquire(Actor* actor) {
+    if (actor->holds) {
+      late_permits.push_back({actor->id, actor->permit});
+    }
     actor->holds = actor->admitted = false;
     actor->kind = Pick(4) == 0 ? Kind::kFirst : Kind::kNext;
-    actor->acquire = Acquire(actor->id, actor->kind);
+    actor->terms = Pick(6) == 0 ? Terms(1 + Pick(4), 1 + Pick(4)) : GateTerms();
+    actor->acquire = Acquire(actor->id, actor->kind, actor->terms);
     actor->known = true;
+    actor->deadline = SyncGate::Time::max();
+    if (closed) {
+      actor->deadline = now + kStartLease;
+      EXPECT_EQ(actor->acquire->waits(),
+                actor->kind == Kind::kFirst && !actor->takes_part);
+    } else if (generation > 0) {
+      Meet(actor);
+    }
+  }
+
+  // Whether it waits for the gate to be opened.
+  bool IsEarly(const Actor& actor) const {
+    return actor.acquire != nullptr &&
+           (generation == 0 || actor.deadline < SyncGate::Time::max());
+  }
+
+  // The gate is open, and the actor asks for a permit.
+  void Meet(Actor* actor) {
+    actor->takes_part = Agree(actor->terms);
+    if (actor->takes_part) {
+      actor->deadline = SyncGate::Time::max();
+    } else {
+      EXPECT_EQ(actor->acquire->waits(), actor->kind == Kind::kFirst);
+      actor->deadline = std::min<SyncGate::Time>(actor->deadline, now + kLease);
+    }
+  }
+
+  void MeetEarlyActors() {
+    for (Actor& actor : actors) {
+      if (!closed && generation > 0 && IsEarly(actor)) {
+        Meet(&actor);
+      }
+    }
+  }
+
+  // A cancelled step gives back a permit that its worker has no more.
+  void ReturnAPermit() {
+    if (!late_permits.empty()) {
+      const auto& [worker, permit] = late_permits[Pick(late_permits.size())];
+      const auto num_waiting = [this] {
+        return std::count_if(actors.begin(), actors.end(),
+                             [](const Actor& actor) {
+                               return actor.acquire && actor.acquire->waits();
+                             });
+      };
+      const auto before = num_waiting();
+      gate->ReturnPermit(worker, permit);
+      EXPECT_EQ(num_waiting(), before);
+    }
+    for (Actor& actor : actors) {
+      if (actor.holds && Pick(4) == 0) {
+        gate->ReturnPermit(actor.id, actor.permit);
+        actor.holds = false;
+        return;
+      }
+    }
+  }
+
+  void End() {
+    const int64_t whose = generation > 0 ? generation - Pick(2) : 0;
+    const bool counts = whose == generation && !closed;
+    Pick(2) == 0 ? gate->Close(whose)
+                 : gate->Fail(whose, {GateStatus::kInvalidArgument, "no"});
+    closed = closed || counts;
   }
 
   void Kill(Actor* actor) {
@@ -165,6 +241,7 @@ class SyncGateModelTest : public GateTest {
     }
     const uint64_t incarnation = actor->id.incarnation + 1;
     actor->id.incarnation = incarnation;
+    actor->takes_part = false;
     BeginAcquire(actor);
   }
 
@@ -221,13 +298,39 @@ class SyncGateModelTest : public GateTest {
     gate->AddPasses(n);
   }
 
-  void Open() {
+  void OpenAnew() {
+    std::vector<Actor*> early;
+    for (Actor& actor : actors) {
+      if (IsEarly(actor)) {
+        early.push_back(&actor);
+      }
+    }
     closed = false;
     passes = 0;
-    generation = gate->Open(Pick(10));
+    const GateTerms terms =
+        Pick(3) == 0 ? Terms(1 + Pick(4), 1 + Pick(4)) : GateTerms();
+    generation = Open(Pick(10), terms);
+    next = opened = terms.quorum > 0 ? terms : next;
+    for (Actor* actor : early) {
+      Meet(actor);
+    }
   }
 
   // --- What must hold afterwards ---
+
+  static GateTerms Terms(int64_t quorum, int64_t total) {
+    GateTerms terms;
+    terms.quorum = quorum;
+    terms.total = total;
+    return terms;
+  }
+
+  bool Agree(const GateTerms& terms) const {
+    const auto is = [&terms](const GateTerms& other) {
+      return terms.quorum == other.quorum && terms.total == other.total;
+    };
+    return terms.quorum == 0 || is(opened) || is(next);
+  }
 
   bool IsPresent(const SyncGate::Permit& permit) const {
     return permit.generation == stats.generation &&
@@ -271,10 +374,18 @@ class SyncGateModelTest : public GateTest {
   void Follow(Actor* actor) {
     if (actor->acquire != nullptr && !actor->acquire->waits()) {
       const bool granted = actor->acquire->granted();
+      if (actor->acquire->ended_with(GateStatus::kInvalidArgument)) {
+        EXPECT_TRUE(closed || !Agree(actor->terms));
+      }
+      const bool told = closed && !granted &&
+                        !actor->acquire->ended_with(GateStatus::kCancelled) &&
+                        !actor->acquire->ended_with(GateStatus::kAborted);
+      actor->takes_part &= !told;
       const bool is_pass = actor->kind == Kind::kNext && passes > 0;
       passes -= granted && is_pass ? 1 : 0;
       actor->permit = granted ? actor->acquire->value : SyncGate::Permit{};
-      actor->holds = granted && !is_pass && !closed;
+      actor->holds = granted && actor->permit.number > 0;
+      EXPECT_TRUE(!actor->holds || (!is_pass && !closed));
       actor->acquire = nullptr;
     }
     actor->holds = actor->holds && IsPresent(actor->permit) && IsLive(*actor);
@@ -298,8 +409,16 @@ class SyncGateModelTest : public GateTest {
   }
 
   void CheckThatItHasToWait(const Actor& actor) {
-    EXPECT_FALSE(closed);
+    EXPECT_LT(now, actor.deadline);
+    if (closed) {
+      EXPECT_TRUE(actor.kind == Kind::kFirst && !actor.takes_part);
+      return;
+    }
     if (generation == 0) {
+      return;
+    }
+    if (IsEarly(actor)) {
+      EXPECT_TRUE(actor.kind == Kind::kFirst && !Agree(actor.terms));
       return;
     }
     EXPECT_TRUE(actor.kind == Kind::kFirst || passes == 0);
@@ -323,7 +442,7 @@ class SyncGateModelTest : public GateTest {
   // However it stands, the workers that are there fill a round.
   void ExpectARoundFills() {
     if (closed || generation == 0) {
-      Open();
+      OpenAnew();
     }
     for (int tries = 0; tries < 20; ++tries) {
       for (Actor& actor : actors) {
@@ -361,10 +480,13 @@ class SyncGateModelTest : public GateTest {
   SyncGateStats stats;
   bool strict = true;
   bool closed = false;
+  GateTerms opened;            // what the last Open() settled
+  GateTerms next;              // what a Configure() settled since
   int64_t flushed_round = -1;  // handed out by a flush, to be advanced
   int64_t passes = 0;
   std::vector<Actor> actors;
   std::vector<Actor> zombies;
+  std::vector<std::pair<GateWorker, SyncGate::Permit>> late_permits;
   std::vector<QuorumCall> quorum_waits;
   std::vector<QuorumCall> flush_waits;
   std::vector<DrainCall> drain_waits;

@@ -69,7 +69,7 @@ class SyncGateStressTest : public ::testing::TestWithParam<bool> {
     while (!stop_) {
       Result<SyncGate::Permit> acquire;
       const SyncGate::WaitId id =
-          gate_->Acquire(worker, kind, acquire.Callback());
+          gate_->Acquire(worker, kind, {}, acquire.Callback());
       if (one_in(20) && !acquire.IsThere(milliseconds(1))) {
         gate_->Cancel(id);
       }
@@ -149,12 +149,12 @@ class SyncGateStressTest : public ::testing::TestWithParam<bool> {
       std::this_thread::sleep_for(milliseconds(random() % 100));
       switch (random() % 5) {
         case 0:
-          gate_->Close();
+          gate_->Close(SyncGate::kAnyGeneration);
           std::this_thread::sleep_for(milliseconds(3));
-          generation_ = gate_->Open(step_);
+          generation_ = gate_->Open(step_, {});
           break;
         case 1:
-          generation_ = gate_->Open(step_);
+          generation_ = gate_->Open(step_, {});
           gate_->AddPasses(kWorkers);
           break;
         case 2:
@@ -208,7 +208,7 @@ TEST_P(SyncGateStressTest, NothingHangsAndTheLedgerBalances) {
   for (int task = 0; task < kWorkers; ++task) {
     threads.emplace_back([this, task] { RunWorker(task); });
   }
-  generation_ = gate_->Open(0);
+  generation_ = gate_->Open(0, {});
   for (int i = 0; i < 2; ++i) {  // the one gets in the other's way
     threads.emplace_back([this] { RunUpdater(); });
   }
@@ -226,7 +226,7 @@ TEST_P(SyncGateStressTest, NothingHangsAndTheLedgerBalances) {
   // The chief may be opening it again just now.
   threads.back().join();
   threads.pop_back();
-  gate_->Close();
+  gate_->Close(SyncGate::kAnyGeneration);
   for (std::thread& thread : threads) {
     thread.join();
   }

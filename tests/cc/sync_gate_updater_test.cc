@@ -288,7 +288,7 @@ TEST_F(SyncGateUpdaterTest, OpenEndsAllWaitsOfTheLastGeneration) {
   const auto quorum = WaitQuorum();
   const auto flush = Flush();
   const auto drain = Drain();
-  generation = gate->Open(5);
+  generation = Open(5);
   EXPECT_TRUE(acquire->ended_with(GateStatus::kAborted));
   EXPECT_TRUE(quorum->ended_with(GateStatus::kAborted));
   EXPECT_TRUE(flush->ended_with(GateStatus::kAborted));
@@ -304,7 +304,7 @@ TEST_F(SyncGateUpdaterTest, NothingOfAnOldGenerationCountsInTheNew) {
   Contribute(a, of_a->value);
   Admit(b, of_b->value);
   const int64_t old = generation;
-  generation = gate->Open(0);
+  generation = Open(0);
   EXPECT_FALSE(Commit(b, of_b->value));
   EXPECT_EQ(Admit(a, of_a->value), Admission::kStale);
   EXPECT_EQ(Admit(b, of_b->value), Admission::kStale);
@@ -329,7 +329,7 @@ TEST_F(SyncGateUpdaterTest, OpenWithAFullRoundVoidsIt) {
   const auto quorum = WaitQuorum();
   ASSERT_TRUE(quorum->granted());
   const int64_t old = generation;
-  generation = gate->Open(0);  // the chief died before it could apply
+  generation = Open(0);  // the chief died before it could apply
   bool advanced;
   EXPECT_EQ(gate->Advance(old, quorum->value.round, 1, &advanced).code,
             GateStatus::kAborted);
@@ -341,7 +341,7 @@ TEST_F(SyncGateUpdaterTest, OpenClearsPermitsAndPasses) {
   Start(1, 1);
   Acquire(a);
   gate->AddPasses(2);
-  generation = gate->Open(0);
+  generation = Open(0);
   EXPECT_TRUE(Acquire(b)->granted());
   EXPECT_TRUE(Acquire(c)->waits());
 }
@@ -352,7 +352,7 @@ TEST_F(SyncGateUpdaterTest, RoundsNeverGoBack) {
   for (int i = 0; i < 3; ++i) {
     Give(a);
     Update();
-    generation = gate->Open(0);
+    generation = Open(0);
     EXPECT_GT(gate->Stats().round, last);
     last = gate->Stats().round;
     EXPECT_EQ(gate->Stats().step, 0);
@@ -363,7 +363,7 @@ TEST_F(SyncGateUpdaterTest, AChiefThatIsBackDoesNotWaitForWhoHadLeft) {
   Start(2, 2);
   Give(b);
   gate->Leave(b);
-  generation = gate->Open(0);  // the chief was lost: nothing was closed
+  generation = Open(0);  // the chief was lost: nothing was closed
   Give(a);
   Give(a);
   EXPECT_EQ(Update(), 2);
@@ -374,10 +374,10 @@ TEST_F(SyncGateUpdaterTest, ANewTrainingExpectsWhoLeftTheLastOne) {
   Give(a);
   Give(b);
   Update();
-  gate->Close();
+  Close();
   gate->Leave(a);
   gate->Leave(b);
-  generation = gate->Open(0);
+  generation = Open(0);
   EXPECT_EQ(gate->Stats().live, 2);
   Give(a);
   const auto again = Acquire(a);
@@ -389,8 +389,8 @@ TEST_F(SyncGateUpdaterTest, ANewTrainingExpectsWhoLeftTheLastOne) {
 TEST_F(SyncGateUpdaterTest, OneWhoIsLateToLeaveAClosedTrainingIsStillExpected) {
   Start(2, 2);
   const auto of_b = Acquire(b);
-  gate->Close();
-  generation = gate->Open(0);
+  Close();
+  generation = Open(0);
   gate->Leave(b);  // the last training
   EXPECT_EQ(gate->Stats().live, 2);
   Give(a);
@@ -412,7 +412,7 @@ TEST_F(SyncGateUpdaterTest, CloseEndsAllWaitsAsEndOfInput) {
   const auto quorum = WaitQuorum();
   const auto flush = Flush();
   const auto drain = Drain();
-  gate->Close();
+  Close();
   EXPECT_TRUE(acquire->ended_with(GateStatus::kOutOfRange));
   EXPECT_TRUE(quorum->ended_with(GateStatus::kOutOfRange));
   EXPECT_TRUE(flush->ended_with(GateStatus::kOutOfRange));
@@ -422,7 +422,7 @@ TEST_F(SyncGateUpdaterTest, CloseEndsAllWaitsAsEndOfInput) {
 TEST_F(SyncGateUpdaterTest, AClosedGateRefusesAsEndOfInput) {
   Start(1, 1);
   const auto of_a = Acquire(a);
-  gate->Close();
+  Close();
   EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kOutOfRange));
   EXPECT_TRUE(WaitQuorum()->ended_with(GateStatus::kOutOfRange));
   Admission admission;
@@ -438,9 +438,9 @@ TEST_F(SyncGateUpdaterTest, AFirstAcquireNeverRaisesEndOfInput) {
   Acquire(a);
   const auto waiting = Acquire(b, Kind::kFirst);
   EXPECT_TRUE(waiting->waits());
-  gate->Close();
+  Close();
   ASSERT_TRUE(waiting->granted());
-  const auto after = Acquire(c, Kind::kFirst);
+  const auto after = Acquire(b, Kind::kFirst);
   ASSERT_TRUE(after->granted());
   EXPECT_EQ(after->value.step, 0);
   EXPECT_EQ(gate->Stats().admitted, 0);
@@ -449,9 +449,10 @@ TEST_F(SyncGateUpdaterTest, AFirstAcquireNeverRaisesEndOfInput) {
 TEST_F(SyncGateUpdaterTest,
        AFirstAcquireOfAClosedGateIsStaleInTheNextTraining) {
   Start(1, 1);
-  gate->Close();
+  Acquire(a);
+  Close();
   const auto of_a = Acquire(a, Kind::kFirst);
-  generation = gate->Open(0);
+  generation = Open(0);
   EXPECT_EQ(Admit(a, of_a->value), Admission::kStale);
   Give(a);
   Update();
@@ -461,7 +462,7 @@ TEST_F(SyncGateUpdaterTest, CommitAndLeaveSucceedAfterClose) {
   Start(2, 2);
   const auto of_a = Acquire(a);
   Admit(a, of_a->value);
-  gate->Close();
+  Close();
   EXPECT_TRUE(Commit(a, of_a->value));
   gate->Leave(a);
   EXPECT_EQ(gate->Stats().pending, 1);
@@ -472,7 +473,7 @@ TEST_F(SyncGateUpdaterTest, AnUpdateThatWasMadeCountsThoughTheGateWasClosed) {
   Start(1, 1);
   Give(a);
   const auto quorum = WaitQuorum();
-  gate->Close();
+  Close();
   EXPECT_TRUE(Advance(quorum->value));
   EXPECT_EQ(gate->Stats().updates, 1);
   EXPECT_TRUE(WaitQuorum()->ended_with(GateStatus::kOutOfRange));
@@ -483,7 +484,7 @@ TEST_F(SyncGateUpdaterTest, FailEndsAllWaitsWithItsError) {
   Give(a);
   const auto acquire = Acquire(a, Kind::kFirst);
   const auto quorum = WaitQuorum();
-  gate->Fail({GateStatus::kInvalidArgument, "The update failed."});
+  Fail({GateStatus::kInvalidArgument, "The update failed."});
   EXPECT_TRUE(acquire->ended_with(GateStatus::kInvalidArgument));
   EXPECT_TRUE(quorum->ended_with(GateStatus::kInvalidArgument));
   EXPECT_EQ(quorum->status.message, "The update failed.");
@@ -492,12 +493,12 @@ TEST_F(SyncGateUpdaterTest, FailEndsAllWaitsWithItsError) {
 
 TEST_F(SyncGateUpdaterTest, TheFirstEndOfATrainingIsWhatAllHearOf) {
   Start(1, 1);
-  gate->Fail({GateStatus::kInvalidArgument, "The update failed."});
-  gate->Close();
+  Fail({GateStatus::kInvalidArgument, "The update failed."});
+  Close();
   EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kInvalidArgument));
-  generation = gate->Open(0);
-  gate->Close();
-  gate->Fail({GateStatus::kInvalidArgument, "Somebody is late."});
+  generation = Open(0);
+  Close();
+  Fail({GateStatus::kInvalidArgument, "Somebody is late."});
   EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kOutOfRange));
 }
 

@@ -18,7 +18,7 @@ TEST_F(SyncGateWorkerTest, AcquireWaitsForTheFirstOpen) {
   const auto next = Acquire(b);
   EXPECT_TRUE(first->waits());
   EXPECT_TRUE(next->waits());
-  generation = gate->Open(7);
+  generation = Open(7);
   ASSERT_TRUE(first->granted());
   ASSERT_TRUE(next->granted());
   EXPECT_EQ(first->value.step, 7);
@@ -30,7 +30,7 @@ TEST_F(SyncGateWorkerTest, NothingIsAdmittedBeforeTheFirstOpen) {
   const auto wait = Acquire(a);
   EXPECT_EQ(Admit(a, {0, 0, 0}), Admission::kStale);
   EXPECT_FALSE(Commit(a, {0, 0, 0}));
-  generation = gate->Open(0);
+  generation = Open(0);
   EXPECT_TRUE(wait->granted());
 }
 

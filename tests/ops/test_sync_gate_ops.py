@@ -217,11 +217,141 @@ def test_close_ends_waits_as_end_of_input_and_open_begins_anew():
     for wait in waits:
         wait.end()
         assert isinstance(wait.error, tf.errors.OutOfRangeError)
-    assert int(ops.sync_gate_acquire(handle, *A, first=True)[2]) == 0
     with pytest.raises(tf.errors.OutOfRangeError, match="the chief has ended"):
         ops.sync_gate_acquire(handle, *A)
     ops.sync_gate_open(handle, 9)
     assert int(ops.sync_gate_acquire(handle, *A)[2]) == 9
+
+
+def test_first_acquire_of_a_closed_gate_returns_the_step():
+    handle = _gate()
+    ops.sync_gate_open(handle, 4)
+    _contribute(handle, A)
+    ops.sync_gate_close(handle)
+    assert int(ops.sync_gate_acquire(handle, *A, first=True)[2]) == 4
+
+
+def test_worker_that_comes_before_its_chief_waits_for_it():
+    handle = _gate()
+    ops.sync_gate_open(handle, 4)
+    ops.sync_gate_close(handle)
+    wait = _Wait(lambda: ops.sync_gate_acquire(handle, *A, first=True))
+    _until(lambda: A[0] in _stats(handle)[1])
+    assert wait.is_alive()
+    ops.sync_gate_open(handle, 5)
+    assert int(wait.end()[2]) == 5
+
+
+def test_worker_whose_chief_does_not_come_is_let_go():
+    handle = _gate(start_secs=0.05)
+    ops.sync_gate_open(handle, 4)
+    ops.sync_gate_close(handle)
+    assert int(ops.sync_gate_acquire(handle, *A, first=True)[2]) == 4
+    with pytest.raises(tf.errors.OutOfRangeError, match="the chief has ended"):
+        ops.sync_gate_acquire(handle, *A)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        ops.sync_gate_close,
+        lambda handle, generation: ops.sync_gate_fail(handle, 3, "no", generation),
+    ],
+    ids=["close", "fail"],
+)
+def test_chief_cannot_end_its_successors_training(end):
+    handle = _gate(quorum=1, total=1)
+    old = ops.sync_gate_open(handle, 0)
+    present = ops.sync_gate_open(handle, 0)
+    end(handle, old)
+    _contribute(handle, A)
+    end(handle, present)
+    with pytest.raises((tf.errors.OutOfRangeError, tf.errors.InvalidArgumentError)):
+        ops.sync_gate_acquire(handle, *A)
+
+
+def test_generations_of_a_new_gate_come_after_those_of_an_old_one():
+    old = ops.sync_gate_open(_gate(), 0)
+    assert int(ops.sync_gate_open(_gate(), 0)) > int(old)
+
+
+def test_chief_may_change_the_terms_when_it_opens():
+    handle = _gate(quorum=2, total=2)
+    ops.sync_gate_open(handle, 0)
+    generation = ops.sync_gate_open(
+        handle, 0, quorum=1, total=3, lease_secs=0.05, start_secs=0.05
+    )
+    gate, _ = _stats(handle)
+    assert (gate["quorum"], gate["total"]) == (1, 3)
+    round_number, _ = _contribute(handle, A)
+    assert ops.sync_gate_advance(handle, generation, round_number, 1)
+    _until(lambda: _stats(handle)[0]["live"] == 0)
+
+
+def test_worker_with_other_terms_than_the_chiefs_is_told_so():
+    handle = _gate(quorum=2, total=2, lease_secs=0.05)
+    ops.sync_gate_open(handle, 0)
+    for first in (False, True):
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            ops.sync_gate_acquire(handle, *A, first=first, quorum=2, total=3)
+        assert (
+            "the chief opened the gate with replicas_to_aggregate=2, "
+            "total_num_replicas=2. Received: replicas_to_aggregate=2, "
+            "total_num_replicas=3"
+        ) in str(caught.value)
+    ops.sync_gate_acquire(handle, *A, quorum=2, total=2)
+
+
+def test_worker_with_the_next_chiefs_terms_waits_for_it():
+    handle = _gate(quorum=2, total=2)
+    ops.sync_gate_open(handle, 0)
+    wait = _Wait(
+        lambda: ops.sync_gate_acquire(handle, *A, first=True, quorum=1, total=1)
+    )
+    _until(lambda: A[0] in _stats(handle)[1])
+    assert wait.is_alive()
+    ops.sync_gate_open(handle, 6, quorum=1, total=1)
+    assert int(wait.end()[2]) == 6
+
+
+@pytest.mark.parametrize("argument", ["lease_secs", "start_secs"])
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_leases_of_an_opening_must_be_positive(argument, value):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{argument} must be"):
+        ops.sync_gate_open(_gate(), 0, **{argument: value})
+
+
+def test_one_process_may_be_several_workers_under_names_of_their_own():
+    handle = _gate(strict=False)
+    generation = ops.sync_gate_open(handle, 0)
+    device, incarnation = ops.task_id()
+    rounds = {
+        _contribute(handle, (tf.strings.join([device, f"/thread:{i}"]), incarnation))
+        for i in range(2)
+    }
+    (full,) = {round_number for round_number, _ in rounds}
+    assert ops.sync_gate_advance(handle, generation, full, 1)
+    assert len(_stats(handle)[1]) == 2
+
+
+def test_step_that_is_run_again_gives_up_what_it_held():
+    handle = _gate(quorum=1, total=1, strict=False)
+    generation = ops.sync_gate_open(handle, 0)
+    permit = ops.sync_gate_acquire(handle, *A)
+    assert ops.sync_gate_admit(handle, *permit[:2], *A, True)
+    round_number, _ = _contribute(handle, A)
+    assert not ops.sync_gate_commit(handle, *permit[:2], *A)
+    assert round_number == int(permit[1]) + 1
+    assert ops.sync_gate_advance(handle, generation, round_number, 1)
+    assert _stats(handle)[0]["applied"] == 1
+
+
+def test_fast_worker_gives_more_where_shares_are_not_strict():
+    handle = _gate(quorum=3, total=3, strict=False)
+    generation = ops.sync_gate_open(handle, 0)
+    for _ in range(3):
+        _contribute(handle, A)
+    assert int(ops.sync_gate_wait_quorum(handle, generation)[1]) == 3
 
 
 def test_open_ends_the_waits_of_the_generation_before():
@@ -232,7 +362,7 @@ def test_open_ends_the_waits_of_the_generation_before():
     wait.end()
     assert isinstance(wait.error, tf.errors.AbortedError)
     with pytest.raises(
-        tf.errors.AbortedError, match="Generation 1 of the gate is over"
+        tf.errors.AbortedError, match=f"Generation {int(old)} of the gate is over"
     ):
         ops.sync_gate_wait_quorum(handle, old)
 
@@ -315,7 +445,7 @@ def test_cancelled_step_ends_its_wait_and_keeps_no_permit():
         wait_op = ops.sync_gate_wait_quorum(handle, generation)
         wait = _Wait(lambda: session.run(wait_op))
         stats = ops.sync_gate_stats(handle)
-        _until(lambda: session.run(stats)[1][0] == 1)
+        _until(lambda: session.run(stats)[1][0] > 0)
         session.close()
         wait.end()
     assert isinstance(wait.error, tf.errors.CancelledError)
@@ -343,13 +473,13 @@ def test_task_id_is_the_same_on_each_call_and_names_no_device():
     assert b"device" not in first[0].numpy()
 
 
-def test_shared_name_with_other_arguments_is_an_error():
+def test_shared_name_with_another_mode_is_an_error():
     _gate(quorum=2, shared_name="test_gate_shared")
-    _gate(quorum=2, shared_name="test_gate_shared")
+    _gate(quorum=3, shared_name="test_gate_shared")  # for a chief to decide
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        _gate(quorum=3, shared_name="test_gate_shared")
-    assert "exists with quorum=2, total=2, lease_secs=60" in str(caught.value)
-    assert "Received: quorum=3, total=2" in str(caught.value)
+        _gate(quorum=2, shared_name="test_gate_shared", strict=False)
+    assert "exists with updater_lease_secs=0, strict=true" in str(caught.value)
+    assert "Received: updater_lease_secs=0, strict=false" in str(caught.value)
 
 
 @pytest.mark.parametrize("argument", ["lease_secs", "start_secs"])

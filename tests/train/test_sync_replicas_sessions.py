@@ -38,6 +38,7 @@ class _ByHand:
             self.session.run(replica.init_op)
         assert self.session.run(optimizer.ready_for_local_init_op).size == 0
         self.session.run(optimizer.chief_init_op)
+        self.generation = optimizer.stats(self.session)["generation"]
         self.threads = runner.create_threads(
             self.session, coord=self.coordinator, daemon=True, start=True
         )
@@ -130,9 +131,11 @@ def test_script_that_knows_no_chief_init_op_trains(use_resource, local_init):
 
 def test_queue_runner_does_not_begin_a_training_anew():
     replica = graphs.Replica()
-    with _ByHand(replica) as session:
+    by_hand = _ByHand(replica)
+    with by_hand as session:
         replica.train(session, graphs.batches(2))
-        assert replica.optimizer.stats(session)["generation"] == 1
+        stats = replica.optimizer.stats(session)
+        assert stats["generation"] == by_hand.generation
 
 
 def test_session_with_the_hook_closes_at_once():
@@ -193,6 +196,7 @@ def test_tokens_by_hand_are_passes_too():
 def test_chief_that_closed_and_came_back_to_the_same_server_goes_on(tmp_path):
     server = tf1.train.Server.create_local_server()
     batches = graphs.batches(5)
+    generations = []
     for first, last in ((0, 3), (3, 5)):
         replica = graphs.Replica()
         with replica.graph.as_default():
@@ -203,8 +207,24 @@ def test_chief_that_closed_and_came_back_to_the_same_server_goes_on(tmp_path):
                 steps = replica.train(session, batches[first:last])
                 assert steps == list(range(first + 1, last + 1))
                 stats = replica.optimizer.stats(session)
+                generations.append(stats["generation"])
                 _assert_weights(session, replica, batches[:last])
-    assert (stats["generation"], stats["updates"]) == (2, 5)
+    assert stats["updates"] == 5
+    assert generations[1] == generations[0] + 1
+
+
+def test_chief_that_comes_back_may_aggregate_another_number_of_replicas(tmp_path):
+    server = tf1.train.Server.create_local_server()
+    for quorum, steps in ((1, [1, 2]), (2, [2, 3])):
+        replica = graphs.Replica(quorum, total=1, lease_secs=30.0 * quorum)
+        with replica.graph.as_default():
+            hook = replica.optimizer.make_session_run_hook(True)
+            with tf1.train.MonitoredTrainingSession(
+                server.target, checkpoint_dir=str(tmp_path), hooks=[hook]
+            ) as session:
+                assert replica.train(session, graphs.batches(2)) == steps
+                stats = replica.optimizer.stats(session)
+    assert (stats["quorum"], stats["updates"], stats["applied"]) == (2, 3, 4)
 
 
 def test_chief_that_comes_back_after_a_death_goes_on_where_the_weights_are():
@@ -220,7 +240,7 @@ def test_chief_that_comes_back_after_a_death_goes_on_where_the_weights_are():
         assert replica.train(session, batches[2:]) == [3, 4]
         _assert_weights(session, replica, batches)
         stats = replica.optimizer.stats(session)
-    assert (stats["generation"], stats["updates"]) == (2, 4)
+    assert (stats["generation"], stats["updates"]) == (died.generation + 1, 4)
 
 
 def test_chief_that_was_replaced_does_not_end_the_training_of_its_successor():
@@ -235,13 +255,14 @@ def test_chief_that_was_replaced_does_not_end_the_training_of_its_successor():
     by_hand = _ByHand(replica)
     with by_hand as session:
         replica.train(session, graphs.batches(1))
-        assert session.run(successor) == 2
+        present = by_hand.generation
+        assert session.run(successor) == present + 1
         # Its wait for the next quorum was ended, or had not begun yet.
-        over = "A new generation|Generation 1 of the gate is over"
+        over = f"A new generation|Generation {present} of the gate is over"
         with pytest.raises(tf.errors.AbortedError, match=over):
             by_hand.coordinator.join(by_hand.threads)
         generation, _, step = session.run(acquired)
-        assert (generation, step) == (2, 1)
+        assert (generation, step) == (present + 1, 1)
         by_hand.coordinator.clear_stop()
 
 

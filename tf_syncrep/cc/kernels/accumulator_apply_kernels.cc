@@ -19,6 +19,7 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/reusable_tensor.h"
+#include "tf_syncrep/cc/tf/scalar_output.h"
 
 namespace tf_syncrep {
 namespace {
@@ -52,16 +53,6 @@ absl::Status LocalStepInput(OpKernelContext* ctx, int64_t* step) {
 absl::Status OutOfMemory(const char* what) {
   return absl::ResourceExhaustedError(
       absl::StrCat("There is no memory for the ", what, " of gradients"));
-}
-
-// Tells whether the gradient was accepted.
-absl::Status SetAccepted(OpKernelContext* ctx, bool accepted) {
-  Tensor* output;
-  absl::Status status = ctx->allocate_output(0, TensorShape({}), &output);
-  if (status.ok()) {
-    output->scalar<bool>()() = accepted;
-  }
-  return status;
 }
 
 std::vector<int64_t> Dims(const TensorShape& shape) {
@@ -109,7 +100,8 @@ class AccumulatorApplyDenseOp final : public OpKernel {
     OP_REQUIRES(ctx, result != PushResult::kShapeMismatch,
                 ShapeMismatch(TensorShape(held_shape).DebugString(), shape));
     OP_REQUIRES(ctx, result != PushResult::kOutOfMemory, OutOfMemory("sum"));
-    OP_REQUIRES_OK(ctx, SetAccepted(ctx, result == PushResult::kAccepted));
+    OP_REQUIRES_OK(ctx,
+                   SetScalarOutput(ctx, 0, result == PushResult::kAccepted));
   }
 
  private:
@@ -194,7 +186,8 @@ class AccumulatorApplySparseOp final : public OpKernel {
     OP_REQUIRES(ctx, result != PushResult::kShapeMismatch,
                 RowShapeMismatch(held_dims, row_dims));
     OP_REQUIRES(ctx, result != PushResult::kOutOfMemory, OutOfMemory("rows"));
-    OP_REQUIRES_OK(ctx, SetAccepted(ctx, result == PushResult::kAccepted));
+    OP_REQUIRES_OK(ctx,
+                   SetScalarOutput(ctx, 0, result == PushResult::kAccepted));
   }
 
  private:

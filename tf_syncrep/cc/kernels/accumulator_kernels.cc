@@ -14,6 +14,7 @@
 #include "tf_syncrep/cc/kernels/accumulator_resource.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/scalar_output.h"
 
 namespace tf_syncrep {
 namespace {
@@ -103,11 +104,10 @@ class AccumulatorNumAccumulatedOp final : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     AccumulatorPtr accumulator;
     OP_REQUIRES_OK(ctx, LookupAccumulator(ctx, &accumulator));
-    Tensor* output;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({}), &output));
     // Each of so many gradients takes memory, so that this holds them all.
-    output->scalar<int32_t>()() =
+    const auto num_held =
         static_cast<int32_t>(accumulator->accumulator().num_held());
+    OP_REQUIRES_OK(ctx, SetScalarOutput(ctx, 0, num_held));
   }
 };
 
@@ -125,10 +125,7 @@ class AccumulatorStatsOp final : public OpKernel {
                               stats.taken,    stats.takes};
     int index = 0;
     for (const int64_t value : values) {
-      Tensor* output;
-      OP_REQUIRES_OK(ctx,
-                     ctx->allocate_output(index++, TensorShape({}), &output));
-      output->scalar<int64_t>()() = value;
+      OP_REQUIRES_OK(ctx, SetScalarOutput(ctx, index++, value));
     }
   }
 };

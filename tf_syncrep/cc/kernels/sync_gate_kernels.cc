@@ -17,6 +17,7 @@
 #include "tf_syncrep/cc/kernels/sync_gate_resource.h"
 #include "tf_syncrep/cc/lib/sync_gate.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/scalar_output.h"
 #include "tf_syncrep/cc/tf/step_cancellation.h"
 
 namespace tf_syncrep {
@@ -30,7 +31,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::ResourceOpKernel;
 using tensorflow::Tensor;
-using tensorflow::TensorShape;
 using tensorflow::tstring;
 
 // Longer than any training; nanoseconds must not overflow.
@@ -48,16 +48,6 @@ absl::Status CheckPositiveSeconds(const char* name, float seconds) {
         absl::StrCat(name, " must be positive, but is ", seconds));
   }
   return absl::OkStatus();
-}
-
-template <typename T>
-absl::Status SetScalarOutput(OpKernelContext* ctx, int index, const T& value) {
-  Tensor* output;
-  absl::Status status = ctx->allocate_output(index, TensorShape({}), &output);
-  if (status.ok()) {
-    output->scalar<T>()() = value;
-  }
-  return status;
 }
 
 absl::Status WorkerInput(OpKernelContext* ctx, GateWorker* worker) {
@@ -107,10 +97,11 @@ class SyncGateOp final : public ResourceOpKernel<SyncGateResource> {
  private:
   absl::Status CreateResource(SyncGateResource** resource) override {
     SyncGateOptions options = options_;
-    // Accumulators on other tasks outlive a gate whose task is restarted. They
-    // tell rounds apart by number alone, so those of the new gate come after
-    // all of the old one's, at any rate below a million updates a second.
-    options.first_round =
+    // Accumulators, workers and chiefs outlive a gate whose task is restarted.
+    // They tell rounds and generations apart by number alone, so those of the
+    // new gate come after all of the old one's, at any rate below a million
+    // updates a second.
+    options.first_round = options.first_generation =
         std::chrono::duration_cast<std::chrono::microseconds>(
             std::chrono::system_clock::now().time_since_epoch())
             .count();
@@ -118,6 +109,7 @@ class SyncGateOp final : public ResourceOpKernel<SyncGateResource> {
     return absl::OkStatus();
   }
 
+  // The rest is the chief's to choose anew when it opens the gate.
   absl::Status VerifyResource(SyncGateResource* resource) override {
     const std::string existing = Describe(resource->options());
     const std::string received = Describe(options_);
@@ -133,10 +125,7 @@ class SyncGateOp final : public ResourceOpKernel<SyncGateResource> {
     const auto secs = [](SyncGate::Time time) {
       return std::chrono::duration<double>(time).count();
     };
-    return absl::StrCat("quorum=", options.quorum, ", total=", options.total,
-                        ", lease_secs=", secs(options.lease),
-                        ", start_secs=", secs(options.start_lease),
-                        ", updater_lease_secs=", secs(options.updater_lease),
+    return absl::StrCat("updater_lease_secs=", secs(options.updater_lease),
                         ", strict=", options.strict ? "true" : "false");
   }
 
@@ -181,12 +170,30 @@ class GateOp : public OpKernel {
 };
 
 class OpenOp final : public GateOp {
-  using GateOp::GateOp;
+ public:
+  explicit OpenOp(OpKernelConstruction* ctx) : GateOp(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("quorum", &terms_.quorum));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("total", &terms_.total));
+    for (const auto& [name, lease] :
+         {std::pair{"lease_secs", &terms_.lease},
+          std::pair{"start_secs", &terms_.start_lease}}) {
+      float secs;
+      OP_REQUIRES_OK(ctx, ctx->GetAttr(name, &secs));
+      if (secs != 0) {
+        OP_REQUIRES_OK(ctx, CheckPositiveSeconds(name, secs));
+      }
+      *lease = Seconds(secs);
+    }
+  }
+
+ private:
   absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
     int64_t step;
     TF_RETURN_IF_ERROR(ScalarInput(ctx, "step", &step));
-    return SetScalarOutput<int64_t>(ctx, 0, gate.Open(step));
+    return SetScalarOutput<int64_t>(ctx, 0, gate.Open(step, terms_));
   }
+
+  GateTerms terms_;
 };
 
 class AddPassesOp final : public GateOp {
@@ -291,8 +298,10 @@ class ConfigureOp final : public GateOp {
 
 class CloseOp final : public GateOp {
   using GateOp::GateOp;
-  absl::Status Call(OpKernelContext*, SyncGate& gate) override {
-    gate.Close();
+  absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
+    int64_t generation;
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
+    gate.Close(generation);
     return absl::OkStatus();
   }
 };
@@ -302,14 +311,16 @@ class FailOp final : public GateOp {
   absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
     int32_t code;
     tstring message;
+    int64_t generation;
     TF_RETURN_IF_ERROR(ScalarInput(ctx, "code", &code));
     TF_RETURN_IF_ERROR(ScalarInput(ctx, "message", &message));
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
     if (code < static_cast<int>(absl::StatusCode::kCancelled) ||
         code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "code must be a canonical error code in [1, 16], but is ", code));
     }
-    gate.Fail({code, std::string(message)});
+    gate.Fail(generation, {code, std::string(message)});
     return absl::OkStatus();
   }
 };
@@ -475,6 +486,8 @@ class AcquireOp final : public WaitOp {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("first", &first));
     kind_ =
         first ? SyncGate::AcquireKind::kFirst : SyncGate::AcquireKind::kNext;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("quorum", &terms_.quorum));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("total", &terms_.total));
   }
 
  private:
@@ -483,12 +496,12 @@ class AcquireOp final : public WaitOp {
     TF_RETURN_IF_ERROR(WorkerInput(wait.ctx, &worker));
     SyncGate& gate = *wait.gate;
     *id = gate.Acquire(
-        worker, kind_,
+        worker, kind_, terms_,
         [wait = std::move(wait), worker](const GateStatus& status,
                                          const SyncGate::Permit& permit) {
           if (!wait.cancellation->Finish() && status.ok()) {
             // Granted to a step that will not use it.
-            wait.gate->Abort(permit.generation, worker, permit.round);
+            wait.gate->ReturnPermit(worker, permit);
             wait.End(Cancelled(), {});
             return;
           }
@@ -499,6 +512,7 @@ class AcquireOp final : public WaitOp {
   }
 
   SyncGate::AcquireKind kind_;
+  GateTerms terms_;
 };
 
 // A wait of the updater for a round.

@@ -27,9 +27,7 @@ SyncGateResource::SyncGateResource(const SyncGateOptions& options)
       gate_(std::make_shared<SyncGate>(options, SyncGateTimer::SteadyTime)),
       timer_(gate_.get(), PollPeriod(options)) {}
 
-SyncGateResource::~SyncGateResource() {
-  gate_->Fail({GateStatus::kAborted, "The gate was deleted."});
-}
+SyncGateResource::~SyncGateResource() { gate_->Shutdown(); }
 
 std::string SyncGateResource::DebugString() const {
   const SyncGateStats stats = gate_->Stats();

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <initializer_list>
 #include <iterator>
+#include <type_traits>
 
 namespace tf_syncrep {
 namespace {
 
 constexpr SyncGate::Time kNever = SyncGate::Time::max();
+// No lease grows beyond this: nanoseconds must not overflow.
+constexpr SyncGate::Time kLongestLease = std::chrono::hours(24 * 365 * 10);
 
 GateStatus EndOfInput() {
   return {GateStatus::kOutOfRange,
@@ -35,12 +38,16 @@ GateStatus FirstError(std::initializer_list<GateStatus> statuses) {
 }  // namespace
 
 SyncGate::SyncGate(const SyncGateOptions& options, Clock clock)
-    : options_(options),
+    : strict_(options.strict),
+      updater_lease_(options.updater_lease),
+      first_generation_(options.first_generation),
       clock_(std::move(clock)),
       quorum_(options.quorum),
       total_(options.total),
       next_quorum_(options.quorum),
       next_total_(options.total),
+      lease_(options.lease),
+      start_lease_(options.start_lease),
       round_(options.first_round) {}
 
 GateStatus SyncGate::CheckOptions(const SyncGateOptions& options) {
@@ -54,6 +61,7 @@ GateStatus SyncGate::CheckOptions(const SyncGateOptions& options) {
 // --- Worker ---
 
 SyncGate::WaitId SyncGate::Acquire(const GateWorker& worker, AcquireKind kind,
+                                   const GateTerms& terms,
                                    AcquireCallback done) {
   Wakeups wakeups;
   WaitId id;
@@ -69,10 +77,9 @@ SyncGate::WaitId SyncGate::Acquire(const GateWorker& worker, AcquireKind kind,
       });
     } else {
       caller->waiting = id;
-      acquires_.insert({id, {caller, kind, clock_(), std::move(done)}});
-      if (!end_of_waits_.ok()) {
-        EndAcquireForAll(ExtractAcquire(id), end_of_waits_, &wakeups);
-      }
+      acquires_.insert(
+          {id, {caller, kind, terms, clock_(), kNever, std::move(done)}});
+      Place(acquires_.extract(id), &wakeups);
     }
     Pump(&wakeups);
   }
@@ -85,11 +92,14 @@ GateStatus SyncGate::Admit(int64_t generation, const GateWorker& worker,
   Wakeups wakeups;
   {
     std::lock_guard<std::mutex> lock(mu_);
+    Worker* caller = FindAndRenew(worker);
     if (!end_of_waits_.ok()) {
+      if (caller != nullptr) {
+        caller->takes_part = false;
+      }
       return end_of_waits_;
     }
     *admission = Admission::kStale;
-    Worker* caller = FindAndRenew(worker);
     if (caller != nullptr) {
       caller->started = true;
       if (IsPresent(generation, round) && IsInFlight(*caller)) {
@@ -125,6 +135,9 @@ bool SyncGate::Commit(int64_t generation, const GateWorker& worker,
       caller->contributed_round = round_;
       caller->state = Worker::State::kIdle;
       caller->stats.contributed++;
+      caller->num_expired_pushes = 0;
+      caller->longest_push =
+          std::max(caller->longest_push, clock_() - caller->admitted_at);
       in_flight_--;
       committed_++;
       sums_.committed++;
@@ -152,6 +165,20 @@ void SyncGate::Abort(int64_t generation, const GateWorker& worker,
   Run(wakeups);
 }
 
+void SyncGate::ReturnPermit(const GateWorker& worker, const Permit& permit) {
+  Wakeups wakeups;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    Worker* caller = Find(worker);
+    if (caller != nullptr && HoldsPermit(*caller) &&
+        caller->permit_number == permit.number) {
+      Release(caller);
+      Pump(&wakeups);
+    }
+  }
+  Run(wakeups);
+}
+
 void SyncGate::Leave(const GateWorker& worker) {
   Wakeups wakeups;
   {
@@ -170,6 +197,7 @@ void SyncGate::Leave(const GateWorker& worker) {
                {GateStatus::kCancelled, worker.device + " has left."}, {},
                &wakeups);
     Release(caller);
+    caller->takes_part = false;
     SetPresence(Worker::Presence::kLeft, caller);
     Pump(&wakeups);
   }
@@ -178,7 +206,7 @@ void SyncGate::Leave(const GateWorker& worker) {
 
 // --- Updater ---
 
-int64_t SyncGate::Open(int64_t step) {
+int64_t SyncGate::Open(int64_t step, const GateTerms& terms) {
   Wakeups wakeups;
   int64_t generation;
   {
@@ -190,6 +218,7 @@ int64_t SyncGate::Open(int64_t step) {
       EndAcquires(aborted, &wakeups);
       EndUpdaterWaits(aborted, &wakeups);
     }
+    SetTerms(terms);
     if (NumAdmitted() > 0) {
       VoidRound();
     } else if (generation_ > 0) {
@@ -200,11 +229,15 @@ int64_t SyncGate::Open(int64_t step) {
       StartTraining();
       end_of_waits_ = {};
     }
-    generation = ++generation_;
+    generation_ = std::max(generation_ + 1, first_generation_);
+    generation = generation_;
     step_ = step;
     opened_at_ = updater_seen_ = clock_();
     updater_started_ = false;
     unheard_of_expired_ = false;
+    opened_quorum_ = quorum_;
+    opened_total_ = total_;
+    PlaceEarly(&wakeups);
     Pump(&wakeups);
   }
   Run(wakeups);
@@ -295,23 +328,44 @@ GateStatus SyncGate::Configure(int64_t quorum, int64_t total) {
   if (!status.ok()) {
     return status;
   }
-  std::lock_guard<std::mutex> lock(mu_);
-  next_quorum_ = quorum;
-  next_total_ = total;
-  if (generation_ == 0) {
-    quorum_ = quorum;
-    total_ = total;
-  }
-  return {};
-}
-
-void SyncGate::Close() { Fail(EndOfInput()); }
-
-void SyncGate::Fail(const GateStatus& error) {
   Wakeups wakeups;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    EndTraining(error, &wakeups);
+    GateTerms terms;
+    terms.quorum = quorum;
+    terms.total = total;
+    SetTerms(terms);
+    if (IsOpen()) {
+      PlaceEarly(&wakeups);
+      Pump(&wakeups);
+    }
+  }
+  Run(wakeups);
+  return {};
+}
+
+void SyncGate::Close(int64_t generation) { Fail(generation, EndOfInput()); }
+
+void SyncGate::Fail(int64_t generation, const GateStatus& error) {
+  Wakeups wakeups;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (IsGeneration(generation)) {
+      EndTraining(error, &wakeups);
+    }
+  }
+  Run(wakeups);
+}
+
+void SyncGate::Shutdown() {
+  Wakeups wakeups;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    shut_down_ = true;
+    EndTraining({GateStatus::kAborted, "The gate was deleted."}, &wakeups);
+    while (!early_acquires_.empty()) {
+      EndEarly(early_acquires_.extract(early_acquires_.begin()), &wakeups);
+    }
   }
   Run(wakeups);
 }
@@ -361,8 +415,18 @@ SyncGate::Time SyncGate::Poll() {
     const Time now = clock_();
     ExpireUpdater(now, &wakeups);
     ExpireWorkers(now);
+    for (auto wait = early_acquires_.begin(); wait != early_acquires_.end();) {
+      const auto next_wait = std::next(wait);
+      if (wait->second.deadline <= now) {
+        EndEarly(early_acquires_.extract(wait), &wakeups);
+      }
+      wait = next_wait;
+    }
     Pump(&wakeups);
     for (const auto& entry : updater_waits_) {
+      next = std::min(next, entry.second.deadline);
+    }
+    for (const auto& entry : early_acquires_) {
       next = std::min(next, entry.second.deadline);
     }
     for (const auto& entry : workers_) {
@@ -371,9 +435,9 @@ SyncGate::Time SyncGate::Poll() {
       }
     }
     if (IsOpen() && !unheard_of_expired_) {
-      next = std::min(next, opened_at_ + options_.start_lease);
+      next = std::min(next, opened_at_ + start_lease_);
     }
-    if (IsOpen() && options_.updater_lease.count() > 0) {
+    if (IsOpen() && updater_lease_.count() > 0) {
       next = std::min(next, UpdaterLeaseEnd());
     }
   }
@@ -411,7 +475,7 @@ int64_t SyncGate::ContributedInRound(const Worker& worker) const {
 }
 
 bool SyncGate::HasGivenItsShare(const Worker& worker) const {
-  return options_.strict && ContributedInRound(worker) >= Share();
+  return strict_ && ContributedInRound(worker) >= Share();
 }
 
 bool SyncGate::HoldsPermit(const Worker& worker) const {
@@ -422,15 +486,25 @@ bool SyncGate::IsInFlight(const Worker& worker) const {
   return worker.state == Worker::State::kAdmitted && worker.round == round_;
 }
 
+SyncGate::Time SyncGate::PushLease(const Worker& worker) const {
+  Time lease = std::max(lease_, 2 * worker.longest_push);
+  for (int i = 0; i < worker.num_expired_pushes && lease < kLongestLease; ++i) {
+    lease *= 2;
+  }
+  return lease;
+}
+
 SyncGate::Time SyncGate::LeaseEnd(const Worker& worker) const {
-  return worker.last_seen +
-         (worker.started ? options_.lease : options_.start_lease);
+  if (IsInFlight(worker)) {
+    return worker.last_seen + PushLease(worker);
+  }
+  return worker.last_seen + (worker.started ? lease_ : start_lease_);
 }
 
 SyncGate::Time SyncGate::UpdaterLeaseEnd() const {
-  return updater_seen_ + (updater_started_ ? options_.updater_lease
-                                           : std::max(options_.updater_lease,
-                                                      options_.start_lease));
+  return updater_seen_ + (updater_started_
+                              ? updater_lease_
+                              : std::max(updater_lease_, start_lease_));
 }
 
 SyncGate::Worker* SyncGate::Find(const GateWorker& worker) {
@@ -466,6 +540,9 @@ SyncGate::Worker* SyncGate::Enter(const GateWorker& worker, AcquireKind kind,
     dead.push_back(caller.incarnation);
     caller.incarnation = worker.incarnation;
     caller.started = false;
+    caller.takes_part = false;
+    caller.longest_push = Time(0);
+    caller.num_expired_pushes = 0;
   }
   EndAcquire(ExtractAcquire(caller.waiting),
              {GateStatus::kAborted,
@@ -511,6 +588,7 @@ void SyncGate::Count(Admission admission, Worker* worker) {
     case Admission::kAdmitted:
       worker->state = Worker::State::kAdmitted;
       worker->round = round_;
+      worker->admitted_at = clock_();
       in_flight_++;
       sums_.admitted++;
       break;
@@ -566,9 +644,94 @@ void SyncGate::StartTraining() {
   }
 }
 
+void SyncGate::SetTerms(const GateTerms& terms) {
+  const auto set = [](const auto& value, auto* term) {
+    if (value > std::decay_t<decltype(value)>(0)) {
+      *term = value;
+    }
+  };
+  set(terms.quorum, &next_quorum_);
+  set(terms.total, &next_total_);
+  set(terms.lease, &lease_);
+  set(terms.start_lease, &start_lease_);
+  if (generation_ == 0) {
+    quorum_ = next_quorum_;
+    total_ = next_total_;
+  }
+}
+
+bool SyncGate::TermsAgree(const GateTerms& terms) const {
+  const auto agree = [&terms](int64_t quorum, int64_t total) {
+    return (terms.quorum == 0 || terms.quorum == quorum) &&
+           (terms.total == 0 || terms.total == total);
+  };
+  return agree(opened_quorum_, opened_total_) ||
+         agree(next_quorum_, next_total_);
+}
+
+GateStatus SyncGate::TermsDiffer(const GateTerms& terms) const {
+  const auto describe = [](int64_t quorum, int64_t total) {
+    return "replicas_to_aggregate=" + std::to_string(quorum) +
+           ", total_num_replicas=" + std::to_string(total);
+  };
+  return {GateStatus::kInvalidArgument,
+          "Worker and chief must agree: the chief opened the gate with " +
+              describe(opened_quorum_, opened_total_) +
+              ". Received: " + describe(terms.quorum, terms.total)};
+}
+
+void SyncGate::Place(AcquireWaits::node_type wait, Wakeups* wakeups) {
+  AcquireWait& acquire = wait.mapped();
+  const bool is_first = acquire.kind == AcquireKind::kFirst;
+  if (!end_of_waits_.ok()) {
+    if (!is_first || acquire.worker->takes_part || shut_down_) {
+      EndAcquireForAll(std::move(wait), end_of_waits_, wakeups);
+      return;
+    }
+    acquire.deadline = clock_() + start_lease_;
+  } else if (generation_ > 0) {
+    acquire.worker->takes_part = TermsAgree(acquire.terms);
+    if (acquire.worker->takes_part) {
+      SetPresence(Worker::Presence::kLive, acquire.worker);
+      acquires_.insert(std::move(wait));
+      return;
+    }
+    if (!is_first) {
+      EndEarly(std::move(wait), wakeups);
+      return;
+    }
+    acquire.deadline = std::min(acquire.deadline, clock_() + lease_);
+  }
+  early_acquires_.insert(std::move(wait));
+}
+
+void SyncGate::PlaceEarly(Wakeups* wakeups) {
+  AcquireWaits early;
+  early.swap(early_acquires_);
+  while (!early.empty()) {
+    Place(early.extract(early.begin()), wakeups);
+  }
+}
+
+void SyncGate::EndEarly(AcquireWaits::node_type wait, Wakeups* wakeups) {
+  if (!end_of_waits_.ok()) {
+    EndAcquireForAll(std::move(wait), end_of_waits_, wakeups);
+    return;
+  }
+  // It takes no part, and must not be waited for.
+  SetPresence(Worker::Presence::kExpired, wait.mapped().worker);
+  const GateStatus status = TermsDiffer(wait.mapped().terms);
+  EndAcquire(std::move(wait), status, {}, wakeups);
+}
+
 SyncGate::AcquireWaits::node_type SyncGate::ExtractAcquire(WaitId id) {
-  AcquireWaits::node_type wait = acquires_.extract(id);
-  return wait.empty() ? sated_acquires_.extract(id) : std::move(wait);
+  for (AcquireWaits* waits : {&acquires_, &sated_acquires_}) {
+    AcquireWaits::node_type wait = waits->extract(id);
+    if (!wait.empty()) {
+      return wait;
+    }
+  }
+  return early_acquires_.extract(id);
 }
 
 void SyncGate::EndAcquire(AcquireWaits::node_type wait,
@@ -589,9 +752,11 @@ void SyncGate::EndAcquire(AcquireWaits::node_type wait,
 
 void SyncGate::EndAcquireForAll(AcquireWaits::node_type wait,
                                 const GateStatus& status, Wakeups* wakeups) {
-  const bool at_end_of_input = status.code == GateStatus::kOutOfRange;
-  const bool first = wait.mapped().kind == AcquireKind::kFirst;
-  EndAcquire(std::move(wait), at_end_of_input && first ? GateStatus() : status,
+  const bool succeeds = status.code == GateStatus::kOutOfRange &&
+                        wait.mapped().kind == AcquireKind::kFirst;
+  // Else it has been told.
+  wait.mapped().worker->takes_part &= succeeds || end_of_waits_.ok();
+  EndAcquire(std::move(wait), succeeds ? GateStatus() : status,
              {generation_, round_, step_}, wakeups);
 }
 
@@ -613,6 +778,9 @@ void SyncGate::EndUpdaterWaits(const GateStatus& status, Wakeups* wakeups) {
 void SyncGate::EndTraining(const GateStatus& status, Wakeups* wakeups) {
   if (end_of_waits_.ok()) {
     end_of_waits_ = status;
+    if (generation_ == 0) {
+      acquires_.merge(early_acquires_);
+    }
     EndAcquires(status, wakeups);
     EndUpdaterWaits(status, wakeups);
   }
@@ -674,9 +842,10 @@ void SyncGate::PumpAcquires(Wakeups* wakeups) {
     } else if (RoundHasRoom()) {
       worker.state = Worker::State::kPermitted;
       worker.round = round_;
+      worker.permit_number = wait->first;
       permitted_++;
-      EndAcquire(acquires_.extract(wait), {}, {generation_, round_, step_},
-                 wakeups);
+      const Permit permit = {generation_, round_, step_, wait->first};
+      EndAcquire(acquires_.extract(wait), {}, permit, wakeups);
     } else if (wait->second.kind == AcquireKind::kFirst && !updater_started_) {
       // Without a permit: waiting could be for an updater that comes later.
       EndAcquire(acquires_.extract(wait), {}, {generation_, round_, step_},
@@ -762,19 +931,25 @@ void SyncGate::RenewUpdater() {
 }
 
 void SyncGate::ExpireWorkers(Time now) {
+  std::vector<Worker*> expired;
   for (auto& entry : workers_) {
     Worker& worker = entry.second;
     if (!IsLive(worker) || worker.waiting != 0 || LeaseEnd(worker) > now) {
       continue;
     }
+    expired.push_back(&worker);
     if (HoldsPermit(worker) || IsInFlight(worker)) {
       worker.stats.expired++;
       sums_.expired++;
     }
-    Release(&worker);
-    SetPresence(Worker::Presence::kExpired, &worker);
+    worker.num_expired_pushes += IsInFlight(worker) ? 1 : 0;
   }
-  if (IsOpen() && opened_at_ + options_.start_lease <= now) {
+  // Only now: the first of them that was in flight takes the round with it.
+  for (Worker* worker : expired) {
+    Release(worker);
+    SetPresence(Worker::Presence::kExpired, worker);
+  }
+  if (IsOpen() && opened_at_ + start_lease_ <= now) {
     unheard_of_expired_ = true;
   }
 }
@@ -795,13 +970,12 @@ void SyncGate::ExpireUpdater(Time now, Wakeups* wakeups) {
     });
     entry = updater_waits_.erase(entry);
   }
-  if (IsOpen() && options_.updater_lease.count() > 0 &&
-      UpdaterLeaseEnd() <= now) {
+  if (IsOpen() && updater_lease_.count() > 0 && UpdaterLeaseEnd() <= now) {
     EndTraining({GateStatus::kDeadlineExceeded,
                  "The updater has not called for its lease of " +
                      std::to_string(
                          std::chrono::duration_cast<std::chrono::milliseconds>(
-                             options_.updater_lease)
+                             updater_lease_)
                              .count()) +
                      " ms: the coordinator is gone or stuck."},
                 wakeups);

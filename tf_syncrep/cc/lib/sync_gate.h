@@ -54,8 +54,17 @@ struct SyncGateOptions {
   // In strict mode each live worker gives its share of a round and no more. In
   // work-conserving mode whoever is fast gives more.
   bool strict = true;
-  // The number of the first round.
+  // The numbers of the first round and of the first generation, at least 1.
   int64_t first_round = 0;
+  int64_t first_generation = 1;
+};
+
+// What the chief may choose anew for each generation. Zero: as it was.
+struct GateTerms {
+  int64_t quorum = 0;
+  int64_t total = 0;
+  std::chrono::nanoseconds lease{0};
+  std::chrono::nanoseconds start_lease{0};
 };
 
 struct GateWorkerStats {
@@ -126,11 +135,16 @@ class SyncGate {
   using Clock = std::function<Time()>;
   // Names a wait for Cancel(); 0 is none.
   using WaitId = int64_t;
+  // In the place of a generation's number: whichever there is.
+  static constexpr int64_t kAnyGeneration = -1;
 
   struct Permit {
     int64_t generation = 0;
     int64_t round = 0;
     int64_t step = 0;
+    // Tells it from all others, of the same worker and round too. 0: a pass, or
+    // leave to go on without a permit.
+    WaitId number = 0;
   };
   using AcquireCallback = std::function<void(const GateStatus&, const Permit&)>;
 
@@ -145,9 +159,12 @@ class SyncGate {
   enum class AcquireKind {
     // At the start of a session: takes no pass, and against a closed gate
     // succeeds with the current step, so that the worker's first Admit() or
-    // Acquire() ends its training in an orderly way. Until the updater of a
-    // generation has called, it succeeds without a permit where it would have
-    // to wait: the caller may be the one who starts the updater.
+    // Acquire() ends its training in an orderly way. A worker that took no part
+    // in what was closed, or has left it or heard of its end, may have come for
+    // the next training, though: it waits for that, start_lease at most. Until
+    // the updater of a generation has called, it succeeds without a permit
+    // where it would have to wait: the caller may be the one who starts the
+    // updater.
     kFirst,
     kNext,
   };
@@ -178,8 +195,12 @@ class SyncGate {
   //
   // A kNext call that finds a pass takes it instead and returns at once, with
   // the pass's step and round and without a permit.
+  //
+  // `terms` are the quorum and the total that the worker was made for.
+  // InvalidArgument if the gate is open with others; a kFirst call first waits,
+  // a lease at most, for a chief that opens it with these.
   WaitId Acquire(const GateWorker& worker, AcquireKind kind,
-                 AcquireCallback done);
+                 const GateTerms& terms, AcquireCallback done);
 
   // Whether the worker may push its gradient, computed in `round`. When `fit`
   // is false the worker says that it will not (non-finite, say). A permit is
@@ -196,6 +217,10 @@ class SyncGate {
   // round void. No effect where the worker holds neither.
   void Abort(int64_t generation, const GateWorker& worker, int64_t round);
 
+  // Gives back the permit whose grant came too late for its caller, if the
+  // worker still holds this very one.
+  void ReturnPermit(const GateWorker& worker, const Permit& permit);
+
   // The worker takes no further part. What it committed stays; others take over
   // its share. A worker that acquires again is back. No effect where the worker
   // last acquired before Close() and the gate is open again: it leaves what is
@@ -209,7 +234,7 @@ class SyncGate {
   // it starts a new training, too: workers that had left or expired are
   // expected again. Without them it carries on for a chief that was lost, and
   // who had left stays away.
-  int64_t Open(int64_t step);
+  int64_t Open(int64_t step, const GateTerms& terms);
 
   // Lays out `n` passes with the present step (see Acquire()).
   void AddPasses(int64_t n);
@@ -241,11 +266,15 @@ class SyncGate {
   GateStatus Configure(int64_t quorum, int64_t total);
 
   // Ends all waits, present and future, as OutOfRange, until the next Open().
-  // No effect after Fail(): the error is what everybody should hear of.
-  void Close();
+  // No effect in another generation, so that a chief cannot end its successor's
+  // training, nor after Fail(): the error is what everybody should hear of.
+  void Close(int64_t generation);
 
   // The same with an error. No effect after Close() or another Fail().
-  void Fail(const GateStatus& error);
+  void Fail(int64_t generation, const GateStatus& error);
+
+  // The gate is no longer to be used: ends whatever waits, for ever.
+  void Shutdown();
 
   // --- Anyone ---
 
@@ -274,10 +303,18 @@ class SyncGate {
     // than the present one counts for nothing any more.
     State state = State::kIdle;
     int64_t round = 0;
+    WaitId permit_number = 0;  // of kPermitted
+    // How long its pushes may last: see PushLease().
+    Time admitted_at{0};
+    Time longest_push{0};
+    int num_expired_pushes = 0;  // since its last commit
     // Contributions committed in `contributed_round`.
     int64_t contributed_round = -1;
     int64_t contributed_in_round = 0;
     bool started = false;  // has been through a first Admit()
+    // Has acquired in the present training, has not left it, and not been told
+    // that it is over.
+    bool takes_part = false;
     Presence presence = Presence::kExpected;
     WaitId waiting = 0;  // its wait in Acquire()
     Time last_seen{0};
@@ -288,7 +325,9 @@ class SyncGate {
   struct AcquireWait {
     Worker* worker;  // workers are never removed
     AcquireKind kind;
+    GateTerms terms;
     Time since;
+    Time deadline;  // of one that waits for an Open(); Time::max(): none
     AcquireCallback done;
   };
   using AcquireWaits = std::map<WaitId, AcquireWait>;  // in order of arrival
@@ -327,6 +366,13 @@ class SyncGate {
   bool IsPresent(int64_t generation, int64_t round) const {
     return IsOpen() && generation == generation_ && round == round_;
   }
+  bool IsGeneration(int64_t generation) const {
+    return generation == kAnyGeneration || generation == generation_;
+  }
+  // How long a worker may take over its pushes: twice the longest that it was
+  // seen to need, and from one that outlived this to the next commit twice as
+  // long each time. Else a worker with slow pushes would void every round.
+  Time PushLease(const Worker& worker) const;
   Time LeaseEnd(const Worker& worker) const;
   Time UpdaterLeaseEnd() const;
   static bool IsLive(const Worker& worker) {
@@ -350,7 +396,17 @@ class SyncGate {
   void VoidRound();
   // Forgets who takes part.
   void StartTraining();
+  void SetTerms(const GateTerms& terms);
 
+  // Puts a new wait where it belongs, or ends it.
+  void Place(AcquireWaits::node_type wait, Wakeups* wakeups);
+  // The same for those that were early, after what they waited for.
+  void PlaceEarly(Wakeups* wakeups);
+  // Whether a worker with these terms may take part.
+  bool TermsAgree(const GateTerms& terms) const;
+  GateStatus TermsDiffer(const GateTerms& terms) const;
+  // Ends a wait that found no Open() to its liking.
+  void EndEarly(AcquireWaits::node_type wait, Wakeups* wakeups);
   // Takes a wait out of where it is; empty if it is not there.
   AcquireWaits::node_type ExtractAcquire(WaitId id);
   void EndAcquire(AcquireWaits::node_type wait, const GateStatus& status,
@@ -377,7 +433,9 @@ class SyncGate {
   void ExpireWorkers(Time now);
   void ExpireUpdater(Time now, Wakeups* wakeups);
 
-  const SyncGateOptions options_;
+  const bool strict_;
+  const Time updater_lease_;
+  const int64_t first_generation_;
   const Clock clock_;
 
   mutable std::mutex mu_;  // guards everything below
@@ -386,9 +444,14 @@ class SyncGate {
   int64_t total_;
   int64_t next_quorum_;  // take the place of the two at the next round
   int64_t next_total_;
+  int64_t opened_quorum_ = 0;  // of the last Open()
+  int64_t opened_total_ = 0;
+  Time lease_;
+  Time start_lease_;
 
   int64_t generation_ = 0;   // 0: never opened
   GateStatus end_of_waits_;  // from Close() or Fail() to the next Open()
+  bool shut_down_ = false;
   int64_t round_;
   int64_t step_ = 0;
   Time opened_at_{0};
@@ -414,6 +477,8 @@ class SyncGate {
   // the round and the share, as Pump() last saw them, stay as they are. Kept
   // apart so that a call does not look at a thousand of them in vain.
   AcquireWaits sated_acquires_;
+  // Those that wait for an Open(), the first or one with their terms.
+  AcquireWaits early_acquires_;
   int64_t pumped_round_ = 0;
   int64_t pumped_share_ = 0;
   std::map<WaitId, UpdaterWait> updater_waits_;

@@ -48,7 +48,8 @@ REGISTER_OP("Syncrep>SyncGate")
 Makes, or finds by its shared name, the gate of one synchronous training.
 
 A gate decides which worker may compute, whose gradient counts, and when a step is
-over. A name in use with other attributes is an error.
+over. A name in use with another strict or updater_lease_secs is an error; the other
+attributes are for a gate that is made, and SyncGateOpen may change them.
 
 handle: Handle of the gate.
 quorum: Gradients that make up an update.
@@ -75,6 +76,10 @@ incarnation: The number that the device drew when its server started.
 REGISTER_OP("Syncrep>SyncGateOpen")
     .Input("handle: resource")
     .Input("step: int64")
+    .Attr("quorum: int >= 0 = 0")
+    .Attr("total: int >= 0 = 0")
+    .Attr("lease_secs: float = 0.0")
+    .Attr("start_secs: float = 0.0")
     .Output("generation: int64")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
@@ -84,6 +89,10 @@ Starts a generation: what the last one left is void, its waits end as Aborted.
 handle: Handle of the gate.
 step: The global step.
 generation: The number of the new generation.
+quorum: Gradients that make up an update from now on. Zero, here and below: as before.
+total: Workers that take part.
+lease_secs: How long a worker may be silent.
+start_secs: The same before a worker's first gradient.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateAddPasses")
@@ -103,6 +112,8 @@ REGISTER_OP("Syncrep>SyncGateAcquire")
     .Input("device: string")
     .Input("incarnation: int64")
     .Attr("first: bool = false")
+    .Attr("quorum: int >= 0 = 0")
+    .Attr("total: int >= 0 = 0")
     .Output("generation: int64")
     .Output("round: int64")
     .Output("step: int64")
@@ -115,9 +126,14 @@ Runs before the worker reads variables. OutOfRange when the gate is closed, Abor
 when it is opened anew.
 
 handle: Handle of the gate.
-device: The worker's task.
+device: The worker's task, or any name that tells it from others.
 incarnation: Its incarnation.
-first: At the start of a session: takes no pass, and succeeds on a closed gate.
+first: At the start of a session: takes no pass, and succeeds on a closed gate; a
+  worker that took no part in what was closed first waits start_secs for the next open.
+quorum: What the worker takes the quorum to be; zero: it does not care. If the gate is
+  open with another, InvalidArgument; at the start of a session only after a lease in
+  which no chief opened it with this one.
+total: The same for the number of workers.
 generation: To be handed on to the worker's next calls.
 round: The same.
 step: The global step of the round.
@@ -291,18 +307,21 @@ total: Workers that take part, at least 1.
 
 REGISTER_OP("Syncrep>SyncGateClose")
     .Input("handle: resource")
+    .Input("generation: int64")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
     .Doc(R"doc(
 Ends all waits, present and future, as end of input (OutOfRange).
 
 handle: Handle of the gate.
+generation: As opened: no effect in another one. -1: whichever there is.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateFail")
     .Input("handle: resource")
     .Input("code: int32")
     .Input("message: string")
+    .Input("generation: int64")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
     .Doc(R"doc(
@@ -311,6 +330,7 @@ Ends all waits, present and future, with an error.
 handle: Handle of the gate.
 code: A canonical status code, not OK.
 message: The error's message.
+generation: As opened: no effect in another one. -1: whichever there is.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateStats")

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from tf_syncrep.python.ops import op_library
 
+#: In the place of a generation's number: whichever there is.
+ANY_GENERATION = -1
+
 
 def sync_gate(
     quorum,
@@ -28,8 +31,9 @@ def sync_gate(
         quorum: gradients that make up an update, a Python integer of at least 1.
         total: workers that take part, those above the quorum being backups; a Python
             integer of at least 1.
-        shared_name: the gate's name on its task. A name in use with other arguments
-            is an error.
+        shared_name: the gate's name on its task. A name in use with another `strict`
+            or `updater_lease_secs` is an error; of a gate that is there, the other
+            arguments change nothing, but `sync_gate_open` may.
         lease_secs: how long a worker may be silent, in seconds. Waiting is not
             silence.
         start_secs: the same before a worker's first gradient.
@@ -44,7 +48,7 @@ def sync_gate(
 
     Raises:
         tf.errors.InvalidArgumentError: an argument out of its range, or a gate of this
-            name with other arguments.
+            name with another `strict` or `updater_lease_secs`.
     """
     return op_library.load().syncrep_sync_gate(
         quorum=quorum,
@@ -71,18 +75,36 @@ def task_id(name=None):
     return op_library.load().syncrep_task_id(name=name)
 
 
-def sync_gate_open(handle, step, name=None):
+def sync_gate_open(
+    handle, step, *, quorum=0, total=0, lease_secs=0.0, start_secs=0.0, name=None
+):
     """Starts a generation: what the last one left is void, its waits end as Aborted.
 
     Args:
         handle: the gate, a resource tensor.
         step: the global step, int64.
+        quorum: gradients that make up an update from now on, a Python integer. Zero,
+            here and below: as before.
+        total: workers that take part, a Python integer.
+        lease_secs: how long a worker may be silent, in seconds.
+        start_secs: the same before a worker's first gradient.
         name: name of the operation.
 
     Returns:
         The number of the new generation, int64.
+
+    Raises:
+        tf.errors.InvalidArgumentError: a negative lease.
     """
-    return op_library.load().syncrep_sync_gate_open(handle, step, name=name)
+    return op_library.load().syncrep_sync_gate_open(
+        handle,
+        step,
+        quorum=quorum,
+        total=total,
+        lease_secs=lease_secs,
+        start_secs=start_secs,
+        name=name,
+    )
 
 
 def sync_gate_add_passes(handle, num_passes, name=None):
@@ -99,17 +121,26 @@ def sync_gate_add_passes(handle, num_passes, name=None):
     return op_library.load().syncrep_sync_gate_add_passes(handle, num_passes, name=name)
 
 
-def sync_gate_acquire(handle, device, incarnation, first=False, name=None):
+def sync_gate_acquire(
+    handle, device, incarnation, first=False, name=None, *, quorum=0, total=0
+):
     """Waits until the round needs a gradient from this worker.
 
-    To be run before the worker reads variables.
+    To be run before the worker reads variables. A worker does one thing at a time: what
+    it still held, from a step that was given up and is run again say, it gives up.
 
     Args:
         handle: the gate, a resource tensor.
-        device: the worker's task, a string (see `task_id`).
-        incarnation: its incarnation, int64.
+        device: the worker's task, a string (see `task_id`), or any other name that
+            tells it from the others.
+        incarnation: its incarnation, int64. One that another has followed is refused.
         first: whether this is the start of a session: takes no pass, and succeeds on a
-            closed gate.
+            closed gate; but a worker that took no part in what was closed, or has heard
+            of its end, first waits `start_secs` for the next open.
+        quorum: what the worker takes the quorum to be, a Python integer; zero: whatever
+            it is. At the start of a session, a worker that finds the gate open with
+            another waits `lease_secs` for a chief that agrees with it.
+        total: the same for the number of workers.
         name: name of the operation.
 
     Returns:
@@ -120,9 +151,10 @@ def sync_gate_acquire(handle, device, incarnation, first=False, name=None):
         tf.errors.OutOfRangeError: the gate is closed.
         tf.errors.AbortedError: the gate was opened anew, or another acquire of the same
             task took this one's place.
+        tf.errors.InvalidArgumentError: the gate is open with another quorum or total.
     """
     return op_library.load().syncrep_sync_gate_acquire(
-        handle, device, incarnation, first=first, name=name
+        handle, device, incarnation, first=first, quorum=quorum, total=total, name=name
     )
 
 
@@ -323,26 +355,29 @@ def sync_gate_configure(handle, quorum, total, name=None):
     )
 
 
-def sync_gate_close(handle, name=None):
+def sync_gate_close(handle, generation=ANY_GENERATION, name=None):
     """Ends all waits, present and future, as end of input (OutOfRange).
 
     Args:
         handle: the gate, a resource tensor.
+        generation: int64, as opened: no effect in another one, so that a chief cannot
+            end its successor's training. `ANY_GENERATION`: whichever there is.
         name: name of the operation.
 
     Returns:
         The operation.
     """
-    return op_library.load().syncrep_sync_gate_close(handle, name=name)
+    return op_library.load().syncrep_sync_gate_close(handle, generation, name=name)
 
 
-def sync_gate_fail(handle, code, message, name=None):
+def sync_gate_fail(handle, code, message, generation=ANY_GENERATION, name=None):
     """Ends all waits, present and future, with an error.
 
     Args:
         handle: the gate, a resource tensor.
         code: a canonical status code in [1, 16], int32.
         message: the error's message, a string.
+        generation: as for `sync_gate_close`.
         name: name of the operation.
 
     Returns:
@@ -351,7 +386,9 @@ def sync_gate_fail(handle, code, message, name=None):
     Raises:
         tf.errors.InvalidArgumentError: a code out of this range.
     """
-    return op_library.load().syncrep_sync_gate_fail(handle, code, message, name=name)
+    return op_library.load().syncrep_sync_gate_fail(
+        handle, code, message, generation, name=name
+    )
 
 
 def sync_gate_stats(handle, name=None):

@@ -397,7 +397,12 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             worker = [tf.identity(part) for part in self._worker]
             with tf.control_dependencies([*resets, *worker]):
                 opened = sync_gate_ops.sync_gate_open(
-                    self._gate, tf.cast(_read(self._global_step), tf.int64)
+                    self._gate,
+                    tf.cast(_read(self._global_step), tf.int64),
+                    quorum=self._replicas_to_aggregate,
+                    total=self._total_num_replicas,
+                    lease_secs=self._lease_secs,
+                    start_secs=self._start_secs,
                 )
         with tf.control_dependencies([opened]):
             self.chief_init_op = tf.group(self._acquire_op(first=True, worker=worker))
@@ -449,7 +454,10 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
 
     def _make_end_ops(self) -> None:
         with tf.device(self._global_step.device):
-            self._close_op = self._make_close_op()
+            # Not another chief's: that may have begun the training anew.
+            self._close_op = sync_gate_ops.sync_gate_close(
+                self._gate, _read(self._local_generation)
+            )
             self._leave_op = sync_gate_ops.sync_gate_leave(self._gate, *self._worker)
             stop_updater_op = sync_gate_ops.sync_gate_cancel_updater(
                 self._gate, self._local_generation
@@ -463,29 +471,15 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             close_op=tf.no_op(), cancel_op=stop_updater_op
         )
 
-    def _make_close_op(self) -> tf.Operation:
-        """Builds the end of the training, unless another chief has begun it anew."""
-        names, values, *_ = sync_gate_ops.sync_gate_stats(self._gate)
-        is_generation = tf.equal(names, "generation")
-        generation = tf.reduce_max(tf.boolean_mask(values, is_generation))
-
-        def close():
-            with tf.control_dependencies([sync_gate_ops.sync_gate_close(self._gate)]):
-                return tf.constant(True)
-
-        return tf.group(
-            tf.compat.v1.cond(
-                tf.equal(generation, _read(self._local_generation)),
-                close,
-                lambda: tf.constant(False),
-            )
-        )
-
     def _acquire_op(self, *, first: bool, worker=None):
         """Builds the wait for a permit, and its keeping; its value is the step."""
         with tf.device(self._global_step.device):
             generation, round_number, step = sync_gate_ops.sync_gate_acquire(
-                self._gate, *(worker or self._worker), first=first
+                self._gate,
+                *(worker or self._worker),
+                first=first,
+                quorum=self._replicas_to_aggregate,
+                total=self._total_num_replicas,
             )
         with tf.control_dependencies(
             [

@@ -1,5 +1,10 @@
-"""Optimizers of whatever Keras `tf.keras` is: Keras 3, tf_keras or Keras 2."""
+"""Optimizers of whatever Keras `tf.keras` is: Keras 3, tf_keras or Keras 2.
+
+`fit` and `evaluate` are those of a model, also for Keras 3 under
+`ParameterServerStrategy`.
+"""
 
 from tf_syncrep.python.keras.adam_async import AdamAsync
+from tf_syncrep.python.keras.fit import evaluate, fit
 
-__all__ = ["AdamAsync"]
+__all__ = ["AdamAsync", "evaluate", "fit"]

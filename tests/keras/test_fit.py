@@ -1,0 +1,52 @@
+"""tfs.keras.fit on a cluster of real processes, beside Model.fit in one process.
+
+With one worker the steps are the same, in the same order, so that everything that can
+be seen of a training has to be equal.
+"""
+
+import pathlib
+
+import clusters
+import fit_scenarios
+import keras_variants
+import numpy as np
+import programs
+import pytest
+
+PROGRAM = pathlib.Path(__file__).with_name("fit_program.py")
+
+pytestmark = pytest.mark.skipif(
+    not keras_variants.IS_KERAS_3, reason="Keras 2 has a fit of its own there"
+)
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    with clusters.Cluster(num_workers=1, num_ps=2) as cluster:
+        return programs.run(PROGRAM, env=cluster.environment())
+
+
+def assert_same(actual, expected, where):
+    """Compares what came of JSON; numbers up to rounding."""
+    if isinstance(expected, dict):
+        assert list(actual) == list(expected), where
+        for key, value in expected.items():
+            assert_same(actual[key], value, f"{where}.{key}")
+    elif isinstance(expected, list):
+        assert len(actual) == len(expected), f"{where}: {actual} not {expected}"
+        for i, value in enumerate(expected):
+            assert_same(actual[i], value, f"{where}[{i}]")
+    elif isinstance(expected, float):
+        np.testing.assert_allclose(
+            actual, expected, rtol=1e-4, atol=1e-6, err_msg=where
+        )
+    else:
+        assert actual == expected, where
+
+
+@pytest.mark.parametrize("scenario", fit_scenarios.SCENARIOS)
+def test_one_worker_does_what_model_fit_does(outcomes, scenario):
+    expected, actual = outcomes[scenario]["expected"], outcomes[scenario]["actual"]
+    assert "failed" not in expected, expected["failed"]
+    assert "failed" not in actual, actual["failed"]
+    assert_same(actual, expected, scenario)

@@ -1,0 +1,388 @@
+"""Trainings that `Model.fit` and `tfs.keras.fit` are to do alike.
+
+Each scenario is a function of a `Side` that returns what there is to compare, as JSON.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import importlib.util
+import pathlib
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import keras_variants
+import numpy as np
+import tensorflow as tf
+
+layers = tf.keras.layers
+WORDS, TARGETS = keras_variants.small_data(66)
+WEIGHTS = np.linspace(0.1, 2.0, len(TARGETS)).astype(np.float32)
+NUM_BATCHES = 7
+
+
+def dataset(*arrays):
+    """Batches; the last one is smaller.
+
+    Made when it is needed: what was made before the process became a coordinator is
+    on a device of another name.
+    """
+    return tf.data.Dataset.from_tensor_slices(arrays or (WORDS, TARGETS)).batch(10)
+
+
+@dataclasses.dataclass
+class Side:
+    """One of the two: `Model.fit` without a strategy, or `tfs.keras.fit` under one."""
+
+    fit: Callable[..., Any]
+    evaluate: Callable[..., Any]
+    scope: Callable[[], Any] = contextlib.nullcontext
+
+    def compiled(self, make=keras_variants.small_model, **options):
+        with self.scope():
+            tf.keras.utils.set_random_seed(1)
+            model = make()
+            make_optimizer = options.pop("make_optimizer", tf.keras.optimizers.Adam)
+            options.setdefault("optimizer", make_optimizer(0.05))
+            options.setdefault("loss", "mse")
+            options.setdefault("metrics", ["mae"])
+            model.compile(**options)
+        return model
+
+    def trained(self, model, data=None, **options):
+        data = dataset() if data is None else data
+        options.setdefault("epochs", 2)
+        options.setdefault("verbose", 0)
+        history = self.fit(model, data, **options)
+        return {
+            "history": history.history,
+            "epochs": history.epoch,
+            "params": history.params,
+            "iterations": int(model.optimizer.iterations.numpy()),
+            "weights": [float(np.sum(x)) for x in model.get_weights()],
+        }
+
+
+class Recorder(tf.keras.callbacks.Callback):
+    """Writes down each call, with the names of what it was told."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __getattribute__(self, name):
+        if name.startswith("on_"):
+            return lambda *args, logs=None, **kwargs: self.calls.append(
+                [
+                    name,
+                    *[sorted(x) if isinstance(x, dict) else x for x in args],
+                    *sorted(logs or kwargs),
+                ]
+            )
+        return super().__getattribute__(name)
+
+
+def every_batch_once(side):
+    return side.trained(side.compiled(), validation_data=dataset())
+
+
+def steps_per_epoch(side):
+    return side.trained(side.compiled(), dataset().repeat(), steps_per_epoch=5)
+
+
+def several_steps_per_execution(side):
+    model = side.compiled(steps_per_execution=3)
+    recorder = Recorder()
+    trained = side.trained(model, validation_data=dataset(), callbacks=[recorder])
+    # Keras counts the steps of an execution that is cut short as if it were whole.
+    ends = [
+        call
+        for call in recorder.calls
+        if "batch_end" not in call[0] or call[1] < NUM_BATCHES - 1
+    ]
+    return {**trained, "calls": ends[:-1]}
+
+
+def calls_of_callbacks(side):
+    recorder = Recorder()
+    side.trained(
+        side.compiled(),
+        validation_data=dataset(),
+        validation_steps=2,
+        validation_freq=[2],
+        epochs=3,
+        initial_epoch=1,
+        callbacks=[recorder],
+    )
+    return {"calls": recorder.calls}
+
+
+def dataset_of_unknown_length(side):
+    # Keras 3 itself counts steps for which there is no batch any more.
+    is_stock = side.scope is contextlib.nullcontext
+    data = dataset() if is_stock else dataset().filter(lambda *_: True)
+    model = side.compiled()
+    trained = side.trained(model, data)
+    del trained["params"]
+    return {**trained, "evaluated": side.evaluate(model, data, verbose=0)}
+
+
+def arrays(side):
+    trained = side.trained(
+        side.compiled(),
+        WORDS,
+        y=TARGETS,
+        sample_weight=WEIGHTS,
+        batch_size=8,
+        shuffle=False,
+        validation_split=0.25,
+    )
+    return trained
+
+
+def sample_weights(side):
+    model = side.compiled(weighted_metrics=["mse", "mae"])
+    return side.trained(
+        model,
+        dataset(WORDS, TARGETS, WEIGHTS),
+        validation_data=(WORDS, TARGETS, WEIGHTS),
+    )
+
+
+def class_weights(side):
+    def classifier():
+        model = keras_variants.small_model()
+        model.pop()
+        model.add(layers.Dense(3, activation="softmax"))
+        return model
+
+    classes = dataset(WORDS, WORDS[:, :1] % 3)
+    model = side.compiled(
+        classifier,
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        weighted_metrics=["accuracy"],
+    )
+    return side.trained(model, classes, class_weight={0: 1.0, 1: 5.0, 2: 0.5})
+
+
+def metrics_of_all_kinds(side):
+    metrics = tf.keras.metrics
+    data = dataset().map(lambda words, y: (words, tf.cast(y > 0.9, tf.float32)))
+    model = side.compiled(
+        loss="mse",
+        metrics=[
+            metrics.RootMeanSquaredError(name="rmse"),
+            metrics.AUC(name="auc"),
+            metrics.Precision(name="precision"),
+            metrics.R2Score(name="r2"),
+            metrics.CosineSimilarity(name="cosine"),
+            metrics.BinaryIoU(name="iou"),
+        ],
+    )
+    trained = side.trained(model, data, validation_data=data)
+    return {**trained, "evaluated": side.evaluate(model, data, verbose=0)}
+
+
+class Largest(tf.keras.metrics.Metric):
+    """A metric that is no sum, and says so."""
+
+    def __init__(self):
+        super().__init__(name="largest")
+        self.largest = self.add_variable((), "zeros", aggregation="mean")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.largest.assign(tf.maximum(self.largest.value, tf.reduce_max(y_true)))
+
+    def result(self):
+        return self.largest
+
+
+def metric_that_is_no_sum(side):
+    trained = side.trained(side.compiled(metrics=[Largest()]))
+    assert np.isclose(trained["history"]["largest"][0], TARGETS.max())
+    return trained
+
+
+def layers_with_state_and_losses(side):
+    class Penalty(layers.Layer):
+        def call(self, inputs):
+            self.add_loss(0.01 * tf.reduce_mean(inputs**2))
+            return inputs
+
+    def make():
+        return tf.keras.Sequential(
+            [
+                layers.Input((3,), dtype="int32"),
+                layers.Embedding(20, 4, embeddings_regularizer="l2"),
+                layers.Flatten(),
+                layers.BatchNormalization(),
+                Penalty(),
+                layers.Dropout(0.3),
+                layers.Dense(4, activation="relu", kernel_regularizer="l2"),
+                layers.Dropout(0.2),
+                layers.Dense(1),
+            ]
+        )
+
+    model = side.compiled(make)
+    trained = side.trained(model, validation_data=dataset())
+    seeds = [
+        layer.seed_generator.state.numpy().tolist()
+        for layer in model.layers
+        if isinstance(layer, layers.Dropout)
+    ]
+    return {**trained, "counted": [count for _, count in seeds]}
+
+
+def unbuilt_model_with_two_outputs(side):
+    class Two(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.table = layers.Embedding(20, 4)
+            self.heads = {"a": layers.Dense(1), "b": layers.Dense(2)}
+
+        def call(self, words):
+            x = tf.reduce_mean(self.table(words), axis=1)
+            return {name: head(x) for name, head in self.heads.items()}
+
+    data = dataset().map(lambda words, y: (words, {"a": y, "b": tf.tile(y, [1, 2])}))
+    model = side.compiled(
+        Two, loss={"a": "mse", "b": "mae"}, metrics={"a": ["mae"], "b": ["mse"]}
+    )
+    trained = side.trained(model, data, validation_data=data)
+    return {**trained, "evaluated": side.evaluate(model, data, verbose=0)}
+
+
+def own_train_step(side):
+    class Own(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner = keras_variants.small_model()
+            self.total = tf.keras.metrics.Sum(name="total")
+
+        def call(self, words):
+            return self.inner(words)
+
+        def train_step(self, data):
+            words, y = data
+            with tf.GradientTape() as tape:
+                error = tf.reduce_mean((self(words, training=True) - y) ** 2)
+            variables = self.trainable_variables
+            grads = tape.gradient(error, variables)
+            self.optimizer.apply_gradients(zip(grads, variables, strict=True))
+            self.total.update_state(tf.ones([7]))
+            return {"error": error, "total": self.total.result()}
+
+    return side.trained(side.compiled(Own, loss=None, metrics=None))
+
+
+def averages_and_clipping(side):
+    def make_optimizer(rate):
+        return tf.keras.optimizers.Adam(
+            rate, use_ema=True, ema_momentum=0.9, global_clipnorm=0.5, weight_decay=0.01
+        )
+
+    return side.trained(side.compiled(make_optimizer=make_optimizer))
+
+
+def schedule_and_adagrad(side):
+    def make_optimizer(rate):
+        return tf.keras.optimizers.Adagrad(keras_variants.slow_decay(rate))
+
+    return side.trained(side.compiled(make_optimizer=make_optimizer))
+
+
+def stopping_and_rates(side):
+    callbacks = [
+        tf.keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1)),
+        tf.keras.callbacks.EarlyStopping("val_loss", min_delta=1e9, patience=2),
+    ]
+    return side.trained(
+        side.compiled(), epochs=9, validation_data=dataset(), callbacks=callbacks
+    )
+
+
+def files_of_callbacks(side):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder)
+        callbacks = [
+            tf.keras.callbacks.CSVLogger(f"{folder}/log.csv"),
+            tf.keras.callbacks.ModelCheckpoint(
+                f"{folder}/best.weights.h5", save_best_only=True, save_weights_only=True
+            ),
+            tf.keras.callbacks.ModelCheckpoint(f"{folder}/{{epoch}}.keras"),
+        ]
+        if importlib.util.find_spec("tensorboard"):
+            board = tf.keras.callbacks.TensorBoard(f"{folder}/logs", update_freq=1)
+            callbacks.append(board)
+        model = side.compiled()
+        trained = side.trained(model, validation_data=dataset(), callbacks=callbacks)
+        loaded = tf.keras.models.load_model(f"{folder}/1.keras")
+        model.load_weights(f"{folder}/best.weights.h5")
+        with open(path / "log.csv") as file:
+            rows = [list(map(float, row.values())) for row in csv.DictReader(file)]
+        events = sorted(path.glob("logs/*/*"))
+        tags = {
+            f"{file.parent.name}/{value.tag}"
+            for file in events
+            if ".tfevents." in file.name
+            for event in tf.compat.v1.train.summary_iterator(str(file))
+            for value in event.summary.value
+        }
+        return {
+            **trained,
+            "rows": rows,
+            "loaded": [float(np.sum(x)) for x in loaded.get_weights()],
+            "best": side.evaluate(model, dataset(), verbose=0),
+            "tags": sorted(tags - {"train/keras"}),
+        }
+
+
+def backup_after_an_interruption(side):
+    class Interruption(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    with tempfile.TemporaryDirectory() as folder:
+        backup = tf.keras.callbacks.BackupAndRestore(f"{folder}/backup")
+        with contextlib.suppress(KeyboardInterrupt):
+            side.trained(side.compiled(), epochs=4, callbacks=[backup, Interruption()])
+        return side.trained(side.compiled(), epochs=4, callbacks=[backup])
+
+
+def second_fit_goes_on(side):
+    model = side.compiled()
+    first = side.trained(model, epochs=1)
+    second = side.trained(model, epochs=1)
+    with side.scope():
+        model.compile(optimizer="sgd", loss="mae", metrics=["mse"])
+    return {"first": first, "second": second, "third": side.trained(model, epochs=1)}
+
+
+SCENARIOS = {
+    function.__name__: function
+    for function in (
+        every_batch_once,
+        steps_per_epoch,
+        several_steps_per_execution,
+        calls_of_callbacks,
+        dataset_of_unknown_length,
+        arrays,
+        sample_weights,
+        class_weights,
+        metrics_of_all_kinds,
+        metric_that_is_no_sum,
+        layers_with_state_and_losses,
+        unbuilt_model_with_two_outputs,
+        own_train_step,
+        averages_and_clipping,
+        schedule_and_adagrad,
+        stopping_and_rates,
+        files_of_callbacks,
+        backup_after_an_interruption,
+        second_fit_goes_on,
+    )
+}

@@ -1,0 +1,123 @@
+"""Metrics, step counters and seeds that lose nothing when workers step at once.
+
+A Keras variable is added to by reading it, adding, and assigning the sum. Between
+workers that share it on a parameter server, what one adds in between is lost. While a
+train step is traced in `exact_state`, these are added to by one op instead.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.compat import trainer
+
+
+@contextlib.contextmanager
+def exact_state(model: Any, execution: tf.Tensor | None = None) -> Iterator[None]:
+    """While in it, steps of a Keras 3 model are traced so that no addition is lost.
+
+    It concerns the metrics, whose state must be sums (that is what Keras asks of
+    metrics under any strategy: the aggregation of their variables is "sum"; those with
+    another one are left alone), the optimizer's `iterations`, and the seeds of layers.
+
+    Args:
+        model: the compiled model, metrics built.
+        execution: int64 scalar that differs between steps run at once. It is folded
+            into the seeds of layers, so that no two workers draw the same numbers; if
+            None, these are the numbers that one process would draw.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def replace(target: Any, name: str, function: Callable[..., Any]) -> None:
+            stack.enter_context(_replaced(target, name, function))
+
+        for metric in _unique(model.metrics):
+            if all(_is_sum(variable) for variable in metric.variables):
+                replace(metric, "update_state", _update_by_difference(metric))
+        for optimizer in _optimizers(model):
+            replace(
+                optimizer.iterations, "assign_add", _atomic_add(optimizer.iterations)
+            )
+        for generator in _unique(trainer.seed_generators(model)):
+            replace(generator, "next", _next_seed(generator, execution))
+        yield
+
+
+def _update_by_difference(metric: Any) -> Callable[..., None]:
+    """A metric's `update_state` that adds what a batch changes to the variables."""
+    update_state = metric.update_state
+    variables = _unique(metric.variables)
+    shared = [variable.value for variable in variables]
+
+    def update(*args: Any, **kwargs: Any) -> None:
+        zeros = [(x, tf.zeros(x.shape, x.dtype)) for x in variables]
+        with tf.keras.StatelessScope(state_mapping=zeros) as scope:
+            update_state(*args, **kwargs)
+        for variable, destination in zip(variables, shared, strict=True):
+            difference = scope.get_current_value(variable)
+            destination.assign_add(tf.cast(difference, destination.dtype))
+
+    return update
+
+
+def _atomic_add(variable: Any) -> Callable[[Any], Any]:
+    """A Keras variable's `assign_add` as one op."""
+    shared = variable.value
+
+    def assign_add(value: Any) -> Any:
+        shared.assign_add(tf.cast(value, shared.dtype))
+        return shared
+
+    return assign_add
+
+
+def _next_seed(generator: Any, execution: tf.Tensor | None) -> Callable[..., Any]:
+    """A seed generator's `next` that counts by one op."""
+    next_seed = generator.next
+    shared = generator.state.value
+
+    def next(ordered: bool = True) -> Any:
+        if not ordered:
+            return next_seed(ordered=ordered)
+        seed = tf.identity(shared)
+        with tf.control_dependencies([seed]):
+            shared.assign_add(tf.constant([0, 1], shared.dtype))
+        if execution is not None:
+            # The first number is the same for all steps, and the second may be the
+            # same for several workers.
+            seed += tf.stack([tf.cast(execution, seed.dtype), tf.zeros([], seed.dtype)])
+        return seed
+
+    return next
+
+
+@contextlib.contextmanager
+def _replaced(target: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Puts a function in front of a method of one object, and takes it away again."""
+    own = vars(target).get(name)
+    setattr(target, name, function)
+    try:
+        yield
+    finally:
+        delattr(target, name)
+        if own is not None:
+            setattr(target, name, own)
+
+
+def _is_sum(variable: Any) -> bool:
+    """Whether what the replicas have of a metric's variable is to be added up."""
+    return getattr(variable, "aggregation", "sum") == "sum"
+
+
+def _optimizers(model: Any) -> Iterator[Any]:
+    """The optimizer, and those that it wraps."""
+    optimizer = model.optimizer
+    while optimizer is not None:
+        yield optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+def _unique(objects: Iterable[Any]) -> list[Any]:
+    return list({id(x): x for x in objects}.values())

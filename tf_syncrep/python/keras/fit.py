@@ -1,0 +1,445 @@
+"""Model.fit, evaluate and predict under ParameterServerStrategy, also in Keras 3."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import fit_loop
+from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.fit_data import (
+    Batches,
+    SentBatches,
+    WorkersBatches,
+    dataset_of_arrays,
+    split_arrays,
+    with_class_weights,
+)
+
+__all__ = ["evaluate", "fit"]
+
+
+def fit(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    verbose: str | int = "auto",
+    callbacks: Sequence[Any] | None = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    shuffle: bool = True,
+    class_weight: Mapping[int, float] | None = None,
+    sample_weight: Any = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: int | Sequence[int] = 1,
+) -> Any:
+    """Trains a model as `Model.fit` does, also where that of Keras 3 cannot.
+
+    Under a `tf.distribute.ParameterServerStrategy`, with Keras 3, the steps are
+    scheduled on the workers, which train at once on shared variables. Everywhere else
+    this calls `model.fit`.
+
+    Metrics and the optimizer's `iterations` count every step of every worker, which
+    stock variables of Keras 3 do not. Callbacks see the steps in order, one after the
+    other; workers are ahead of them by up to twice as many executions as there are
+    workers, so what a callback changes takes effect some steps later. At the end of an
+    epoch nothing is ahead.
+
+    Args:
+        model: a compiled model, made and compiled in the strategy's scope. It is built
+            if it is not, by one call with the first batch.
+        x: where the batches come from; batches are `(inputs, targets)` or
+            `(inputs, targets, sample_weights)`, or what the model's own `train_step`
+            takes.
+
+            * A `tf.data.Dataset` and no `steps_per_epoch`: the coordinator reads the
+              batches and sends each to one worker, so that an epoch is exactly one
+              pass.
+            * A `tf.data.Dataset` and `steps_per_epoch`: each worker reads its own
+              copy, again and again, from epoch to epoch. Let it shuffle, each worker
+              in its own order.
+            * A function of a `tf.distribute.InputContext` that returns such a dataset,
+              and `steps_per_epoch`: the same, made on each worker. The context is the
+              one that the strategy gives everywhere: one pipeline, number 0.
+            * Arrays, or structures of them: sent in batches by the coordinator.
+        y: targets, if `x` is arrays.
+        batch_size: examples per batch if `x` is arrays, 32 by default.
+        epochs: the epoch before which to end, counted from 0.
+        verbose: "auto", 0 (silent), 1 (progress bar) or 2 (a line for each epoch).
+        callbacks: instances of `tf.keras.callbacks.Callback`.
+        validation_split: share of the arrays, their end, to validate on.
+        validation_data: what `evaluate` takes for `x`, or a tuple of arrays `(x, y)` or
+            `(x, y, sample_weight)`.
+        shuffle: whether to shuffle arrays anew in each epoch.
+        class_weight: weight of the examples of each class, counted from 0.
+        sample_weight: weights of examples, if `x` is arrays.
+        initial_epoch: the first epoch.
+        steps_per_epoch: steps, that is batches, of all workers together in an epoch.
+        validation_steps: steps of a validation.
+        validation_batch_size: as `batch_size`, for validation.
+        validation_freq: validate after every so many epochs; or a list of epochs,
+            counted from 1.
+
+    Returns:
+        The `History`.
+
+    Raises:
+        ValueError: what Keras 3 cannot do under this strategy (variables in parts,
+            `run_eagerly`, `jit_compile=True`, `gradient_accumulation_steps`, several
+            replicas in a worker), or a wrong argument.
+        Exception: what a step, the data or a callback raised. No step runs on, and
+            the next call works.
+
+    Example:
+    ```python
+    strategy = tf.distribute.ParameterServerStrategy(
+        tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    )
+    with strategy.scope():
+        model = build_model()
+        model.compile(optimizer=tfs.keras.AdamAsync(1e-3), loss="mse", metrics=["mae"])
+    history = tfs.keras.fit(
+        model, dataset, epochs=3, steps_per_epoch=1000, validation_data=validation
+    )
+    ```
+
+    Faults: a worker that is lost is worked without, and takes part again when it is
+    back; steps that it was at are made again by another, from their beginning, and may
+    count twice. A lost parameter server ends training with an error.
+    """
+    if not _is_scheduled(model):
+        return model.fit(
+            x,
+            y,
+            batch_size=batch_size,
+            epochs=epochs,
+            verbose=verbose,
+            callbacks=callbacks,
+            validation_split=validation_split,
+            validation_data=validation_data,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            sample_weight=sample_weight,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+            validation_freq=validation_freq,
+        )
+    _refuse_what_cannot_be(model)
+    if validation_split and validation_data is None:
+        arrays = _arrays(x, y, sample_weight)
+        (x, y, sample_weight), validation_data = (
+            (*part, None, None)[:3] for part in split_arrays(arrays, validation_split)
+        )
+    steps = fit_loop.ScheduledSteps(model)
+    batches, dataset = _training_batches(
+        steps.coordinator,
+        x,
+        y,
+        sample_weight,
+        batch_size,
+        shuffle,
+        class_weight,
+        steps_per_epoch,
+    )
+    _build(model, dataset)
+    given = tf.nest.flatten(getattr(callbacks, "callbacks", callbacks or []))
+    with fit_loop.closing(steps.coordinator, given):
+        if not isinstance(callbacks, tf.keras.callbacks.CallbackList):
+            callbacks = tf.keras.callbacks.CallbackList(
+                callbacks,
+                add_history=True,
+                add_progbar=verbose != 0,
+                verbose=verbose,
+                epochs=epochs,
+                steps=batches.num_steps,
+                model=model,
+            )
+
+        def validate(epoch: int) -> dict[str, Any]:
+            if validation_data is None or not _is_due(epoch, validation_freq):
+                return {}
+            if isinstance(validation_data, (tuple, list)):
+                arrays = (*validation_data, None, None)[:3]
+            else:
+                arrays = (validation_data, None, None)
+            size = validation_batch_size or batch_size
+            data = _evaluation_batches(*arrays, size, validation_steps)
+            results = fit_loop.test(steps, model, data, callbacks)
+            return {f"val_{name}": value for name, value in results.items()}
+
+        fit_loop.train(
+            steps,
+            model,
+            batches,
+            callbacks,
+            initial_epoch=initial_epoch,
+            epochs=epochs,
+            validate=validate,
+        )
+    return model.history
+
+
+def evaluate(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    verbose: str | int = "auto",
+    sample_weight: Any = None,
+    steps: int | None = None,
+    callbacks: Sequence[Any] | None = None,
+    return_dict: bool = False,
+) -> Any:
+    """Evaluates a model as `Model.evaluate` does, also where that of Keras 3 cannot.
+
+    See `fit`. The coordinator reads the data and sends each batch to one worker, so
+    that each counts exactly once, whatever the number of workers.
+
+    Args:
+        model: a compiled model.
+        x: a `tf.data.Dataset`, a function of a `tf.distribute.InputContext` that
+            returns one, or arrays.
+        y: targets, if `x` is arrays.
+        batch_size: examples per batch if `x` is arrays, 32 by default.
+        verbose: "auto", 0 (silent), 1 (progress bar) or 2 (one line).
+        sample_weight: weights of examples, if `x` is arrays.
+        steps: the number of batches, from the beginning; None for all.
+        callbacks: instances of `tf.keras.callbacks.Callback`.
+        return_dict: return results by name.
+
+    Returns:
+        The loss, or a list of it and the metrics; with `return_dict` a dict.
+
+    Raises:
+        ValueError: as for `fit`.
+        Exception: what a step, the data or a callback raised.
+    """
+    if not _is_scheduled(model):
+        return model.evaluate(
+            x,
+            y,
+            batch_size=batch_size,
+            verbose=verbose,
+            sample_weight=sample_weight,
+            steps=steps,
+            callbacks=callbacks,
+            return_dict=return_dict,
+        )
+    _refuse_what_cannot_be(model)
+    batches = _evaluation_batches(x, y, sample_weight, batch_size, steps)
+    _build(model, batches.dataset)
+    scheduled = fit_loop.ScheduledSteps(model)
+    with fit_loop.closing(scheduled.coordinator, []):
+        if not isinstance(callbacks, tf.keras.callbacks.CallbackList):
+            callbacks = tf.keras.callbacks.CallbackList(
+                callbacks,
+                add_progbar=verbose != 0,
+                verbose=verbose,
+                epochs=1,
+                steps=batches.num_steps,
+                model=model,
+            )
+        results = fit_loop.test(scheduled, model, batches, callbacks)
+    return results if return_dict else trainer.in_order_of_metrics(model, results)
+
+
+def _is_scheduled(model: Any) -> bool:
+    """Whether steps have to be scheduled here, as Keras does not do it itself."""
+    # Keras 3 alone has an `ops` name space.
+    return hasattr(tf.keras, "ops") and isinstance(
+        model.distribute_strategy, tf.distribute.ParameterServerStrategy
+    )
+
+
+def _refuse_what_cannot_be(model: Any) -> None:
+    """Raises for what Keras 3 cannot do under ParameterServerStrategy."""
+    if not model.compiled:
+        raise ValueError("The model must be compiled before it is trained.")
+    if model.run_eagerly:
+        raise ValueError(
+            "Steps that run on workers cannot run eagerly. Received: run_eagerly=True"
+        )
+    if model.jit_compile:
+        raise ValueError(
+            "XLA cannot compile steps whose variables are on parameter servers. "
+            "Received: jit_compile=True"
+        )
+    accumulated = getattr(model.optimizer, "gradient_accumulation_steps", None)
+    if accumulated:
+        raise ValueError(
+            "Keras 3 cannot accumulate gradients under ParameterServerStrategy. "
+            f"Received: gradient_accumulation_steps={accumulated}"
+        )
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise ValueError(
+            "A worker must be one replica: show one GPU to each worker task. "
+            f"Received: num_replicas_in_sync={replicas}"
+        )
+
+
+def _refuse_variables_elsewhere(model: Any) -> None:
+    """Raises for variables that workers cannot train."""
+    extended = model.distribute_strategy.extended
+    if not extended.variable_created_in_scope(model.optimizer.iterations.value):
+        raise ValueError(
+            "The optimizer must be made in the scope of the strategy. "
+            f"Received: optimizer {model.optimizer.name} from outside of it"
+        )
+    for variable in model.variables:
+        value = variable.value
+        # What a partitioner made is a list of variables, without a handle.
+        if not hasattr(value, "handle"):
+            raise ValueError(
+                "Keras 3 cannot train variables in parts: make the strategy without "
+                "variable_partitioner, or use tf_keras (TF_USE_LEGACY_KERAS=1). "
+                f"Received: variable {variable.path} in {len(value.variables)} parts"
+            )
+        if not extended.variable_created_in_scope(value):
+            raise ValueError(
+                "The model must be made in the scope of the strategy. "
+                f"Received: variable {variable.path} from outside of it"
+            )
+
+
+def _build(model: Any, dataset: tf.data.Dataset) -> None:
+    """Makes what variables are missing, of the model, its metrics and its optimizer."""
+    layers_built = all(layer.built for layer in trainer.layers_of(model))
+    metrics_built = all(getattr(metric, "built", True) for metric in model.metrics)
+    # A train step of the user's own need not use the loss.
+    own_step = type(model).train_step is not tf.keras.Model.train_step
+    loss_built = own_step or trainer.is_loss_built(model)
+    with model.distribute_strategy.scope():
+        if not (layers_built and metrics_built and loss_built):
+            batch = next(iter(dataset))
+            x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+            y_pred = model(x)
+            if not metrics_built:
+                model.compute_metrics(x, y, y_pred, sample_weight)
+            if not loss_built:
+                model.compute_loss(x, y, y_pred, sample_weight)
+            model.reset_metrics()
+        _refuse_variables_elsewhere(model)
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+
+
+def _training_batches(
+    coordinator: Any,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    batch_size: int | None,
+    shuffle: bool,
+    class_weight: Mapping[int, float] | None,
+    steps_per_epoch: int | None,
+) -> tuple[Batches, tf.data.Dataset]:
+    """The batches to train on, and the same as a dataset of the coordinator's."""
+    if steps_per_epoch is not None and steps_per_epoch < 1:
+        raise ValueError(
+            f"steps_per_epoch must be at least 1. "
+            f"Received: steps_per_epoch={steps_per_epoch}"
+        )
+
+    def weighed(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        return with_class_weights(dataset, class_weight) if class_weight else dataset
+
+    if not _has_batches(x):
+        arrays = _arrays(x, y, sample_weight)
+        repeat = steps_per_epoch is not None
+        dataset = weighed(dataset_of_arrays(arrays, batch_size, shuffle, repeat))
+        return SentBatches(dataset, steps_per_epoch), dataset
+    _refuse_arrays_beside(y, sample_weight)
+    if isinstance(x, tf.data.Dataset):
+        dataset = weighed(x)
+        if steps_per_epoch is None:
+            if int(x.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
+                raise ValueError(
+                    "A dataset without end needs steps_per_epoch. "
+                    "Received: steps_per_epoch=None"
+                )
+            return SentBatches(dataset, None), dataset
+        repeated = dataset.repeat()
+        return WorkersBatches(repeated, steps_per_epoch, coordinator), dataset
+    if steps_per_epoch is None:
+        raise ValueError(
+            "A function that makes datasets needs steps_per_epoch. "
+            "Received: steps_per_epoch=None"
+        )
+
+    def make() -> tf.data.Dataset:
+        return weighed(_made_by(x))
+
+    batches = WorkersBatches(lambda: make().repeat(), steps_per_epoch, coordinator)
+    return batches, make()
+
+
+def _evaluation_batches(
+    x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None
+) -> SentBatches:
+    """The batches to evaluate on."""
+    if _has_batches(x):
+        _refuse_arrays_beside(y, sample_weight)
+        dataset = x if isinstance(x, tf.data.Dataset) else _made_by(x)
+    else:
+        dataset = dataset_of_arrays(_arrays(x, y, sample_weight), batch_size)
+    if steps is not None:
+        dataset = dataset.take(steps)
+    elif int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
+        raise ValueError(
+            "A dataset without end needs validation_steps (fit) or steps (evaluate). "
+            "Received: None"
+        )
+    return SentBatches(dataset, None)
+
+
+def _has_batches(x: Any) -> bool:
+    """Whether `x` is made of batches, and not of arrays."""
+    return isinstance(x, tf.data.Dataset) or callable(x)
+
+
+def _made_by(dataset_fn: Callable[[Any], tf.data.Dataset]) -> tf.data.Dataset:
+    """Calls a dataset function with what it gets under this strategy everywhere."""
+    dataset = dataset_fn(tf.distribute.InputContext())
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ValueError(
+            "A function given for x must return a tf.data.Dataset. "
+            f"Received: {type(dataset).__name__}"
+        )
+    return dataset
+
+
+def _arrays(x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
+    """The arrays that are there, as batches hold them."""
+    leaves = tf.nest.flatten(x)
+    if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
+        raise ValueError(
+            "x must be a tf.data.Dataset, a function that returns one, or arrays. "
+            f"Received: x={x!r}"
+        )
+    if y is None:
+        return (x,)
+    return (x, y) if sample_weight is None else (x, y, sample_weight)
+
+
+def _refuse_arrays_beside(y: Any, sample_weight: Any) -> None:
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
+        if value is not None:
+            raise ValueError(
+                f"{name} must be part of the dataset's batches. "
+                f"Received: {name} of type {type(value).__name__}"
+            )
+
+
+def _is_due(epoch: int, validation_freq: int | Sequence[int]) -> bool:
+    """Whether to validate after an epoch, which is counted from 0."""
+    if isinstance(validation_freq, int):
+        return (epoch + 1) % validation_freq == 0
+    return epoch + 1 in validation_freq

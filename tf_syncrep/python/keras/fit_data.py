@@ -1,0 +1,224 @@
+"""Where the batches of `fit` come from, and how they get to the workers."""
+
+import abc
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# What is scheduled for one execution: its first step, the number of steps, and the
+# arguments of the function that `Batches.function` made.
+Execution = tuple[int, int, tuple[Any, ...]]
+
+
+class Batches(abc.ABC):
+    """Batches for the steps of epochs.
+
+    Attributes:
+        num_steps: steps of an epoch; None if that is known only at its end.
+    """
+
+    num_steps: int | None
+
+    @abc.abstractmethod
+    def executions(self, steps_per_execution: int) -> Iterator[Execution]:
+        """The executions of one epoch."""
+
+    def signature(self, size: int) -> tuple[Any, ...] | None:
+        """The specs of the arguments of an execution of `size` steps.
+
+        None if they follow from the arguments.
+        """
+        del size
+        return None
+
+    @staticmethod
+    @abc.abstractmethod
+    def function(run_step: Callable[[Any], Any]) -> Callable[..., Any]:
+        """What an execution does with its arguments.
+
+        Args:
+            run_step: runs a step on a batch, and returns a structure of tensors.
+
+        Returns:
+            A function, to be traced, that runs all steps of an execution and returns
+            what the last one did.
+        """
+
+
+class SentBatches(Batches):
+    """Batches that the coordinator reads and sends with each execution.
+
+    Each is used exactly once, and one worker gets them in order.
+
+    Attributes:
+        dataset: the batches.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, num_steps: int | None):
+        """Wraps a dataset.
+
+        Args:
+            dataset: batches for one epoch, or if `num_steps` is given, for all of them.
+            num_steps: steps of an epoch; None for as many as the dataset has.
+        """
+        self.dataset = dataset
+        self._goes_on = num_steps is not None
+        self._iterator: Iterator[Any] | None = None
+        self.num_steps = num_steps
+        if num_steps is None:
+            cardinality = int(dataset.cardinality())
+            self.num_steps = cardinality if cardinality >= 0 else None
+
+    def executions(self, steps_per_execution: int) -> Iterator[Execution]:
+        """The executions of one epoch."""
+        if self._iterator is None or not self._goes_on:
+            self._iterator = iter(self.dataset.prefetch(tf.data.AUTOTUNE))
+        first = 0
+        while True:
+            size = steps_per_execution
+            if self._goes_on:
+                size = min(size, self.num_steps - first)
+            batches = []
+            while len(batches) < size:
+                batch = next(self._iterator, _END)
+                if batch is _END:
+                    break
+                batches.append(batch)
+            if not batches:
+                return
+            yield first, len(batches), (batches,)
+            first += len(batches)
+
+    def signature(self, size: int) -> tuple[Any, ...]:
+        """The specs of the dataset.
+
+        Batches of another size are not to be another case: Keras weighs losses by the
+        size of the batch if a trace knows it.
+        """
+        return ([self.dataset.element_spec] * size,)
+
+    @staticmethod
+    def function(run_step: Callable[[Any], Any]) -> Callable[..., Any]:
+        """What an execution does with its arguments."""
+
+        def run(batches):
+            for batch in batches:
+                result = run_step(batch)
+            return result
+
+        return run
+
+
+class WorkersBatches(Batches):
+    """Batches that each worker reads by itself, going on from epoch to epoch."""
+
+    def __init__(
+        self,
+        dataset: tf.data.Dataset | Callable[[], tf.data.Dataset],
+        num_steps: int,
+        coordinator: Any,
+    ):
+        """Makes the dataset of each worker.
+
+        Args:
+            dataset: a dataset without end, or a function that makes it.
+            num_steps: steps of an epoch.
+            coordinator: the ClusterCoordinator.
+        """
+        self._iterator = iter(coordinator.create_per_worker_dataset(dataset))
+        self.num_steps = num_steps
+
+    def executions(self, steps_per_execution: int) -> Iterator[Execution]:
+        """The executions of one epoch."""
+        for first in range(0, self.num_steps, steps_per_execution):
+            size = min(steps_per_execution, self.num_steps - first)
+            yield first, size, (self._iterator, tf.constant(size))
+
+    @staticmethod
+    def function(run_step: Callable[[Any], Any]) -> Callable[..., Any]:
+        """What an execution does with its arguments."""
+
+        def run(iterator, num_steps):
+            result = run_step(next(iterator))
+            return tf.while_loop(
+                lambda step, _: step < num_steps,
+                lambda step, _: (step + 1, run_step(next(iterator))),
+                (1, result),
+            )[1]
+
+        return run
+
+
+_END = object()
+
+
+def dataset_of_arrays(
+    arrays: tuple[Any, ...],
+    batch_size: int | None,
+    shuffle: bool = False,
+    repeat: bool = False,
+) -> tf.data.Dataset:
+    """Batches of arrays: x, y and weights, or fewer, each a structure."""
+    dataset = tf.data.Dataset.from_tensor_slices(arrays)
+    if shuffle:
+        dataset = dataset.shuffle(max(1, int(dataset.cardinality())))
+    if repeat:
+        dataset = dataset.repeat()
+    return dataset.batch(batch_size or 32)
+
+
+def split_arrays(
+    arrays: tuple[Any, ...], fraction: float
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Takes the last part of all arrays for validation, as `Model.fit` does."""
+    num_examples = len(tf.nest.flatten(arrays)[0])
+    split = int(np.floor(num_examples * (1.0 - fraction)))
+    if not 0 < split < num_examples:
+        raise ValueError(
+            f"validation_split must leave examples on both sides of the split of "
+            f"{num_examples}. Received: validation_split={fraction}"
+        )
+    return (
+        tf.nest.map_structure(lambda array: array[:split], arrays),
+        tf.nest.map_structure(lambda array: array[split:], arrays),
+    )
+
+
+def with_class_weights(
+    dataset: tf.data.Dataset, class_weight: Mapping[int, float]
+) -> tf.data.Dataset:
+    """Adds to each batch the weights of its examples, by their class."""
+    num_classes = int(max(class_weight)) + 1
+    if sorted(map(int, class_weight)) != list(range(num_classes)):
+        raise ValueError(
+            "class_weight must have a weight for each class from 0 on. "
+            f"Received: class_weight={dict(class_weight)}"
+        )
+    weights = tf.constant([float(class_weight[i]) for i in range(num_classes)])
+
+    def weigh(*batch):
+        batch = batch[0] if len(batch) == 1 else batch
+        x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
+        if sample_weight is not None:
+            raise ValueError(
+                "class_weight cannot be given together with sample weights."
+            )
+        if tf.nest.is_nested(y) or y is None:
+            raise ValueError("class_weight is for models with a single output.")
+        if y.shape.rank is not None and y.shape.rank >= 2:
+            classes = tf.cond(
+                tf.shape(y)[-1] > 1,
+                lambda: tf.argmax(y, axis=-1, output_type=tf.int32),
+                lambda: _as_class(y[..., 0]),
+            )
+        else:
+            classes = _as_class(y)
+        return x, y, tf.gather(weights, classes)
+
+    return dataset.map(weigh, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _as_class(y: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.round(y) if y.dtype.is_floating else y, tf.int32)

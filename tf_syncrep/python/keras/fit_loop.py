@@ -1,0 +1,300 @@
+"""Loops over scheduled steps: training, evaluation and prediction with Keras 3.
+
+The coordinator keeps a window of executions scheduled, and takes up their results in
+the order in which it scheduled them. So callbacks see the steps one after the other, as
+under `Model.fit`, while the workers are always some steps ahead.
+"""
+
+import collections
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.exact_state import exact_state
+from tf_syncrep.python.keras.fit_data import Batches
+
+# Under which name a model keeps the functions that were traced for it.
+_TRACED = "_tf_syncrep_traced"
+
+
+class ScheduledSteps:
+    """Runs the steps of one model on the workers of its strategy."""
+
+    def __init__(self, model: Any):
+        """Wraps a compiled model under a ParameterServerStrategy."""
+        self._model = model
+        strategy = model.distribute_strategy
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self._num_workers = _num_workers()
+        # A gate that waits for several gradients must find them all in the window.
+        optimizer = model.optimizer
+        quorum = getattr(optimizer, "replicas_to_aggregate", None) or 0
+        total = getattr(optimizer, "total_num_replicas", None) or 0
+        self._window = self._num_workers + max(self._num_workers, quorum, total)
+        self._num_scheduled = itertools.count()
+
+    def run(self, kind: str, batches: Batches) -> Iterator[tuple[int, int, "_Result"]]:
+        """Schedules the executions of one epoch.
+
+        Args:
+            kind: "train", "test" or "predict".
+            batches: the data.
+
+        Yields:
+            For each execution its first and its last step, and what gets its result.
+        """
+        function = self._traced(kind, batches)
+        scheduled = collections.deque()
+        for first, size, args in batches.executions(self._model.steps_per_execution):
+            traced = function.traced(batches.signature(size))
+            number = tf.constant(next(self._num_scheduled), tf.int64)
+            value = self.coordinator.schedule(traced, args=(number, *args))
+            result = _Result(self.coordinator, value, function)
+            scheduled.append((first, first + size - 1, result))
+            if len(scheduled) >= self._window:
+                yield scheduled.popleft()
+        while scheduled:
+            yield scheduled.popleft()
+
+    def _traced(self, kind: str, batches: Batches) -> "_StepFunction":
+        """A function for a kind of step, from earlier if nothing has changed since."""
+        step = getattr(self._model, f"{kind}_step")
+        key = (
+            step,
+            batches.signature(1),
+            type(batches),
+            self._model.optimizer,
+            self._model.metrics,
+            [id(variable) for variable in self._model.trainable_variables],
+        )
+        # Not an attribute by assignment, which Keras would track.
+        known = vars(self._model).setdefault(_TRACED, _Traced())
+        if kind not in known or known[kind][0] != key:
+            fold_seeds = kind == "train" and self._num_workers > 1
+            function = _StepFunction(self._model, step, batches.function, fold_seeds)
+            known[kind] = (key, function)
+        return known[kind][1]
+
+
+def _num_workers() -> int:
+    """The number of worker tasks of the cluster that this process is connected to."""
+    devices = tf.config.list_logical_devices("CPU")
+    specs = [tf.DeviceSpec.from_string(device.name) for device in devices]
+    return len({spec.task for spec in specs if spec.job == "worker"})
+
+
+class _Traced(dict):
+    """Functions by kind, with what they depend on."""
+
+    def __deepcopy__(self, memo: Any) -> "_Traced":
+        return _Traced()
+
+
+class _StepFunction:
+    """Runs executions on a worker, and packs what comes of them into few tensors."""
+
+    def __init__(
+        self,
+        model: Any,
+        step: Callable[[Any], Any],
+        make_function: Callable[[Callable[[Any], Any]], Callable[..., Any]],
+        fold_seeds: bool,
+    ):
+        strategy = model.distribute_strategy
+        self._structure: Any = None
+        self._packed: list[int] = []
+        self._functions: list[tuple[Any, Callable[..., Any]]] = []
+
+        @tf.function(autograph=False, reduce_retracing=True)
+        def run_step(number, batch):
+            with exact_state(model, number if fold_seeds else None):
+                return self._pack(strategy.run(step, args=(batch,)))
+
+        def run(number, *args):
+            return make_function(lambda batch: run_step(number, batch))(*args)
+
+        self._run = run
+
+    def traced(self, signature: tuple[Any, ...] | None) -> Callable[..., Any]:
+        """A `tf.function` of an execution's number and its arguments.
+
+        Args:
+            signature: specs of the arguments, or None.
+        """
+        for known, function in self._functions:
+            if known == signature:
+                return function
+        if signature is not None:
+            signature_of_all = (tf.TensorSpec([], tf.int64), *signature)
+        else:
+            signature_of_all = None
+        function = tf.function(
+            self._run, input_signature=signature_of_all, autograph=False
+        )
+        self._functions.append((signature, function))
+        return function
+
+    def _pack(self, result: Any) -> tuple[tf.Tensor, list[Any]]:
+        """Puts all numbers into one tensor, which is fetched in one go."""
+        leaves = tf.nest.flatten(result)
+        numbers = [
+            tf.cast(leaf, tf.float64) for leaf in leaves if _is_plain_number(leaf)
+        ]
+        self._structure = result = tf.nest.map_structure(lambda _: 0, result)
+        self._packed = [i for i, leaf in enumerate(leaves) if _is_plain_number(leaf)]
+        others = [leaf for leaf in leaves if not _is_plain_number(leaf)]
+        return tf.stack(numbers) if numbers else tf.zeros([0], tf.float64), others
+
+    def unpack(self, fetched: tuple[Any, list[Any]]) -> Any:
+        """What the step returned, as NumPy values."""
+        numbers, others = map(iter, fetched)
+        num_leaves = len(tf.nest.flatten(self._structure))
+        leaves = [
+            next(numbers if i in self._packed else others) for i in range(num_leaves)
+        ]
+        return tf.nest.pack_sequence_as(self._structure, leaves)
+
+
+def _is_plain_number(leaf: Any) -> bool:
+    return (
+        isinstance(leaf, tf.Tensor)
+        and leaf.shape.rank == 0
+        and (leaf.dtype.is_floating or leaf.dtype.is_integer)
+    )
+
+
+class _Result:
+    """What an execution has returned, or will."""
+
+    def __init__(self, coordinator: Any, value: Any, function: _StepFunction):
+        self._coordinator = coordinator
+        self._value = value
+        self._function = function
+
+    def fetch(self, if_lost: Any) -> Any:
+        """Waits for the end of the execution and returns what the step returned.
+
+        Args:
+            if_lost: returned if the worker that ran the execution was lost before its
+                result was fetched; what the execution did to variables is done.
+
+        Raises:
+            Exception: the execution, or one beside it, failed.
+        """
+        try:
+            return self._function.unpack(self._value.fetch())
+        except tf.errors.OpError:
+            # Raises what really happened, if it was in the execution.
+            self._coordinator.join()
+            return if_lost
+
+
+@contextlib.contextmanager
+def closing(coordinator: Any, callbacks: Sequence[Any]) -> Iterator[None]:
+    """Leaves nothing behind, however training ends.
+
+    Callbacks that have a `close` are closed. After a failure, that comes before the
+    wait for executions that still run, as they may wait for what a callback does.
+    """
+    with contextlib.ExitStack() as stack:
+        for callback in callbacks:
+            if hasattr(callback, "close"):
+                stack.callback(callback.close)
+        try:
+            yield
+        except BaseException:
+            stack.close()
+            # What they may fail with follows from the failure that is on its way.
+            with contextlib.suppress(Exception):
+                coordinator.join()
+            raise
+
+
+def train(
+    steps: ScheduledSteps,
+    model: Any,
+    batches: Batches,
+    callbacks: Any,
+    *,
+    initial_epoch: int,
+    epochs: int,
+    validate: Callable[[int], dict[str, Any]],
+) -> None:
+    """Runs the epochs of `fit`.
+
+    Args:
+        steps: runs the steps.
+        model: the model.
+        batches: training data.
+        callbacks: a CallbackList with the model set.
+        initial_epoch: the first epoch, unless a callback says otherwise.
+        epochs: the epoch before which to end.
+        validate: called with each epoch when its training is over; returns what to
+            add to its logs.
+    """
+    model.stop_training = False
+    callbacks.on_train_begin()
+    logs: Any = {}
+    epoch_logs = None
+    for epoch in range(trainer.initial_epoch(model) or initial_epoch, epochs):
+        model.reset_metrics()
+        callbacks.on_epoch_begin(epoch)
+        for first, last, result in steps.run("train", batches):
+            callbacks.on_train_batch_begin(first)
+            logs = result.fetch(if_lost=logs)
+            callbacks.on_train_batch_end(last, logs)
+            if model.stop_training:
+                break
+        steps.coordinator.join()
+        for callback in callbacks.callbacks:
+            if hasattr(callback, "drain"):
+                callback.drain()
+        epoch_logs = {**_metrics_or(logs, model), **validate(epoch)}
+        callbacks.on_epoch_end(epoch, epoch_logs)
+        if model.stop_training:
+            break
+    if epochs > 0:
+        with model.distribute_strategy.scope():
+            model.optimizer.finalize_variable_values(model.trainable_weights)
+    callbacks.on_train_end(logs=epoch_logs)
+
+
+def test(
+    steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any
+) -> dict[str, Any]:
+    """Runs one evaluation; returns the results by name."""
+    model.stop_evaluating = False
+    callbacks.on_test_begin()
+    logs: Any = {}
+    model.reset_metrics()
+    for first, last, result in steps.run("test", batches):
+        callbacks.on_test_batch_begin(first)
+        logs = result.fetch(if_lost=logs)
+        callbacks.on_test_batch_end(last, logs)
+        if model.stop_evaluating:
+            break
+    steps.coordinator.join()
+    results = _as_numbers(_metrics_or(logs, model))
+    callbacks.on_test_end(results)
+    return results
+
+
+def _metrics_or(logs: Any, model: Any) -> dict[str, Any]:
+    """The model's metrics, or what the last step returned if that is something else."""
+    results = model.get_metrics_result()
+    return results if isinstance(logs, dict) and set(results) == set(logs) else logs
+
+
+def _as_numbers(logs: dict[str, Any]) -> dict[str, Any]:
+    """Makes floats of what can be one."""
+    results = {}
+    for name, value in logs.items():
+        try:
+            results[name] = float(value)
+        except (TypeError, ValueError):
+            results[name] = value
+    return results

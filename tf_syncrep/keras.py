@@ -6,5 +6,6 @@
 
 from tf_syncrep.python.keras.adam_async import AdamAsync
 from tf_syncrep.python.keras.fit import evaluate, fit
+from tf_syncrep.python.keras.sync_replicas import SyncReplicas
 
-__all__ = ["AdamAsync", "evaluate", "fit"]
+__all__ = ["AdamAsync", "SyncReplicas", "evaluate", "fit"]

@@ -28,3 +28,45 @@ def check_number(name: str, value: Any, *, below: float = math.inf) -> float:
             f"`{name}` must be in the range [0, {end}). Received: {name}={value}"
         )
     return number
+
+
+def check_count(name: str, value: Any) -> int:
+    """Checks that an argument is a whole number of at least 1.
+
+    Args:
+        name: the argument's name.
+        value: what was given for it.
+
+    Returns:
+        The value as an int.
+
+    Raises:
+        ValueError: it is not.
+    """
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < 1:
+        raise ValueError(
+            f"`{name}` must be a whole number of at least 1. Received: {name}={value!r}"
+        )
+    return int(value)
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Checks that an argument is a finite number above 0.
+
+    Args:
+        name: the argument's name.
+        value: what was given for it.
+
+    Returns:
+        The value as a float.
+
+    Raises:
+        ValueError: it is not.
+    """
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
+        raise ValueError(
+            f"`{name}` must be a finite number above 0. Received: {name}={value!r}"
+        )
+    return float(value)

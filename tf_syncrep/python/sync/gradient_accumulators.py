@@ -7,12 +7,32 @@ newer one replaces what is held, so a void round needs nobody to clear it.
 from __future__ import annotations
 
 import abc
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tf_syncrep.python.ops import accumulator_ops
 
 _MODE = "ROUND"
+
+
+class GradientKind(NamedTuple):
+    """What all gradients of a variable have in common."""
+
+    dtype: tf.DType
+    is_sparse: bool
+
+
+def kind_of(gradient) -> GradientKind:
+    """Tells the kind of a gradient.
+
+    Args:
+        gradient: a tensor or `tf.IndexedSlices`.
+
+    Returns:
+        Its kind.
+    """
+    return GradientKind(gradient.dtype, isinstance(gradient, tf.IndexedSlices))
 
 
 class GradientAccumulator(abc.ABC):
@@ -63,11 +83,11 @@ class GradientAccumulator(abc.ABC):
 
 
 class _DenseAccumulator(GradientAccumulator):
-    def __init__(self, dtype, variable, shared_name: str):
+    def __init__(self, dtype, variable, naming):
         super().__init__(variable.device, dtype)
         with tf.device(self._device):
             self._handle = accumulator_ops.dense_accumulator(
-                dtype, variable.shape, shared_name=shared_name, mode=_MODE
+                dtype, variable.shape, mode=_MODE, **naming
             )
 
     def push(self, gradient, round_number):
@@ -84,15 +104,15 @@ class _DenseAccumulator(GradientAccumulator):
 
 
 class _SparseAccumulator(GradientAccumulator):
-    def __init__(self, dtype, variable, shared_name: str, reduction_type: str):
+    def __init__(self, dtype, variable, naming, reduction_type: str):
         super().__init__(variable.device, dtype)
         with tf.device(self._device):
             self._handle = accumulator_ops.sparse_accumulator(
                 dtype,
                 variable.shape,
-                shared_name=shared_name,
                 reduction_type=reduction_type,
                 mode=_MODE,
+                **naming,
             )
 
     def push(self, gradient, round_number):
@@ -110,22 +130,28 @@ class _SparseAccumulator(GradientAccumulator):
 
 
 def make_accumulator(
-    gradient, variable, *, shared_name: str, sparse_reduction_type: str
+    kind: GradientKind,
+    variable,
+    *,
+    shared_name: str | None,
+    sparse_reduction_type: str,
 ) -> GradientAccumulator:
     """Makes the accumulator of a variable, on its device.
 
     Args:
-        gradient: one of its gradients, dense or `tf.IndexedSlices`.
+        kind: what its gradients are like.
         variable: the variable.
-        shared_name: the accumulator's name on its task.
+        shared_name: the accumulator's name on its task. None makes one that only this
+            process can use, and that lives as long as what is returned.
         sparse_reduction_type: "MEAN", "CMEAN" or "SUM", for a sparse gradient; dense
             ones are averaged.
 
     Returns:
         The accumulator.
     """
-    if isinstance(gradient, tf.IndexedSlices):
-        return _SparseAccumulator(
-            gradient.dtype, variable, shared_name, sparse_reduction_type
-        )
-    return _DenseAccumulator(gradient.dtype, variable, shared_name)
+    naming = (
+        {"anonymous": True} if shared_name is None else {"shared_name": shared_name}
+    )
+    if kind.is_sparse:
+        return _SparseAccumulator(kind.dtype, variable, naming, sparse_reduction_type)
+    return _DenseAccumulator(kind.dtype, variable, naming)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_stats, gradient_checks
-from tf_syncrep.python.sync.gradient_accumulators import make_accumulator
+from tf_syncrep.python.sync.gradient_accumulators import kind_of, make_accumulator
 from tf_syncrep.python.train.chief_queue_runner import ChiefQueueRunner
 from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
 
@@ -345,7 +345,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             None
             if gradient is None
             else make_accumulator(
-                gradient,
+                kind_of(gradient),
                 variable,
                 shared_name=f"{self._shared_name}/{variable.name}/grad_accum",
                 sparse_reduction_type=self._sparse_reduction_type,

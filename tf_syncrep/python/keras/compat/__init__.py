@@ -12,7 +12,18 @@ Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
   of one variable, called where the variable is (its device, its replica);
 * `slot_index(variable)`: the variable's place in what `create_slots` was given;
 * `iterations` is advanced by an atomic add.
+
+`WrapperOptimizer` is the base class of those around another optimizer:
+
+* `receive(gradients, variables)`, to be overridden: the gradients of a batch, none of
+  them None, each with its variable;
+* `update(gradients, variables)`: an update of the inner optimizer, with all that
+  belongs to an update: clipping, weight decay, averages, `iterations`;
+* `variables`, `iterations`, `learning_rate` and all that is saved are the inner
+  optimizer's.
 """
+
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,7 +32,20 @@ from tf_syncrep.python.keras.compat.xla import compiled_by_xla
 # Keras 3 alone has an `ops` name space.
 if hasattr(tf.keras, "ops"):
     from tf_syncrep.python.keras.compat.keras3 import SlotOptimizer
+    from tf_syncrep.python.keras.compat.wrapper_keras3 import WrapperOptimizer
 else:
     from tf_syncrep.python.keras.compat.keras2 import SlotOptimizer
+    from tf_syncrep.python.keras.compat.wrapper_keras2 import WrapperOptimizer
 
-__all__ = ["SlotOptimizer", "compiled_by_xla"]
+
+def native(variable: Any) -> tf.Variable:
+    """The TensorFlow variable of a variable of whatever Keras."""
+    is_keras_3 = hasattr(tf.keras, "Variable")
+    return (
+        variable.value
+        if is_keras_3 and isinstance(variable, tf.keras.Variable)
+        else variable
+    )
+
+
+__all__ = ["SlotOptimizer", "WrapperOptimizer", "compiled_by_xla", "native"]

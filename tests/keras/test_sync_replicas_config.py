@@ -1,0 +1,176 @@
+"""Arguments of SyncReplicas: their checks, get_config, serialisation, saving."""
+
+import re
+
+import keras_sync_replicas as helpers
+import keras_variants
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+
+def make(**options):
+    return tfs.keras.SyncReplicas(
+        tf.keras.optimizers.SGD(0.5), **{"replicas_to_aggregate": 4, **options}
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"replicas_to_aggregate": 0},
+            "`replicas_to_aggregate` must be a whole number of at least 1. "
+            "Received: replicas_to_aggregate=0",
+        ),
+        (
+            {"replicas_to_aggregate": 1.5},
+            "`replicas_to_aggregate` must be a whole number of at least 1. "
+            "Received: replicas_to_aggregate=1.5",
+        ),
+        (
+            {"replicas_to_aggregate": True},
+            "`replicas_to_aggregate` must be a whole number of at least 1. "
+            "Received: replicas_to_aggregate=True",
+        ),
+        (
+            {"total_num_replicas": -1},
+            "`total_num_replicas` must be a whole number of at least 1. "
+            "Received: total_num_replicas=-1",
+        ),
+        (
+            {"lease_secs": 0},
+            "`lease_secs` must be a finite number above 0. Received: lease_secs=0",
+        ),
+        (
+            {"start_secs": float("nan")},
+            "`start_secs` must be a finite number above 0. Received: start_secs=nan",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_named(options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make(**options)
+
+
+def test_inner_optimizer_that_is_none_is_refused():
+    with pytest.raises(ValueError, match=r"Received: inner_optimizer=3$"):
+        tfs.keras.SyncReplicas(3, 2)
+
+
+def test_optimizer_around_another_is_refused():
+    with pytest.raises(ValueError, match="goes around SyncReplicas"):
+        tfs.keras.SyncReplicas(make(), 2)
+
+
+def test_inner_optimizer_that_accumulates_is_refused():
+    if not keras_variants.IS_KERAS_3:
+        pytest.skip("optimizers of Keras 2 accumulate nothing")
+    inner = tf.keras.optimizers.SGD(0.5, gradient_accumulation_steps=2)
+    with pytest.raises(ValueError, match=r"gradient_accumulation_steps=2$"):
+        tfs.keras.SyncReplicas(inner, 2)
+
+
+def test_other_strategies_are_refused():
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    with (
+        strategy.scope(),
+        pytest.raises(ValueError, match="Received: OneDeviceStrategy"),
+    ):
+        make()
+
+
+def test_callback_of_another_optimizer_is_refused():
+    model = keras_variants.small_model()
+    model.compile(optimizer=make(), loss="mse")
+    words, targets = keras_variants.small_data(8)
+    with pytest.raises(ValueError, match="must be made by the optimizer"):
+        model.fit(words, targets, verbose=0, callbacks=[make().make_callback()])
+
+
+def test_bad_argument_of_the_callback_is_named():
+    with pytest.raises(ValueError, match=r"Received: every_n_updates=0$"):
+        make().make_callback(every_n_updates=0)
+
+
+def test_inner_optimizer_can_be_named():
+    optimizer = tfs.keras.SyncReplicas("sgd", 2)
+    assert isinstance(optimizer.inner_optimizer, tf.keras.optimizers.SGD)
+
+
+def test_config_holds_every_argument():
+    options = {
+        "replicas_to_aggregate": 4,
+        "total_num_replicas": 5,
+        "lease_secs": 7.0,
+        "start_secs": 8.0,
+        "reject_nonfinite": True,
+        "flush_last": False,
+        "name": "mine",
+    }
+    config = make(**options).get_config()
+    assert {name: config[name] for name in options} == options
+
+
+def test_number_of_replicas_is_the_quorum_by_default():
+    assert make().get_config()["total_num_replicas"] == 4
+
+
+@pytest.mark.parametrize("name", helpers.OPTIMIZERS)
+def test_serialised_optimizer_comes_back(name):
+    optimizer = tfs.keras.SyncReplicas(helpers.OPTIMIZERS[name](), 4, 5)
+    serialised = tf.keras.optimizers.serialize(optimizer)
+    assert serialised["registered_name"] == "tf_syncrep>SyncReplicas"
+    restored = tf.keras.optimizers.deserialize(serialised)
+    assert type(restored) is tfs.keras.SyncReplicas
+    assert type(restored.inner_optimizer) is type(optimizer.inner_optimizer)
+    assert restored.get_config() == optimizer.get_config()
+
+
+def trained_model(optimizer, epochs=2):
+    model = keras_variants.small_model()
+    model.compile(optimizer=optimizer, loss="mse")
+    train(model, epochs)
+    return model
+
+
+def train(model, epochs):
+    words, targets = keras_variants.small_data(64)
+    model.fit(words, targets, batch_size=8, epochs=epochs, shuffle=False, verbose=0)
+
+
+def assert_same_weights(model, expected):
+    for got, want in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "momentum", "adam_async", "scheduled"])
+def test_restored_checkpoint_continues_as_if_never_stopped(name, tmp_path):
+    make_inner = helpers.OPTIMIZERS[name]
+    model = trained_model(tfs.keras.SyncReplicas(make_inner(), 4))
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(
+        str(tmp_path / "checkpoint")
+    )
+    restored = trained_model(tfs.keras.SyncReplicas(make_inner(), 4), epochs=1)
+    checkpoint = tf.train.Checkpoint(model=restored, optimizer=restored.optimizer)
+    checkpoint.restore(path).assert_consumed()
+    assert helpers.iterations_of(restored.optimizer) == 4
+    train(restored, 2)
+    train(model, 2)
+    assert_same_weights(restored, model)
+    assert helpers.iterations_of(restored.optimizer) == 8
+
+
+def test_saved_model_file_continues_as_if_never_stopped(tmp_path):
+    model = trained_model(tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.05), 4))
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    restored = tf.keras.models.load_model(path)
+    assert isinstance(restored.optimizer, tfs.keras.SyncReplicas)
+    assert helpers.iterations_of(restored.optimizer) == 4
+    train(restored, 2)
+    train(model, 2)
+    assert_same_weights(restored, model)

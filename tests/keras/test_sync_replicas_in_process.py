@@ -1,0 +1,256 @@
+"""SyncReplicas in one process: k batches are one batch k times as large."""
+
+import keras_sync_replicas as helpers
+import keras_variants
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+K = 4
+SIZE = 8  # of a batch
+
+
+@pytest.fixture(params=helpers.OPTIMIZERS)
+def make_inner(request):
+    return helpers.OPTIMIZERS[request.param]
+
+
+def fit(optimizer, num_examples=64, epochs=1, **compile_options):
+    model = keras_variants.small_model()
+    model.compile(optimizer=optimizer, loss="mse", **compile_options)
+    words, targets = keras_variants.small_data(num_examples)
+    model.fit(words, targets, batch_size=SIZE, epochs=epochs, shuffle=False, verbose=0)
+    return model
+
+
+def train_with_large_batches(optimizer, num_examples=64, epochs=1):
+    model = keras_variants.small_model()
+    words, targets = keras_variants.small_data(num_examples)
+    for _ in range(epochs):
+        for i in range(0, num_examples, K * SIZE):
+            part = slice(i, i + K * SIZE)
+            helpers.train_on_batch(model, optimizer, words[part], targets[part])
+    return model
+
+
+def assert_same_weights(model, expected):
+    for got, want in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_fit_on_small_batches_is_training_on_large_ones(make_inner):
+    optimizer = tfs.keras.SyncReplicas(make_inner(), K)
+    model = fit(optimizer, epochs=3)
+    inner = make_inner()
+    expected = train_with_large_batches(inner, epochs=3)
+    if getattr(inner, "use_ema", False):
+        inner.finalize_variable_values(expected.trainable_variables)
+    assert_same_weights(model, expected)
+    assert helpers.iterations_of(optimizer) == 6
+
+
+def test_eager_steps_are_the_same_training(make_inner):
+    model, optimizer = (
+        keras_variants.small_model(),
+        tfs.keras.SyncReplicas(make_inner(), K),
+    )
+    words, targets = keras_variants.small_data(64)
+    for i in range(0, 64, SIZE):
+        part = slice(i, i + SIZE)
+        gradients = helpers.gradients_of(model, words[part], targets[part])
+        optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
+    assert_same_weights(model, train_with_large_batches(make_inner()))
+
+
+def test_weights_stay_until_the_round_is_full():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 3)
+    variable = tf.Variable([0.0])
+    seen = []
+    for gradient in (1.0, 2.0, 6.0, 3.0):
+        optimizer.apply_gradients([(tf.constant([gradient]), variable)])
+        seen.append(float(variable[0]))
+    assert seen == [0.0, 0.0, -3.0, -3.0]
+    assert optimizer.stats() == {
+        "step": 1,
+        "quorum": 3,
+        "updates": 1,
+        "applied": 3,
+        "pending": 1,
+        "rejected": 0,
+        "workers": {},
+    }
+
+
+def test_row_that_few_batches_name_is_divided_by_the_number_of_batches():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 4)
+    table = tf.Variable(tf.zeros([5, 1]))
+    for row in (1, 1, 2, 4):
+        gradient = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([row]), (5, 1))
+        optimizer.apply_gradients([(gradient, table)])
+    np.testing.assert_allclose(table[:, 0], [0, -0.5, -0.25, 0, -0.25])
+
+
+@pytest.mark.parametrize(
+    ("flush_last", "updates", "applied"), [(True, 3, 10), (False, 2, 8)]
+)
+def test_last_incomplete_round_of_fit_is_applied_or_dropped(
+    flush_last, updates, applied
+):
+    inner = tf.keras.optimizers.SGD(0.1)
+    optimizer = tfs.keras.SyncReplicas(inner, K, flush_last=flush_last)
+    model = fit(optimizer, num_examples=10 * SIZE)
+    stats = optimizer.stats()
+    assert (stats["updates"], stats["applied"], stats["pending"]) == (
+        updates,
+        applied,
+        0,
+    )
+    # The large batch that ends early has the last two batches in it.
+    num_examples = 10 * SIZE if flush_last else 8 * SIZE
+    other = tf.keras.optimizers.SGD(0.1)
+    words, targets = keras_variants.small_data(10 * SIZE)
+    expected = keras_variants.small_model()
+    for i in range(0, num_examples, K * SIZE):
+        part = slice(i, min(i + K * SIZE, num_examples))
+        helpers.train_on_batch(expected, other, words[part], targets[part])
+    assert_same_weights(model, expected)
+
+
+def test_nonfinite_gradient_is_dropped_on_request():
+    optimizer = tfs.keras.SyncReplicas(
+        tf.keras.optimizers.SGD(1.0), 2, reject_nonfinite=True
+    )
+    variable = tf.Variable([0.0])
+    for gradient in (1.0, float("nan"), float("inf"), 3.0):
+        optimizer.apply_gradients([(tf.constant([gradient]), variable)])
+    assert variable.numpy() == [-2.0]
+    assert optimizer.stats()["rejected"] == 2
+
+
+def test_quorum_can_be_changed_between_batches():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 3)
+    variable = tf.Variable([0.0])
+
+    @tf.function
+    def step(gradient):
+        optimizer.apply_gradients([(gradient, variable)])
+
+    step(tf.constant([1.0]))
+    optimizer.configure(2, 2)
+    step(tf.constant([3.0]))
+    assert variable.numpy() == [-2.0]
+    assert optimizer.get_config()["replicas_to_aggregate"] == 2
+
+
+def test_gradients_of_another_kind_are_refused():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 3)
+    table = tf.Variable(tf.zeros([5, 1]))
+    optimizer.apply_gradients([(tf.ones([5, 1]), table)])
+    sparse = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([1]), (5, 1))
+    with pytest.raises(ValueError, match="must be of one kind"):
+        optimizer.apply_gradients([(sparse, table)])
+
+
+def test_gradient_of_another_shape_is_refused_and_the_round_goes_on():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 2)
+    variable = tf.Variable([0.0, 0.0])
+
+    @tf.function(input_signature=[tf.TensorSpec(None)])
+    def step(gradient):
+        optimizer.apply_gradients([(gradient, variable)])
+
+    step(tf.ones([2]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"must have shape"):
+        step(tf.ones([3]))
+    step(tf.ones([2]))
+    np.testing.assert_allclose(variable, [-1.0, -1.0])
+
+
+def test_no_gradient_at_all_is_refused():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 2)
+    with pytest.raises(ValueError, match="No gradients provided"):
+        optimizer.apply_gradients([(None, tf.Variable([0.0]))])
+
+
+def test_steps_are_not_traced_again():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(), 2)
+    variable = tf.Variable([0.0, 0.0])
+    optimizer.build([variable])
+
+    @tf.function
+    def step(gradient):
+        optimizer.apply_gradients([(gradient, variable)])
+
+    for _ in range(5):
+        step(tf.ones([2]))
+    assert step.experimental_get_tracing_count() == 1
+
+
+def test_xla_is_refused_with_the_remedy():
+    with pytest.raises(Exception, match="pass `jit_compile=False` to `compile`"):
+        fit(tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.1), 2), jit_compile=True)
+
+
+def test_callback_turns_xla_off():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.1), 2)
+    model = keras_variants.small_model()
+    model.compile(optimizer=optimizer, loss="mse", jit_compile=True)
+    words, targets = keras_variants.small_data(32)
+    model.fit(
+        words, targets, batch_size=8, verbose=0, callbacks=[optimizer.make_callback()]
+    )
+    assert helpers.iterations_of(optimizer) == 2
+
+
+def test_mixed_precision_scales_and_unscales_the_loss():
+    policies = tf.keras.mixed_precision
+    before = policies.global_policy()
+    policies.set_global_policy("mixed_float16")
+    try:
+        model = fit(tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.05), 2), epochs=20)
+        words, targets = keras_variants.small_data(64)
+        loss = model.evaluate(words, targets, verbose=0)
+    finally:
+        policies.set_global_policy(before)
+    optimizer = model.optimizer.inner_optimizer
+    assert isinstance(optimizer, tfs.keras.SyncReplicas)
+    assert optimizer.stats()["updates"] > 70
+    assert loss < 0.1
+
+
+def test_learning_rate_of_the_inner_optimizer_is_read_and_set():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.5), 2)
+    assert float(optimizer.learning_rate) == 0.5
+    optimizer.learning_rate = 0.25
+    assert float(optimizer.inner_optimizer.learning_rate) == 0.25
+
+
+def test_learning_rate_callbacks_reach_the_inner_optimizer():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.5), 2)
+    model = keras_variants.small_model()
+    model.compile(optimizer=optimizer, loss="mse")
+    words, targets = keras_variants.small_data(32)
+    scheduler = tf.keras.callbacks.LearningRateScheduler(lambda epoch: 0.125)
+    model.fit(words, targets, batch_size=8, verbose=0, callbacks=[scheduler])
+    assert float(optimizer.inner_optimizer.learning_rate) == 0.125
+
+
+def test_updater_without_parameter_servers_is_refused():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.5), 2)
+    with (
+        pytest.raises(ValueError, match="has no updater without ParameterServer"),
+        optimizer.updater(),
+    ):
+        pass
+
+
+def test_step_without_parameter_servers_does_nothing():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 1)
+    variable = tf.Variable([0.0])
+    with optimizer.step():
+        optimizer.apply_gradients([(tf.ones([1]), variable)])
+    assert variable.numpy() == [-1.0]

@@ -1,0 +1,86 @@
+"""The base class of optimizers around another one, in Keras 3."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+class WrapperOptimizer(tf.keras.optimizers.Optimizer):
+    """Hands gradients to a subclass, and all else to the inner optimizer.
+
+    See the package's documentation for what subclasses override.
+    """
+
+    def __init__(self, inner_optimizer: Any, name: str):
+        # The base class wants a rate; nobody sees it.
+        super().__init__(learning_rate=0.0, name=name)
+        self.inner_optimizer = inner_optimizer
+        # Private: the counter that `iterations`, schedules and checkpoints look at.
+        self._iterations = inner_optimizer._iterations
+
+    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Takes the gradients of a batch; to be overridden."""
+        raise NotImplementedError
+
+    def update(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Makes an update of the inner optimizer, in replica context."""
+        self.inner_optimizer.apply(gradients, variables)
+
+    @property
+    def variables(self):
+        """The inner optimizer's variables."""
+        return self.inner_optimizer.variables
+
+    @property
+    def learning_rate(self):
+        """The inner optimizer's learning rate, which can be set."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        self.inner_optimizer.learning_rate = learning_rate
+
+    def scale_loss(self, loss):
+        """Scales a loss as the inner optimizer wants it."""
+        return self.inner_optimizer.scale_loss(loss)
+
+    def build(self, variables):
+        """Makes the inner optimizer's variables, once."""
+        if self.built:
+            return
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
+        super().build(variables)
+
+    def apply(self, grads, trainable_variables=None):
+        """Hands in gradients, one for each variable.
+
+        Args:
+            grads: gradients; None for a variable that has none.
+            trainable_variables: the variables; None for those the optimizer was
+                built with.
+
+        Raises:
+            ValueError: no gradient at all.
+        """
+        if trainable_variables is None:
+            # Private: the variables the optimizer was built with.
+            variables = list(self._trainable_variables)
+        else:
+            variables = list(trainable_variables)
+            self.build(variables)
+        # Private: the base class's own check, with its warning.
+        self.receive(*self._filter_empty_gradients(list(grads), variables))
+
+    def set_weights(self, weights):
+        """Sets the inner optimizer's variables.
+
+        Args:
+            weights: arrays, in the order of `variables`.
+        """
+        self.inner_optimizer.set_weights(weights)
+
+    def finalize_variable_values(self, var_list):
+        """Does what the inner optimizer does at the end of a training."""
+        self.inner_optimizer.finalize_variable_values(var_list)

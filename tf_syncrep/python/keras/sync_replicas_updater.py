@@ -1,0 +1,252 @@
+"""The updater of SyncReplicas: the coordinator's thread that applies full rounds."""
+
+import atexit
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.sync_replicas_rounds import ClusterRounds
+
+# An updater that waits calls anew so often: so it is heard of.
+_WAIT_SECS = 10.0
+_POLL_SECS = 0.1
+# Of a wait that is only to be heard of.
+_NO_WAIT_SECS = 1e-3
+# How the gate says that such a wait was in vain, and nothing is wrong.
+_IN_VAIN = "No full round in this time"
+# How long an end may take when parameter servers do not answer.
+_JOIN_SECS = 30.0
+_ENDED = (
+    "This training has ended. Another `fit` needs "
+    "`callbacks=[optimizer.make_callback()]`, and another loop its own "
+    "`with optimizer.updater(strategy):`."
+)
+
+_running: "weakref.WeakSet[Updater]" = weakref.WeakSet()
+
+
+class Updater:
+    """Applies the mean gradients of each full round, in one function call.
+
+    One update waits for the round, takes the means, makes the inner optimizer's update
+    on the variables' own devices, and opens the next round. An error in it ends the
+    training for all: it fails the gate, so that what waits there ends with that error.
+    """
+
+    def __init__(
+        self,
+        rounds: ClusterRounds,
+        strategy: Any,
+        iterations: Any,
+        update: Callable[[Any, Any], None],
+    ):
+        """Traces nothing yet.
+
+        Args:
+            rounds: the gate and the accumulators.
+            strategy: the strategy that the variables belong to.
+            iterations: the counter of updates.
+            update: applies gradients to variables, in replica context.
+        """
+        self._rounds = rounds
+        self._strategy = strategy
+        self._iterations = compat.native(iterations)
+        self._update = update
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        self._generation: Any = None
+        self._on_update: Callable[[int], None] | None = None
+        # Functions, so that they go to parameter servers by the same way as those of
+        # workers, which does not wait for what another thread has under way.
+        self._open_fn = tf.function(rounds.open)
+        self._heard_of_fn = tf.function(self._be_heard_of)
+        self._wait_and_apply_fn = tf.function(self._wait_and_apply)
+        self._flush_fn = tf.function(rounds.flush)
+        self._apply_fn = tf.function(self._apply)
+        self._drain_fn = tf.function(rounds.drain)
+        self._cancel_fn = tf.function(rounds.cancel_updater)
+        self._fail_fn = tf.function(rounds.fail)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a training goes on, or its end was not yet asked for."""
+        return self._thread is not None
+
+    def start(self, on_update: Callable[[int], None] | None = None) -> None:
+        """Opens the gate for a new training and starts the thread.
+
+        Args:
+            on_update: called in the thread after each update with `iterations`.
+        """
+        self._error = None
+        self._on_update = on_update
+        self._stopping.clear()
+        step = tf.cast(self._iterations.read_value(), tf.int64)
+        self._generation = self._open_fn(step)
+        self._thread = threading.Thread(
+            target=self._run, name="sync_replicas_updater", daemon=True
+        )
+        self._thread.start()
+        _running.add(self)
+
+    def drain(self) -> None:
+        """Waits until no gradient is on its way and no full round unapplied.
+
+        Raises:
+            tf.errors.OpError: an update failed.
+        """
+        if not self.is_running:
+            return
+        try:
+            self._drain_fn(self._generation)
+        except tf.errors.OpError as error:
+            raise (self._error or error) from error
+
+    def finish(self, *, flush: bool) -> int:
+        """Ends a training: completes what is under way, and the last round.
+
+        Args:
+            flush: whether a last incomplete round is applied; otherwise it is dropped.
+
+        Returns:
+            The number of gradients of that round.
+
+        Raises:
+            tf.errors.OpError: an update failed.
+        """
+        if not self.is_running:
+            return 0
+        self.drain()
+        self._stop()
+        round_number, num_gradients = self._flush_fn(self._generation)
+        left = int(num_gradients)
+        if left:
+            if flush:
+                self._apply_fn(self._generation, round_number, num_gradients)
+            tf.get_logger().info(
+                "SyncReplicas: %s the %d gradients of a last incomplete round.",
+                "applied" if flush else "dropped",
+                left,
+            )
+        self.close()
+        return left
+
+    def close(self) -> None:
+        """Ends a training at once, if it has not ended: nothing more is applied."""
+        if not self.is_running:
+            return
+        self._stop()
+        self._thread = None
+        _running.discard(self)
+        with contextlib.suppress(tf.errors.OpError):
+            self._fail_fn(tf.errors.FAILED_PRECONDITION, tf.constant(_ENDED))
+
+    def _stop(self) -> None:
+        """Ends the thread."""
+        assert self._thread is not None
+        self._stopping.set()
+        waited_secs = 0.0
+        while self._thread.is_alive() and waited_secs < _JOIN_SECS:
+            # Again and again: it may have begun another wait meanwhile.
+            with contextlib.suppress(tf.errors.OpError):
+                self._cancel_fn(self._generation)
+            self._thread.join(timeout=_POLL_SECS)
+            waited_secs += _POLL_SECS
+
+    def _run(self) -> None:
+        try:
+            self._wait_for_targets()
+            while not self._stopping.is_set():
+                step = self._call(self._wait_and_apply_fn)
+                if step is not None and self._on_update is not None:
+                    self._on_update(int(step))
+        except BaseException as error:
+            self._error = error
+            with contextlib.suppress(tf.errors.OpError):
+                self._fail_fn(
+                    tf.errors.INTERNAL,
+                    tf.constant(
+                        f"An update of SyncReplicas failed with {type(error).__name__}:"
+                        f" {error}"
+                    ),
+                )
+
+    def _wait_for_targets(self) -> None:
+        """Waits until a train step was traced: then it is known what to update."""
+        heard_of = time.monotonic()
+        while not self._rounds.has_targets.wait(_POLL_SECS):
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - heard_of > self._rounds.heartbeat_secs:
+                self._call(self._heard_of_fn)
+                heard_of = time.monotonic()
+
+    def _call(self, function: Any) -> Any:
+        """Calls a function that waits for a round; None if it waited in vain."""
+        try:
+            return function(self._generation)
+        except tf.errors.DeadlineExceededError as error:
+            if _IN_VAIN not in str(error):
+                raise
+        except tf.errors.CancelledError:
+            if not self._stopping.is_set():
+                raise
+        return None
+
+    def _be_heard_of(self, generation: tf.Tensor) -> None:
+        self._rounds.wait_quorum(generation, _NO_WAIT_SECS)
+
+    def _wait_and_apply(self, generation: tf.Tensor) -> tf.Tensor:
+        return self._apply(
+            generation, *self._rounds.wait_quorum(generation, _WAIT_SECS)
+        )
+
+    def _apply(self, generation, round_number, num_gradients) -> tf.Tensor:
+        gradients, variables = self._rounds.take(round_number, num_gradients)
+
+        # A function, so that its end is the end of everything in it.
+        @tf.function
+        def update():
+            with self._strategy.scope(), _UpdateContext(self._strategy, 0):
+                self._update(gradients, variables)
+            return tf.constant(True)
+
+        # After all of the round was taken: `iterations` alone needs no gradient. By way
+        # of an op that is no input, as TensorFlow forgets control inputs that are.
+        with tf.control_dependencies(
+            tf.nest.flatten(gradients, expand_composites=True)
+        ):
+            taken = tf.no_op()
+        with tf.control_dependencies([taken]):
+            updated = update()
+        with tf.control_dependencies([updated]):
+            step = tf.cast(self._iterations.read_value(), tf.int64)
+            advanced = self._rounds.advance(generation, round_number, step)
+        with tf.control_dependencies([advanced]):
+            return tf.identity(step)
+
+
+class _UpdateContext(tf.distribute.ReplicaContext):
+    """The context that optimizers expect an update in: that of one replica.
+
+    The gradients are those of the whole step already.
+    """
+
+    def all_reduce(self, reduce_op, value, options=None):
+        """Leaves the value as it is."""
+        del reduce_op, options
+        return value
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends the threads before the interpreter goes, which they would bring down."""
+    for updater in list(_running):
+        updater.close()

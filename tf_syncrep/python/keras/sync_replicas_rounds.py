@@ -136,12 +136,16 @@ class ClusterRounds:
             gradient_checks.check_against(gradient, native)
             for gradient, native in zip(gradients, natives, strict=True)
         ]
-        with tf.control_dependencies([check for check in checks if check is not None]):
-            fit = tf.constant(True)
-            if self._reject_nonfinite:
-                fit = gradient_checks.all_finite(gradients)
-            fit = tf.identity(fit)
-        with tf.device(self._device):
+        fit = tf.constant(True)
+        if self._reject_nonfinite:
+            fit = gradient_checks.all_finite(gradients)
+        # All gradients are there before the gate is asked: who is admitted keeps the
+        # others waiting.
+        ready = [
+            *(check for check in checks if check is not None),
+            *tf.nest.flatten(gradients, expand_composites=True),
+        ]
+        with tf.control_dependencies(ready), tf.device(self._device):
             admitted = sync_gate_ops.sync_gate_admit(*permit.contribution, fit)
 
         def push_and_commit() -> tf.Tensor:
@@ -214,10 +218,10 @@ class ClusterRounds:
         with tf.device(self._device):
             sync_gate_ops.sync_gate_configure(self.gate(), quorum, total)
 
-    def fail(self, code: int, message: tf.Tensor) -> None:
+    def fail(self, generation: tf.Tensor, code: int, message: tf.Tensor) -> None:
         """Ends all waits with an error."""
         with tf.device(self._device):
-            sync_gate_ops.sync_gate_fail(self.gate(), code, message)
+            sync_gate_ops.sync_gate_fail(self.gate(), code, message, generation)
 
     def stats(self):
         """Reads the gate's counters, as `sync_gate_stats` returns them."""

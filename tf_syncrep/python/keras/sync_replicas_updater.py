@@ -146,7 +146,9 @@ class Updater:
         self._thread = None
         _running.discard(self)
         with contextlib.suppress(tf.errors.OpError):
-            self._fail_fn(tf.errors.FAILED_PRECONDITION, tf.constant(_ENDED))
+            self._fail_fn(
+                self._generation, tf.errors.FAILED_PRECONDITION, tf.constant(_ENDED)
+            )
 
     def _stop(self) -> None:
         """Ends the thread."""
@@ -171,6 +173,7 @@ class Updater:
             self._error = error
             with contextlib.suppress(tf.errors.OpError):
                 self._fail_fn(
+                    self._generation,
                     tf.errors.INTERNAL,
                     tf.constant(
                         f"An update of SyncReplicas failed with {type(error).__name__}:"

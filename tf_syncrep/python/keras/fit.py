@@ -148,6 +148,16 @@ def fit(
         class_weight,
         steps_per_epoch,
     )
+    validation = None
+    if validation_data is not None:
+        parts = validation_data
+        if not isinstance(parts, (tuple, list)):
+            parts = (parts,)
+        validation = _evaluation_batches(
+            *(*parts, None, None)[:3],
+            validation_batch_size or batch_size,
+            validation_steps,
+        )
     _build(model, dataset)
     given = tf.nest.flatten(getattr(callbacks, "callbacks", callbacks or []))
     with fit_loop.closing(steps.coordinator, given):
@@ -163,15 +173,9 @@ def fit(
             )
 
         def validate(epoch: int) -> dict[str, Any]:
-            if validation_data is None or not _is_due(epoch, validation_freq):
+            if validation is None or not _is_due(epoch, validation_freq):
                 return {}
-            if isinstance(validation_data, (tuple, list)):
-                arrays = (*validation_data, None, None)[:3]
-            else:
-                arrays = (validation_data, None, None)
-            size = validation_batch_size or batch_size
-            data = _evaluation_batches(*arrays, size, validation_steps)
-            results = fit_loop.test(steps, model, data, callbacks)
+            results = fit_loop.test(steps, model, validation, callbacks)
             return {f"val_{name}": value for name, value in results.items()}
 
         fit_loop.train(
@@ -377,8 +381,9 @@ def _training_batches(
     def make() -> tf.data.Dataset:
         return weighed(_made_by(x))
 
+    dataset = make()
     batches = WorkersBatches(lambda: make().repeat(), steps_per_epoch, coordinator)
-    return batches, make()
+    return batches, dataset
 
 
 def _evaluation_batches(

@@ -30,11 +30,6 @@ class ScheduledSteps:
         strategy = model.distribute_strategy
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._num_workers = _num_workers()
-        # A gate that waits for several gradients must find them all in the window.
-        optimizer = model.optimizer
-        quorum = getattr(optimizer, "replicas_to_aggregate", None) or 0
-        total = getattr(optimizer, "total_num_replicas", None) or 0
-        self._window = self._num_workers + max(self._num_workers, quorum, total)
         self._num_scheduled = itertools.count()
 
     def run(self, kind: str, batches: Batches) -> Iterator[tuple[int, int, "_Result"]]:
@@ -48,6 +43,7 @@ class ScheduledSteps:
             For each execution its first and its last step, and what gets its result.
         """
         function = self._traced(kind, batches)
+        window = self._window()
         scheduled = collections.deque()
         for first, size, args in batches.executions(self._model.steps_per_execution):
             traced = function.traced(batches.signature(size))
@@ -55,10 +51,21 @@ class ScheduledSteps:
             value = self.coordinator.schedule(traced, args=(number, *args))
             result = _Result(self.coordinator, value, function)
             scheduled.append((first, first + size - 1, result))
-            if len(scheduled) >= self._window:
+            if len(scheduled) >= window:
                 yield scheduled.popleft()
         while scheduled:
             yield scheduled.popleft()
+
+    def _window(self) -> int:
+        """How many executions to have scheduled at once.
+
+        As many again as there are workers, so that none is idle while results are
+        taken up. A gate that waits for several gradients must find them all among them.
+        """
+        optimizer = self._model.optimizer
+        quorum = getattr(optimizer, "replicas_to_aggregate", None) or 0
+        total = getattr(optimizer, "total_num_replicas", None) or 0
+        return self._num_workers + max(self._num_workers, quorum, total)
 
     def _traced(self, kind: str, batches: Batches) -> "_StepFunction":
         """A function for a kind of step, from earlier if nothing has changed since."""

@@ -1,0 +1,52 @@
+"""tfs.keras.fit while other tasks of its cluster are killed."""
+
+import pathlib
+import sys
+
+import clusters
+import keras_variants
+import programs
+import pytest
+
+PROGRAM = pathlib.Path(__file__).with_name("fit_faults_program.py")
+STEPS = 300
+
+pytestmark = pytest.mark.skipif(
+    not keras_variants.IS_KERAS_3, reason="Keras 2 has a fit of its own there"
+)
+
+
+@pytest.fixture
+def cluster():
+    env = programs.environment()
+    with clusters.Cluster(num_workers=2, num_ps=1, env=env) as cluster:
+        cluster.start("chief", [sys.executable, str(PROGRAM), str(STEPS)])
+        cluster.wait_for_output("chief", "UNDER WAY")
+        yield cluster
+
+
+def result(cluster):
+    assert cluster.wait("chief") == 0, cluster.output("chief")
+    return programs.result_in(cluster.output("chief"))
+
+
+def test_fit_goes_on_over_workers_that_are_killed_and_restarted(cluster):
+    cluster.kill("worker-1")
+    cluster.restart("worker-1")
+    # In the second epoch. TensorFlow itself waits for a lost worker to come back
+    # before it takes in another one that has.
+    cluster.wait_for_output("chief", "UNDER WAY", occurrence=2)
+    cluster.kill("worker-0")
+    cluster.restart("worker-0")
+    training = result(cluster)
+    assert training["raised"] is None
+    assert training["batches"] == 2 * STEPS
+    # A step that a worker was at when it was lost is made again, and may count twice.
+    assert 2 * STEPS <= training["iterations"] <= 2 * STEPS + 2
+    assert training["loss"][1] < 0.5
+
+
+def test_lost_parameter_server_ends_fit_with_an_error(cluster):
+    cluster.kill("ps-0")
+    training = result(cluster)
+    assert "Unavailable" in training["raised"] or "/job:ps" in training["raised"]

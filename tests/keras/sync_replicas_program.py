@@ -1,0 +1,118 @@
+"""Trains synchronously as the coordinator of a cluster; reports what came of it.
+
+Arguments: the number of parts that variables are to have, and a list of trainings, each
+a dict: "loop" ("fit" or "custom"), "inner" (one of OPTIMIZERS), "quorum", "total",
+"steps" (of an epoch), "epochs", and options of SyncReplicas.
+"""
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+
+import keras_sync_replicas as helpers
+import programs
+import round_records
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+
+def make_strategy(num_parts):
+    partitioner = None
+    if num_parts > 1:
+        partitioners = tf.distribute.experimental.partitioners
+        partitioner = partitioners.FixedShardsPartitioner(num_parts)
+    return tf.distribute.ParameterServerStrategy(
+        tf.distribute.cluster_resolver.TFConfigClusterResolver(),
+        variable_partitioner=partitioner,
+    )
+
+
+def make(strategy, inner, quorum, total, steps_per_execution=1, **options):
+    with strategy.scope():
+        model = round_records.make_model()
+        optimizer = tfs.keras.SyncReplicas(
+            helpers.OPTIMIZERS[inner](), quorum, total, **options
+        )
+        model.compile(
+            optimizer, loss=round_records.loss, steps_per_execution=steps_per_execution
+        )
+        optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def dataset_of_worker(context=None):
+    # Not the same order on all workers.
+    del context
+    return round_records.dataset(seed=None)
+
+
+def train_by_fit(strategy, model, optimizer, steps, epochs):
+    del strategy
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = tf.keras.callbacks.ModelCheckpoint(
+            f"{folder}/{{epoch}}.weights.h5", save_weights_only=True
+        )
+        history = tfs.keras.fit(
+            model,
+            round_records.dataset(seed=None),
+            steps_per_epoch=steps,
+            epochs=epochs,
+            validation_data=round_records.dataset(seed=1).take(4),
+            validation_steps=4,
+            verbose=0,
+            callbacks=[optimizer.make_callback(log_dir=f"{folder}/logs"), checkpoint],
+        )
+    return {"history": {name: x[-1] for name, x in history.history.items()}}
+
+
+def train_by_loop(strategy, model, optimizer, steps, epochs):
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    iterator = iter(coordinator.create_per_worker_dataset(dataset_of_worker))
+    variables = model.trainable_variables
+
+    @tf.function
+    def train_step(iterator):
+        inputs, targets = next(iterator)
+        with optimizer.step():
+            with tf.GradientTape() as tape:
+                loss = round_records.loss(targets, model(inputs, training=True))
+            gradients = tape.gradient(loss, variables)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+    with optimizer.updater(strategy) as updater:
+        for _ in range(epochs):
+            for _ in range(steps):
+                coordinator.schedule(train_step, args=(iterator,))
+            coordinator.join()
+            updater.drain()
+    return {}
+
+
+def train(strategy, loop, steps, epochs, **arguments):
+    model, optimizer = make(strategy, **arguments)
+    recorder = round_records.Recorder(optimizer, model)
+    trainers = {"fit": train_by_fit, "custom": train_by_loop}
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        result = trainers[loop](strategy, model, optimizer, steps, epochs)
+    return {
+        **result,
+        "output": output.getvalue(),
+        "weights": recorder.finish(),
+        "stats": optimizer.stats(),
+        "iterations": helpers.iterations_of(optimizer),
+    }
+
+
+def main():
+    num_parts, trainings = map(json.loads, sys.argv[1:])
+    strategy = make_strategy(num_parts)
+    programs.report([train(strategy, **training) for training in trainings])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Records which batches each update of SyncReplicas was made of, and replays them.
+
+A model that is trained for this has, beside what it learns, a table with a row for each
+batch. Its loss holds the row of its batch, so that the row's gradient is 1; the mean
+gradient of the row tells how often the batch is in an update.
+"""
+
+from typing import Any
+
+import keras_sync_replicas as helpers
+import keras_variants
+import numpy as np
+import tensorflow as tf
+
+NUM_BATCHES = 16
+BATCH_SIZE = 8
+_WORDS, _DIM = 20, 4
+
+
+def make_model() -> Any:
+    """An embedding and a dense layer, and the table of batches."""
+    layers = tf.keras.layers
+    tf.keras.utils.set_random_seed(1)
+    inputs = layers.Input((4,), dtype="int32")
+    words, batch = inputs[:, :3], inputs[:, 3]
+    embedded = layers.Flatten()(layers.Embedding(_WORDS, _DIM, name="words")(words))
+    prediction = layers.Dense(1)(layers.Dense(6, activation="tanh")(embedded))
+    row = layers.Embedding(
+        NUM_BATCHES, 1, embeddings_initializer="zeros", name="batches"
+    )(batch)
+    return tf.keras.Model(inputs, layers.Concatenate()([prediction, row]))
+
+
+def loss(targets: Any, outputs: Any) -> Any:
+    """The mean squared error, and the row of each example's batch."""
+    error = tf.reshape(targets, [-1]) - outputs[:, 0]
+    return tf.reduce_mean(error**2 + outputs[:, 1])
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """All examples, batch after batch; the last column is the batch's number."""
+    words, targets = keras_variants.small_data(NUM_BATCHES * BATCH_SIZE)
+    numbers = np.repeat(np.arange(NUM_BATCHES, dtype=np.int32), BATCH_SIZE)
+    return np.concatenate([words, numbers[:, None]], axis=1), targets
+
+
+def dataset(seed: int) -> tf.data.Dataset:
+    """Batches for ever, in an order of its own for each seed."""
+    inputs, targets = data()
+    batches = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(BATCH_SIZE)
+    return batches.shuffle(NUM_BATCHES, seed=seed).repeat()
+
+
+class Recorder:
+    """Called after each update, before the next: keeps the weights."""
+
+    def __init__(self, optimizer: Any, model: Any):
+        """Hooks itself into the optimizer's updater.
+
+        Args:
+            optimizer: the SyncReplicas.
+            model: made by `make_model`.
+        """
+        self._model = model
+        self.weights = [self._read()]
+        start_updater = optimizer.start_updater
+
+        def start(on_update=None):
+            def record(step):
+                self.weights.append(self._read())
+                if on_update is not None:
+                    on_update(step)
+
+            return start_updater(record)
+
+        optimizer.start_updater = start
+
+    def finish(self) -> list[list[Any]]:
+        """The weights after each update, a last one at the end included."""
+        weights = self._read()
+        if any(
+            not np.array_equal(a, b)
+            for a, b in zip(weights, self.weights[-1], strict=True)
+        ):
+            self.weights.append(weights)
+        return [[x.tolist() for x in weights] for weights in self.weights]
+
+    def _read(self) -> list[np.ndarray]:
+        # Parts of a partitioned variable are put together again.
+        weights: dict[str, list[np.ndarray]] = {}
+        for variable in self._model.trainable_variables:
+            name = getattr(variable, "path", variable.name).split("/part_")[0]
+            weights.setdefault(name, []).append(np.asarray(variable))
+        return [np.concatenate(parts) for parts in weights.values()]
+
+
+def replay(weights: list[list[Any]], make_inner: Any, counts: list[int]) -> None:
+    """Makes the same updates in one process, without SyncReplicas, and compares.
+
+    Args:
+        weights: what `Recorder.finish` returned.
+        make_inner: makes the inner optimizer.
+        counts: how many gradients each update was made of.
+
+    Raises:
+        AssertionError: an update was not the mean of that many gradients of batches,
+            each computed on the weights before the update.
+    """
+    assert len(weights) == len(counts) + 1
+    inputs, targets = data()
+    model, optimizer = make_model(), make_inner()
+    variables = model.trainable_variables
+    table = next(
+        i for i, variable in enumerate(variables) if variable.shape[0] == NUM_BATCHES
+    )
+    for variable, value in zip(variables, weights[0], strict=True):
+        variable.assign(np.array(value))
+    for before, after, count in zip(weights, weights[1:], counts, strict=False):
+        # SGD moves a row of the table by its rate times its mean gradient.
+        change = np.array(before[table]) - np.array(after[table])
+        rate = float(np.asarray(optimizer.learning_rate))
+        times = change[:, 0] / rate * count
+        np.testing.assert_allclose(times, np.round(times), atol=1e-3)
+        times = np.round(times).astype(int)
+        assert times.min() >= 0
+        assert times.sum() == count
+        gradients = []
+        for number in np.repeat(np.arange(NUM_BATCHES), times):
+            part = slice(number * BATCH_SIZE, (number + 1) * BATCH_SIZE)
+            with tf.GradientTape() as tape:
+                value = loss(targets[part], model(tf.constant(inputs[part])))
+            gradients.append(
+                [tf.convert_to_tensor(x) for x in tape.gradient(value, variables)]
+            )
+        means = [sum(parts) / count for parts in zip(*gradients, strict=True)]
+        optimizer.apply_gradients(zip(means, variables, strict=True))
+        for variable, value in zip(variables, after, strict=True):
+            np.testing.assert_allclose(
+                np.asarray(variable), np.array(value), rtol=1e-4, atol=1e-5
+            )
+    assert helpers.iterations_of(optimizer) == len(counts)

@@ -1,0 +1,19 @@
+"""What holds of a gate's counters at any time."""
+
+from typing import Any
+
+
+def assert_identities(stats: dict[str, Any]) -> None:
+    """Checks the three identities, and that workers' counters add up.
+
+    Args:
+        stats: as `gate_stats.to_dict` makes them.
+    """
+    assert stats["admitted"] == (
+        stats["committed"] + stats["aborted"] + stats["in_flight"]
+    )
+    assert stats["committed"] == stats["applied"] + stats["voided"] + stats["pending"]
+    assert stats["rounds"] == stats["updates"] + stats["voids"]
+    workers = stats["workers"].values()
+    assert stats["committed"] == sum(worker["contributed"] for worker in workers)
+    assert stats["voided"] == sum(worker["voided"] for worker in workers)

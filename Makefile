@@ -4,6 +4,8 @@
 #   make test PYTHON=python3.11      another Python
 #   make test PYTEST_ARGS="tests/ops -x"
 #
+# make gpu-test | gpu-sanitize | gpu-bench: the CUDA kernels; see docs/gpu.md.
+#
 # A Python that suits the TensorFlow, g++ and make are all that must be there:
 # CMake, Ninja and the rest come from PyPI into the environment.
 
@@ -11,6 +13,7 @@ TF_VERSION ?= 2.21.0
 VENV ?= .venv$(if $(filter-out 2.21.0,$(TF_VERSION)),-$(TF_VERSION))
 PYTHON ?=
 PYTEST_ARGS ?= tests
+GPU_PYTHON ?= python3
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -31,12 +34,12 @@ lint_tools := $(VENV)/.lint-tools
 sources := CMakeLists.txt pyproject.toml README.md LICENSE \
   $(shell find cmake tf_syncrep -type f -not -name '*.pyc' -not -name '*.so' \
     -not -name _build_info.py)
-cc_sources = $(shell find benchmarks tf_syncrep/cc tests/cc -name '*.cc' -o -name '*.h')
+cc_sources = $(shell find benchmarks tf_syncrep/cc tests -name '*.cc' -o -name '*.cu' -o -name '*.h')
 
-.PHONY: help demo test soak bench lint tidy build clean
+.PHONY: help demo test soak bench lint tidy build clean gpu-test gpu-sanitize gpu-bench
 
 help:
-	@sed -n '1,9s/^# \{0,1\}//p' Makefile
+	@sed -n '1,11s/^# \{0,1\}//p' Makefile
 
 # These say what they do, or are long.
 .SILENT: $(tensorflow) $(installed) $(lint_tools) tidy
@@ -83,6 +86,28 @@ soak: $(installed)
 
 bench: $(installed)
 	$(bin)/python benchmarks/run.py
+
+# These need no TensorFlow. Where pytest is a package of GPU_PYTHON, its script may not
+# be on PATH.
+gpu_pytest := $(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini tests/gpu
+
+# 5 is pytest's way to say that all was skipped.
+gpu-test:
+	$(gpu_pytest) || [[ $$? == 5 ]]
+
+# Not the tests that fill the memory: under the sanitizer they take hours.
+gpu-sanitize:
+	command -v compute-sanitizer >/dev/null || {
+	  echo "compute-sanitizer is missing; it comes with the CUDA toolkit" >&2
+	  exit 1
+	}
+	for tool in memcheck racecheck; do
+	  compute-sanitizer --tool "$$tool" --error-exitcode 1 --launch-timeout 0 \
+	    $(gpu_pytest) -k "not beyond and not thousands and not million" || [[ $$? == 5 ]]
+	done
+
+gpu-bench:
+	$(GPU_PYTHON) benchmarks/gpu_adam_async.py
 
 lint: $(installed) $(lint_tools)
 	$(bin)/ruff check .

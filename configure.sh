@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prepares the Bazel build: finds a Python with a supported TensorFlow and writes
-# .bazelrc.generated. Asks nothing. Usage: [PYTHON=path/to/python] ./configure.sh
+# .bazelrc.generated, with the path of nvcc if there is one. Asks nothing. Usage:
+# [PYTHON=path/to/python] [TF_SYNCREP_CUDA=OFF] ./configure.sh
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -46,10 +47,22 @@ case "$bazel_version" in
     ;;
 esac
 
+nvcc="$(command -v "${CUDACXX:-nvcc}" || true)"
+case "${TF_SYNCREP_CUDA:-AUTO}" in
+  OFF) nvcc="" ;;
+  ON)
+    if [[ -z "$nvcc" ]]; then
+      echo "TF_SYNCREP_CUDA=ON asks for GPU kernels, and there is no nvcc on PATH." >&2
+      exit 1
+    fi
+    ;;
+esac
+
 {
   echo "# Written by ./configure.sh; run it again to change it."
   for command in build query fetch sync; do
-    for option in "--repo_env=TF_SYNCREP_PYTHON=$chosen" "${overrides[@]}"; do
+    for option in "--repo_env=TF_SYNCREP_PYTHON=$chosen" \
+      "--repo_env=TF_SYNCREP_NVCC=$nvcc" "${overrides[@]}"; do
       echo "$command $option"
     done
   done
@@ -58,4 +71,5 @@ esac
 facts="$("$chosen" cmake/tensorflow_probe.py 2>/dev/null)"
 echo "Python:     $chosen"
 echo "TensorFlow: $(sed -n 's/^VERSION=//p' <<<"$facts")"
+echo "GPU kernels: ${nvcc:-no}"
 echo "Now run: bazel build //..."

@@ -116,8 +116,13 @@ def test_compat_modules_say_on_which_versions_they_were_checked():
 
 def test_cc_layers_use_only_those_below():
     wrong = []
-    for path in _files("tf_syncrep/cc/*/*.cc", "tf_syncrep/cc/*/*.h"):
-        layer = path.parent.name
+    for path in _files(
+        "tf_syncrep/cc/*/*.cc",
+        "tf_syncrep/cc/*/*.h",
+        "tf_syncrep/cc/lib/cuda/*.cu",
+        "tf_syncrep/cc/lib/cuda/*.h",
+    ):
+        layer = path.relative_to(ROOT / "tf_syncrep" / "cc").parts[0]
         for header in re.findall(r'#include "([^"]+)"', path.read_text()):
             used = re.fullmatch(r"tf_syncrep/cc/(\w+)/.*", header)
             if used and used[1] not in CC_LAYERS[layer] | {layer}:
@@ -196,7 +201,7 @@ def test_cc_sources_begin_with_their_topic():
         _name(path)
         for path in _files("*.cc", "*.h", "*.cu")
         if not path.read_text().startswith("// ")
-        and not (path.suffix == ".cc" and path.with_suffix(".h").exists())
+        and not (path.suffix in (".cc", ".cu") and path.with_suffix(".h").exists())
     ]
     assert silent == [], (
         "Begin the file, or the header of the same name, with a comment on its topic."

@@ -175,3 +175,27 @@ def test_half_gradients_are_summed_in_float():
     indices = np.ones([1001], np.int32)
     actual = steps.step("eager", state, grad, indices, beta2=0.0)
     np.testing.assert_allclose(np.sqrt(actual.v[1]), 3048.0, rtol=1e-6)
+
+
+@each_formula
+@each_mode
+def test_without_validation_indices_that_are_no_rows_are_ignored(mode, formula):
+    state = steps.random_state(13, [6, 5], tf.float32)
+    indices = np.array([4, -1, 6, 0, 4, 2**31 - 1, -(2**31)], np.int32)
+    grad = row_gradients(130, indices, [5], tf.float32)
+    options = FORMULAS[formula]
+    actual = steps.step(mode, state, grad, indices, validate_indices=False, **options)
+    good = (indices >= 0) & (indices < 6)
+    steps.assert_close(
+        actual, steps.expected_step(state, grad[good], indices[good], **options)
+    )
+
+
+def test_without_validation_powers_advance_even_if_all_indices_are_ignored():
+    state = steps.random_state(14, [6, 5], tf.float64)
+    grad = row_gradients(140, [0, 0], [5], tf.float64)
+    actual = steps.step("eager", state, grad, np.array([-1, 6]), validate_indices=False)
+    assert actual.beta1_power == state.beta1_power * 0.9
+    assert actual.beta2_power == state.beta2_power * 0.99
+    powers = {"beta1_power": actual.beta1_power, "beta2_power": actual.beta2_power}
+    steps.assert_identical(actual, state._replace(**powers))

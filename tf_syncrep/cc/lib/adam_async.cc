@@ -1,7 +1,6 @@
 #include "tf_syncrep/cc/lib/adam_async.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -30,33 +29,12 @@ TF_SYNCREP_ALWAYS_INLINE void UpdateLoop(
     const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
     const Grad* __restrict__ grad, T* __restrict__ var,
     SlotType<T>* __restrict__ m, SlotType<T>* __restrict__ v) {
-  using Slot = SlotType<T>;
-  // Copies: through the reference the compiler would have to assume that a
-  // store to m or v changes them.
-  const Slot step_size = update.step_size;
-  const Slot beta1 = update.beta1;
-  const Slot beta2 = update.beta2;
-  const Slot epsilon = update.epsilon;
-  const Slot one_minus_beta1 = Slot(1) - beta1;
-  const Slot one_minus_beta2 = Slot(1) - beta2;
+  // A copy: through the reference the compiler would have to assume that a
+  // store to m or v changes it.
+  const AdamAsyncUpdate<SlotType<T>> constants = update;
   for (int64_t i = 0; i < size; ++i) {
-    const Slot g = Widen(grad[i]);
-    const Slot new_v = beta2 * v[i] + one_minus_beta2 * g * g;
-    Slot new_m;
-    Slot delta;
-    if constexpr (kFormula == AdamAsyncFormula::kRmsprop) {
-      new_m = beta1 * m[i] + step_size * g / std::sqrt(new_v + epsilon);
-      delta = new_m;
-    } else {
-      new_m = beta1 * m[i] + one_minus_beta1 * g;
-      const Slot direction = kFormula == AdamAsyncFormula::kNesterov
-                                 ? beta1 * new_m + one_minus_beta1 * g
-                                 : new_m;
-      delta = step_size * direction / (std::sqrt(new_v) + epsilon);
-    }
-    m[i] = new_m;
-    v[i] = new_v;
-    var[i] = Narrow<T>(Widen(var[i]) - delta);
+    UpdateElement<kFormula, T>(constants, Widen(grad[i]), var + i, m + i,
+                               v + i);
   }
 }
 
@@ -186,12 +164,15 @@ struct SparseApply {
     std::vector<Slot> sum;
     for (size_t i = 0; i < groups.size(); ++i) {
       if (i + kPrefetchDistance < groups.size()) {
-        const int64_t offset = groups[i + kPrefetchDistance].row * row_size;
+        const int64_t offset =
+            std::max<int64_t>(groups[i + kPrefetchDistance].row, 0) * row_size;
         PrefetchRow(var + offset, row_size);
         PrefetchRow(m + offset, row_size);
         PrefetchRow(v + offset, row_size);
       }
-      ApplyGroup(groups[i], sum);
+      if (groups[i].row >= 0) {
+        ApplyGroup(groups[i], sum);
+      }
     }
   }
 
@@ -224,11 +205,6 @@ struct SparseApply {
 };
 
 }  // namespace
-
-template <typename Slot>
-Slot AdamAsyncStepSize(Slot lr, Slot beta1_power, Slot beta2_power) {
-  return lr * std::sqrt(Slot(1) - beta2_power) / (Slot(1) - beta1_power);
-}
 
 template <typename T>
 void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
@@ -268,9 +244,6 @@ void SparseApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update,
                                 next.get()};
   sharder.Run(num_shards, [&](int64_t shard) { apply.ApplyShard(shard); });
 }
-
-template float AdamAsyncStepSize(float, float, float);
-template double AdamAsyncStepSize(double, double, double);
 
 #define TF_SYNCREP_INSTANTIATE(T)                                            \
   template void ApplyAdamAsync<T>(const AdamAsyncUpdate<SlotType<T>>&,       \

@@ -11,37 +11,12 @@
 
 #include <cstdint>
 
+#include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
-
-enum class AdamAsyncFormula {
-  // m = beta1*m + (1-beta1)*g;  v = beta2*v + (1-beta2)*g*g
-  // var -= step_size * m / (sqrt(v) + epsilon)
-  kAdam,
-  // The same with beta1*m + (1-beta1)*g in place of the last m.
-  kNesterov,
-  // v = beta2*v + (1-beta2)*g*g
-  // m = beta1*m + step_size * g / sqrt(v + epsilon);  var -= m
-  kRmsprop,
-};
-
-// One update rule with its numbers, the same for every element of a call.
-template <typename Slot>
-struct AdamAsyncUpdate {
-  AdamAsyncFormula formula;
-  Slot step_size;
-  Slot beta1;  // kRmsprop: the momentum
-  Slot beta2;
-  Slot epsilon;
-};
-
-// The bias-corrected step size, lr * sqrt(1 - beta2_power) / (1 - beta1_power),
-// from the powers as stored, before they advance.
-template <typename Slot>
-Slot AdamAsyncStepSize(Slot lr, Slot beta1_power, Slot beta2_power);
 
 // Updates `size` elements. `var`, `m` and `v` do not overlap each other; the
 // caller holds them exclusively.
@@ -52,9 +27,9 @@ void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
 
 // Updates row rows[i] of the tables with row i of `grad`, for i in
 // [0, num_rows); a row has `row_size` elements. Every rows[i] is inside the
-// tables: the caller has checked. Rows that occur several times are summed in
-// order of occurrence and applied once; the result does not depend on the
-// number of threads.
+// tables, which the caller has checked, or negative: then row i of `grad` is
+// ignored. Rows that occur several times are summed in order of occurrence and
+// applied once; the result does not depend on the number of threads.
 //
 // Calls on the same tables may run at the same time: each holds the row's
 // stripe of RowLocks::Global() while it updates the row.

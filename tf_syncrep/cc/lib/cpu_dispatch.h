@@ -10,7 +10,10 @@
 #ifndef TF_SYNCREP_CC_LIB_CPU_DISPATCH_H_
 #define TF_SYNCREP_CC_LIB_CPU_DISPATCH_H_
 
-#if defined(__GNUC__)
+// nvcc compiles what is marked so for the GPU too.
+#if defined(__CUDACC__)
+#define TF_SYNCREP_ALWAYS_INLINE __host__ __device__ __forceinline__
+#elif defined(__GNUC__)
 #define TF_SYNCREP_ALWAYS_INLINE inline __attribute__((always_inline))
 #else
 #define TF_SYNCREP_ALWAYS_INLINE inline

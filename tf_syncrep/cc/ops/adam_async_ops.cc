@@ -198,6 +198,7 @@ REGISTER_OP("SparseApplyAdamAsync")
     .Attr("use_nesterov: bool = false")
     .Attr("apply_sparse_rmsprop: bool = false")
     .Attr("rmsprop_momentum: float = -1.0")
+    .Attr("validate_indices: bool = true")
     .SetShapeFn(SparseShape</*kIsResource=*/false>)
     .Doc(R"doc(
 Updates the rows of a ref variable that a sparse gradient touches, by Adam.
@@ -231,6 +232,9 @@ use_locking: If true, the whole update excludes others on the same variables.
 use_nesterov: Whether to use Nesterov momentum.
 apply_sparse_rmsprop: Whether to use the second formula.
 rmsprop_momentum: The momentum of the second formula; beta1 if negative.
+validate_indices: If true, an index that is not a row of var is an error, and
+  nothing is changed. If false, such indices and their rows of grad are ignored;
+  the powers advance all the same. On a GPU this saves reading back a flag.
 )doc");
 
 REGISTER_OP("ResourceApplyAdamAsync")
@@ -286,6 +290,7 @@ REGISTER_OP("ResourceSparseApplyAdamAsync")
     .Attr("use_nesterov: bool = false")
     .Attr("apply_sparse_rmsprop: bool = false")
     .Attr("rmsprop_momentum: float = -1.0")
+    .Attr("validate_indices: bool = true")
     .SetShapeFn(SparseShape</*kIsResource=*/true>)
     .Doc(R"doc(
 Updates the rows of a resource variable that a sparse gradient touches, by Adam.

@@ -5,6 +5,9 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "tensorflow/core/framework/device.h"
+#include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/types.h"
 
@@ -13,9 +16,30 @@ namespace {
 
 using tensorflow::AllocatorAttributes;
 using tensorflow::DataTypeString;
+using tensorflow::Device;
 using tensorflow::DT_RESOURCE;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
+
+// Copies to a tensor of the same size, on the op's own device. On a GPU what is
+// put into its stream afterwards finds the copy made.
+absl::Status CopyElements(OpKernelContext* ctx, const Tensor& from,
+                          Tensor* to) {
+  if (ctx->device()->tensorflow_accelerator_device_info() == nullptr) {
+    std::memcpy(to->data(), from.data(), from.TotalBytes());
+    return absl::OkStatus();
+  }
+  absl::Status status;
+  absl::Notification is_in_stream;
+  ctx->op_device_context()->CopyTensorInSameDevice(
+      &from, static_cast<Device*>(ctx->device()), to,
+      [&](const absl::Status& result) {
+        status = result;
+        is_in_stream.Notify();
+      });
+  is_in_stream.WaitForNotification();
+  return status;
+}
 
 // Gives `tensor` a buffer that nobody else holds, with the same contents.
 absl::Status CopyBuffer(OpKernelContext* ctx, Tensor* tensor) {
@@ -29,10 +53,12 @@ absl::Status CopyBuffer(OpKernelContext* ctx, Tensor* tensor) {
     return status;
   }
   if (tensor->TotalBytes() > 0) {
-    std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
+    status = CopyElements(ctx, *tensor, &copy);
   }
-  *tensor = copy;
-  return absl::OkStatus();
+  if (status.ok()) {
+    *tensor = copy;
+  }
+  return status;
 }
 
 absl::Status NotInitialized(const char* name, absl::string_view detail) {

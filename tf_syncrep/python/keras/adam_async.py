@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import adam_async_tf_ops, compat
 from tf_syncrep.python.keras.hyper_parameters import check_number
-from tf_syncrep.python.ops import adam_async_ops
+from tf_syncrep.python.ops import adam_async_ops, op_library
 
 __all__ = ["AdamAsync"]
 
@@ -51,8 +51,9 @@ class AdamAsync(compat.SlotOptimizer):
     float64 for float64 variables and float32 for all others. Any
     `tf.distribute.Strategy` will do, in replica and in cross-replica context, where
     gradients are what `strategy.run` returned, or tensors. Inside of functions that
-    XLA compiles, and on GPUs, the update is made of TensorFlow's own ops; these are
-    slower, and do not check that the indices are in range.
+    XLA compiles, and on GPUs where tf_syncrep was built without GPU kernels (see
+    `tf-syncrep doctor`), the update is made of TensorFlow's own ops; these are slower,
+    and do not check that the indices are in range.
 
     Args:
         learning_rate: a number of at least 0, or a
@@ -233,5 +234,5 @@ class AdamAsync(compat.SlotOptimizer):
 
 def _is_beyond_kernels(variable: tf.Variable) -> bool:
     """Whether an update of the variable has to be made of TensorFlow's own ops."""
-    device = tf.DeviceSpec.from_string(variable.device).device_type
-    return device not in (None, "CPU") or compat.compiled_by_xla()
+    device = tf.DeviceSpec.from_string(variable.device).device_type or "CPU"
+    return not op_library.has_kernels_for(device) or compat.compiled_by_xla()

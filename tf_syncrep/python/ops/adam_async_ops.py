@@ -39,7 +39,12 @@ of one call does not depend, in any bit, on the number of threads that compute i
 argument of the wrong shape, a pair of dtypes other than the above, or the first
 index outside of `[0, rows of var)`; `tf.errors.FailedPreconditionError` names a
 variable that is not initialized. Shapes that are known when a graph is built are
-checked then, with a `ValueError`.
+checked then, with a `ValueError`. With `validate_indices=False` indices are not
+checked, and those that are not rows of `var` are ignored.
+
+**GPUs.** Where the library has GPU kernels, variables may be on a GPU, all of one
+call on the same. Hyper-parameters and indices are then read there, and only the
+answer to whether an index is out of range comes back to the host.
 
 Sources: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, for
 the rule, in the form at the end of its section 2; the AdamAsync optimizer of
@@ -153,6 +158,7 @@ def sparse_apply_adam_async(
     use_nesterov: bool = False,
     apply_sparse_rmsprop: bool = False,
     rmsprop_momentum: float = -1.0,
+    validate_indices: bool = True,
     name: str | None = None,
 ) -> tf.Tensor:
     """One sparse AdamAsync step on rows of a reference variable.
@@ -178,6 +184,8 @@ def sparse_apply_adam_async(
         apply_sparse_rmsprop: follow RMSProp.
         rmsprop_momentum: RMSProp's momentum; negative stands for `beta1`, and 0
             is RMSProp without a moving average of the gradient.
+        validate_indices: False to ignore indices that are not rows of `var`, and
+            their rows of `grad`, instead of failing. The powers advance all the same.
         name: name of the op.
 
     Returns:
@@ -200,6 +208,7 @@ def sparse_apply_adam_async(
         use_nesterov=use_nesterov,
         apply_sparse_rmsprop=apply_sparse_rmsprop,
         rmsprop_momentum=rmsprop_momentum,
+        validate_indices=validate_indices,
         name=name,
     )
 
@@ -271,6 +280,7 @@ def resource_sparse_apply_adam_async(
     use_nesterov: bool = False,
     apply_sparse_rmsprop: bool = False,
     rmsprop_momentum: float = -1.0,
+    validate_indices: bool = True,
     name: str | None = None,
 ) -> tf.Operation | None:
     """One sparse AdamAsync step on rows of a resource variable.
@@ -296,6 +306,8 @@ def resource_sparse_apply_adam_async(
         apply_sparse_rmsprop: follow RMSProp.
         rmsprop_momentum: RMSProp's momentum; negative stands for `beta1`, and 0
             is RMSProp without a moving average of the gradient.
+        validate_indices: False to ignore indices that are not rows of `var`, and
+            their rows of `grad`, instead of failing. The powers advance all the same.
         name: name of the op.
 
     Returns:
@@ -312,6 +324,7 @@ def resource_sparse_apply_adam_async(
         use_nesterov=use_nesterov,
         apply_sparse_rmsprop=apply_sparse_rmsprop,
         rmsprop_momentum=rmsprop_momentum,
+        validate_indices=validate_indices,
         name=name,
     )
 

@@ -39,6 +39,18 @@ def build_info() -> ModuleType | None:
         return None
 
 
+def has_kernels_for(device_type: str) -> bool:
+    """Whether the library was built with kernels for devices of a type.
+
+    Args:
+        device_type: "CPU", "GPU" or another, as `tf.DeviceSpec` has it.
+    """
+    if device_type != "GPU":
+        return device_type == "CPU"
+    built = build_info()
+    return built is not None and built.CUDA_VERSION is not None
+
+
 def minor_version(version: str) -> str:
     """Returns the part of a TensorFlow version that decides its ABI.
 

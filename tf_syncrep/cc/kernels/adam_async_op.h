@@ -1,0 +1,130 @@
+// What the CPU and the GPU kernels of the AdamAsync ops share: their checks.
+
+#ifndef TF_SYNCREP_CC_KERNELS_ADAM_ASYNC_OP_H_
+#define TF_SYNCREP_CC_KERNELS_ADAM_ASYNC_OP_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/lib/adam_async_rule.h"
+#include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/ops/adam_async_inputs.h"
+#include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/locked_variables.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
+
+namespace tf_syncrep {
+
+// InvalidArgument unless `input`, of this shape, has that of var.
+absl::Status CheckSameShapeAsVar(AdamAsyncInput input,
+                                 const tensorflow::TensorShape& shape,
+                                 const tensorflow::TensorShape& var_shape);
+
+// InvalidArgument unless lr, beta1, beta2 and epsilon are scalars. Reads no
+// element of them.
+absl::Status CheckHyperParameters(tensorflow::OpKernelContext* ctx);
+
+// InvalidArgument unless the slots, locked in the order of the inputs, have the
+// shapes that go with var's.
+absl::Status CheckSlotShapes(const LockedVariables& variables);
+
+// InvalidArgument unless var, indices and grad of a sparse op fit together.
+// Reads no index.
+absl::Status CheckSparseShapes(tensorflow::OpKernelContext* ctx,
+                               const tensorflow::TensorShape& var_shape);
+
+// The error for indices[position] = index, which is not a row of var.
+absl::Status IndexOutOfRange(int64_t position, int64_t index, int64_t num_rows);
+
+// Makes a ref variable the op's output, too.
+void ForwardRefToOutput(tensorflow::OpKernelContext* ctx);
+
+// `Kernel` is OpKernel or AsyncOpKernel.
+template <typename T, typename Kernel>
+class AdamAsyncOpBase : public Kernel {
+ public:
+  using LibT = LibType<T>;
+  using Slot = SlotType<LibT>;
+  using Access = LockedVariables::Access;
+
+  explicit AdamAsyncOpBase(tensorflow::OpKernelConstruction* ctx)
+      : Kernel(ctx) {
+    using tensorflow::DataTypeString;
+    tensorflow::DataType slot_dtype;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("Tslot", &slot_dtype));
+    OP_REQUIRES(ctx, slot_dtype == kSlotDtype,
+                absl::InvalidArgumentError(
+                    absl::StrCat("Tslot must be ", DataTypeString(kSlotDtype),
+                                 " for T = ", DataTypeString(kDtype),
+                                 ", but is ", DataTypeString(slot_dtype))));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("use_locking", &use_locking_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("use_nesterov", &use_nesterov_));
+  }
+
+ protected:
+  static constexpr tensorflow::DataType kDtype =
+      tensorflow::DataTypeToEnum<T>::value;
+  static constexpr tensorflow::DataType kSlotDtype =
+      tensorflow::DataTypeToEnum<Slot>::value;
+
+  static LibT* VarData(LockedVariables& variables) {
+    return reinterpret_cast<LibT*>(variables.data<T>(kVar));
+  }
+
+  static const LibT* GradData(tensorflow::OpKernelContext* ctx) {
+    return reinterpret_cast<const LibT*>(
+        ctx->input(kGrad).template flat<T>().data());
+  }
+
+  AdamAsyncFormula Formula() const {
+    return use_nesterov_ ? AdamAsyncFormula::kNesterov
+                         : AdamAsyncFormula::kAdam;
+  }
+
+  // Locks var, m and v with `access` and the powers with `power_access`.
+  absl::Status LockVariables(tensorflow::OpKernelContext* ctx, Access access,
+                             Access power_access,
+                             LockedVariables* variables) const {
+    return variables->Lock(
+        ctx, {Request(kVar, kDtype, access), Request(kM, kSlotDtype, access),
+              Request(kV, kSlotDtype, access),
+              Request(kBeta1Power, kSlotDtype, power_access),
+              Request(kBeta2Power, kSlotDtype, power_access)});
+  }
+
+  bool use_locking_;
+  bool use_nesterov_;
+
+ private:
+  static LockedVariables::Request Request(AdamAsyncInput input,
+                                          tensorflow::DataType dtype,
+                                          Access access) {
+    return {input, kAdamAsyncInputNames[input], dtype, access};
+  }
+};
+
+// What a sparse op adds.
+template <typename T, typename Kernel>
+class SparseAdamAsyncOpBase : public AdamAsyncOpBase<T, Kernel> {
+ public:
+  explicit SparseAdamAsyncOpBase(tensorflow::OpKernelConstruction* ctx)
+      : AdamAsyncOpBase<T, Kernel>(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("apply_sparse_rmsprop", &use_rmsprop_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("rmsprop_momentum", &rmsprop_momentum_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("validate_indices", &validate_indices_));
+  }
+
+ protected:
+  bool use_rmsprop_;
+  float rmsprop_momentum_;
+  bool validate_indices_;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_KERNELS_ADAM_ASYNC_OP_H_

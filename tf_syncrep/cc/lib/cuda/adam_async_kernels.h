@@ -1,0 +1,417 @@
+// The CUDA kernels of AdamAsync, without their launches.
+//
+// nvcc compiles this file, and so does g++ behind tests/cc/cuda_emulation.h,
+// where a test runs the kernels on a CPU. Thread blocks have kBlockThreads
+// threads. All grids may have any number of blocks.
+
+#ifndef TF_SYNCREP_CC_LIB_CUDA_ADAM_ASYNC_KERNELS_H_
+#define TF_SYNCREP_CC_LIB_CUDA_ADAM_ASYNC_KERNELS_H_
+
+#include <cstdint>
+
+#include "tf_syncrep/cc/lib/adam_async_rule.h"
+#include "tf_syncrep/cc/lib/cuda/adam_async.h"
+#include "tf_syncrep/cc/lib/float16.h"
+
+namespace tf_syncrep {
+namespace gpu {
+
+inline constexpr int kBlockThreads = 256;
+
+// Memory is read and written 16 bytes at a time where sizes and addresses allow
+// it: so many elements of T.
+template <typename T>
+inline constexpr int kVectorWidth = 16 / sizeof(T);
+
+// kWidth elements that are loaded and stored together.
+template <typename T, int kWidth>
+struct alignas(sizeof(T) * kWidth < 16 ? sizeof(T) * kWidth : 16) Vector {
+  T element[kWidth];
+};
+
+template <int kWidth, typename T>
+__device__ __forceinline__ Vector<T, kWidth> LoadVector(const T* from) {
+  return *reinterpret_cast<const Vector<T, kWidth>*>(from);
+}
+
+template <int kWidth, typename T>
+__device__ __forceinline__ void StoreVector(const Vector<T, kWidth>& vector,
+                                            T* to) {
+  *reinterpret_cast<Vector<T, kWidth>*>(to) = vector;
+}
+
+// --- The step, which all blocks of a launch share ----------------------------
+
+// How many blocks of a launch have read the powers. A launch has a counter to
+// itself; many more launches would have to run at one time than a GPU can for
+// two to meet in one. Each is 0 again when its launch has ended.
+inline constexpr int kNumArrivalCounters = 1024;
+static __device__ unsigned int arrival_counters[kNumArrivalCounters];
+
+// Reads the hyper-parameters and the powers; all threads of a block get the
+// same. The last of the grid's blocks to come here advances the powers: all
+// others have read them by then, so that no block can see a power that has
+// advanced.
+template <typename T>
+__device__ AdamAsyncUpdate<SlotType<T>> TakeStep(const GpuAdamAsync<T>& a,
+                                                 int arrival_counter) {
+  using Slot = SlotType<T>;
+  __shared__ AdamAsyncUpdate<Slot> update;
+  if (threadIdx.x == 0) {
+    update.formula = a.formula;
+    update.beta1 = *a.beta1;
+    update.beta2 = *a.beta2;
+    update.epsilon = *a.epsilon;
+    if (a.formula == AdamAsyncFormula::kRmsprop) {
+      update.step_size = *a.lr;
+      if (!(a.rmsprop_momentum < 0)) {
+        update.beta1 = static_cast<Slot>(a.rmsprop_momentum);
+      }
+    } else {
+      const Slot beta1_power = *a.beta1_power;
+      const Slot beta2_power = *a.beta2_power;
+      update.step_size = AdamAsyncStepSize(*a.lr, beta1_power, beta2_power);
+      // The reads above come before the count, and the count before the writes
+      // below, whichever blocks they are in.
+      __threadfence();
+      const unsigned int last = gridDim.x - 1;
+      // Counts from `last` on to 0.
+      if (atomicInc(&arrival_counters[arrival_counter], last) == last) {
+        __threadfence();
+        *a.beta1_power = beta1_power * update.beta1;
+        *a.beta2_power = beta2_power * update.beta2;
+      }
+    }
+  }
+  __syncthreads();
+  return update;
+}
+
+// --- Elements ----------------------------------------------------------------
+
+template <AdamAsyncFormula kFormula, int kWidth, typename T>
+__device__ __forceinline__ void UpdateElements(
+    const AdamAsyncUpdate<SlotType<T>>& update,
+    const Vector<SlotType<T>, kWidth>& g, Vector<T, kWidth>* var,
+    Vector<SlotType<T>, kWidth>* m, Vector<SlotType<T>, kWidth>* v) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    UpdateElement<kFormula, T>(update, g.element[i], &var->element[i],
+                               &m->element[i], &v->element[i]);
+  }
+}
+
+// Updates kWidth elements in memory. All threads take the same branch.
+template <int kWidth, typename T>
+__device__ __forceinline__ void UpdateVector(
+    const AdamAsyncUpdate<SlotType<T>>& update,
+    const Vector<SlotType<T>, kWidth>& g, T* var, SlotType<T>* m,
+    SlotType<T>* v) {
+  auto var_vector = LoadVector<kWidth>(var);
+  auto m_vector = LoadVector<kWidth>(m);
+  auto v_vector = LoadVector<kWidth>(v);
+  switch (update.formula) {
+    case AdamAsyncFormula::kAdam:
+      UpdateElements<AdamAsyncFormula::kAdam>(update, g, &var_vector, &m_vector,
+                                              &v_vector);
+      break;
+    case AdamAsyncFormula::kNesterov:
+      UpdateElements<AdamAsyncFormula::kNesterov>(update, g, &var_vector,
+                                                  &m_vector, &v_vector);
+      break;
+    case AdamAsyncFormula::kRmsprop:
+      UpdateElements<AdamAsyncFormula::kRmsprop>(update, g, &var_vector,
+                                                 &m_vector, &v_vector);
+      break;
+  }
+  StoreVector<kWidth>(var_vector, var);
+  StoreVector<kWidth>(m_vector, m);
+  StoreVector<kWidth>(v_vector, v);
+}
+
+template <int kWidth, typename T>
+__device__ __forceinline__ Vector<SlotType<T>, kWidth> LoadWidened(
+    const T* from) {
+  const auto narrow = LoadVector<kWidth>(from);
+  Vector<SlotType<T>, kWidth> wide;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    wide.element[i] = Widen(narrow.element[i]);
+  }
+  return wide;
+}
+
+// --- Dense -------------------------------------------------------------------
+
+template <int kWidth, typename T>
+__global__ __launch_bounds__(kBlockThreads) void DenseKernel(
+    GpuAdamAsync<T> a, int arrival_counter, int64_t size, const T* grad) {
+  const AdamAsyncUpdate<SlotType<T>> update = TakeStep(a, arrival_counter);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kBlockThreads;
+  const int64_t first =
+      static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
+  const int64_t num_vectors = size / kWidth;
+  for (int64_t i = first; i < num_vectors; i += stride) {
+    const int64_t offset = i * kWidth;
+    UpdateVector(update, LoadWidened<kWidth>(grad + offset), a.var + offset,
+                 a.m + offset, a.v + offset);
+  }
+  // What is left: fewer than kWidth.
+  for (int64_t i = num_vectors * kWidth + first; i < size; i += stride) {
+    UpdateVector(update, LoadWidened<1>(grad + i), a.var + i, a.m + i, a.v + i);
+  }
+}
+
+// --- Sparse: the indices -----------------------------------------------------
+
+__device__ __forceinline__ int64_t IndexAt(const GpuSparseRows& rows,
+                                           int64_t position) {
+  return rows.is_int64
+             ? static_cast<const int64_t*>(rows.indices)[position]
+             : int64_t{static_cast<const int32_t*>(rows.indices)[position]};
+}
+
+// Copies the indices, which others may change in their own memory, into `keys`
+// and their places into `positions`, to be sorted. An index that is no row
+// becomes num_rows, which sorts behind all rows; the first such place is put
+// into bad_index->position, which holds -1, the greatest unsigned number,
+// before.
+static __global__ __launch_bounds__(kBlockThreads) void PrepareRowsKernel(
+    GpuSparseRows rows, uint64_t* keys, uint32_t* positions,
+    GpuBadIndex* bad_index) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kBlockThreads;
+  for (int64_t i =
+           static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
+       i < rows.num_indices; i += stride) {
+    const int64_t index = IndexAt(rows, i);
+    const bool is_row = index >= 0 && index < rows.num_rows;
+    keys[i] = static_cast<uint64_t>(is_row ? index : rows.num_rows);
+    positions[i] = static_cast<uint32_t>(i);
+    if (!is_row && bad_index != nullptr) {
+      atomicMin(reinterpret_cast<unsigned long long*>(&bad_index->position),
+                static_cast<unsigned long long>(i));
+    }
+  }
+}
+
+// How many low bits of the keys differ, all others being 0.
+inline int NumKeyBits(int64_t num_rows) {
+  int bits = 1;
+  while (bits < 64 && (static_cast<uint64_t>(num_rows) >> bits) != 0) {
+    ++bits;
+  }
+  return bits;
+}
+
+// --- Sparse: the rows --------------------------------------------------------
+
+// Occurrences from which a row is worked on by a whole block instead of a few
+// threads, which would take long for a row that is in every other gradient.
+inline constexpr int kLongRow = 32;
+
+// How the sorted occurrences are dealt out. A block takes a chunk of
+// groups * places_per_group of them at a time. Where a row's occurrences begin,
+// the group of `lanes` threads that has the place updates the row.
+struct RowsPlan {
+  int lanes;             // threads in a group: 1, 2, 4, ... 32
+  int places_per_group;  // 1 to kMaxPlacesPerGroup
+};
+
+inline constexpr int kMaxPlacesPerGroup = 8;
+// Rows that are long are kLongRow places apart, or more.
+inline constexpr int kMaxLongRowsPerChunk =
+    kBlockThreads * kMaxPlacesPerGroup / kLongRow;
+
+inline RowsPlan PlanRows(int64_t num_indices, int64_t row_size, int width,
+                         int max_blocks) {
+  RowsPlan plan = {1, 1};
+  while (plan.lanes < 32 && int64_t{plan.lanes} * width < row_size) {
+    plan.lanes *= 2;
+  }
+  // Chunks, in which some rows are long and others short, are made larger only
+  // while there are some for each block.
+  const int64_t groups = kBlockThreads / plan.lanes;
+  while (plan.places_per_group < kMaxPlacesPerGroup &&
+         groups * plan.places_per_group * 2 * max_blocks <= num_indices) {
+    plan.places_per_group *= 2;
+  }
+  return plan;
+}
+
+inline int64_t ChunkSize(const RowsPlan& plan) {
+  return int64_t{kBlockThreads / plan.lanes} * plan.places_per_group;
+}
+
+template <typename T>
+struct RowsArguments {
+  GpuAdamAsync<T> adam;
+  GpuSparseRows rows;
+  const T* grad;
+  const uint64_t* keys;       // sorted
+  const uint32_t* positions;  // of the keys, ascending among equal ones
+  GpuBadIndex* bad_index;     // or null
+  RowsPlan plan;
+  int arrival_counter;
+};
+
+// The occurrences of a row in keys[begin, begin + count); count < kLongRow.
+template <int kWidth, typename T>
+__device__ __forceinline__ void UpdateShortRow(
+    const RowsArguments<T>& a, const AdamAsyncUpdate<SlotType<T>>& update,
+    int64_t begin, int count, int lane) {
+  const int64_t row_size = a.rows.row_size;
+  const int64_t row = static_cast<int64_t>(a.keys[begin]) * row_size;
+  const int64_t stride = int64_t{a.plan.lanes} * kWidth;
+  for (int64_t i = int64_t{lane} * kWidth; i < row_size; i += stride) {
+    auto sum = LoadWidened<kWidth>(a.grad + a.positions[begin] * row_size + i);
+#pragma unroll 4
+    for (int j = 1; j < count; ++j) {
+      const auto g =
+          LoadWidened<kWidth>(a.grad + a.positions[begin + j] * row_size + i);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        sum.element[k] += g.element[k];
+      }
+    }
+    UpdateVector(update, sum, a.adam.var + row + i, a.adam.m + row + i,
+                 a.adam.v + row + i);
+  }
+}
+
+// The end of the run of keys that begins at `begin`. All threads of the block
+// call it. Each turn divides what is left by the number of threads.
+__device__ inline int64_t EndOfRow(const uint64_t* keys, int64_t begin,
+                                   int64_t num_keys) {
+  const uint64_t key = keys[begin];
+  int64_t low = begin;      // keys[low] is `key`
+  int64_t high = num_keys;  // and keys[high] is not, or is no more
+  int64_t step = 1;         // most rows end within the first turn
+  do {
+    const int64_t probe = low + step * (threadIdx.x + 1);
+    const int equal = __syncthreads_count(probe < high && keys[probe] == key);
+    low += step * equal;
+    if (equal < kBlockThreads && low + step < high) {
+      high = low + step;
+    }
+    step = (high - low + kBlockThreads - 1) / kBlockThreads;
+  } while (high - low > 1);
+  return high;
+}
+
+// Updates the row whose occurrences begin at `begin`, with all threads of the
+// block: many occurrences at a time are brought into shared memory, where one
+// thread for each column adds them up, in their order.
+template <typename T>
+__device__ __forceinline__ void UpdateLongRow(
+    const RowsArguments<T>& a, const AdamAsyncUpdate<SlotType<T>>& update,
+    int64_t begin) {
+  using Slot = SlotType<T>;
+  constexpr int kLoads = 8;  // of each thread, under way at the same time
+  __shared__ Slot tile[kLoads * kBlockThreads];
+  const int64_t row_size = a.rows.row_size;
+  const int64_t end = EndOfRow(a.keys, begin, a.rows.num_indices);
+  int columns = 1;  // of the tile
+  while (columns < 64 && columns < row_size) {
+    columns *= 2;
+  }
+  const int tile_rows = kLoads * kBlockThreads / columns;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int column = thread % columns;
+  const int first = thread / columns;
+  const int step = kBlockThreads / columns;
+  for (int64_t left = 0; left < row_size; left += columns) {
+    const bool is_column = left + column < row_size;
+    Slot sum = 0;
+    for (int64_t from = begin; from < end; from += tile_rows) {
+      Slot loaded[kLoads];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int64_t place = from + first + i * step;
+        loaded[i] =
+            is_column && place < end
+                ? Widen(a.grad[a.positions[place] * row_size + left + column])
+                : Slot(0);
+      }
+      __syncthreads();  // the tile before has been added up
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        tile[(first + i * step) * columns + column] = loaded[i];
+      }
+      __syncthreads();
+      if (thread < columns) {
+        const int64_t rest = end - from;
+        const int count = rest < tile_rows ? static_cast<int>(rest) : tile_rows;
+        for (int i = 0; i < count; ++i) {
+          const Slot g = tile[i * columns + column];
+          sum = from == begin && i == 0 ? g : sum + g;
+        }
+      }
+    }
+    if (thread < columns && is_column) {
+      const int64_t i =
+          static_cast<int64_t>(a.keys[begin]) * row_size + left + column;
+      const Vector<Slot, 1> g = {sum};
+      UpdateVector(update, g, a.adam.var + i, a.adam.m + i, a.adam.v + i);
+    }
+  }
+}
+
+// Does nothing where an index is bad, but to tell which it is.
+template <int kWidth, typename T>
+__global__ __launch_bounds__(kBlockThreads) void RowsKernel(
+    RowsArguments<T> a) {
+  if (a.bad_index != nullptr && a.bad_index->position >= 0) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      a.bad_index->index = IndexAt(a.rows, a.bad_index->position);
+    }
+    return;
+  }
+  const AdamAsyncUpdate<SlotType<T>> update =
+      TakeStep(a.adam, a.arrival_counter);
+  __shared__ int num_long_rows;
+  __shared__ int64_t long_rows[kMaxLongRowsPerChunk];
+  const int64_t num_keys = a.rows.num_indices;
+  const int groups = kBlockThreads / a.plan.lanes;
+  const int group = static_cast<int>(threadIdx.x) / a.plan.lanes;
+  const int lane = static_cast<int>(threadIdx.x) % a.plan.lanes;
+  const int64_t chunk = int64_t{groups} * a.plan.places_per_group;
+  for (int64_t chunk_begin = blockIdx.x * chunk; chunk_begin < num_keys;
+       chunk_begin += gridDim.x * chunk) {
+    if (threadIdx.x == 0) {
+      num_long_rows = 0;
+    }
+    __syncthreads();
+    for (int i = 0; i < a.plan.places_per_group; ++i) {
+      const int64_t begin = chunk_begin + i * groups + group;
+      if (begin >= num_keys) {
+        break;
+      }
+      const uint64_t key = a.keys[begin];
+      if (key >= static_cast<uint64_t>(a.rows.num_rows) ||
+          (begin > 0 && a.keys[begin - 1] == key)) {
+        continue;
+      }
+      if (begin + kLongRow <= num_keys && a.keys[begin + kLongRow - 1] == key) {
+        if (lane == 0) {
+          long_rows[atomicAdd(&num_long_rows, 1)] = begin;
+        }
+        continue;
+      }
+      int count = 1;
+      while (begin + count < num_keys && a.keys[begin + count] == key) {
+        ++count;
+      }
+      UpdateShortRow<kWidth>(a, update, begin, count, lane);
+    }
+    __syncthreads();
+    for (int i = 0; i < num_long_rows; ++i) {
+      UpdateLongRow(a, update, long_rows[i]);
+    }
+    __syncthreads();  // before num_long_rows is 0 again
+  }
+}
+
+}  // namespace gpu
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_CUDA_ADAM_ASYNC_KERNELS_H_

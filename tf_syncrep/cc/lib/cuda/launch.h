@@ -1,0 +1,67 @@
+// What all launches share: errors and the sizes of grids. For CUDA sources
+// only.
+
+#ifndef TF_SYNCREP_CC_LIB_CUDA_LAUNCH_H_
+#define TF_SYNCREP_CC_LIB_CUDA_LAUNCH_H_
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
+
+namespace tf_syncrep {
+namespace gpu {
+
+inline GpuError ErrorOf(cudaError_t code) {
+  return code == cudaSuccess ? nullptr : cudaGetErrorString(code);
+}
+
+#define TF_SYNCREP_RETURN_IF_CUDA_ERROR(expression) \
+  do {                                              \
+    const ::tf_syncrep::GpuError error =            \
+        ::tf_syncrep::gpu::ErrorOf(expression);     \
+    if (error != nullptr) {                         \
+      return error;                                 \
+    }                                               \
+  } while (false)
+
+// How many blocks of a kernel the current device runs at one time. A grid of so
+// many, each of which works on an equal share, ends all at the same time.
+template <typename Kernel>
+cudaError_t MaxResidentBlocks(Kernel kernel, int block_threads, int* blocks) {
+  int device;
+  int processors;
+  int blocks_per_processor;
+  cudaError_t code = cudaGetDevice(&device);
+  if (code == cudaSuccess) {
+    code = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount,
+                                  device);
+  }
+  if (code == cudaSuccess) {
+    code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &blocks_per_processor, kernel, block_threads, /*dynamicSMemSize=*/0);
+  }
+  if (code == cudaSuccess) {
+    *blocks = std::max(processors * blocks_per_processor, 1);
+  }
+  return code;
+}
+
+// As many blocks as there are parts, from 1 to `max_blocks`.
+inline int NumBlocks(int64_t num_parts, int max_blocks) {
+  return static_cast<int>(
+      std::clamp<int64_t>(num_parts, 1, static_cast<int64_t>(max_blocks)));
+}
+
+// Whether vectors of 16 bytes may be read and written at all these addresses.
+template <typename... Pointers>
+bool AreAligned(Pointers... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+}  // namespace gpu
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_CUDA_LAUNCH_H_

@@ -1,31 +1,167 @@
-"""One replica of a small synchronous training in a v1 session; see the test beside it.
+"""One replica of a small synchronous training in a v1 session; see the tests beside it.
 
-Run as a task of TF_CONFIG with JSON arguments: for each worker how many batches it
-has, then keyword arguments of the optimizer. Batch b of worker i is
-`sync_replicas_twin.batch(i, b)`.
+Run as a task of TF_CONFIG with JSON arguments, those of `main` by name. Batch b of
+worker i is `sync_replicas_twin.batch(i, b)`. It tells what it does, line by line:
+"committed [round, worker, batch]" when the gate has counted a gradient, and
+"ran BATCH" after each train op.
 """
 
+import contextlib
 import json
 import os
+import signal
 import sys
 import time
+from unittest import mock
 
+import numpy as np
 import programs
 import sync_replicas_twin as twin
 import tensorflow.compat.v1 as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
 
-tf.disable_v2_behavior()
+# How often a worker looks whether the chief has made the model ready. It is 30 s in a
+# MonitoredTrainingSession.
+_READY_POLL_SECS = 0.1
 
 
-def main(batches, replicas_to_aggregate, arguments):
-    """Trains, and reports what the chief saw at the end."""
+class Seams:
+    """Points of the train op at which a replica can stop itself, and its record.
+
+    "computing": before its gradient is ready. "admitted": the gate has admitted it,
+    nothing is pushed. "half_pushed": the first of two pushes was acknowledged, the
+    second is not begun. "pushed": both were. "committed": it counts, and the wait for
+    the next permit begins.
+    """
+
+    def __init__(self, worker: int, stop_at: dict[str, list[int]], compute_secs: float):
+        """Keeps at which batches to stop at which point, and how slow to be."""
+        self._device = f"/job:worker/task:{worker}/cpu:0"
+        self._worker = worker
+        self._stop_at = stop_at
+        self._compute_secs = compute_secs
+        self._pushes: list[tf.Tensor] = []
+        self.number = tf.placeholder(tf.int64, [])
+
+    def stop(self, point: str) -> tf.Operation:
+        """Builds the point: the process stops there, in all of its threads."""
+
+        def run(number):
+            if point == "computing":
+                time.sleep(self._compute_secs)
+            if number in self._stop_at.get(point, ()):
+                print(f"at {point} {number}", flush=True)
+                # To this very thread, which so goes no further. To the process, by
+                # kill(), another could take the signal, a moment too late.
+                signal.raise_signal(signal.SIGSTOP)
+            return np.int64(0)
+
+        with tf.device(self._device):
+            return tf.numpy_function(run, [self.number], tf.int64).op
+
+    @contextlib.contextmanager
+    def in_place(self):
+        """Puts the points into the train op that is built meanwhile."""
+        with contextlib.ExitStack() as patches:
+            for module, name, replacement in (
+                (accumulator_ops, "accumulator_apply_dense", self._push),
+                (accumulator_ops, "accumulator_apply_sparse", self._push),
+                (sync_gate_ops, "sync_gate_commit", self._commit),
+            ):
+                original = getattr(module, name)
+                patches.enter_context(
+                    mock.patch.object(module, name, _with_first(replacement, original))
+                )
+            yield
+
+    def _push(self, push, *args):
+        point = "half_pushed" if self._pushes else "admitted"
+        with tf.control_dependencies(self._pushes):
+            stop = self.stop(point)
+        with tf.control_dependencies([stop]):
+            self._pushes.append(push(*args))
+        return self._pushes[-1]
+
+    def _commit(self, commit, handle, generation, round_number, *args):
+        with tf.control_dependencies([self.stop("pushed")]):
+            counts = commit(handle, generation, round_number, *args)
+
+        def record(counts, round_number, number):
+            if counts:
+                contribution = [int(round_number), self._worker, int(number)]
+                print(f"committed {json.dumps(contribution)}", flush=True)
+            return counts
+
+        with tf.device(self._device):
+            recorded = tf.numpy_function(
+                record, [counts, round_number, self.number], tf.bool
+            )
+        with tf.control_dependencies([recorded]):
+            stop = self.stop("committed")
+        with tf.control_dependencies([stop]):
+            return tf.ensure_shape(tf.identity(recorded), [])
+
+
+def _with_first(function, first):
+    return lambda *args: function(first, *args)
+
+
+class WorkerSessionCreator(tf.train.SessionCreator):
+    """TensorFlow's own, but that it looks more often whether the model is ready."""
+
+    def __init__(self, target, config):
+        """Keeps where to make a session."""
+        self._target = target
+        self._config = config
+        self._scaffold = tf.train.Scaffold()
+
+    def create_session(self):
+        """Waits until the chief has made the model ready; returns a session."""
+        self._scaffold.finalize()
+        manager = tf.train.SessionManager(
+            local_init_op=self._scaffold.local_init_op,
+            ready_op=self._scaffold.ready_op,
+            ready_for_local_init_op=self._scaffold.ready_for_local_init_op,
+            recovery_wait_secs=_READY_POLL_SECS,
+        )
+        return manager.wait_for_session(self._target, config=self._config)
+
+
+def main(
+    quorum,
+    total,
+    batches,
+    first_batch=0,
+    stop_at=(),
+    compute_secs=0.0,
+    last_step=None,
+    optimizer=(),
+):
+    """Trains, and reports what the chief saw after the end.
+
+    Args:
+        quorum: `replicas_to_aggregate`.
+        total: `total_num_replicas`.
+        batches: how many batches this replica has.
+        first_batch: the number of the first.
+        stop_at: lists of batches by points, see `Seams`.
+        compute_secs: how long each gradient takes.
+        last_step: of a `StopAtStepHook`.
+        optimizer: further arguments of the optimizer, by name.
+    """
+    tf.disable_v2_behavior()
     config = json.loads(os.environ["TF_CONFIG"])
     cluster = tf.train.ClusterSpec(config["cluster"])
     index = config["task"]["index"]
     is_chief = index == 0
     server = tf.distribute.Server(cluster, job_name="worker", task_index=index)
+    # A replica needs no other, and a session does not wait for those it needs not.
+    session_config = tf.ConfigProto(
+        device_filters=["/job:ps", f"/job:worker/task:{index}"]
+    )
+    seams = Seams(index, dict(stop_at), compute_secs)
     setter = tf.train.replica_device_setter(
         cluster=cluster, worker_device=f"/job:worker/task:{index}"
     )
@@ -35,44 +171,55 @@ def main(batches, replicas_to_aggregate, arguments):
         table = tf.get_variable("table", initializer=twin.TABLE)
         target = tf.placeholder(dense.dtype, dense.shape)
         rows = tf.placeholder(tf.int64, [None])
-        loss = tf.reduce_sum((dense - target) ** 2) + tf.reduce_sum(
-            tf.gather(table, rows) ** 2
-        )
-        optimizer = tfs.train.SyncReplicasOptimizer(
+        with tf.control_dependencies([seams.stop("computing")]):
+            loss = tf.reduce_sum((dense - target) ** 2) + tf.reduce_sum(
+                tf.gather(table, rows) ** 2
+            )
+        sync = tfs.train.SyncReplicasOptimizer(
             tf.train.GradientDescentOptimizer(twin.LEARNING_RATE),
-            replicas_to_aggregate,
-            len(batches),
+            quorum,
+            total,
             sparse_reduction_type="CMEAN",
-            **arguments,
+            **dict(optimizer),
         )
-        train_op = optimizer.minimize(loss, global_step=global_step)
-    hook = optimizer.make_session_run_hook(is_chief)
-    seen = None
-    with tf.train.MonitoredTrainingSession(
-        server.target, is_chief=is_chief, hooks=[hook]
-    ) as session:
-        for number in range(batches[index]):
+        with seams.in_place():
+            train_op = sync.minimize(loss, global_step=global_step)
+    if is_chief:
+        creator = tf.train.ChiefSessionCreator(
+            master=server.target, config=session_config
+        )
+    else:
+        creator = WorkerSessionCreator(server.target, session_config)
+    closing = time.monotonic()
+    hooks = [sync.make_session_run_hook(is_chief)]
+    if last_step is not None:
+        hooks.append(tf.train.StopAtStepHook(last_step=last_step))
+    with tf.train.MonitoredSession(creator, hooks) as session:
+        print("begun", flush=True)
+        for number in range(first_batch, first_batch + batches):
             if session.should_stop():
                 break
             batch = twin.batch(index, number)
-            session.run(train_op, {target: batch.target, rows: batch.rows})
+            session.run(
+                train_op,
+                {target: batch.target, rows: batch.rows, seams.number: number},
+            )
             print(f"ran {number}", flush=True)
-        if is_chief:
-            seen = session.run([global_step, dense, table])
-            stats = optimizer.stats(session)
         closing = time.monotonic()
-    if seen is not None:
-        programs.report(
-            {
-                "global_step": int(seen[0]),
-                "dense": seen[1].tolist(),
-                "table": seen[2].tolist(),
-                "stats": stats,
-                "close_secs": time.monotonic() - closing,
-            }
-        )
+    close_secs = time.monotonic() - closing
+    if is_chief:
+        with tf.Session(server.target, config=session_config) as session:
+            step, *weights = session.run([global_step, dense, table])
+            programs.report(
+                {
+                    "global_step": int(step),
+                    "weights": [weight.tolist() for weight in weights],
+                    "stats": sync.stats(session),
+                    "close_secs": close_secs,
+                }
+            )
     print("ended", flush=True)
 
 
 if __name__ == "__main__":
-    main(*map(json.loads, sys.argv[1:]))
+    main(**json.loads(sys.argv[1]))

@@ -8,14 +8,18 @@ They are made of the launcher's own parts. On leaving the context, and if pytest
 is killed, no process is left.
 """
 
+import contextlib
 import os
+import pathlib
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+import fork_server
 
 from tf_syncrep.python.distribute import local_cluster
 from tf_syncrep.python.distribute.readiness import grpc_answers
@@ -38,6 +42,8 @@ class Cluster:
         num_ps: int = 1,
         chief: bool = True,
         env: Mapping[str, str] | None = None,
+        serving: Collection[str] = ("worker", "ps"),
+        forks: fork_server.ForkServer | None = None,
     ):
         """Reserves the ports; the servers start when the context is entered.
 
@@ -46,18 +52,24 @@ class Cluster:
             num_ps: the number of parameter servers.
             chief: whether the cluster has a chief, which is left to the test to start.
             env: variables to add to the environment of all tasks.
+            serving: jobs whose tasks serve from the beginning; the others are left
+                to the test to start.
+            forks: where all processes but those of `run_script` come from; they are
+                started anew by default.
         """
         self._ports = local_cluster.LocalCluster(num_workers, num_ps, chief)
         self._tasks = {task.name: task for task in self._ports.tasks}
         self._env = os.environ | (env or {})
-        self._processes: dict[str, TaskProcess] = {}
+        self._serving = serving
+        self._forks = forks
+        self._processes: dict[str, TaskProcess | fork_server.ForkedProcess] = {}
         self._lines: dict[str, list[str]] = {name: [] for name in self._tasks}
         self._changed = threading.Condition()  # Guards _lines.
 
     def __enter__(self) -> "Cluster":
         try:
             for name, task in self._tasks.items():
-                if task.job != "chief":
+                if task.job in self._serving:
                     self.start(name)
             self.wait_until_ready()
         except BaseException:
@@ -71,6 +83,10 @@ class Cluster:
         for process in self._processes.values():
             process.wait()
         self._ports.close()
+
+    def names(self, job: str) -> list[str]:
+        """The names of a job's tasks."""
+        return [name for name, task in self._tasks.items() if task.job == job]
 
     def address(self, name: str) -> str:
         """The "host:port" of a task."""
@@ -111,7 +127,8 @@ class Cluster:
 
         Args:
             name: the task.
-            command: what to run in it; `tf-syncrep serve` by default.
+            command: what to run in it, beginning with this interpreter; `tf-syncrep
+                serve` by default.
         """
         task = self._tasks[name]
         if command is None:
@@ -119,13 +136,16 @@ class Cluster:
             environ = task.server_environment(self._env)
         else:
             environ = task.environment(self._env)
-        self._processes[name] = TaskProcess(
-            name,
-            command,
-            environ,
-            on_line=lambda line, _: self._add_line(name, line),
-            on_exit=lambda _: None,
-        )
+
+        def on_line(line: bytes, _: str) -> None:
+            self._add_line(name, line)
+
+        if self._forks is None:
+            self._processes[name] = TaskProcess(
+                name, command, environ, on_line, on_exit=lambda _: None
+            )
+        else:
+            self._processes[name] = self._forks.start(command, environ, on_line)
 
     def wait_until_ready(self, *names: str) -> None:
         """Waits until tasks answer; all that run by default."""
@@ -154,8 +174,15 @@ class Cluster:
     def suspend(self, name: str) -> None:
         """Stops a task (SIGSTOP) until `resume`; its connections stay open."""
         self._processes[name].send_signal(signal.SIGSTOP)
-        # The signal is on its way when kill() returns; this waits for the last thread.
-        os.waitid(os.P_PID, self.pid(name), os.WSTOPPED | os.WNOWAIT)
+        self.wait_until_suspended(name)
+
+    def wait_until_suspended(self, name: str) -> None:
+        """Waits until the last thread of a task has stopped, by whose signal ever."""
+        deadline = time.monotonic() + DEADLINE_SECS
+        while not _all_threads_are_stopped(self.pid(name)):
+            if self.status(name) is not None or time.monotonic() > deadline:
+                raise AssertionError(f"{name} was not stopped:\n{self.output(name)}")
+            time.sleep(_POLL_SECS)
 
     def resume(self, name: str) -> None:
         """Lets a suspended task go on."""
@@ -207,3 +234,12 @@ class Cluster:
         with self._changed:
             self._lines[name].append(line.decode(errors="replace"))
             self._changed.notify_all()
+
+
+def _all_threads_are_stopped(pid: int) -> bool:
+    states = set()
+    # Threads and the process itself may end meanwhile.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for stat in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
+            states.add(stat.read_text().rpartition(")")[2].split()[0])
+    return states == {"T"}

@@ -1,0 +1,91 @@
+"""SyncReplicasOptimizer with real processes gives the weights of one process.
+
+Against TensorFlow's own class, with its default tokens, two workers of ten batches
+make 8 updates instead of 10; a worker with fewer batches leaves the others waiting for
+ever; and three workers with a common last step hang at the end, each time.
+"""
+
+import itertools
+
+import pytest
+from sync_replicas_cluster import SyncReplicasCluster
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_weights_are_those_of_one_process_in_whichever_order_replicas_start(
+    order, forks
+):
+    with SyncReplicasCluster(3, forks) as cluster:
+        for place, worker in enumerate(order):
+            cluster.start(worker, batches=8, compute_secs=[0.0, 0.01, 0.03][worker])
+            # Each is up before the next one is started. Without a chief none begins.
+            if 0 in order[: place + 1]:
+                cluster.tasks.wait_for_output(f"worker-{worker}", "begun")
+            else:
+                cluster.tasks.wait_until_ready(f"worker-{worker}")
+        result = cluster.result(ending=range(3))
+    stats = result["stats"]
+    assert result["global_step"] == 8
+    assert stats["voids"] == stats["stale"] == stats["late"] == stats["pending"] == 0
+    # The n-th step averages the n-th batches of all.
+    assert [sorted(pairs) for pairs in cluster.applied()] == [
+        [(worker, batch) for worker in range(3)] for batch in range(8)
+    ]
+
+
+def test_replica_with_fewer_batches_leaves_and_the_chief_takes_over_its_share(forks):
+    with SyncReplicasCluster(2, forks) as cluster:
+        cluster.start(0, batches=11)
+        cluster.start(1, batches=3)
+        cluster.result(ending=(0, 1))
+    # Three steps of both; then two gradients a step from the chief alone.
+    steps = [sorted(pairs) for pairs in cluster.applied()]
+    assert steps[:3] == [[(0, batch), (1, batch)] for batch in range(3)]
+    assert steps[3:] == [[(0, batch), (0, batch + 1)] for batch in range(3, 11, 2)]
+
+
+@pytest.mark.parametrize(
+    ("quorum", "total"), [(4, 2), (2, 2), (2, 3)], ids=["fewer", "as_many", "more"]
+)
+def test_every_variable_averages_the_same_gradients_a_share_of_each_replica(
+    quorum, total, forks
+):
+    with SyncReplicasCluster(total, forks, quorum, total) as cluster:
+        # The chief waits for all to be there, since the quorum may not need them.
+        cluster.start(0, batches=24, compute_secs=0.02, stop_at={"computing": [0]})
+        for worker in range(1, total):
+            compute_secs = 0.1 if worker == 2 else 0.02
+            cluster.start(worker, batches=1000, compute_secs=compute_secs)
+            cluster.tasks.wait_for_output(f"worker-{worker}", "begun")
+        cluster.tasks.wait_until_suspended("worker-0")
+        cluster.tasks.resume("worker-0")
+        # The weights of variables on two servers are checked to be of the same sets.
+        stats = cluster.result(ending=range(total))["stats"]
+    share = max(1, quorum // total)
+    for pairs in cluster.applied():
+        workers = [worker for worker, _ in pairs]
+        assert all(workers.count(worker) <= share for worker in workers)
+    assert stats["voids"] == 0
+    dropped = [worker["late"] + worker["stale"] for worker in stats["workers"].values()]
+    # The slow one's gradient is not needed when the others' are in.
+    assert (dropped[-1] > 0) == (total > quorum)
+
+
+def _train_to_a_common_last_step(forks):
+    with SyncReplicasCluster(3, forks) as cluster:
+        for worker in range(3):
+            cluster.start(worker, batches=1000, last_step=10)
+        result = cluster.result(ending=range(3))
+    assert result["global_step"] == 10
+
+
+@pytest.mark.parametrize("run", range(2))
+def test_all_replicas_reach_a_common_last_step(run, forks):
+    del run
+    _train_to_a_common_last_step(forks)
+
+
+@pytest.mark.soak
+def test_all_replicas_reach_a_common_last_step_thirty_times_in_a_row(forks):
+    for _ in range(30):
+        _train_to_a_common_last_step(forks)

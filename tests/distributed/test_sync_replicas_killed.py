@@ -1,0 +1,67 @@
+"""A replica is killed (SIGKILL) at each point of its step, and comes back or does not.
+
+With TensorFlow's own class the others stall while it is down, and a replica that was
+killed between its push and its token leaves a surplus token: weights are wrong from
+there on.
+"""
+
+import time
+
+import pytest
+from sync_replicas_cluster import ADMITTED, POINTS, SyncReplicasCluster
+
+BATCHES = 10
+points = pytest.mark.parametrize("point", [*POINTS, "waiting"])
+
+
+def _kill_at(cluster, point):
+    """Kills worker-1 in its fourth step; returns when."""
+    waiting = point == "waiting"
+    cluster.start(0, batches=BATCHES, stop_at={"computing": [3] if waiting else []})
+    cluster.start(1, batches=1000, stop_at={point: [3]})
+    if waiting:
+        cluster.tasks.wait_for_output("worker-1", "committed", occurrence=4)
+    else:
+        cluster.tasks.wait_until_suspended("worker-1")
+    cluster.tasks.kill("worker-1")
+    if waiting:
+        cluster.tasks.wait_until_suspended("worker-0")
+        cluster.tasks.resume("worker-0")
+    return time.monotonic()
+
+
+@points
+def test_killed_replica_delays_the_others_by_its_lease_and_no_more(point, forks):
+    lease_secs = 2.0
+    with SyncReplicasCluster(2, forks, lease_secs=lease_secs) as cluster:
+        killed = _kill_at(cluster, point)
+        result = cluster.result()
+        elapsed = time.monotonic() - killed
+    stats = result["stats"]
+    chief, dead = stats["workers"].values()
+    assert elapsed < lease_secs + 3
+    assert (stats["live"], chief["live"], dead["live"]) == (1, True, False)
+    assert chief["contributed"] == BATCHES
+    assert dead["contributed"] == 3 + (point in ("committed", "waiting"))
+    assert stats["voids"] == stats["aborted"] == (point in ADMITTED)
+    assert chief["expired"] == 0
+
+
+@points
+def test_replica_that_comes_back_takes_the_place_of_the_killed_one_at_once(
+    point, forks
+):
+    with SyncReplicasCluster(2, forks, lease_secs=60.0) as cluster:
+        killed = _kill_at(cluster, point)
+        cluster.start(1, batches=1000, first_batch=1000)
+        result = cluster.result(ending=(0, 1))
+        elapsed = time.monotonic() - killed
+    stats = result["stats"]
+    chief, other = stats["workers"].values()
+    assert elapsed < 20
+    assert stats["expired"] == 0
+    assert chief["contributed"] == BATCHES
+    assert stats["voids"] == stats["aborted"] == (point in ADMITTED)
+    assert stats["voided"] == chief["voided"] + other["voided"]
+    # Each round that was not void has a gradient of both.
+    assert stats["updates"] == BATCHES - chief["voided"]

@@ -1,0 +1,42 @@
+"""A replica is stopped (SIGSTOP) past its lease at each point of its step, and goes on.
+
+Nothing of what it still does may count or do harm: the others have gone on without it.
+With TensorFlow's own class they wait for as long as it is stopped.
+"""
+
+import pytest
+from sync_replicas_cluster import ADMITTED, POINTS, SyncReplicasCluster
+
+
+@pytest.mark.parametrize("point", [*POINTS, "waiting"])
+def test_replica_stopped_past_its_lease_comes_back_and_does_no_harm(point, forks):
+    with SyncReplicasCluster(2, forks, lease_secs=1.5) as cluster:
+        # The chief gives a gradient a round beside the other's, then two alone, and
+        # stops before the first of a round, so that there is room for the other's:
+        # its fourth is in a round with the next where the other's does not come, and
+        # is by itself where the round is void, or the other's was committed.
+        last = 13 if point == "computing" else 14
+        cluster.start(0, batches=20, stop_at={"computing": [3, last]})
+        cluster.start(1, batches=1000, stop_at={point: [3]})
+        cluster.tasks.wait_until_suspended("worker-0")
+        if point == "waiting":
+            cluster.tasks.wait_for_output("worker-1", "committed", occurrence=4)
+            cluster.tasks.suspend("worker-1")
+        cluster.tasks.wait_until_suspended("worker-1")
+        cluster.tasks.resume("worker-0")
+        # It goes on alone once the lease is over.
+        cluster.tasks.wait_for_output("worker-0", f"at computing {last}")
+        cluster.tasks.wait_until_suspended("worker-0")
+        cluster.tasks.resume("worker-1")
+        # What it held is dropped; its next gradient counts again.
+        count = 4 + (point in ("committed", "waiting"))
+        cluster.tasks.wait_for_output("worker-1", "committed", occurrence=count)
+        cluster.tasks.resume("worker-0")
+        result = cluster.result(ending=(0, 1))
+    stats = result["stats"]
+    chief, other = stats["workers"].values()
+    assert chief["contributed"] == 20
+    # One that has committed holds nothing yet.
+    assert other["expired"] == (point != "committed")
+    assert other["stale"] == (point in ("computing", "waiting"))
+    assert stats["voids"] == stats["aborted"] == (point in ADMITTED)

@@ -3,6 +3,8 @@
 import fork_server
 import pytest
 
+pytest.register_assert_rewrite("sync_replicas_cluster")
+
 
 @pytest.fixture(scope="session")
 def forks():

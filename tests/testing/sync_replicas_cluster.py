@@ -116,7 +116,7 @@ class SyncReplicasCluster:
         applied = self.applied()
         assert stats["in_flight"] == 0
         assert stats["admitted"] == stats["committed"] + stats["aborted"]
-        assert stats["committed"] == len(committed), (stats, self.committed())
+        assert stats["committed"] == len(committed)
         assert stats["committed"] == (
             stats["applied"] + stats["voided"] + stats["pending"]
         )
@@ -129,5 +129,6 @@ class SyncReplicasCluster:
         )
         for weights, twins in zip(result["weights"], expected, strict=True):
             np.testing.assert_allclose(weights, twins, rtol=1e-12)
-        assert result["close_secs"] < 2
+        # Two minutes with TensorFlow's own class. It takes 0.1 s on a quiet machine.
+        assert result["close_secs"] < 10
         return result

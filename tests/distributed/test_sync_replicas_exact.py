@@ -71,6 +71,7 @@ def test_every_variable_averages_the_same_gradients_those_of_the_fastest(forks):
         cluster.tasks.wait_until_suspended("worker-0")
         cluster.tasks.resume("worker-2")
         cluster.tasks.wait_for_output("worker-2", "committed")
+        cluster.tasks.wait_for_output("worker-1", "committed", occurrence=7)
         cluster.tasks.resume("worker-0")
         # The weights of variables on two servers are checked to be of the same sets.
         stats = cluster.result(ending=range(3))["stats"]

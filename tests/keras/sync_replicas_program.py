@@ -19,30 +19,6 @@ import tensorflow as tf
 import tf_syncrep as tfs
 
 
-def make_strategy(num_parts):
-    partitioner = None
-    if num_parts > 1:
-        partitioners = tf.distribute.experimental.partitioners
-        partitioner = partitioners.FixedShardsPartitioner(num_parts)
-    return tf.distribute.ParameterServerStrategy(
-        tf.distribute.cluster_resolver.TFConfigClusterResolver(),
-        variable_partitioner=partitioner,
-    )
-
-
-def make(strategy, inner, quorum, total, steps_per_execution=1, **options):
-    with strategy.scope():
-        model = round_records.make_model()
-        optimizer = tfs.keras.SyncReplicas(
-            helpers.OPTIMIZERS[inner](), quorum, total, **options
-        )
-        model.compile(
-            optimizer, loss=round_records.loss, steps_per_execution=steps_per_execution
-        )
-        optimizer.build(model.trainable_variables)
-    return model, optimizer
-
-
 def dataset_of_worker(context=None):
     # Not the same order on all workers.
     del context
@@ -93,7 +69,7 @@ def train_by_loop(strategy, model, optimizer, steps, epochs):
 
 
 def train(strategy, loop, steps, epochs, **arguments):
-    model, optimizer = make(strategy, **arguments)
+    model, optimizer = round_records.make(strategy, **arguments)
     recorder = round_records.Recorder(optimizer, model)
     trainers = {"fit": train_by_fit, "custom": train_by_loop}
     output = io.StringIO()
@@ -110,7 +86,7 @@ def train(strategy, loop, steps, epochs, **arguments):
 
 def main():
     num_parts, trainings = map(json.loads, sys.argv[1:])
-    strategy = make_strategy(num_parts)
+    strategy = round_records.make_strategy(num_parts)
     programs.report([train(strategy, **training) for training in trainings])
 
 

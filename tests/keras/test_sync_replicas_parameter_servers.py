@@ -7,12 +7,10 @@ computed on the weights before it, of the batches that it says it was made of.
 import pathlib
 
 import clusters
-import keras_sync_replicas as helpers
 import keras_variants
 import programs
 import pytest
 import round_records
-import sync_accounting
 
 PROGRAM = pathlib.Path(__file__).with_name("sync_replicas_program.py")
 NUM_WORKERS = 3
@@ -89,22 +87,9 @@ def results(cluster):
     return run(cluster, 1, trainings)
 
 
-def assert_exact(result, counts=None):
-    """Replays a training; says what holds at the end of each."""
-    updates = len(result["weights"]) - 1
-    stats = result["stats"]
-    sync_accounting.assert_identities(stats)
-    assert stats["updates"] == result["iterations"] == stats["step"] == updates
-    if counts is None:
-        counts = [stats["quorum"]] * updates
-        counts[-1] -= stats["quorum"] * updates - stats["applied"]
-    assert stats["applied"] == sum(counts)
-    round_records.replay(result["weights"], helpers.OPTIMIZERS["sgd"], counts)
-
-
 @pytest.mark.parametrize("name", TRAININGS)
 def test_each_update_is_the_mean_of_its_round_on_the_weights_before(name, results):
-    assert_exact(results[name], EXPECTED_COUNTS.get(name))
+    round_records.assert_exact(results[name], EXPECTED_COUNTS.get(name))
 
 
 def test_late_gradients_of_backups_are_dropped_and_counted(results):
@@ -144,4 +129,4 @@ def test_line_of_each_epoch_names_updates_and_the_slowest_worker(results):
 def test_partitioned_variables_train_exactly(cluster):
     training = {**TRAININGS["fit"], "inner": "sgd"}
     results = run(cluster, 2, {"fit": training})
-    assert_exact(results["fit"], EXPECTED_COUNTS["fit"])
+    round_records.assert_exact(results["fit"], EXPECTED_COUNTS["fit"])

@@ -10,7 +10,10 @@ from typing import Any
 import keras_sync_replicas as helpers
 import keras_variants
 import numpy as np
+import sync_accounting
 import tensorflow as tf
+
+import tf_syncrep as tfs
 
 NUM_BATCHES = 16
 BATCH_SIZE = 8
@@ -51,23 +54,71 @@ def dataset(seed: int) -> tf.data.Dataset:
     return batches.shuffle(NUM_BATCHES, seed=seed).repeat()
 
 
+def make_strategy(num_parts: int = 1) -> Any:
+    """The strategy of the cluster that TF_CONFIG names.
+
+    Args:
+        num_parts: the number of parts that variables are to have.
+    """
+    partitioner = None
+    if num_parts > 1:
+        partitioners = tf.distribute.experimental.partitioners
+        partitioner = partitioners.FixedShardsPartitioner(num_parts)
+    return tf.distribute.ParameterServerStrategy(
+        tf.distribute.cluster_resolver.TFConfigClusterResolver(),
+        variable_partitioner=partitioner,
+    )
+
+
+def make(
+    strategy: Any,
+    inner: str,
+    quorum: int,
+    total: int,
+    steps_per_execution: int = 1,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Makes a model, compiled with a SyncReplicas, and that.
+
+    Args:
+        strategy: made by `make_strategy`.
+        inner: name of the inner optimizer.
+        quorum: gradients in an update.
+        total: workers.
+        steps_per_execution: as in `compile`.
+        **options: of SyncReplicas.
+    """
+    with strategy.scope():
+        model = make_model()
+        optimizer = tfs.keras.SyncReplicas(
+            helpers.OPTIMIZERS[inner](), quorum, total, **options
+        )
+        model.compile(optimizer, loss=loss, steps_per_execution=steps_per_execution)
+        optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
 class Recorder:
     """Called after each update, before the next: keeps the weights."""
 
-    def __init__(self, optimizer: Any, model: Any):
+    def __init__(self, optimizer: Any, model: Any, on_update: Any = None):
         """Hooks itself into the optimizer's updater.
 
         Args:
             optimizer: the SyncReplicas.
             model: made by `make_model`.
+            on_update: called after each update with its number.
         """
         self._model = model
         self.weights = [self._read()]
+        self._on_update = on_update
         start_updater = optimizer.start_updater
 
         def start(on_update=None):
             def record(step):
                 self.weights.append(self._read())
+                if self._on_update is not None:
+                    self._on_update(step)
                 if on_update is not None:
                     on_update(step)
 
@@ -139,3 +190,25 @@ def replay(weights: list[list[Any]], make_inner: Any, counts: list[int]) -> None
                 np.asarray(variable), np.array(value), rtol=1e-4, atol=1e-5
             )
     assert helpers.iterations_of(optimizer) == len(counts)
+
+
+def assert_exact(result: dict[str, Any], counts: list[int] | None = None) -> None:
+    """Replays a training that SGD made, and checks what holds of any training.
+
+    Args:
+        result: "weights", "stats" and "iterations" of a program.
+        counts: how many gradients each update was made of; by default the quorum,
+            and of the last one what is left.
+
+    Raises:
+        AssertionError: something was counted wrongly, or trained wrongly.
+    """
+    updates = len(result["weights"]) - 1
+    stats = result["stats"]
+    sync_accounting.assert_identities(stats)
+    assert stats["updates"] == result["iterations"] == stats["step"] == updates
+    if counts is None:
+        counts = [stats["quorum"]] * updates
+        counts[-1] -= stats["quorum"] * updates - stats["applied"]
+    assert stats["applied"] == sum(counts)
+    replay(result["weights"], helpers.OPTIMIZERS["sgd"], counts)

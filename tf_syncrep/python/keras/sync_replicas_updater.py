@@ -22,6 +22,8 @@ _NO_WAIT_SECS = 1e-3
 _IN_VAIN = "No full round in this time"
 # How long an end may take when parameter servers do not answer.
 _JOIN_SECS = 30.0
+# Characters that others get to read of an error.
+_LONGEST_ERROR = 300
 _ENDED = (
     "This training has ended. Another `fit` needs "
     "`callbacks=[optimizer.make_callback()]`, and another loop its own "
@@ -171,14 +173,12 @@ class Updater:
                     self._on_update(int(step))
         except BaseException as error:
             self._error = error
+            tf.get_logger().error("SyncReplicas: an update failed", exc_info=error)
             with contextlib.suppress(tf.errors.OpError):
                 self._fail_fn(
                     self._generation,
                     tf.errors.INTERNAL,
-                    tf.constant(
-                        f"An update of SyncReplicas failed with {type(error).__name__}:"
-                        f" {error}"
-                    ),
+                    tf.constant(_summary(error)),
                 )
 
     def _wait_for_targets(self) -> None:
@@ -246,6 +246,20 @@ class _UpdateContext(tf.distribute.ReplicaContext):
         """Leaves the value as it is."""
         del reduce_op, options
         return value
+
+
+def _summary(error: BaseException) -> str:
+    """What the gate tells others of an error: without the stack traces in its text.
+
+    gRPC drops errors above a few kilobytes, and each task on the way repeats the text.
+    """
+    lines = [
+        line.strip()
+        for line in str(error).splitlines()
+        if not line.lstrip().startswith(("File ", "Detected at", "<stack traces"))
+    ]
+    text = " ".join(filter(None, lines))[:_LONGEST_ERROR]
+    return f"An update of SyncReplicas failed with {type(error).__name__}: {text}"
 
 
 @atexit.register

@@ -1,0 +1,174 @@
+"""Trains synchronously where something goes wrong; reports what came of it.
+
+Argument: "errors" runs all trainings that raise, one after the other; "long" one that
+says when it has made an update, so that a test can do something to its cluster.
+"""
+
+import io
+import json
+import logging
+import sys
+
+import keras_sync_replicas as helpers
+import programs
+import round_records
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+LONG_STEPS = 120
+
+
+def fit(model, optimizer, callbacks, steps=8, epochs=1, dataset=None):
+    """Returns what it raised, or an empty string."""
+    if dataset is None:
+        dataset = round_records.dataset(seed=None)
+    if callbacks is None:
+        callbacks = [optimizer.make_callback(verbose=0)]
+    try:
+        tfs.keras.fit(
+            model,
+            dataset,
+            steps_per_epoch=steps,
+            epochs=epochs,
+            verbose=0,
+            callbacks=callbacks,
+        )
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def with_bad_batch():
+    """The fourth batch has a word that is not in the table."""
+
+    def spoil(number, batch):
+        inputs, targets = batch
+        word = tf.cast(tf.where(number == 3, 1_000_000, 0), tf.int32)
+        return inputs + word * tf.constant([0, 1, 0, 0]), targets
+
+    return round_records.dataset(seed=None).enumerate().map(spoil)
+
+
+def outcome(optimizer, recorder, **result):
+    return {
+        **result,
+        "weights": recorder.finish(),
+        "stats": optimizer.stats(),
+        "iterations": helpers.iterations_of(optimizer),
+    }
+
+
+def without_callback(strategy):
+    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
+    recorder = round_records.Recorder(optimizer, model)
+    error = fit(model, optimizer, callbacks=[])
+    after = fit(model, optimizer, callbacks=None)
+    again = fit(model, optimizer, callbacks=[])
+    last = fit(model, optimizer, callbacks=None)
+    return outcome(
+        optimizer, recorder, error=error, after=after, again=again, last=last
+    )
+
+
+def error_in_a_closure(strategy):
+    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
+    recorder = round_records.Recorder(optimizer, model)
+    error = fit(model, optimizer, None, dataset=with_bad_batch())
+    after = fit(model, optimizer, None)
+    return outcome(optimizer, recorder, error=error, after=after)
+
+
+def error_in_an_update(strategy):
+    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
+    recorder = round_records.Recorder(optimizer, model)
+    updater = optimizer._updater
+    update = updater._update
+
+    def fail(gradients, variables):
+        large = tf.reduce_sum(gradients[1]) > 1e9
+        with tf.control_dependencies([tf.debugging.Assert(large, ["too small"])]):
+            update(gradients, variables)
+
+    updater._update = fail
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    tf.get_logger().addHandler(handler)
+    error = fit(model, optimizer, None)
+    tf.get_logger().removeHandler(handler)
+    return outcome(optimizer, recorder, error=error, said=said.getvalue())
+
+
+def error_in_a_custom_loop(strategy):
+    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
+    recorder = round_records.Recorder(optimizer, model)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    result = {}
+
+    @tf.function
+    def outside_of_a_step():
+        optimizer.apply_gradients(
+            (tf.zeros_like(x), x) for x in model.trainable_variables
+        )
+
+    for name, what in (
+        ("no_step", lambda: coordinator.schedule(outside_of_a_step)),
+        ("in_the_loop", lambda: 1 / 0),
+    ):
+        try:
+            with optimizer.updater(strategy):
+                what()
+                coordinator.join()
+        except Exception as error:
+            result[name] = f"{type(error).__name__}: {error}"
+    return outcome(optimizer, recorder, **result, after=fit(model, optimizer, None))
+
+
+def other_quorum(strategy):
+    model, optimizer = round_records.make(strategy, "sgd", 3, 3)
+    recorder = round_records.Recorder(optimizer, model)
+
+    def configure(epoch, logs):
+        del logs
+        if epoch == 0:
+            optimizer.configure(2, 2)
+
+    callbacks = [
+        optimizer.make_callback(verbose=0),
+        tf.keras.callbacks.LambdaCallback(on_epoch_end=configure),
+    ]
+    error = fit(model, optimizer, callbacks, steps=9, epochs=2)
+    return outcome(optimizer, recorder, error=error)
+
+
+def long(strategy):
+    model, optimizer = round_records.make(strategy, "sgd", 2, 3, lease_secs=3.0)
+
+    def say(step):
+        print(f"UPDATE {step}.", flush=True)
+
+    recorder = round_records.Recorder(optimizer, model, on_update=say)
+    error = fit(model, optimizer, None, steps=LONG_STEPS)
+    return outcome(optimizer, recorder, error=error)
+
+
+TRAININGS = {
+    "errors": (
+        without_callback,
+        error_in_a_closure,
+        error_in_an_update,
+        error_in_a_custom_loop,
+        other_quorum,
+    ),
+    "long": (long,),
+}
+
+
+def main():
+    strategy = round_records.make_strategy()
+    trainings = TRAININGS[json.loads(sys.argv[1])]
+    programs.report({training.__name__: training(strategy) for training in trainings})
+
+
+if __name__ == "__main__":
+    main()

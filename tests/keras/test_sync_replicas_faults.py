@@ -1,0 +1,89 @@
+"""SyncReplicas where something goes wrong, on a cluster of real processes."""
+
+import json
+import pathlib
+import sys
+
+import clusters
+import programs
+import pytest
+import round_records
+
+PROGRAM = pathlib.Path(__file__).with_name("sync_replicas_faults_program.py")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    env = programs.environment()
+    with clusters.Cluster(num_workers=3, num_ps=2, env=env) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def errors(cluster):
+    return programs.run(PROGRAM, "errors", env=cluster.environment())
+
+
+def test_fit_without_the_callback_says_what_it_needs(errors):
+    result = errors["without_callback"]
+    assert (
+        "SyncReplicas needs `callbacks=[optimizer.make_callback()]`"
+        in (result["error"])
+    )
+    assert result["after"] == ""
+
+
+def test_fit_that_follows_without_the_callback_says_so_too(errors):
+    result = errors["without_callback"]
+    assert "`callbacks=[optimizer.make_callback()]`" in result["again"]
+    assert result["last"] == ""
+    round_records.assert_exact(result)
+
+
+def test_error_in_a_closure_is_raised_and_the_next_fit_works(errors):
+    result = errors["error_in_a_closure"]
+    assert result["error"].startswith("InvalidArgumentError")
+    assert "1000" in result["error"]
+    assert result["after"] == ""
+    round_records.assert_exact(result)
+
+
+def test_error_in_an_update_ends_fit_and_is_told(errors):
+    result = errors["error_in_an_update"]
+    # Now and then TensorFlow cancels the other closures before it has heard why.
+    assert result["error"].startswith("CancelledError") or (
+        "An update of SyncReplicas failed with InvalidArgumentError" in result["error"]
+        and "too small" in result["error"]
+    )
+    assert "SyncReplicas: an update failed" in result["said"]
+    assert "too small" in result["said"]
+    assert result["iterations"] == 0
+
+
+def test_error_in_a_custom_loop_is_raised_and_a_fit_works_after_it(errors):
+    result = errors["error_in_a_custom_loop"]
+    assert "in the scheduled function and" in result["no_step"]
+    assert result["in_the_loop"].startswith("ZeroDivisionError")
+    assert result["after"] == ""
+    round_records.assert_exact(result)
+
+
+def test_quorum_changed_while_running_holds_from_the_next_round_on(errors):
+    result = errors["other_quorum"]
+    assert result["error"] == ""
+    # The round that was open at the change is of the old size.
+    round_records.assert_exact(result, [3, 3, 3, 3, 2, 2, 2])
+
+
+def test_worker_that_is_killed_is_done_without_and_taken_back(cluster):
+    command = [sys.executable, str(PROGRAM), json.dumps("long")]
+    cluster.start("chief", command)
+    cluster.wait_for_output("chief", "UPDATE 5.")
+    cluster.kill("worker-1")
+    made = cluster.output("chief").count("UPDATE")
+    cluster.wait_for_output("chief", f"UPDATE {made + 10}.")
+    cluster.restart("worker-1")
+    assert cluster.wait("chief") == 0, cluster.output("chief")
+    result = programs.result_in(cluster.output("chief"))["long"]
+    assert result["error"] == ""
+    round_records.assert_exact(result)

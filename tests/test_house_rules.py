@@ -27,6 +27,7 @@ PYTHON_LAYERS = {
     "train": {"ops", "sync"},
     "keras": {"ops", "sync"},
     "distribute": {"ops"},
+    "report": set(),
 }
 
 

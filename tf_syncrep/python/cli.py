@@ -1,4 +1,4 @@
-"""The command `tf-syncrep`: launch, serve and doctor.
+"""The command `tf-syncrep`: launch, serve, doctor and report.
 
 Nothing that takes time is imported before the arguments are known to be right.
 """
@@ -76,6 +76,22 @@ def _parser() -> argparse.ArgumentParser:
         description="Says what is installed, what is wrong, and what mends it.",
     )
     doctor.set_defaults(run=_doctor)
+    report = commands.add_parser(
+        "report",
+        help="draw what a synchronous training did, from its TensorBoard files",
+        description="Draws the latest synchronous training below a folder of "
+        "TensorBoard's event files: loss, contributions of each worker, dropped "
+        "gradients, waits; and says the same in a few lines.",
+        allow_abbrev=False,
+    )
+    report.add_argument("logdir", metavar="LOGDIR", help="the folder")
+    report.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="the picture (default: sync_report.png in LOGDIR)",
+    )
+    report.set_defaults(run=_report)
     return parser
 
 
@@ -190,3 +206,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from tf_syncrep.python import doctor
 
     return doctor.main()
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from tf_syncrep.python.report import command
+
+    try:
+        print(command.write(arguments.logdir, arguments.output))
+    except command.ReportError as error:
+        print(f"tf-syncrep report: error: {error}", file=sys.stderr)
+        return _BAD_USAGE
+    return 0

@@ -1,0 +1,126 @@
+"""`tf-syncrep report`, as a user runs it."""
+
+import commands
+import event_logs
+import pytest
+
+pytest.importorskip("matplotlib", reason="the report draws with matplotlib")
+
+
+def write_log(folder, count=10, workers=2, **totals):
+    """Figures of so many moments, a second apart, with losses beside them."""
+    names = [f"worker:{i}" for i in range(workers)]
+    events = [
+        (
+            1e9 + i,
+            event_logs.sync_figures(
+                3 * i,
+                {name: (2 if name == "worker:1" else 4) * i for name in names},
+                {name: 0.25 * i for name in names},
+                **totals,
+            )
+            | {"loss": 1.0 / i},
+        )
+        for i in range(1, count + 1)
+    ]
+    return event_logs.write(folder / "events.out.tfevents.1", events, 1e9)
+
+
+def report(*args, **options):
+    result = commands.run("report", *args, **options)
+    assert "Traceback" not in result.output
+    return result.process.returncode, result.stdout, result.stderr
+
+
+def test_draws_a_picture_and_says_the_same_in_words(tmp_path):
+    write_log(tmp_path / "run", late=7, voided=2)
+    status, stdout, stderr = report(tmp_path)
+    assert (status, stderr) == (0, [])
+    assert stdout == [
+        f"Synchronous training in {tmp_path}/run:",
+        "30 updates in 10 s, 3 updates/s; quorum 2 of 2 workers",
+        "9 of 69 gradients dropped (7 late, 2 void); slowest worker: worker:1, "
+        "0.375 s of work for a gradient",
+        "",
+        "worker    contributed  dropped        waited",
+        "worker:0           40        0  2.5 s (25 %)",
+        "worker:1           20        0  2.5 s (25 %)",
+        "",
+        f"Wrote {tmp_path}/sync_report.png.",
+    ]
+    assert (tmp_path / "sync_report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_takes_the_pictures_name_and_names_files_it_left_out(tmp_path):
+    write_log(tmp_path / "a", count=1, workers=30, expired=1)
+    garbage = tmp_path / "events.out.tfevents.2"
+    garbage.write_bytes(b"garbage" * 99)
+    picture = tmp_path / "new" / "picture.svg"
+    status, stdout, stderr = report(tmp_path, "-o", picture)
+    assert status == 0
+    assert len(stderr) == 1
+    assert stderr[0].startswith(
+        f"tf-syncrep report: left out: {garbage} cannot be read: "
+    )
+    assert stdout[-1] == f"Wrote {picture}."
+    assert "<svg" in picture.read_text()
+
+
+def test_a_missing_folder_is_one_line(tmp_path):
+    status, _, stderr = report(tmp_path / "nowhere")
+    assert status == 2
+    assert stderr == [
+        "tf-syncrep report: error: LOGDIR must be a folder. Received: "
+        f"'{tmp_path}/nowhere'"
+    ]
+
+
+def test_a_folder_without_event_files_is_one_line(tmp_path):
+    (tmp_path / "other.txt").touch()
+    (tmp_path / "events.out.tfevents.1").touch()
+    status, _, stderr = report(tmp_path)
+    assert status == 2
+    assert stderr == [
+        "tf-syncrep report: error: no event files with events in "
+        f"{tmp_path} or below it"
+    ]
+
+
+def test_logs_of_another_training_are_one_line(tmp_path):
+    path = tmp_path / "events.out.tfevents.1"
+    event_logs.write(path, [(1e9 + 1, {"loss": 1.0})], 1e9)
+    status, _, stderr = report(tmp_path)
+    assert status == 2
+    assert len(stderr) == 1
+    assert "no figures of a synchronous training (sync/...)" in stderr[0]
+
+
+@pytest.mark.parametrize("name", ["picture.docx", "file/picture.png"])
+def test_a_picture_that_cannot_be_written_is_one_line(tmp_path, name):
+    write_log(tmp_path)
+    (tmp_path / "file").touch()
+    status, _, stderr = report(tmp_path, "-o", tmp_path / name)
+    assert status == 2
+    assert len(stderr) == 1
+    assert stderr[0].startswith(
+        f"tf-syncrep report: error: {tmp_path / name} cannot be written: "
+    )
+
+
+def test_a_missing_matplotlib_is_one_line_with_the_remedy(tmp_path):
+    write_log(tmp_path)
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'matplotlib':\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    status, _, stderr = report(tmp_path, env={"PYTHONPATH": str(hidden)})
+    assert status == 2
+    assert len(stderr) == 1
+    assert "Matplotlib, which draws the picture, is not installed" in stderr[0]
+    assert "-m pip install matplotlib" in stderr[0]

@@ -1,0 +1,147 @@
+"""What a report makes of event files."""
+
+import event_logs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_syncrep.python.report import event_files, training
+
+NAMES = ("worker:0", "worker:1", "worker:10", "worker:2")
+
+
+def session(path, begin, rounds, as_tensors=False, **totals):
+    """A session in which a round takes 1 s, and worker:2 is half as fast."""
+    shares = {"worker:0": 6, "worker:1": 6, "worker:10": 6, "worker:2": 2}
+    waits = {"worker:0": 0.5, "worker:1": 0.5, "worker:10": 0.5, "worker:2": 0.1}
+    events = [
+        (
+            begin + 5.0 + i,
+            event_logs.sync_figures(
+                10 * i,
+                {name: i * share for name, share in shares.items()},
+                {name: i * wait for name, wait in waits.items()},
+                **{name: i * count for name, count in totals.items()},
+            ),
+        )
+        for i in range(1, rounds + 1)
+    ]
+    return event_logs.write(path, events, begin, as_tensors)
+
+
+def latest(root):
+    return training.latest([event_files.read(x) for x in event_files.find(root)], root)
+
+
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_counts_are_those_of_the_last_figures(tmp_path, as_tensors):
+    session(tmp_path / "events.out.tfevents.1", 1e9, 20, as_tensors, late=3, stale=1)
+    found, others = latest(tmp_path)
+    assert others == 0
+    assert found.folder == tmp_path
+    assert found.total("updates") == 200
+    assert (found.quorum, found.seconds, found.dropped) == (2, 25, 80)
+    # Without the five seconds of the start.
+    assert found.updates_per_second == pytest.approx(10)
+    assert list(found.workers) == ["worker:0", "worker:1", "worker:2", "worker:10"]
+    assert found.workers["worker:2"].total("contributed") == 40
+    assert found.waited_share(found.workers["worker:0"]) == pytest.approx(10 / 25)
+    assert found.slowest.name == "worker:2"
+    assert found.restarts == []
+    np.testing.assert_array_equal(found.counters["late"].at([0, 6, 25]), [0, 3, 60])
+
+
+def test_sessions_of_one_folder_are_joined_without_the_time_between(tmp_path):
+    session(tmp_path / "a.tfevents.1", 1e9, 20)
+    session(tmp_path / "a.tfevents.2", 1e9 + 5000, 10)
+    found, others = latest(tmp_path)
+    assert others == 0
+    assert (found.total("updates"), found.seconds) == (300, 40)
+    assert found.restarts == [25]
+    updates = found.counters["updates"].at([25, 30, 35, 40])
+    np.testing.assert_allclose(updates, [200, 200 + 50 / 6, 250, 300])
+    assert found.updates_per_second == pytest.approx(10)
+
+
+def test_of_several_trainings_the_latest_is_reported(tmp_path):
+    session(tmp_path / "old" / "a.tfevents.1", 1e9, 5)
+    session(tmp_path / "new" / "a.tfevents.1", 1e9 + 100, 7)
+    found, others = latest(tmp_path)
+    assert (found.folder.name, others) == ("new", 1)
+    assert found.total("updates") == 70
+
+
+def test_losses_come_from_the_folders_nearest_to_the_figures(tmp_path):
+    run, other = tmp_path / "run", tmp_path / "other"
+    session(run / "sync" / "a.tfevents.1", 1e9, 20)
+    losses = [(1e9 + i, {"batch_loss": 1 / i, "accuracy": 0.5}) for i in range(1, 20)]
+    losses.append((1e9 + 20, {"epoch_loss": 0.3}))
+    event_logs.write(run / "train" / "a.tfevents.1", losses, 1e9, as_tensors=True)
+    validation = [
+        (1e9 + 10, {"epoch_loss": 0.4, "evaluation_loss_vs_iterations": 9.0}),
+        (1e9 + 31, {"epoch_loss": float("nan")}),
+    ]
+    event_logs.write(run / "validation" / "a.tfevents.1", validation, 1e9)
+    event_logs.write(other / "a.tfevents.1", [(1e9 + 3, {"loss": 7.0})], 1e9)
+    found, _ = latest(tmp_path)
+    assert sorted(found.losses) == ["train: batch_loss", "validation: epoch_loss"]
+    np.testing.assert_allclose(found.losses["train: batch_loss"].values[:2], [1, 0.5])
+    np.testing.assert_array_equal(found.losses["validation: epoch_loss"].seconds, [10])
+
+
+def test_losses_of_training_and_validation_may_share_a_folder(tmp_path):
+    session(tmp_path / "a.tfevents.1", 1e9, 20)
+    losses = [(1e9 + 9, {"epoch_loss": 0.5, "epoch_val_loss": 0.6, "epoch_auc": 0.7})]
+    event_logs.write(tmp_path / "a.tfevents.2", losses, 1e9)
+    found, _ = latest(tmp_path)
+    assert {name: curve.last for name, curve in found.losses.items()} == {
+        "epoch_loss": pytest.approx(0.5),
+        "epoch_val_loss": pytest.approx(0.6),
+    }
+
+
+def test_a_worker_of_an_earlier_session_alone_is_gone_and_not_the_slowest(tmp_path):
+    session(tmp_path / "a.tfevents.1", 1e9, 20)
+    contributed, waited = {"worker:0": 9, "worker:1": 5}, dict.fromkeys(NAMES, 1.0)
+    figures = event_logs.sync_figures(7, contributed, waited)
+    event_logs.write(tmp_path / "a.tfevents.2", [(1e9 + 60, figures)], 1e9 + 50)
+    found, _ = latest(tmp_path)
+    assert [x.name for x in found.workers.values() if x.live] == [
+        "worker:0",
+        "worker:1",
+    ]
+    assert found.slowest.name == "worker:1"
+
+
+def test_event_files_without_figures_are_an_error_that_says_who_writes_them(tmp_path):
+    event_logs.write(tmp_path / "a.tfevents.1", [(1e9 + 1, {"loss": 1.0})], 1e9)
+    with pytest.raises(training.NoFiguresError, match=r"in the 1 event file below .*"):
+        latest(tmp_path)
+
+
+def test_an_incomplete_last_record_is_left_out(tmp_path):
+    path = session(tmp_path / "a.tfevents.1", 1e9, 20)
+    path.write_bytes(path.read_bytes()[:-5])
+    assert len(event_files.read(path).scalars["sync/updates"].times) == 19
+
+
+def test_an_event_file_without_events_is_none(tmp_path):
+    path = tmp_path / "a.tfevents.1"
+    path.touch()
+    assert event_files.read(path) is None
+
+
+@pytest.mark.parametrize("kind", ["garbage", "no protocol buffer", "folder", "gone"])
+def test_what_is_no_event_file_is_one_line(tmp_path, kind):
+    path = tmp_path / "a.tfevents.1"
+    if kind == "garbage":
+        path.write_bytes(b"garbage" * 99)
+    elif kind == "no protocol buffer":
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            writer.write(b"\xff" * 9)
+    elif kind == "folder":
+        path.mkdir()
+    with pytest.raises(event_files.UnreadableFileError) as error:
+        event_files.read(path)
+    assert str(error.value).startswith(f"{path} cannot be read: ")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,96 @@
+"""From a folder of event files to a picture and a summary."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+import sys
+
+PICTURE_NAME = "sync_report.png"
+
+
+class ReportError(Exception):
+    """There is no report; the message is one line that says why."""
+
+
+def write(logdir: str, output: str | None = None) -> str:
+    """Draws the latest synchronous training in a folder, and describes it.
+
+    Files that cannot be read are named on standard error and left out.
+
+    Args:
+        logdir: the folder; event files are searched in all folders below it.
+        output: the picture's file, with an ending that Matplotlib knows;
+          `PICTURE_NAME` in `logdir` by default.
+
+    Returns:
+        What is to be printed.
+
+    Raises:
+        ReportError: there is no such folder, nothing in it to report, no Matplotlib,
+          or the picture cannot be written.
+    """
+    root = pathlib.Path(logdir)
+    if not root.is_dir():
+        raise ReportError(f"LOGDIR must be a folder. Received: {logdir!r}")
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError:
+        raise ReportError(
+            "Matplotlib, which draws the picture, is not installed. Install it: "
+            f"{sys.executable} -m pip install matplotlib"
+        ) from None
+    _import_tensorflow()
+    from tf_syncrep.python.report import event_files, picture, summary, training
+
+    paths = event_files.find(root)
+    files = []
+    for path in paths:
+        try:
+            file = event_files.read(path)
+        except event_files.UnreadableFileError as error:
+            print(f"tf-syncrep report: left out: {error}", file=sys.stderr)
+        else:
+            files += [file] if file is not None else []
+    if not files:
+        raise ReportError(f"no event files with events in {logdir} or below it")
+    try:
+        found, others = training.latest(files, root)
+    except training.NoFiguresError as error:
+        raise ReportError(str(error)) from None
+
+    title = f"Synchronous training in {found.folder}"
+    headline, details = summary.headline(found), summary.details(found)
+    path = pathlib.Path(output) if output is not None else root / PICTURE_NAME
+    figure = picture.draw(found, title, f"{headline}\n{details}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        # ValueError: an ending that Matplotlib does not know.
+        reason = str(error).splitlines()[0]
+        raise ReportError(f"{path} cannot be written: {reason}") from None
+    lines = [f"{title}:", headline, details, "", summary.table(found), ""]
+    if others:
+        lines.append(
+            f"It is the latest of {others + 1}; for another name its own folder."
+        )
+    return "\n".join([*lines, f"Wrote {path}."])
+
+
+def _import_tensorflow() -> None:
+    """Imports TensorFlow, which reads the event files, without its greetings."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Else it would take GPUs from a training that still runs.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    # It writes a few lines before it reads the level of its log.
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        importlib.import_module("tensorflow")
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

@@ -1,0 +1,105 @@
+"""The scalars in TensorBoard's event files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf import message
+
+# What every writer of event files puts into their names.
+_IN_NAMES = "tfevents"
+
+
+class UnreadableFileError(Exception):
+    """A file is no event file, or cannot be read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """A scalar as it changed.
+
+    Attributes:
+        times: float64 `[points]`, seconds since the epoch.
+        values: float64 `[points]`.
+    """
+
+    times: np.ndarray
+    values: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class EventFile:
+    """What one writer wrote.
+
+    Attributes:
+        path: the file.
+        begin: when it was begun, in seconds since the epoch.
+        scalars: a series for each tag.
+    """
+
+    path: pathlib.Path
+    begin: float
+    scalars: dict[str, Series]
+
+
+def find(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the event files in a folder and all folders below it, sorted."""
+    return sorted(
+        pathlib.Path(parent, name)
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if _IN_NAMES in name
+    )
+
+
+def read(path: pathlib.Path) -> EventFile | None:
+    """Reads an event file, whether scalars are in TF 1's form or in TF 2's.
+
+    The last record may be incomplete, as while it is being written.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its scalars, or None if it has not even one event.
+
+    Raises:
+        UnreadableFileError: nothing could be read; the message is one line.
+    """
+    begin = None
+    points: dict[str, list[tuple[float, float]]] = {}
+    try:
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            event = tf.compat.v1.Event.FromString(record)
+            begin = event.wall_time if begin is None else begin
+            for value in event.summary.value:
+                number = _scalar(value)
+                if number is not None:
+                    points.setdefault(value.tag, []).append((event.wall_time, number))
+    except (tf.errors.OpError, message.DecodeError) as error:
+        if begin is None:
+            reason = getattr(error, "message", None) or str(error)
+            raise UnreadableFileError(
+                f"{path} cannot be read: {reason.splitlines()[0]}"
+            ) from None
+    if begin is None:
+        return None
+    return EventFile(
+        path, begin, {tag: Series(*np.array(x).T) for tag, x in points.items()}
+    )
+
+
+def _scalar(value) -> float | None:
+    """The number in a `Summary.Value`, or None if it is something else."""
+    kind = value.WhichOneof("value")
+    if kind == "simple_value":
+        return value.simple_value
+    if kind == "tensor" and tf.as_dtype(value.tensor.dtype) != tf.string:
+        array = tf.make_ndarray(value.tensor)
+        if array.size == 1:
+            return float(array.item())
+    return None

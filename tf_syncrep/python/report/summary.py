@@ -1,0 +1,61 @@
+"""A synchronous training in words."""
+
+from __future__ import annotations
+
+from tf_syncrep.python.report.training import DROPS, Training
+
+
+def headline(training: Training) -> str:
+    """One line: how many updates, of how many gradients, in what time."""
+    updates, seconds = training.total("updates"), training.seconds
+    quorum = f"{training.quorum} of " if training.quorum else ""
+    count = len(training.workers)
+    return (
+        f"{updates:,.0f} updates in {seconds:,.0f} s, "
+        f"{training.updates_per_second:.3g} updates/s; "
+        f"quorum {quorum}{count} worker{'s' if count != 1 else ''}"
+    )
+
+
+def details(training: Training) -> str:
+    """One line: what was dropped, and who is slowest."""
+    committed = training.total("applied") + training.dropped
+    kinds = ", ".join(
+        f"{training.total(counter):,.0f} {name}"
+        for counter, name in DROPS.items()
+        if training.total(counter)
+    )
+    dropped = f"{training.dropped:,.0f} of {committed:,.0f} gradients dropped"
+    if kinds:
+        dropped += f" ({kinds})"
+    slowest = training.slowest
+    if slowest is None:
+        return dropped
+    return (
+        f"{dropped}; slowest worker: {slowest.name}, "
+        f"{training.seconds_of_work(slowest):.3g} s of work for a gradient"
+    )
+
+
+def table(training: Training) -> str:
+    """A line for each worker."""
+    lines = [("worker", "contributed", "dropped", "waited", "")]
+    for worker in training.workers.values():
+        waited = worker.total("waited_secs")
+        lines.append(
+            (
+                worker.name,
+                f"{worker.total('contributed'):,.0f}",
+                f"{worker.dropped:,.0f}",
+                f"{waited:,.1f} s ({100 * training.waited_share(worker):.0f} %)",
+                "" if worker.live else "gone",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            text.ljust(width) if i in (0, 4) else text.rjust(width)
+            for i, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

@@ -1,0 +1,310 @@
+"""A synchronous training, put together from the event files it left."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from tf_syncrep.python.report.event_files import EventFile, Series
+
+# What each counter of a gate's dropped gradients is called in a report.
+DROPS = {
+    "late": "late",
+    "stale": "stale",
+    "voided": "void",
+    "rejected": "rejected",
+}
+
+_UPDATES = "sync/updates"
+_FIGURE = re.compile(r"sync/(?P<name>[^/]+)(/(?P<task>.+))?")
+_LOSS = re.compile(r"(^|[/_.])loss($|[/_.])", re.IGNORECASE)
+_VALIDATION = re.compile(r"(^|[/_.])(val|eval|validation|evaluation)[/_.]")
+# Keras writes each evaluation's loss twice; this one has no time of its own.
+_LOSS_AGAIN = "evaluation_loss_vs_iterations"
+
+
+class NoFiguresError(Exception):
+    """There is no synchronous training in the event files."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A figure over the time of training.
+
+    Attributes:
+        seconds: float64 `[points]`, ascending, since training began.
+        values: float64 `[points]`.
+    """
+
+    seconds: np.ndarray
+    values: np.ndarray
+
+    @property
+    def last(self) -> float:
+        """The last value."""
+        return float(self.values[-1])
+
+    def at(self, seconds: np.ndarray) -> np.ndarray:
+        """Interpolates."""
+        return np.interp(seconds, self.seconds, self.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """One worker's part.
+
+    Attributes:
+        name: such as "worker:0".
+        counters: "contributed", "waited_secs" and so on, each the sum since training
+          began.
+        live: whether its lease ran when the last figures were written.
+    """
+
+    name: str
+    counters: dict[str, Curve]
+    live: bool
+
+    def total(self, counter: str) -> float:
+        """The last value of a counter; 0 if there is none of that name."""
+        return self.counters[counter].last if counter in self.counters else 0.0
+
+    @property
+    def dropped(self) -> float:
+        """How many of its gradients did not count."""
+        return sum(map(self.total, DROPS))
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A training, perhaps in several sessions (it was stopped and went on).
+
+    Seconds are those of training: what lies between sessions is left out.
+
+    Attributes:
+        folder: where its figures lie.
+        counters: "updates", "applied", "late" and so on, each the sum since training
+          began.
+        workers: by name, in the order of their names.
+        quorum: gradients in an update, by the last figures.
+        losses: by a name for each.
+        seconds: how long training took.
+        measured_seconds: how much of that lies between the first and the last figures
+          of a session: without the time in which a training starts.
+        measured_updates: how many updates were made in these.
+        restarts: when each session but the first began.
+    """
+
+    folder: pathlib.Path
+    counters: dict[str, Curve]
+    workers: dict[str, Worker]
+    quorum: int | None
+    losses: dict[str, Curve]
+    seconds: float
+    measured_seconds: float
+    measured_updates: float
+    restarts: list[float]
+
+    def total(self, counter: str) -> float:
+        """The last value of a counter; 0 if there is none of that name."""
+        return self.counters[counter].last if counter in self.counters else 0.0
+
+    @property
+    def dropped(self) -> float:
+        """How many gradients did not count."""
+        return sum(map(self.total, DROPS))
+
+    @property
+    def updates_per_second(self) -> float:
+        """Updates in a second, where that can be told without the start."""
+        if self.measured_seconds > 0 and self.measured_updates > 0:
+            return self.measured_updates / self.measured_seconds
+        return self.total("updates") / self.seconds if self.seconds > 0 else 0.0
+
+    def waited_share(self, worker: Worker) -> float:
+        """The share of the training's time that a worker waited."""
+        return worker.total("waited_secs") / self.seconds if self.seconds > 0 else 0.0
+
+    def seconds_of_work(self, worker: Worker) -> float:
+        """How long a worker took for a gradient, its waits left out.
+
+        The number of contributions says less: where every worker has to give its
+        share, all have the same.
+        """
+        gradients = worker.total("contributed") + worker.dropped
+        return (self.seconds - worker.total("waited_secs")) / max(gradients, 1.0)
+
+    @property
+    def slowest(self) -> Worker | None:
+        """The worker with the most work for a gradient; None if there is but one.
+
+        Workers that are gone count only where all are.
+        """
+        workers = list(self.workers.values())
+        workers = [worker for worker in workers if worker.live] or workers
+        if len(workers) < 2:
+            return None
+        return max(workers, key=self.seconds_of_work)
+
+
+def latest(files: Sequence[EventFile], root: pathlib.Path) -> tuple[Training, int]:
+    """Puts the latest training in some event files together.
+
+    Files of one folder are sessions of one training. Its losses are looked for in
+    that folder and below it, then in the folder above and below that, and so on.
+
+    Args:
+        files: event files below `root`.
+        root: a folder.
+
+    Returns:
+        The training, and how many others there are in `files`.
+
+    Raises:
+        NoFiguresError: there is none; the message is one line.
+    """
+    folders: dict[pathlib.Path, list[EventFile]] = {}
+    for file in sorted(files, key=lambda file: file.begin):
+        if _UPDATES in file.scalars:
+            folders.setdefault(file.path.parent, []).append(file)
+    if not folders:
+        raise NoFiguresError(
+            f"no figures of a synchronous training (sync/...) in the {len(files)} "
+            f"event file{'s' if len(files) > 1 else ''} below {root}. In v1 "
+            "make_session_run_hook(summary_dir=...) writes them, in Keras "
+            "make_callback(log_dir=...)"
+        )
+    folder = max(folders, key=lambda folder: _end(folders[folder]))
+    sessions = folders[folder]
+    losses = _losses(files, folder, root, sessions[0].begin)
+    return _training(folder, sessions, losses), len(folders) - 1
+
+
+def _end(files: Sequence[EventFile]) -> float:
+    return max(series.times[-1] for file in files for series in file.scalars.values())
+
+
+def _losses(
+    files: Sequence[EventFile],
+    folder: pathlib.Path,
+    root: pathlib.Path,
+    begin: float,
+) -> dict[str, np.ndarray]:
+    """Finds the losses of a training: points `[points, 2]` of time and value."""
+    found: dict[tuple[pathlib.Path, str], list[np.ndarray]] = {}
+    for place in (folder, *folder.parents):
+        for file in files:
+            for tag, series in file.scalars.items():
+                points = np.stack([series.times, series.values], axis=1)
+                points = points[(points[:, 0] >= begin) & np.isfinite(points[:, 1])]
+                is_loss = _LOSS.search(tag) and tag != _LOSS_AGAIN and len(points)
+                if is_loss and file.path.is_relative_to(place):
+                    found.setdefault((file.path.parent, tag), []).append(points)
+        if found or place == root:
+            break
+    # Of one folder's losses in training the one with the most points: that of each
+    # batch rather than that of each epoch. The same for those in validation.
+    chosen: dict[tuple[pathlib.Path, bool], str] = {}
+    for (parent, tag), parts in found.items():
+        key = parent, bool(_VALIDATION.search(tag))
+        if key not in chosen or _count(parts) > _count(found[parent, chosen[key]]):
+            chosen[key] = tag
+    several = len({parent for parent, _ in chosen}) > 1
+    losses = {}
+    for (parent, _), tag in chosen.items():
+        points = np.concatenate(found[parent, tag])
+        name = f"{parent.name}: {tag}" if several else tag
+        losses[name] = points[np.argsort(points[:, 0], kind="stable")]
+    return losses
+
+
+def _count(parts: Sequence[np.ndarray]) -> int:
+    return sum(map(len, parts))
+
+
+def _training(
+    folder: pathlib.Path, sessions: Sequence[EventFile], losses: dict[str, np.ndarray]
+) -> Training:
+    clock = _Clock(sessions, losses)
+    counters: dict[str, Curve] = {}
+    workers: dict[str, dict[str, Curve]] = {}
+    last: dict[tuple[str, str], float] = {}
+    for tag in sorted({tag for file in sessions for tag in file.scalars}):
+        figure = _FIGURE.fullmatch(tag)
+        if figure is not None:
+            name, task = figure["name"], figure["task"]
+            owner = counters if task is None else workers.setdefault(task, {})
+            owner[name] = clock.counter([file.scalars.get(tag) for file in sessions])
+            if tag in sessions[-1].scalars:
+                last[name, task] = float(sessions[-1].scalars[tag].values[-1])
+    spans = [clock.seconds(file.scalars[_UPDATES].times[[0, -1]]) for file in sessions]
+    updates = [counters["updates"].at(span) for span in spans]
+    return Training(
+        folder=folder,
+        counters=counters,
+        workers={
+            # A worker that only an earlier session had is gone.
+            name: Worker(name, workers[name], live=last.get(("live", name), 0) > 0)
+            for name in sorted(workers, key=_natural)
+        },
+        quorum=int(last["quorum", None]) if ("quorum", None) in last else None,
+        losses={
+            name: Curve(clock.seconds(points[:, 0]), points[:, 1])
+            for name, points in losses.items()
+        },
+        seconds=clock.end,
+        measured_seconds=float(np.ptp(spans, axis=1).sum()),
+        measured_updates=float(np.ptp(updates, axis=1).sum()),
+        restarts=clock.begins[1:],
+    )
+
+
+class _Clock:
+    """Turns times into seconds of training.
+
+    Attributes:
+        begins: when each session began, in seconds of training.
+        end: when the last one ended.
+    """
+
+    def __init__(self, sessions: Sequence[EventFile], losses: dict[str, np.ndarray]):
+        self._begins = np.array([file.begin for file in sessions])
+        times = [points[:, 0] for points in losses.values()]
+        times += [x.times for file in sessions for x in file.scalars.values()]
+        all_times = np.concatenate(times)
+        ends = [0.0]
+        for begin, following in itertools.pairwise([*self._begins, np.inf]):
+            inside = all_times[(all_times >= begin) & (all_times < following)]
+            ends.append(ends[-1] + float(max(inside, default=begin) - begin))
+        self.begins, self.end = ends[:-1], ends[-1]
+
+    def seconds(self, times: np.ndarray) -> np.ndarray:
+        """Seconds of training at these times."""
+        session = np.searchsorted(self._begins, times, side="right") - 1
+        session = np.maximum(session, 0)
+        return np.array(self.begins)[session] + times - self._begins[session]
+
+    def counter(self, parts: Sequence[Series | None]) -> Curve:
+        """Joins what each session has of a counter.
+
+        It is 0 before the first session, and falls only where a new gate begins.
+        """
+        points, total, before = [], 0.0, 0.0
+        for begin, part in zip(self.begins, parts, strict=True):
+            points.append((begin, total))
+            if part is not None:
+                seconds = self.seconds(part.times)
+                for second, value in sorted(zip(seconds, part.values, strict=True)):
+                    total += value if value < before else value - before
+                    before = value
+                    points.append((second, total))
+        return Curve(*np.array(points).T)
+
+
+def _natural(name: str) -> list:
+    """Sorts "worker:10" after "worker:2"."""
+    return [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", name)]

@@ -4,6 +4,8 @@ import commands
 import event_logs
 import pytest
 
+from tf_syncrep.python.report import command
+
 pytest.importorskip("matplotlib", reason="the report draws with matplotlib")
 
 
@@ -16,7 +18,7 @@ def write_log(folder, count=10, workers=2, **totals):
             event_logs.sync_figures(
                 3 * i,
                 {name: (2 if name == "worker:1" else 4) * i for name in names},
-                {name: 0.25 * i for name in names},
+                dict.fromkeys(names, 0.25 * i),
                 **totals,
             )
             | {"loss": 1.0 / i},
@@ -30,6 +32,13 @@ def report(*args, **options):
     result = commands.run("report", *args, **options)
     assert "Traceback" not in result.output
     return result.process.returncode, result.stdout, result.stderr
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    """Takes back what the command sets in its own process."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def test_draws_a_picture_and_says_the_same_in_words(tmp_path):
@@ -51,74 +60,59 @@ def test_draws_a_picture_and_says_the_same_in_words(tmp_path):
     assert (tmp_path / "sync_report.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_takes_the_pictures_name_and_names_files_it_left_out(tmp_path):
+def test_takes_the_pictures_name_and_names_files_it_left_out(tmp_path, capsys):
     write_log(tmp_path / "a", count=1, workers=30, expired=1)
     garbage = tmp_path / "events.out.tfevents.2"
     garbage.write_bytes(b"garbage" * 99)
     picture = tmp_path / "new" / "picture.svg"
-    status, stdout, stderr = report(tmp_path, "-o", picture)
-    assert status == 0
-    assert len(stderr) == 1
-    assert stderr[0].startswith(
-        f"tf-syncrep report: left out: {garbage} cannot be read: "
-    )
-    assert stdout[-1] == f"Wrote {picture}."
+    text = command.write(str(tmp_path), str(picture))
+    assert text.endswith(f"Wrote {picture}.")
+    left_out = f"tf-syncrep report: left out: {garbage} cannot be read: "
+    assert capsys.readouterr().err.startswith(left_out)
     assert "<svg" in picture.read_text()
 
 
 def test_a_missing_folder_is_one_line(tmp_path):
-    status, _, stderr = report(tmp_path / "nowhere")
-    assert status == 2
-    assert stderr == [
-        "tf-syncrep report: error: LOGDIR must be a folder. Received: "
-        f"'{tmp_path}/nowhere'"
-    ]
+    assert report(tmp_path / "nowhere") == (
+        2,
+        [],
+        [
+            "tf-syncrep report: error: LOGDIR must be a folder. Received: "
+            f"'{tmp_path}/nowhere'"
+        ],
+    )
 
 
-def test_a_folder_without_event_files_is_one_line(tmp_path):
+def test_a_folder_without_event_files_is_an_error(tmp_path):
     (tmp_path / "other.txt").touch()
     (tmp_path / "events.out.tfevents.1").touch()
-    status, _, stderr = report(tmp_path)
-    assert status == 2
-    assert stderr == [
-        "tf-syncrep report: error: no event files with events in "
-        f"{tmp_path} or below it"
-    ]
+    with pytest.raises(command.ReportError) as error:
+        command.write(str(tmp_path))
+    assert str(error.value) == f"no event files with events in {tmp_path} or below it"
 
 
-def test_logs_of_another_training_are_one_line(tmp_path):
+def test_logs_of_another_training_are_an_error(tmp_path):
     path = tmp_path / "events.out.tfevents.1"
     event_logs.write(path, [(1e9 + 1, {"loss": 1.0})], 1e9)
-    status, _, stderr = report(tmp_path)
-    assert status == 2
-    assert len(stderr) == 1
-    assert "no figures of a synchronous training (sync/...)" in stderr[0]
+    with pytest.raises(command.ReportError, match=r"^no figures of a synchronous .*$"):
+        command.write(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["picture.docx", "file/picture.png"])
-def test_a_picture_that_cannot_be_written_is_one_line(tmp_path, name):
+def test_a_picture_that_cannot_be_written_is_an_error(tmp_path, name):
     write_log(tmp_path)
     (tmp_path / "file").touch()
-    status, _, stderr = report(tmp_path, "-o", tmp_path / name)
-    assert status == 2
-    assert len(stderr) == 1
-    assert stderr[0].startswith(
-        f"tf-syncrep report: error: {tmp_path / name} cannot be written: "
-    )
+    with pytest.raises(command.ReportError) as error:
+        command.write(str(tmp_path), str(tmp_path / name))
+    assert str(error.value).startswith(f"{tmp_path / name} cannot be written: ")
+    assert "\n" not in str(error.value)
 
 
 def test_a_missing_matplotlib_is_one_line_with_the_remedy(tmp_path):
     write_log(tmp_path)
     hidden = tmp_path / "hidden"
     hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text(
-        "import sys\n"
-        "class Hide:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'matplotlib':\n"
-        "            raise ModuleNotFoundError(name)\n"
-        "sys.meta_path.insert(0, Hide())\n"
-    )
+    (hidden / "matplotlib.py").write_text("raise ModuleNotFoundError('matplotlib')")
     status, _, stderr = report(tmp_path, env={"PYTHONPATH": str(hidden)})
     assert status == 2
     assert len(stderr) == 1

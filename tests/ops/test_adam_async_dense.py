@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 @pytest.mark.parametrize("use_nesterov", [False, True], ids=["adam", "nesterov"])
 @pytest.mark.parametrize("dtype", steps.DTYPES, ids=lambda dtype: dtype.name)
@@ -149,3 +151,14 @@ def test_numbers_keep_their_precision_for_float64_variables():
     actual = steps.step("eager", state, grad, lr=0.1, beta1=0.7)
     steps.assert_close(actual, steps.expected_step(state, grad, lr=0.1, beta1=0.7))
     np.testing.assert_allclose(actual.beta1_power, 0.9**5 * 0.7, rtol=1e-15)
+
+
+def test_a_step_is_taken_on_the_device_of_the_test(device):
+    state = steps.random_state(11, [5], tf.float32)
+    variables = steps.make_variables(state)
+    assert {tf.DeviceSpec.from_string(x.device).device_type for x in variables} == {
+        device
+    }
+    grad = steps.random_array(110, [5], tf.float32)
+    steps.apply(variables, grad)
+    steps.assert_close(steps.values(variables), steps.expected_step(state, grad))

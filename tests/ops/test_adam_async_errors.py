@@ -14,6 +14,8 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
+pytestmark = pytest.mark.usefixtures("device")
+
 ROWS = 1000
 INDICES = np.array([3, 999, 3, 0, 17, 500])
 

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.usefixtures("device")
+
 FORMULAS = {
     "adam": {},
     "nesterov": {"use_nesterov": True},

@@ -38,6 +38,15 @@ def test_library_path_is_one_that_tensorflow_loads():
     assert all(callable(getattr(module, name)) for name in OPS)
 
 
+@pytest.mark.parametrize("cuda_version", [None, "13.0"])
+def test_there_are_gpu_kernels_where_the_build_had_cuda(monkeypatch, cuda_version):
+    info = types.SimpleNamespace(CUDA_VERSION=cuda_version)
+    monkeypatch.setattr(op_library, "build_info", lambda: info)
+    assert op_library.has_kernels_for("CPU")
+    assert op_library.has_kernels_for("GPU") == (cuda_version is not None)
+    assert not op_library.has_kernels_for("TPU")
+
+
 def test_load_is_done_once():
     assert op_library.load() is op_library.load()
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import adam_async_reference as reference
+import devices
 import numpy as np
 import tensorflow as tf
 
@@ -53,12 +54,13 @@ def random_state(seed: int, shape: Any, dtype: tf.DType) -> reference.State:
 
 def make_variables(state: reference.State, use_resource: bool = True) -> list[Any]:
     """One variable for each array of `state`, in the current graph or eagerly."""
-    return [
-        tf.compat.v1.Variable(
-            initial_value=tf.constant(array), use_resource=use_resource, name=name
-        )
-        for name, array in zip(state._fields, state, strict=True)
-    ]
+    with devices.scope():
+        return [
+            tf.compat.v1.Variable(
+                initial_value=tf.constant(array), use_resource=use_resource, name=name
+            )
+            for name, array in zip(state._fields, state, strict=True)
+        ]
 
 
 def values(variables: list[Any]) -> reference.State:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import devices
 import numpy as np
 import tensorflow as tf
 
@@ -44,15 +45,16 @@ class Model:
 
     def __init__(self, kind: str, dtype: tf.DType = tf.float32):
         """Builds the model in the current graph; `kind` is one of KINDS."""
-        table = tf1.get_variable(
-            "table", TABLE.shape, dtype, initializer=_slice_of_table, **KINDS[kind]
-        )
+        with devices.scope():
+            table = tf1.get_variable(
+                "table", TABLE.shape, dtype, initializer=_slice_of_table, **KINDS[kind]
+            )
+            self.vector = tf1.get_variable(
+                "vector",
+                initializer=tf.constant(VECTOR, dtype),
+                use_resource=KINDS[kind]["use_resource"],
+            )
         self.table_parts = list(table) if "part" in kind else [table]
-        self.vector = tf1.get_variable(
-            "vector",
-            initializer=tf.constant(VECTOR, dtype),
-            use_resource=KINDS[kind]["use_resource"],
-        )
         self.rows = tf1.placeholder(tf.int64, [None], name="rows")
         self.row_grads = tf1.placeholder(dtype, [None, 4], name="row_grads")
         self.vector_grad = tf1.placeholder(dtype, [3], name="vector_grad")

@@ -8,6 +8,8 @@ import v1_models
 
 import tf_syncrep as tfs
 
+pytestmark = pytest.mark.usefixtures("device")
+
 tf1 = tf.compat.v1
 
 SLOTS = ("m", "v", "beta1_power", "beta2_power")

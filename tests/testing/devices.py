@@ -1,0 +1,39 @@
+"""The devices on which tests of ops that have GPU kernels run.
+
+A test module says `pytestmark = pytest.mark.usefixtures("device")`. Its tests then run
+once on the CPU and, where TensorFlow sees a GPU and the op library has kernels for it,
+once on the GPU; where not, their names say nothing of devices. Variables are made under
+`scope()`, and the ops go where these are.
+"""
+
+import contextlib
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import op_library
+
+_current: list[str] = []
+
+
+def available() -> list[str]:
+    """The CPU, and the GPU if there is one to test on."""
+    if tf.config.list_physical_devices("GPU") and op_library.has_kernels_for("GPU"):
+        return ["CPU", "GPU"]
+    return ["CPU"]
+
+
+@contextlib.contextmanager
+def use(device: str):
+    """Lets `scope()` be that device."""
+    _current.append(device)
+    try:
+        yield
+    finally:
+        _current.pop()
+
+
+def scope() -> contextlib.AbstractContextManager:
+    """Puts what is made in it on the test's device, if the test has asked for one."""
+    if not _current:
+        return contextlib.nullcontext()
+    return tf.device(f"/device:{_current[-1]}:0")

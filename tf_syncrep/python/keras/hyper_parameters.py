@@ -65,7 +65,7 @@ def check_positive(name: str, value: Any) -> float:
         ValueError: it is not.
     """
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:
+    if not number or not 0 < float(value) < math.inf:
         raise ValueError(
             f"`{name}` must be a finite number above 0. Received: {name}={value!r}"
         )

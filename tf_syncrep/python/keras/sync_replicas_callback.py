@@ -48,6 +48,13 @@ class SyncReplicasCallback(tf.keras.callbacks.Callback):
                 f"compiled with. Received: a callback of {self._optimizer.name!r}, "
                 f"and a model with {getattr(optimizer, 'name', None)!r}."
             )
+        if self._optimizer.is_distributed and optimizer is not self._optimizer:
+            raise ValueError(
+                "SyncReplicas under ParameterServerStrategy has no place in a "
+                f"{type(optimizer).__name__}: train with mixed_bfloat16, which needs no "
+                "loss scaling, or, in Keras 3, with `loss_scale_factor` of the inner "
+                "optimizer and `auto_scale_loss=False` in `compile`."
+            )
         if getattr(model, "jit_compile", False):
             tf.get_logger().warning(
                 "SyncReplicas: jit_compile is turned off; XLA cannot compile its ops."
@@ -79,7 +86,7 @@ class SyncReplicasCallback(tf.keras.callbacks.Callback):
         del logs
         self.drain()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Any = None):
         """Completes the updates that are under way, and reports.
 
         Args:

@@ -160,7 +160,7 @@ class InProcessRounds:
 
 
 def _counter(initial: int) -> tf.Variable:
-    return tf.Variable(initial, trainable=False, dtype=tf.int64)
+    return tf.Variable(tf.constant(initial, tf.int64), trainable=False)
 
 
 def _add(counter: tf.Variable, value: Any) -> None:

@@ -258,7 +258,8 @@ def _summary(error: BaseException) -> str:
         for line in str(error).splitlines()
         if not line.lstrip().startswith(("File ", "Detected at", "<stack traces"))
     ]
-    text = " ".join(filter(None, lines))[:_LONGEST_ERROR]
+    # What went wrong comes last.
+    text = " ".join(filter(None, lines))[-_LONGEST_ERROR:]
     return f"An update of SyncReplicas failed with {type(error).__name__}: {text}"
 
 

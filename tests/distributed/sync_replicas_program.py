@@ -2,8 +2,8 @@
 
 Run as a task of TF_CONFIG with JSON arguments, those of `main` by name. Batch b of
 worker i is `sync_replicas_twin.batch(i, b)`. It tells what it does, line by line:
-"committed [round, worker, batch]" when the gate has counted a gradient, and
-"ran BATCH" after each train op.
+"committed [generation, round, worker, batch]" when the gate has counted a gradient,
+"ran BATCH" after each train op, and the chief "opened [generation, step]".
 """
 
 import contextlib
@@ -88,15 +88,16 @@ class Seams:
         with tf.control_dependencies([self.stop("pushed")]):
             counts = commit(handle, generation, round_number, *args)
 
-        def record(counts, round_number, number):
+        def record(counts, generation, round_number, number):
             if counts:
-                contribution = [int(round_number), self._worker, int(number)]
+                contribution = [int(generation), int(round_number)]
+                contribution += [self._worker, int(number)]
                 print(f"committed {json.dumps(contribution)}", flush=True)
             return counts
 
         with tf.device(self._device):
             recorded = tf.numpy_function(
-                record, [counts, round_number, self.number], tf.bool
+                record, [counts, generation, round_number, self.number], tf.bool
             )
         with tf.control_dependencies([recorded]):
             stop = self.stop("committed")
@@ -129,6 +130,22 @@ class WorkerSessionCreator(tf.train.SessionCreator):
         return manager.wait_for_session(self._target, config=self._config)
 
 
+class ReportOpening(tf.train.SessionRunHook):
+    """Tells of each generation that the chief opens; stands behind the chief's hook."""
+
+    def __init__(self, sync, global_step):
+        """Keeps what to read."""
+        self._sync = sync
+        self._global_step = global_step
+
+    def after_create_session(self, session, coord):
+        """Reads it while the others wait for this replica's gradient."""
+        del coord
+        generation = self._sync.stats(session)["generation"]
+        opened = [generation, int(session.run(self._global_step))]
+        print(f"opened {json.dumps(opened)}", flush=True)
+
+
 def main(
     quorum,
     total,
@@ -137,6 +154,7 @@ def main(
     stop_at=(),
     compute_secs=0.0,
     last_step=None,
+    checkpoint_dir=None,
     optimizer=(),
 ):
     """Trains, and reports what the chief saw after the end.
@@ -149,6 +167,7 @@ def main(
         stop_at: lists of batches by points, see `Seams`.
         compute_secs: how long each gradient takes.
         last_step: of a `StopAtStepHook`.
+        checkpoint_dir: where the chief saves after each of its steps, and restores.
         optimizer: further arguments of the optimizer, by name.
     """
     tf.disable_v2_behavior()
@@ -186,12 +205,16 @@ def main(
             train_op = sync.minimize(loss, global_step=global_step)
     if is_chief:
         creator = tf.train.ChiefSessionCreator(
-            master=server.target, config=session_config
+            master=server.target, config=session_config, checkpoint_dir=checkpoint_dir
         )
     else:
         creator = WorkerSessionCreator(server.target, session_config)
     closing = time.monotonic()
     hooks = [sync.make_session_run_hook(is_chief)]
+    if is_chief:
+        hooks.append(ReportOpening(sync, global_step))
+    if is_chief and checkpoint_dir is not None:
+        hooks.append(tf.train.CheckpointSaverHook(checkpoint_dir, save_steps=1))
     if last_step is not None:
         hooks.append(tf.train.StopAtStepHook(last_step=last_step))
     with tf.train.MonitoredSession(creator, hooks) as session:

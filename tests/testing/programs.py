@@ -35,6 +35,11 @@ def result_in(output: str) -> Any:
     raise AssertionError(f"no result in\n{output[-5000:]}")
 
 
+def last_result_in(output: str) -> Any:
+    """The same of a program that was run several times."""
+    return result_in("\n".join(reversed(output.splitlines())))
+
+
 def run(path: pathlib.Path, *args: object, env: Mapping[str, str] = os.environ) -> Any:
     """Runs a program to its end and returns what it reported.
 

@@ -1,0 +1,47 @@
+"""The chief ends, or is killed, and another takes its place.
+
+With TensorFlow's own class the end takes the chief 120 seconds, and a new chief against
+the same parameter servers fails, for the token queue stays closed.
+"""
+
+import pytest
+from sync_replicas_cluster import ADMITTED, POINTS, SyncReplicasCluster
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_chief_goes_on_from_its_checkpoint(point, forks, tmp_path):
+    with SyncReplicasCluster(2, forks) as cluster:
+        folder = str(tmp_path)
+        cluster.start(0, batches=100, checkpoint_dir=folder, stop_at={point: [4]})
+        cluster.start(1, batches=1000)
+        cluster.tasks.wait_until_suspended("worker-0")
+        cluster.tasks.kill("worker-0")
+        cluster.start(0, batches=6, first_batch=100, checkpoint_dir=folder)
+        result = cluster.result(ending=(0, 1))
+    stats = result["stats"]
+    assert cluster.num_generations() == 2
+    # Four steps were saved, six were made anew, each with a gradient of both.
+    assert result["global_step"] == 4 + 6
+    workers = [sorted(worker for worker, _ in pairs) for pairs in cluster.applied()]
+    assert workers == [[0, 1]] * 10
+    assert stats["expired"] == 0
+    assert stats["voids"] <= 1
+    if point in ADMITTED:
+        assert stats["aborted"] == 1
+
+
+def test_chief_ends_at_once_and_another_begins_anew_on_the_same_servers(forks):
+    with SyncReplicasCluster(2, forks) as cluster:
+        for worker in range(2):
+            cluster.start(worker, batches=5)
+        first = cluster.result(ending=(0, 1))
+        assert first["close_secs"] < 2
+        # The other is up before the new chief, and waits for it.
+        cluster.start(1, batches=1000, first_batch=100)
+        cluster.tasks.wait_until_ready("worker-1")
+        cluster.start(0, batches=7, first_batch=100)
+        second = cluster.result(ending=(0, 1))
+    assert first["global_step"] == 5
+    assert second["global_step"] == 7
+    assert second["stats"]["updates"] == 5 + 7
+    assert second["stats"]["voids"] == 0

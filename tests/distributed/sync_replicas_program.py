@@ -146,6 +146,21 @@ class ReportOpening(tf.train.SessionRunHook):
         print(f"opened {json.dumps(opened)}", flush=True)
 
 
+def train_in_bare_session(train, sync, target, config):
+    """Trains as the chief with nothing around the session, until an error."""
+    coordinator = tf.train.Coordinator()
+    with tf.Session(target, config=config) as session:
+        session.run(tf.global_variables_initializer())
+        session.run(sync.chief_init_op)
+        sync.get_chief_queue_runner().create_threads(
+            session, coordinator, daemon=True, start=True
+        )
+        try:
+            train(session)
+        except tf.errors.OpError as error:
+            print(f"failed with {type(error).__name__}", flush=True)
+
+
 def main(
     quorum,
     total,
@@ -155,6 +170,7 @@ def main(
     compute_secs=0.0,
     last_step=None,
     checkpoint_dir=None,
+    bare=False,
     optimizer=(),
 ):
     """Trains, and reports what the chief saw after the end.
@@ -168,6 +184,7 @@ def main(
         compute_secs: how long each gradient takes.
         last_step: of a `StopAtStepHook`.
         checkpoint_dir: where the chief saves after each of its steps, and restores.
+        bare: whether to train in a bare session until an error, and report that.
         optimizer: further arguments of the optimizer, by name.
     """
     tf.disable_v2_behavior()
@@ -203,6 +220,21 @@ def main(
         )
         with seams.in_place():
             train_op = sync.minimize(loss, global_step=global_step)
+
+    def train(session):
+        for number in range(first_batch, first_batch + batches):
+            if not bare and session.should_stop():
+                break
+            batch = twin.batch(index, number)
+            session.run(
+                train_op,
+                {target: batch.target, rows: batch.rows, seams.number: number},
+            )
+            print(f"ran {number}", flush=True)
+
+    if bare:
+        train_in_bare_session(train, sync, server.target, session_config)
+        return
     if is_chief:
         creator = tf.train.ChiefSessionCreator(
             master=server.target, config=session_config, checkpoint_dir=checkpoint_dir
@@ -219,15 +251,7 @@ def main(
         hooks.append(tf.train.StopAtStepHook(last_step=last_step))
     with tf.train.MonitoredSession(creator, hooks) as session:
         print("begun", flush=True)
-        for number in range(first_batch, first_batch + batches):
-            if session.should_stop():
-                break
-            batch = twin.batch(index, number)
-            session.run(
-                train_op,
-                {target: batch.target, rows: batch.rows, seams.number: number},
-            )
-            print(f"ran {number}", flush=True)
+        train(session)
         closing = time.monotonic()
     close_secs = time.monotonic() - closing
     if is_chief:

@@ -144,8 +144,8 @@ class SyncReplicasCluster:
         if self.num_generations() == 1:
             assert stats["updates"] == len(applied)
             assert stats["applied"] == sum(map(len, applied))
-        pairs = [pair for contributions in applied for pair in contributions]
-        assert len(set(pairs)) == len(pairs), "a batch was counted twice"
+            pairs = [pair for contributions in applied for pair in contributions]
+            assert len(set(pairs)) == len(pairs), "a batch was counted twice"
         expected = twin.train(
             [[twin.batch(*pair) for pair in contributions] for contributions in applied]
         )

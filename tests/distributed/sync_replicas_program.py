@@ -36,12 +36,13 @@ class Seams:
     the next permit begins.
     """
 
-    def __init__(self, worker: int, stop_at: dict[str, list[int]], compute_secs: float):
-        """Keeps at which batches to stop at which point, and how slow to be."""
+    def __init__(self, worker, stop_at, compute_secs, malformed_push):
+        """Keeps what to do where; the arguments are those of `main`."""
         self._device = f"/job:worker/task:{worker}/cpu:0"
         self._worker = worker
         self._stop_at = stop_at
         self._compute_secs = compute_secs
+        self._malformed_push = malformed_push
         self._pushes: list[tf.Tensor] = []
         self.number = tf.placeholder(tf.int64, [])
 
@@ -76,13 +77,25 @@ class Seams:
                 )
             yield
 
-    def _push(self, push, *args):
+    def _push(self, push, handle, round_number, *gradient):
         point = "half_pushed" if self._pushes else "admitted"
+        gradient = [
+            self._malformed(tensor, place + bool(self._pushes))
+            for place, tensor in enumerate(gradient)
+        ]
         with tf.control_dependencies(self._pushes):
             stop = self.stop(point)
         with tf.control_dependencies([stop]):
-            self._pushes.append(push(*args))
+            self._pushes.append(push(handle, round_number, *gradient))
         return self._pushes[-1]
+
+    def _malformed(self, tensor, place):
+        """What no check of the replica's own has seen."""
+        if self._malformed_push is None or self._malformed_push[1] != place:
+            return tensor
+        number = self._malformed_push[0]
+        bad = tensor + 1000 if tensor.dtype.is_integer else tf.reshape(tensor, [-1, 1])
+        return tf.cond(tf.equal(self.number, number), lambda: bad, lambda: tensor)
 
     def _commit(self, commit, handle, generation, round_number, *args):
         with tf.control_dependencies([self.stop("pushed")]):
@@ -171,6 +184,9 @@ def main(
     last_step=None,
     checkpoint_dir=None,
     bare=False,
+    nan_at=None,
+    malformed_push=None,
+    two_optimizers=False,
     optimizer=(),
 ):
     """Trains, and reports what the chief saw after the end.
@@ -185,6 +201,10 @@ def main(
         last_step: of a `StopAtStepHook`.
         checkpoint_dir: where the chief saves after each of its steps, and restores.
         bare: whether to train in a bare session until an error, and report that.
+        nan_at: the batch whose gradient has a NaN in it.
+        malformed_push: the number of a batch and of the input of a push, of which that
+            batch's is malformed: 0 for the dense gradient, 1 for indices, 2 for values.
+        two_optimizers: whether another optimizer trains the table.
         optimizer: further arguments of the optimizer, by name.
     """
     tf.disable_v2_behavior()
@@ -197,7 +217,7 @@ def main(
     session_config = tf.ConfigProto(
         device_filters=["/job:ps", f"/job:worker/task:{index}"]
     )
-    seams = Seams(index, dict(stop_at), compute_secs)
+    seams = Seams(index, dict(stop_at), compute_secs, malformed_push)
     setter = tf.train.replica_device_setter(
         cluster=cluster, worker_device=f"/job:worker/task:{index}"
     )
@@ -208,28 +228,38 @@ def main(
         target = tf.placeholder(dense.dtype, dense.shape)
         rows = tf.placeholder(tf.int64, [None])
         with tf.control_dependencies([seams.stop("computing")]):
-            loss = tf.reduce_sum((dense - target) ** 2) + tf.reduce_sum(
-                tf.gather(table, rows) ** 2
+            losses = [
+                tf.reduce_sum((dense - target) ** 2),
+                tf.reduce_sum(tf.gather(table, rows) ** 2),
+            ]
+        syncs = [
+            tfs.train.SyncReplicasOptimizer(
+                tf.train.GradientDescentOptimizer(twin.LEARNING_RATE),
+                quorum,
+                total,
+                sparse_reduction_type="CMEAN",
+                **dict(optimizer),
             )
-        sync = tfs.train.SyncReplicasOptimizer(
-            tf.train.GradientDescentOptimizer(twin.LEARNING_RATE),
-            quorum,
-            total,
-            sparse_reduction_type="CMEAN",
-            **dict(optimizer),
-        )
+            for _ in range(1 + two_optimizers)
+        ]
+        sync = syncs[0]
         with seams.in_place():
-            train_op = sync.minimize(loss, global_step=global_step)
+            train_ops = [
+                sync.minimize(losses[0] if two_optimizers else sum(losses), global_step)
+            ]
+        if two_optimizers:
+            train_ops.append(syncs[1].minimize(losses[1], global_step))
 
     def train(session):
         for number in range(first_batch, first_batch + batches):
             if not bare and session.should_stop():
                 break
             batch = twin.batch(index, number)
-            session.run(
-                train_op,
-                {target: batch.target, rows: batch.rows, seams.number: number},
-            )
+            feed = {target: batch.target, rows: batch.rows, seams.number: number}
+            if number == nan_at:
+                feed[target] = np.full_like(batch.target, np.nan)
+            for train_op in train_ops:
+                session.run(train_op, feed)
             print(f"ran {number}", flush=True)
 
     if bare:
@@ -242,7 +272,7 @@ def main(
     else:
         creator = WorkerSessionCreator(server.target, session_config)
     closing = time.monotonic()
-    hooks = [sync.make_session_run_hook(is_chief)]
+    hooks = [one.make_session_run_hook(is_chief) for one in syncs]
     if is_chief:
         hooks.append(ReportOpening(sync, global_step))
     if is_chief and checkpoint_dir is not None:

@@ -1,0 +1,48 @@
+"""A replica sends what must not be applied: its error, and nobody else's.
+
+TensorFlow's own accumulators take negative indices, sum unsorted ones wrongly, and end
+the parameter server's process for a step that is no scalar.
+"""
+
+import numpy as np
+import programs
+import pytest
+from sync_replicas_cluster import CHIEF, SyncReplicasCluster
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["dense", "indices", "values"])
+def test_push_that_is_refused_for_one_of_two_variables_voids_the_round(place, forks):
+    with SyncReplicasCluster(2, forks, lease_secs=2.0) as cluster:
+        cluster.start(0, batches=10)
+        cluster.start(1, batches=1000, malformed_push=[3, place])
+        result = cluster.result()
+        assert cluster.tasks.wait("worker-1") == 1
+        assert "InvalidArgumentError" in cluster.tasks.output("worker-1")
+    stats = result["stats"]
+    chief, other = stats["workers"].values()
+    assert stats["voids"] == stats["aborted"] == other["expired"] == 1
+    assert (chief["contributed"], other["contributed"]) == (10, 3)
+
+
+def test_nonfinite_gradient_is_dropped_and_counted_where_that_is_asked_for(forks):
+    with SyncReplicasCluster(2, forks, reject_nonfinite=True) as cluster:
+        cluster.start(0, batches=10)
+        cluster.start(1, batches=1000, nan_at=3)
+        result = cluster.result(ending=(0, 1))
+    stats = result["stats"]
+    chief, other = stats["workers"].values()
+    assert (chief["rejected"], other["rejected"]) == (0, 1)
+    assert stats["voids"] == stats["expired"] == 0
+    # It gave the next batch's gradient instead.
+    assert cluster.applied()[3] in ([(0, 3), (1, 4)], [(1, 4), (0, 3)])
+    assert result["global_step"] == 10
+
+
+def test_nonfinite_gradient_is_seen_in_the_weights_otherwise(forks):
+    with SyncReplicasCluster(2, forks) as cluster:
+        cluster.start(0, batches=10)
+        cluster.start(1, batches=1000, nan_at=3)
+        assert cluster.tasks.wait(CHIEF) == 0
+        dense, table = programs.result_in(cluster.tasks.output(CHIEF))["weights"]
+    assert np.all(np.isnan(dense))
+    assert np.all(np.isfinite(table))

@@ -217,6 +217,27 @@ def test_cmake_and_bazel_compile_with_the_same_options():
     assert missing == [], "Add these options of CMakeLists.txt to COPTS in BUILD."
 
 
+def test_cmake_and_bazel_compile_cuda_alike():
+    cmake = (ROOT / "cmake" / "cuda" / "CMakeLists.txt").read_text()
+    rule = (ROOT / "third_party" / "cuda" / "cuda_configure.bzl").read_text()
+    (gpus,) = re.findall(r"foreach\(architecture ([^)]*)\)", cmake)
+    (bazel_gpus,) = re.findall(r"\n_ARCHITECTURES = (.*)\n", rule)
+    assert gpus.split() == ast.literal_eval(bazel_gpus), (
+        "cmake/cuda/CMakeLists.txt and third_party/cuda/cuda_configure.bzl must agree"
+    )
+    (options,) = re.findall(
+        r"target_compile_options\(\s*tf_syncrep_cuda PRIVATE ([^)]*)\)", cmake
+    )
+    bazel = re.sub(r'"\s*\+\s*"', "", (ROOT / "BUILD").read_text())
+    missing = [
+        part
+        for option in options.split()
+        for part in option.removeprefix("-Xcompiler=").split(",")
+        if part not in bazel
+    ]
+    assert missing == [], "Add these options of cmake/cuda/CMakeLists.txt to BUILD."
+
+
 def test_supported_tensorflow_versions_are_the_same_everywhere():
     path = ROOT / "cmake" / "tensorflow_probe.py"
     (line,) = re.findall(r"\nOLDEST, NEWEST = (.*)\n", path.read_text())

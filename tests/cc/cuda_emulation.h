@@ -14,9 +14,6 @@
 #include <thread>
 #include <vector>
 
-// "#pragma unroll" is nvcc's.
-#pragma GCC diagnostic ignored "-Wunknown-pragmas"
-
 #define __global__
 #define __device__
 #define __forceinline__ inline

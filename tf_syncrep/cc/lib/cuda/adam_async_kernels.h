@@ -13,6 +13,16 @@
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
 #include "tf_syncrep/cc/lib/float16.h"
 
+// For arrays that are to stay in registers, and loads to be under way at the
+// same time. g++ would warn of the pragma.
+#if defined(__CUDACC__)
+#define TF_SYNCREP_UNROLL _Pragma("unroll")
+#define TF_SYNCREP_UNROLL_BY_4 _Pragma("unroll 4")
+#else
+#define TF_SYNCREP_UNROLL
+#define TF_SYNCREP_UNROLL_BY_4
+#endif
+
 namespace tf_syncrep {
 namespace gpu {
 
@@ -94,7 +104,7 @@ __device__ __forceinline__ void UpdateElements(
     const AdamAsyncUpdate<SlotType<T>>& update,
     const Vector<SlotType<T>, kWidth>& g, Vector<T, kWidth>* var,
     Vector<SlotType<T>, kWidth>* m, Vector<SlotType<T>, kWidth>* v) {
-#pragma unroll
+  TF_SYNCREP_UNROLL
   for (int i = 0; i < kWidth; ++i) {
     UpdateElement<kFormula, T>(update, g.element[i], &var->element[i],
                                &m->element[i], &v->element[i]);
@@ -134,7 +144,7 @@ __device__ __forceinline__ Vector<SlotType<T>, kWidth> LoadWidened(
     const T* from) {
   const auto narrow = LoadVector<kWidth>(from);
   Vector<SlotType<T>, kWidth> wide;
-#pragma unroll
+  TF_SYNCREP_UNROLL
   for (int i = 0; i < kWidth; ++i) {
     wide.element[i] = Widen(narrow.element[i]);
   }
@@ -264,11 +274,11 @@ __device__ __forceinline__ void UpdateShortRow(
   const int64_t stride = int64_t{a.plan.lanes} * kWidth;
   for (int64_t i = int64_t{lane} * kWidth; i < row_size; i += stride) {
     auto sum = LoadWidened<kWidth>(a.grad + a.positions[begin] * row_size + i);
-#pragma unroll 4
+    TF_SYNCREP_UNROLL_BY_4
     for (int j = 1; j < count; ++j) {
       const auto g =
           LoadWidened<kWidth>(a.grad + a.positions[begin + j] * row_size + i);
-#pragma unroll
+      TF_SYNCREP_UNROLL
       for (int k = 0; k < kWidth; ++k) {
         sum.element[k] += g.element[k];
       }
@@ -324,7 +334,7 @@ __device__ __forceinline__ void UpdateLongRow(
     Slot sum = 0;
     for (int64_t from = begin; from < end; from += tile_rows) {
       Slot loaded[kLoads];
-#pragma unroll
+      TF_SYNCREP_UNROLL
       for (int i = 0; i < kLoads; ++i) {
         const int64_t place = from + first + i * step;
         loaded[i] =
@@ -333,7 +343,7 @@ __device__ __forceinline__ void UpdateLongRow(
                 : Slot(0);
       }
       __syncthreads();  // the tile before has been added up
-#pragma unroll
+      TF_SYNCREP_UNROLL
       for (int i = 0; i < kLoads; ++i) {
         tile[(first + i * step) * columns + column] = loaded[i];
       }

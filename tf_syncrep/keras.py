@@ -1,11 +1,11 @@
 """Optimizers of whatever Keras `tf.keras` is: Keras 3, tf_keras or Keras 2.
 
-`fit` and `evaluate` are those of a model, also for Keras 3 under
+`fit`, `evaluate` and `predict` are those of a model, also for Keras 3 under
 `ParameterServerStrategy`.
 """
 
 from tf_syncrep.python.keras.adam_async import AdamAsync
-from tf_syncrep.python.keras.fit import evaluate, fit
+from tf_syncrep.python.keras.fit import evaluate, fit, predict
 from tf_syncrep.python.keras.sync_replicas import SyncReplicas
 
-__all__ = ["AdamAsync", "SyncReplicas", "evaluate", "fit"]
+__all__ = ["AdamAsync", "SyncReplicas", "evaluate", "fit", "predict"]

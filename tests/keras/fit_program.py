@@ -1,5 +1,9 @@
-"""Does all scenarios by `Model.fit` and as a coordinator by `tfs.keras.fit`."""
+"""Does scenarios by `Model.fit`, and as a coordinator by `tfs.keras.fit`.
 
+Argument: their names.
+"""
+
+import contextlib
 import json
 import sys
 import traceback
@@ -23,9 +27,13 @@ def main():
     strategy = tf.distribute.ParameterServerStrategy(
         tf.distribute.cluster_resolver.TFConfigClusterResolver()
     )
-    stock = fit_scenarios.Side(tf.keras.Model.fit, tf.keras.Model.evaluate)
-    ours = fit_scenarios.Side(tfs.keras.fit, tfs.keras.evaluate, strategy.scope)
-    names = sys.argv[1:] and json.loads(sys.argv[1])
+    stock, ours = (
+        fit_scenarios.Side(owner.fit, owner.evaluate, owner.predict, scope)
+        for owner, scope in (
+            (tf.keras.Model, contextlib.nullcontext),
+            (tfs.keras, strategy.scope),
+        )
+    )
     programs.report(
         {
             name: {
@@ -33,7 +41,7 @@ def main():
                 "actual": outcome(scenario, ours),
             }
             for name, scenario in fit_scenarios.SCENARIOS.items()
-            if not names or name in names
+            if name in json.loads(sys.argv[1])
         }
     )
 

@@ -37,6 +37,7 @@ class Side:
 
     fit: Callable[..., Any]
     evaluate: Callable[..., Any]
+    predict: Callable[..., Any]
     scope: Callable[[], Any] = contextlib.nullcontext
 
     def compiled(self, make=keras_variants.small_model, **options):
@@ -139,6 +140,20 @@ def arrays(side):
         validation_split=0.25,
     )
     return trained
+
+
+def arrays_for_several_inputs(side):
+    def make():
+        inputs = [layers.Input((2,), name="a"), layers.Input((1,), name="b")]
+        return tf.keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(inputs)))
+
+    model = side.compiled(make)
+    x = [WORDS[:, :2].astype(float), WORDS[:, 2:].astype(float)]
+    trained = side.trained(
+        model, x, y=TARGETS[:, 0], batch_size=8, shuffle=False, validation_split=0.2
+    )
+    outputs = side.predict(model, x, verbose=0)
+    return {**trained, "outputs": outputs.astype(float).tolist()}
 
 
 def sample_weights(side):
@@ -353,6 +368,29 @@ def backup_after_an_interruption(side):
         return side.trained(side.compiled(), epochs=4, callbacks=[backup])
 
 
+def predictions(side):
+    class Uncompiled(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner = keras_variants.small_model()
+
+        def call(self, words):
+            y = self.inner(words)
+            return {"sum": y, "both": (y, tf.cast(words, tf.float32) * y)}
+
+    with side.scope():
+        model = Uncompiled()
+    recorder = Recorder()
+    outputs = side.predict(model, WORDS, batch_size=7, verbose=0, callbacks=[recorder])
+    some = side.predict(model, dataset(), steps=3, verbose=0)
+    assert outputs["both"][1].shape == WORDS.shape
+    assert some["sum"].shape == (30, 1)
+    outputs, some = tf.nest.map_structure(
+        lambda array: array.astype(float).tolist(), (outputs, some)
+    )
+    return {"outputs": outputs, "some": some, "calls": recorder.calls}
+
+
 def second_fit_goes_on(side):
     model = side.compiled()
     first = side.trained(model, epochs=1)
@@ -371,6 +409,7 @@ SCENARIOS = {
         calls_of_callbacks,
         dataset_of_unknown_length,
         arrays,
+        arrays_for_several_inputs,
         sample_weights,
         class_weights,
         metrics_of_all_kinds,
@@ -383,6 +422,7 @@ SCENARIOS = {
         stopping_and_rates,
         files_of_callbacks,
         backup_after_an_interruption,
+        predictions,
         second_fit_goes_on,
     )
 }

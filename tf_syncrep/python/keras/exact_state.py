@@ -36,7 +36,7 @@ def exact_state(model: Any, execution: tf.Tensor | None = None) -> Iterator[None
         for metric in _unique(model.metrics):
             if all(_is_sum(variable) for variable in metric.variables):
                 replace(metric, "update_state", _update_by_difference(metric))
-        for optimizer in _optimizers(model):
+        for optimizer in optimizers_of(model):
             replace(
                 optimizer.iterations, "assign_add", _atomic_add(optimizer.iterations)
             )
@@ -111,9 +111,9 @@ def _is_sum(variable: Any) -> bool:
     return getattr(variable, "aggregation", "sum") == "sum"
 
 
-def _optimizers(model: Any) -> Iterator[Any]:
-    """The optimizer, and those that it wraps."""
-    optimizer = model.optimizer
+def optimizers_of(model: Any) -> Iterator[Any]:
+    """The optimizer of a model, if it has one, and those that it wraps."""
+    optimizer = getattr(model, "optimizer", None)
     while optimizer is not None:
         yield optimizer
         optimizer = getattr(optimizer, "inner_optimizer", None)

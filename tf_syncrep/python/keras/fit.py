@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import fit_loop
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.exact_state import optimizers_of
 from tf_syncrep.python.keras.fit_data import (
     Batches,
     SentBatches,
@@ -16,7 +17,7 @@ from tf_syncrep.python.keras.fit_data import (
     with_class_weights,
 )
 
-__all__ = ["evaluate", "fit"]
+__all__ = ["evaluate", "fit", "predict"]
 
 
 def fit(
@@ -131,6 +132,7 @@ def fit(
             validation_batch_size=validation_batch_size,
             validation_freq=validation_freq,
         )
+    _refuse_uncompiled(model)
     _refuse_what_cannot_be(model)
     if validation_split and validation_data is None:
         arrays = _arrays(x, y, sample_weight)
@@ -158,7 +160,7 @@ def fit(
             validation_batch_size or batch_size,
             validation_steps,
         )
-    _build(model, dataset)
+    _build(model, dataset, "train")
     given = tf.nest.flatten(getattr(callbacks, "callbacks", callbacks or []))
     with fit_loop.closing(steps.coordinator, given):
         if not isinstance(callbacks, tf.keras.callbacks.CallbackList):
@@ -236,22 +238,73 @@ def evaluate(
             callbacks=callbacks,
             return_dict=return_dict,
         )
+    _refuse_uncompiled(model)
     _refuse_what_cannot_be(model)
     batches = _evaluation_batches(x, y, sample_weight, batch_size, steps)
-    _build(model, batches.dataset)
+    _build(model, batches.dataset, "test")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, []):
-        if not isinstance(callbacks, tf.keras.callbacks.CallbackList):
-            callbacks = tf.keras.callbacks.CallbackList(
-                callbacks,
-                add_progbar=verbose != 0,
-                verbose=verbose,
-                epochs=1,
-                steps=batches.num_steps,
-                model=model,
-            )
+        callbacks = _callback_list(model, callbacks, verbose, batches.num_steps)
         results = fit_loop.test(scheduled, model, batches, callbacks)
     return results if return_dict else trainer.in_order_of_metrics(model, results)
+
+
+def predict(
+    model: Any,
+    x: Any,
+    batch_size: int | None = None,
+    verbose: str | int = "auto",
+    steps: int | None = None,
+    callbacks: Sequence[Any] | None = None,
+) -> Any:
+    """Predicts as `Model.predict` does, also where that of Keras 3 cannot.
+
+    See `fit`. The coordinator reads the data and sends each batch to one worker; the
+    outputs come in the order of the data.
+
+    Args:
+        model: a model; it need not be compiled.
+        x: a `tf.data.Dataset`, a function of a `tf.distribute.InputContext` that
+            returns one, or arrays.
+        batch_size: examples per batch if `x` is arrays, 32 by default.
+        verbose: "auto", 0 (silent), 1 (progress bar) or 2 (one line).
+        steps: the number of batches, from the beginning; None for all.
+        callbacks: instances of `tf.keras.callbacks.Callback`.
+
+    Returns:
+        Arrays with the outputs for all examples, in the structure of the outputs.
+
+    Raises:
+        ValueError: as for `fit`.
+        Exception: what a step, the data or a callback raised.
+    """
+    if not _is_scheduled(model):
+        return model.predict(
+            x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks
+        )
+    _refuse_what_cannot_be(model)
+    batches = _evaluation_batches(x, None, None, batch_size, steps)
+    _build(model, batches.dataset, "predict")
+    scheduled = fit_loop.ScheduledSteps(model)
+    with fit_loop.closing(scheduled.coordinator, []):
+        callbacks = _callback_list(model, callbacks, verbose, batches.num_steps)
+        return fit_loop.predict(scheduled, model, batches, callbacks)
+
+
+def _callback_list(
+    model: Any, callbacks: Any, verbose: str | int, num_steps: int | None
+) -> Any:
+    """The callbacks of one evaluation or prediction."""
+    if isinstance(callbacks, tf.keras.callbacks.CallbackList):
+        return callbacks
+    return tf.keras.callbacks.CallbackList(
+        callbacks,
+        add_progbar=verbose != 0,
+        verbose=verbose,
+        epochs=1,
+        steps=num_steps,
+        model=model,
+    )
 
 
 def _is_scheduled(model: Any) -> bool:
@@ -262,10 +315,13 @@ def _is_scheduled(model: Any) -> bool:
     )
 
 
+def _refuse_uncompiled(model: Any) -> None:
+    if not model.compiled:
+        raise ValueError("The model must be compiled. Received: one that is not")
+
+
 def _refuse_what_cannot_be(model: Any) -> None:
     """Raises for what Keras 3 cannot do under ParameterServerStrategy."""
-    if not model.compiled:
-        raise ValueError("The model must be compiled before it is trained.")
     if model.run_eagerly:
         raise ValueError(
             "Steps that run on workers cannot run eagerly. Received: run_eagerly=True"
@@ -275,12 +331,13 @@ def _refuse_what_cannot_be(model: Any) -> None:
             "XLA cannot compile steps whose variables are on parameter servers. "
             "Received: jit_compile=True"
         )
-    accumulated = getattr(model.optimizer, "gradient_accumulation_steps", None)
-    if accumulated:
-        raise ValueError(
-            "Keras 3 cannot accumulate gradients under ParameterServerStrategy. "
-            f"Received: gradient_accumulation_steps={accumulated}"
-        )
+    for optimizer in optimizers_of(model):
+        accumulated = getattr(optimizer, "gradient_accumulation_steps", None)
+        if accumulated:
+            raise ValueError(
+                "Keras 3 cannot accumulate gradients under ParameterServerStrategy. "
+                f"Received: gradient_accumulation_steps={accumulated}"
+            )
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:
         raise ValueError(
@@ -292,11 +349,12 @@ def _refuse_what_cannot_be(model: Any) -> None:
 def _refuse_variables_elsewhere(model: Any) -> None:
     """Raises for variables that workers cannot train."""
     extended = model.distribute_strategy.extended
-    if not extended.variable_created_in_scope(model.optimizer.iterations.value):
-        raise ValueError(
-            "The optimizer must be made in the scope of the strategy. "
-            f"Received: optimizer {model.optimizer.name} from outside of it"
-        )
+    for optimizer in optimizers_of(model):
+        if not extended.variable_created_in_scope(optimizer.iterations.value):
+            raise ValueError(
+                "The optimizer must be made in the scope of the strategy. "
+                f"Received: optimizer {optimizer.name} from outside of it"
+            )
     for variable in model.variables:
         value = variable.value
         # What a partitioner made is a list of variables, without a handle.
@@ -313,13 +371,21 @@ def _refuse_variables_elsewhere(model: Any) -> None:
             )
 
 
-def _build(model: Any, dataset: tf.data.Dataset) -> None:
-    """Makes what variables are missing, of the model, its metrics and its optimizer."""
+def _build(model: Any, dataset: tf.data.Dataset, kind: str) -> None:
+    """Makes the variables that are missing for a kind of step.
+
+    Args:
+        model: the model.
+        dataset: batches to build it with.
+        kind: "train", "test" or "predict"; the last needs the layers alone.
+    """
     layers_built = all(layer.built for layer in trainer.layers_of(model))
-    metrics_built = all(getattr(metric, "built", True) for metric in model.metrics)
-    # A train step of the user's own need not use the loss.
-    own_step = type(model).train_step is not tf.keras.Model.train_step
-    loss_built = own_step or trainer.is_loss_built(model)
+    metrics_built = loss_built = kind == "predict"
+    if kind != "predict":
+        metrics_built = all(getattr(metric, "built", True) for metric in model.metrics)
+        # A train step of the user's own need not use the loss.
+        own_step = type(model).train_step is not tf.keras.Model.train_step
+        loss_built = own_step or trainer.is_loss_built(model)
     with model.distribute_strategy.scope():
         if not (layers_built and metrics_built and loss_built):
             batch = next(iter(dataset))
@@ -331,7 +397,7 @@ def _build(model: Any, dataset: tf.data.Dataset) -> None:
                 model.compute_loss(x, y, y_pred, sample_weight)
             model.reset_metrics()
         _refuse_variables_elsewhere(model)
-        if not model.optimizer.built:
+        if kind == "train" and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
 
 
@@ -429,9 +495,19 @@ def _arrays(x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
             "x must be a tf.data.Dataset, a function that returns one, or arrays. "
             f"Received: x={x!r}"
         )
-    if y is None:
-        return (x,)
-    return (x, y) if sample_weight is None else (x, y, sample_weight)
+    if y is None and sample_weight is not None:
+        raise ValueError("sample_weight needs targets. Received: y=None")
+    arrays = tuple(part for part in (x, y, sample_weight) if part is not None)
+    return _with_tuples(arrays)
+
+
+def _with_tuples(structure: Any) -> Any:
+    """Makes tuples of lists, which tf.data would take for tensors."""
+    if isinstance(structure, (list, tuple)):
+        return tuple(map(_with_tuples, structure))
+    if isinstance(structure, dict):
+        return {name: _with_tuples(part) for name, part in structure.items()}
+    return structure
 
 
 def _refuse_arrays_beside(y: Any, sample_weight: Any) -> None:

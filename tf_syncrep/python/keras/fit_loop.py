@@ -11,10 +11,11 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.exact_state import exact_state
+from tf_syncrep.python.keras.exact_state import exact_state, optimizers_of
 from tf_syncrep.python.keras.fit_data import Batches
 
 # Under which name a model keeps the functions that were traced for it.
@@ -32,12 +33,16 @@ class ScheduledSteps:
         self._num_workers = _num_workers()
         self._num_scheduled = itertools.count()
 
-    def run(self, kind: str, batches: Batches) -> Iterator[tuple[int, int, "_Result"]]:
+    def run(
+        self, kind: str, batches: Batches, steps_per_execution: int
+    ) -> Iterator[tuple[int, int, "_Result"]]:
         """Schedules the executions of one epoch.
 
         Args:
             kind: "train", "test" or "predict".
             batches: the data.
+            steps_per_execution: how many steps to run at once; what they return is
+                what the last of them does.
 
         Yields:
             For each execution its first and its last step, and what gets its result.
@@ -45,11 +50,10 @@ class ScheduledSteps:
         function = self._traced(kind, batches)
         window = self._window()
         scheduled = collections.deque()
-        for first, size, args in batches.executions(self._model.steps_per_execution):
+        for first, size, args in batches.executions(steps_per_execution):
             traced = function.traced(batches.signature(size))
             number = tf.constant(next(self._num_scheduled), tf.int64)
-            value = self.coordinator.schedule(traced, args=(number, *args))
-            result = _Result(self.coordinator, value, function)
+            result = _Result(self.coordinator, function, traced, (number, *args))
             scheduled.append((first, first + size - 1, result))
             if len(scheduled) >= window:
                 yield scheduled.popleft()
@@ -62,10 +66,11 @@ class ScheduledSteps:
         As many again as there are workers, so that none is idle while results are
         taken up. A gate that waits for several gradients must find them all among them.
         """
-        optimizer = self._model.optimizer
-        quorum = getattr(optimizer, "replicas_to_aggregate", None) or 0
-        total = getattr(optimizer, "total_num_replicas", None) or 0
-        return self._num_workers + max(self._num_workers, quorum, total)
+        sizes = [self._num_workers]
+        for optimizer in optimizers_of(self._model):
+            sizes.append(getattr(optimizer, "replicas_to_aggregate", 0))
+            sizes.append(getattr(optimizer, "total_num_replicas", 0))
+        return self._num_workers + max(sizes)
 
     def _traced(self, kind: str, batches: Batches) -> "_StepFunction":
         """A function for a kind of step, from earlier if nothing has changed since."""
@@ -74,12 +79,12 @@ class ScheduledSteps:
             step,
             batches.signature(1),
             type(batches),
-            self._model.optimizer,
+            list(optimizers_of(self._model)),
             self._model.metrics,
             [id(variable) for variable in self._model.trainable_variables],
         )
         # Not an attribute by assignment, which Keras would track.
-        known = vars(self._model).setdefault(_TRACED, _Traced())
+        known = vars(self._model).setdefault(_TRACED, _Traced()).by_kind
         if kind not in known or known[kind][0] != key:
             fold_seeds = kind == "train" and self._num_workers > 1
             function = _StepFunction(self._model, step, batches.function, fold_seeds)
@@ -94,11 +99,15 @@ def _num_workers() -> int:
     return len({spec.task for spec in specs if spec.job == "worker"})
 
 
-class _Traced(dict):
-    """Functions by kind, with what they depend on."""
+class _Traced:
+    """The functions that were traced for a model.
 
-    def __deepcopy__(self, memo: Any) -> "_Traced":
-        return _Traced()
+    Attributes:
+        by_kind: for each kind of step the function, behind what it depends on.
+    """
+
+    def __init__(self):
+        self.by_kind: dict[str, tuple[Any, _StepFunction]] = {}
 
 
 class _StepFunction:
@@ -151,7 +160,7 @@ class _StepFunction:
         numbers = [
             tf.cast(leaf, tf.float64) for leaf in leaves if _is_plain_number(leaf)
         ]
-        self._structure = result = tf.nest.map_structure(lambda _: 0, result)
+        self._structure = tf.nest.map_structure(lambda _: 0, result)
         self._packed = [i for i, leaf in enumerate(leaves) if _is_plain_number(leaf)]
         others = [leaf for leaf in leaves if not _is_plain_number(leaf)]
         return tf.stack(numbers) if numbers else tf.zeros([0], tf.float64), others
@@ -177,10 +186,23 @@ def _is_plain_number(leaf: Any) -> bool:
 class _Result:
     """What an execution has returned, or will."""
 
-    def __init__(self, coordinator: Any, value: Any, function: _StepFunction):
+    def __init__(
+        self,
+        coordinator: Any,
+        function: _StepFunction,
+        traced: Callable[..., Any],
+        args: tuple[Any, ...],
+    ):
+        """Schedules the execution."""
         self._coordinator = coordinator
-        self._value = value
         self._function = function
+        self._traced = traced
+        self._args = args
+        self._value = coordinator.schedule(traced, args=args)
+
+    def again(self) -> "_Result":
+        """Schedules the same once more."""
+        return _Result(self._coordinator, self._function, self._traced, self._args)
 
     def fetch(self, if_lost: Any) -> Any:
         """Waits for the end of the execution and returns what the step returned.
@@ -207,18 +229,17 @@ def closing(coordinator: Any, callbacks: Sequence[Any]) -> Iterator[None]:
     Callbacks that have a `close` are closed. After a failure, that comes before the
     wait for executions that still run, as they may wait for what a callback does.
     """
-    with contextlib.ExitStack() as stack:
-        for callback in callbacks:
-            if hasattr(callback, "close"):
-                stack.callback(callback.close)
-        try:
+    try:
+        with contextlib.ExitStack() as stack:
+            for callback in callbacks:
+                if hasattr(callback, "close"):
+                    stack.callback(callback.close)
             yield
-        except BaseException:
-            stack.close()
-            # What they may fail with follows from the failure that is on its way.
-            with contextlib.suppress(Exception):
-                coordinator.join()
-            raise
+    except BaseException:
+        # What they may fail with follows from the failure that is on its way.
+        with contextlib.suppress(Exception):
+            coordinator.join()
+        raise
 
 
 def train(
@@ -250,7 +271,8 @@ def train(
     for epoch in range(trainer.initial_epoch(model) or initial_epoch, epochs):
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
-        for first, last, result in steps.run("train", batches):
+        executions = steps.run("train", batches, model.steps_per_execution)
+        for first, last, result in executions:
             callbacks.on_train_batch_begin(first)
             logs = result.fetch(if_lost=logs)
             callbacks.on_train_batch_end(last, logs)
@@ -278,7 +300,8 @@ def test(
     callbacks.on_test_begin()
     logs: Any = {}
     model.reset_metrics()
-    for first, last, result in steps.run("test", batches):
+    executions = steps.run("test", batches, model.steps_per_execution)
+    for first, last, result in executions:
         callbacks.on_test_batch_begin(first)
         logs = result.fetch(if_lost=logs)
         callbacks.on_test_batch_end(last, logs)
@@ -288,6 +311,29 @@ def test(
     results = _as_numbers(_metrics_or(logs, model))
     callbacks.on_test_end(results)
     return results
+
+
+def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any) -> Any:
+    """Predicts, batch by batch in their order; returns a structure of arrays."""
+    model.stop_predicting = False
+    callbacks.on_predict_begin()
+    outputs = []
+    for first, last, result in steps.run("predict", batches, 1):
+        callbacks.on_predict_batch_begin(first)
+        while (output := result.fetch(if_lost=_LOST)) is _LOST:
+            result = result.again()
+        callbacks.on_predict_batch_end(last, {"outputs": output})
+        outputs.append(output)
+        if model.stop_predicting:
+            break
+    steps.coordinator.join()
+    callbacks.on_predict_end()
+    if not outputs:
+        raise ValueError("There is nothing to predict: x has no batches.")
+    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *outputs)
+
+
+_LOST = object()
 
 
 def _metrics_or(logs: Any, model: Any) -> dict[str, Any]:

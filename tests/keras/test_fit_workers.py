@@ -21,10 +21,24 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+class Training:
+    """What the program finds out, part by part, when it is asked for."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+        self._found = {}
+
+    def __getitem__(self, part):
+        if part not in self._found:
+            env = self._cluster.environment()
+            self._found[part] = programs.run(PROGRAM, part, env=env)
+        return self._found[part]
+
+
 @pytest.fixture(scope="module")
 def training():
     with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
-        return programs.run(PROGRAM, env=cluster.environment())
+        yield Training(cluster)
 
 
 @pytest.mark.parametrize(

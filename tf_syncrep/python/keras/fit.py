@@ -163,28 +163,21 @@ def fit(
     _build(model, dataset, "train")
     given = tf.nest.flatten(getattr(callbacks, "callbacks", callbacks or []))
     with fit_loop.closing(steps.coordinator, given):
-        if not isinstance(callbacks, tf.keras.callbacks.CallbackList):
-            callbacks = tf.keras.callbacks.CallbackList(
-                callbacks,
-                add_history=True,
-                add_progbar=verbose != 0,
-                verbose=verbose,
-                epochs=epochs,
-                steps=batches.num_steps,
-                model=model,
-            )
+        listed = _callback_list(
+            model, callbacks, verbose, batches.num_steps, epochs, add_history=True
+        )
 
         def validate(epoch: int) -> dict[str, Any]:
             if validation is None or not _is_due(epoch, validation_freq):
                 return {}
-            results = fit_loop.test(steps, model, validation, callbacks)
+            results = fit_loop.test(steps, model, validation, listed)
             return {f"val_{name}": value for name, value in results.items()}
 
         fit_loop.train(
             steps,
             model,
             batches,
-            callbacks,
+            listed,
             initial_epoch=initial_epoch,
             epochs=epochs,
             validate=validate,
@@ -244,8 +237,8 @@ def evaluate(
     _build(model, batches.dataset, "test")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, []):
-        callbacks = _callback_list(model, callbacks, verbose, batches.num_steps)
-        results = fit_loop.test(scheduled, model, batches, callbacks)
+        listed = _callback_list(model, callbacks, verbose, batches.num_steps)
+        results = fit_loop.test(scheduled, model, batches, listed)
     return results if return_dict else trainer.in_order_of_metrics(model, results)
 
 
@@ -287,21 +280,27 @@ def predict(
     _build(model, batches.dataset, "predict")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, []):
-        callbacks = _callback_list(model, callbacks, verbose, batches.num_steps)
-        return fit_loop.predict(scheduled, model, batches, callbacks)
+        listed = _callback_list(model, callbacks, verbose, batches.num_steps)
+        return fit_loop.predict(scheduled, model, batches, listed)
 
 
 def _callback_list(
-    model: Any, callbacks: Any, verbose: str | int, num_steps: int | None
+    model: Any,
+    callbacks: Any,
+    verbose: str | int,
+    num_steps: int | None,
+    epochs: int = 1,
+    add_history: bool = False,
 ) -> Any:
-    """The callbacks of one evaluation or prediction."""
+    """The callbacks as Keras calls them, with those that it adds."""
     if isinstance(callbacks, tf.keras.callbacks.CallbackList):
         return callbacks
     return tf.keras.callbacks.CallbackList(
         callbacks,
+        add_history=add_history,
         add_progbar=verbose != 0,
         verbose=verbose,
-        epochs=1,
+        epochs=epochs,
         steps=num_steps,
         model=model,
     )

@@ -64,7 +64,7 @@ class SentBatches(Batches):
             num_steps: steps of an epoch; None for as many as the dataset has.
         """
         self.dataset = dataset
-        self._goes_on = num_steps is not None
+        self._steps_of_epoch = num_steps
         self._iterator: Iterator[Any] | None = None
         self.num_steps = num_steps
         if num_steps is None:
@@ -73,13 +73,14 @@ class SentBatches(Batches):
 
     def executions(self, steps_per_execution: int) -> Iterator[Execution]:
         """The executions of one epoch."""
-        if self._iterator is None or not self._goes_on:
+        limit = self._steps_of_epoch
+        if self._iterator is None or limit is None:
             self._iterator = iter(self.dataset.prefetch(tf.data.AUTOTUNE))
         first = 0
         while True:
             size = steps_per_execution
-            if self._goes_on:
-                size = min(size, self.num_steps - first)
+            if limit is not None:
+                size = min(size, limit - first)
             batches = []
             while len(batches) < size:
                 batch = next(self._iterator, _END)
@@ -128,12 +129,12 @@ class WorkersBatches(Batches):
             coordinator: the ClusterCoordinator.
         """
         self._iterator = iter(coordinator.create_per_worker_dataset(dataset))
-        self.num_steps = num_steps
+        self._steps_of_epoch = self.num_steps = num_steps
 
     def executions(self, steps_per_execution: int) -> Iterator[Execution]:
         """The executions of one epoch."""
-        for first in range(0, self.num_steps, steps_per_execution):
-            size = min(steps_per_execution, self.num_steps - first)
+        for first in range(0, self._steps_of_epoch, steps_per_execution):
+            size = min(steps_per_execution, self._steps_of_epoch - first)
             yield first, size, (self._iterator, tf.constant(size))
 
     @staticmethod

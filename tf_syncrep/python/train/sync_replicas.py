@@ -12,10 +12,14 @@ import tensorflow as tf
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_stats, gradient_checks
 from tf_syncrep.python.sync.gradient_accumulators import kind_of, make_accumulator
+from tf_syncrep.python.train import gradient_transfers
 from tf_syncrep.python.train.chief_queue_runner import ChiefQueueRunner
 from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
 
 __all__ = ["SyncReplicasOptimizer"]
+
+# Rounds are positive.
+_NO_ROUND = -1
 
 
 class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
@@ -310,18 +314,18 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         anchor = tf.no_op()
         extended = tf.distribute.get_strategy().extended
         with extended.colocate_vars_with(anchor):
-            self._local_step, self._local_generation, self._local_round = (
+            self._local_step, self._local_permit = (
                 tf.compat.v1.Variable(
-                    initial_value=0,
+                    initial_value=value,
                     trainable=False,
                     collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
                     dtype=dtype,
                     name=name,
                 )
-                for name, dtype in (
-                    ("sync_rep_local_step", self._global_step.dtype.base_dtype),
-                    ("sync_rep_local_generation", tf.int64),
-                    ("sync_rep_local_round", tf.int64),
+                for name, value, dtype in (
+                    ("sync_rep_local_step", 0, self._global_step.dtype.base_dtype),
+                    # Generation and round.
+                    ("sync_rep_local_permit", [0, 0], tf.int64),
                 )
             )
         with tf.device("/device:CPU:0"):
@@ -356,8 +360,9 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
     def _make_sync_op(self, grads_and_vars) -> tf.Operation:
         """Builds the chief's part of a step: wait, take, apply, advance."""
         with tf.device(self._global_step.device):
+            generation = self._generation()
             round_number, num_gradients = sync_gate_ops.sync_gate_wait_quorum(
-                self._gate, self._local_generation
+                self._gate, generation
             )
         averages = [
             accumulator and accumulator.take(round_number, num_gradients)
@@ -371,7 +376,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             with tf.control_dependencies([update_op]):
                 step = tf.cast(_read(self._global_step), tf.int64)
                 sync_op = sync_gate_ops.sync_gate_advance(
-                    self._gate, self._local_generation, round_number, step
+                    self._gate, generation, round_number, step
                 ).op
             if self._variable_averages is not None:
                 with tf.control_dependencies([sync_op]):
@@ -416,51 +421,62 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             )
             if gradient is not None
         ]
-        round_number = _read(self._local_round)
-        contribution = (_read(self._local_generation), round_number, *self._worker)
+        gradients = [gradient for gradient, *_ in present]
         checks = [
             gradient_checks.check_against(gradient, variable)
             for gradient, variable, _ in present
         ]
-        gradients = [gradient for gradient, *_ in present]
-        fit = tf.constant(True)
-        if self._reject_nonfinite:
-            fit = gradient_checks.all_finite(gradients)
+        sent = gradient_transfers.join_small(
+            gradients, [variable.device for _, variable, _ in present]
+        )
         # All gradients are there before the gate is asked: who is admitted keeps the
         # others waiting, and the first to be ready is to be taken, not the first to
-        # have begun.
-        with (
-            tf.control_dependencies([*checks, *gradients]),
-            tf.device(self._global_step.device),
-        ):
-            admitted = sync_gate_ops.sync_gate_admit(self._gate, *contribution, fit)
-
-        def push_and_commit():
+        # have begun. What the gate is to know goes as one tensor: each that leaves a
+        # task costs a call.
+        device, incarnation = self._worker
+        with tf.control_dependencies([*checks, *gradients]):
+            fit = tf.constant(1, tf.int64)
+            if self._reject_nonfinite:
+                fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
+            numbers = tf.concat(
+                [_read(self._local_permit), _join([incarnation, fit])], axis=0
+            )
+            message = _join([device, tf.io.serialize_tensor(numbers)])
+        with tf.device(self._global_step.device):
+            device = message[0]
+            numbers = tf.ensure_shape(tf.io.parse_tensor(message[1], tf.int64), [4])
+            generation, round_number, incarnation, fit = tf.unstack(numbers)
+            contribution = (generation, round_number, device, incarnation)
+            admitted = sync_gate_ops.sync_gate_admit(
+                self._gate, *contribution, tf.equal(fit, 1)
+            )
+            # Without a cond around the pushes, gradients are on their way meanwhile.
+            # Those of this round, which is none, are dropped.
+            pushed_round = tf.where(admitted, round_number, _NO_ROUND)
+        with tf.control_dependencies([pushed_round]):
             pushes = [
-                accumulator.push(gradient, round_number)
-                for gradient, _, accumulator in present
+                accumulator.push(gradient, pushed_round)
+                for gradient, (_, _, accumulator) in zip(sent, present, strict=True)
             ]
-            with (
-                tf.control_dependencies(pushes),
-                tf.device(self._global_step.device),
-            ):
-                return sync_gate_ops.sync_gate_commit(self._gate, *contribution)
-
-        counted = tf.compat.v1.cond(
-            admitted, push_and_commit, lambda: tf.constant(False)
-        )
-        with tf.control_dependencies([counted]):
-            return self._acquire_op(first=False)
+        with tf.device(self._global_step.device):
+            # Groups by task first, and so hears from each task once.
+            with tf.control_dependencies([tf.group(pushes)]):
+                counted = sync_gate_ops.sync_gate_commit(
+                    self._gate, generation, pushed_round, device, incarnation
+                )
+            with tf.control_dependencies([counted]):
+                worker = (tf.identity(device), tf.identity(incarnation))
+        return self._acquire_op(first=False, worker=worker)
 
     def _make_end_ops(self) -> None:
         with tf.device(self._global_step.device):
             # Not another chief's: that may have begun the training anew.
             self._close_op = sync_gate_ops.sync_gate_close(
-                self._gate, _read(self._local_generation)
+                self._gate, self._generation()
             )
             self._leave_op = sync_gate_ops.sync_gate_leave(self._gate, *self._worker)
             stop_updater_op = sync_gate_ops.sync_gate_cancel_updater(
-                self._gate, self._local_generation
+                self._gate, self._generation()
             )
         self._chief_queue_runner = self._make_queue_runner(
             close_op=self._close_op, cancel_op=self._close_op
@@ -481,15 +497,15 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                 quorum=self._replicas_to_aggregate,
                 total=self._total_num_replicas,
             )
-        with tf.control_dependencies(
-            [
-                tf.compat.v1.assign(self._local_generation, generation),
-                tf.compat.v1.assign(self._local_round, round_number),
-            ]
-        ):
-            return tf.compat.v1.assign(
-                self._local_step, tf.cast(step, self._local_step.dtype.base_dtype)
-            )
+            answer = _join([generation, round_number, step])
+        permit = answer[:2]
+        step = tf.cast(answer[2], self._local_step.dtype.base_dtype)
+        with tf.control_dependencies([tf.compat.v1.assign(self._local_permit, permit)]):
+            return tf.compat.v1.assign(self._local_step, step)
+
+    def _generation(self) -> tf.Tensor:
+        """Reads the generation of this replica's permit; 0 before the first."""
+        return _read(self._local_permit)[0]
 
     def _make_queue_runner(self, close_op, cancel_op):
         """Makes a runner of the chief's part.
@@ -502,7 +518,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             The `tf.compat.v1.train.QueueRunner`.
         """
         return ChiefQueueRunner(
-            generation=self._local_generation,
+            generation=self._generation(),
             open_op=self.chief_init_op,
             queue=self._gate.op,
             enqueue_ops=[self._sync_op],
@@ -514,6 +530,14 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
 def _check_positive(name: str, value: float) -> None:
     if not value > 0:
         raise ValueError(f"{name} must be positive. Received: {name}={value}")
+
+
+def _join(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Makes one tensor of several scalars, which goes to another task in one call.
+
+    Not by `tf.stack`: what is an element of a stack, Grappler takes from its origin.
+    """
+    return tf.concat([tf.expand_dims(scalar, 0) for scalar in scalars], axis=0)
 
 
 def _read(variable) -> tf.Tensor:

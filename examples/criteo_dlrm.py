@@ -1,0 +1,266 @@
+"""A click model on Criteo's logs, trained by parameter servers: DLRM.
+
+Deep Learning Recommendation Model (Naumov et al., 2019): a vector for each category,
+one for all numbers together, the dot products of all pairs of them, and layers above.
+The table of vectors lies on the parameter servers, in parts where Keras can do that
+(tf_keras, and Keras 2); `tfs.keras.AdamAsync` updates the rows that a batch touches.
+
+    tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py
+    tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py --sync
+    tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py --data day_0 day_1
+
+Without `--data` it writes logs of that format itself, whose clicks follow a model that
+is planted in them; the AUC of that model, which none can surpass, is printed beside.
+On many machines, every worker must find the files under the same names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import time
+
+import criteo_logs
+import numpy as np
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+IS_KERAS_3 = getattr(tf.keras, "__version__", "2").startswith("3")
+
+
+class DotInteractions(tf.keras.layers.Layer):
+    """The dot products `[batch, n (n-1) / 2]` of vectors `[batch, n, dimensions]`."""
+
+    def call(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Multiplies each vector by each one before it."""
+        count = vectors.shape[1]
+        products = tf.linalg.matmul(vectors, vectors, transpose_b=True)
+        rows, columns = np.tril_indices(count, -1)
+        flat = tf.reshape(products, [-1, count * count])
+        return tf.gather(flat, rows * count + columns, axis=1)
+
+
+def build_model(buckets: int, dimensions: int) -> tf.keras.Model:
+    """Makes a DLRM that gives the logarithm of the odds of a click.
+
+    Args:
+        buckets: rows in the table of categories.
+        dimensions: the length of a vector.
+    """
+    layers = tf.keras.layers
+    numbers = layers.Input([criteo_logs.NUMBERS])
+    categories = layers.Input([criteo_logs.CATEGORIES], dtype="int32")
+    of_numbers = layers.Dense(32, activation="relu")(numbers)
+    of_numbers = layers.Dense(dimensions, activation="relu")(of_numbers)
+    vectors = layers.Concatenate(axis=1)(
+        [
+            layers.Reshape([1, dimensions])(of_numbers),
+            layers.Embedding(buckets, dimensions, name="categories")(categories),
+        ]
+    )
+    features = layers.Concatenate()(
+        [of_numbers, layers.Flatten()(vectors), DotInteractions()(vectors)]
+    )
+    hidden = layers.Dense(64, activation="relu")(features)
+    hidden = layers.Dense(32, activation="relu")(hidden)
+    return tf.keras.Model([numbers, categories], layers.Dense(1)(hidden))
+
+
+class Speed(tf.keras.callbacks.Callback):
+    """Notes when epochs end, and prints a line.
+
+    Attributes:
+        ends: the times, in seconds; the first is that of the start.
+    """
+
+    # Under ParameterServerStrategy, Keras 2 asks this of callbacks.
+    _supports_tf_logs = True
+
+    def __init__(self, examples_per_epoch: int):
+        super().__init__()
+        self.ends: list[float] = []
+        self._examples = examples_per_epoch
+
+    def on_train_begin(self, logs: dict | None = None):
+        """Starts the clock."""
+        self.ends = [time.monotonic()]
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+        """Prints the loss and the speed."""
+        self.ends.append(time.monotonic())
+        rate = self._examples / (self.ends[-1] - self.ends[-2])
+        loss = float((logs or {})["loss"])
+        print(f"epoch {epoch + 1}: loss {loss:.4f}, {rate:,.0f} examples/s", flush=True)
+
+    def examples_per_second(self) -> float:
+        """The speed, without the first epoch, where there are others."""
+        ends = self.ends[1:] if len(self.ends) > 2 else self.ends
+        return self._examples * (len(ends) - 1) / (ends[-1] - ends[0])
+
+
+def connect() -> tuple[tf.distribute.ParameterServerStrategy, int]:
+    """Connects to the cluster that TF_CONFIG describes; returns its workers' number."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    cluster = resolver.cluster_spec().as_dict()
+    workers, servers = len(cluster.get("worker", [])), len(cluster.get("ps", []))
+    if not servers or not workers:
+        raise SystemExit(
+            "There is no cluster in TF_CONFIG. Start this script by: "
+            "tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py"
+        )
+    partitioner = None
+    if not IS_KERAS_3:  # It has no variables in parts.
+        partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
+            min_shard_bytes=16 << 10, max_shards=servers
+        )
+    print(f"Cluster: {workers} workers, {servers} parameter servers.", flush=True)
+    return tf.distribute.ParameterServerStrategy(resolver, partitioner), workers
+
+
+def make_optimizer(options: argparse.Namespace, workers: int):
+    """AdamAsync, by itself or in SyncReplicas."""
+    optimizer = tfs.keras.AdamAsync(options.learning_rate)
+    if not options.sync:
+        print("Training asynchronously.", flush=True)
+        return optimizer
+    quorum = options.replicas_to_aggregate or workers - options.backup_workers
+    if quorum < 1:
+        raise SystemExit(
+            "--backup-workers must be below the number of workers, "
+            f"{workers}. Received: {options.backup_workers}"
+        )
+    print(f"Training synchronously: quorum {quorum} of {workers} workers.", flush=True)
+    return tfs.keras.SyncReplicas(optimizer, quorum, workers)
+
+
+def train(paths: list[str], options: argparse.Namespace):
+    """Trains on the cluster.
+
+    Args:
+        paths: the logs.
+        options: of the command line.
+
+    Returns:
+        The model, the optimizer and the `Speed`.
+    """
+    strategy, workers = connect()
+    with strategy.scope():
+        tf.keras.utils.set_random_seed(options.seed)
+        model = build_model(options.buckets, options.dimensions)
+        optimizer = make_optimizer(options, workers)
+        model.compile(
+            optimizer, loss=tf.keras.losses.BinaryCrossentropy(from_logits=True)
+        )
+
+    def dataset_fn(_: tf.distribute.InputContext) -> tf.data.Dataset:
+        """Makes the dataset of one worker; runs on that worker."""
+        try:
+            worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        except RuntimeError:
+            worker = 0  # tfs.keras.fit looks at the shapes on the coordinator.
+        return criteo_logs.shard_of_batches(
+            paths, options.batch_size, options.buckets, workers, worker, options.seed
+        )
+
+    speed = Speed(options.steps_per_epoch * options.batch_size)
+    callbacks = [speed]
+    if options.sync:
+        log_dir = str(options.output / "logs" / time.strftime("%Y%m%d-%H%M%S"))
+        callbacks.append(
+            optimizer.make_callback(log_dir=log_dir, every_n_updates=20, verbose=1)
+        )
+    tfs.keras.fit(
+        model,
+        dataset_fn
+        if IS_KERAS_3
+        else tf.keras.utils.experimental.DatasetCreator(dataset_fn),
+        epochs=max(1, round(options.steps / options.steps_per_epoch)),
+        steps_per_epoch=options.steps_per_epoch,
+        callbacks=callbacks,
+        verbose=0,
+    )
+    return model, optimizer, speed
+
+
+def evaluate(
+    model: tf.keras.Model, paths: list[str], options: argparse.Namespace
+) -> tuple[float, int]:
+    """Returns the AUC on the lines that were held out, and how many these are."""
+    held_out = criteo_logs.batches(
+        paths, options.batch_size, options.buckets, held_out=True
+    )
+    predict = tf.function(lambda x: model(list(x), training=False))
+    scores, labels = [], []
+    for x, y in held_out.take(-(-options.held_out_lines // options.batch_size)):
+        scores.append(predict(x).numpy()[:, 0])
+        labels.append(y.numpy()[:, 0])
+    labels = np.concatenate(labels)
+    return criteo_logs.auc(labels, np.concatenate(scores)), len(labels)
+
+
+def print_gate(stats: dict) -> None:
+    """Prints what the gate counted."""
+    print(
+        f"Gate: {stats['updates']:,} updates of {stats['applied']:,} gradients; "
+        f"dropped {stats['late']:,} late, {stats['stale']:,} stale, "
+        f"{stats['voided']:,} void."
+    )
+    for device, worker in stats["workers"].items():
+        print(
+            f"  {device}  {worker['contributed']:,} contributions, "
+            f"waited {worker['waited_secs']:.1f} s"
+        )
+
+
+def _positive(text: str) -> int:
+    """Converts a command line value that has to be at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {number}")
+    return number
+
+
+def parse_options() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description="Trains a DLRM on Criteo's logs.")
+    add = parser.add_argument
+    add("--data", nargs="+", metavar="FILE", help="logs (default: planted ones)")
+    add("--lines", type=_positive, default=200_000, help="of planted logs")
+    add("--sync", action="store_true", help="train synchronously")
+    add("--replicas-to-aggregate", type=_positive, help="gradients in an update")
+    add("--backup-workers", type=int, default=0, help="whose gradients may be late")
+    add("--steps", type=_positive, default=3000, help="batches in all")
+    add("--steps-per-epoch", type=_positive, default=500)
+    add("--batch-size", type=_positive, default=256)
+    add("--buckets", type=_positive, default=100_000, help="rows of the table")
+    add("--dimensions", type=_positive, default=16)
+    add("--learning-rate", type=float, default=1e-3)
+    add("--held-out-lines", type=_positive, default=100_000, help="to evaluate on")
+    add("--seed", type=int, default=1)
+    add("--output", type=pathlib.Path, default="build/criteo")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Trains, and prints AUC, speed and the gate's figures."""
+    options = parse_options()
+    planted = None
+    paths = options.data
+    if not paths:
+        paths, planted = criteo_logs.write_planted(
+            (options.output / "data").resolve(), options.lines, seed=options.seed
+        )
+        print(f"Wrote {options.lines:,} lines of planted logs.", flush=True)
+    model, optimizer, speed = train(paths, options)
+    reached, lines = evaluate(model, paths, options)
+    best = "" if planted is None else f" (the planted model's own: {planted:.4f})"
+    print(f"AUC {reached:.4f}{best} on {lines:,} lines held out.")
+    print(f"Speed: {speed.examples_per_second():,.0f} examples per second.")
+    if options.sync:
+        print_gate(optimizer.stats())
+        print(f"For a picture: tf-syncrep report {options.output / 'logs'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Click logs in the format of Criteo's: reading them, and writing planted ones.
+
+A line is a label (0 or 1), 13 integers and 26 categories (hexadecimal strings), with
+tabs between them; any but the label may be missing, which is an empty field. See
+https://ailab.criteo.com/ressources/ for the real ones.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+NUMBERS, CATEGORIES = 13, 26
+# One line in so many is held out from training, chosen by what is in it.
+HELD_OUT = 10
+
+
+def batches(
+    paths: Sequence[str], batch_size: int, buckets: int, *, held_out: bool = False
+) -> tf.data.Dataset:
+    """Reads logs, in order.
+
+    Args:
+        paths: the files.
+        batch_size: examples in a batch.
+        buckets: for how many ids the categories of all columns share.
+        held_out: whether to read the lines that are held out, or those to train on.
+
+    Returns:
+        A dataset of `((numbers, categories), labels)`: float32 `[batch, 13]`, int32
+        `[batch, 26]` in `[0, buckets)` and float32 `[batch, 1]`.
+    """
+    return _parsed(
+        tf.data.TextLineDataset(list(paths)), batch_size, buckets, held_out=held_out
+    )
+
+
+def shard_of_batches(
+    paths: Sequence[str],
+    batch_size: int,
+    buckets: int,
+    shards: int,
+    shard: int | tf.Tensor,
+    seed: int,
+) -> tf.data.Dataset:
+    """The endless, shuffled part of the logs that one worker trains on.
+
+    Workers share the files, or, if there are fewer files than workers, the lines.
+
+    Args:
+        paths: the files.
+        batch_size: examples in a batch.
+        buckets: as in `batches`.
+        shards: how many workers there are.
+        shard: the number of this one.
+        seed: for shuffling.
+
+    Returns:
+        A dataset as of `batches`.
+    """
+    files = tf.data.Dataset.from_tensor_slices(list(paths))
+    if len(paths) >= shards:
+        files = files.shard(shards, shard)
+    files = files.shuffle(len(paths), seed)
+    lines = files.interleave(
+        tf.data.TextLineDataset, cycle_length=4, num_parallel_calls=tf.data.AUTOTUNE
+    )
+    if len(paths) < shards:
+        lines = lines.shard(shards, shard)
+    lines = lines.shuffle(64 * batch_size, seed).repeat()
+    return _parsed(lines, batch_size, buckets, held_out=False).prefetch(4)
+
+
+def is_held_out(lines: tf.Tensor) -> tf.Tensor:
+    """Which of these lines `[lines]` are not to be trained on: bool `[lines]`."""
+    return tf.strings.to_hash_bucket_fast(lines, HELD_OUT) == 0
+
+
+def parse(lines: tf.Tensor, buckets: int):
+    """Turns lines `[batch]` into what `batches` describes."""
+    defaults = [[0], *[[0.0]] * NUMBERS, *[[""]] * CATEGORIES]
+    label, *fields = tf.io.decode_csv(
+        lines, defaults, field_delim="\t", use_quote_delim=False
+    )
+    numbers = tf.math.log1p(tf.maximum(tf.stack(fields[:NUMBERS], axis=1), 0.0))
+    names = tf.stack(fields[NUMBERS:], axis=1)
+    hashes = tf.strings.to_hash_bucket_fast(names, 2**31 - 1)
+    # The same string means something else in each column.
+    columns = tf.range(CATEGORIES, dtype=tf.int64) * 1_000_003
+    categories = tf.cast((hashes + columns) % buckets, tf.int32)
+    return (numbers, categories), tf.cast(label, tf.float32)[:, tf.newaxis]
+
+
+def _parsed(lines, batch_size, buckets, held_out):
+    def choose(some: tf.Tensor) -> tf.Tensor:
+        return tf.boolean_mask(some, is_held_out(some) == held_out)
+
+    # Thousands of lines at once: an op for each of them would cost more than its work.
+    chosen = lines.batch(batch_size).map(choose).rebatch(batch_size)
+    return chosen.map(
+        lambda some: parse(some, buckets), num_parallel_calls=tf.data.AUTOTUNE
+    )
+
+
+def write_planted(
+    folder: pathlib.Path, lines: int, files: int = 4, seed: int = 1
+) -> tuple[list[str], float]:
+    """Writes logs whose clicks follow a model, which is planted in them.
+
+    The logarithm of a click's odds is a sum over some numbers and the categories of
+    some columns, and over the products of vectors of pairs of categories: what a
+    DLRM can express. No model can do better than the planted one.
+
+    Args:
+        folder: where to.
+        lines: how many, in all files together.
+        files: how many files.
+        seed: for the model and for the lines.
+
+    Returns:
+        The files, and the planted model's own AUC on the lines that are held out.
+    """
+    random = np.random.default_rng(seed)
+    odds = np.full(lines, -1.2)
+    columns = []
+    for column in range(NUMBERS):
+        values = random.lognormal(1.0, 1.5, lines).astype(np.int64)
+        missing = random.random(lines) < 0.1
+        values[missing] = 0
+        if column < 5:
+            odds += 0.4 * (-1) ** column * (np.log1p(values) - 1.4)
+        columns.append(np.where(missing, "", values.astype(str)))
+    vectors = []
+    for column in range(CATEGORIES):
+        count = (8, 30, 100, 300)[column % 4]
+        popularity = 1 / np.arange(1, count + 1)
+        values = random.choice(count, lines, p=popularity / popularity.sum())
+        names = np.array([f"{x:08x}" for x in random.integers(0, 2**32, count)])
+        names[count // 2] = ""
+        if column < 8:
+            odds += random.normal(0, 0.6, count)[values]
+        if column < 4:
+            vectors.append(random.normal(0, 0.6, (count, 3))[values])
+        columns.append(names[values])
+    for left, right in ((0, 1), (2, 3)):
+        odds += np.sum(vectors[left] * vectors[right], axis=1)
+    labels = random.random(lines) < 1 / (1 + np.exp(-odds))
+    columns.insert(0, labels.astype(int).astype(str))
+    texts = ["\t".join(fields) for fields in zip(*columns, strict=True)]
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [str(folder / f"clicks-{number}.tsv") for number in range(files)]
+    for number, path in enumerate(paths):
+        pathlib.Path(path).write_text("\n".join(texts[number::files]) + "\n")
+    held_out = is_held_out(tf.constant(texts)).numpy()
+    return paths, auc(labels[held_out], odds[held_out])
+
+
+def auc(labels: np.ndarray, scores: np.ndarray) -> float:
+    """The area under the ROC curve: how often a click scores above a non-click.
+
+    Args:
+        labels: `[examples]`, true or 1 for clicks.
+        scores: `[examples]`; equal ones count one half.
+    """
+    labels = np.asarray(labels, bool)
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    clicks, others = labels.sum(), (~labels).sum()
+    if not clicks or not others:
+        return float("nan")
+    return float((ranks[labels].sum() - clicks * (clicks + 1) / 2) / (clicks * others))

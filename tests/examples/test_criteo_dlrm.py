@@ -1,0 +1,66 @@
+"""The DLRM example, run as a user runs it but for fewer steps."""
+
+import importlib.util
+import pathlib
+import re
+
+import commands
+import pytest
+import tensorflow as tf
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "criteo_dlrm.py"
+HAS_KERAS_3 = hasattr(tf.keras, "ops")
+HAS_TF_KERAS = importlib.util.find_spec("tf_keras") is not None
+ENV = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def run(*args, workers, env):
+    result = commands.run(
+        *("launch", "--workers", workers, "--ps", 2, "--no-prefix", SCRIPT),
+        *("--lines", 20000, "--steps", 240, "--steps-per-epoch", 80),
+        *("--buckets", 20000, "--dimensions", 8, "--learning-rate", 3e-3, *args),
+        env=ENV | env,
+    )
+    assert result.process.returncode == 0, result.output
+    return result.output
+
+
+def assert_learned(output):
+    """Far above chance, and not above what is possible but for chance."""
+    match = re.search(r"AUC (\S+) \(the planted model's own: (\S+)\) on", output)
+    reached, best = map(float, match.groups())
+    assert best > 0.85, output
+    assert 0.7 < reached < best + 0.02, output
+    assert re.search(r"Speed: [\d,]+ examples per second", output), output
+
+
+@pytest.mark.skipif(HAS_KERAS_3 and not HAS_TF_KERAS, reason="needs Keras 2")
+def test_learns_asynchronously_with_a_table_in_parts(tmp_path):
+    legacy = {"TF_USE_LEGACY_KERAS": "1" if HAS_TF_KERAS else None}
+    output = run("--output", tmp_path, workers=2, env=legacy)
+    assert "Training asynchronously." in output
+    assert_learned(output)
+
+
+def test_learns_synchronously_and_leaves_logs_for_a_report(tmp_path):
+    output = run(
+        *("--sync", "--backup-workers", 1, "--output", tmp_path), workers=3, env={}
+    )
+    assert "Training synchronously: quorum 2 of 3 workers." in output
+    assert_learned(output)
+    gate = re.search(r"Gate: (\d+) updates of (\d+) gradients", output)
+    updates, applied = map(int, gate.groups())
+    # All but the last are of two gradients.
+    assert updates == -(-applied // 2) > 60, output
+    assert len(re.findall(r"task:\d  \d+ contributions, waited", output)) == 3, output
+    assert list(tmp_path.glob("logs/*/events.out.tfevents.*"))
+
+
+def test_without_a_cluster_it_says_how_to_start_one(tmp_path):
+    result = commands.run(
+        *("launch", "--workers", 1, "--ps", 0, SCRIPT),
+        *("--lines", 100, "--output", tmp_path),
+        env=ENV,
+    )
+    assert result.process.returncode == 1
+    assert "tf-syncrep launch --workers 3 --ps 2" in result.output

@@ -1,0 +1,87 @@
+"""Logs in Criteo's format: parsing, sharing among workers, the planted model."""
+
+import collections
+
+import criteo_logs
+import numpy as np
+import pytest
+import tensorflow as tf
+
+
+def line(label=1, numbers=("3",) * 13, categories=("68fd1e64",) * 26):
+    return "\t".join([str(label), *numbers, *categories])
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    return criteo_logs.write_planted(tmp_path_factory.mktemp("logs"), 5000, files=3)
+
+
+def numbers_seen(dataset, batches):
+    """How often each example came, told by its numbers and categories."""
+    counter = collections.Counter()
+    for (numbers, categories), _ in dataset.take(batches):
+        both = np.concatenate([numbers, categories], axis=1)
+        counter.update(row.tobytes() for row in both)
+    return counter
+
+
+def test_missing_fields_are_zero_and_a_category_of_their_own():
+    lines = [line(), line(0, ("",) * 13, ("",) * 26), line(0, ("-2",) * 13)]
+    (numbers, categories), labels = criteo_logs.parse(tf.constant(lines), 1000)
+    np.testing.assert_array_equal(labels, [[1], [0], [0]])
+    expected = np.repeat([[np.log(4)], [0], [0]], 13, axis=1)
+    np.testing.assert_allclose(numbers, expected, rtol=1e-6)
+    assert categories.shape == (3, 26)
+    assert np.all((categories >= 0) & (categories < 1000))
+    np.testing.assert_array_equal(categories[0], categories[2])
+    assert np.all(categories[0].numpy() != categories[1].numpy())
+    # The same string in 26 columns.
+    assert len(set(categories[0].numpy())) > 20
+
+
+@pytest.mark.parametrize("bad", [line()[:-9], line("x"), line() + "\tmore"])
+def test_a_line_that_is_not_of_the_format_is_an_error(bad):
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        criteo_logs.parse(tf.constant([bad]), 1000)
+
+
+def test_each_line_is_either_held_out_or_trained_on(planted):
+    paths, _ = planted
+    sizes = [
+        sum(len(y) for _, y in criteo_logs.batches(paths, 64, 1000, held_out=held_out))
+        for held_out in (False, True)
+    ]
+    assert sum(sizes) == 5000
+    assert 300 < sizes[1] < 700
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_workers_share_files_or_lines_without_overlap(planted, workers):
+    paths, _ = planted
+    count = sum(1 for _ in criteo_logs.batches(paths, 1, 2**31 - 1))
+    seen = collections.Counter()
+    for worker in range(workers):
+        dataset = criteo_logs.shard_of_batches(
+            paths, 1, 2**31 - 1, workers, tf.constant(worker, tf.int64), seed=1
+        )
+        shard = numbers_seen(dataset, count // workers // 2)
+        assert not seen & shard
+        seen += shard
+
+
+def test_planted_clicks_follow_the_planted_model(planted):
+    paths, best = planted
+    (_, labels) = next(iter(criteo_logs.batches(paths, 5000, 10)))
+    assert 0.2 < labels.numpy().mean() < 0.5
+    assert 0.8 < best < 0.95
+
+
+def test_auc_is_the_share_of_pairs_in_order():
+    random = np.random.default_rng(0)
+    labels = random.random(300) < 0.3
+    scores = random.integers(0, 20, 300) + 5 * labels
+    differences = scores[labels][:, np.newaxis] - scores[~labels]
+    expected = np.mean((differences > 0) + 0.5 * (differences == 0))
+    assert criteo_logs.auc(labels, scores) == pytest.approx(expected, abs=1e-12)
+    assert np.isnan(criteo_logs.auc(np.ones(3), np.arange(3)))

@@ -51,7 +51,7 @@ class SyncReplicasCallback(tf.keras.callbacks.Callback):
         if self._optimizer.is_distributed and optimizer is not self._optimizer:
             raise ValueError(
                 "SyncReplicas under ParameterServerStrategy has no place in a "
-                f"{type(optimizer).__name__}: train with mixed_bfloat16, which needs no "
+                f"{type(optimizer).__name__}: train with mixed_bfloat16, without "
                 "loss scaling, or, in Keras 3, with `loss_scale_factor` of the inner "
                 "optimizer and `auto_scale_loss=False` in `compile`."
             )

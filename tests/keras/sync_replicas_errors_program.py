@@ -1,13 +1,7 @@
-"""Trains synchronously where something goes wrong; reports what came of it.
-
-Argument: "errors" runs all trainings that raise, one after the other; "long" one that
-says when it has made an update, so that a test can do something to its cluster.
-"""
+"""Trains synchronously where something raises, and goes on; reports what came of it."""
 
 import io
-import json
 import logging
-import sys
 
 import keras_sync_replicas as helpers
 import programs
@@ -15,8 +9,6 @@ import round_records
 import tensorflow as tf
 
 import tf_syncrep as tfs
-
-LONG_STEPS = 120
 
 
 def fit(model, optimizer, callbacks, steps=8, epochs=1, dataset=None):
@@ -141,32 +133,29 @@ def other_quorum(strategy):
     return outcome(optimizer, recorder, error=error)
 
 
-def long(strategy):
-    model, optimizer = round_records.make(strategy, "sgd", 2, 3, lease_secs=3.0)
+def loss_scaling(strategy):
+    policies = tf.keras.mixed_precision
+    before = policies.global_policy()
+    policies.set_global_policy("mixed_float16")
+    try:
+        model, optimizer = round_records.make(strategy, "sgd", 2, 2)
+        return {"error": fit(model, optimizer, None)}
+    except ValueError as error:
+        return {"error": str(error)}
+    finally:
+        policies.set_global_policy(before)
 
-    def say(step):
-        print(f"UPDATE {step}.", flush=True)
 
-    recorder = round_records.Recorder(optimizer, model, on_update=say)
-    error = fit(model, optimizer, None, steps=LONG_STEPS)
-    return outcome(optimizer, recorder, error=error)
-
-
-TRAININGS = {
-    "errors": (
+def main():
+    strategy = round_records.make_strategy()
+    trainings = (
         without_callback,
         error_in_a_closure,
         error_in_an_update,
         error_in_a_custom_loop,
         other_quorum,
-    ),
-    "long": (long,),
-}
-
-
-def main():
-    strategy = round_records.make_strategy()
-    trainings = TRAININGS[json.loads(sys.argv[1])]
+        loss_scaling,
+    )
     programs.report({training.__name__: training(strategy) for training in trainings})
 
 

@@ -38,6 +38,8 @@ BENCHMARKS = (
     "accumulator_sparse",
     "accumulator_dense",
     "sync_gate",
+    "sync_cluster",
+    "sync_backup",
 )
 # Measured once in each Keras that tf.keras can be.
 IN_EACH_KERAS = ("small_variables",)

@@ -40,6 +40,8 @@ class Measurement:
         bytes_moved: the bytes an update has to read and write, however it is done.
         copy_bandwidth: bytes per second, read and written, of a copy of memory
             in the same rounds.
+        counts: what happens in the time of a sample, how many times, by its name;
+            None where that is one update.
     """
 
     contender: str
@@ -48,6 +50,7 @@ class Measurement:
     samples: Sequence[float]
     bytes_moved: int | None = None
     copy_bandwidth: float | None = None
+    counts: Mapping[str, int] | None = None
 
     @property
     def median(self) -> float:
@@ -72,6 +75,7 @@ class Measurement:
             "quartiles": list(self.quartiles),
             "bytes_moved": self.bytes_moved,
             "copy_bandwidth": self.copy_bandwidth,
+            "counts": self.counts and dict(self.counts),
             "samples": list(self.samples),
         }
 

@@ -32,6 +32,8 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
     for heading, measurements in by_point.items():
         if measurements[0]["unit"] != "s":
             yield _sizes(heading, measurements)
+        elif measurements[0].get("counts"):
+            yield _rates(heading, measurements)
         elif measurements[0]["bytes_moved"] is None:
             yield _latencies(heading, measurements)
         else:
@@ -89,6 +91,24 @@ def _latencies(heading, measurements) -> Table:
         for m in measurements
     ]
     return Table(heading, ("", "median us", "quartiles us"), rows)
+
+
+def _rates(heading, measurements) -> Table:
+    """How often things happen in a second."""
+    counts = list(measurements[0]["counts"])
+    rows = []
+    for m in measurements:
+        low, high = m["quartiles"]
+        rows.append(
+            (
+                m["contender"],
+                *(f"{m['counts'][what] / m['median']:.3g}" for what in counts),
+                _milliseconds(m["median"]),
+                f"{_milliseconds(low)} to {_milliseconds(high)}",
+            )
+        )
+    columns = ("", *(f"{what}/s" for what in counts), "median ms", "quartiles ms")
+    return Table(heading, columns, rows)
 
 
 def _sizes(heading, measurements) -> Table:

@@ -1,0 +1,239 @@
+"""One worker of a training on parameter servers, told by the benchmark what to run.
+
+    python replica.py HOST PORT
+
+A task of TF_CONFIG that builds a graph for each contender, side by side under names of
+their own, and then does what it is told through a connection: see `Replica`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import connection
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import tf_syncrep as tfs
+
+LAYERS = 6
+WIDTH = 64
+EXAMPLES = 32
+LEARNING_RATE = 0.001
+# A worker draws that many batches of rows and goes round them.
+BATCHES = 50
+
+
+class Graph:
+    """One contender's graph.
+
+    Attributes:
+        inner: "AdamAsync" or "Adam".
+        sync: "ours", "stock" or "" for asynchronous training.
+        global_step: the variable.
+        rows: the placeholder for the rows that a batch looks up, or None.
+        weights: what is trained, of a table the rows rehearsed with; tensors.
+        train_op: the step.
+        hook: of the synchronous optimizer, or None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        contender: Mapping[str, Any],
+        model: Mapping[str, Any],
+        is_chief: bool,
+    ):
+        """Builds it in the default graph.
+
+        Args:
+            name: scope of its variables, which all contenders have on the same servers.
+            contender: "sync", "inner", and for synchronous ones "quorum" and "total".
+            model: "rows" of the table, 0 for dense layers, and "ids" in a batch.
+            is_chief: whether this is the chief's.
+        """
+        with tf.variable_scope(name):
+            self.global_step = tf.get_variable(
+                "global_step",
+                initializer=tf.constant(0, tf.int64),
+                trainable=False,
+                collections=[
+                    tf.GraphKeys.GLOBAL_VARIABLES,
+                    tf.GraphKeys.GLOBAL_STEP,
+                ],
+            )
+            self.rows = None
+            if model["rows"]:
+                loss = self._embedding(model["rows"], model["ids"])
+            else:
+                loss = self._layers()
+        optimizer = {
+            "AdamAsync": tfs.train.AdamAsyncOptimizer,
+            "Adam": tf.train.AdamOptimizer,
+        }[contender["inner"]](LEARNING_RATE)
+        self.hook = None
+        if contender["sync"]:
+            classes = {
+                "ours": tfs.train.SyncReplicasOptimizer,
+                "stock": tf.train.SyncReplicasOptimizer,
+            }
+            optimizer = classes[contender["sync"]](
+                optimizer, contender["quorum"], contender["total"], name=name
+            )
+            # With its default tokens TensorFlow's class hangs at the end.
+            self.hook = optimizer.make_session_run_hook(is_chief, num_tokens=0)
+        self.train_op = optimizer.minimize(loss, global_step=self.global_step)
+
+    def _layers(self) -> tf.Tensor:
+        """A tower of dense layers on a constant batch."""
+        random = np.random.default_rng(0)
+        signal = tf.constant(random.normal(size=[EXAMPLES, WIDTH]), tf.float32)
+        target = tf.constant(random.normal(size=[EXAMPLES, WIDTH]), tf.float32)
+        layers = [
+            tf.get_variable(
+                f"layer_{i}",
+                initializer=random.normal(
+                    scale=WIDTH**-0.5, size=[WIDTH, WIDTH]
+                ).astype(np.float32),
+            )
+            for i in range(LAYERS)
+        ]
+        self.weights = [tf.identity(layer) for layer in layers]
+        for layer in layers:
+            signal = tf.tanh(tf.matmul(signal, layer))
+        return tf.reduce_mean((signal - target) ** 2)
+
+    def _embedding(self, rows: int, ids: int) -> tf.Tensor:
+        """Rows of a table, pulled towards zero."""
+        table = tf.get_variable(
+            "table", [rows, WIDTH], initializer=tf.ones_initializer()
+        )
+        self.weights = [tf.nn.embedding_lookup(table, np.arange(ids))]
+        self.rows = tf.placeholder(tf.int64, [None])
+        return tf.reduce_sum(tf.nn.embedding_lookup(table, self.rows) ** 2)
+
+
+class Replica:
+    """What the benchmark tells a worker to do, by the methods' names."""
+
+    def __init__(self, contenders: Mapping[str, Any], model: Mapping[str, Any]):
+        """Starts the server and builds the graphs.
+
+        Args:
+            contenders: arguments of `Graph`, by their names.
+            model: the same for all.
+        """
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        self._index: int = resolver.task_id
+        cluster = resolver.cluster_spec()
+        self._server = tf.distribute.Server(cluster, "worker", self._index)
+        self._device = f"/job:worker/task:{self._index}"
+        self._setter = tf.train.replica_device_setter(
+            cluster=cluster, worker_device=self._device
+        )
+        self._model = model
+        self._contenders = contenders
+        self._graphs: dict[str, Graph] = {}
+        self._sessions: dict[str, Any] = {}
+        self._steps = 0
+        random = np.random.default_rng(self._index)
+        self._batches = [
+            random.integers(max(model["rows"], 1), size=model["ids"])
+            for _ in range(BATCHES)
+        ]
+        self._scopes = contextlib.ExitStack()  # Never closed: the process is killed.
+
+    def open(self, name: str) -> None:
+        """Opens a contender's session; the chief's has to be opened first."""
+        graph = tf.Graph()
+        self._scopes.enter_context(graph.as_default())
+        is_chief = self._index == 0
+        with tf.device(self._setter):
+            built = Graph(name, self._contenders[name], self._model, is_chief)
+        self._graphs[name] = built
+        config = tf.ConfigProto(device_filters=["/job:ps", self._device])
+        self._sessions[name] = tf.train.MonitoredTrainingSession(
+            self._server.target,
+            is_chief,
+            hooks=[built.hook] if built.hook else [],
+            config=config,
+        )
+
+    def run(self, name: str, steps: int, until: int, sleep_secs: float) -> None:
+        """Trains.
+
+        Args:
+            name: the contender.
+            steps: how many steps to make; 0: as many as it takes `until`.
+            until: the global step at which to stop; 0 for none.
+            sleep_secs: what this worker sleeps in each step.
+        """
+        graph, session = self._graphs[name], self._sessions[name]
+        made = 0
+        while True:
+            time.sleep(sleep_secs)
+            self._steps += 1
+            step = session.run(graph.train_op, self._feed(graph))
+            made += 1
+            if made == steps or (until and step >= until):
+                return
+
+    def rehearse(self, name: str, steps: int) -> None:
+        """The same with one batch for all workers."""
+        graph, session = self._graphs[name], self._sessions[name]
+        for _ in range(steps):
+            session.run(graph.train_op, self._rehearsal_feed(graph))
+
+    def read(self, name: str) -> tuple[int, list[np.ndarray]]:
+        """Returns the global step and the weights."""
+        graph, session = self._graphs[name], self._sessions[name]
+        step, *weights = session.run([graph.global_step, *graph.weights])
+        return int(step), weights
+
+    def train_alone(self, name: str, steps: int) -> list[np.ndarray]:
+        """What `rehearse` has to come to: the inner optimizer in a local session."""
+        alone = {**self._contenders[name], "sync": ""}
+        with tf.Graph().as_default():
+            graph = Graph(name, alone, self._model, is_chief=True)
+            initialize = tf.global_variables_initializer()
+            with tf.Session() as session:
+                session.run(initialize)
+                for _ in range(steps):
+                    session.run(graph.train_op, self._rehearsal_feed(graph))
+                return session.run(graph.weights)
+
+    def _feed(self, graph: Graph) -> dict[Any, Any]:
+        if graph.rows is None:
+            return {}
+        return {graph.rows: self._batches[self._steps % len(self._batches)]}
+
+    def _rehearsal_feed(self, graph: Graph) -> dict[Any, Any]:
+        if graph.rows is None:
+            return {}
+        return {graph.rows: np.arange(self._model["ids"])}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serves one benchmark, which ends it by a signal."""
+    host, port = arguments
+    tf.disable_v2_behavior()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    key = os.environ["TF_SYNCREP_BENCHMARK_KEY"].encode()
+    with connection.Client((host, int(port)), authkey=key) as client:
+        client.send(
+            int(tf.distribute.cluster_resolver.TFConfigClusterResolver().task_id)
+        )
+        replica = Replica(*client.recv())
+        while True:
+            method, *rest = client.recv()
+            call: Callable[..., Any] = getattr(replica, method)
+            client.send(call(*rest))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

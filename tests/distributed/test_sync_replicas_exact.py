@@ -100,6 +100,7 @@ def test_all_replicas_reach_a_common_last_step(run, forks):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1200)
 def test_all_replicas_reach_a_common_last_step_thirty_times_in_a_row(forks):
     for _ in range(30):
         _train_to_a_common_last_step(forks)

@@ -8,10 +8,12 @@ unless said otherwise.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tf_syncrep.python.ops import op_library
 
-#: In the place of a generation's number: whichever there is.
-ANY_GENERATION = -1
+#: In the place of a generation's number, an integer or a tensor: whichever there is.
+ANY_GENERATION: Any = -1
 
 
 def sync_gate(

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.register_assert_rewrite("sync_replicas_cluster", "keras_sync_cluster")
+
 
 def pytest_generate_tests(metafunc):
     """Runs tests that use `device` on each there is, and names it if there are two."""
@@ -20,3 +22,15 @@ def device(request):
     name = getattr(request, "param", "CPU")
     with devices.use(name):
         yield name
+
+
+@pytest.fixture(scope="session")
+def forks():
+    """Where processes come from that are to have imported TensorFlow already."""
+    import fork_server
+
+    server = fork_server.ForkServer(
+        "tensorflow.compat.v1", "tf_syncrep", "tf_syncrep.python.cli"
+    )
+    yield server
+    server.close()

@@ -110,7 +110,7 @@ class Recorder:
             on_update: called after each update with its number.
         """
         self._model = model
-        self.weights = [self._read()]
+        self.weights: list[list[np.ndarray]] = []
         self._on_update = on_update
         start_updater = optimizer.start_updater
 
@@ -122,6 +122,8 @@ class Recorder:
                 if on_update is not None:
                     on_update(step)
 
+            # By now callbacks have restored what there is to restore.
+            self.weights = self.weights or [self._read()]
             return start_updater(record)
 
         optimizer.start_updater = start

@@ -227,7 +227,8 @@ def closing(coordinator: Any, callbacks: Sequence[Any]) -> Iterator[None]:
     """Leaves nothing behind, however training ends.
 
     Callbacks that have a `close` are closed. After a failure, that comes before the
-    wait for executions that still run, as they may wait for what a callback does.
+    wait for executions that still run, as they may wait for what a callback does. One
+    that has a `cause` may know a better error than the one that came here first.
     """
     try:
         with contextlib.ExitStack() as stack:
@@ -235,10 +236,14 @@ def closing(coordinator: Any, callbacks: Sequence[Any]) -> Iterator[None]:
                 if hasattr(callback, "close"):
                     stack.callback(callback.close)
             yield
-    except BaseException:
+    except BaseException as error:
         # What they may fail with follows from the failure that is on its way.
         with contextlib.suppress(Exception):
             coordinator.join()
+        for callback in callbacks:
+            cause = callback.cause() if hasattr(callback, "cause") else None
+            if cause is not None:
+                raise cause from error
         raise
 
 

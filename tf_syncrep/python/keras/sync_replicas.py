@@ -243,6 +243,11 @@ class SyncReplicas(compat.WrapperOptimizer):
         try:
             yield updater
             self.finish_updater()
+        except tf.errors.OpError as error:
+            updater.close()
+            if updater.lost_parameter_server is not None:
+                raise updater.lost_parameter_server from error
+            raise
         finally:
             updater.close()
 

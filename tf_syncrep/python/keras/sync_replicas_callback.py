@@ -27,6 +27,7 @@ class SyncReplicasCallback(tf.keras.callbacks.Callback):
         self._report = Report(optimizer.stats, log_dir, every_n_updates)
         self._verbose = verbose
         self._updater: Any = None
+        self._lost_parameter_server: tf.errors.UnavailableError | None = None
 
     def set_model(self, model):
         """Makes the model's train step wait for its permit, and turns XLA off.
@@ -122,10 +123,19 @@ class SyncReplicasCallback(tf.keras.callbacks.Callback):
         if self._updater is not None:
             self._updater.drain()
 
+    def cause(self):
+        """What was behind an error that ended the training, if that is known.
+
+        Returns:
+            An exception to raise instead, or None.
+        """
+        return self._lost_parameter_server
+
     def close(self):
         """Ends the training, if it has not ended, without any further update."""
         if self._updater is not None:
             self._updater.close()
+            self._lost_parameter_server = self._updater.lost_parameter_server
             self._updater = None
             self._report.close()
         if self.model is not None:

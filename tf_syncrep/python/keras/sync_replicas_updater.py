@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import re
 import threading
 import time
 import weakref
@@ -98,6 +99,26 @@ class Updater:
         self._thread.start()
         _running.add(self)
 
+    @property
+    def lost_parameter_server(self) -> tf.errors.UnavailableError | None:
+        """What to raise if updates ended because a parameter server was lost.
+
+        Closures that were on their way to it fail as well, some of them with errors
+        that do not tell why.
+        """
+        if not isinstance(self._error, tf.errors.UnavailableError):
+            return None
+        found = re.search(r"/job:ps/replica:\d+/task:\d+", str(self._error))
+        if found is None:
+            return None
+        return tf.errors.UnavailableError(
+            None,
+            None,
+            f"SyncReplicas has lost the parameter server {found[0]}, and training "
+            "cannot go on without its variables. Start it, start this program again, "
+            f"and restore a checkpoint. Received: {self._error}",
+        )
+
     def drain(self) -> None:
         """Waits until no gradient is on its way and no full round unapplied.
 
@@ -173,7 +194,12 @@ class Updater:
                     self._on_update(int(step))
         except BaseException as error:
             self._error = error
-            tf.get_logger().error("SyncReplicas: an update failed", exc_info=error)
+            # The gate, and so those who wait there, may be out of reach.
+            tf.get_logger().error(
+                "SyncReplicas: %s",
+                self.lost_parameter_server or "an update failed",
+                exc_info=error,
+            )
             with contextlib.suppress(tf.errors.OpError):
                 self._fail_fn(
                     self._generation,

@@ -1,0 +1,171 @@
+"""Trains synchronously as the coordinator of a cluster whose tasks a test kills.
+
+One argument, JSON: those of `main` by name. Writes a line "update N" after each update,
+and "epoch N" after each epoch. A file "end" in `folder` ends the training with the
+epoch; see `worker_seams` for the others.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import sys
+
+import keras_sync_replicas as helpers
+import programs
+import round_records
+import tensorflow as tf
+import worker_seams
+
+import tf_syncrep as tfs
+
+
+class Progress(tf.keras.callbacks.Callback):
+    """Tells how far training is, and ends it; changes the quorum where told to."""
+
+    def __init__(self, optimizer, folder, configure):
+        super().__init__()
+        self._optimizer = optimizer
+        self._end = pathlib.Path(folder, "end")
+        self._configure = configure or {}
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if str(epoch) in self._configure:
+            self._optimizer.configure(*self._configure[str(epoch)])
+
+    def on_epoch_end(self, epoch, logs=None):
+        print(f"epoch {epoch}", flush=True)
+        self.model.stop_training = self._end.exists()
+
+
+def tell_updates(optimizer):
+    start_updater = optimizer.start_updater
+
+    def start(on_update=None):
+        def tell(step):
+            print(f"update {step}", flush=True)
+            if on_update is not None:
+                on_update(step)
+
+        return start_updater(tell)
+
+    optimizer.start_updater = start
+
+
+def train_by_fit(model, optimizer, steps, epochs, folder, configure, backup):
+    callbacks = [
+        optimizer.make_callback(),
+        Progress(optimizer, folder, configure),
+    ]
+    if backup:
+        callbacks.append(tf.keras.callbacks.BackupAndRestore(backup))
+    tfs.keras.fit(
+        model,
+        round_records.dataset(seed=None),
+        steps_per_epoch=steps,
+        epochs=epochs,
+        verbose=0,
+        callbacks=callbacks,
+    )
+
+
+def train_by_loop(strategy, model, optimizer, steps, epochs, folder):
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    iterator = iter(
+        coordinator.create_per_worker_dataset(
+            lambda _=None: round_records.dataset(seed=None)
+        )
+    )
+    variables = model.trainable_variables
+
+    @tf.function
+    def train_step(iterator):
+        inputs, targets = next(iterator)
+        with optimizer.step():
+            with tf.GradientTape() as tape:
+                loss = round_records.loss(targets, model(inputs, training=True))
+            gradients = tape.gradient(loss, variables)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    with optimizer.updater(strategy):
+        for epoch in range(epochs):
+            for _ in range(steps):
+                coordinator.schedule(train_step, args=(iterator,))
+            coordinator.join()
+            print(f"epoch {epoch}", flush=True)
+            if pathlib.Path(folder, "end").exists():
+                break
+
+
+def main(
+    folder,
+    loop,
+    quorum,
+    total,
+    steps,
+    epochs=1,
+    fits=1,
+    compute_secs=(0.01,) * 8,
+    configure=None,
+    backup=None,
+    **options,
+):
+    """Trains.
+
+    Args:
+        folder: for files that tell workers and coordinator what to do.
+        loop: "fit" or "custom".
+        quorum: gradients of an update.
+        total: number of workers.
+        steps: of an epoch.
+        epochs: how many, if nothing ends them.
+        fits: how often to train.
+        compute_secs: how long each worker computes.
+        configure: quorum and total to change to, by epoch.
+        backup: where to back up to and to restore from.
+        **options: of SyncReplicas.
+    """
+    strategy = tf.distribute.ParameterServerStrategy(
+        tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    )
+    with strategy.scope():
+        model = round_records.make_model()
+        optimizer = tfs.keras.SyncReplicas(
+            helpers.OPTIMIZERS["sgd"](), quorum, total, **options
+        )
+        model.compile(optimizer, loss=round_records.loss)
+        optimizer.build(model.trainable_variables)
+    recorder = round_records.Recorder(optimizer, model)
+    tell_updates(optimizer)
+    errors = []
+    for _ in range(fits):
+        error = None
+        try:
+            with worker_seams.Seams(folder, compute_secs).in_place():
+                if loop == "fit":
+                    train_by_fit(
+                        model, optimizer, steps, epochs, folder, configure, backup
+                    )
+                else:
+                    train_by_loop(strategy, model, optimizer, steps, epochs, folder)
+        except Exception as exception:
+            error = f"{type(exception).__name__}: {exception}"
+            print(f"raised {error}", flush=True)
+            worker_seams.undo_failures(pathlib.Path(folder))
+        errors.append(error)
+    result = {"errors": errors}
+    # What was lost with a parameter server cannot be read.
+    with contextlib.suppress(tf.errors.OpError):
+        result |= {
+            "stats": optimizer.stats(),
+            "iterations": helpers.iterations_of(optimizer),
+            "weights": recorder.finish(),
+        }
+    programs.report(result)
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))
+    # Not by the interpreter's end, at which TensorFlow's coordinator waits for workers
+    # that were killed.
+    os._exit(0)

@@ -1,0 +1,68 @@
+"""Workers of a synchronous Keras training are killed (SIGKILL), and come back or do not.
+
+TensorFlow's coordinator runs the closures of a lost worker again, elsewhere or when it
+is back. Whatever it was at, no gradient counts twice, and none in part.
+"""
+
+import pytest
+import worker_seams
+from keras_sync_cluster import KerasSyncCluster
+
+LEASE_SECS = 5.0
+loops = pytest.mark.parametrize("loop", ["fit", "custom"])
+
+
+@loops
+def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
+    loop, tmp_path, forks
+):
+    with KerasSyncCluster(
+        tmp_path, forks, num_workers=2, loop=loop, lease_secs=LEASE_SECS
+    ) as cluster:
+        cluster.start()
+        cluster.wait_for_updates()
+        for point in worker_seams.POINTS:
+            cluster.kill_at(point, worker=1)
+            cluster.tasks.restart("worker-1")
+            cluster.wait_for_updates()
+        # While it waits: the other one keeps the round from being full.
+        cluster.wait_until_at("computing", worker=0)
+        cluster.tasks.kill("worker-1")
+        worker_seams.go_on(tmp_path, "computing", worker=0)
+        cluster.tasks.restart("worker-1")
+        cluster.wait_for_updates()
+        cluster.end()
+        result = cluster.result()
+    stats = result["stats"]
+    assert result["errors"] == [None]
+    # Those in the midst of a contribution, whose rounds were void.
+    assert stats["aborted"] == stats["voids"] == len(worker_seams.ADMITTED)
+    assert all(worker["live"] for worker in stats["workers"].values())
+
+
+@loops
+def test_training_goes_on_without_two_killed_workers_until_they_are_back(
+    loop, tmp_path, forks
+):
+    with KerasSyncCluster(
+        tmp_path, forks, num_workers=3, loop=loop, lease_secs=LEASE_SECS
+    ) as cluster:
+        cluster.start()
+        cluster.wait_for_updates()
+        cluster.wait_until_at("computing", worker=2)
+        cluster.kill_at("half_pushed", worker=1)
+        cluster.tasks.kill("worker-2")
+        worker_seams.go_on(tmp_path, "computing", worker=2)
+        cluster.wait_for_updates(6)
+        cluster.tasks.start("worker-1")
+        cluster.tasks.restart("worker-2")
+        cluster.wait_until_at("committed", worker=1)
+        worker_seams.go_on(tmp_path, "committed", worker=1)
+        cluster.wait_until_at("committed", worker=2)
+        worker_seams.go_on(tmp_path, "committed", worker=2)
+        cluster.end()
+        result = cluster.result()
+    assert result["errors"] == [None]
+    stats = result["stats"]
+    assert stats["voids"] >= 1
+    assert stats["live"] == 3

@@ -1,0 +1,128 @@
+"""Clusters of real processes that train by SyncReplicas for Keras, and their proof."""
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+import clusters
+import fork_server
+import keras_sync_replicas as helpers
+import programs
+import round_records
+import sync_accounting
+import worker_seams
+
+_PROGRAM = (
+    pathlib.Path(__file__).parents[1] / "keras" / "sync_replicas_faults_program.py"
+)
+
+
+class KerasSyncCluster:
+    """Two parameter servers, workers, and a coordinator that the test starts."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        forks: fork_server.ForkServer,
+        num_workers: int,
+        **arguments: Any,
+    ):
+        """Describes it; the servers start when the context is entered.
+
+        Args:
+            folder: an empty folder for files that tell tasks what to do.
+            forks: where its processes come from.
+            num_workers: how many workers it has.
+            **arguments: those of the program's `main`; there are as many steps as a
+                test wants, and a quorum of all workers, if they are not said.
+        """
+        self.tasks = clusters.Cluster(
+            num_workers, num_ps=2, env=programs.environment(), forks=forks
+        )
+        self.folder = folder
+        self._arguments = {
+            "folder": str(folder),
+            "loop": "fit",
+            "quorum": num_workers,
+            "total": num_workers,
+            "steps": 4 * num_workers,
+            "epochs": 10_000,
+            **arguments,
+        }
+
+    def __enter__(self) -> "KerasSyncCluster":
+        self.tasks.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.tasks.__exit__(*exc_info)
+
+    def start(self) -> None:
+        """Starts the coordinator."""
+        command = [sys.executable, str(_PROGRAM), json.dumps(self._arguments)]
+        self.tasks.start("chief", command)
+
+    def wait_until_at(self, point: str, worker: int) -> None:
+        """Makes a worker stop at a point, and waits until it is there."""
+        name, text = f"worker-{worker}", f"at {point}"
+        earlier = self.tasks.output(name).count(text)
+        worker_seams.stop_at(self.folder, point, worker)
+        self.tasks.wait_for_output(name, text, occurrence=earlier + 1)
+
+    def kill_at(self, point: str, worker: int) -> None:
+        """Kills a worker at a point."""
+        self.wait_until_at(point, worker)
+        self.tasks.kill(f"worker-{worker}")
+        worker_seams.go_on(self.folder, point, worker)
+
+    def updates(self) -> int:
+        """How many updates the coordinator has told of so far."""
+        return self.tasks.output("chief").count("update ")
+
+    def wait_for_updates(self, more: int = 3) -> None:
+        """Waits for so many updates more."""
+        self.tasks.wait_for_output("chief", "update ", self.updates() + more)
+
+    def end(self) -> None:
+        """Lets the training end with the epoch."""
+        (self.folder / "end").touch()
+
+    def result(self, exact: bool = True) -> dict[str, Any]:
+        """Waits for the end, and checks that all is in order.
+
+        That is: the counters agree with each other, `iterations` are updates, and each
+        update was the mean of one round's gradients, on the weights before it.
+
+        Args:
+            exact: whether nothing but workers failed, so that weights can be replayed.
+
+        Returns:
+            What the coordinator reported.
+        """
+        assert self.tasks.wait("chief") == 0, self.tasks.output("chief")
+        result = programs.result_in(self.tasks.output("chief"))
+        if exact:
+            assert_exact(result)
+        return result
+
+
+def assert_exact(result: dict[str, Any], counts: list[int] | None = None) -> None:
+    """Checks what a program reported that came to an orderly end.
+
+    Args:
+        result: the report.
+        counts: gradients of each update; by default all rounds but the last had the
+            same quorum.
+    """
+    stats, updates = result["stats"], len(result["weights"]) - 1
+    sync_accounting.assert_identities(stats)
+    assert stats["in_flight"] == 0
+    assert stats["updates"] == updates
+    assert stats["step"] == result["iterations"]
+    if counts is None:
+        counts = [stats["quorum"]] * updates
+        counts[-1] -= stats["quorum"] * updates - stats["applied"]
+        assert 0 < counts[-1] <= stats["quorum"]
+    assert stats["applied"] == sum(counts)
+    round_records.replay(result["weights"], helpers.OPTIMIZERS["sgd"], counts)

@@ -1,0 +1,160 @@
+"""Points of the train step of a SyncReplicas at which a worker can be stopped.
+
+The functions that a coordinator schedules run in other processes, which know no Python.
+So the points are loops in their graphs, that last as long as a file is there.
+"""
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
+
+# In the order in which a worker comes to them; between the second and the fourth its
+# gradient is admitted, and may have reached some variables and not others.
+POINTS = ("computing", "admitted", "half_pushed", "pushed", "committed")
+ADMITTED = POINTS[1:4]
+_POLL_SECS = 0.02
+
+
+def stop_at(folder: pathlib.Path, point: str, worker: int) -> None:
+    """Makes a worker say "at POINT" when it comes to a point, and go no further.
+
+    Args:
+        folder: that of the `Seams`.
+        point: one of POINTS.
+        worker: its index.
+    """
+    (folder / f"stop-{point}-{worker}").touch()
+
+
+def go_on(folder: pathlib.Path, point: str, worker: int) -> None:
+    """Undoes `stop_at`."""
+    (folder / f"stop-{point}-{worker}").unlink()
+
+
+def fail(folder: pathlib.Path, worker: int) -> None:
+    """Makes each step of a worker fail that comes to "computing"."""
+    (folder / f"fail-{worker}").touch()
+
+
+def undo_failures(folder: pathlib.Path) -> None:
+    """Undoes `fail`."""
+    for path in folder.glob("fail-*"):
+        path.unlink()
+
+
+class Seams:
+    """Builds the points.
+
+    "computing": the worker has its permit, and no gradient. "admitted": the gate has
+    admitted its gradient, nothing is pushed. "half_pushed": one push was acknowledged,
+    the others are not begun. "pushed": all were. "committed": the gradient counts.
+    """
+
+    def __init__(self, folder: str, compute_secs: Sequence[float]):
+        """Keeps what all points need.
+
+        Args:
+            folder: where the files are.
+            compute_secs: how long each worker computes, at least.
+        """
+        self._folder = folder
+        self._compute_secs = compute_secs
+        self._pushes: list[tf.Tensor] = []
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Puts the points into the train steps that are traced meanwhile.
+
+        Yields:
+            Nothing.
+        """
+        with contextlib.ExitStack() as patches:
+            for module, name, replacement in (
+                (sync_gate_ops, "sync_gate_admit", self._admit),
+                (accumulator_ops, "accumulator_apply_dense", self._push),
+                (accumulator_ops, "accumulator_apply_sparse", self._push),
+                (sync_gate_ops, "sync_gate_commit", self._commit),
+            ):
+                original = getattr(module, name)
+                patches.enter_context(
+                    mock.patch.object(module, name, _with_first(replacement, original))
+                )
+            yield
+
+    def _admit(self, admit: Callable[..., Any], *args: Any) -> Any:
+        with tf.control_dependencies([self._stop("computing")]):
+            sleep = self._compute()
+        with tf.control_dependencies([sleep]):
+            return admit(*args)
+
+    def _push(self, push: Callable[..., Any], *args: Any) -> Any:
+        point = "half_pushed" if self._pushes else "admitted"
+        with tf.control_dependencies(self._pushes):
+            stop = self._stop(point)
+        with tf.control_dependencies([stop]):
+            self._pushes.append(push(*args))
+        return self._pushes[-1]
+
+    def _commit(self, commit: Callable[..., Any], *args: Any) -> Any:
+        self._pushes = []
+        with tf.control_dependencies([self._stop("pushed")]):
+            counts = commit(*args)
+        with tf.control_dependencies([counts]):
+            stop = self._stop("committed")
+        with tf.control_dependencies([stop]):
+            return tf.identity(counts)
+
+    def _stop(self, point: str) -> tf.Tensor:
+        with tf.device(None), tf.device("/device:CPU:0"):
+            path = tf.strings.join([f"{self._folder}/stop-{point}-", _task()])
+
+            def wait(has_told):
+                told = tf.cond(has_told, tf.no_op, lambda: tf.print(f"at {point}"))
+                with tf.control_dependencies([told, _sleep(_POLL_SECS)]):
+                    return tf.constant(True)
+
+            return tf.while_loop(lambda _: _exists(path), wait, [tf.constant(False)])[0]
+
+    def _compute(self) -> tf.Tensor:
+        with tf.device(None), tf.device("/device:CPU:0"):
+            task = _task()
+            fails = _exists(tf.strings.join([f"{self._folder}/fail-", task]))
+            check = tf.debugging.Assert(~fails, ["this step was made to fail"])
+            worker = tf.strings.to_number(task, tf.int32)
+            with tf.control_dependencies([check]):
+                secs = tf.gather(tf.constant(self._compute_secs), worker)
+                return _sleep(secs)
+
+
+def _with_first(function: Callable[..., Any], first: Any) -> Callable[..., Any]:
+    return lambda *args: function(first, *args)
+
+
+def _task() -> tf.Tensor:
+    """The index of the worker that runs this, as text."""
+    name, _ = sync_gate_ops.task_id()
+    return tf.strings.regex_replace(name, ".*task:", "")
+
+
+def _exists(path: tf.Tensor) -> tf.Tensor:
+    return tf.size(tf.io.matching_files(path)) > 0
+
+
+def _sleep(secs: Any) -> tf.Tensor:
+    """Sleeps; what else sleeps is Python, which workers do not run."""
+    kind = {"output_types": [tf.int64], "output_shapes": [[]]}
+    zero, one = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
+    dataset = tf.raw_ops.RangeDataset(start=zero, stop=one, step=one, **kind)
+    # Once for the element, and once for the end.
+    dataset = tf.raw_ops.SleepDataset(
+        input_dataset=dataset,
+        sleep_microseconds=tf.cast(tf.convert_to_tensor(secs) * 0.5e6, tf.int64),
+        **kind,
+    )
+    return tf.raw_ops.DatasetToSingleElement(dataset=dataset, **kind)[0]

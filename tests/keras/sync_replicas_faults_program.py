@@ -38,20 +38,6 @@ class Progress(tf.keras.callbacks.Callback):
         self.model.stop_training = self._end.exists()
 
 
-def tell_updates(optimizer):
-    start_updater = optimizer.start_updater
-
-    def start(on_update=None):
-        def tell(step):
-            print(f"update {step}", flush=True)
-            if on_update is not None:
-                on_update(step)
-
-        return start_updater(tell)
-
-    optimizer.start_updater = start
-
-
 def train_by_fit(model, optimizer, steps, epochs, folder, configure, backup):
     callbacks = [
         optimizer.make_callback(),
@@ -135,8 +121,9 @@ def main(
         )
         model.compile(optimizer, loss=round_records.loss)
         optimizer.build(model.trainable_variables)
-    recorder = round_records.Recorder(optimizer, model)
-    tell_updates(optimizer)
+    recorder = round_records.Recorder(
+        optimizer, model, on_update=lambda step: print(f"update {step}", flush=True)
+    )
     errors = []
     for _ in range(fits):
         error = None

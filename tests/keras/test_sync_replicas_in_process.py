@@ -170,6 +170,15 @@ def test_gradient_of_another_shape_is_refused_and_the_round_goes_on():
     np.testing.assert_allclose(variable, [-1.0, -1.0])
 
 
+def test_gradients_may_be_lists_and_arrays():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 1)
+    table, bias = tf.Variable(tf.zeros([5, 1])), tf.Variable(tf.zeros([2]))
+    rows = tf.IndexedSlices([[2.0]], [1], (5, 1))
+    optimizer.apply_gradients([(rows, table), (np.float32([1, 3]), bias)])
+    np.testing.assert_allclose(table[:, 0], [0, -2, 0, 0, 0])
+    np.testing.assert_allclose(bias, [-1, -3])
+
+
 def test_no_gradient_at_all_is_refused():
     optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 2)
     with pytest.raises(ValueError, match="No gradients provided"):

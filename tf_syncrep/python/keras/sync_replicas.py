@@ -296,6 +296,7 @@ class SyncReplicas(compat.WrapperOptimizer):
             RuntimeError: under ParameterServerStrategy and outside of a step, or for
                 the second time in one; or where XLA compiles.
         """
+        gradients = [_as_tensors(gradient) for gradient in gradients]
         natives = [compat.native(variable) for variable in variables]
         if compat.compiled_by_xla():
             raise RuntimeError(
@@ -408,6 +409,17 @@ class SyncReplicas(compat.WrapperOptimizer):
 
 def _is_parameter_server(strategy: Any) -> bool:
     return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+
+
+def _as_tensors(gradient: Any) -> Any:
+    """A gradient whose parts are tensors, which `tf.IndexedSlices` does not ask for.
+
+    The dense shape is the variable's, and left out.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.convert_to_tensor(gradient.values)
+        return tf.IndexedSlices(values, tf.convert_to_tensor(gradient.indices))
+    return tf.convert_to_tensor(gradient)
 
 
 def _check_inner(inner_optimizer: Any) -> Any:

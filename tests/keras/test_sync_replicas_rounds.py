@@ -1,0 +1,111 @@
+"""The ops of SyncReplicas on a cluster, call by call, on one task."""
+
+import pytest
+import sync_accounting
+import tensorflow as tf
+
+from tf_syncrep.python.keras.sync_replicas_rounds import ClusterRounds
+from tf_syncrep.python.sync import gate_stats
+
+DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+@pytest.fixture
+def variables():
+    return [tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([5, 1]))]
+
+
+def make(quorum=1, reject_nonfinite=False):
+    return ClusterRounds(quorum, quorum, 60.0, 600.0, reject_nonfinite, DEVICE)
+
+
+def gradients(value):
+    rows = tf.IndexedSlices(tf.constant([[value]]), tf.constant([3]))
+    return [tf.fill([2], value), rows]
+
+
+def contribute(rounds, variables, value):
+    permit = rounds.acquire()
+    rounds.contribute(permit, gradients(value), variables, variables)
+
+
+def stats_of(rounds):
+    stats = gate_stats.to_dict(*(x.numpy() for x in rounds.stats()))
+    sync_accounting.assert_identities(stats)
+    return stats
+
+
+def test_full_round_has_the_mean_gradients_of_all_variables(variables):
+    rounds = make(quorum=2)
+    generation = rounds.open(tf.constant(7, tf.int64))
+    contribute(rounds, variables, 1.0)
+    contribute(rounds, variables, 2.0)
+    round_number, num_gradients = rounds.wait_quorum(generation, 30.0)
+    (dense, sparse), targets = rounds.take(round_number, num_gradients)
+    assert rounds.advance(generation, round_number, tf.constant(8, tf.int64))
+    assert dense.numpy().tolist() == [1.5, 1.5]
+    assert sparse.indices.numpy().tolist() == [3]
+    assert sparse.values.numpy().tolist() == [[1.5]]
+    assert [x is y for x, y in zip(targets, variables, strict=True)] == [True, True]
+    stats = stats_of(rounds)
+    assert (stats["step"], stats["updates"], stats["applied"]) == (8, 1, 2)
+
+
+def test_nonfinite_gradient_is_rejected_on_request_and_the_round_goes_on(variables):
+    rounds = make(reject_nonfinite=True)
+    generation = rounds.open(tf.constant(0, tf.int64))
+    contribute(rounds, variables, float("nan"))
+    assert stats_of(rounds)["rejected"] == 1
+    contribute(rounds, variables, 3.0)
+    (dense, _), _ = rounds.take(*rounds.wait_quorum(generation, 30.0))
+    assert dense.numpy().tolist() == [3.0, 3.0]
+
+
+def test_permit_that_is_given_back_frees_its_place(variables):
+    rounds = make()
+    rounds.open(tf.constant(0, tf.int64))
+    rounds.give_back(rounds.acquire())
+    contribute(rounds, variables, 1.0)
+    assert stats_of(rounds)["committed"] == 1
+
+
+def test_gradients_of_fewer_variables_are_refused(variables):
+    rounds = make()
+    rounds.open(tf.constant(0, tf.int64))
+    permit = rounds.acquire()
+    rounds.contribute(permit, gradients(1.0), variables, variables)
+    with pytest.raises(ValueError, match="gradients of the same kinds for the same"):
+        rounds.contribute(permit, gradients(1.0)[:1], variables[:1], variables[:1])
+
+
+def test_bad_gradient_pushes_nothing(variables):
+    rounds = make()
+    rounds.open(tf.constant(0, tf.int64))
+    permit = rounds.acquire()
+    bad = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([5]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices in \[0, 5\)"):
+        rounds.contribute(permit, [tf.ones([2]), bad], variables, variables)
+    assert stats_of(rounds)["admitted"] == 0
+    contribute(rounds, variables, 1.0)
+    assert stats_of(rounds)["committed"] == 1
+
+
+def test_two_optimizers_have_gates_of_their_own(variables):
+    first, second = make(), make()
+    first.open(tf.constant(0, tf.int64))
+    second.open(tf.constant(0, tf.int64))
+    contribute(first, variables, 1.0)
+    assert stats_of(first)["committed"] == 1
+    assert stats_of(second)["committed"] == 0
+
+
+def test_new_generation_discards_what_the_last_one_left(variables):
+    rounds = make(quorum=2)
+    rounds.open(tf.constant(0, tf.int64))
+    contribute(rounds, variables, 100.0)
+    generation = rounds.open(tf.constant(0, tf.int64))
+    contribute(rounds, variables, 1.0)
+    contribute(rounds, variables, 2.0)
+    (dense, _), _ = rounds.take(*rounds.wait_quorum(generation, 30.0))
+    assert dense.numpy().tolist() == [1.5, 1.5]
+    assert stats_of(rounds)["voided"] == 1

@@ -86,6 +86,7 @@ def test_every_variable_averages_the_same_gradients_those_of_the_fastest(forks):
 
 
 def _train_to_a_common_last_step(forks):
+    # With TensorFlow's class the chief hangs at the end, in three runs of three.
     with SyncReplicasCluster(3, forks) as cluster:
         for worker in range(3):
             cluster.start(worker, batches=1000, last_step=10)

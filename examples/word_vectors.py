@@ -164,8 +164,8 @@ def nearest(
     return [corpus.words[i] for i in order if i != word_id][:count]
 
 
-def connect() -> tf.distribute.ParameterServerStrategy:
-    """Connects to the cluster that TF_CONFIG describes."""
+def connect() -> tuple[tf.distribute.ParameterServerStrategy, int]:
+    """Connects to the cluster that TF_CONFIG describes; returns its workers' number."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster = resolver.cluster_spec().as_dict()
     workers, servers = len(cluster.get("worker", [])), len(cluster.get("ps", []))
@@ -176,9 +176,10 @@ def connect() -> tf.distribute.ParameterServerStrategy:
         )
     print(f"Cluster: {workers} workers, {servers} parameter servers.", flush=True)
     partitioners = tf.distribute.experimental.partitioners
-    return tf.distribute.ParameterServerStrategy(
+    strategy = tf.distribute.ParameterServerStrategy(
         resolver, variable_partitioner=partitioners.FixedShardsPartitioner(servers)
     )
+    return strategy, workers
 
 
 def train(
@@ -186,14 +187,26 @@ def train(
 ) -> tuple[np.ndarray, Progress]:
     """Trains on the cluster; returns the vectors `[words, dimensions]`."""
     epochs = max(1, round(options.steps / options.steps_per_epoch))
-    strategy = connect()
+    strategy, workers = connect()
+    progress = Progress(corpus)
     with strategy.scope():
         model = SkipGram(corpus, options.dimensions, options.negatives, options.seed)
         learning_rate = tf.keras.optimizers.schedules.CosineDecay(
-            options.learning_rate, epochs * options.steps_per_epoch, alpha=0.02
+            options.learning_rate,
+            # It counts updates, and an update may take several steps.
+            epochs * options.steps_per_epoch // (options.replicas_to_aggregate or 1),
+            alpha=0.02,
         )
+        optimizer = tfs.keras.AdamAsync(learning_rate)
+        callbacks: list = [progress]
+        if options.replicas_to_aggregate:
+            optimizer = tfs.keras.SyncReplicas(
+                optimizer, options.replicas_to_aggregate, workers
+            )
+            log_dir = str(options.output / "logs" / time.strftime("%Y%m%d-%H%M%S"))
+            callbacks.append(optimizer.make_callback(log_dir=log_dir, verbose=0))
         model.compile(
-            optimizer=tfs.keras.AdamAsync(learning_rate),
+            optimizer=optimizer,
             steps_per_execution=10,  # One trip to a worker is good for ten batches.
         )
 
@@ -204,12 +217,11 @@ def train(
             corpus, options.batch_size, seed=options.seed + worker
         )
 
-    progress = Progress(corpus)
     model.fit(
         tf.keras.utils.experimental.DatasetCreator(dataset_fn),
         epochs=epochs,
         steps_per_epoch=options.steps_per_epoch,
-        callbacks=[progress],
+        callbacks=callbacks,
         verbose=0,
     )
     shards = getattr(model.vectors, "variables", [model.vectors])
@@ -270,6 +282,11 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--dimensions", type=_positive, default=64)
     parser.add_argument("--negatives", type=_positive, default=64, help="for a batch")
     parser.add_argument("--learning-rate", type=float, default=5e-3)
+    parser.add_argument(
+        "--replicas-to-aggregate",
+        type=_positive,
+        help="train synchronously, with so many gradients in an update",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=pathlib.Path, default="build/demo")
     return parser.parse_args()

@@ -57,7 +57,8 @@ def draw(training: Training, title: str, subtitle: str) -> Figure:
                 fontsize="small",
                 reverse=row is rows[1],  # As the areas lie on one another.
             )
-        row.yaxis.set_label_coords(-0.055, 0.5)
+        # Beyond the longest of numbers; one line has more room than two.
+        row.yaxis.set_label_coords(-0.085 if row is rows[0] else -0.055, 0.5)
         for restart in training.restarts:
             row.axvline(restart, color="black", linewidth=1, linestyle="--")
     for restart in training.restarts:

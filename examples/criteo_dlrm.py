@@ -34,7 +34,7 @@ class DotInteractions(tf.keras.layers.Layer):
 
     def call(self, vectors: tf.Tensor) -> tf.Tensor:
         """Multiplies each vector by each one before it."""
-        count = vectors.shape[1]
+        count = int(vectors.shape[1] or 0)
         products = tf.linalg.matmul(vectors, vectors, transpose_b=True)
         rows, columns = np.tril_indices(count, -1)
         flat = tf.reshape(products, [-1, count * count])
@@ -164,7 +164,7 @@ def train(paths: list[str], options: argparse.Namespace):
         )
 
     speed = Speed(options.steps_per_epoch * options.batch_size)
-    callbacks = [speed]
+    callbacks: list = [speed]
     if options.sync:
         log_dir = str(options.output / "logs" / time.strftime("%Y%m%d-%H%M%S"))
         callbacks.append(

@@ -232,7 +232,7 @@ def _training(
     clock = _Clock(sessions, losses)
     counters: dict[str, Curve] = {}
     workers: dict[str, dict[str, Curve]] = {}
-    last: dict[tuple[str, str], float] = {}
+    last: dict[tuple[str, str | None], float] = {}
     for tag in sorted({tag for file in sessions for tag in file.scalars}):
         figure = _FIGURE.fullmatch(tag)
         if figure is not None:

@@ -164,7 +164,9 @@ def train(paths: list[str], options: argparse.Namespace):
         )
 
     speed = Speed(options.steps_per_epoch * options.batch_size)
-    callbacks: list = [speed]
+    # A coordinator that is started again goes on where the last epoch ended.
+    backup = tf.keras.callbacks.BackupAndRestore(str(options.output / "backup"))
+    callbacks: list = [speed, backup]
     if options.sync:
         log_dir = str(options.output / "logs" / time.strftime("%Y%m%d-%H%M%S"))
         callbacks.append(

@@ -1,4 +1,4 @@
-"""The command `tf-syncrep`: launch, serve, doctor and report.
+"""The command `tf-syncrep`: launch, task, serve, doctor and report.
 
 Nothing that takes time is imported before the arguments are known to be right.
 """
@@ -63,6 +63,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_launch_arguments(launch)
     launch.set_defaults(run=_launch)
+    task = commands.add_parser(
+        "task",
+        help="be the task of TF_CONFIG: serve it, or run the script",
+        description="Is the task of TF_CONFIG that a scheduler started: serves a "
+        "worker or ps; elsewhere waits until these answer, and runs the script.",
+        allow_abbrev=False,
+    )
+    _add_run_script_on(task)
+    task.add_argument(
+        "--ready-timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long to wait for the servers before the script (default: 600)",
+    )
+    _add_script(task)
+    task.set_defaults(run=_task)
     serve = commands.add_parser(
         "serve",
         help="serve one ps or worker task of the cluster in TF_CONFIG",
@@ -102,14 +119,7 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ps", type=int, default=1, metavar="M", help="parameter servers (default: 1)"
     )
-    parser.add_argument(
-        "--run-script-on",
-        choices=("coordinator", "workers", "all"),
-        default="coordinator",
-        help="the tasks that run the script: only the chief, which coordinates (the "
-        "default); the workers, and the chief if there is one; or all, ps included. "
-        "The others run `tf-syncrep serve`",
-    )
+    _add_run_script_on(parser)
     parser.add_argument(
         "--chief",
         action=argparse.BooleanOptionalAction,
@@ -157,6 +167,21 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="begin each line with the time and the task (default: yes)",
     )
+    _add_script(parser)
+
+
+def _add_run_script_on(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--run-script-on",
+        choices=("coordinator", "workers", "all"),
+        default="coordinator",
+        help="the tasks that run the script: only the chief, which coordinates (the "
+        "default); the workers, and the chief if there is one; or all, ps included. "
+        "The others run `tf-syncrep serve`",
+    )
+
+
+def _add_script(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m",
         "--module",
@@ -191,6 +216,22 @@ def _launch(arguments: argparse.Namespace) -> int:
         return launcher.launch(options)
     except (launcher.LaunchError, ports.PortUnavailableError) as error:
         print(f"tf-syncrep launch: error: {error}", file=sys.stderr)
+        return _BAD_USAGE
+
+
+def _task(arguments: argparse.Namespace) -> int:
+    from tf_syncrep.python.distribute import cluster, script, task
+
+    try:
+        task.run(
+            arguments.script,
+            arguments.args,
+            module=arguments.module,
+            run_script_on=arguments.run_script_on,
+            ready_timeout_secs=arguments.ready_timeout,
+        )
+    except (task.TaskError, script.ScriptError, cluster.ClusterConfigError) as error:
+        print(f"tf-syncrep task: error: {error}", file=sys.stderr)
         return _BAD_USAGE
 
 

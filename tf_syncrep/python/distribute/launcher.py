@@ -2,29 +2,21 @@
 
 import collections
 import dataclasses
-import importlib.util
 import math
 import os
 import queue
 import signal
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import local_cluster, supervision
+from tf_syncrep.python.distribute import local_cluster, script, supervision
 from tf_syncrep.python.distribute.local_cluster import Task
 from tf_syncrep.python.distribute.output import Output, is_unwanted_log
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
 
-# Which tasks run the script; the others run `tf-syncrep serve`.
-SCRIPT_JOBS = {
-    "coordinator": ("chief",),
-    "workers": ("chief", "worker"),
-    "all": ("chief", "worker", "ps"),
-}
 WORKER_FAILURE_POLICIES = ("continue", "restart", "stop")
 
 FAILED = 1  # The status where a part of the cluster, not the script, ended the run.
@@ -47,7 +39,7 @@ class LaunchOptions:
         args: the script's arguments.
         num_workers: the number of workers, at least 1.
         num_ps: the number of parameter servers.
-        run_script_on: a key of `SCRIPT_JOBS`.
+        run_script_on: a key of `script.SCRIPT_JOBS`.
         chief: whether the cluster has a chief task besides the workers; by default only
           if the script runs as the coordinator, which is one.
         module: whether `script` is a module's name, as in `python -m`.
@@ -109,7 +101,10 @@ class LaunchOptions:
                 f"--base-port must leave room for {num_tasks} ports up to 65535. "
                 f"Received: {self.base_port}"
             )
-        self._check_script()
+        try:
+            script.check(self.script, self.module)
+        except script.ScriptError as error:
+            raise LaunchError(str(error)) from None
 
     @property
     def has_chief(self) -> bool:
@@ -125,22 +120,7 @@ class LaunchOptions:
 
     def command(self) -> list[str]:
         """The command line that runs the script."""
-        if self.module:
-            return [sys.executable, "-m", self.script, *self.args]
-        if not self.script.endswith(".py") and _is_executable_file(self.script):
-            return [os.path.abspath(self.script), *self.args]
-        return [sys.executable, self.script, *self.args]
-
-    def _check_script(self) -> None:
-        if self.module:
-            if not _module_exists(self.script):
-                raise LaunchError(f"there is no module {self.script!r}")
-        elif not os.path.exists(self.script):
-            raise LaunchError(f"the script {self.script!r} does not exist")
-        elif os.path.isdir(self.script) and not os.path.exists(
-            os.path.join(self.script, "__main__.py")
-        ):
-            raise LaunchError(f"the folder {self.script!r} has no __main__.py")
+        return script.command(self.script, self.args, self.module)
 
 
 def launch(options: LaunchOptions) -> int:
@@ -218,7 +198,7 @@ class _Run:
     """
 
     def __init__(self, options: LaunchOptions, tasks: Sequence[Task], parent_pipe: int):
-        jobs = SCRIPT_JOBS[options.run_script_on]
+        jobs = script.SCRIPT_JOBS[options.run_script_on]
         self._options = options
         self._tasks = {task.name: task for task in tasks}
         self._scripts = [task.name for task in tasks if task.job in jobs]
@@ -477,19 +457,3 @@ class _Run:
 
     def _describe_end(self, process: TaskProcess) -> str:
         return f"{process.name} (pid {process.pid}) {process.describe_end()}"
-
-
-def _is_executable_file(path: str) -> bool:
-    return os.path.isfile(path) and os.access(path, os.X_OK)
-
-
-def _module_exists(name: str) -> bool:
-    """Whether `python -m` would find the module, or the package that it is in."""
-    sys.path.insert(0, os.getcwd())
-    try:
-        # Looking further than the outermost package would import it.
-        return importlib.util.find_spec(name.partition(".")[0]) is not None
-    except (ImportError, ValueError):
-        return False
-    finally:
-        del sys.path[0]

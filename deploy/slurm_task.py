@@ -1,0 +1,90 @@
+r"""Makes a task of a TensorFlow cluster of a task of a Slurm step.
+
+    srun --ntasks=7 --distribution=block \
+      python deploy/slurm_task.py --workers 4 --ps 2 train.py
+
+Sets TF_CONFIG by what Slurm says of the step, then is `tf-syncrep task`. The first of
+Slurm's tasks is the chief, which runs the script; then come workers, then parameter
+servers.
+
+Not by TensorFlow's SlurmClusterResolver: it sorts node names as text, and so takes task
+17 to be on node10 where Slurm has it on node2; and it finds no task where there are no
+GPUs.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+
+from tf_syncrep.python import cli
+
+
+def tf_config(workers: int, ps: int, port: int) -> str:
+    """TF_CONFIG of this task of the Slurm step.
+
+    Args:
+        workers: the number of workers.
+        ps: the number of parameter servers.
+        port: the port of the first task on each node; others on it have the next ones.
+
+    Returns:
+        The value of the variable.
+    """
+    nodes = subprocess.run(
+        ["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    addresses = [
+        f"{node}:{port + task}"
+        for node, num_tasks in zip(nodes, _tasks_per_node(), strict=True)
+        for task in range(num_tasks)
+    ]
+    jobs = {"chief": 1, "worker": workers, "ps": ps}
+    places = [(job, index) for job, size in jobs.items() for index in range(size)]
+    cluster: dict[str, list[str]] = {}
+    for (job, _), address in zip(places, addresses, strict=True):
+        cluster.setdefault(job, []).append(address)
+    job, index = places[int(os.environ["SLURM_PROCID"])]
+    task = {"type": job, "index": index}
+    return json.dumps({"cluster": cluster, "task": task, "rpc_layer": "grpc"})
+
+
+def _tasks_per_node() -> list[int]:
+    """The number of tasks on each node, which Slurm writes as "4(x2),3"."""
+    numbers = []
+    for part in os.environ["SLURM_STEP_TASKS_PER_NODE"].split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        assert match, part
+        numbers += [int(match[1])] * int(match[2] or 1)
+    return numbers
+
+
+def main() -> None:
+    """Sets TF_CONFIG and becomes `tf-syncrep task`."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--ps", type=int, required=True)
+    parser.add_argument("--port", type=int, default=22220, help="first port of a node")
+    parser.add_argument("--run-script-on", default="coordinator", help="as `task` has")
+    parser.add_argument("script", help="a Python file")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its own arguments")
+    options = parser.parse_args()
+    expected = 1 + options.workers + options.ps
+    if os.environ.get("SLURM_STEP_NUM_TASKS") != str(expected):
+        parser.error(
+            f"start it by srun --ntasks={expected}: one chief, {options.workers} "
+            f"workers, {options.ps} ps. Received: SLURM_STEP_NUM_TASKS="
+            f"{os.environ.get('SLURM_STEP_NUM_TASKS')}"
+        )
+    os.environ["TF_CONFIG"] = tf_config(options.workers, options.ps, options.port)
+    task = ["task", "--run-script-on", options.run_script_on, options.script]
+    sys.exit(cli.main([*task, *options.args]))
+
+
+if __name__ == "__main__":
+    main()

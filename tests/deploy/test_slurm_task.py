@@ -1,0 +1,79 @@
+"""The bridge from Slurm's variables to TF_CONFIG; no Slurm is run."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "deploy" / "slurm_task.py"
+# What srun sets for ten tasks on three nodes.
+STEP = {
+    "SLURM_STEP_NUM_TASKS": "10",
+    "SLURM_STEP_NODELIST": "node[9-11]",
+    "SLURM_STEP_TASKS_PER_NODE": "4,3(x2)",
+}
+CLUSTER = {
+    "chief": ["node9:22220"],
+    "worker": [
+        *("node9:22221", "node9:22222", "node9:22223"),
+        *("node10:22220", "node10:22221", "node10:22222"),
+    ],
+    "ps": ["node11:22220", "node11:22221", "node11:22222"],
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs the bridge around a script that prints its TF_CONFIG."""
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys; print(os.environ['TF_CONFIG'], *sys.argv[1:])")
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(
+        '#!/bin/sh\n[ "$*" = "show hostnames node[9-11]" ] && '
+        'printf "node9\\nnode10\\nnode11\\n"\n'
+    )
+    scontrol.chmod(0o755)
+
+    def run(environment):
+        # All tasks run the script: no server answers at these addresses.
+        return subprocess.run(
+            [
+                *(sys.executable, str(SCRIPT), "--workers", "6", "--ps", "3"),
+                *("--run-script-on", "all", str(script), "--its-own", "1"),
+            ],
+            env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("process", "job", "index"),
+    [(0, "chief", 0), (4, "worker", 3), (7, "ps", 0), (9, "ps", 2)],
+)
+def test_each_task_has_its_place_in_slurms_order(run, process, job, index):
+    result = run(STEP | {"SLURM_PROCID": str(process)})
+    assert result.returncode == 0, result.stderr
+    config, _, args = result.stdout.rpartition("}")
+    assert json.loads(config + "}") == {
+        "cluster": CLUSTER,
+        "task": {"type": job, "index": index},
+        "rpc_layer": "grpc",
+    }
+    assert args.split() == ["--its-own", "1"]
+
+
+@pytest.mark.parametrize("tasks", ["6", None])
+def test_another_number_of_tasks_is_refused(run, tasks):
+    result = run({} if tasks is None else {"SLURM_STEP_NUM_TASKS": tasks})
+    assert result.returncode == 2
+    assert (
+        "start it by srun --ntasks=10: one chief, 6 workers, 3 ps. "
+        f"Received: SLURM_STEP_NUM_TASKS={tasks}" in result.stderr
+    )

@@ -1,0 +1,73 @@
+"""The training script that a task runs: its command line, and whether it is there."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+
+# Which tasks run the script; the others run `tf-syncrep serve`.
+SCRIPT_JOBS = {
+    "coordinator": ("chief",),
+    "workers": ("chief", "worker"),
+    "all": ("chief", "worker", "ps"),
+}
+
+
+class ScriptError(ValueError):
+    """There is no such script."""
+
+
+def command(script: str, args: Sequence[str] = (), module: bool = False) -> list[str]:
+    """The command line that runs a script.
+
+    Args:
+        script: a Python file, a folder with a `__main__.py`, another executable file,
+          or, with `module`, a module's name.
+        args: the script's own arguments.
+        module: whether it is a module.
+
+    Returns:
+        The words of the command line.
+    """
+    if module:
+        return [sys.executable, "-m", script, *args]
+    if not script.endswith(".py") and _is_executable_file(script):
+        return [os.path.abspath(script), *args]
+    return [sys.executable, script, *args]
+
+
+def check(script: str, module: bool = False) -> None:
+    """Checks that a script exists.
+
+    Args:
+        script: as in `command`.
+        module: whether it is a module.
+
+    Raises:
+        ScriptError: if it does not.
+    """
+    if module:
+        if not _module_exists(script):
+            raise ScriptError(f"there is no module {script!r}")
+    elif not os.path.exists(script):
+        raise ScriptError(f"the script {script!r} does not exist")
+    elif os.path.isdir(script) and not os.path.exists(
+        os.path.join(script, "__main__.py")
+    ):
+        raise ScriptError(f"the folder {script!r} has no __main__.py")
+
+
+def _is_executable_file(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def _module_exists(name: str) -> bool:
+    """Whether `python -m` would find the module, or the package that it is in."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        # Looking further than the outermost package would import it.
+        return importlib.util.find_spec(name.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+    finally:
+        del sys.path[0]

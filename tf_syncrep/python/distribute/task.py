@@ -1,0 +1,85 @@
+"""One task of a cluster that a scheduler started: the same command for all of them."""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tf_syncrep.python.distribute import cluster, script, server
+from tf_syncrep.python.distribute.readiness import grpc_answers
+
+UNREADY = 1  # The status where other tasks did not answer in time.
+_PROBE_INTERVAL_SECS = 0.5
+
+
+class TaskError(ValueError):
+    """An argument is out of range."""
+
+
+def run(
+    path: str,
+    args: Sequence[str] = (),
+    *,
+    module: bool = False,
+    run_script_on: str = "coordinator",
+    ready_timeout_secs: float = 600.0,
+) -> NoReturn:
+    """Does what TF_CONFIG's task has to do, in place of this process.
+
+    Serves the task, or waits until all tasks that are served answer, and runs the
+    script: schedulers start the tasks of a cluster in any order.
+
+    Args:
+        path: the script, as `script.command` takes it.
+        args: its arguments.
+        module: whether `path` is a module's name.
+        run_script_on: a key of `script.SCRIPT_JOBS`. Task types of no cluster, such as
+          "evaluator", run the script too.
+        ready_timeout_secs: how long to wait for the served tasks.
+
+    Raises:
+        TaskError: `ready_timeout_secs` is out of range.
+        script.ScriptError: there is no such script.
+        cluster.ClusterConfigError: TF_CONFIG is wrong.
+    """
+    if not (ready_timeout_secs >= 0 and math.isfinite(ready_timeout_secs)):
+        raise TaskError(
+            "--ready-timeout must be a number of seconds that is not negative. "
+            f"Received: {ready_timeout_secs}"
+        )
+    script.check(path, module)
+    task = cluster.read_tf_config()
+    jobs = script.SCRIPT_JOBS[run_script_on]
+    served = [job for job in server.SERVED_TYPES if job not in jobs]
+    if task.task_type in served:
+        server.serve()
+    _wait_for(
+        [address for job in served for address in task.cluster.get(job, ())],
+        ready_timeout_secs,
+    )
+    command = script.command(path, args, module)
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+def _wait_for(addresses: Sequence[str], timeout_secs: float) -> None:
+    """Waits until servers answer, and ends the process if they do not."""
+    begin = time.monotonic()
+    silent = list(addresses)
+    while silent := [address for address in silent if not grpc_answers(address)]:
+        if time.monotonic() - begin > timeout_secs:
+            print(
+                f"tf-syncrep task: error: no answer within {timeout_secs:g} s from "
+                f"{', '.join(silent)}",
+                file=sys.stderr,
+            )
+            sys.exit(UNREADY)
+        time.sleep(_PROBE_INTERVAL_SECS)
+    if addresses:
+        print(
+            f"tf-syncrep task: {len(addresses)} servers answer after "
+            f"{time.monotonic() - begin:.1f} s; the script begins",
+            flush=True,
+        )

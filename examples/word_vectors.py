@@ -204,7 +204,9 @@ def train(
                 optimizer, options.replicas_to_aggregate, workers
             )
             log_dir = str(options.output / "logs" / time.strftime("%Y%m%d-%H%M%S"))
-            callbacks.append(optimizer.make_callback(log_dir=log_dir, verbose=0))
+            callbacks.append(
+                optimizer.make_callback(log_dir=log_dir, every_n_updates=20, verbose=0)
+            )
         model.compile(
             optimizer=optimizer,
             steps_per_execution=10,  # One trip to a worker is good for ten batches.

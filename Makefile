@@ -72,7 +72,9 @@ build: $(installed)
 
 demo: $(installed)
 	TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(legacy_keras) \
-	  $(bin)/tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py
+	  $(bin)/tf-syncrep launch --workers 3 --ps 2 examples/word_vectors.py \
+	  --replicas-to-aggregate 2
+	$(bin)/tf-syncrep report build/demo/logs --output build/demo/training.png
 
 test: $(installed)
 	$(bin)/pytest $(PYTEST_ARGS)

@@ -10,6 +10,10 @@ On one machine, with two workers and two parameter servers:
 
     TF_USE_LEGACY_KERAS=1 tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py
 
+With `--replicas-to-aggregate N`, `tfs.keras.SyncReplicas` around it makes an update of
+each N gradients, all computed on the same vectors, and leaves logs for `tf-syncrep
+report`.
+
 On many machines, start `tf-syncrep serve` for each worker and parameter server
 and this script as the chief, each with its own TF_CONFIG.
 """
@@ -278,7 +282,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Trains word vectors on Python's own help pages."
     )
-    parser.add_argument("--steps", type=_positive, default=8000, help="batches in all")
+    parser.add_argument("--steps", type=_positive, default=7000, help="batches in all")
     parser.add_argument("--steps-per-epoch", type=_positive, default=200)
     parser.add_argument("--batch-size", type=_positive, default=1024, help="pairs")
     parser.add_argument("--dimensions", type=_positive, default=64)

@@ -51,22 +51,29 @@ def share_of_phrases_closer_than_exchanged_ones(vectors, phrases):
     return np.mean(np.diagonal(cosines)[:, np.newaxis] > cosines)
 
 
-def test_learns_on_a_cluster_and_shows_what_it_learned(tmp_path):
+@pytest.mark.parametrize(
+    ("workers", "steps", "options"),
+    [(2, 300, []), (3, 600, ["--replicas-to-aggregate", 2])],
+    ids=["asynchronously", "synchronously"],
+)
+def test_learns_on_a_cluster_and_shows_what_it_learned(
+    workers, steps, options, tmp_path
+):
     result = commands.run(
-        *("launch", "--workers", 2, "--ps", 2, SCRIPT),
-        *("--steps", 300, "--steps-per-epoch", 100, "--batch-size", 512),
-        *("--dimensions", 16, "--negatives", 16, "--output", tmp_path),
+        *("launch", "--workers", workers, "--ps", 2, SCRIPT),
+        *("--steps", steps, "--steps-per-epoch", steps // 3, "--batch-size", 512),
+        *("--dimensions", 16, "--negatives", 16, "--output", tmp_path, *options),
         env=KERAS_2,
     )
     output = result.output
     assert result.process.returncode == 0, output
 
-    assert re.search(r"2 workers, 2 parameter servers", output), output
+    assert f"{workers} workers, 2 parameter servers" in output
     assert len(re.findall(r"step \d+  loss \d+\.\d+", output)) == 3, output
     for task in (0, 1):
         assert re.search(rf"/job:ps/replica:0/task:{task}/.* x 16", output), output
     assert re.search(r"\| +tuple  \w+, \w+, \w+, \w+, \w+, \w+", output), output
-    assert re.search(r"300 steps .*: \d+ steps per second", output), output
+    assert re.search(rf"{steps} steps .*: \d+ steps per second", output), output
 
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     saved = np.load(tmp_path / "vectors.npz")
@@ -78,6 +85,10 @@ def test_learns_on_a_cluster_and_shows_what_it_learned(tmp_path):
     assert len(phrases) > 100
     share = share_of_phrases_closer_than_exchanged_ones(saved["vectors"], phrases)
     assert share > 0.6, output
+
+    if options:
+        report = commands.run("report", tmp_path / "logs", env=KERAS_2)
+        assert re.search(r"[1-9]\d* updates .*; quorum 2 of 3 workers", report.output)
 
 
 def test_without_a_cluster_it_says_how_to_start_one(tmp_path):

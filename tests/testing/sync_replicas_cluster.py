@@ -132,6 +132,8 @@ class SyncReplicasCluster:
         result = programs.last_result_in(self.tasks.output(CHIEF))
         stats = result["stats"]
         applied = self.applied()
+        if stats["pending"] == self._quorum:
+            del applied[-1:]  # Full, but the chief ended before it was applied.
         assert stats["in_flight"] == 0
         assert stats["admitted"] == stats["committed"] + stats["aborted"]
         assert stats["committed"] == (

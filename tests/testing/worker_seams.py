@@ -125,7 +125,9 @@ class Seams:
         with tf.device(None), tf.device("/device:CPU:0"):
             task = _task()
             fails = _exists(tf.strings.join([f"{self._folder}/fail-", task]))
-            check = tf.debugging.Assert(tf.logical_not(fails), ["this step was made to fail"])
+            check = tf.debugging.Assert(
+                tf.logical_not(fails), ["this step was made to fail"]
+            )
             worker = tf.strings.to_number(task, tf.int32)
             with tf.control_dependencies([check]):
                 secs = tf.gather(tf.constant(self._compute_secs), worker)

@@ -43,10 +43,13 @@ def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
     assert all(worker["live"] for worker in stats["workers"].values())
 
 
+@loops
 def test_training_goes_on_without_two_killed_workers_until_they_are_back(
-    tmp_path, forks
+    loop, tmp_path, forks
 ):
-    with KerasSyncCluster(tmp_path, forks, num_workers=3, **LEASES) as cluster:
+    with KerasSyncCluster(
+        tmp_path, forks, num_workers=3, loop=loop, **LEASES
+    ) as cluster:
         cluster.start()
         cluster.wait_for_updates()
         cluster.kill_at("computing", worker=2)

@@ -68,14 +68,14 @@ class Updater:
         self._on_update: Callable[[int], None] | None = None
         # Functions, so that they go to parameter servers by the same way as those of
         # workers, which does not wait for what another thread has under way.
-        self._open_fn = tf.function(rounds.open)
-        self._heard_of_fn = tf.function(self._be_heard_of)
-        self._wait_and_apply_fn = tf.function(self._wait_and_apply)
-        self._flush_fn = tf.function(rounds.flush)
-        self._apply_fn = tf.function(self._apply)
-        self._drain_fn = tf.function(rounds.drain)
-        self._cancel_fn = tf.function(rounds.cancel_updater)
-        self._fail_fn = tf.function(rounds.fail)
+        self._open_fn = _function(rounds.open)
+        self._heard_of_fn = _function(self._be_heard_of)
+        self._wait_and_apply_fn = _function(self._wait_and_apply)
+        self._flush_fn = _function(rounds.flush)
+        self._apply_fn = _function(self._apply)
+        self._drain_fn = _function(rounds.drain)
+        self._cancel_fn = _function(rounds.cancel_updater)
+        self._fail_fn = _function(rounds.fail)
 
     @property
     def is_running(self) -> bool:
@@ -260,6 +260,17 @@ class Updater:
             advanced = self._rounds.advance(generation, round_number, step)
         with tf.control_dependencies([advanced]):
             return tf.identity(step)
+
+
+def _function(python_function: Callable[..., Any]) -> Callable[..., Any]:
+    """A `tf.function` that fails, or is cancelled, by itself alone."""
+    function = tf.function(python_function)
+
+    def call(*args: Any) -> Any:
+        with compat.apart_from_closures():
+            return function(*args)
+
+    return call
 
 
 class _UpdateContext(tf.distribute.ReplicaContext):

@@ -27,6 +27,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
 from tf_syncrep.python.keras.compat.xla import compiled_by_xla
 
 # Keras 3 alone has an `ops` name space.
@@ -48,4 +49,10 @@ def native(variable: Any) -> tf.Variable:
     )
 
 
-__all__ = ["SlotOptimizer", "WrapperOptimizer", "compiled_by_xla", "native"]
+__all__ = [
+    "SlotOptimizer",
+    "WrapperOptimizer",
+    "apart_from_closures",
+    "compiled_by_xla",
+    "native",
+]

@@ -1,0 +1,47 @@
+"""Function calls that a ClusterCoordinator's closures neither cancel nor suffer from.
+
+A coordinator calls each closure under its cancellation manager, which TensorFlow keeps
+in a global variable meanwhile (`_active_context` of `tensorflow.python.eager.
+cancellation`, of the process, not of the thread). So a function that another thread
+calls while closures run is under the same manager. If it fails, also where that is
+caught, TensorFlow cancels all that is under the manager: all closures, those that come
+later too, whose CancelledError ends the training. And the error of a closure cancels
+the function, in the midst of what it does.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+# Private: nothing public calls a function under no cancellation manager.
+from tensorflow.python.eager import cancellation  # pyright: ignore
+
+_this_thread = threading.local()
+_manager_of_all_threads = cancellation.context
+
+
+@contextlib.contextmanager
+def apart_from_closures() -> Iterator[None]:
+    """What this thread calls meanwhile is under no cancellation manager.
+
+    Yields:
+        Nothing.
+    """
+    before = _is_apart()
+    _this_thread.is_apart = True
+    try:
+        yield
+    finally:
+        _this_thread.is_apart = before
+
+
+def _is_apart() -> bool:
+    return getattr(_this_thread, "is_apart", False)
+
+
+def _manager():
+    """What TensorFlow calls for the cancellation manager of a function call."""
+    return None if _is_apart() else _manager_of_all_threads()
+
+
+cancellation.context = _manager

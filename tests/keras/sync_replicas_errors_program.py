@@ -2,13 +2,19 @@
 
 import io
 import logging
+import tempfile
+import threading
+import time
+from unittest import mock
 
 import keras_sync_replicas as helpers
 import programs
 import round_records
 import tensorflow as tf
+import worker_seams
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras import compat, sync_replicas_updater
 
 
 def fit(model, optimizer, callbacks, steps=8, epochs=1, dataset=None):
@@ -91,6 +97,68 @@ def error_in_an_update(strategy):
     return outcome(optimizer, recorder, error=error, said=said.getvalue())
 
 
+def slow_rounds(strategy):
+    """Each takes longer than the updater waits for it at a time."""
+    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
+    recorder = round_records.Recorder(optimizer, model)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        worker_seams.Seams(folder, compute_secs=[0.5] * 3).in_place(),
+        mock.patch.object(sync_replicas_updater, "_WAIT_SECS", 0.1),
+    ):
+        error = fit(model, optimizer, None)
+    return outcome(optimizer, recorder, error=error)
+
+
+def errors_apart_from_closures(strategy):
+    """A function fails beside a closure, and a closure beside a function."""
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        num_begun = tf.Variable(0)
+
+    def sleep_and_check(secs, fails):
+        slept = worker_seams.sleep(secs)
+        with tf.control_dependencies([slept]):
+            check = tf.debugging.Assert(tf.logical_not(fails), ["made to fail"])
+        with tf.control_dependencies([check]):
+            return tf.identity(secs)
+
+    @tf.function
+    def closure(secs, fails):
+        with tf.control_dependencies([num_begun.assign_add(1)]):
+            return sleep_and_check(secs, fails)
+
+    function = tf.function(sleep_and_check)
+    said = {}
+
+    def tell(name, call, *args):
+        try:
+            call(*args)
+            said[name] = ""
+        except Exception as error:
+            said[name] = f"{type(error).__name__}: {error}"
+
+    def call_apart(secs, fails):
+        with compat.apart_from_closures():
+            function(tf.constant(secs), tf.constant(fails))
+
+    for number, (closure_fails, function_fails) in enumerate(
+        [(False, True), (True, False)], start=1
+    ):
+        secs = tf.constant(1.0 if function_fails else 0.2)
+        coordinator.schedule(closure, args=(secs, tf.constant(closure_fails)))
+        while int(num_begun) < number:
+            time.sleep(0.01)
+        call = threading.Thread(
+            target=tell,
+            args=(f"function {number}", call_apart, 1.2 - float(secs), function_fails),
+        )
+        call.start()
+        tell(f"closure {number}", coordinator.join)
+        call.join()
+    return said
+
+
 def error_in_a_custom_loop(strategy):
     model, optimizer = round_records.make(strategy, "sgd", 2, 2)
     recorder = round_records.Recorder(optimizer, model)
@@ -152,6 +220,8 @@ def main():
         without_callback,
         error_in_a_closure,
         error_in_an_update,
+        slow_rounds,
+        errors_apart_from_closures,
         error_in_a_custom_loop,
         other_quorum,
         loss_scaling,

@@ -58,6 +58,21 @@ def test_error_in_an_update_ends_fit_and_is_told(errors):
     assert result["iterations"] == 0
 
 
+def test_rounds_that_outlast_the_wait_for_them_are_waited_for(errors):
+    result = errors["slow_rounds"]
+    assert result["error"] == ""
+    assert result["stats"]["updates"] == 4
+    round_records.assert_exact(result)
+
+
+def test_functions_and_closures_fail_without_cancelling_each_other(errors):
+    said = errors["errors_apart_from_closures"]
+    for name in ("function 1", "closure 2"):
+        assert said[name].startswith("InvalidArgumentError")
+        assert "made to fail" in said[name]
+    assert said["closure 1"] == said["function 2"] == ""
+
+
 def test_error_in_a_custom_loop_is_raised_and_a_fit_works_after_it(errors):
     result = errors["error_in_a_custom_loop"]
     assert "in the scheduled function and" in result["no_step"]

@@ -116,7 +116,7 @@ class Seams:
 
             def wait(has_told):
                 told = tf.cond(has_told, tf.no_op, lambda: tf.print(f"at {point}"))
-                with tf.control_dependencies([told, _sleep(_POLL_SECS)]):
+                with tf.control_dependencies([told, sleep(_POLL_SECS)]):
                     return tf.constant(True)
 
             return tf.while_loop(lambda _: _exists(path), wait, [tf.constant(False)])[0]
@@ -131,7 +131,7 @@ class Seams:
             worker = tf.strings.to_number(task, tf.int32)
             with tf.control_dependencies([check]):
                 secs = tf.gather(tf.constant(self._compute_secs), worker)
-                return _sleep(secs)
+                return sleep(secs)
 
 
 def _with_first(function: Callable[..., Any], first: Any) -> Callable[..., Any]:
@@ -148,8 +148,8 @@ def _exists(path: tf.Tensor) -> tf.Tensor:
     return tf.size(tf.io.matching_files(path)) > 0
 
 
-def _sleep(secs: Any) -> tf.Tensor:
-    """Sleeps; what else sleeps is Python, which workers do not run."""
+def sleep(secs: Any) -> tf.Tensor:
+    """An op that sleeps; what else sleeps is Python, which workers do not run."""
     kind = {"output_types": [tf.int64], "output_shapes": [[]]}
     zero, one = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
     dataset = tf.raw_ops.RangeDataset(start=zero, stop=one, step=one, **kind)

@@ -37,6 +37,34 @@ def fit(model, optimizer, callbacks, steps=8, epochs=1, dataset=None):
     return ""
 
 
+def custom_loop(model, optimizer, strategy, steps=8):
+    """The same of a loop that schedules steps itself."""
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    data = coordinator.create_per_worker_dataset(
+        lambda _=None: round_records.dataset(seed=None)
+    )
+    variables = model.trainable_variables
+
+    @tf.function
+    def train_step(iterator):
+        inputs, targets = next(iterator)
+        with optimizer.step():
+            with tf.GradientTape() as tape:
+                loss = round_records.loss(targets, model(inputs, training=True))
+            gradients = tape.gradient(loss, variables)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    iterator = iter(data)
+    try:
+        with optimizer.updater(strategy):
+            for _ in range(steps):
+                coordinator.schedule(train_step, args=(iterator,))
+            coordinator.join()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def with_bad_batch():
     """The fourth batch has a word that is not in the table."""
 
@@ -78,23 +106,27 @@ def error_in_a_closure(strategy):
 
 
 def error_in_an_update(strategy):
-    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
-    recorder = round_records.Recorder(optimizer, model)
-    updater = optimizer._updater
-    update = updater._update
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    result = {}
+    for loop, train, last in (("fit", fit, None), ("custom", custom_loop, strategy)):
+        model, optimizer = round_records.make(strategy, "sgd", 2, 2)
+        updater = optimizer._updater
+        updater._update = fail_before(updater._update)
+        tf.get_logger().addHandler(handler)
+        error = train(model, optimizer, last)
+        tf.get_logger().removeHandler(handler)
+        result[loop] = {"error": error, "iterations": helpers.iterations_of(optimizer)}
+    return {**result, "said": said.getvalue()}
 
+
+def fail_before(update):
     def fail(gradients, variables):
         large = tf.reduce_sum(gradients[1]) > 1e9
         with tf.control_dependencies([tf.debugging.Assert(large, ["too small"])]):
             update(gradients, variables)
 
-    updater._update = fail
-    said = io.StringIO()
-    handler = logging.StreamHandler(said)
-    tf.get_logger().addHandler(handler)
-    error = fit(model, optimizer, None)
-    tf.get_logger().removeHandler(handler)
-    return outcome(optimizer, recorder, error=error, said=said.getvalue())
+    return fail
 
 
 def slow_rounds(strategy):

@@ -2,7 +2,6 @@
 
 import time
 
-import keras_variants
 import pytest
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster, assert_exact
@@ -54,9 +53,7 @@ def test_killed_parameter_server_is_an_error_in_seconds(index, loop, tmp_path, f
     assert elapsed < 10
     (error,) = result["errors"]
     lost = f"SyncReplicas has lost the parameter server {device}, and training cannot"
-    if loop == "custom" or keras_variants.IS_KERAS_3:
-        assert error.startswith(f"UnavailableError: {lost}")
-    # Model.fit of Keras 2 raises what it came upon first, and tells no callback of it.
+    assert error.startswith(f"UnavailableError: {lost}")
     assert lost in cluster.tasks.output("chief")
 
 

@@ -113,25 +113,27 @@ def fit(
     back; steps that it was at are made again by another, from their beginning, and may
     count twice. A lost parameter server ends training with an error.
     """
+    given = tf.nest.flatten(getattr(callbacks, "callbacks", callbacks or []))
     if not _is_scheduled(model):
-        return model.fit(
-            x,
-            y,
-            batch_size=batch_size,
-            epochs=epochs,
-            verbose=verbose,
-            callbacks=callbacks,
-            validation_split=validation_split,
-            validation_data=validation_data,
-            shuffle=shuffle,
-            class_weight=class_weight,
-            sample_weight=sample_weight,
-            initial_epoch=initial_epoch,
-            steps_per_epoch=steps_per_epoch,
-            validation_steps=validation_steps,
-            validation_batch_size=validation_batch_size,
-            validation_freq=validation_freq,
-        )
+        with fit_loop.telling_causes(given):
+            return model.fit(
+                x,
+                y,
+                batch_size=batch_size,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                validation_split=validation_split,
+                validation_data=validation_data,
+                shuffle=shuffle,
+                class_weight=class_weight,
+                sample_weight=sample_weight,
+                initial_epoch=initial_epoch,
+                steps_per_epoch=steps_per_epoch,
+                validation_steps=validation_steps,
+                validation_batch_size=validation_batch_size,
+                validation_freq=validation_freq,
+            )
     _refuse_uncompiled(model)
     _refuse_what_cannot_be(model)
     if validation_split and validation_data is None:
@@ -161,7 +163,6 @@ def fit(
             validation_steps,
         )
     _build(model, dataset, "train")
-    given = tf.nest.flatten(getattr(callbacks, "callbacks", callbacks or []))
     with fit_loop.closing(steps.coordinator, given):
         listed = _callback_list(
             model, callbacks, verbose, batches.num_steps, epochs, add_history=True

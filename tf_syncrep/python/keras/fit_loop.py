@@ -227,23 +227,37 @@ def closing(coordinator: Any, callbacks: Sequence[Any]) -> Iterator[None]:
     """Leaves nothing behind, however training ends.
 
     Callbacks that have a `close` are closed. After a failure, that comes before the
-    wait for executions that still run, as they may wait for what a callback does. One
-    that has a `cause` may know a better error than the one that came here first.
+    wait for executions that still run, as they may wait for what a callback does.
+    """
+    with telling_causes(callbacks):
+        try:
+            with contextlib.ExitStack() as stack:
+                for callback in callbacks:
+                    if hasattr(callback, "close"):
+                        stack.callback(callback.close)
+                yield
+        except BaseException:
+            # What they may fail with follows from the failure that is on its way.
+            with contextlib.suppress(Exception):
+                coordinator.join()
+            raise
+
+
+@contextlib.contextmanager
+def telling_causes(callbacks: Sequence[Any]) -> Iterator[None]:
+    """Raises the error of a callback that has a `cause` in place of what came of it.
+
+    A callback knows it after its `close`.
     """
     try:
-        with contextlib.ExitStack() as stack:
-            for callback in callbacks:
-                if hasattr(callback, "close"):
-                    stack.callback(callback.close)
-            yield
-    except BaseException as error:
-        # What they may fail with follows from the failure that is on its way.
-        with contextlib.suppress(Exception):
-            coordinator.join()
+        yield
+    except Exception as error:
         for callback in callbacks:
-            cause = callback.cause() if hasattr(callback, "cause") else None
-            if cause is not None:
-                raise cause from error
+            if hasattr(callback, "cause"):
+                callback.close()
+                cause = callback.cause()
+                if cause is not None and cause is not error:
+                    raise cause from error
         raise
 
 

@@ -245,8 +245,8 @@ class SyncReplicas(compat.WrapperOptimizer):
             self.finish_updater()
         except tf.errors.OpError as error:
             updater.close()
-            if updater.lost_parameter_server is not None:
-                raise updater.lost_parameter_server from error
+            if updater.cause is not None and updater.cause is not error:
+                raise updater.cause from error
             raise
         finally:
             updater.close()

@@ -27,7 +27,7 @@ class SyncReplicasCallback(tf.keras.callbacks.Callback):
         self._report = Report(optimizer.stats, log_dir, every_n_updates)
         self._verbose = verbose
         self._updater: Any = None
-        self._lost_parameter_server: tf.errors.UnavailableError | None = None
+        self._cause: BaseException | None = None
 
     def set_model(self, model):
         """Makes the model's train step wait for its permit, and turns XLA off.
@@ -39,6 +39,7 @@ class SyncReplicasCallback(tf.keras.callbacks.Callback):
             ValueError: the model has another optimizer.
         """
         super().set_model(model)
+        self._cause = None  # of an earlier `fit`
         optimizer = getattr(model, "optimizer", None)
         if self._optimizer not in (
             optimizer,
@@ -129,13 +130,13 @@ class SyncReplicasCallback(tf.keras.callbacks.Callback):
         Returns:
             An exception to raise instead, or None.
         """
-        return self._lost_parameter_server
+        return self._cause
 
     def close(self):
         """Ends the training, if it has not ended, without any further update."""
         if self._updater is not None:
             self._updater.close()
-            self._lost_parameter_server = self._updater.lost_parameter_server
+            self._cause = self._updater.cause
             self._updater = None
             self._report.close()
         if self.model is not None:

@@ -100,12 +100,19 @@ class Updater:
         _running.add(self)
 
     @property
-    def lost_parameter_server(self) -> tf.errors.UnavailableError | None:
-        """What to raise if updates ended because a parameter server was lost.
+    def cause(self) -> BaseException | None:
+        """What ended the updates, if it was an error.
 
-        Closures that were on their way to it fail as well, some of them with errors
-        that do not tell why.
+        Closures fail with it as well, with errors that tell less or nothing of it:
+        TensorFlow cancels those that have not heard of it yet.
         """
+        if isinstance(self._error, tf.errors.CancelledError):
+            return None  # that is what tells nothing
+        return self._lost_parameter_server or self._error
+
+    @property
+    def _lost_parameter_server(self) -> tf.errors.UnavailableError | None:
+        """What to raise if updates ended because a parameter server was lost."""
         if not isinstance(self._error, tf.errors.UnavailableError):
             return None
         found = re.search(r"/job:ps/replica:\d+/task:\d+", str(self._error))
@@ -130,7 +137,7 @@ class Updater:
         try:
             self._drain_fn(self._generation)
         except tf.errors.OpError as error:
-            raise (self._error or error) from error
+            raise (self.cause or error) from error
 
     def finish(self, *, flush: bool) -> int:
         """Ends a training: completes what is under way, and the last round.
@@ -197,7 +204,7 @@ class Updater:
             # The gate, and so those who wait there, may be out of reach.
             tf.get_logger().error(
                 "SyncReplicas: %s",
-                self.lost_parameter_server or "an update failed",
+                self._lost_parameter_server or "an update failed",
                 exc_info=error,
             )
             with contextlib.suppress(tf.errors.OpError):

@@ -40,6 +40,7 @@ BENCHMARKS = (
     "sync_gate",
     "sync_cluster",
     "sync_backup",
+    "keras_cluster",
 )
 # Measured once in each Keras that tf.keras can be.
 IN_EACH_KERAS = ("small_variables",)

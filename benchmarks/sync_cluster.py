@@ -9,6 +9,7 @@ gradients, taken over a turn of about a second.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ _MODELS = {
     SMALL_EMBEDDING: {"rows": 1000, "ids": 32},
 }
 _REHEARSED_STEPS = 5
+_PROBED_STEPS = 5
 _TURN_SECS = 1.0
 
 
@@ -63,26 +65,25 @@ def check(cluster: replicas.Replicas, name: str) -> None:
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
     """Runs all contenders in turns on one cluster."""
-    samples: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     with replicas.start(WORKERS, CONTENDERS, _MODELS[point["model"]]) as cluster:
-        steps, expected_step = {}, {}
+
+        def run(name: str, steps: int) -> float:
+            return cluster.all("run", name, steps, 0, 0.0)
+
         for name in CONTENDERS:
             cluster.open(name)
             check(cluster, name)
-            probe = cluster.all("run", name, 5, 0, 0.0) / 5
-            steps[name] = max(2, round(_TURN_SECS / probe))
-            expected_step[name] = _REHEARSED_STEPS + 5
-        names = list(CONTENDERS)
-        for number in range(max(2, rounds // 2)):
-            first = number % len(names)
-            for name in [*names[first:], *names[:first]]:
-                seconds = cluster.all("run", name, steps[name], 0, 0.0)
-                samples[name].append(seconds / steps[name])
-                expected_step[name] += steps[name]
+        samples, made = replicas.take_turns(
+            {name: functools.partial(run, name) for name in CONTENDERS},
+            {name: run(name, _PROBED_STEPS) / _PROBED_STEPS for name in CONTENDERS},
+            max(2, rounds // 2),
+            _TURN_SECS,
+        )
         for name, contender in CONTENDERS.items():
             step, _ = cluster.chief("read", name)
             per_step = 1 if contender["sync"] else WORKERS
-            assert step == per_step * expected_step[name], f"{name}: {step} updates"
+            expected = per_step * (_REHEARSED_STEPS + _PROBED_STEPS + made[name])
+            assert step == expected, f"{name}: {step} updates, not {expected}"
     return [
         Measurement(
             _NAMES[name],

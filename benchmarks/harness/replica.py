@@ -9,14 +9,13 @@ their own, and then does what it is told through a connection: see `Replica`.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import connection
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import serving
 import tensorflow.compat.v1 as tf
 
 import tf_syncrep as tfs
@@ -54,7 +53,8 @@ class Graph:
         Args:
             name: scope of its variables, which all contenders have on the same servers.
             contender: "sync", "inner", and for synchronous ones "quorum" and "total".
-            model: "rows" of the table, 0 for dense layers, and "ids" in a batch.
+            model: "rows" of the table, 0 for dense layers, and "ids" in a batch;
+                "width" of dense layers, 64 by default.
             is_chief: whether this is the chief's.
         """
         with tf.variable_scope(name):
@@ -71,7 +71,7 @@ class Graph:
             if model["rows"]:
                 loss = self._embedding(model["rows"], model["ids"])
             else:
-                loss = self._layers()
+                loss = self._layers(model.get("width", WIDTH))
         optimizer = {
             "AdamAsync": tfs.train.AdamAsyncOptimizer,
             "Adam": tf.train.AdamOptimizer,
@@ -89,16 +89,16 @@ class Graph:
             self.hook = optimizer.make_session_run_hook(is_chief, num_tokens=0)
         self.train_op = optimizer.minimize(loss, global_step=self.global_step)
 
-    def _layers(self) -> tf.Tensor:
+    def _layers(self, width: int) -> tf.Tensor:
         """A tower of dense layers on a constant batch."""
         random = np.random.default_rng(0)
-        signal = tf.constant(random.normal(size=[EXAMPLES, WIDTH]), tf.float32)
-        target = tf.constant(random.normal(size=[EXAMPLES, WIDTH]), tf.float32)
+        signal = tf.constant(random.normal(size=[EXAMPLES, width]), tf.float32)
+        target = tf.constant(random.normal(size=[EXAMPLES, width]), tf.float32)
         layers = [
             tf.get_variable(
                 f"layer_{i}",
                 initializer=random.normal(
-                    scale=WIDTH**-0.5, size=[WIDTH, WIDTH]
+                    scale=width**-0.5, size=[width, width]
                 ).astype(np.float32),
             )
             for i in range(LAYERS)
@@ -189,6 +189,10 @@ class Replica:
         for _ in range(steps):
             session.run(graph.train_op, self._rehearsal_feed(graph))
 
+    def updates(self, name: str) -> int:
+        """Returns the global step."""
+        return self.read(name)[0]
+
     def read(self, name: str) -> tuple[int, list[np.ndarray]]:
         """Returns the global step and the weights."""
         graph, session = self._graphs[name], self._sessions[name]
@@ -220,19 +224,9 @@ class Replica:
 
 def main(arguments: Sequence[str]) -> None:
     """Serves one benchmark, which ends it by a signal."""
-    host, port = arguments
     tf.disable_v2_behavior()
     tf.logging.set_verbosity(tf.logging.ERROR)
-    key = os.environ["TF_SYNCREP_BENCHMARK_KEY"].encode()
-    with connection.Client((host, int(port)), authkey=key) as client:
-        client.send(
-            int(tf.distribute.cluster_resolver.TFConfigClusterResolver().task_id)
-        )
-        replica = Replica(*client.recv())
-        while True:
-            method, *rest = client.recv()
-            call: Callable[..., Any] = getattr(replica, method)
-            client.send(call(*rest))
+    serving.serve(Replica, arguments)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,36 @@
-"""A cluster of real processes that trains what a benchmark tells it to."""
+"""Clusters of real processes that train what a benchmark tells them to."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import connection
 from typing import Any
 
 import clusters
+import fork_server
 
-_PROGRAM = pathlib.Path(__file__).with_name("replica.py")
-_NUM_PS = 2
+_FOLDER = pathlib.Path(__file__).parent
 _DEADLINE_SECS = 120.0
 
 
 class Replicas:
-    """The workers of a cluster; each runs `replica.Replica`."""
+    """The processes of a cluster that are told what to do; see `start`."""
 
-    def __init__(self, workers: list[Any]):
-        """Takes the connections, by the workers' indices."""
-        self._workers = workers
+    def __init__(self, workers: Mapping[str, Any]):
+        """Takes their connections by their names, the chief's first."""
+        self._names = list(workers)
+        self._workers = list(workers.values())
 
     def chief(self, method: str, *arguments: Any) -> Any:
         """Calls a method of the chief and returns its result."""
         self._workers[0].send((method, *arguments))
-        return self._answer(self._workers[0])
+        return self._answer(0, method, arguments)
 
     def all(self, method: str, *arguments: Any) -> float:
         """Calls a method of all at once; returns the seconds until all were done."""
@@ -41,10 +43,10 @@ class Replicas:
         begin = time.perf_counter()
         for worker, own in zip(self._workers, arguments, strict=True):
             worker.send((method, *own))
-        self._answer(self._workers[0])
+        self._answer(0, method, arguments[0])
         seconds = time.perf_counter() - begin
-        for worker in self._workers[1:]:
-            self._answer(worker)
+        for index in range(1, len(self._workers)):
+            self._answer(index, method, arguments[index])
         return seconds
 
     def open(self, name: str) -> None:
@@ -52,49 +54,100 @@ class Replicas:
         self.chief("open", name)
         for worker in self._workers[1:]:
             worker.send(("open", name))
-        for worker in self._workers[1:]:
-            self._answer(worker)
+        for index in range(1, len(self._workers)):
+            self._answer(index, "open", (name,))
 
-    def _answer(self, worker: Any) -> Any:
-        if not worker.poll(_DEADLINE_SECS):
-            raise TimeoutError(f"a worker has not answered for {_DEADLINE_SECS:g} s")
-        return worker.recv()
+    def _answer(self, index: int, method: str, arguments: tuple[Any, ...]) -> Any:
+        call = f"{method}({', '.join(map(repr, arguments))})"
+        try:
+            if self._workers[index].poll(_DEADLINE_SECS):
+                return self._workers[index].recv()
+        except (EOFError, ConnectionError) as error:
+            raise RuntimeError(f"{self._names[index]} has ended in {call}") from error
+        raise TimeoutError(
+            f"{self._names[index]} has not answered {call} for {_DEADLINE_SECS:g} s"
+        )
+
+
+@functools.cache
+def forks() -> fork_server.ForkServer:
+    """Where processes may come from that have imported all; it ends with this one."""
+    return fork_server.ForkServer(
+        "tensorflow.compat.v1", "tf_syncrep", "tf_syncrep.python.cli"
+    )
 
 
 @contextlib.contextmanager
 def start(
-    num_workers: int, contenders: Mapping[str, Any], model: Mapping[str, Any]
+    num_workers: int,
+    contenders: Mapping[str, Any],
+    model: Mapping[str, Any],
+    num_ps: int = 2,
+    program: str = "replica.py",
+    coordinated: bool = False,
+    forked: bool = False,
 ) -> Iterator[Replicas]:
     """Starts the processes; none is left at the end.
 
     Args:
-        num_workers: beside the two parameter servers.
-        contenders: arguments of `replica.Graph`, by their names.
+        num_workers: how many workers compute gradients.
+        contenders: what the program knows how to open, by their names.
         model: the same for all.
+        num_ps: how many parameter servers there are.
+        program: a file beside this one, for the processes that are told what to do.
+        coordinated: whether that is a chief alone, and the workers are servers. If
+            not, each worker is told, worker 0 being the chief.
+        forked: whether processes come from `forks`, not to import TensorFlow each.
     """
     key = secrets.token_hex()
     cluster = clusters.Cluster(
-        num_workers, _NUM_PS, chief=False, env={"TF_SYNCREP_BENCHMARK_KEY": key}
+        num_workers,
+        num_ps,
+        chief=coordinated,
+        env={"TF_SYNCREP_BENCHMARK_KEY": key},
+        serving=("worker", "ps") if coordinated else ("ps",),
+        forks=forks() if forked else None,
     )
-    with connection.Listener(("127.0.0.1", 0), authkey=key.encode()) as listener:
+    names = cluster.names("chief" if coordinated else "worker")
+    with cluster, connection.Listener(("127.0.0.1", 0), authkey=key.encode()) as own:
+        address = [str(part) for part in own.address]
+        for name in names:
+            cluster.start(name, [sys.executable, str(_FOLDER / program), *address])
+        connections = [own.accept() for _ in names]
+        by_index = {worker.recv(): worker for worker in connections}
+        workers = {name: by_index[index] for index, name in enumerate(names)}
+        for worker in workers.values():
+            worker.send((dict(contenders), dict(model)))
         try:
-            for i in range(_NUM_PS):
-                cluster.start(f"ps-{i}")
-            cluster.wait_until_ready()
-            address = [str(part) for part in listener.address]
-            for i in range(num_workers):
-                command = [sys.executable, str(_PROGRAM), *address]
-                cluster.start(f"worker-{i}", command)
-            connections = [listener.accept() for _ in range(num_workers)]
-            by_index = {worker.recv(): worker for worker in connections}
-            workers = [by_index[i] for i in range(num_workers)]
-            for worker in workers:
-                worker.send((dict(contenders), dict(model)))
-            try:
-                yield Replicas(workers)
-            except Exception:
-                for i in range(num_workers):
-                    print(cluster.output(f"worker-{i}")[-2000:], file=sys.stderr)
-                raise
-        finally:
-            cluster.__exit__()
+            yield Replicas(workers)
+        except Exception:
+            for name in names:
+                print(cluster.output(name)[-2000:], file=sys.stderr)
+            raise
+
+
+def take_turns(
+    runs: Mapping[str, Callable[[int], float]],
+    probed: Mapping[str, float],
+    rounds: int,
+    turn_secs: float,
+) -> tuple[dict[str, list[float]], dict[str, int]]:
+    """Lets contenders run in turns, another one first in each round.
+
+    Args:
+        runs: for each, what makes so many steps and returns the seconds.
+        probed: roughly the seconds of a step.
+        rounds: how many turns each of them gets.
+        turn_secs: how long a turn is; at least one step is made.
+
+    Returns:
+        For each the seconds of a step in each turn, and the steps made in all.
+    """
+    steps = {name: max(1, round(turn_secs / probed[name])) for name in runs}
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
+    for number in range(rounds):
+        first = number % len(names)
+        for name in [*names[first:], *names[:first]]:
+            samples[name].append(runs[name](steps[name]) / steps[name])
+    return samples, {name: rounds * steps[name] for name in names}

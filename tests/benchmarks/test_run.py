@@ -19,8 +19,8 @@ with pytest.MonkeyPatch.context() as patch:
 # No target is set for the gate, and those of sparse accumulators are about more pushes
 # than a quick run makes.
 WITHOUT_QUICK_VERDICTS = ("accumulator_sparse", "sync_gate")
-# Gate and cluster move none worth counting.
-WITHOUT_BYTES = ("sync_gate", "sync_cluster", "sync_backup")
+# Gate and clusters move none worth counting.
+WITHOUT_BYTES = ("sync_gate", "sync_cluster", "sync_backup", "keras_cluster")
 
 
 def run(*args):

@@ -1,0 +1,324 @@
+"""Training of Keras variables, told by the benchmark what to run.
+
+    python keras_trainer.py HOST PORT
+
+A task of TF_CONFIG. Where there are parameter servers it is the chief that coordinates
+the workers; where there are none it is one of the workers of a
+`MultiWorkerMirroredStrategy`.
+
+Both run a custom loop, as the `fit` of Keras 3 goes with neither strategy, on the
+variables of Keras layers, with optimizers of the Keras that `tf.keras` is. All
+contenders have the same step: the next batch of a `tf.data.Dataset` of the worker's
+own, a tape, `apply_gradients`; one call of a `tf.function` for each step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras_variants
+import numpy as np
+import replica
+import serving
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+# With so large an epsilon the weights show by what a gradient was divided.
+_HYPER = {"learning_rate": 0.1, "epsilon": 0.1}
+_OPTIMIZERS = {"AdamAsync": tfs.keras.AdamAsync, "Adam": tf.keras.optimizers.Adam}
+
+
+class Training:
+    """One contender's variables and optimizer."""
+
+    def __init__(
+        self, contender: Mapping[str, Any], model: Mapping[str, Any], num_workers: int
+    ):
+        """Makes them where the current strategy wants them.
+
+        Args:
+            contender: "inner", the optimizer's name, and "sync", whether SyncReplicas
+                is to be around it.
+            model: as `replica.Graph` takes it; "tables" of "rows", 1 by default.
+            num_workers: the quorum of SyncReplicas.
+        """
+        layers = tf.keras.layers
+        self._is_embedding = bool(model["rows"])
+        if self._is_embedding:
+            self._layers = [
+                layers.Embedding(
+                    model["rows"], replica.WIDTH, embeddings_initializer="ones"
+                )
+                for _ in range(model.get("tables", 1))
+            ]
+            shape = (None,)
+        else:
+            width = model["width"]
+            self._layers = [
+                layers.Dense(
+                    width,
+                    activation="tanh",
+                    use_bias=False,
+                    kernel_initializer=tf.keras.initializers.RandomNormal(
+                        stddev=width**-0.5, seed=number
+                    ),
+                )
+                for number in range(replica.LAYERS)
+            ]
+            shape = (None, width)
+        for layer in self._layers:
+            layer.build(shape)
+        self.variables = [layer.trainable_variables[0] for layer in self._layers]
+        self.optimizer = _OPTIMIZERS[contender["inner"]](**_HYPER)
+        self.is_synchronous = contender["sync"]
+        if self.is_synchronous:
+            self.optimizer = tfs.keras.SyncReplicas(self.optimizer, num_workers)
+        self.optimizer.build(self.variables)
+
+    def gradients(self, batch: tf.Tensor, share: float = 1.0) -> list[Any]:
+        """Computes the gradients of a batch, times a share."""
+        with tf.GradientTape() as tape:
+            loss = share * self._loss(batch)
+        return tape.gradient(loss, self.variables)
+
+    def apply(self, gradients: Sequence[Any]) -> None:
+        """Makes an update, or hands the gradients in for one."""
+        pairs = zip(gradients, self.variables, strict=True)
+        self.optimizer.apply_gradients(pairs)
+
+    def step(self, batch: tf.Tensor) -> None:
+        """One step of a worker."""
+        synchronously = self.is_synchronous
+        with self.optimizer.step() if synchronously else contextlib.nullcontext():
+            self.apply(self.gradients(batch))
+
+    def updates(self) -> int:
+        """How many updates were made."""
+        return int(keras_variants.native(self.optimizer.iterations).numpy())
+
+    def weights(self, rows: int) -> list[np.ndarray]:
+        """Reads what is trained, of a table its first rows."""
+        natives = map(keras_variants.native, self.variables)
+        if self._is_embedding:
+            return [tf.gather(table, np.arange(rows)).numpy() for table in natives]
+        return [weights.numpy() for weights in natives]
+
+    def _loss(self, batch: tf.Tensor) -> tf.Tensor:
+        if self._is_embedding:
+            return tf.add_n(
+                [tf.reduce_sum(layer(batch) ** 2) for layer in self._layers]
+            )
+        signal, target = tf.unstack(batch)
+        for layer in self._layers:
+            signal = layer(signal)
+        return tf.reduce_mean((signal - target) ** 2)
+
+
+class Trainer:
+    """What the benchmark tells a process to do, by the methods' names."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        num_workers: int,
+        contenders: Mapping[str, Any],
+        model: Mapping[str, Any],
+    ):
+        """Opens nothing yet.
+
+        Args:
+            strategy: of all contenders.
+            num_workers: how many workers there are.
+            contenders: first arguments of `Training`, by their names.
+            model: the same for all.
+        """
+        self._strategy = strategy
+        self._num_workers = num_workers
+        self._contenders = contenders
+        self._model = model
+        self._trainings: dict[str, Training] = {}
+
+    def open(self, name: str) -> None:
+        """Makes a contender's variables and functions."""
+        with self._strategy.scope():
+            self._trainings[name] = self._new(self._contenders[name])
+
+    def updates(self, name: str) -> int:
+        """Returns how many updates were made."""
+        return self._trainings[name].updates()
+
+    def check(self, name: str, steps: int) -> None:
+        """Holds the weights after `rehearse` to those of one process.
+
+        It makes each update with the mean of the gradients that the workers should
+        have computed, by the same optimizer, without a strategy.
+
+        Raises:
+            AssertionError: they differ.
+        """
+        alone = self._new({**self._contenders[name], "sync": False})
+        rows = self._num_workers * self._model["ids"]
+        initial = alone.weights(rows)
+        for step in range(steps):
+            batches = self._rehearsal_batches(step)
+            gradients = [alone.gradients(batch) for batch in batches]
+            alone.apply([_mean(parts) for parts in zip(*gradients, strict=True)])
+        for before, actual, wanted in zip(
+            initial,
+            self._trainings[name].weights(rows),
+            alone.weights(rows),
+            strict=True,
+        ):
+            moved = np.max(np.abs(wanted - before))
+            assert moved > 0, f"{name} is not trained"
+            np.testing.assert_allclose(
+                actual, wanted, rtol=0, atol=1e-2 * moved, err_msg=name
+            )
+
+    def _new(self, contender: Mapping[str, Any]) -> Training:
+        return Training(contender, self._model, self._num_workers)
+
+    def _rehearsal_batches(self, step: int) -> list[np.ndarray]:
+        """A batch for each worker; no row of a table is in two of them.
+
+        Where a row is in several, the Adam of Keras 3 adds up squares.
+        """
+        ids = self._model["ids"]
+        return [
+            np.arange(ids) + worker * ids
+            if self._model["rows"]
+            else self._dense_batch(step * self._num_workers + worker)
+            for worker in range(self._num_workers)
+        ]
+
+    def _dense_batch(self, seed: int) -> np.ndarray:
+        shape = (2, replica.EXAMPLES, self._model["width"])
+        return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+    def _dataset(self) -> tf.data.Dataset:
+        """Batches for ever: of rows in an order of its own on each worker."""
+        rows, ids = self._model["rows"], self._model["ids"]
+        if not rows:
+            return tf.data.Dataset.from_tensors(self._dense_batch(0)).repeat()
+        batches = np.random.default_rng(0).integers(rows, size=(replica.BATCHES, ids))
+        data = tf.data.Dataset.from_tensor_slices(batches)
+        return data.shuffle(replica.BATCHES).repeat()
+
+
+class Coordinator(Trainer):
+    """The chief of a `ParameterServerStrategy`."""
+
+    def __init__(self, contenders: Mapping[str, Any], model: Mapping[str, Any]):
+        """Connects to workers and parameter servers; see `Trainer`."""
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        num_workers = resolver.cluster_spec().num_tasks("worker")
+        super().__init__(strategy, num_workers, contenders, model)
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self._functions: dict[str, tuple[Any, Any]] = {}
+        self._updaters: dict[str, Any] = {}
+        self._scopes = contextlib.ExitStack()  # Never closed: the process is killed.
+        self._iterator = iter(
+            self._coordinator.create_per_worker_dataset(lambda: self._dataset())
+        )
+
+    def open(self, name: str) -> None:
+        """Makes variables and functions, and starts updates."""
+        super().open(name)
+        training = self._trainings[name]
+        self._functions[name] = (
+            tf.function(lambda iterator: training.step(next(iterator))),
+            tf.function(training.step),
+        )
+        if training.is_synchronous:
+            self._updaters[name] = self._scopes.enter_context(
+                training.optimizer.updater(self._strategy)
+            )
+
+    def run(self, name: str, steps: int) -> None:
+        """Lets the workers compute `steps` gradients each, on the whole."""
+        function, _ = self._functions[name]
+        for _ in range(steps * self._num_workers):
+            self._coordinator.schedule(function, args=(self._iterator,))
+        self._finish(name)
+
+    def rehearse(self, name: str, steps: int) -> None:
+        """The same with the batches of `check`, all of an update before the next."""
+        _, function = self._functions[name]
+        for step in range(steps):
+            for batch in self._rehearsal_batches(step):
+                self._coordinator.schedule(function, args=(tf.constant(batch),))
+            self._finish(name)
+
+    def _finish(self, name: str) -> None:
+        self._coordinator.join()
+        if name in self._updaters:
+            self._updaters[name].drain()
+
+
+class Mirror(Trainer):
+    """A worker of a `MultiWorkerMirroredStrategy`."""
+
+    def __init__(self, contenders: Mapping[str, Any], model: Mapping[str, Any]):
+        """Waits for the other workers; see `Trainer`."""
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+        super().__init__(strategy, strategy.num_replicas_in_sync, contenders, model)
+        self._index = resolver.task_id
+        self._iterator = iter(self._dataset())
+        self._functions: dict[str, tuple[Any, Any]] = {}
+
+    def open(self, name: str) -> None:
+        """Makes variables and functions; all workers have to."""
+        super().open(name)
+        training = self._trainings[name]
+
+        def step(batch: tf.Tensor) -> None:
+            # The optimizer adds up the gradients of all workers.
+            training.apply(training.gradients(batch, 1 / self._num_workers))
+
+        def on_strategy(batch: tf.Tensor) -> None:
+            self._strategy.run(step, args=(batch,))
+
+        self._functions[name] = (
+            tf.function(lambda iterator: on_strategy(next(iterator))),
+            tf.function(on_strategy),
+        )
+
+    def run(self, name: str, steps: int) -> None:
+        """Makes updates; all workers have to."""
+        function, _ = self._functions[name]
+        for _ in range(steps):
+            function(self._iterator)
+
+    def rehearse(self, name: str, steps: int) -> None:
+        """The same with the batches of `check`."""
+        _, function = self._functions[name]
+        for step in range(steps):
+            function(tf.constant(self._rehearsal_batches(step)[self._index]))
+
+
+def _mean(gradients: Sequence[Any]) -> Any:
+    if not isinstance(gradients[0], tf.IndexedSlices):
+        return tf.add_n(gradients) / len(gradients)
+    return tf.IndexedSlices(
+        tf.concat([gradient.values for gradient in gradients], 0) / len(gradients),
+        tf.concat([gradient.indices for gradient in gradients], 0),
+        gradients[0].dense_shape,
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serves one benchmark, which ends it by a signal."""
+    tf.get_logger().setLevel("ERROR")
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    has_servers = "ps" in resolver.cluster_spec().jobs
+    serving.serve(Coordinator if has_servers else Mirror, arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,28 @@
+"""The other end of `replicas`: a process does what the benchmark tells it to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
+from typing import Any
+
+import tensorflow as tf
+
+
+def serve(make: Callable[..., Any], arguments: Sequence[str]) -> None:
+    """Calls methods of an object as it is told to, until a signal ends the process.
+
+    Args:
+        make: makes the object of what the benchmark sends first.
+        arguments: of the command line, the host and the port to connect to.
+    """
+    host, port = arguments
+    key = os.environ["TF_SYNCREP_BENCHMARK_KEY"].encode()
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    with connection.Client((host, int(port)), authkey=key) as client:
+        client.send(int(resolver.task_id))
+        served = make(*client.recv())
+        while True:
+            method, *rest = client.recv()
+            client.send(getattr(served, method)(*rest))

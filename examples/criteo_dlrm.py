@@ -22,6 +22,7 @@ import time
 
 import criteo_logs
 import numpy as np
+import ps_cluster
 import tensorflow as tf
 
 import tf_syncrep as tfs
@@ -101,20 +102,14 @@ class Speed(tf.keras.callbacks.Callback):
 
 def connect() -> tuple[tf.distribute.ParameterServerStrategy, int]:
     """Connects to the cluster that TF_CONFIG describes; returns its workers' number."""
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    cluster = resolver.cluster_spec().as_dict()
-    workers, servers = len(cluster.get("worker", [])), len(cluster.get("ps", []))
-    if not servers or not workers:
-        raise SystemExit(
-            "There is no cluster in TF_CONFIG. Start this script by: "
-            "tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py"
-        )
+    resolver, workers, servers = ps_cluster.resolve(
+        "tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py"
+    )
     partitioner = None
     if not IS_KERAS_3:  # It has no variables in parts.
         partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
             min_shard_bytes=16 << 10, max_shards=servers
         )
-    print(f"Cluster: {workers} workers, {servers} parameter servers.", flush=True)
     return tf.distribute.ParameterServerStrategy(resolver, partitioner), workers
 
 
@@ -169,8 +164,9 @@ def train(paths: list[str], options: argparse.Namespace):
     callbacks: list = [speed, backup]
     if options.sync:
         log_dir = str(options.output / "logs" / time.strftime("%Y%m%d-%H%M%S"))
-        callbacks.append(
-            optimizer.make_callback(log_dir=log_dir, every_n_updates=20, verbose=1)
+        # First, so that those behind it see the last update.
+        callbacks.insert(
+            0, optimizer.make_callback(log_dir=log_dir, every_n_updates=20, verbose=1)
         )
     tfs.keras.fit(
         model,
@@ -215,30 +211,33 @@ def print_gate(stats: dict) -> None:
         )
 
 
-def _positive(text: str) -> int:
-    """Converts a command line value that has to be at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {number}")
-    return number
-
-
 def parse_options() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="Trains a DLRM on Criteo's logs.")
     add = parser.add_argument
     add("--data", nargs="+", metavar="FILE", help="logs (default: planted ones)")
-    add("--lines", type=_positive, default=200_000, help="of planted logs")
+    add("--lines", type=ps_cluster.positive, default=200_000, help="of planted logs")
     add("--sync", action="store_true", help="train synchronously")
-    add("--replicas-to-aggregate", type=_positive, help="gradients in an update")
+    add(
+        "--replicas-to-aggregate",
+        type=ps_cluster.positive,
+        help="gradients in an update",
+    )
     add("--backup-workers", type=int, default=0, help="whose gradients may be late")
-    add("--steps", type=_positive, default=3000, help="batches in all")
-    add("--steps-per-epoch", type=_positive, default=500)
-    add("--batch-size", type=_positive, default=256)
-    add("--buckets", type=_positive, default=100_000, help="rows of the table")
-    add("--dimensions", type=_positive, default=16)
+    add("--steps", type=ps_cluster.positive, default=3000, help="batches in all")
+    add("--steps-per-epoch", type=ps_cluster.positive, default=500)
+    add("--batch-size", type=ps_cluster.positive, default=256)
+    add(
+        "--buckets", type=ps_cluster.positive, default=100_000, help="rows of the table"
+    )
+    add("--dimensions", type=ps_cluster.positive, default=16)
     add("--learning-rate", type=float, default=1e-3)
-    add("--held-out-lines", type=_positive, default=100_000, help="to evaluate on")
+    add(
+        "--held-out-lines",
+        type=ps_cluster.positive,
+        default=100_000,
+        help="to evaluate on",
+    )
     add("--seed", type=int, default=1)
     add("--output", type=pathlib.Path, default="build/criteo")
     return parser.parse_args()

@@ -26,6 +26,7 @@ import pathlib
 import time
 
 import numpy as np
+import ps_cluster
 import pydoc_corpus
 import tensorflow as tf
 from matplotlib.figure import Figure
@@ -170,15 +171,9 @@ def nearest(
 
 def connect() -> tuple[tf.distribute.ParameterServerStrategy, int]:
     """Connects to the cluster that TF_CONFIG describes; returns its workers' number."""
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    cluster = resolver.cluster_spec().as_dict()
-    workers, servers = len(cluster.get("worker", [])), len(cluster.get("ps", []))
-    if not servers:
-        raise SystemExit(
-            "There is no cluster in TF_CONFIG. Start this script by: "
-            "tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py"
-        )
-    print(f"Cluster: {workers} workers, {servers} parameter servers.", flush=True)
+    resolver, workers, servers = ps_cluster.resolve(
+        "tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py"
+    )
     partitioners = tf.distribute.experimental.partitioners
     strategy = tf.distribute.ParameterServerStrategy(
         resolver, variable_partitioner=partitioners.FixedShardsPartitioner(servers)
@@ -208,8 +203,10 @@ def train(
                 optimizer, options.replicas_to_aggregate, workers
             )
             log_dir = str(options.output / "logs" / time.strftime("%Y%m%d-%H%M%S"))
-            callbacks.append(
-                optimizer.make_callback(log_dir=log_dir, every_n_updates=20, verbose=0)
+            # First, so that those behind it see the last update.
+            callbacks.insert(
+                0,
+                optimizer.make_callback(log_dir=log_dir, every_n_updates=20, verbose=0),
             )
         model.compile(
             optimizer=optimizer,
@@ -269,28 +266,26 @@ def plot(progress: Progress, path: pathlib.Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _positive(text: str) -> int:
-    """Converts a command line value that has to be at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {number}")
-    return number
-
-
 def parse_options() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
         description="Trains word vectors on Python's own help pages."
     )
-    parser.add_argument("--steps", type=_positive, default=7000, help="batches in all")
-    parser.add_argument("--steps-per-epoch", type=_positive, default=200)
-    parser.add_argument("--batch-size", type=_positive, default=1024, help="pairs")
-    parser.add_argument("--dimensions", type=_positive, default=64)
-    parser.add_argument("--negatives", type=_positive, default=64, help="for a batch")
+    parser.add_argument(
+        "--steps", type=ps_cluster.positive, default=7000, help="batches in all"
+    )
+    parser.add_argument("--steps-per-epoch", type=ps_cluster.positive, default=200)
+    parser.add_argument(
+        "--batch-size", type=ps_cluster.positive, default=1024, help="pairs"
+    )
+    parser.add_argument("--dimensions", type=ps_cluster.positive, default=64)
+    parser.add_argument(
+        "--negatives", type=ps_cluster.positive, default=64, help="for a batch"
+    )
     parser.add_argument("--learning-rate", type=float, default=5e-3)
     parser.add_argument(
         "--replicas-to-aggregate",
-        type=_positive,
+        type=ps_cluster.positive,
         help="train synchronously, with so many gradients in an update",
     )
     parser.add_argument("--seed", type=int, default=1)

@@ -6,16 +6,15 @@ worker i is `sync_replicas_twin.batch(i, b)`. It tells what it does, line by lin
 "ran BATCH" after each train op, and the chief "opened [generation, step]".
 """
 
-import contextlib
 import json
 import os
 import signal
 import sys
 import time
-from unittest import mock
 
 import numpy as np
 import programs
+import replaced_ops
 import sync_replicas_twin as twin
 import tensorflow.compat.v1 as tf
 
@@ -62,20 +61,15 @@ class Seams:
         with tf.device(self._device):
             return tf.numpy_function(run, [self.number], tf.int64).op
 
-    @contextlib.contextmanager
     def in_place(self):
         """Puts the points into the train op that is built meanwhile."""
-        with contextlib.ExitStack() as patches:
-            for module, name, replacement in (
+        return replaced_ops.replaced(
+            (
                 (accumulator_ops, "accumulator_apply_dense", self._push),
                 (accumulator_ops, "accumulator_apply_sparse", self._push),
                 (sync_gate_ops, "sync_gate_commit", self._commit),
-            ):
-                original = getattr(module, name)
-                patches.enter_context(
-                    mock.patch.object(module, name, _with_first(replacement, original))
-                )
-            yield
+            )
+        )
 
     def _push(self, push, handle, round_number, *gradient):
         point = "half_pushed" if self._pushes else "admitted"
@@ -116,10 +110,6 @@ class Seams:
             stop = self.stop("committed")
         with tf.control_dependencies([stop]):
             return tf.ensure_shape(tf.identity(recorded), [])
-
-
-def _with_first(function, first):
-    return lambda *args: function(first, *args)
 
 
 class WorkerSessionCreator(tf.train.SessionCreator):

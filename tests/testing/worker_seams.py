@@ -6,10 +6,10 @@ So the points are loops in their graphs, that last as long as a file is there.
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
+import replaced_ops
 import tensorflow as tf
 
 from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
@@ -67,25 +67,16 @@ class Seams:
         self._compute_secs = compute_secs
         self._pushes: list[tf.Tensor] = []
 
-    @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Puts the points into the train steps that are traced meanwhile.
-
-        Yields:
-            Nothing.
-        """
-        with contextlib.ExitStack() as patches:
-            for module, name, replacement in (
+    def in_place(self) -> contextlib.AbstractContextManager[None]:
+        """Puts the points into the train steps that are traced meanwhile."""
+        return replaced_ops.replaced(
+            (
                 (sync_gate_ops, "sync_gate_admit", self._admit),
                 (accumulator_ops, "accumulator_apply_dense", self._push),
                 (accumulator_ops, "accumulator_apply_sparse", self._push),
                 (sync_gate_ops, "sync_gate_commit", self._commit),
-            ):
-                original = getattr(module, name)
-                patches.enter_context(
-                    mock.patch.object(module, name, _with_first(replacement, original))
-                )
-            yield
+            )
+        )
 
     def _admit(self, admit: Callable[..., Any], *args: Any) -> Any:
         with tf.control_dependencies([self._stop("computing")]):
@@ -132,10 +123,6 @@ class Seams:
             with tf.control_dependencies([check]):
                 secs = tf.gather(tf.constant(self._compute_secs), worker)
                 return sleep(secs)
-
-
-def _with_first(function: Callable[..., Any], first: Any) -> Callable[..., Any]:
-    return lambda *args: function(first, *args)
 
 
 def _task() -> tf.Tensor:

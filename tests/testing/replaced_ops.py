@@ -1,0 +1,32 @@
+"""Wrappers of ops replaced while a graph is built, to stop or record where they are."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from unittest import mock
+
+
+@contextlib.contextmanager
+def replaced(
+    replacements: Iterable[tuple[Any, str, Callable[..., Any]]],
+) -> Iterator[None]:
+    """Replaces functions of modules.
+
+    Args:
+        replacements: module, name, and what is called instead, with the original
+            function as its first argument.
+
+    Yields:
+        Nothing.
+    """
+    with contextlib.ExitStack() as patches:
+        for module, name, replacement in replacements:
+            original = getattr(module, name)
+            patches.enter_context(
+                mock.patch.object(module, name, _with_first(replacement, original))
+            )
+        yield
+
+
+def _with_first(function: Callable[..., Any], first: Any) -> Callable[..., Any]:
+    return lambda *args: function(first, *args)

@@ -324,10 +324,7 @@ class AccumulatorApplySparseOp final : public OpKernel {
                               .TypeConstraint<int64_t>("Tindices"), \
                           AccumulatorApplySparseOp<T, int64_t>)
 
-TF_SYNCREP_REGISTER(Eigen::half);
-TF_SYNCREP_REGISTER(Eigen::bfloat16);
-TF_SYNCREP_REGISTER(float);
-TF_SYNCREP_REGISTER(double);
+TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
 
 #undef TF_SYNCREP_REGISTER
 

@@ -286,10 +286,7 @@ class AccumulatorTakeRoundOp final : public OpKernel {
                               .TypeConstraint<T>("dtype"),           \
                           AccumulatorTakeRoundOp<T, SparseOutput>)
 
-TF_SYNCREP_REGISTER(Eigen::half);
-TF_SYNCREP_REGISTER(Eigen::bfloat16);
-TF_SYNCREP_REGISTER(float);
-TF_SYNCREP_REGISTER(double);
+TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
 
 #undef TF_SYNCREP_REGISTER
 

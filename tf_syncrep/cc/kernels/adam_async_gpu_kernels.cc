@@ -15,6 +15,7 @@
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
 #include "tf_syncrep/cc/tf/gpu_context.h"
+#include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 
 namespace tf_syncrep {
@@ -201,10 +202,7 @@ class SparseApplyAdamAsyncGpuOp final
                               .HostMemory("beta2_power"),      \
                           SparseApplyAdamAsyncGpuOp<T>)
 
-TF_SYNCREP_REGISTER(Eigen::half);
-TF_SYNCREP_REGISTER(Eigen::bfloat16);
-TF_SYNCREP_REGISTER(float);
-TF_SYNCREP_REGISTER(double);
+TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
 
 #undef TF_SYNCREP_REGISTER
 

@@ -12,6 +12,7 @@
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
+#include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 
 namespace tf_syncrep {
@@ -184,10 +185,7 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
                               .TypeConstraint<T>("T"),         \
                           SparseApplyAdamAsyncOp<T>)
 
-TF_SYNCREP_REGISTER(Eigen::half);
-TF_SYNCREP_REGISTER(Eigen::bfloat16);
-TF_SYNCREP_REGISTER(float);
-TF_SYNCREP_REGISTER(double);
+TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
 
 #undef TF_SYNCREP_REGISTER
 

@@ -26,4 +26,11 @@ using LibType = typename LibTypeOf<T>::type;
 
 }  // namespace tf_syncrep
 
+// Expands REGISTER(T) for each type of variables that there are kernels for.
+#define TF_SYNCREP_REGISTER_ALL_TYPES(REGISTER) \
+  REGISTER(Eigen::half);                        \
+  REGISTER(Eigen::bfloat16);                    \
+  REGISTER(float);                              \
+  REGISTER(double)
+
 #endif  // TF_SYNCREP_CC_TF_LIB_TYPE_H_

@@ -364,10 +364,13 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             round_number, num_gradients = sync_gate_ops.sync_gate_wait_quorum(
                 self._gate, generation
             )
-        averages = [
-            accumulator and accumulator.take(round_number, num_gradients)
-            for accumulator in self._accumulators
-        ]
+            quorum = _join([round_number, num_gradients])
+        averages = []
+        for accumulator, (_, variable) in zip(
+            self._accumulators, grads_and_vars, strict=True
+        ):
+            with tf.device(variable.device):
+                averages.append(accumulator and accumulator.take(*tf.unstack(quorum)))
         variables = [variable for _, variable in grads_and_vars]
         with tf.device(self._global_step.device), tf.compat.v1.name_scope(""):
             update_op = self._opt.apply_gradients(
@@ -453,11 +456,10 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             # Without a cond around the pushes, gradients are on their way meanwhile.
             # Those of this round, which is none, are dropped.
             pushed_round = tf.where(admitted, round_number, _NO_ROUND)
-        with tf.control_dependencies([pushed_round]):
-            pushes = [
-                accumulator.push(gradient, pushed_round)
-                for gradient, (_, _, accumulator) in zip(sent, present, strict=True)
-            ]
+        pushes = [
+            accumulator.push(gradient, pushed_round)
+            for gradient, (_, _, accumulator) in zip(sent, present, strict=True)
+        ]
         with tf.device(self._global_step.device):
             # Groups by task first, and so hears from each task once.
             with tf.control_dependencies([tf.group(pushes)]):

@@ -1,15 +1,17 @@
 """Synchronous training by a whole cluster: 4 workers and 2 parameter servers.
 
 All are processes on this machine. Synchronous contenders average one gradient of each
-worker. TensorFlow's class runs with `num_tokens=0`, or it would hang, and with Adam
-inside. Training by the same workers without synchronisation says how many gradients
-the machine can compute. A sample is the time in which the cluster computes four
-gradients, taken over a turn of about a second.
+worker. TensorFlow's class has Adam inside and `num_tokens=0`, or it would hang; and as
+one of its workers may take a token that was for another, it would also hang if each
+worker made a number of steps, so that synchronous turns end at a global step. Training
+by the same workers without synchronisation says how many gradients the machine can
+compute, and the CPU seconds that all processes use in a second how busy it is. A sample
+is the time in which the cluster computes four gradients, taken over a turn of about a
+second.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,40 +52,69 @@ _PROBED_STEPS = 5
 _TURN_SECS = 1.0
 
 
-def check(cluster: replicas.Replicas, name: str) -> None:
-    """Holds the weights, all workers having had one batch, to those of one process."""
-    cluster.all("rehearse", name, _REHEARSED_STEPS)
-    step, weights = cluster.chief("read", name)
-    if CONTENDERS[name]["sync"]:
-        assert step == _REHEARSED_STEPS, f"{name}: {step} updates"
-        expected = cluster.chief("train_alone", name, _REHEARSED_STEPS)
-        for actual, wanted in zip(weights, expected, strict=True):
-            np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-6)
-    else:
-        assert step == WORKERS * _REHEARSED_STEPS, f"{name}: {step} updates"
+class Turns:
+    """A contender's turns on a cluster."""
+
+    def __init__(self, cluster: replicas.Replicas, name: str):
+        """Opens its sessions and checks what it computes."""
+        self._cluster = cluster
+        self._name = name
+        self._is_sync = bool(CONTENDERS[name]["sync"])
+        self._step = 0
+        self._steps = 0
+        self._cpu_secs = 0.0
+        cluster.open(name)
+        self._check()
+
+    @property
+    def cpu_secs(self) -> float:
+        """The CPU time of all processes in the time of a sample."""
+        return self._cpu_secs / self._steps
+
+    def run(self, steps: int) -> float:
+        """Lets the cluster compute `WORKERS * steps` gradients; returns seconds."""
+        before = self._cluster.cpu_secs()
+        seconds = self._train("run", steps, 0.0)
+        self._cpu_secs += self._cluster.cpu_secs() - before
+        self._steps += steps
+        return seconds
+
+    def read(self) -> list[np.ndarray]:
+        """Returns the weights, after a look at the number of updates."""
+        step, weights = self._cluster.chief("read", self._name)
+        assert step == self._step, f"{self._name}: {step} updates, not {self._step}"
+        return weights
+
+    def _train(self, method: str, steps: int, *more: float) -> float:
+        self._step += steps if self._is_sync else WORKERS * steps
+        ends = (0, self._step) if self._is_sync else (steps, 0)
+        return self._cluster.all(method, self._name, *ends, *more)
+
+    def _check(self) -> None:
+        """Holds the weights, all having had one batch, to those of one process."""
+        self._train("rehearse", _REHEARSED_STEPS)
+        weights = self.read()
+        if self._is_sync:
+            expected = self._cluster.chief("train_alone", self._name, _REHEARSED_STEPS)
+            for actual, wanted in zip(weights, expected, strict=True):
+                np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-6)
 
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
     """Runs all contenders in turns on one cluster."""
     with replicas.start(WORKERS, CONTENDERS, _MODELS[point["model"]]) as cluster:
-
-        def run(name: str, steps: int) -> float:
-            return cluster.all("run", name, steps, 0, 0.0)
-
-        for name in CONTENDERS:
-            cluster.open(name)
-            check(cluster, name)
-        samples, made = replicas.take_turns(
-            {name: functools.partial(run, name) for name in CONTENDERS},
-            {name: run(name, _PROBED_STEPS) / _PROBED_STEPS for name in CONTENDERS},
+        turns = {name: Turns(cluster, name) for name in CONTENDERS}
+        samples, _ = replicas.take_turns(
+            {name: turn.run for name, turn in turns.items()},
+            {
+                name: turn.run(_PROBED_STEPS) / _PROBED_STEPS
+                for name, turn in turns.items()
+            },
             max(2, rounds // 2),
             _TURN_SECS,
         )
-        for name, contender in CONTENDERS.items():
-            step, _ = cluster.chief("read", name)
-            per_step = 1 if contender["sync"] else WORKERS
-            expected = per_step * (_REHEARSED_STEPS + _PROBED_STEPS + made[name])
-            assert step == expected, f"{name}: {step} updates, not {expected}"
+        for turn in turns.values():
+            turn.read()
     return [
         Measurement(
             _NAMES[name],
@@ -93,6 +124,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             counts={
                 "gradients": WORKERS,
                 "updates": 1 if CONTENDERS[name]["sync"] else WORKERS,
+                "CPU s": turns[name].cpu_secs,
             },
         )
         for name in CONTENDERS

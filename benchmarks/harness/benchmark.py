@@ -40,8 +40,8 @@ class Measurement:
         bytes_moved: the bytes an update has to read and write, however it is done.
         copy_bandwidth: bytes per second, read and written, of a copy of memory
             in the same rounds.
-        counts: what happens in the time of a sample, how many times, by its name;
-            None where that is one update.
+        counts: what happens in the time of a sample, how many times or how much,
+            by its name; None where that is one update.
     """
 
     contender: str
@@ -50,7 +50,7 @@ class Measurement:
     samples: Sequence[float]
     bytes_moved: int | None = None
     copy_bandwidth: float | None = None
-    counts: Mapping[str, int] | None = None
+    counts: Mapping[str, float] | None = None
 
     @property
     def median(self) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -173,21 +173,11 @@ class Replica:
             until: the global step at which to stop; 0 for none.
             sleep_secs: what this worker sleeps in each step.
         """
-        graph, session = self._graphs[name], self._sessions[name]
-        made = 0
-        while True:
-            time.sleep(sleep_secs)
-            self._steps += 1
-            step = session.run(graph.train_op, self._feed(graph))
-            made += 1
-            if made == steps or (until and step >= until):
-                return
+        self._train(name, steps, until, sleep_secs, self._feed)
 
-    def rehearse(self, name: str, steps: int) -> None:
-        """The same with one batch for all workers."""
-        graph, session = self._graphs[name], self._sessions[name]
-        for _ in range(steps):
-            session.run(graph.train_op, self._rehearsal_feed(graph))
+    def rehearse(self, name: str, steps: int, until: int = 0) -> None:
+        """Like `run`, with one batch for all workers."""
+        self._train(name, steps, until, 0.0, self._rehearsal_feed)
 
     def updates(self, name: str) -> int:
         """Returns the global step."""
@@ -211,7 +201,25 @@ class Replica:
                     session.run(graph.train_op, self._rehearsal_feed(graph))
                 return session.run(graph.weights)
 
+    def _train(
+        self,
+        name: str,
+        steps: int,
+        until: int,
+        sleep_secs: float,
+        feed: Callable[[Graph], dict[Any, Any]],
+    ) -> None:
+        graph, session = self._graphs[name], self._sessions[name]
+        made = 0
+        while True:
+            time.sleep(sleep_secs)
+            step = session.run(graph.train_op, feed(graph))
+            made += 1
+            if made == steps or (until and step >= until):
+                return
+
     def _feed(self, graph: Graph) -> dict[Any, Any]:
+        self._steps += 1
         if graph.rows is None:
             return {}
         return {graph.rows: self._batches[self._steps % len(self._batches)]}
@@ -225,6 +233,8 @@ class Replica:
 def main(arguments: Sequence[str]) -> None:
     """Serves one benchmark, which ends it by a signal."""
     tf.disable_v2_behavior()
+    # Workers that add to a global step of the other kind at once may count as one.
+    tf.enable_resource_variables()
     tf.logging.set_verbosity(tf.logging.ERROR)
     serving.serve(Replica, arguments)
 

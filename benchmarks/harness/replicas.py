@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import pathlib
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing import connection
 from typing import Any
 
@@ -22,8 +23,9 @@ _DEADLINE_SECS = 120.0
 class Replicas:
     """The processes of a cluster that are told what to do; see `start`."""
 
-    def __init__(self, workers: Mapping[str, Any]):
-        """Takes their connections by their names, the chief's first."""
+    def __init__(self, workers: Mapping[str, Any], pids: Iterable[int]):
+        """Takes their connections by their names, the chief's first, and all pids."""
+        self._pids = list(pids)
         self._names = list(workers)
         self._workers = list(workers.values())
 
@@ -56,6 +58,15 @@ class Replicas:
             worker.send(("open", name))
         for index in range(1, len(self._workers)):
             self._answer(index, "open", (name,))
+
+    def cpu_secs(self) -> float:
+        """Returns the CPU time that the cluster's processes have used so far."""
+        ticks = 0
+        for pid in self._pids:
+            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+            # User and system time, of what follows the command's name.
+            ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def _answer(self, index: int, method: str, arguments: tuple[Any, ...]) -> Any:
         call = f"{method}({', '.join(map(repr, arguments))})"
@@ -109,6 +120,7 @@ def start(
         forks=forks() if forked else None,
     )
     names = cluster.names("chief" if coordinated else "worker")
+    tasks = {*names, *cluster.names("worker"), *cluster.names("ps")}
     with cluster, connection.Listener(("127.0.0.1", 0), authkey=key.encode()) as own:
         address = [str(part) for part in own.address]
         for name in names:
@@ -119,7 +131,7 @@ def start(
         for worker in workers.values():
             worker.send((dict(contenders), dict(model)))
         try:
-            yield Replicas(workers)
+            yield Replicas(workers, map(cluster.pid, tasks))
         except Exception:
             for name in names:
                 print(cluster.output(name)[-2000:], file=sys.stderr)

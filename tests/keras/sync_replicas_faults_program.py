@@ -2,7 +2,8 @@
 
 One argument, JSON: those of `main` by name. Writes a line "update N" after each update,
 and "epoch N" after each epoch. A file "end" in `folder` ends the training with the
-epoch; see `worker_seams` for the others.
+epoch, and instead of a file "tell" there comes one "told" with the gate's counters; see
+`worker_seams` for the others.
 """
 
 import contextlib
@@ -10,6 +11,8 @@ import json
 import os
 import pathlib
 import sys
+import threading
+import time
 
 import keras_sync_replicas as helpers
 import round_records
@@ -17,6 +20,19 @@ import tensorflow as tf
 import worker_seams
 
 import tf_syncrep as tfs
+
+_POLL_SECS = 0.02
+
+
+def tell(optimizer, folder):
+    """Tells the gate's counters whenever they are asked for, for ever."""
+    asked, unready = pathlib.Path(folder, "tell"), pathlib.Path(folder, "telling")
+    while True:
+        if asked.exists():
+            asked.unlink()
+            unready.write_text(json.dumps(optimizer.stats()))
+            unready.rename(unready.with_name("told"))
+        time.sleep(_POLL_SECS)
 
 
 class Progress(tf.keras.callbacks.Callback):
@@ -89,7 +105,7 @@ def main(
     total,
     steps,
     epochs=1,
-    fits=1,
+    further=(),
     compute_secs=(0.01,) * 8,
     configure=None,
     backup=None,
@@ -104,7 +120,8 @@ def main(
         total: number of workers.
         steps: of an epoch.
         epochs: how many, if nothing ends them.
-        fits: how often to train.
+        further: for each training after the first a dict of what is other: "quorum",
+            "total", "steps", "flush_last"; an empty one is the same again.
         compute_secs: how long each worker computes.
         configure: quorum and total to change to, by epoch.
         backup: where to back up to and to restore from.
@@ -123,8 +140,13 @@ def main(
     recorder = round_records.Recorder(
         optimizer, model, on_update=lambda step: print(f"update {step}", flush=True)
     )
-    errors = []
-    for _ in range(fits):
+    threading.Thread(target=tell, args=(optimizer, folder), daemon=True).start()
+    result = {"errors": [], "trainings": []}
+    for number, changes in enumerate([{}, *further]):
+        if changes:
+            optimizer.configure(changes["quorum"], changes["total"])
+            optimizer.flush_last = changes["flush_last"]
+            steps = changes["steps"]
         error = None
         try:
             with worker_seams.Seams(folder, compute_secs).in_place():
@@ -138,15 +160,18 @@ def main(
             error = f"{type(exception).__name__}: {exception}"
             print(f"raised {error}", flush=True)
             worker_seams.undo_failures(pathlib.Path(folder))
-        errors.append(error)
-    result = {"errors": errors}
-    # What was lost with a parameter server cannot be read.
-    with contextlib.suppress(tf.errors.OpError):
-        result |= {
-            "stats": optimizer.stats(),
-            "iterations": helpers.iterations_of(optimizer),
-            "weights": recorder.finish(),
-        }
+        result["errors"].append(error)
+        # What was lost with a parameter server cannot be read.
+        with contextlib.suppress(tf.errors.OpError):
+            result |= {
+                "stats": optimizer.stats(),
+                "iterations": helpers.iterations_of(optimizer),
+                "weights": recorder.finish(),
+            }
+            result["trainings"].append(
+                {name: result[name] for name in ("stats", "iterations")}
+            )
+        print(f"training {number} has ended", flush=True)
     # Not as output, into which TensorFlow's threads write of lost connections.
     pathlib.Path(folder, "result").write_text(json.dumps(result))
 

@@ -59,7 +59,9 @@ def test_killed_parameter_server_is_an_error_in_seconds(index, loop, tmp_path, f
 
 @loops
 def test_error_in_a_step_is_raised_and_a_second_training_works(loop, tmp_path, forks):
-    with KerasSyncCluster(tmp_path, forks, num_workers=2, loop=loop, fits=2) as cluster:
+    with KerasSyncCluster(
+        tmp_path, forks, num_workers=2, loop=loop, further=[{}]
+    ) as cluster:
         cluster.start()
         cluster.wait_for_updates()
         worker_seams.fail(tmp_path, worker=1)

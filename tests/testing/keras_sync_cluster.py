@@ -3,6 +3,8 @@
 import json
 import pathlib
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import clusters
@@ -12,6 +14,8 @@ import programs
 import round_records
 import sync_accounting
 import worker_seams
+
+_POLL_SECS = 0.02
 
 _PROGRAM = (
     pathlib.Path(__file__).parents[1] / "keras" / "sync_replicas_faults_program.py"
@@ -83,6 +87,26 @@ class KerasSyncCluster:
     def wait_for_updates(self, more: int = 3) -> None:
         """Waits for so many updates more."""
         self.tasks.wait_for_output("chief", "update ", self.updates() + more)
+
+    def stats(self) -> dict[str, Any]:
+        """The gate's counters as they are now."""
+        told = self.folder / "told"
+        (self.folder / "tell").touch()
+        deadline = time.monotonic() + clusters.DEADLINE_SECS
+        while not told.exists():
+            assert time.monotonic() < deadline, self.tasks.output("chief")
+            time.sleep(_POLL_SECS)
+        stats = json.loads(told.read_text())
+        told.unlink()
+        return stats
+
+    def wait_for_stats(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Waits until something holds of the gate's counters; returns those."""
+        deadline = time.monotonic() + clusters.DEADLINE_SECS
+        while not holds(stats := self.stats()):
+            assert time.monotonic() < deadline, stats
+            time.sleep(_POLL_SECS)
+        return stats
 
     def end(self) -> None:
         """Lets the training end with the epoch."""

@@ -1,0 +1,119 @@
+"""A worker of a synchronous Keras training is ten times as slow as the others.
+
+How slow it is does not hang on the machine: it is held in its step until the others
+have done what they do meanwhile, and is judged by what the gate has counted.
+"""
+
+import time
+
+import keras_variants
+import pytest
+import worker_seams
+from keras_sync_cluster import KerasSyncCluster
+
+SLOW, FAST = 2, 0
+# One step of the slow worker lasts as long as so many updates by the others.
+TIMES_AS_SLOW = 10
+NUM_SLOW_STEPS = 3
+
+
+def gradients_of(worker, stats):
+    """The committed gradients of a worker, and those that were dropped."""
+    counts = stats["workers"][f"/job:worker/replica:0/task:{worker}"]
+    return counts["contributed"], counts["late"] + counts["stale"]
+
+
+def assert_no_fault(stats):
+    assert stats["expired"] == stats["voids"] == stats["aborted"] == 0
+    assert stats["live"] == 3
+
+
+@pytest.mark.parametrize("loop", ["fit", "custom"])
+def test_without_backups_each_update_waits_for_the_slow_worker(loop, tmp_path, forks):
+    with KerasSyncCluster(
+        tmp_path, forks, num_workers=3, quorum=3, total=3, loop=loop
+    ) as cluster:
+        cluster.start()
+        cluster.wait_for_updates(1)
+        began = time.monotonic()
+        cluster.wait_for_updates(TIMES_AS_SLOW)
+        slow_step_secs = time.monotonic() - began
+        for _ in range(NUM_SLOW_STEPS):
+            cluster.wait_until_at("computing", SLOW)
+            before = cluster.wait_for_stats(
+                lambda stats: stats["pending"] == 2 and stats["in_flight"] == 0
+            )
+            # There is no event of what does not happen.
+            time.sleep(slow_step_secs)
+            stats = cluster.stats()
+            assert stats["updates"] == before["updates"]
+            assert stats["pending"] == 2
+            worker_seams.go_on(tmp_path, "computing", SLOW)
+            after = cluster.wait_for_stats(
+                lambda stats, least=before["updates"]: stats["updates"] > least
+            )
+            assert gradients_of(SLOW, after)[0] > gradients_of(SLOW, before)[0]
+        cluster.end()
+        result = cluster.result()
+    stats = result["stats"]
+    assert result["errors"] == [None]
+    assert_no_fault(stats)
+    assert stats["late"] == stats["stale"] == 0
+    assert stats["applied"] == 3 * stats["updates"]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param(
+            "fit",
+            marks=pytest.mark.skipif(
+                keras_variants.IS_KERAS_3,
+                reason="tfs.keras.fit runs no more than two steps for each worker "
+                "ahead of the slowest",
+            ),
+        ),
+        "custom",
+    ],
+)
+def test_with_a_backup_the_others_go_on_and_late_gradients_are_dropped(
+    loop, tmp_path, forks
+):
+    steps = 8 * NUM_SLOW_STEPS * TIMES_AS_SLOW
+    with KerasSyncCluster(
+        tmp_path,
+        forks,
+        num_workers=3,
+        quorum=2,
+        total=3,
+        loop=loop,
+        steps=steps,
+        epochs=1,
+    ) as cluster:
+        worker_seams.stop_at(tmp_path, "computing", SLOW)
+        cluster.start()
+        for number in range(1, NUM_SLOW_STEPS + 1):
+            cluster.tasks.wait_for_output(
+                f"worker-{SLOW}", "at computing", occurrence=number
+            )
+            cluster.wait_for_updates(TIMES_AS_SLOW)
+            # Until this one goes on, the round has all it needs, and cannot end: so the
+            # slow one gets no permit for another step.
+            cluster.wait_until_at("admitted", FAST)
+            before = cluster.wait_for_stats(
+                lambda stats: stats["pending"] == stats["in_flight"] == 1
+            )
+            assert gradients_of(SLOW, before) == (0, number - 1)
+            worker_seams.go_on(tmp_path, "computing", SLOW)
+            after = cluster.wait_for_stats(
+                lambda stats, dropped=number: gradients_of(SLOW, stats) == (0, dropped)
+            )
+            assert after["updates"] == before["updates"]
+            if number < NUM_SLOW_STEPS:
+                worker_seams.stop_at(tmp_path, "computing", SLOW)
+            worker_seams.go_on(tmp_path, "admitted", FAST)
+        result = cluster.result()
+    stats = result["stats"]
+    assert result["errors"] == [None]
+    assert_no_fault(stats)
+    assert stats["applied"] + stats["late"] + stats["stale"] == steps

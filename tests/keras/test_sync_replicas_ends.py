@@ -1,0 +1,181 @@
+"""`fit` with SyncReplicas ends, whatever the number of steps leaves over.
+
+One cluster trains again and again, each time with another number of steps, another
+quorum, with and without backups, and with its last incomplete round applied or dropped.
+"""
+
+import dataclasses
+
+import keras_sync_replicas as helpers
+import pytest
+import round_records
+import sync_accounting
+import worker_seams
+from keras_sync_cluster import KerasSyncCluster
+
+SLOW_SECS, FAST_SECS = 0.1, 0.01
+# A worker is gone for good after that, also in its first step.
+LEASES = {"lease_secs": 3.0, "start_secs": 3.0}
+SUMS = ("updates", "applied", "late", "stale", "rejected", "voided")
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What is other from one training to the next."""
+
+    quorum: int
+    total: int
+    steps: int
+    flush_last: bool
+
+
+def every_rest(num_workers):
+    """All quorums and all rests, also of trainings without any full round."""
+    return [
+        Training(quorum, total, steps, flush_last)
+        for quorum in range(1, num_workers + 1)
+        for total in sorted({quorum, num_workers})
+        for steps in (*range(1, quorum), *range(2 * quorum, 3 * quorum))
+        for flush_last in (True, False)
+    ]
+
+
+A_FEW = [
+    Training(quorum=2, total=2, steps=5, flush_last=True),
+    Training(quorum=2, total=2, steps=5, flush_last=False),
+    Training(quorum=2, total=2, steps=4, flush_last=True),
+    Training(quorum=2, total=2, steps=1, flush_last=True),
+    Training(quorum=1, total=2, steps=3, flush_last=True),
+]
+
+
+def cluster_for(trainings, num_workers, folder, forks, compute_secs, **options):
+    first, *further = map(dataclasses.asdict, trainings)
+    return KerasSyncCluster(
+        folder,
+        forks,
+        num_workers,
+        **first,
+        epochs=1,
+        further=further,
+        compute_secs=compute_secs,
+        **options,
+    )
+
+
+def wait_for_ends(cluster, trainings):
+    for number in range(len(trainings)):
+        cluster.tasks.wait_for_output("chief", f"training {number} has ended")
+
+
+def outputs_of(cluster, trainings):
+    """What the coordinator has written in each training."""
+    outputs, rest = [], cluster.tasks.output("chief")
+    for number in range(len(trainings)):
+        output, _, rest = rest.partition(f"training {number} has ended")
+        outputs.append(output)
+    return outputs
+
+
+def assert_ended_well(training, output, before, after, weights):
+    """Checks one training.
+
+    Args:
+        training: the `Training`.
+        output: what was written in it.
+        before: "stats" and "iterations" before it.
+        after: the same after it.
+        weights: before it, and after each update.
+
+    Returns:
+        How many gradients were dropped because they came too late.
+    """
+    stats, updates = after["stats"], len(weights) - 1
+    sums = {name: stats[name] - before["stats"].get(name, 0) for name in SUMS}
+    left = stats["pending"]
+    sync_accounting.assert_identities(stats)
+    assert stats["in_flight"] == 0
+    assert stats["step"] == after["iterations"]
+    assert after["iterations"] - before["iterations"] == sums["updates"] == updates
+    # What the training before has dropped was discarded when this one began.
+    assert sums["voided"] == before["stats"].get("pending", 0)
+    dropped = sums["late"] + sums["stale"]
+    assert sums["applied"] + left + dropped == training.steps
+    assert sums["rejected"] == 0
+    num_full, rest = divmod(sums["applied"] + left, training.quorum)
+    assert left == (0 if training.flush_last else rest)
+    what = "applied" if training.flush_last else "dropped"
+    message = "a last incomplete round of"
+    assert output.count(message) == bool(rest)
+    assert not rest or f"SyncReplicas: {what} {message} {rest} gradients" in output
+    counts = [training.quorum] * num_full
+    counts += [rest] if rest and training.flush_last else []
+    round_records.replay(weights, helpers.OPTIMIZERS["sgd"], counts)
+    return dropped
+
+
+def assert_all_ended_well(trainings, cluster, may_drop):
+    """Checks all trainings of a cluster.
+
+    Args:
+        trainings: the list of `Training`.
+        cluster: the cluster, whose coordinator has ended.
+        may_drop: whether gradients may be late without backups.
+    """
+    result = cluster.result(exact=False)
+    assert result["errors"] == [None] * len(trainings)
+    before, begin = {"stats": {}, "iterations": 0}, 0
+    outputs = outputs_of(cluster, trainings)
+    for training, output, after in zip(
+        trainings, outputs, result["trainings"], strict=True
+    ):
+        end = begin + after["iterations"] - before["iterations"]
+        weights = result["weights"][begin : end + 1]
+        dropped = assert_ended_well(training, output, before, after, weights)
+        if training.total <= training.quorum and not may_drop:
+            assert dropped == 0, training
+        before, begin = after, end
+    assert len(result["weights"]) == begin + 1
+
+
+def check_with_a_slow_worker(trainings, num_workers, folder, forks):
+    compute_secs = [FAST_SECS] * (num_workers - 1) + [SLOW_SECS]
+    with cluster_for(trainings, num_workers, folder, forks, compute_secs) as cluster:
+        cluster.start()
+        wait_for_ends(cluster, trainings)
+        assert_all_ended_well(trainings, cluster, may_drop=False)
+
+
+def check_with_a_dead_worker(trainings, num_workers, folder, forks):
+    compute_secs = [FAST_SECS] * num_workers
+    last = num_workers - 1
+    with cluster_for(
+        trainings, num_workers, folder, forks, compute_secs, **LEASES
+    ) as cluster:
+        worker_seams.stop_at(folder, "computing", last)
+        cluster.start()
+        cluster.tasks.wait_for_output(f"worker-{last}", "at computing")
+        cluster.tasks.kill(f"worker-{last}")
+        wait_for_ends(cluster, trainings)
+        # Who was taken for dead, and was only busy, may come too late.
+        assert_all_ended_well(trainings, cluster, may_drop=True)
+
+
+def test_fit_ends_with_a_slow_worker_whatever_is_left_over(tmp_path, forks):
+    check_with_a_slow_worker(A_FEW, 2, tmp_path, forks)
+
+
+def test_fit_ends_with_a_dead_worker_whatever_is_left_over(tmp_path, forks):
+    check_with_a_dead_worker(A_FEW[1:4], 2, tmp_path, forks)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
+def test_fit_ends_with_a_slow_worker_for_every_rest(num_workers, tmp_path, forks):
+    check_with_a_slow_worker(every_rest(num_workers), num_workers, tmp_path, forks)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("num_workers", [2, 3, 4])
+def test_fit_ends_with_a_dead_worker_for_every_rest(num_workers, tmp_path, forks):
+    check_with_a_dead_worker(every_rest(num_workers), num_workers, tmp_path, forks)

@@ -77,7 +77,7 @@ class Seams:
             self._malformed(tensor, place + bool(self._pushes))
             for place, tensor in enumerate(gradient)
         ]
-        with tf.control_dependencies(self._pushes):
+        with tf.control_dependencies([round_number, *self._pushes]):
             stop = self.stop(point)
         with tf.control_dependencies([stop]):
             self._pushes.append(push(handle, round_number, *gradient))

@@ -110,6 +110,7 @@ gpu-sanitize:
 
 gpu-bench:
 	$(GPU_PYTHON) benchmarks/gpu_adam_async.py
+	$(GPU_PYTHON) benchmarks/gpu_accumulator.py
 
 lint: $(installed) $(lint_tools)
 	$(bin)/ruff check .

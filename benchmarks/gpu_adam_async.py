@@ -5,26 +5,20 @@
 
 Wants a GPU, nvcc, CMake, CuPy and ml_dtypes; TensorFlow takes no part, and PyTorch
 where it is installed. Before anything is timed, the kernels are held to the float64
-twin. Times are of CUDA events around one step in the default stream, launches included,
-contenders taking turns; in each turn the same events time a copy of memory far larger
-than the cache. Bytes are those that a step
-has to read and write at the least: of a dense one var, m and v twice and the gradient
-once; of a sparse one the same for each different row, gradient and indices once.
+twin. Bytes are those that a step has to read and write at the least: of a dense one
+var, m and v twice and the gradient once; of a sparse one the same for each different
+row, gradient and indices once.
 Batches of sparse gradients rotate, so that none is in the cache. All in float.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import importlib.util
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
-from harness import gradients, results
+from harness import gpu, gradients
 from harness.benchmark import Measurement, Point, Verdict, describe, times_faster
 
 HERE = pathlib.Path(__file__).parent
@@ -34,7 +28,6 @@ import adam_async_reference as reference  # noqa: E402
 import gpu_harness  # noqa: E402
 
 OURS, FUSED, SPARSE = "tf_syncrep", "torch Adam(fused=True)", "torch SparseAdam"
-ROUNDS = 30
 MILLION = 1_000_000
 DENSE_SIZES = [32 * MILLION, 128 * MILLION, 512 * MILLION, 1000 * MILLION]
 TABLE_ROWS = [MILLION, 10 * MILLION, 100 * MILLION]
@@ -42,58 +35,6 @@ WIDTHS = [16, 64, 128]
 INDICES = [4096, 65536, MILLION]
 DISTRIBUTIONS = ["unique", "uniform", "zipf(1.1)"]
 BATCHES = 4
-
-Step = Callable[[int], Any]
-
-
-class Copy:
-    """A copy of memory that no cache holds."""
-
-    def __init__(self):
-        import cupy
-
-        self._from = cupy.ones(256 << 20, np.float32)
-        self._to = cupy.empty_like(self._from)
-
-    def bandwidth(self) -> float:
-        """Bytes per second, read and written together."""
-        import cupy
-
-        took = _seconds(lambda _: cupy.copyto(self._to, self._from), 0)
-        return 2 * self._from.nbytes / took
-
-
-def _seconds(step: Step, i: int) -> float:
-    """How long the GPU is busy with a step."""
-    import cupy
-
-    begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-    begin.record()
-    step(i)
-    end.record()
-    end.synchronize()
-    return cupy.cuda.get_elapsed_time(begin, end) / 1e3
-
-
-def race(
-    contenders: dict[str, Step], point: Point, rounds: int, bytes_moved: int
-) -> list[Measurement]:
-    """Times the contenders in turns, and a copy in each of them."""
-    copy = Copy()
-    bandwidths: list[float] = []
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
-    for step in contenders.values():
-        for i in range(3):
-            step(i)
-    for i in range(rounds):
-        bandwidths.append(copy.bandwidth())
-        for name, step in contenders.items():
-            samples[name].append(_seconds(step, i))
-    bandwidth = float(np.median(bandwidths))
-    return [
-        Measurement(name, point, "s", times, bytes_moved, bandwidth)
-        for name, times in samples.items()
-    ]
 
 
 def check_against_the_twin() -> None:
@@ -127,37 +68,21 @@ def _variable(size: int) -> gpu_harness.AdamAsync:
     return gpu_harness.AdamAsync(reference.State(*memory, *powers), "float32")
 
 
-def _has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
-
-
-def _release() -> int:
-    """Frees what is not used; returns how many bytes are free."""
-    import cupy
-
-    cupy.get_default_memory_pool().free_all_blocks()
-    if _has_torch():
-        import torch
-
-        torch.cuda.empty_cache()
-    return cupy.cuda.runtime.memGetInfo()[0]
-
-
 def dense(size: int, rounds: int) -> list[Measurement]:
     """All contenders on one dense variable."""
     import cupy
 
     ours = _variable(size)
     grad = cupy.random.standard_normal(size, np.float32)
-    contenders: dict[str, Step] = {OURS: lambda _: ours.dense(grad)}
-    if _has_torch():
+    contenders: dict[str, gpu.Step] = {OURS: lambda _: ours.dense(grad)}
+    if gpu.has_torch():
         import torch
 
         parameter = torch.zeros(size, device="cuda", requires_grad=True)
         parameter.grad = torch.from_dlpack(grad)
         fused = torch.optim.Adam([parameter], fused=True)
         contenders[FUSED] = lambda _: fused.step()
-    return race(contenders, {"floats": size}, rounds, 7 * 4 * size)
+    return gpu.race(contenders, {"floats": size}, rounds, 7 * 4 * size)
 
 
 def draw(distribution: str, rows: int, count: int) -> Iterator[np.ndarray]:
@@ -187,9 +112,9 @@ def sparse(point: Point, rounds: int) -> list[Measurement]:
     def step(i: int) -> None:
         ours.sparse(grads[i % BATCHES], indices[i % BATCHES], width)
 
-    contenders: dict[str, Step] = {OURS: step}
-    if not _has_torch():
-        return race(contenders, point, rounds, bytes_moved)
+    contenders: dict[str, gpu.Step] = {OURS: step}
+    if not gpu.has_torch():
+        return gpu.race(contenders, point, rounds, bytes_moved)
     import torch
 
     table = torch.zeros(rows, width, device="cuda", requires_grad=True)
@@ -208,21 +133,7 @@ def sparse(point: Point, rounds: int) -> list[Measurement]:
         sparse_adam.step()
 
     contenders[SPARSE] = torch_step
-    return race(contenders, point, rounds, bytes_moved)
-
-
-def share_of_copy(
-    measurements: Sequence[Measurement], reach: float
-) -> Iterator[Verdict]:
-    """One verdict for each point: ours reaches this share of the copy's bandwidth."""
-    for m in measurements:
-        if m.contender == OURS and m.bytes_moved and m.copy_bandwidth:
-            share = m.bytes_moved / m.median / m.copy_bandwidth
-            yield Verdict(
-                f"at least {reach:.0%} of copy bandwidth ({describe(m.point)})",
-                share,
-                share >= reach,
-            )
+    return gpu.race(contenders, point, rounds, bytes_moved)
 
 
 def measure_dense(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
@@ -230,11 +141,11 @@ def measure_dense(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
     measurements: list[Measurement] = []
     for size in [MILLION] if quick else DENSE_SIZES:
         # Two contenders with three arrays each, a gradient, the copy's two.
-        if _release() < 7 * 4 * size + (3 << 30):
+        if gpu.release() < 7 * 4 * size + (3 << 30):
             print(f"{size:,} floats: left out, there is not the memory")
             continue
-        measurements += dense(size, 2 if quick else ROUNDS)
-    verdicts = [*share_of_copy(measurements, 0.9)]
+        measurements += dense(size, 2 if quick else gpu.ROUNDS)
+    verdicts = [*gpu.share_of_copy(measurements, OURS, 0.9)]
     return measurements, verdicts + times_faster(measurements, OURS, FUSED, 1)
 
 
@@ -252,92 +163,24 @@ def measure_sparse(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
         table = 4 * point["rows"] * point["width"]
         batch = 4 * point["indices"] * point["width"]
         # SparseAdam needs several batches more.
-        if _release() < 6 * table + (BATCHES + 8) * batch + (3 << 30):
+        if gpu.release() < 6 * table + (BATCHES + 8) * batch + (3 << 30):
             print(f"{describe(point)}: left out, there is not the memory")
             continue
-        measurements += sparse(point, 2 if quick else ROUNDS)
+        measurements += sparse(point, 2 if quick else gpu.ROUNDS)
     wanted = {"width": 64, "indices": MILLION, "distribution": "unique"}
     large = [m for m in measurements if {**m.point, **wanted} == m.point]
-    verdicts = [*share_of_copy(large, 0.6)]
+    verdicts = [*gpu.share_of_copy(large, OURS, 0.6)]
     return measurements, verdicts + times_faster(measurements, OURS, SPARSE, 10)
 
 
-def machine() -> dict[str, Any]:
-    """What a reader of the figures has to know."""
-    import cupy
-
-    properties = cupy.cuda.runtime.getDeviceProperties(0)
-    return {
-        "date": datetime.date.today().isoformat(),
-        "gpu": properties["name"].decode(),
-        "driver": cupy.cuda.runtime.driverGetVersion(),
-        "cuda": cupy.cuda.runtime.runtimeGetVersion(),
-        "torch": importlib.import_module("torch").__version__ if _has_torch() else None,
-    }
-
-
-def show(title: str, measurements: list[Measurement], verdicts: list[Verdict]) -> None:
-    """Prints a table, ready for a page, and the verdicts."""
-    print(f"\n### {title}\n\n| point | contender | median | quartiles | of copy |")
-    print("|---|---|---:|---:|---:|")
-    for m in measurements:
-        assert m.bytes_moved
-        assert m.copy_bandwidth
-        low, high = (1e3 * quartile for quartile in m.quartiles)
-        share = m.bytes_moved / m.median / m.copy_bandwidth
-        print(
-            f"| {describe(m.point)} | {m.contender} | {1e3 * m.median:.3f} ms "
-            f"| {low:.3f} to {high:.3f} | {share:.0%} |"
-        )
-    print()
-    for verdict in verdicts:
-        met = "met" if verdict.met else "MISSED"
-        print(f"- {met}: {verdict.claim}: {verdict.value:.3g}")
-
-
-def main() -> int:
-    """Returns the exit status, which is 1 only if a step computes something wrong."""
-    parser = argparse.ArgumentParser(description="AdamAsync on a GPU")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes")
-    parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=gpu_harness.BUILD / "gpu_adam_async.json",
-        help="where the figures go",
-    )
-    arguments = parser.parse_args()
-    reason = gpu_harness.missing()
-    if reason:
-        print(f"Nothing is measured: {reason}")
-        return 0
-    facts = machine()
-    print(", ".join(f"{key} {value}" for key, value in facts.items()))
-    check_against_the_twin()
-    all_measurements: list[Measurement] = []
-    all_verdicts: list[Verdict] = []
-    for title, measure in (
-        ("Dense apply", measure_dense),
-        ("Sparse apply", measure_sparse),
-    ):
-        measurements, verdicts = measure(arguments.quick)
-        show(title, measurements, verdicts)
-        all_measurements += measurements
-        all_verdicts += verdicts
-    results.write(
-        {
-            "title": "AdamAsync on a GPU",
-            "machine": facts,
-            "measurements": [m.to_json() for m in all_measurements],
-            "verdicts": [
-                {"claim": v.claim, "value": v.value, "met": bool(v.met)}
-                for v in all_verdicts
-            ],
-        },
-        arguments.out,
-    )
-    print(f"\nWritten: {arguments.out}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        gpu.run(
+            "AdamAsync on a GPU",
+            "gpu_adam_async",
+            gpu_harness.BUILD,
+            check_against_the_twin,
+            {"Dense apply": measure_dense, "Sparse apply": measure_sparse},
+            gpu_harness.missing(),
+        )
+    )

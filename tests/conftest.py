@@ -24,6 +24,15 @@ def device(request):
         yield name
 
 
+@pytest.fixture
+def on_device(device):
+    """Puts what a test does eagerly on that device, as far as it has kernels."""
+    import devices
+
+    with devices.scope():
+        yield device
+
+
 @pytest.fixture(scope="session")
 def forks():
     """Where processes come from that are to have imported TensorFlow already."""

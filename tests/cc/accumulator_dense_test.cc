@@ -40,7 +40,7 @@ std::vector<T> SumOf(const std::vector<std::vector<T>>& gradients,
                      CpuLevel level = BestCpuLevel()) {
   const int64_t size = gradients[0].size();
   ThreadSharder sharder(num_threads);
-  DenseGradientSum<T> sum(level);
+  CpuDenseGradientSum<T> sum(level);
   for (size_t i = 0; i < gradients.size(); ++i) {
     OwnedBuffer given;
     std::vector<T> copy = gradients[i];
@@ -125,7 +125,7 @@ TYPED_TEST(DenseSumTest, MergeAddsTheOther) {
     gradients.push_back(RandomGradient<TypeParam>(500, i));
   }
   ThreadSharder sharder(2);
-  DenseGradientSum<TypeParam> sums[2];
+  CpuDenseGradientSum<TypeParam> sums[2];
   for (int i = 0; i < 4; ++i) {
     OwnedBuffer given = NewBuffer<TypeParam>(500);
     std::copy(gradients[i].begin(), gradients[i].end(),
@@ -148,7 +148,7 @@ TYPED_TEST(DenseSumTest, MergeAddsTheOther) {
 TYPED_TEST(DenseSumTest, WithoutMemoryNothingChanges) {
   ThreadSharder sharder(1);
   std::vector<TypeParam> gradient = RandomGradient<TypeParam>(10, 1);
-  DenseGradientSum<TypeParam> sum;
+  CpuDenseGradientSum<TypeParam> sum;
   EXPECT_FALSE(sum.Add({gradient.data(), nullptr}, 10, kNoMemory, sharder));
   EXPECT_TRUE(sum.Add({gradient.data(), nullptr}, 10,
                       NewBuffer<SlotType<TypeParam>>, sharder));
@@ -168,7 +168,7 @@ TEST(DenseSumOfHalfTest, DoesNotOverflowOrStall) {
 TEST(DenseSumOfHalfTest, WithoutMemoryForTheResultThereIsNone) {
   ThreadSharder sharder(1);
   std::vector<Half> gradient(10);
-  DenseGradientSum<Half> sum;
+  CpuDenseGradientSum<Half> sum;
   ASSERT_TRUE(
       sum.Add({gradient.data(), nullptr}, 10, NewBuffer<float>, sharder));
   EXPECT_EQ(sum.Finish(1, kNoMemory, sharder).owner, nullptr);
@@ -176,7 +176,7 @@ TEST(DenseSumOfHalfTest, WithoutMemoryForTheResultThereIsNone) {
 
 TEST(DenseSumOfFloatTest, TheResultIsTheFirstGradientsMemory) {
   ThreadSharder sharder(1);
-  DenseGradientSum<float> sum;
+  CpuDenseGradientSum<float> sum;
   const OwnedBuffer first = NewBuffer<float>(100);
   ASSERT_TRUE(sum.Add(first, 100, kNoMemory, sharder));
   ASSERT_TRUE(sum.Add(NewBuffer<float>(100), 100, kNoMemory, sharder));
@@ -185,7 +185,7 @@ TEST(DenseSumOfFloatTest, TheResultIsTheFirstGradientsMemory) {
 
 TEST(DenseSumOfFloatTest, KeepsNoMoreThanTwoGradients) {
   ThreadSharder sharder(1);
-  DenseGradientSum<float> sum;
+  CpuDenseGradientSum<float> sum;
   std::vector<std::weak_ptr<void>> owners;
   for (int i = 0; i < 10; ++i) {
     const OwnedBuffer gradient = NewBuffer<float>(100);

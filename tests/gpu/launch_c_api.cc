@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tf_syncrep/cc/lib/accumulator_dense.h"
+#include "tf_syncrep/cc/lib/cuda/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
 #include "tf_syncrep/cc/lib/float16.h"
 
@@ -47,6 +49,20 @@ GpuAdamAsync<T> Arguments(const Variable& variable) {
           static_cast<const Slot*>(variable.epsilon),
           variable.rmsprop_momentum};
 }
+
+// A pass of a dense sum and its arrays; the same as _DensePass in
+// tests/testing/gpu_harness.py.
+struct Pass {
+  int32_t dtype;
+  int32_t pass;  // of enum DensePass
+  int64_t size;
+  void* a;
+  void* b;
+  void* other;
+  void* sum;
+  void* out;
+  double divisor;
+};
 
 // Calls `function` with a T of the dtype.
 template <typename Function>
@@ -94,6 +110,23 @@ TF_SYNCREP_EXPORT GpuError tf_syncrep_adam_async_sparse(
     return SparseApplyAdamAsyncOnGpu(Arguments<T>(*variable), *rows,
                                      static_cast<const T*>(grad), workspace,
                                      workspace_bytes, bad_index, stream);
+  });
+}
+
+TF_SYNCREP_EXPORT GpuError tf_syncrep_accumulator_dense_pass(const Pass* pass,
+                                                             GpuStream stream) {
+  return ForDtype(pass->dtype, [&](auto type) {
+    using T = decltype(type);
+    using Sum = SlotType<T>;
+    const DenseArrays<T> arrays = {pass->size,
+                                   static_cast<const T*>(pass->a),
+                                   static_cast<const T*>(pass->b),
+                                   static_cast<const Sum*>(pass->other),
+                                   static_cast<Sum*>(pass->sum),
+                                   static_cast<T*>(pass->out),
+                                   static_cast<Sum>(pass->divisor)};
+    return RunDensePassOnGpu(static_cast<DensePass>(pass->pass), arrays,
+                             stream);
   });
 }
 

@@ -7,6 +7,8 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
+pytestmark = pytest.mark.usefixtures("on_device")
+
 DTYPES = [tf.half, tf.bfloat16, tf.float32, tf.float64]
 # Of a result near 1, a few units in the last place.
 TOLERANCE = {tf.half: 2e-3, tf.bfloat16: 2e-2, tf.float32: 1e-6, tf.float64: 1e-12}
@@ -424,6 +426,13 @@ def test_shapes_are_known_when_a_graph_is_built():
         ):
             with pytest.raises(ValueError, match="must be rank 0"):
                 bad()
+
+
+def test_a_dense_gradient_is_taken_on_the_device_of_the_test(on_device):
+    handle = make(False)
+    tfs.ops.accumulator_apply_dense(handle, 0, tf.ones([50, 3]))
+    taken = take(handle, False, tf.float32)
+    assert tf.DeviceSpec.from_string(taken.backing_device).device_type == on_device
 
 
 def test_an_anonymous_accumulator_is_another_one_each_time():

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
+pytestmark = pytest.mark.usefixtures("on_device")
+
 DEADLINE = 60.0
 
 both_kinds = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])

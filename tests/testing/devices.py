@@ -3,7 +3,8 @@
 A test module says `pytestmark = pytest.mark.usefixtures("device")`. Its tests then run
 once on the CPU and, where TensorFlow sees a GPU and the op library has kernels for it,
 once on the GPU; where not, their names say nothing of devices. Variables are made under
-`scope()`, and the ops go where these are.
+`scope()`, and the ops go where these are. The fixture `on_device` puts all that a test
+does eagerly under `scope()`.
 """
 
 import contextlib

@@ -21,6 +21,17 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "gpu"
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 FORMULAS = ("adam", "nesterov", "rmsprop")
+# In the order of enum DensePass in cc/lib/accumulator_dense.h.
+DENSE_PASSES = (
+    "set",
+    "add",
+    "add_two",
+    "add_sum",
+    "divide",
+    "add_divide",
+    "divide_to",
+    "add_divide_to",
+)
 # Relative error of one step, most of it the rounding of the result.
 RELATIVE_ERROR = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6, "float64": 1e-13}
 HYPER_PARAMETERS = {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
@@ -94,6 +105,7 @@ def library(architecture: str | None = None) -> ctypes.CDLL:
             pointer,
             pointer,
         ],
+        "tf_syncrep_accumulator_dense_pass": [pointer, pointer],
     }.items():
         function = getattr(loaded, name)
         function.argtypes = arguments
@@ -180,6 +192,53 @@ class _SparseRows(ctypes.Structure):
         ("indices", ctypes.c_void_p),
         ("is_int64", ctypes.c_bool),
     )
+
+
+class _DensePass(ctypes.Structure):
+    """Pass of launch_c_api.cc."""
+
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("dense_pass", ctypes.c_int32),
+        ("size", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("a", "b", "other", "sum", "out")],
+        ("divisor", ctypes.c_double),
+    )
+
+
+def dense_pass(
+    name: str,
+    dtype: str,
+    *,
+    a: Any = None,
+    b: Any = None,
+    other: Any = None,
+    sum: Any = None,
+    out: Any = None,
+    divisor: float = 1.0,
+) -> None:
+    """Runs a pass of a dense sum on arrays of the GPU, those that it works on.
+
+    Args:
+        name: one of DENSE_PASSES, whose formula is beside enum DensePass.
+        dtype: that of the gradients: `a`, `b` and `out`.
+        a: a gradient.
+        b: another gradient.
+        other: another sum.
+        sum: the sum, in the dtype of slots.
+        out: where the result goes.
+        divisor: what is divided by.
+    """
+    arrays = [a, b, other, sum, out]
+    size = next(array.size for array in arrays if array is not None)
+    arguments = _DensePass(
+        DTYPES.index(dtype),
+        DENSE_PASSES.index(name),
+        size,
+        *[None if array is None else array.data.ptr for array in arrays],
+        divisor,
+    )
+    check(library().tf_syncrep_accumulator_dense_pass(ctypes.byref(arguments), None))
 
 
 class AdamAsync:

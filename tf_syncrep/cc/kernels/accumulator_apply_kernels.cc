@@ -1,8 +1,6 @@
-// Kernels that push gradients into accumulators.
+// Kernels that push gradients into accumulators in the host's memory.
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,19 +10,17 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/accumulator_apply_op.h"
 #include "tf_syncrep/cc/kernels/accumulator_resource.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
-#include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
-#include "tf_syncrep/cc/tf/reusable_tensor.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
 
 namespace tf_syncrep {
 namespace {
 
-using tensorflow::AllocatorAttributes;
 using tensorflow::DataTypeToEnum;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
@@ -34,117 +30,6 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TensorShapeUtils;
 using PushResult = Accumulator::PushResult;
-
-// Where the messages below repeat TensorFlow's, they do so on purpose: programs
-// written for its accumulators may look for them.
-
-absl::Status LocalStepInput(OpKernelContext* ctx, int64_t* step) {
-  const Tensor* input;
-  TF_RETURN_IF_ERROR(ctx->input("local_step", &input));
-  if (!TensorShapeUtils::IsScalar(input->shape())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Argument local_step must be scalar, but had bad shape ",
-                     input->shape().DebugString()));
-  }
-  *step = input->scalar<int64_t>()();
-  return absl::OkStatus();
-}
-
-absl::Status OutOfMemory(const char* what) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("There is no memory for the ", what, " of gradients"));
-}
-
-std::vector<int64_t> Dims(const TensorShape& shape) {
-  std::vector<int64_t> dims;
-  dims.reserve(shape.dims());
-  for (int i = 0; i < shape.dims(); ++i) {
-    dims.push_back(shape.dim_size(i));
-  }
-  return dims;
-}
-
-template <typename T>
-class AccumulatorApplyDenseOp final : public OpKernel {
- public:
-  using LibT = LibType<T>;
-  using Sum = SlotType<LibT>;
-
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    AccumulatorPtr accumulator;
-    int64_t step = 0;
-    OP_REQUIRES_OK(ctx,
-                   LookupAccumulator(ctx, /*is_sparse=*/false,
-                                     DataTypeToEnum<T>::value, &accumulator));
-    OP_REQUIRES_OK(ctx, LocalStepInput(ctx, &step));
-    const TensorShape shape = ctx->input(kGradient).shape();
-    const PartialTensorShape& allowed = accumulator->spec().shape;
-    OP_REQUIRES(ctx, allowed.IsCompatibleWith(shape),
-                ShapeMismatch(allowed.DebugString(), shape));
-
-    const OwnedBuffer gradient = Gradient(ctx);
-    const AllocateBuffer allocate_sum = [&](int64_t) {
-      return AllocateSum(ctx, *accumulator, shape);
-    };
-    DeviceSharder sharder(ctx);
-    std::vector<int64_t> held_shape;
-    const PushResult result = accumulator->accumulator().Push(
-        step, Dims(shape),
-        [&](GradientSum& sum) {
-          return static_cast<DenseGradientSum<LibT>&>(sum).Add(
-              gradient, shape.num_elements(), allocate_sum, sharder);
-        },
-        sharder, &held_shape);
-    OP_REQUIRES(ctx, result != PushResult::kShapeMismatch,
-                ShapeMismatch(TensorShape(held_shape).DebugString(), shape));
-    OP_REQUIRES(ctx, result != PushResult::kOutOfMemory, OutOfMemory("sum"));
-    OP_REQUIRES_OK(ctx,
-                   SetScalarOutput(ctx, 0, result == PushResult::kAccepted));
-  }
-
- private:
-  static constexpr int kGradient = 2;
-
-  // The gradient's memory. It is ours to keep and to write to, with an owner,
-  // in the very case in which TensorFlow would let an op reuse it for its
-  // output: when nobody else refers to it. Otherwise it may be a variable's,
-  // which others write to, or belong to an array of the user's, and must not be
-  // used after this op.
-  static OwnedBuffer Gradient(OpKernelContext* ctx) {
-    const Tensor& input = ctx->input(kGradient);
-    std::unique_ptr<Tensor> ours = ctx->forward_input(
-        kGradient, OpKernelContext::Params::kNoReservation, input.dtype(),
-        input.shape(), ctx->input_memory_type(kGradient),
-        AllocatorAttributes());
-    if (ours == nullptr || !ours->IsAligned()) {
-      return {input.data(), nullptr};
-    }
-    const std::shared_ptr<Tensor> owner = std::move(ours);
-    return {owner->data(), owner};
-  }
-
-  static OwnedBuffer AllocateSum(OpKernelContext* ctx,
-                                 AccumulatorResource& accumulator,
-                                 const TensorShape& shape) {
-    const auto owner = std::make_shared<Tensor>();
-    absl::Status status = accumulator.taken_memory().Get(
-        ctx, DataTypeToEnum<Sum>::value, shape, ReusableTensor::Rows::kExact,
-        owner.get());
-    if (!status.ok()) {
-      return {};
-    }
-    return {owner->data(), owner};
-  }
-
-  static absl::Status ShapeMismatch(const std::string& expected,
-                                    const TensorShape& received) {
-    return absl::InvalidArgumentError(absl::StrCat("Shape mismatch: expected ",
-                                                   expected, ", got ",
-                                                   received.DebugString()));
-  }
-};
 
 template <typename T, typename Index>
 class AccumulatorApplySparseOp final : public OpKernel {
@@ -185,7 +70,8 @@ class AccumulatorApplySparseOp final : public OpKernel {
         sharder, &held_dims);
     OP_REQUIRES(ctx, result != PushResult::kShapeMismatch,
                 RowShapeMismatch(held_dims, row_dims));
-    OP_REQUIRES(ctx, result != PushResult::kOutOfMemory, OutOfMemory("rows"));
+    OP_REQUIRES(ctx, result != PushResult::kOutOfMemory,
+                OutOfMemoryForGradients("rows"));
     OP_REQUIRES_OK(ctx,
                    SetScalarOutput(ctx, 0, result == PushResult::kAccepted));
   }

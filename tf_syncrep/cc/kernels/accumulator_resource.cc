@@ -1,14 +1,9 @@
 #include "tf_syncrep/cc/kernels/accumulator_resource.h"
 
-#include <functional>
-#include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/lib/accumulator_dense.h"
-#include "tf_syncrep/cc/lib/accumulator_sparse.h"
-#include "tf_syncrep/cc/lib/chunk_pool.h"
-#include "tf_syncrep/cc/lib/float16.h"
 
 namespace tf_syncrep {
 namespace {
@@ -16,30 +11,8 @@ namespace {
 using tensorflow::DataType;
 using tensorflow::DataTypeString;
 using tensorflow::OpKernelContext;
-
-template <typename T>
-std::function<std::unique_ptr<GradientSum>()> SumMakerOf(bool is_sparse) {
-  if (!is_sparse) {
-    return [] { return std::make_unique<DenseGradientSum<T>>(); };
-  }
-  return [pool = std::make_shared<ChunkPool>()] {
-    return std::make_unique<SparseGradientSum<T>>(pool);
-  };
-}
-
-std::function<std::unique_ptr<GradientSum>()> SumMaker(
-    const AccumulatorSpec& spec) {
-  switch (spec.dtype) {
-    case tensorflow::DT_HALF:
-      return SumMakerOf<Half>(spec.is_sparse);
-    case tensorflow::DT_BFLOAT16:
-      return SumMakerOf<BFloat16>(spec.is_sparse);
-    case tensorflow::DT_DOUBLE:
-      return SumMakerOf<double>(spec.is_sparse);
-    default:
-      return SumMakerOf<float>(spec.is_sparse);
-  }
-}
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
 
 const char* ReductionName(Reduction reduction) {
   switch (reduction) {
@@ -68,16 +41,44 @@ std::string AccumulatorSpec::DebugString() const {
                       ", mode=", ModeName(mode));
 }
 
-AccumulatorResource::AccumulatorResource(const AccumulatorSpec& spec)
-    : spec_(spec), accumulator_(spec.mode, SumMaker(spec)) {}
+AccumulatorResource::AccumulatorResource(const AccumulatorSpec& spec,
+                                         SumMaker make_sum,
+                                         ResultMemory result_memory)
+    : spec_(spec),
+      accumulator_(spec.mode, std::move(make_sum)),
+      result_memory_(result_memory) {}
 
 std::string AccumulatorResource::DebugString() const {
   return absl::StrCat("Accumulator: ", spec_.DebugString());
 }
 
+absl::Status AccumulatorResource::Allocate(OpKernelContext* ctx, DataType dtype,
+                                           const TensorShape& shape,
+                                           ReusableTensor::Rows rows,
+                                           Tensor* tensor) {
+  if (result_memory_ == ResultMemory::kNew) {
+    return ctx->allocate_temp(dtype, shape, tensor);
+  }
+  return taken_memory_.Get(ctx, dtype, shape, rows, tensor);
+}
+
+void AccumulatorResource::Keep(const Tensor& result) {
+  if (result_memory_ == ResultMemory::kKept) {
+    taken_memory_.Keep(result);
+  }
+}
+
+absl::Status SumStatus(const GradientSum& sum) {
+  if (sum.error() == nullptr) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(
+      absl::StrCat("Gradients were not summed: ", sum.error()));
+}
+
 absl::Status LookupAccumulator(OpKernelContext* ctx,
                                AccumulatorPtr* accumulator) {
-  const tensorflow::Tensor* handle;
+  const Tensor* handle;
   TF_RETURN_IF_ERROR(ctx->input("handle", &handle));
   if (handle->NumElements() != 1) {
     return absl::InvalidArgumentError(

@@ -3,11 +3,14 @@
 #ifndef TF_SYNCREP_CC_KERNELS_ACCUMULATOR_RESOURCE_H_
 #define TF_SYNCREP_CC_KERNELS_ACCUMULATOR_RESOURCE_H_
 
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
@@ -30,22 +33,43 @@ struct AccumulatorSpec {
 
 class AccumulatorResource final : public tensorflow::ResourceBase {
  public:
-  // The dtype is half, bfloat16, float or double.
-  explicit AccumulatorResource(const AccumulatorSpec& spec);
+  using SumMaker = std::function<std::unique_ptr<GradientSum>()>;
+
+  // Where results are written.
+  enum class ResultMemory {
+    kKept,  // memory of the result before, if nobody has it any more
+    kNew,   // whatever TensorFlow's allocator gives
+  };
+
+  // `make_sum` makes sums for gradients of the spec's kind and dtype.
+  AccumulatorResource(const AccumulatorSpec& spec, SumMaker make_sum,
+                      ResultMemory result_memory);
 
   std::string DebugString() const override;
 
   const AccumulatorSpec& spec() const { return spec_; }
   Accumulator& accumulator() { return accumulator_; }
 
-  // Memory of the gradient that was taken last.
-  ReusableTensor& taken_memory() { return taken_memory_; }
+  // Memory for a sum or a result, on the op's device: a tensor of `shape`, or
+  // one with more rows if that will do. Its contents are arbitrary.
+  absl::Status Allocate(tensorflow::OpKernelContext* ctx,
+                        tensorflow::DataType dtype,
+                        const tensorflow::TensorShape& shape,
+                        ReusableTensor::Rows rows, tensorflow::Tensor* tensor);
+
+  // Called with what was taken last, whose memory may be used again when nobody
+  // has it any more.
+  void Keep(const tensorflow::Tensor& result);
 
  private:
   const AccumulatorSpec spec_;
   Accumulator accumulator_;
+  const ResultMemory result_memory_;
   ReusableTensor taken_memory_;
 };
+
+// Internal where the device did not take the work of computing the sum.
+absl::Status SumStatus(const GradientSum& sum);
 
 using AccumulatorPtr = tensorflow::core::RefCountPtr<AccumulatorResource>;
 

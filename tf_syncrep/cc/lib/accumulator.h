@@ -43,6 +43,10 @@ class GradientSum {
   // Adds `other`, a sum of the same kind over gradients of the same shape. It
   // is used up.
   virtual void Merge(GradientSum& other, Sharder& sharder) = 0;
+
+  // What the device that computes has said of work that it did not take, or
+  // null. The sum is then of no use.
+  virtual const char* error() const { return nullptr; }
 };
 
 // Gradients that left an accumulator.

@@ -39,8 +39,9 @@ template <typename T>
 bool DenseGradientSum<T>::Add(const OwnedBuffer& gradient, int64_t size,
                               const AllocateBuffer& allocate_sum,
                               Sharder& sharder) {
-  const AccumulatorLoops<T>& loops = AccumulatorLoopsFor<T>(cpu_level_);
-  const T* const grad = DataOf<T>(gradient);
+  DenseArrays<T> arrays = {};
+  arrays.size = size;
+  arrays.a = DataOf<T>(gradient);
   const bool is_ours = gradient.owner != nullptr;
   if (sum_.owner == nullptr) {
     if (is_ours && std::is_same<T, Sum>::value) {
@@ -51,27 +52,22 @@ bool DenseGradientSum<T>::Add(const OwnedBuffer& gradient, int64_t size,
         return false;
       }
       sum_ = std::move(fresh);
-      Sum* const sum = DataOf<Sum>(sum_);
-      ForParts(size, sharder, [=, &loops](int64_t begin, int64_t n) {
-        loops.set(n, grad + begin, sum + begin);
-      });
+      arrays.sum = DataOf<Sum>(sum_);
+      Run(DensePass::kSet, arrays, sharder);
     }
     size_ = size;
     return true;
   }
-  Sum* const sum = DataOf<Sum>(sum_);
+  arrays.sum = DataOf<Sum>(sum_);
   if (last_.owner != nullptr) {
-    const T* const last = DataOf<T>(last_);
-    ForParts(size, sharder, [=, &loops](int64_t begin, int64_t n) {
-      loops.add_two(n, last + begin, grad + begin, sum + begin);
-    });
+    arrays.b = arrays.a;
+    arrays.a = DataOf<T>(last_);
+    Run(DensePass::kAddTwo, arrays, sharder);
     last_ = {};
   } else if (is_ours) {
     last_ = gradient;
   } else {
-    ForParts(size, sharder, [=, &loops](int64_t begin, int64_t n) {
-      loops.add(n, grad + begin, sum + begin);
-    });
+    Run(DensePass::kAdd, arrays, sharder);
   }
   return true;
 }
@@ -79,24 +75,19 @@ bool DenseGradientSum<T>::Add(const OwnedBuffer& gradient, int64_t size,
 template <typename T>
 void DenseGradientSum<T>::Merge(GradientSum& other, Sharder& sharder) {
   auto& newer = static_cast<DenseGradientSum&>(other);
-  const AccumulatorLoops<T>& loops = AccumulatorLoopsFor<T>(cpu_level_);
-  const AccumulatorLoops<Sum>& sum_loops = AccumulatorLoopsFor<Sum>(cpu_level_);
-  Sum* const sum = DataOf<Sum>(sum_);
+  DenseArrays<T> arrays = {};
+  arrays.size = size_;
+  arrays.sum = DataOf<Sum>(sum_);
   const auto add_last = [&](OwnedBuffer& last_of_one) {
-    if (last_of_one.owner == nullptr) {
-      return;
+    if (last_of_one.owner != nullptr) {
+      arrays.a = DataOf<T>(last_of_one);
+      Run(DensePass::kAdd, arrays, sharder);
+      last_of_one = {};
     }
-    const T* const last = DataOf<T>(last_of_one);
-    ForParts(size_, sharder, [=, &loops](int64_t begin, int64_t n) {
-      loops.add(n, last + begin, sum + begin);
-    });
-    last_of_one = {};
   };
   add_last(last_);
-  const Sum* const newer_sum = DataOf<Sum>(newer.sum_);
-  ForParts(size_, sharder, [=, &sum_loops](int64_t begin, int64_t n) {
-    sum_loops.add(n, newer_sum + begin, sum + begin);
-  });
+  arrays.other = DataOf<Sum>(newer.sum_);
+  Run(DensePass::kAddSum, arrays, sharder);
   newer.sum_ = {};
   add_last(newer.last_);
 }
@@ -105,34 +96,26 @@ template <typename T>
 OwnedBuffer DenseGradientSum<T>::Finish(int64_t divisor,
                                         const AllocateBuffer& allocate_result,
                                         Sharder& sharder) {
-  const AccumulatorLoops<T>& loops = AccumulatorLoopsFor<T>(cpu_level_);
-  const Sum d = static_cast<Sum>(divisor);
-  Sum* const sum = DataOf<Sum>(sum_);
-  const T* const last = DataOf<T>(last_);
+  DenseArrays<T> arrays = {};
+  arrays.size = size_;
+  arrays.a = DataOf<T>(last_);
+  arrays.sum = DataOf<Sum>(sum_);
+  arrays.divisor = static_cast<Sum>(divisor);
   const bool has_last = last_.owner != nullptr;
   OwnedBuffer result;
   if constexpr (std::is_same<T, Sum>::value) {
     if (has_last) {
-      ForParts(size_, sharder, [=, &loops](int64_t begin, int64_t n) {
-        loops.add_divide(n, last + begin, d, sum + begin);
-      });
+      Run(DensePass::kAddDivide, arrays, sharder);
     } else if (divisor != 1) {
-      ForParts(size_, sharder, [=, &loops](int64_t begin, int64_t n) {
-        loops.divide(n, d, sum + begin);
-      });
+      Run(DensePass::kDivide, arrays, sharder);
     }
     result = std::move(sum_);
   } else {
     result = allocate_result(size_);
     if (result.owner != nullptr) {
-      T* const out = DataOf<T>(result);
-      ForParts(size_, sharder, [=, &loops](int64_t begin, int64_t n) {
-        if (has_last) {
-          loops.add_divide_to(n, sum + begin, last + begin, d, out + begin);
-        } else {
-          loops.divide_to(n, sum + begin, d, out + begin);
-        }
-      });
+      arrays.out = DataOf<T>(result);
+      Run(has_last ? DensePass::kAddDivideTo : DensePass::kDivideTo, arrays,
+          sharder);
     }
   }
   sum_ = {};
@@ -140,9 +123,53 @@ OwnedBuffer DenseGradientSum<T>::Finish(int64_t divisor,
   return result;
 }
 
-template class DenseGradientSum<Half>;
-template class DenseGradientSum<BFloat16>;
-template class DenseGradientSum<float>;
-template class DenseGradientSum<double>;
+template <typename T>
+void CpuDenseGradientSum<T>::Run(DensePass pass, const DenseArrays<T>& arrays,
+                                 Sharder& sharder) {
+  using Sum = SlotType<T>;
+  const AccumulatorLoops<T>& loops = AccumulatorLoopsFor<T>(cpu_level_);
+  const AccumulatorLoops<Sum>& sum_loops = AccumulatorLoopsFor<Sum>(cpu_level_);
+  ForParts(arrays.size, sharder, [&](int64_t begin, int64_t n) {
+    const DenseArrays<T>& all = arrays;
+    switch (pass) {
+      case DensePass::kSet:
+        loops.set(n, all.a + begin, all.sum + begin);
+        break;
+      case DensePass::kAdd:
+        loops.add(n, all.a + begin, all.sum + begin);
+        break;
+      case DensePass::kAddTwo:
+        loops.add_two(n, all.a + begin, all.b + begin, all.sum + begin);
+        break;
+      case DensePass::kAddSum:
+        sum_loops.add(n, all.other + begin, all.sum + begin);
+        break;
+      case DensePass::kDivide:
+        loops.divide(n, all.divisor, all.sum + begin);
+        break;
+      case DensePass::kAddDivide:
+        loops.add_divide(n, all.a + begin, all.divisor, all.sum + begin);
+        break;
+      case DensePass::kDivideTo:
+        loops.divide_to(n, all.sum + begin, all.divisor, all.out + begin);
+        break;
+      case DensePass::kAddDivideTo:
+        loops.add_divide_to(n, all.sum + begin, all.a + begin, all.divisor,
+                            all.out + begin);
+        break;
+    }
+  });
+}
+
+#define TF_SYNCREP_INSTANTIATE(T)     \
+  template class DenseGradientSum<T>; \
+  template class CpuDenseGradientSum<T>
+
+TF_SYNCREP_INSTANTIATE(Half);
+TF_SYNCREP_INSTANTIATE(BFloat16);
+TF_SYNCREP_INSTANTIATE(float);
+TF_SYNCREP_INSTANTIATE(double);
+
+#undef TF_SYNCREP_INSTANTIATE
 
 }  // namespace tf_syncrep

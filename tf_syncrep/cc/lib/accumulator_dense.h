@@ -23,7 +23,35 @@ struct OwnedBuffer {
 // Returns memory for so many elements, or no owner when there is none.
 using AllocateBuffer = std::function<OwnedBuffer(int64_t num_elements)>;
 
-// Adds gradients of type T up, element by element, in SlotType<T>.
+// A pass over the arrays of a sum.
+enum class DensePass {
+  kSet,          // sum = a
+  kAdd,          // sum = sum + a
+  kAddTwo,       // sum = (sum + a) + b
+  kAddSum,       // sum = sum + other
+  kDivide,       // sum = sum / divisor
+  kAddDivide,    // sum = (sum + a) / divisor
+  kDivideTo,     // out = sum / divisor
+  kAddDivideTo,  // out = (sum + a) / divisor
+};
+
+// What a pass works on: arrays of `size` elements, which do not overlap. Those
+// that it does not name are null.
+template <typename T>
+struct DenseArrays {
+  using Sum = SlotType<T>;
+
+  int64_t size;
+  const T* a;
+  const T* b;
+  const Sum* other;
+  Sum* sum;
+  T* out;
+  Sum divisor;
+};
+
+// Adds gradients of type T up, element by element, in SlotType<T>; where and
+// by what is its subclasses' to say.
 //
 // Between two calls it holds at most two arrays of the gradient's size: the sum
 // and, when it could be kept without a copy, the gradient that came last.
@@ -31,12 +59,9 @@ using AllocateBuffer = std::function<OwnedBuffer(int64_t num_elements)>;
 // what the time goes into. (With TensorFlow's accumulator there are as many
 // arrays: the sum, and the one before it, until the next gradient has come.)
 template <typename T>
-class DenseGradientSum final : public GradientSum {
+class DenseGradientSum : public GradientSum {
  public:
   using Sum = SlotType<T>;
-
-  explicit DenseGradientSum(CpuLevel cpu_level = BestCpuLevel())
-      : cpu_level_(cpu_level) {}
 
   // Adds `size` elements, as many as in all calls. A gradient with an owner is
   // nobody else's: the sum keeps it, and may write to it. One without is only
@@ -54,10 +79,26 @@ class DenseGradientSum final : public GradientSum {
                      Sharder& sharder);
 
  private:
-  CpuLevel cpu_level_;
+  virtual void Run(DensePass pass, const DenseArrays<T>& arrays,
+                   Sharder& sharder) = 0;
+
   int64_t size_ = 0;
   OwnedBuffer sum_;   // of type Sum
   OwnedBuffer last_;  // of type T: a gradient that is not in sum_ yet, if any
+};
+
+// In the host's memory, on the threads of the sharder.
+template <typename T>
+class CpuDenseGradientSum final : public DenseGradientSum<T> {
+ public:
+  explicit CpuDenseGradientSum(CpuLevel cpu_level = BestCpuLevel())
+      : cpu_level_(cpu_level) {}
+
+ private:
+  void Run(DensePass pass, const DenseArrays<T>& arrays,
+           Sharder& sharder) override;
+
+  const CpuLevel cpu_level_;
 };
 
 }  // namespace tf_syncrep

@@ -21,6 +21,16 @@ GpuStream GpuStreamOf(OpKernelContext* ctx) {
       ctx->op_device_context()->stream()->platform_specific_handle().stream);
 }
 
+absl::Status GpuQueueOf(OpKernelContext* ctx, GpuQueue* queue) {
+  queue->stream = GpuStreamOf(ctx);
+  // TensorFlow has made the op's GPU the current one.
+  const GpuError error = CurrentGpu(&queue->device);
+  return error == nullptr
+             ? absl::OkStatus()
+             : absl::InternalError(absl::StrCat(
+                   "CUDA does not tell which GPU is current: ", error));
+}
+
 absl::Status LaunchStatus(GpuError error) {
   return error == nullptr ? absl::OkStatus()
                           : absl::InternalError(absl::StrCat(

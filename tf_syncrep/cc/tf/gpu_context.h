@@ -8,12 +8,16 @@
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tf_syncrep/cc/lib/cuda/gpu_device.h"
 #include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
 
 namespace tf_syncrep {
 
 // The stream in which all of the device's ops compute.
 GpuStream GpuStreamOf(tensorflow::OpKernelContext* ctx);
+
+// The same stream with its GPU's number, for threads other than the op's.
+absl::Status GpuQueueOf(tensorflow::OpKernelContext* ctx, GpuQueue* queue);
 
 // Internal, with CUDA's words, unless `error` is null.
 absl::Status LaunchStatus(GpuError error);

@@ -11,44 +11,11 @@
 
 #include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
+#include "tf_syncrep/cc/lib/cuda/vectors.h"
 #include "tf_syncrep/cc/lib/float16.h"
-
-// For arrays that are to stay in registers, and loads to be under way at the
-// same time. g++ would warn of the pragma.
-#if defined(__CUDACC__)
-#define TF_SYNCREP_UNROLL _Pragma("unroll")
-#define TF_SYNCREP_UNROLL_BY_4 _Pragma("unroll 4")
-#else
-#define TF_SYNCREP_UNROLL
-#define TF_SYNCREP_UNROLL_BY_4
-#endif
 
 namespace tf_syncrep {
 namespace gpu {
-
-inline constexpr int kBlockThreads = 256;
-
-// Memory is read and written 16 bytes at a time where sizes and addresses allow
-// it: so many elements of T.
-template <typename T>
-inline constexpr int kVectorWidth = 16 / sizeof(T);
-
-// kWidth elements that are loaded and stored together.
-template <typename T, int kWidth>
-struct alignas(sizeof(T) * kWidth < 16 ? sizeof(T) * kWidth : 16) Vector {
-  T element[kWidth];
-};
-
-template <int kWidth, typename T>
-__device__ __forceinline__ Vector<T, kWidth> LoadVector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kWidth>*>(from);
-}
-
-template <int kWidth, typename T>
-__device__ __forceinline__ void StoreVector(const Vector<T, kWidth>& vector,
-                                            T* to) {
-  *reinterpret_cast<Vector<T, kWidth>*>(to) = vector;
-}
 
 // --- The step, which all blocks of a launch share ----------------------------
 
@@ -137,18 +104,6 @@ __device__ __forceinline__ void UpdateVector(
   StoreVector<kWidth>(var_vector, var);
   StoreVector<kWidth>(m_vector, m);
   StoreVector<kWidth>(v_vector, v);
-}
-
-template <int kWidth, typename T>
-__device__ __forceinline__ Vector<SlotType<T>, kWidth> LoadWidened(
-    const T* from) {
-  const auto narrow = LoadVector<kWidth>(from);
-  Vector<SlotType<T>, kWidth> wide;
-  TF_SYNCREP_UNROLL
-  for (int i = 0; i < kWidth; ++i) {
-    wide.element[i] = Widen(narrow.element[i]);
-  }
-  return wide;
 }
 
 // --- Dense -------------------------------------------------------------------

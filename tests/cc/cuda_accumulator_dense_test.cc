@@ -1,0 +1,222 @@
+// Dense sums in the GPU's memory, their kernel emulated on a CPU, against those
+// in the host's memory: they must agree in every bit.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/cc/cuda_emulation.h"
+#include "tests/cc/thread_sharder.h"
+#include "tf_syncrep/cc/lib/accumulator.h"
+#include "tf_syncrep/cc/lib/accumulator_dense.h"
+#include "tf_syncrep/cc/lib/cuda/accumulator_dense.h"
+#include "tf_syncrep/cc/lib/cuda/accumulator_dense_kernels.h"
+
+namespace tf_syncrep {
+namespace {
+
+// What the emulated GPU is asked to do.
+int current_device = 0;
+int num_passes = 0;
+GpuError next_error = nullptr;
+
+}  // namespace
+
+GpuError UseGpu(int device) {
+  current_device = device;
+  return nullptr;
+}
+
+// As in accumulator_dense.cu, the kernel emulated.
+template <typename T>
+GpuError RunDensePassOnGpu(DensePass pass, const DenseArrays<T>& arrays,
+                           GpuStream /*stream*/) {
+  if (next_error != nullptr || arrays.size == 0) {
+    return next_error;
+  }
+  const auto is_aligned = [](const void* pointer) {
+    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+  };
+  const bool has_vectors = is_aligned(arrays.a) && is_aligned(arrays.b) &&
+                           is_aligned(arrays.other) && is_aligned(arrays.sum) &&
+                           is_aligned(arrays.out);
+  gpu::VisitDensePass(pass, [&](auto constant) {
+    constexpr DensePass kPass = decltype(constant)::value;
+    cuda_emulation::Launch(
+        /*num_blocks=*/2, gpu::kBlockThreads,
+        has_vectors ? gpu::DensePassKernel<kPass, gpu::kVectorWidth<T>, T>
+                    : gpu::DensePassKernel<kPass, 1, T>,
+        arrays);
+  });
+  ++num_passes;
+  return nullptr;
+}
+
+namespace {
+
+constexpr GpuQueue kQueue = {nullptr, 3};
+
+template <typename T>
+OwnedBuffer NewBuffer(int64_t size) {
+  const auto owner = std::make_shared<std::vector<T>>(size);
+  return {owner->data(), owner};
+}
+
+template <typename T>
+std::vector<T> RandomGradient(int64_t size, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-2, 2);
+  std::vector<T> gradient(size);
+  for (T& element : gradient) {
+    element = Narrow<T>(static_cast<SlotType<T>>(uniform(random)));
+  }
+  return gradient;
+}
+
+// Adds gradient i, given away if bit i of `owned` says so; without, and with
+// `offset`, it lies so many elements behind an aligned address.
+template <typename T>
+void AddGradient(DenseGradientSum<T>& sum, int64_t size, uint32_t i,
+                 uint32_t owned, int64_t offset) {
+  ThreadSharder sharder(1);
+  const std::vector<T> gradient = RandomGradient<T>(size, i);
+  if ((owned >> i & 1) != 0) {
+    const OwnedBuffer given = NewBuffer<T>(size);
+    std::copy(gradient.begin(), gradient.end(), static_cast<T*>(given.data));
+    ASSERT_TRUE(sum.Add(given, size, NewBuffer<SlotType<T>>, sharder));
+    return;
+  }
+  std::vector<T> read(offset + size);
+  std::copy(gradient.begin(), gradient.end(), read.begin() + offset);
+  ASSERT_TRUE(sum.Add({read.data() + offset, nullptr}, size,
+                      NewBuffer<SlotType<T>>, sharder));
+  // Memory that is not the sum's is not read later.
+  std::fill(read.begin(), read.end(), T{});
+}
+
+template <typename T>
+void ExpectSameResult(DenseGradientSum<T>& actual,
+                      DenseGradientSum<T>& expected, int64_t size,
+                      int64_t divisor) {
+  ThreadSharder sharder(1);
+  const OwnedBuffer a = actual.Finish(divisor, NewBuffer<T>, sharder);
+  const OwnedBuffer b = expected.Finish(divisor, NewBuffer<T>, sharder);
+  ASSERT_NE(a.owner, nullptr);
+  EXPECT_EQ(actual.error(), nullptr);
+  EXPECT_TRUE(size == 0 || std::memcmp(a.data, b.data, size * sizeof(T)) == 0);
+}
+
+template <typename T>
+class CudaDenseSumTest : public testing::Test {};
+using AllTypes = testing::Types<Half, BFloat16, float, double>;
+TYPED_TEST_SUITE(CudaDenseSumTest, AllTypes);
+
+TYPED_TEST(CudaDenseSumTest, SumsAndMeansHaveTheBitsOfTheCpu) {
+  for (const int64_t size : {0, 7, 2503}) {
+    // One after the other, in pairs, and a last one that is not in the sum yet.
+    for (const uint32_t owned : {0u, 0b1010u, 0b11111u}) {
+      for (const uint32_t num_gradients : {1, 5}) {
+        const int64_t divisor = size == 7 ? 1 : num_gradients;
+        GpuDenseGradientSum<TypeParam> actual(kQueue);
+        CpuDenseGradientSum<TypeParam> expected;
+        for (uint32_t i = 0; i < num_gradients; ++i) {
+          AddGradient<TypeParam>(actual, size, i, owned, /*offset=*/0);
+          AddGradient<TypeParam>(expected, size, i, owned, /*offset=*/0);
+        }
+        ExpectSameResult(actual, expected, size, divisor);
+      }
+    }
+  }
+}
+
+TYPED_TEST(CudaDenseSumTest, TakesGradientsAtAnyAddress) {
+  GpuDenseGradientSum<TypeParam> actual(kQueue);
+  CpuDenseGradientSum<TypeParam> expected;
+  for (uint32_t i = 0; i < 3; ++i) {
+    AddGradient<TypeParam>(actual, 1001, i, 0, /*offset=*/1);
+    AddGradient<TypeParam>(expected, 1001, i, 0, /*offset=*/0);
+  }
+  ExpectSameResult(actual, expected, 1001, 3);
+}
+
+TYPED_TEST(CudaDenseSumTest, MergedSumsHaveTheBitsOfTheCpu) {
+  GpuDenseGradientSum<TypeParam> actual[] = {
+      GpuDenseGradientSum<TypeParam>(kQueue),
+      GpuDenseGradientSum<TypeParam>(kQueue)};
+  CpuDenseGradientSum<TypeParam> expected[2];
+  for (uint32_t i = 0; i < 6; ++i) {
+    AddGradient<TypeParam>(actual[i / 3], 700, i, 0b100110, 0);
+    AddGradient<TypeParam>(expected[i / 3], 700, i, 0b100110, 0);
+  }
+  ThreadSharder sharder(1);
+  actual[0].Merge(actual[1], sharder);
+  expected[0].Merge(expected[1], sharder);
+  ExpectSameResult(actual[0], expected[0], 700, 6);
+}
+
+TEST(CudaDenseSumOfFloatTest, TheBookkeepingIsThatOfAnyAccumulator) {
+  ThreadSharder sharder(1);
+  Accumulator accumulator(AccumulatorMode::kStep, [] {
+    return std::make_unique<GpuDenseGradientSum<float>>(kQueue);
+  });
+  std::vector<int64_t> held_shape;
+  const auto push = [&](int64_t step, std::vector<float> gradient) {
+    const auto size = static_cast<int64_t>(gradient.size());
+    return accumulator.Push(
+        step, {size},
+        [&](GradientSum& sum) {
+          return static_cast<DenseGradientSum<float>&>(sum).Add(
+              {gradient.data(), nullptr}, size, NewBuffer<float>, sharder);
+        },
+        sharder, &held_shape);
+  };
+  accumulator.SetStep(1);
+  EXPECT_EQ(push(0, {9, 9}), Accumulator::PushResult::kStale);
+  EXPECT_EQ(push(1, {1, 2}), Accumulator::PushResult::kAccepted);
+  EXPECT_EQ(push(1, {1}), Accumulator::PushResult::kShapeMismatch);
+  EXPECT_EQ(push(2, {3, 6}), Accumulator::PushResult::kAccepted);
+  TakenGradients taken;
+  accumulator.Take(std::make_shared<PendingTake>(
+      2, [&](TakenGradients gradients) { taken = std::move(gradients); }));
+  ASSERT_EQ(taken.num_gradients, 2);
+  auto& sum = static_cast<DenseGradientSum<float>&>(taken.Merged(sharder));
+  const OwnedBuffer mean = sum.Finish(2, NewBuffer<float>, sharder);
+  EXPECT_EQ(static_cast<float*>(mean.data)[0], 2);
+  EXPECT_EQ(static_cast<float*>(mean.data)[1], 4);
+  EXPECT_EQ(accumulator.stats().stale, 1);
+  EXPECT_EQ(accumulator.num_held(), 0);
+}
+
+TEST(CudaDenseSumOfFloatTest, TwoGradientsThatAreOursTakeOnePass) {
+  GpuDenseGradientSum<float> sum(kQueue);
+  num_passes = 0;
+  current_device = 0;
+  for (uint32_t i = 0; i < 5; ++i) {
+    AddGradient<float>(sum, 100, i, ~0u, 0);
+  }
+  EXPECT_EQ(num_passes, 2);
+  EXPECT_EQ(current_device, kQueue.device);
+}
+
+TEST(CudaDenseSumOfFloatTest, AFailedLaunchIsToldToEveryoneAfter) {
+  GpuDenseGradientSum<float> older(kQueue);
+  GpuDenseGradientSum<float> newer(kQueue);
+  AddGradient<float>(older, 10, 0, 0, 0);
+  next_error = "no GPU";
+  AddGradient<float>(newer, 10, 1, 0, 0);
+  next_error = nullptr;
+  EXPECT_STREQ(newer.error(), "no GPU");
+  AddGradient<float>(newer, 10, 2, 0, 0);
+  EXPECT_STREQ(newer.error(), "no GPU");
+  EXPECT_EQ(older.error(), nullptr);
+  ThreadSharder sharder(1);
+  older.Merge(newer, sharder);
+  EXPECT_STREQ(older.error(), "no GPU");
+}
+
+}  // namespace
+}  // namespace tf_syncrep

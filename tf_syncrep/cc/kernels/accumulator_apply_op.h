@@ -1,0 +1,116 @@
+// The ops that push gradients into accumulators: what does not depend on where
+// the gradients are.
+//
+// Where messages repeat TensorFlow's, they do so on purpose: programs written
+// for its accumulators may look for them.
+
+#ifndef TF_SYNCREP_CC_KERNELS_ACCUMULATOR_APPLY_OP_H_
+#define TF_SYNCREP_CC_KERNELS_ACCUMULATOR_APPLY_OP_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/accumulator_resource.h"
+#include "tf_syncrep/cc/lib/accumulator.h"
+#include "tf_syncrep/cc/lib/accumulator_dense.h"
+#include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/tf/device_sharder.h"
+#include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/reusable_tensor.h"
+#include "tf_syncrep/cc/tf/scalar_output.h"
+
+namespace tf_syncrep {
+
+// The op's input "local_step".
+absl::Status LocalStepInput(tensorflow::OpKernelContext* ctx, int64_t* step);
+
+std::vector<int64_t> Dims(const tensorflow::TensorShape& shape);
+
+// The memory of an input. It is ours to keep and to write to, with an owner, in
+// the very case in which TensorFlow would let an op reuse it for its output:
+// when nobody else refers to it. Otherwise it may be a variable's, which others
+// write to, or belong to an array of the user's, and must not be used after
+// this op.
+OwnedBuffer GradientInput(tensorflow::OpKernelContext* ctx, int index);
+
+// ResourceExhausted: there is none for the `what` of gradients.
+absl::Status OutOfMemoryForGradients(const char* what);
+
+// `expected` as TensorFlow writes shapes.
+absl::Status DenseShapeMismatch(const std::string& expected,
+                                const tensorflow::TensorShape& received);
+
+template <typename T>
+class AccumulatorApplyDenseOp final : public tensorflow::OpKernel {
+ public:
+  using LibT = LibType<T>;
+  using Sum = SlotType<LibT>;
+
+  using tensorflow::OpKernel::OpKernel;
+
+  void Compute(tensorflow::OpKernelContext* ctx) override {
+    AccumulatorPtr accumulator;
+    int64_t step = 0;
+    OP_REQUIRES_OK(ctx, LookupAccumulator(ctx, /*is_sparse=*/false,
+                                          tensorflow::DataTypeToEnum<T>::value,
+                                          &accumulator));
+    OP_REQUIRES_OK(ctx, LocalStepInput(ctx, &step));
+    const tensorflow::TensorShape shape = ctx->input(kGradient).shape();
+    const tensorflow::PartialTensorShape& allowed = accumulator->spec().shape;
+    OP_REQUIRES(ctx, allowed.IsCompatibleWith(shape),
+                DenseShapeMismatch(allowed.DebugString(), shape));
+
+    const OwnedBuffer gradient = GradientInput(ctx, kGradient);
+    const AllocateBuffer allocate_sum = [&](int64_t) {
+      return AllocateSum(ctx, *accumulator, shape);
+    };
+    DeviceSharder sharder(ctx);
+    std::vector<int64_t> held_shape;
+    absl::Status status;
+    const Accumulator::PushResult result = accumulator->accumulator().Push(
+        step, Dims(shape),
+        [&](GradientSum& sum) {
+          const bool is_added = static_cast<DenseGradientSum<LibT>&>(sum).Add(
+              gradient, shape.num_elements(), allocate_sum, sharder);
+          status = SumStatus(sum);
+          return is_added;
+        },
+        sharder, &held_shape);
+    OP_REQUIRES(ctx, result != Accumulator::PushResult::kShapeMismatch,
+                DenseShapeMismatch(
+                    tensorflow::TensorShape(held_shape).DebugString(), shape));
+    OP_REQUIRES(ctx, result != Accumulator::PushResult::kOutOfMemory,
+                OutOfMemoryForGradients("sum"));
+    OP_REQUIRES_OK(ctx, status);
+    OP_REQUIRES_OK(
+        ctx,
+        SetScalarOutput(ctx, 0, result == Accumulator::PushResult::kAccepted));
+  }
+
+ private:
+  static constexpr int kGradient = 2;
+
+  static OwnedBuffer AllocateSum(tensorflow::OpKernelContext* ctx,
+                                 AccumulatorResource& accumulator,
+                                 const tensorflow::TensorShape& shape) {
+    const auto owner = std::make_shared<tensorflow::Tensor>();
+    absl::Status status =
+        accumulator.Allocate(ctx, tensorflow::DataTypeToEnum<Sum>::value, shape,
+                             ReusableTensor::Rows::kExact, owner.get());
+    if (!status.ok()) {
+      return {};
+    }
+    return {owner->data(), owner};
+  }
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_KERNELS_ACCUMULATOR_APPLY_OP_H_

@@ -1,0 +1,52 @@
+#include "tf_syncrep/cc/lib/cuda/accumulator_dense.h"
+#include "tf_syncrep/cc/lib/cuda/accumulator_dense_kernels.h"
+#include "tf_syncrep/cc/lib/cuda/launch.h"
+
+namespace tf_syncrep {
+namespace {
+
+using gpu::kBlockThreads;
+
+template <DensePass kPass, int kWidth, typename T>
+GpuError Launch(const DenseArrays<T>& arrays, GpuStream stream) {
+  int max_blocks = 1;
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(gpu::MaxResidentBlocks(
+      gpu::DensePassKernel<kPass, kWidth, T>, kBlockThreads, &max_blocks));
+  const int64_t per_block = int64_t{kBlockThreads} * kWidth;
+  const int blocks =
+      gpu::NumBlocks((arrays.size + per_block - 1) / per_block, max_blocks);
+  gpu::DensePassKernel<kPass, kWidth, T>
+      <<<blocks, kBlockThreads, 0, stream>>>(arrays);
+  return gpu::ErrorOf(cudaGetLastError());
+}
+
+}  // namespace
+
+template <typename T>
+GpuError RunDensePassOnGpu(DensePass pass, const DenseArrays<T>& arrays,
+                           GpuStream stream) {
+  if (arrays.size == 0) {
+    return nullptr;
+  }
+  // Those that the pass does not name are null, which is aligned.
+  const bool is_aligned =
+      gpu::AreAligned(arrays.a, arrays.b, arrays.other, arrays.sum, arrays.out);
+  return gpu::VisitDensePass(pass, [&](auto constant) {
+    constexpr DensePass kPass = decltype(constant)::value;
+    return is_aligned ? Launch<kPass, gpu::kVectorWidth<T>>(arrays, stream)
+                      : Launch<kPass, 1>(arrays, stream);
+  });
+}
+
+#define TF_SYNCREP_INSTANTIATE(T)                                          \
+  template GpuError RunDensePassOnGpu<T>(DensePass, const DenseArrays<T>&, \
+                                         GpuStream)
+
+TF_SYNCREP_INSTANTIATE(Half);
+TF_SYNCREP_INSTANTIATE(BFloat16);
+TF_SYNCREP_INSTANTIATE(float);
+TF_SYNCREP_INSTANTIATE(double);
+
+#undef TF_SYNCREP_INSTANTIATE
+
+}  // namespace tf_syncrep

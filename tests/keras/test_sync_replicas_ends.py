@@ -170,12 +170,14 @@ def test_fit_ends_with_a_dead_worker_whatever_is_left_over(tmp_path, forks):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
 def test_fit_ends_with_a_slow_worker_for_every_rest(num_workers, tmp_path, forks):
     check_with_a_slow_worker(every_rest(num_workers), num_workers, tmp_path, forks)
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("num_workers", [2, 3, 4])
 def test_fit_ends_with_a_dead_worker_for_every_rest(num_workers, tmp_path, forks):
     check_with_a_dead_worker(every_rest(num_workers), num_workers, tmp_path, forks)

@@ -28,7 +28,9 @@ def assert_no_fault(stats):
     assert stats["live"] == 3
 
 
-@pytest.mark.parametrize("loop", ["fit", "custom"])
+@pytest.mark.parametrize(
+    "loop", ["fit", pytest.param("custom", marks=pytest.mark.soak)]
+)
 def test_without_backups_each_update_waits_for_the_slow_worker(loop, tmp_path, forks):
     with KerasSyncCluster(
         tmp_path, forks, num_workers=3, quorum=3, total=3, loop=loop

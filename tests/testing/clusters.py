@@ -9,6 +9,7 @@ is killed, no process is left.
 """
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import signal
@@ -20,6 +21,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 import fork_server
+import network_namespaces
 
 from tf_syncrep.python.distribute import local_cluster
 from tf_syncrep.python.distribute.readiness import grpc_answers
@@ -44,6 +46,7 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         serving: Collection[str] = ("worker", "ps"),
         forks: fork_server.ForkServer | None = None,
+        namespaces: Mapping[str, network_namespaces.Namespace] | None = None,
     ):
         """Reserves the ports; the servers start when the context is entered.
 
@@ -56,9 +59,13 @@ class Cluster:
                 to the test to start.
             forks: where all processes but those of `run_script` come from; they are
                 started anew by default.
+            namespaces: those in which tasks are that are not on this machine's network;
+                one at most, as the others have one address for all.
         """
         self._ports = local_cluster.LocalCluster(num_workers, num_ps, chief)
-        self._tasks = {task.name: task for task in self._ports.tasks}
+        self._namespaces = namespaces or {}
+        tasks = _in_namespaces(self._ports.tasks, self._namespaces)
+        self._tasks = {task.name: task for task in tasks}
         self._env = os.environ | (env or {})
         self._serving = serving
         self._forks = forks
@@ -140,7 +147,9 @@ class Cluster:
         def on_line(line: bytes, _: str) -> None:
             self._add_line(name, line)
 
-        if self._forks is None:
+        if name in self._namespaces:
+            command = [*self._namespaces[name].within, *command]
+        if self._forks is None or name in self._namespaces:
             self._processes[name] = TaskProcess(
                 name, command, environ, on_line, on_exit=lambda _: None
             )
@@ -234,6 +243,24 @@ class Cluster:
         with self._changed:
             self._lines[name].append(line.decode(errors="replace"))
             self._changed.notify_all()
+
+
+def _in_namespaces(
+    tasks: Sequence[local_cluster.Task],
+    namespaces: Mapping[str, network_namespaces.Namespace],
+) -> list[local_cluster.Task]:
+    """Gives tasks the addresses at which they reach each other."""
+    if not namespaces:
+        return list(tasks)
+    (namespace,) = namespaces.values()
+    cluster: dict[str, list[str]] = {}
+    for task in tasks:
+        host = namespace.inside if task.name in namespaces else namespace.outside
+        cluster.setdefault(task.job, []).append(f"{host}:{task.config.port}")
+    return [
+        local_cluster.Task(dataclasses.replace(task.config, cluster=cluster))
+        for task in tasks
+    ]
 
 
 def _all_threads_are_stopped(pid: int) -> bool:

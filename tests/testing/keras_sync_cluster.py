@@ -10,6 +10,7 @@ from typing import Any
 import clusters
 import fork_server
 import keras_sync_replicas as helpers
+import network_namespaces
 import programs
 import round_records
 import sync_accounting
@@ -30,6 +31,7 @@ class KerasSyncCluster:
         folder: pathlib.Path,
         forks: fork_server.ForkServer,
         num_workers: int,
+        namespace: network_namespaces.Namespace | None = None,
         **arguments: Any,
     ):
         """Describes it; the servers start when the context is entered.
@@ -38,11 +40,19 @@ class KerasSyncCluster:
             folder: an empty folder for files that tell tasks what to do.
             forks: where its processes come from.
             num_workers: how many workers it has.
+            namespace: in which the last worker is; on this machine's network by
+                default.
             **arguments: those of the program's `main`; there are as many steps as a
                 test wants, and a quorum of all workers, if they are not said.
         """
+        env, namespaces = programs.environment(), {}
+        if namespace is not None:
+            namespaces[f"worker-{num_workers - 1}"] = namespace
+            # gRPC would ask a proxy for these addresses.
+            hosts = f"{namespace.inside},{namespace.outside}"
+            env |= {"no_proxy": hosts, "NO_PROXY": hosts}
         self.tasks = clusters.Cluster(
-            num_workers, num_ps=2, env=programs.environment(), forks=forks
+            num_workers, num_ps=2, env=env, forks=forks, namespaces=namespaces
         )
         self.folder = folder
         self._arguments = {

@@ -37,8 +37,8 @@ def fit(model, optimizer, callbacks, steps=8, epochs=1, dataset=None):
     return ""
 
 
-def custom_loop(model, optimizer, strategy, steps=8):
-    """The same of a loop that schedules steps itself."""
+def scheduled_step(model, optimizer, strategy):
+    """A coordinator, and the arguments of its `schedule`."""
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     data = coordinator.create_per_worker_dataset(
         lambda _=None: round_records.dataset(seed=None)
@@ -54,11 +54,16 @@ def custom_loop(model, optimizer, strategy, steps=8):
             gradients = tape.gradient(loss, variables)
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
-    iterator = iter(data)
+    return coordinator, (train_step, (iter(data),))
+
+
+def custom_loop(model, optimizer, strategy, steps=8):
+    """What `fit` does, in a loop that schedules steps itself."""
+    coordinator, train_step = scheduled_step(model, optimizer, strategy)
     try:
         with optimizer.updater(strategy):
             for _ in range(steps):
-                coordinator.schedule(train_step, args=(iterator,))
+                coordinator.schedule(*train_step)
             coordinator.join()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
@@ -140,6 +145,37 @@ def slow_rounds(strategy):
     ):
         error = fit(model, optimizer, None)
     return outcome(optimizer, recorder, error=error)
+
+
+def updater_left_behind(strategy):
+    """The thread of one training ends only after the next one has begun."""
+    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
+    in_update, go_on = threading.Event(), threading.Event()
+
+    def wait_after_the_first(step):
+        if step == 1:
+            in_update.set()
+            go_on.wait()
+
+    recorder = round_records.Recorder(optimizer, model, on_update=wait_after_the_first)
+    with mock.patch.object(sync_replicas_updater, "_JOIN_SECS", 0.2):
+        updater = optimizer.start_updater()
+        first = updater._thread
+        coordinator, train_step = scheduled_step(model, optimizer, strategy)
+        for _ in range(2):
+            coordinator.schedule(*train_step)
+        coordinator.join()
+        in_update.wait()
+        updater.close()
+    left_behind = first.is_alive()
+    with optimizer.updater(strategy):
+        go_on.set()
+        for _ in range(4):
+            coordinator.schedule(*train_step)
+        coordinator.join()
+        first.join(timeout=20)
+        ended = not first.is_alive()
+    return outcome(optimizer, recorder, left_behind=left_behind, ended=ended)
 
 
 def errors_apart_from_closures(strategy):
@@ -253,6 +289,7 @@ def main():
         error_in_a_closure,
         error_in_an_update,
         slow_rounds,
+        updater_left_behind,
         errors_apart_from_closures,
         error_in_a_custom_loop,
         other_quorum,

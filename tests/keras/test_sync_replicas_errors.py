@@ -64,6 +64,13 @@ def test_rounds_that_outlast_the_wait_for_them_are_waited_for(errors):
     round_records.assert_exact(result)
 
 
+def test_updater_that_outlives_its_training_takes_no_part_in_the_next(errors):
+    result = errors["updater_left_behind"]
+    assert result["left_behind"]
+    assert result["ended"]
+    round_records.assert_exact(result)
+
+
 def test_functions_and_closures_fail_without_cancelling_each_other(errors):
     said = errors["errors_apart_from_closures"]
     for name in ("function 1", "closure 2"):

@@ -90,11 +90,15 @@ class Updater:
         """
         self._error = None
         self._on_update = on_update
-        self._stopping.clear()
+        # Its own: a thread that an earlier end gave up must not run on with this one.
+        self._stopping = threading.Event()
         step = tf.cast(self._iterations.read_value(), tf.int64)
         self._generation = self._open_fn(step)
         self._thread = threading.Thread(
-            target=self._run, name="sync_replicas_updater", daemon=True
+            target=self._run,
+            args=(self._generation, self._stopping),
+            name="sync_replicas_updater",
+            daemon=True,
         )
         self._thread.start()
         _running.add(self)
@@ -185,21 +189,33 @@ class Updater:
         assert self._thread is not None
         self._stopping.set()
         waited_secs = 0.0
+        error: tf.errors.OpError | None = None
         while self._thread.is_alive() and waited_secs < _JOIN_SECS:
             # Again and again: it may have begun another wait meanwhile.
-            with contextlib.suppress(tf.errors.OpError):
+            try:
                 self._cancel_fn(self._generation)
+            except tf.errors.OpError as cancel_error:
+                error = cancel_error
             self._thread.join(timeout=_POLL_SECS)
             waited_secs += _POLL_SECS
+        if self._thread.is_alive():
+            tf.get_logger().warning(
+                "SyncReplicas: the updater did not end in %g s, and is left behind. "
+                "The last error of those that told it to: %s",
+                _JOIN_SECS,
+                error,
+            )
 
-    def _run(self) -> None:
+    def _run(self, generation: Any, stopping: threading.Event) -> None:
         try:
-            self._wait_for_targets()
-            while not self._stopping.is_set():
-                step = self._call(self._wait_and_apply_fn)
+            self._wait_for_targets(generation, stopping)
+            while not stopping.is_set():
+                step = _call(self._wait_and_apply_fn, generation, stopping)
                 if step is not None and self._on_update is not None:
                     self._on_update(int(step))
         except BaseException as error:
+            if generation is not self._generation:
+                return  # left behind, and of no interest to the present training
             self._error = error
             # The gate, and so those who wait there, may be out of reach.
             tf.get_logger().error(
@@ -209,32 +225,18 @@ class Updater:
             )
             with contextlib.suppress(tf.errors.OpError):
                 self._fail_fn(
-                    self._generation,
-                    tf.errors.INTERNAL,
-                    tf.constant(_summary(error)),
+                    generation, tf.errors.INTERNAL, tf.constant(_summary(error))
                 )
 
-    def _wait_for_targets(self) -> None:
+    def _wait_for_targets(self, generation: Any, stopping: threading.Event) -> None:
         """Waits until a train step was traced: then it is known what to update."""
         heard_of = time.monotonic()
         while not self._rounds.has_targets.wait(_POLL_SECS):
-            if self._stopping.is_set():
+            if stopping.is_set():
                 return
             if time.monotonic() - heard_of > self._rounds.heartbeat_secs:
-                self._call(self._heard_of_fn)
+                _call(self._heard_of_fn, generation, stopping)
                 heard_of = time.monotonic()
-
-    def _call(self, function: Any) -> Any:
-        """Calls a function that waits for a round; None if it waited in vain."""
-        try:
-            return function(self._generation)
-        except tf.errors.DeadlineExceededError as error:
-            if _IN_VAIN not in str(error):
-                raise
-        except tf.errors.CancelledError:
-            if not self._stopping.is_set():
-                raise
-        return None
 
     def _be_heard_of(self, generation: tf.Tensor) -> None:
         self._rounds.wait_quorum(generation, _NO_WAIT_SECS)
@@ -267,6 +269,19 @@ class Updater:
             advanced = self._rounds.advance(generation, round_number, step)
         with tf.control_dependencies([advanced]):
             return tf.identity(step)
+
+
+def _call(function: Any, generation: Any, stopping: threading.Event) -> Any:
+    """Calls a function that waits for a round; None if it waited in vain."""
+    try:
+        return function(generation)
+    except tf.errors.DeadlineExceededError as error:
+        if _IN_VAIN not in str(error):
+            raise
+    except tf.errors.CancelledError:
+        if not stopping.is_set():
+            raise
+    return None
 
 
 def _function(python_function: Callable[..., Any]) -> Callable[..., Any]:

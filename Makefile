@@ -27,6 +27,7 @@ tf_minor := $(word 2,$(subst ., ,$(TF_VERSION)))
 # From 2.16 on, tf.keras is Keras 3, and Keras 2 is the package tf_keras.
 has_tf_keras := $(shell test $(tf_minor) -ge 16 && echo yes)
 legacy_keras := $(if $(has_tf_keras),TF_USE_LEGACY_KERAS=1)
+keras_tests := tests/keras tests/distributed/test_keras_random_faults.py
 
 tensorflow := $(VENV)/.tensorflow-$(TF_VERSION)
 installed := $(VENV)/.installed
@@ -78,13 +79,13 @@ demo: $(installed)
 
 test: $(installed)
 	$(bin)/pytest $(PYTEST_ARGS)
-	$(if $(has_tf_keras),echo "== tests/keras again, with tf_keras")
-	$(if $(has_tf_keras),$(legacy_keras) $(bin)/pytest tests/keras)
+	$(if $(has_tf_keras),echo "== Tests of Keras again, with tf_keras")
+	$(if $(has_tf_keras),$(legacy_keras) $(bin)/pytest $(keras_tests))
 
 # What takes too long for each change: hundreds of runs under random faults.
 soak: $(installed)
 	$(bin)/pytest -m soak $(PYTEST_ARGS)
-	$(if $(has_tf_keras),$(legacy_keras) $(bin)/pytest -m soak tests/keras)
+	$(if $(has_tf_keras),$(legacy_keras) $(bin)/pytest -m soak $(keras_tests))
 
 bench: $(installed)
 	$(bin)/python benchmarks/run.py

@@ -1,6 +1,6 @@
 """Puts the results that are kept in benchmarks/results into docs/benchmarks.md.
 
-python benchmarks/report.py            rewrites the page's tables
+python benchmarks/report.py            rewrites the page's tables, draws the pictures
 python benchmarks/report.py --check    status 1 if they are not those of the results
 """
 
@@ -12,11 +12,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from harness import results, tables
+from harness import pictures, results, tables
 
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 BEGIN = "<!-- Written by benchmarks/report.py from here on. -->"
+IMAGES = HERE.parent / "docs" / "images"
+PICTURES = {"sync_staleness": pictures.draw_losses}
 END = "<!-- Written by benchmarks/report.py up to here. -->"
 
 
@@ -75,6 +77,11 @@ def main() -> int:
             print(f"{PAGE} is out of date: python benchmarks/report.py mends it")
         return int(new != old)
     PAGE.write_text(new)
+    for name, draw in PICTURES.items():
+        path = HERE / "results" / f"{name}.json"
+        if path.exists():
+            figure = draw(results.read(path))
+            figure.savefig(IMAGES / f"{name}.png", dpi=100)
     return 0
 
 

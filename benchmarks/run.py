@@ -41,6 +41,8 @@ BENCHMARKS = (
     "sync_cluster",
     "sync_backup",
     "keras_cluster",
+    "sync_latency",
+    "sync_staleness",
 )
 # Measured once in each Keras that tf.keras can be.
 IN_EACH_KERAS = ("small_variables",)

@@ -35,13 +35,17 @@ class Measurement:
     Attributes:
         contender: its name.
         point: the values of the axes.
-        unit: "s", or "B" for memory.
+        unit: "s", "B" for memory, or "loss".
         samples: one figure for each time it was measured.
         bytes_moved: the bytes an update has to read and write, however it is done.
         copy_bandwidth: bytes per second, read and written, of a copy of memory
             in the same rounds.
         counts: what happens in the time of a sample, how many times or how much,
             by its name; None where that is one update.
+        curves: of losses, all of them: "examples" seen at each reading, and "losses" at
+            each, for each of the samples.
+        hops: messages between tasks that wait for one another, as `hops.count` counts
+            them: of a worker's step, and of the coordinator's update if it makes one.
     """
 
     contender: str
@@ -51,6 +55,8 @@ class Measurement:
     bytes_moved: int | None = None
     copy_bandwidth: float | None = None
     counts: Mapping[str, float] | None = None
+    curves: Mapping[str, Sequence[Any]] | None = None
+    hops: Sequence[int] | None = None
 
     @property
     def median(self) -> float:
@@ -77,6 +83,8 @@ class Measurement:
             "copy_bandwidth": self.copy_bandwidth,
             "counts": self.counts and dict(self.counts),
             "samples": list(self.samples),
+            **({"curves": dict(self.curves)} if self.curves else {}),
+            **({"hops": list(self.hops)} if self.hops else {}),
         }
 
 

@@ -15,10 +15,12 @@ own, a tape, `apply_gradients`; one call of a `tf.function` for each step.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import hops
 import keras_variants
 import numpy as np
 import replica
@@ -28,8 +30,16 @@ import tensorflow as tf
 import tf_syncrep as tfs
 
 # With so large an epsilon the weights show by what a gradient was divided.
-_HYPER = {"learning_rate": 0.1, "epsilon": 0.1}
-_OPTIMIZERS = {"AdamAsync": tfs.keras.AdamAsync, "Adam": tf.keras.optimizers.Adam}
+_ADAM = {"learning_rate": 0.1, "epsilon": 0.1}
+_OPTIMIZERS = {
+    "AdamAsync": functools.partial(tfs.keras.AdamAsync, **_ADAM),
+    "Adam": functools.partial(tf.keras.optimizers.Adam, **_ADAM),
+    "SGD": tf.keras.optimizers.SGD,
+}
+# Of a planted model: what its weights are drawn with, apart from all others.
+_PLANTED_SEED = 1000
+_NOISE = 0.1
+_HELD_OUT = 16  # batches
 
 
 class Training:
@@ -42,8 +52,9 @@ class Training:
 
         Args:
             contender: "inner", the optimizer's name, and "sync", whether SyncReplicas
-                is to be around it.
-            model: as `replica.Graph` takes it; "tables" of "rows", 1 by default.
+                is to be around it; "options" of the optimizer.
+            model: as `replica.Graph` takes it; also the number of "tables" of "rows",
+                1 by default, and of dense "layers".
             num_workers: the quorum of SyncReplicas.
         """
         layers = tf.keras.layers
@@ -67,22 +78,22 @@ class Training:
                         stddev=width**-0.5, seed=number
                     ),
                 )
-                for number in range(replica.LAYERS)
+                for number in range(model.get("layers", replica.LAYERS))
             ]
             shape = (None, width)
         for layer in self._layers:
             layer.build(shape)
         self.variables = [layer.trainable_variables[0] for layer in self._layers]
-        self.optimizer = _OPTIMIZERS[contender["inner"]](**_HYPER)
+        self.optimizer = _OPTIMIZERS[contender["inner"]](**contender.get("options", {}))
         self.is_synchronous = contender["sync"]
         if self.is_synchronous:
             self.optimizer = tfs.keras.SyncReplicas(self.optimizer, num_workers)
         self.optimizer.build(self.variables)
 
-    def gradients(self, batch: tf.Tensor, share: float = 1.0) -> list[Any]:
+    def gradients(self, batch: Any, share: float = 1.0) -> list[Any]:
         """Computes the gradients of a batch, times a share."""
         with tf.GradientTape() as tape:
-            loss = share * self._loss(batch)
+            loss = share * self.loss(batch)
         return tape.gradient(loss, self.variables)
 
     def apply(self, gradients: Sequence[Any]) -> None:
@@ -107,7 +118,8 @@ class Training:
             return [tf.gather(table, np.arange(rows)).numpy() for table in natives]
         return [weights.numpy() for weights in natives]
 
-    def _loss(self, batch: tf.Tensor) -> tf.Tensor:
+    def loss(self, batch: tf.Tensor) -> tf.Tensor:
+        """Computes the loss of a batch."""
         if self._is_embedding:
             return tf.add_n(
                 [tf.reduce_sum(layer(batch) ** 2) for layer in self._layers]
@@ -141,6 +153,7 @@ class Trainer:
         self._contenders = contenders
         self._model = model
         self._trainings: dict[str, Training] = {}
+        self._functions: dict[str, tuple[Any, Any]] = {}
 
     def open(self, name: str) -> None:
         """Makes a contender's variables and functions."""
@@ -182,6 +195,14 @@ class Trainer:
     def _new(self, contender: Mapping[str, Any]) -> Training:
         return Training(contender, self._model, self._num_workers)
 
+    def _on_strategy(self, step: Callable[[tf.Tensor], None]) -> tuple[Any, Any]:
+        """Makes functions of a step: of an iterator, and of a batch itself."""
+        run = self._strategy.run
+        return (
+            tf.function(lambda iterator: run(step, args=(next(iterator),))),
+            tf.function(lambda batch: run(step, args=(batch,))),
+        )
+
     def _rehearsal_batches(self, step: int) -> list[np.ndarray]:
         """A batch for each worker; no row of a table is in two of them.
 
@@ -196,17 +217,27 @@ class Trainer:
         ]
 
     def _dense_batch(self, seed: int) -> np.ndarray:
-        shape = (2, replica.EXAMPLES, self._model["width"])
-        return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+        width = self._model["width"]
+        random = np.random.default_rng(seed)
+        signal, target = random.normal(size=(2, replica.EXAMPLES, width))
+        if self._model.get("planted"):
+            noise, target = _NOISE * target, signal
+            for weights in _weights(self._model, _PLANTED_SEED):
+                target = np.tanh(target @ weights)
+            target = target + noise
+        return np.stack([signal, target]).astype(np.float32)
 
     def _dataset(self) -> tf.data.Dataset:
         """Batches for ever: of rows in an order of its own on each worker."""
         rows, ids = self._model["rows"], self._model["ids"]
-        if not rows:
-            return tf.data.Dataset.from_tensors(self._dense_batch(0)).repeat()
-        batches = np.random.default_rng(0).integers(rows, size=(replica.BATCHES, ids))
+        if rows:
+            random = np.random.default_rng(0)
+            batches = random.integers(rows, size=(replica.BATCHES, ids))
+        else:
+            number = self._model.get("batches", 1)
+            batches = np.stack([self._dense_batch(seed) for seed in range(number)])
         data = tf.data.Dataset.from_tensor_slices(batches)
-        return data.shuffle(replica.BATCHES).repeat()
+        return data.shuffle(len(batches)).repeat()
 
 
 class Coordinator(Trainer):
@@ -219,9 +250,9 @@ class Coordinator(Trainer):
         num_workers = resolver.cluster_spec().num_tasks("worker")
         super().__init__(strategy, num_workers, contenders, model)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self._functions: dict[str, tuple[Any, Any]] = {}
         self._updaters: dict[str, Any] = {}
         self._scopes = contextlib.ExitStack()  # Never closed: the process is killed.
+        self._empty = tf.function(lambda iterator: next(iterator))
         self._iterator = iter(
             self._coordinator.create_per_worker_dataset(lambda: self._dataset())
         )
@@ -230,10 +261,7 @@ class Coordinator(Trainer):
         """Makes variables and functions, and starts updates."""
         super().open(name)
         training = self._trainings[name]
-        self._functions[name] = (
-            tf.function(lambda iterator: training.step(next(iterator))),
-            tf.function(training.step),
-        )
+        self._functions[name] = self._on_strategy(training.step)
         if training.is_synchronous:
             self._updaters[name] = self._scopes.enter_context(
                 training.optimizer.updater(self._strategy)
@@ -254,6 +282,43 @@ class Coordinator(Trainer):
                 self._coordinator.schedule(function, args=(tf.constant(batch),))
             self._finish(name)
 
+    def run_empty(self, steps: int) -> None:
+        """Lets the workers take as many batches, and do nothing with them."""
+        for _ in range(steps * self._num_workers):
+            self._coordinator.schedule(self._empty, args=(self._iterator,))
+        self._coordinator.join()
+
+    def hops(self, name: str) -> list[int]:
+        """Counts the hops of a step on a batch, and of an update by the coordinator."""
+        _, step = self._functions[name]
+        batch = tf.TensorSpec([None], tf.int64)
+        counted = [(step, batch)]
+        if name in self._updaters:
+            update = tf.function(self._updaters[name]._wait_and_apply)
+            counted.append((update, tf.TensorSpec([], tf.int64)))
+        with self._strategy.scope():
+            return [
+                hops.count(function.get_concrete_function(argument))
+                for function, argument in counted
+            ]
+
+    def restart(self, name: str, seed: int) -> None:
+        """Gives a contender of dense layers other weights to begin with."""
+        variables = self._trainings[name].variables
+        for variable, weights in zip(
+            variables, _weights(self._model, seed), strict=True
+        ):
+            variable.assign(weights)
+
+    def held_out_loss(self, name: str) -> float:
+        """Computes the loss of batches that nobody trains on."""
+        first = self._model["batches"]
+        losses = [
+            self._trainings[name].loss(tf.constant(self._dense_batch(seed)))
+            for seed in range(first, first + _HELD_OUT)
+        ]
+        return float(np.mean(losses))
+
     def _finish(self, name: str) -> None:
         self._coordinator.join()
         if name in self._updaters:
@@ -270,7 +335,6 @@ class Mirror(Trainer):
         super().__init__(strategy, strategy.num_replicas_in_sync, contenders, model)
         self._index = resolver.task_id
         self._iterator = iter(self._dataset())
-        self._functions: dict[str, tuple[Any, Any]] = {}
 
     def open(self, name: str) -> None:
         """Makes variables and functions; all workers have to."""
@@ -281,13 +345,7 @@ class Mirror(Trainer):
             # The optimizer adds up the gradients of all workers.
             training.apply(training.gradients(batch, 1 / self._num_workers))
 
-        def on_strategy(batch: tf.Tensor) -> None:
-            self._strategy.run(step, args=(batch,))
-
-        self._functions[name] = (
-            tf.function(lambda iterator: on_strategy(next(iterator))),
-            tf.function(on_strategy),
-        )
+        self._functions[name] = self._on_strategy(step)
 
     def run(self, name: str, steps: int) -> None:
         """Makes updates; all workers have to."""
@@ -300,6 +358,16 @@ class Mirror(Trainer):
         _, function = self._functions[name]
         for step in range(steps):
             function(tf.constant(self._rehearsal_batches(step)[self._index]))
+
+
+def _weights(model: Mapping[str, Any], seed: int) -> list[np.ndarray]:
+    """Draws the weights of dense layers."""
+    random = np.random.default_rng(seed)
+    width = model["width"]
+    return [
+        random.normal(scale=width**-0.5, size=(width, width)).astype(np.float32)
+        for _ in range(model["layers"])
+    ]
 
 
 def _mean(gradients: Sequence[Any]) -> Any:

@@ -70,14 +70,18 @@ class Replicas:
 
     def _answer(self, index: int, method: str, arguments: tuple[Any, ...]) -> Any:
         call = f"{method}({', '.join(map(repr, arguments))})"
+        name = self._names[index]
+        if not self._workers[index].poll(_DEADLINE_SECS):
+            raise TimeoutError(
+                f"{name} has not answered {call} for {_DEADLINE_SECS:g} s"
+            )
         try:
-            if self._workers[index].poll(_DEADLINE_SECS):
-                return self._workers[index].recv()
-        except (EOFError, ConnectionError) as error:
-            raise RuntimeError(f"{self._names[index]} has ended in {call}") from error
-        raise TimeoutError(
-            f"{self._names[index]} has not answered {call} for {_DEADLINE_SECS:g} s"
-        )
+            result, error = self._workers[index].recv()
+        except (EOFError, ConnectionError) as lost:
+            raise RuntimeError(f"{name} has ended in {call}") from lost
+        if error:
+            raise RuntimeError(f"{name} failed in {call}:\n{error}")
+        return result
 
 
 @functools.cache
@@ -125,16 +129,18 @@ def start(
         address = [str(part) for part in own.address]
         for name in names:
             cluster.start(name, [sys.executable, str(_FOLDER / program), *address])
-        connections = [own.accept() for _ in names]
-        by_index = {worker.recv(): worker for worker in connections}
-        workers = {name: by_index[index] for index, name in enumerate(names)}
-        for worker in workers.values():
-            worker.send((dict(contenders), dict(model)))
+        # A task that dies before it connects must not be waited for without end.
+        own._listener._socket.settimeout(_DEADLINE_SECS)
         try:
-            yield Replicas(workers, map(cluster.pid, tasks))
+            connections = [own.accept() for _ in names]
+            by_index = {worker.recv(): worker for worker in connections}
+            workers = {name: by_index[index] for index, name in enumerate(names)}
+            replicas = Replicas(workers, map(cluster.pid, tasks))
+            replicas.all("start", dict(contenders), dict(model))
+            yield replicas
         except Exception:
             for name in names:
-                print(cluster.output(name)[-2000:], file=sys.stderr)
+                print(name, cluster.output(name)[-2000:], file=sys.stderr)
             raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from typing import Any
@@ -13,6 +14,8 @@ import tensorflow as tf
 def serve(make: Callable[..., Any], arguments: Sequence[str]) -> None:
     """Calls methods of an object as it is told to, until a signal ends the process.
 
+    Each call is answered by its result, or by an exception as text.
+
     Args:
         make: makes the object of what the benchmark sends first.
         arguments: of the command line, the host and the port to connect to.
@@ -22,7 +25,20 @@ def serve(make: Callable[..., Any], arguments: Sequence[str]) -> None:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     with connection.Client((host, int(port)), authkey=key) as client:
         client.send(int(resolver.task_id))
-        served = make(*client.recv())
+
+        def answer(function: Callable[..., Any], *arguments: Any) -> None:
+            result, error = None, None
+            try:
+                result = function(*arguments)
+            except Exception:
+                error = traceback.format_exc()
+            client.send((result, error))
+
+        served: list[Any] = []
+
+        def start(*arguments: Any) -> None:
+            served.append(make(*arguments))
+
         while True:
             method, *rest = client.recv()
-            client.send(getattr(served, method)(*rest))
+            answer(getattr(served[0], method) if served else start, *rest)

@@ -30,7 +30,9 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
     for measurement in result["measurements"]:
         by_point.setdefault(describe(measurement["point"]), []).append(measurement)
     for heading, measurements in by_point.items():
-        if measurements[0]["unit"] != "s":
+        if measurements[0]["unit"] == "loss":
+            yield _losses(heading, measurements)
+        elif measurements[0]["unit"] != "s":
             yield _sizes(heading, measurements)
         elif measurements[0].get("counts"):
             yield _rates(heading, measurements)
@@ -82,15 +84,20 @@ def _times(heading, measurements) -> Table:
 
 def _latencies(heading, measurements) -> Table:
     """Times that have nothing to do with memory, and little with one another."""
+    are_long = max(m["median"] for m in measurements) >= 1e-3
+    unit, show = ("ms", _milliseconds) if are_long else ("us", _microseconds)
+    have_hops = any("hops" in m for m in measurements)
     rows = [
         (
             m["contender"],
-            f"{m['median'] * 1e6:.3g}",
-            f"{m['quartiles'][0] * 1e6:.3g} to {m['quartiles'][1] * 1e6:.3g}",
+            show(m["median"]),
+            " to ".join(map(show, m["quartiles"])),
+            *([" + ".join(map(str, m.get("hops", [])))] if have_hops else []),
         )
         for m in measurements
     ]
-    return Table(heading, ("", "median us", "quartiles us"), rows)
+    columns = ("", f"median {unit}", f"quartiles {unit}", *["hops"] * have_hops)
+    return Table(heading, columns, rows)
 
 
 def _rates(heading, measurements) -> Table:
@@ -121,6 +128,24 @@ def _sizes(heading, measurements) -> Table:
         for m in measurements
     ]
     return Table(heading, ("", "median MiB", "quartiles MiB"), rows)
+
+
+def _losses(heading, measurements) -> Table:
+    rows = [
+        (
+            m["contender"],
+            f"{m['median']:.3g}",
+            f"{min(m['samples']):.3g} to {max(m['samples']):.3g}",
+        )
+        for m in measurements
+    ]
+    examples = measurements[0]["curves"]["examples"][-1]
+    columns = ("", f"median loss after {examples:,} examples", "lowest to highest")
+    return Table(heading, columns, rows)
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g}"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -72,3 +72,47 @@ def test_a_result_becomes_tables_and_targets(report, tmp_path):
 def test_a_page_without_the_marks_is_refused(report, tmp_path):
     with pytest.raises(ValueError, match="the page must have the lines"):
         report.with_results("nothing here", tmp_path)
+
+
+def test_losses_become_a_table_and_a_picture(report, tmp_path):
+    pytest.importorskip("matplotlib", reason="the picture is drawn by matplotlib")
+    pictures = importlib.import_module("harness.pictures")
+    benchmark = importlib.import_module("harness.benchmark")
+    measurements = [
+        benchmark.Measurement(
+            name,
+            {"learning rate": rate},
+            "loss",
+            [last, 3 * last, 2 * last],
+            curves={
+                "examples": [0, 1000],
+                "losses": [[1.0, last], [1.0, 3 * last], [1.0, 2 * last]],
+            },
+        ).to_json()
+        for rate in (1.0, 8.0)
+        for name, last in (("ours", 0.125), ("theirs", 0.25))
+    ]
+    result = {**RESULT, "measurements": measurements}
+    section = report.section("losses", result)
+    for line in (
+        "**learning rate 8.0**",
+        "|  | median loss after 1,000 examples | lowest to highest |",
+        "| theirs | 0.5 | 0.25 to 0.75 |",
+    ):
+        assert f"\n{line}\n" in section
+    figure = pictures.draw_losses(result)
+    left, right = figure.axes
+    assert [panel.get_title(loc="left") for panel in figure.axes] == [
+        "learning rate 1",
+        "learning rate 8",
+    ]
+    assert [list(line.get_ydata()) for line in left.lines] == [[1, 0.25], [1, 0.5]]
+    assert left.get_ylim()[0] == right.get_ylim()[0] == 0
+
+
+def test_hops_are_a_column(report):
+    latency = {**RESULT["measurements"][0], "bytes_moved": None, "median": 2e-3}
+    measurements = [{**latency, "hops": [9, 10]}, {**latency, "contender": "other"}]
+    section = report.section("latency", {**RESULT, "measurements": measurements})
+    assert "\n| ours | 2 | 0.9 to 1.1 | 9 + 10 |\n" in section
+    assert "\n| other | 2 | 0.9 to 1.1 |  |\n" in section

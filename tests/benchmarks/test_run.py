@@ -20,7 +20,13 @@ with pytest.MonkeyPatch.context() as patch:
 # than a quick run makes.
 WITHOUT_QUICK_VERDICTS = ("accumulator_sparse", "sync_gate")
 # Gate and clusters move none worth counting.
-WITHOUT_BYTES = ("sync_gate", "sync_cluster", "sync_backup", "keras_cluster")
+WITHOUT_BYTES = (
+    "sync_gate",
+    "sync_cluster",
+    "sync_backup",
+    "keras_cluster",
+    "sync_latency",
+)
 
 
 def run(*args):

@@ -178,6 +178,6 @@ def test_fit_ends_with_a_slow_worker_for_every_rest(num_workers, tmp_path, forks
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("num_workers", [2, 3, 4])
+@pytest.mark.parametrize("num_workers", [2, 3])
 def test_fit_ends_with_a_dead_worker_for_every_rest(num_workers, tmp_path, forks):
     check_with_a_dead_worker(every_rest(num_workers), num_workers, tmp_path, forks)

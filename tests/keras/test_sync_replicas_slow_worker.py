@@ -92,8 +92,13 @@ def test_with_a_backup_the_others_go_on_and_late_gradients_are_dropped(
         steps=steps,
         epochs=1,
     ) as cluster:
-        worker_seams.stop_at(tmp_path, "computing", SLOW)
+        for worker in range(3):
+            worker_seams.stop_at(tmp_path, "computing", worker)
         cluster.start()
+        # Its first step may begin when the others could have made all the updates.
+        cluster.tasks.wait_for_output(f"worker-{SLOW}", "at computing")
+        for worker in range(SLOW):
+            worker_seams.go_on(tmp_path, "computing", worker)
         for number in range(1, NUM_SLOW_STEPS + 1):
             cluster.tasks.wait_for_output(
                 f"worker-{SLOW}", "at computing", occurrence=number

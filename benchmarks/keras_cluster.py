@@ -56,13 +56,13 @@ _MIRRORED = {
 
 DENSE = "10M parameters in dense layers"
 SMALL_DENSE = "25k parameters in dense layers"
-EMBEDDING = "embedding of 1M x 64, 4096 ids"
+EMBEDDING = "embedding of 500k x 64, 4096 ids"
 SMALL_EMBEDDING = "embedding of 1000 x 64, 32 ids"
 # Six layers each; an example of the embedding is 32 ids.
 _MODELS: dict[str, dict[str, int]] = {
     DENSE: {"rows": 0, "ids": 0, "width": 1290, "examples": 32},
     SMALL_DENSE: {"rows": 0, "ids": 0, "width": 64, "examples": 32},
-    EMBEDDING: {"rows": 1_000_000, "ids": 4096, "examples": 128},
+    EMBEDDING: {"rows": 500_000, "ids": 4096, "examples": 128},
     SMALL_EMBEDDING: {"rows": 1000, "ids": 32, "examples": 1},
 }
 _REHEARSED_STEPS = 2

@@ -94,7 +94,7 @@ class Training:
         """Computes the gradients of a batch, times a share."""
         with tf.GradientTape() as tape:
             loss = share * self.loss(batch)
-        return tape.gradient(loss, self.variables)
+        return tape.gradient(loss, list(map(keras_variants.native, self.variables)))
 
     def apply(self, gradients: Sequence[Any]) -> None:
         """Makes an update, or hands the gradients in for one."""
@@ -121,9 +121,12 @@ class Training:
     def loss(self, batch: tf.Tensor) -> tf.Tensor:
         """Computes the loss of a batch."""
         if self._is_embedding:
-            return tf.add_n(
-                [tf.reduce_sum(layer(batch) ** 2) for layer in self._layers]
-            )
+            # By the layer's own call Keras 3 would read the whole table in each step.
+            looked_up = [
+                tf.nn.embedding_lookup(keras_variants.native(table), batch)
+                for table in self.variables
+            ]
+            return tf.add_n([tf.reduce_sum(rows**2) for rows in looked_up])
         signal, target = tf.unstack(batch)
         for layer in self._layers:
             signal = layer(signal)

@@ -1,9 +1,10 @@
-"""The CUDA kernel of dense accumulators on a GPU, without TensorFlow.
+"""The CUDA kernels of accumulators on a GPU, without TensorFlow.
 
-tests/cc/cuda_accumulator_dense_test.cc runs the same kernel on a CPU. Where there is no
-GPU these tests are skipped, and the reason is printed.
+tests/cc/cuda_accumulator_dense_test.cc and its sparse twin run the same kernels on a
+CPU. Where there is no GPU these tests are skipped, and the reason is printed.
 """
 
+import accumulator_reference as reference
 import gpu_harness as harness
 import numpy as np
 import pytest
@@ -107,3 +108,71 @@ def test_a_pass_reaches_elements_beyond_two_billion():
     for _ in range(3):
         harness.dense_pass("add", "bfloat16", a=gradient, sum=total)
     assert bool((total.view(np.float32) == 3).all())
+
+
+def sparse_gradients(dtype, row_size, counts, limit, index_dtype=np.int64):
+    """Gradients whose rows follow Zipf: the first ones are summed by whole blocks."""
+    rng = np.random.default_rng(5)
+    gradients = []
+    for count in counts:
+        indices = ((rng.zipf(1.3, count) - 1) % limit).astype(index_dtype)
+        values = rng.uniform(0.25, 2.0, [count, row_size])
+        gradients.append((indices, values.astype(harness.numpy_dtype(dtype))))
+    return gradients
+
+
+def assert_sparse_sum_agrees(actual, gradients, reduction, dtype):
+    twin = reference.ReferenceAccumulator(True, reduction)
+    for gradient in gradients:
+        twin.apply(0, gradient)
+    rows, values = twin.take()
+    np.testing.assert_array_equal(actual.rows, rows)
+    np.testing.assert_allclose(
+        actual.values.astype(np.float64),
+        values,
+        rtol=max(harness.RELATIVE_ERROR[dtype], 1e-9 if dtype == "float64" else 1e-4),
+    )
+
+
+@each_dtype
+@pytest.mark.parametrize("reduction", harness.REDUCTIONS)
+@pytest.mark.parametrize("row_size", [1, 3, 16, 64, 65])
+@pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
+def test_sparse_gradients_agree_with_the_twin(index_dtype, row_size, reduction, dtype):
+    gradients = sparse_gradients(dtype, row_size, [300, 1, 0, 500], 400, index_dtype)
+    for limit in (400, -1):
+        actual = harness.sparse_sum(gradients, dtype, reduction, limit)
+        assert_sparse_sum_agrees(actual, gradients, reduction, dtype)
+
+
+@each_dtype
+@pytest.mark.parametrize("reduction", harness.REDUCTIONS)
+def test_merges_on_the_way_change_no_bit(reduction, dtype):
+    gradients = sparse_gradients(dtype, 24, [2000] * 12, 500)
+    expected = harness.sparse_sum(gradients, dtype, reduction, 500)
+    merged = harness.sparse_sum(gradients, dtype, reduction, 500, min_merge_bytes=1)
+    assert expected.num_held_rows == 24_000
+    assert merged.num_held_rows <= 4 * 500 + 2000
+    assert merged.rows.tobytes() == expected.rows.tobytes()
+    assert merged.values.tobytes() == expected.values.tobytes()
+
+
+def test_a_million_rows_give_the_same_bits_each_time():
+    gradients = sparse_gradients("float32", 16, [500_000] * 2, 300_000)
+    first, second = (
+        harness.sparse_sum(gradients, "float32", "SUM", 300_000) for _ in range(2)
+    )
+    assert first.values.tobytes() == second.values.tobytes()
+    total = np.zeros([300_000, 16])
+    for indices, values in gradients:
+        np.add.at(total, indices, values.astype(np.float64))
+    np.testing.assert_allclose(first.values, total[first.rows], rtol=1e-3)
+
+
+@pytest.mark.parametrize("bad", [1000, -1, 2**40])
+def test_a_bad_index_of_a_sparse_gradient_is_named(bad):
+    indices = np.arange(50_000) % 1000
+    indices[[30_001, 49_998]] = [bad, -5]
+    gradients = [(indices, np.ones([50_000, 2], np.float32))]
+    actual = harness.sparse_sum(gradients, "float32", "SUM", 1000)
+    assert actual.bad_index == (30_001, bad)

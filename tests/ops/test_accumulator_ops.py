@@ -428,10 +428,13 @@ def test_shapes_are_known_when_a_graph_is_built():
                 bad()
 
 
-def test_a_dense_gradient_is_taken_on_the_device_of_the_test(on_device):
-    handle = make(False)
-    tfs.ops.accumulator_apply_dense(handle, 0, tf.ones([50, 3]))
-    taken = take(handle, False, tf.float32)
+@both_kinds
+def test_a_gradient_is_taken_on_the_device_of_the_test(sparse, on_device):
+    handle = make(sparse)
+    gradient = random_gradient(np.random.default_rng(5), sparse, tf.float32)
+    apply(handle, sparse, 0, gradient, tf.float32)
+    taken = take(handle, sparse, tf.float32)
+    taken = taken.values if sparse else taken
     assert tf.DeviceSpec.from_string(taken.backing_device).device_type == on_device
 
 

@@ -12,7 +12,8 @@ import os
 import pathlib
 import shutil
 import subprocess
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import adam_async_reference as reference
 import numpy as np
@@ -32,6 +33,8 @@ DENSE_PASSES = (
     "divide_to",
     "add_divide_to",
 )
+# In the order of enum Reduction in cc/lib/accumulator.h.
+REDUCTIONS = ("MEAN", "SUM", "CMEAN")
 # Relative error of one step, most of it the rounding of the result.
 RELATIVE_ERROR = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6, "float64": 1e-13}
 HYPER_PARAMETERS = {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
@@ -106,6 +109,7 @@ def library(architecture: str | None = None) -> ctypes.CDLL:
             pointer,
         ],
         "tf_syncrep_accumulator_dense_pass": [pointer, pointer],
+        "tf_syncrep_accumulator_sparse_reduce": [pointer, pointer],
     }.items():
         function = getattr(loaded, name)
         function.argtypes = arguments
@@ -239,6 +243,102 @@ def dense_pass(
         divisor,
     )
     check(library().tf_syncrep_accumulator_dense_pass(ctypes.byref(arguments), None))
+
+
+_Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)
+
+
+class _SparseSum(ctypes.Structure):
+    """SparseGradients of launch_c_api.cc."""
+
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("reduction", ctypes.c_int32),
+        ("num_gradients", ctypes.c_int32),
+        ("is_int64", ctypes.c_bool),
+        ("row_size", ctypes.c_int64),
+        ("limit", ctypes.c_int64),
+        ("min_merge_bytes", ctypes.c_int64),
+        ("num_indices", ctypes.POINTER(ctypes.c_int64)),
+        ("indices", ctypes.POINTER(ctypes.c_void_p)),
+        ("values", ctypes.POINTER(ctypes.c_void_p)),
+        ("allocate", _Allocate),
+        ("bad_position", ctypes.c_int64),
+        ("bad_index", ctypes.c_int64),
+        ("num_rows", ctypes.c_int64),
+        ("num_held_rows", ctypes.c_int64),
+        ("rows", ctypes.c_void_p),
+        ("result", ctypes.c_void_p),
+    )
+
+
+class SparseSum(NamedTuple):
+    """What became of sparse gradients.
+
+    Attributes:
+        rows: the different rows, ascending; None with a bad index.
+        values: each one's reduced row, in the gradients' dtype.
+        bad_index: position and value of the first bad index, or (-1, ...).
+        num_held_rows: how many rows were kept before the end, after merges.
+    """
+
+    rows: np.ndarray | None
+    values: np.ndarray | None
+    bad_index: tuple[int, int]
+    num_held_rows: int
+
+
+def sparse_sum(
+    gradients: Sequence[tuple[np.ndarray, np.ndarray]],
+    dtype: str,
+    reduction: str,
+    limit: int = -1,
+    min_merge_bytes: int = 1 << 40,
+) -> SparseSum:
+    """Adds gradients up on the GPU.
+
+    Args:
+        gradients: pairs of indices, all int32 or all int64, and rows.
+        dtype: dtype of the rows.
+        reduction: one of REDUCTIONS.
+        limit: what indices must be below, or -1.
+        min_merge_bytes: from where on rows are merged on the way.
+    """
+    import cupy
+
+    memory = []
+
+    def allocate(num_bytes: int) -> int:
+        memory.append(cupy.empty(max(num_bytes, 1), np.uint8))
+        return memory[-1].data.ptr
+
+    indices = [cupy.asarray(rows) for rows, _ in gradients]
+    values = [to_gpu(value) for _, value in gradients]
+    count = len(gradients)
+    row_size = gradients[0][1].shape[1]
+    arguments = _SparseSum(
+        DTYPES.index(dtype),
+        REDUCTIONS.index(reduction),
+        count,
+        indices[0].dtype.itemsize == 8,
+        row_size,
+        limit,
+        min_merge_bytes,
+        (ctypes.c_int64 * count)(*[array.size for array in indices]),
+        (ctypes.c_void_p * count)(*[array.data.ptr for array in indices]),
+        (ctypes.c_void_p * count)(*[array.data.ptr for array in values]),
+        _Allocate(allocate),
+    )
+    check(library().tf_syncrep_accumulator_sparse_reduce(ctypes.byref(arguments), None))
+    bad_index = (arguments.bad_position, arguments.bad_index)
+    if bad_index[0] >= 0:
+        return SparseSum(None, None, bad_index, 0)
+    # The result is in what was given last.
+    rows = memory[-2].get().view(np.int64)[: arguments.num_rows]
+    size = arguments.num_rows * row_size
+    reduced = memory[-1].get()[: size * numpy_dtype(dtype).itemsize]
+    reduced = reduced.view(numpy_dtype(dtype)).reshape(-1, row_size)
+    return SparseSum(rows, reduced, bad_index, arguments.num_held_rows)
 
 
 class AdamAsync:

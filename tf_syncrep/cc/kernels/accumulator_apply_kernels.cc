@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -28,7 +27,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::TensorShapeUtils;
 using PushResult = Accumulator::PushResult;
 
 template <typename T, typename Index>
@@ -48,15 +46,15 @@ class AccumulatorApplySparseOp final : public OpKernel {
                                      DataTypeToEnum<T>::value, &accumulator));
     OP_REQUIRES_OK(ctx, LocalStepInput(ctx, &step));
     const PartialTensorShape& allowed = accumulator->spec().shape;
-    OP_REQUIRES_OK(ctx, CheckIndicesAndValues(ctx));
-    OP_REQUIRES_OK(ctx, CheckGradientShape(ctx, allowed));
+    int64_t limit = -1;
+    OP_REQUIRES_OK(ctx,
+                   CheckSparseGradient(ctx, allowed, has_known_shape_, &limit));
     std::vector<int64_t> rows;
-    OP_REQUIRES_OK(ctx, Rows(ctx, allowed, &rows));
-    const Tensor& values = ctx->input(kValues);
+    OP_REQUIRES_OK(ctx, Rows(ctx, limit, &rows));
+    const Tensor& values = ctx->input(kGradientValues);
     OP_REQUIRES_OK(ctx, CheckRowShape(values.shape(), allowed));
 
-    std::vector<int64_t> row_dims = Dims(values.shape());
-    row_dims.erase(row_dims.begin());
+    const std::vector<int64_t> row_dims = RowDims(values.shape());
     const int64_t row_size = TensorShape(row_dims).num_elements();
     DeviceSharder sharder(ctx);
     std::vector<int64_t> held_dims;
@@ -77,118 +75,18 @@ class AccumulatorApplySparseOp final : public OpKernel {
   }
 
  private:
-  static constexpr int kIndices = 2;
-  static constexpr int kValues = 3;
-  static constexpr int kShape = 4;
-
-  static absl::Status CheckIndicesAndValues(OpKernelContext* ctx) {
-    const TensorShape& indices = ctx->input(kIndices).shape();
-    const TensorShape& values = ctx->input(kValues).shape();
-    if (!TensorShapeUtils::IsVector(indices)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("Input indices should be vector but received shape: ",
-                       indices.DebugString()));
-    }
-    if (values.dims() == 0) {
-      return absl::InvalidArgumentError("Values cannot be 0-dimensional.");
-    }
-    if (values.dim_size(0) != indices.dim_size(0)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("Expected ", indices.dim_size(0),
-                       " non-empty input values, got ", values.dim_size(0)));
-    }
-    return absl::OkStatus();
-  }
-
-  // The shape that comes with the gradient, if it does.
-  absl::Status CheckGradientShape(OpKernelContext* ctx,
-                                  const PartialTensorShape& allowed) const {
-    if (!has_known_shape_) {
-      return absl::OkStatus();
-    }
-    const Tensor& input = ctx->input(kShape);
-    if (!TensorShapeUtils::IsVector(input.shape())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("gradient_shape must be a vector, but has shape ",
-                       input.shape().DebugString()));
-    }
-    if (allowed.dims() > input.NumElements()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("Shape mismatch: expected shape rank at least ",
-                       allowed.dims(), ", got ", input.NumElements()));
-    }
-    const auto shape = input.vec<int64_t>();
-    for (int i = 0; i < allowed.dims(); ++i) {
-      if (allowed.dim_size(i) != -1 && allowed.dim_size(i) != shape(i)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("Shape mismatch: expected shape dim ", i, " to be ",
-                         allowed.dim_size(i), ", got ", shape(i)));
-      }
-    }
-    return absl::OkStatus();
-  }
-
   // A checked copy of the indices, which others cannot change any more.
-  absl::Status Rows(OpKernelContext* ctx, const PartialTensorShape& allowed,
-                    std::vector<int64_t>* rows) const {
-    int64_t limit = allowed.dims() > 0 ? allowed.dim_size(0) : -1;
-    if (limit < 0 && has_known_shape_ && ctx->input(kShape).NumElements() > 0) {
-      limit = ctx->input(kShape).vec<int64_t>()(0);
-    }
-    const auto indices = ctx->input(kIndices).vec<Index>();
+  static absl::Status Rows(OpKernelContext* ctx, int64_t limit,
+                           std::vector<int64_t>* rows) {
+    const auto indices = ctx->input(kGradientIndices).vec<Index>();
     rows->assign(indices.data(), indices.data() + indices.size());
     for (size_t i = 0; i < rows->size(); ++i) {
       const int64_t row = (*rows)[i];
-      if (row < 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("Shape mismatch: index of slice ", i,
-                         " must not be negative; index is ", row));
-      }
-      if (limit >= 0 && row >= limit) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "Shape mismatch: index of slice ", i,
-            " exceeded limits of shape; index is ", row, " exceeded ", limit));
+      if (row < 0 || (limit >= 0 && row >= limit)) {
+        return BadGradientIndex(static_cast<int64_t>(i), row, limit);
       }
     }
     return absl::OkStatus();
-  }
-
-  static absl::Status CheckRowShape(const TensorShape& values,
-                                    const PartialTensorShape& allowed) {
-    if (allowed.dims() > values.dims()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("Shape mismatch: expected values rank at least ",
-                       allowed.dims(), ", got ", values.dims()));
-    }
-    for (int i = 1; i < allowed.dims(); ++i) {
-      if (allowed.dim_size(i) != -1 &&
-          allowed.dim_size(i) != values.dim_size(i)) {
-        return ValuesDimMismatch(i, allowed.dim_size(i), values.dim_size(i));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  // Of a gradient and those that are held. The rank counts the indices' too.
-  static absl::Status RowShapeMismatch(const std::vector<int64_t>& held,
-                                       const std::vector<int64_t>& received) {
-    if (held.size() != received.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("Shape mismatch: expected values rank ", held.size() + 1,
-                       ", got ", received.size() + 1));
-    }
-    size_t i = 0;
-    while (i + 1 < held.size() && held[i] == received[i]) {
-      ++i;
-    }
-    return ValuesDimMismatch(static_cast<int>(i) + 1, held[i], received[i]);
-  }
-
-  static absl::Status ValuesDimMismatch(int dim, int64_t expected,
-                                        int64_t received) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Shape mismatch: expected values dim ", dim, " to be ",
-                     expected, ", got ", received));
   }
 
   bool has_known_shape_;

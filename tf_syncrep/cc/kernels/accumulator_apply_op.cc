@@ -9,9 +9,63 @@ namespace tf_syncrep {
 
 using tensorflow::AllocatorAttributes;
 using tensorflow::OpKernelContext;
+using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TensorShapeUtils;
+
+namespace {
+
+absl::Status CheckIndicesAndValues(OpKernelContext* ctx) {
+  const TensorShape& indices = ctx->input(kGradientIndices).shape();
+  const TensorShape& values = ctx->input(kGradientValues).shape();
+  if (!TensorShapeUtils::IsVector(indices)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Input indices should be vector but received shape: ",
+                     indices.DebugString()));
+  }
+  if (values.dims() == 0) {
+    return absl::InvalidArgumentError("Values cannot be 0-dimensional.");
+  }
+  if (values.dim_size(0) != indices.dim_size(0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Expected ", indices.dim_size(0),
+                     " non-empty input values, got ", values.dim_size(0)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGradientShape(OpKernelContext* ctx,
+                                const PartialTensorShape& allowed) {
+  const Tensor& input = ctx->input(kGradientShape);
+  if (!TensorShapeUtils::IsVector(input.shape())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradient_shape must be a vector, but has shape ",
+                     input.shape().DebugString()));
+  }
+  if (allowed.dims() > input.NumElements()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Shape mismatch: expected shape rank at least ",
+                     allowed.dims(), ", got ", input.NumElements()));
+  }
+  const auto shape = input.vec<int64_t>();
+  for (int i = 0; i < allowed.dims(); ++i) {
+    if (allowed.dim_size(i) != -1 && allowed.dim_size(i) != shape(i)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("Shape mismatch: expected shape dim ", i, " to be ",
+                       allowed.dim_size(i), ", got ", shape(i)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValuesDimMismatch(int dim, int64_t expected, int64_t received) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("Shape mismatch: expected values dim ", dim, " to be ",
+                   expected, ", got ", received));
+}
+
+}  // namespace
 
 absl::Status LocalStepInput(OpKernelContext* ctx, int64_t* step) {
   const Tensor* input;
@@ -55,6 +109,68 @@ absl::Status DenseShapeMismatch(const std::string& expected,
                                 const TensorShape& received) {
   return absl::InvalidArgumentError(absl::StrCat(
       "Shape mismatch: expected ", expected, ", got ", received.DebugString()));
+}
+
+absl::Status CheckSparseGradient(OpKernelContext* ctx,
+                                 const PartialTensorShape& allowed,
+                                 bool has_known_shape, int64_t* limit) {
+  TF_RETURN_IF_ERROR(CheckIndicesAndValues(ctx));
+  *limit = allowed.dims() > 0 ? allowed.dim_size(0) : -1;
+  if (!has_known_shape) {
+    return absl::OkStatus();
+  }
+  TF_RETURN_IF_ERROR(CheckGradientShape(ctx, allowed));
+  if (*limit < 0 && ctx->input(kGradientShape).NumElements() > 0) {
+    *limit = ctx->input(kGradientShape).vec<int64_t>()(0);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BadGradientIndex(int64_t position, int64_t index, int64_t limit) {
+  if (index < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Shape mismatch: index of slice ", position,
+                     " must not be negative; index is ", index));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "Shape mismatch: index of slice ", position,
+      " exceeded limits of shape; index is ", index, " exceeded ", limit));
+}
+
+absl::Status CheckRowShape(const TensorShape& values,
+                           const PartialTensorShape& allowed) {
+  if (allowed.dims() > values.dims()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Shape mismatch: expected values rank at least ",
+                     allowed.dims(), ", got ", values.dims()));
+  }
+  for (int i = 1; i < allowed.dims(); ++i) {
+    if (allowed.dim_size(i) != -1 &&
+        allowed.dim_size(i) != values.dim_size(i)) {
+      return ValuesDimMismatch(i, allowed.dim_size(i), values.dim_size(i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<int64_t> RowDims(const TensorShape& values) {
+  std::vector<int64_t> dims = Dims(values);
+  dims.erase(dims.begin());
+  return dims;
+}
+
+absl::Status RowShapeMismatch(const std::vector<int64_t>& held,
+                              const std::vector<int64_t>& received) {
+  if (held.size() != received.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Shape mismatch: expected values rank ", held.size() + 1,
+                     ", got ", received.size() + 1));
+  }
+  size_t i = 0;
+  while (i + 1 < held.size() && held[i] == received[i]) {
+    ++i;
+  }
+  return ValuesDimMismatch(static_cast<int>(i) + 1, held[i], received[i]);
 }
 
 }  // namespace tf_syncrep

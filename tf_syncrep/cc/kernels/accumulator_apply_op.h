@@ -111,6 +111,31 @@ class AccumulatorApplyDenseOp final : public tensorflow::OpKernel {
   }
 };
 
+// Inputs of AccumulatorApplySparse.
+inline constexpr int kGradientIndices = 2;
+inline constexpr int kGradientValues = 3;
+inline constexpr int kGradientShape = 4;
+
+// Checks the shapes of indices and values, and the input "gradient_shape" if it
+// is known. `limit` becomes what indices must be below, or -1.
+absl::Status CheckSparseGradient(tensorflow::OpKernelContext* ctx,
+                                 const tensorflow::PartialTensorShape& allowed,
+                                 bool has_known_shape, int64_t* limit);
+
+// InvalidArgument: the index at this place is negative or not below `limit`.
+absl::Status BadGradientIndex(int64_t position, int64_t index, int64_t limit);
+
+absl::Status CheckRowShape(const tensorflow::TensorShape& values,
+                           const tensorflow::PartialTensorShape& allowed);
+
+// All but the first.
+std::vector<int64_t> RowDims(const tensorflow::TensorShape& values);
+
+// Of a gradient's rows and those that are held. The rank counts the indices'
+// too.
+absl::Status RowShapeMismatch(const std::vector<int64_t>& held,
+                              const std::vector<int64_t>& received);
+
 }  // namespace tf_syncrep
 
 #endif  // TF_SYNCREP_CC_KERNELS_ACCUMULATOR_APPLY_OP_H_

@@ -27,16 +27,16 @@ namespace tf_syncrep {
 // Calls `visit` with a T of a dtype that accumulators have.
 template <typename Visit>
 auto VisitAccumulatorType(tensorflow::DataType dtype, const Visit& visit) {
-  switch (dtype) {
-    case tensorflow::DT_HALF:
-      return visit(Half());
-    case tensorflow::DT_BFLOAT16:
-      return visit(BFloat16());
-    case tensorflow::DT_DOUBLE:
-      return visit(double());
-    default:
-      return visit(float());
+  if (dtype == tensorflow::DT_HALF) {
+    return visit(Half());
   }
+  if (dtype == tensorflow::DT_BFLOAT16) {
+    return visit(BFloat16());
+  }
+  if (dtype == tensorflow::DT_DOUBLE) {
+    return visit(double());
+  }
+  return visit(float());
 }
 
 // A Maker makes accumulators in the memory of the op's device:

@@ -11,6 +11,7 @@
 
 #include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
+#include "tf_syncrep/cc/lib/cuda/row_sums.h"
 #include "tf_syncrep/cc/lib/cuda/vectors.h"
 #include "tf_syncrep/cc/lib/float16.h"
 
@@ -159,20 +160,7 @@ static __global__ __launch_bounds__(kBlockThreads) void PrepareRowsKernel(
   }
 }
 
-// How many low bits of the keys differ, all others being 0.
-inline int NumKeyBits(int64_t num_rows) {
-  int bits = 1;
-  while (bits < 64 && (static_cast<uint64_t>(num_rows) >> bits) != 0) {
-    ++bits;
-  }
-  return bits;
-}
-
 // --- Sparse: the rows --------------------------------------------------------
-
-// Occurrences from which a row is worked on by a whole block instead of a few
-// threads, which would take long for a row that is in every other gradient.
-inline constexpr int kLongRow = 32;
 
 // How the sorted occurrences are dealt out. A block takes a chunk of
 // groups * places_per_group of them at a time. Where a row's occurrences begin,
@@ -264,61 +252,24 @@ __device__ inline int64_t EndOfRow(const uint64_t* keys, int64_t begin,
 }
 
 // Updates the row whose occurrences begin at `begin`, with all threads of the
-// block: many occurrences at a time are brought into shared memory, where one
-// thread for each column adds them up, in their order.
+// block.
 template <typename T>
 __device__ __forceinline__ void UpdateLongRow(
     const RowsArguments<T>& a, const AdamAsyncUpdate<SlotType<T>>& update,
     int64_t begin) {
   using Slot = SlotType<T>;
-  constexpr int kLoads = 8;  // of each thread, under way at the same time
-  __shared__ Slot tile[kLoads * kBlockThreads];
   const int64_t row_size = a.rows.row_size;
-  const int64_t end = EndOfRow(a.keys, begin, a.rows.num_indices);
-  int columns = 1;  // of the tile
-  while (columns < 64 && columns < row_size) {
-    columns *= 2;
-  }
-  const int tile_rows = kLoads * kBlockThreads / columns;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int column = thread % columns;
-  const int first = thread / columns;
-  const int step = kBlockThreads / columns;
-  for (int64_t left = 0; left < row_size; left += columns) {
-    const bool is_column = left + column < row_size;
-    Slot sum = 0;
-    for (int64_t from = begin; from < end; from += tile_rows) {
-      Slot loaded[kLoads];
-      TF_SYNCREP_UNROLL
-      for (int i = 0; i < kLoads; ++i) {
-        const int64_t place = from + first + i * step;
-        loaded[i] =
-            is_column && place < end
-                ? Widen(a.grad[a.positions[place] * row_size + left + column])
-                : Slot(0);
-      }
-      __syncthreads();  // the tile before has been added up
-      TF_SYNCREP_UNROLL
-      for (int i = 0; i < kLoads; ++i) {
-        tile[(first + i * step) * columns + column] = loaded[i];
-      }
-      __syncthreads();
-      if (thread < columns) {
-        const int64_t rest = end - from;
-        const int count = rest < tile_rows ? static_cast<int>(rest) : tile_rows;
-        for (int i = 0; i < count; ++i) {
-          const Slot g = tile[i * columns + column];
-          sum = from == begin && i == 0 ? g : sum + g;
-        }
-      }
-    }
-    if (thread < columns && is_column) {
-      const int64_t i =
-          static_cast<int64_t>(a.keys[begin]) * row_size + left + column;
-      const Vector<Slot, 1> g = {sum};
-      UpdateVector(update, g, a.adam.var + i, a.adam.m + i, a.adam.v + i);
-    }
-  }
+  const int64_t row = static_cast<int64_t>(a.keys[begin]) * row_size;
+  SumLongRow<Slot>(
+      begin, EndOfRow(a.keys, begin, a.rows.num_indices), row_size,
+      [&](int64_t place, int64_t column) {
+        return Widen(a.grad[a.positions[place] * row_size + column]);
+      },
+      [&](int64_t column, Slot sum) {
+        const int64_t i = row + column;
+        const Vector<Slot, 1> g = {sum};
+        UpdateVector(update, g, a.adam.var + i, a.adam.m + i, a.adam.v + i);
+      });
 }
 
 // Does nothing where an index is bad, but to tell which it is.

@@ -1,0 +1,207 @@
+#include <thrust/iterator/counting_iterator.h>
+
+#include <algorithm>
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_select.cuh>
+
+#include "tf_syncrep/cc/lib/cuda/accumulator_sparse.h"
+#include "tf_syncrep/cc/lib/cuda/accumulator_sparse_kernels.h"
+#include "tf_syncrep/cc/lib/cuda/launch.h"
+
+namespace tf_syncrep {
+namespace {
+
+using gpu::kBlockThreads;
+
+// Blocks for a kernel in which a thread works on one element at a time.
+template <typename Kernel>
+GpuError NumBlocksFor(Kernel kernel, int64_t size, int* blocks) {
+  int max_blocks = 1;
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(
+      gpu::MaxResidentBlocks(kernel, kBlockThreads, &max_blocks));
+  *blocks =
+      gpu::NumBlocks((size + kBlockThreads - 1) / kBlockThreads, max_blocks);
+  return nullptr;
+}
+
+#define TF_SYNCREP_RETURN_IF_ERROR(expression)   \
+  do {                                           \
+    const GpuError error_of_call = (expression); \
+    if (error_of_call != nullptr) {              \
+      return error_of_call;                      \
+    }                                            \
+  } while (false)
+
+// The parts of the workspace, one after the other.
+template <typename T>
+struct Workspace {
+  uint64_t* rows;
+  uint64_t* sorted_rows;
+  uint64_t* places;
+  uint64_t* sorted_places;
+  uint8_t* is_begin;
+  int64_t* begins;
+  GpuRowsPiece<T>* pieces;
+  void* cub_memory;
+  size_t cub_bytes;
+  size_t total_bytes;
+};
+
+// With `base` null, only the sizes count.
+template <typename T>
+GpuError LayOut(const GpuSortedRows<T>& sorted, void* base,
+                Workspace<T>* workspace) {
+  size_t used = 0;
+  const auto take = [&](size_t bytes) -> void* {
+    void* const part = static_cast<char*>(base) + used;
+    used += (bytes + 255) / 256 * 256;
+    return part;
+  };
+  const auto n = static_cast<size_t>(sorted.num_occurrences);
+  workspace->rows = static_cast<uint64_t*>(take(n * sizeof(uint64_t)));
+  workspace->sorted_rows = static_cast<uint64_t*>(take(n * sizeof(uint64_t)));
+  workspace->places = static_cast<uint64_t*>(take(n * sizeof(uint64_t)));
+  workspace->sorted_places = static_cast<uint64_t*>(take(n * sizeof(uint64_t)));
+  workspace->is_begin = static_cast<uint8_t*>(take(n));
+  workspace->begins = static_cast<int64_t*>(take(n * sizeof(int64_t)));
+  workspace->pieces = static_cast<GpuRowsPiece<T>*>(
+      take(static_cast<size_t>(sorted.num_pieces) * sizeof(GpuRowsPiece<T>)));
+  size_t sort_bytes = 0;
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(cub::DeviceRadixSort::SortPairs(
+      nullptr, sort_bytes, workspace->rows, workspace->sorted_rows,
+      workspace->places, workspace->sorted_places,
+      static_cast<int>(sorted.num_occurrences), /*begin_bit=*/0,
+      sorted.num_key_bits));
+  size_t select_bytes = 0;
+  int64_t* no_count = nullptr;
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(cub::DeviceSelect::Flagged(
+      nullptr, select_bytes, thrust::counting_iterator<int64_t>(0),
+      workspace->is_begin, workspace->begins, no_count,
+      static_cast<int>(sorted.num_occurrences)));
+  workspace->cub_bytes = std::max(sort_bytes, select_bytes);
+  workspace->cub_memory = take(workspace->cub_bytes);
+  workspace->total_bytes = used;
+  return nullptr;
+}
+
+template <int kWidth, typename T>
+GpuError LaunchReduce(const GpuSortedRows<T>& sorted,
+                      const GpuReducedRows<T>& reduced, GpuStream stream) {
+  int max_blocks = 1;
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(gpu::MaxResidentBlocks(
+      gpu::ReduceRowsKernel<kWidth, T>, kBlockThreads, &max_blocks));
+  const int lanes = gpu::LanesPerRow(sorted.row_size, kWidth);
+  const int64_t per_block = kBlockThreads / lanes;
+  const int blocks = gpu::NumBlocks(
+      (reduced.num_rows + per_block - 1) / per_block, max_blocks);
+  gpu::ReduceRowsKernel<kWidth, T>
+      <<<blocks, kBlockThreads, 0, stream>>>(sorted, reduced, lanes);
+  return gpu::ErrorOf(cudaGetLastError());
+}
+
+}  // namespace
+
+GpuError CopyRowsOnGpu(const void* indices, bool is_int64, int64_t num_indices,
+                       int64_t limit, int64_t* rows, GpuBadIndex* bad_index,
+                       GpuStream stream) {
+  // All ones: -1.
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(
+      cudaMemsetAsync(bad_index, 0xff, sizeof(GpuBadIndex), stream));
+  int blocks = 1;
+  TF_SYNCREP_RETURN_IF_ERROR(
+      NumBlocksFor(gpu::CopyRowsKernel, num_indices, &blocks));
+  gpu::CopyRowsKernel<<<blocks, kBlockThreads, 0, stream>>>(
+      indices, is_int64, num_indices, limit, rows, bad_index);
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(cudaGetLastError());
+  gpu::NameBadIndexKernel<<<1, 1, 0, stream>>>(rows, bad_index);
+  return gpu::ErrorOf(cudaGetLastError());
+}
+
+GpuError CopyOnGpu(const void* from, size_t bytes, void* to, GpuStream stream) {
+  return gpu::ErrorOf(
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
+}
+
+GpuError ReadFromGpu(const void* from, size_t bytes, void* to,
+                     GpuStream stream) {
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream));
+  return gpu::ErrorOf(cudaStreamSynchronize(stream));
+}
+
+template <typename T>
+GpuError SortRowsWorkspaceBytes(const GpuSortedRows<T>& sorted, size_t* bytes) {
+  Workspace<T> workspace;
+  TF_SYNCREP_RETURN_IF_ERROR(LayOut<T>(sorted, nullptr, &workspace));
+  *bytes = workspace.total_bytes;
+  return nullptr;
+}
+
+template <typename T>
+GpuError SortRowsOnGpu(const std::vector<GpuRowsPiece<T>>& pieces,
+                       void* workspace, size_t workspace_bytes,
+                       int64_t* num_rows, GpuSortedRows<T>* sorted,
+                       GpuStream stream) {
+  Workspace<T> parts;
+  TF_SYNCREP_RETURN_IF_ERROR(LayOut<T>(*sorted, workspace, &parts));
+  if (parts.total_bytes > workspace_bytes) {
+    return "the workspace is too small";
+  }
+  int64_t offset = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    int blocks = 1;
+    TF_SYNCREP_RETURN_IF_ERROR(
+        NumBlocksFor(gpu::ListPieceKernel<T>, pieces[i].num_rows, &blocks));
+    gpu::ListPieceKernel<T><<<blocks, kBlockThreads, 0, stream>>>(
+        pieces[i], static_cast<int>(i), parts.pieces, parts.rows + offset,
+        parts.places + offset);
+    TF_SYNCREP_RETURN_IF_CUDA_ERROR(cudaGetLastError());
+    offset += pieces[i].num_rows;
+  }
+  const int n = static_cast<int>(sorted->num_occurrences);
+  // Stable: equal rows stay in their order of arrival.
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(cub::DeviceRadixSort::SortPairs(
+      parts.cub_memory, parts.cub_bytes, parts.rows, parts.sorted_rows,
+      parts.places, parts.sorted_places, n, /*begin_bit=*/0,
+      sorted->num_key_bits, stream));
+  int blocks = 1;
+  TF_SYNCREP_RETURN_IF_ERROR(
+      NumBlocksFor(gpu::MarkBeginsKernel, sorted->num_occurrences, &blocks));
+  gpu::MarkBeginsKernel<<<blocks, kBlockThreads, 0, stream>>>(
+      parts.sorted_rows, sorted->num_occurrences, parts.is_begin);
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(cudaGetLastError());
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(cub::DeviceSelect::Flagged(
+      parts.cub_memory, parts.cub_bytes, thrust::counting_iterator<int64_t>(0),
+      parts.is_begin, parts.begins, num_rows, n, stream));
+  sorted->rows = parts.sorted_rows;
+  sorted->places = parts.sorted_places;
+  sorted->begins = parts.begins;
+  sorted->pieces = parts.pieces;
+  return nullptr;
+}
+
+template <typename T>
+GpuError ReduceRowsOnGpu(const GpuSortedRows<T>& sorted,
+                         const GpuReducedRows<T>& reduced, GpuStream stream) {
+  return sorted.has_vectors && gpu::AreAligned(reduced.values, reduced.sums)
+             ? LaunchReduce<gpu::kVectorWidth<T>>(sorted, reduced, stream)
+             : LaunchReduce<1>(sorted, reduced, stream);
+}
+
+#define TF_SYNCREP_INSTANTIATE(T)                                         \
+  template GpuError SortRowsWorkspaceBytes<T>(const GpuSortedRows<T>&,    \
+                                              size_t*);                   \
+  template GpuError SortRowsOnGpu<T>(const std::vector<GpuRowsPiece<T>>&, \
+                                     void*, size_t, int64_t*,             \
+                                     GpuSortedRows<T>*, GpuStream);       \
+  template GpuError ReduceRowsOnGpu<T>(const GpuSortedRows<T>&,           \
+                                       const GpuReducedRows<T>&, GpuStream)
+
+TF_SYNCREP_INSTANTIATE(Half);
+TF_SYNCREP_INSTANTIATE(BFloat16);
+TF_SYNCREP_INSTANTIATE(float);
+TF_SYNCREP_INSTANTIATE(double);
+
+#undef TF_SYNCREP_INSTANTIATE
+
+}  // namespace tf_syncrep

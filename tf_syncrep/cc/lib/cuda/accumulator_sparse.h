@@ -1,0 +1,328 @@
+// The sum of sparse gradients in memory of the GPU.
+//
+// As on the host, a push keeps the gradient's rows as they are, and the work is
+// done when they are taken: sort the rows, then sum each one's occurrences in
+// their order of arrival. So the result has the bits of the host's.
+
+#ifndef TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_SPARSE_H_
+#define TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_SPARSE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "tf_syncrep/cc/lib/accumulator.h"
+#include "tf_syncrep/cc/lib/accumulator_dense.h"
+#include "tf_syncrep/cc/lib/cuda/adam_async.h"
+#include "tf_syncrep/cc/lib/cuda/gpu_device.h"
+#include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
+#include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/sharder.h"
+
+namespace tf_syncrep {
+
+// --- The launches. Pointers are to memory of the GPU that the stream belongs
+// to, which must be current.
+// ---------------------------------------------------
+
+// Copies indices, which others may change in their own memory, to `rows`, and
+// sets `bad_index` to the first that is negative or not below `limit`; a
+// negative limit bounds nothing.
+GpuError CopyRowsOnGpu(const void* indices, bool is_int64, int64_t num_indices,
+                       int64_t limit, int64_t* rows, GpuBadIndex* bad_index,
+                       GpuStream stream);
+
+// Copies bytes within the GPU's memory.
+GpuError CopyOnGpu(const void* from, size_t bytes, void* to, GpuStream stream);
+
+// Waits for the stream, then copies bytes to the host.
+GpuError ReadFromGpu(const void* from, size_t bytes, void* to,
+                     GpuStream stream);
+
+// Rows next to each other in memory: a gradient, or a merge of several.
+template <typename T>
+struct GpuRowsPiece {
+  int64_t num_rows;
+  int64_t gradient;  // the gradient's number, or kMergedRows
+  const int64_t* rows;
+  const T* values;               // a gradient's
+  const SlotType<T>* sums;       // a merge's
+  const int32_t* num_gradients;  // a merge's: how many contained each row
+};
+
+inline constexpr int64_t kMergedRows = -1;
+
+// Occurrences of rows, sorted. A place is the number of a piece and a position
+// in it.
+template <typename T>
+struct GpuSortedRows {
+  int64_t num_occurrences;
+  int num_pieces;
+  int num_key_bits;  // of the rows, all others being 0
+  int64_t row_size;
+  bool has_vectors;  // whether rows are whole vectors at addresses that suit
+  // For each occurrence; ascending rows, equal ones in order of arrival.
+  const uint64_t* rows;
+  const uint64_t* places;
+  // Where each different row begins; of the others' memory, as much is unused.
+  const int64_t* begins;
+  const GpuRowsPiece<T>* pieces;
+};
+
+// How much memory the sort needs to work in, and for its result. The first
+// five fields of `sorted` are set.
+template <typename T>
+GpuError SortRowsWorkspaceBytes(const GpuSortedRows<T>& sorted, size_t* bytes);
+
+// Sorts the occurrences in all pieces. `sorted` comes with its first five
+// fields; the others are set, and point into the workspace, of so many bytes at
+// a multiple of 256. `num_rows` is where the number of different rows goes.
+template <typename T>
+GpuError SortRowsOnGpu(const std::vector<GpuRowsPiece<T>>& pieces,
+                       void* workspace, size_t workspace_bytes,
+                       int64_t* num_rows, GpuSortedRows<T>* sorted,
+                       GpuStream stream);
+
+// Where the sums of `num_rows` rows go.
+template <typename T>
+struct GpuReducedRows {
+  int64_t num_rows;
+  int64_t* rows;
+  T* values;  // each row's sum, divided as `reduction` says; or null, and then:
+  SlotType<T>* sums;       // the sums
+  int32_t* num_gradients;  // how many gradients had each row
+  Reduction reduction;
+  int64_t count;  // of all gradients
+};
+
+// Sums each row's occurrences in their order.
+template <typename T>
+GpuError ReduceRowsOnGpu(const GpuSortedRows<T>& sorted,
+                         const GpuReducedRows<T>& reduced, GpuStream stream);
+
+// --- The sum
+// ------------------------------------------------------------------
+
+// Gives memory of the GPU, at a multiple of 256, or no owner.
+using AllocateBytes = std::function<OwnedBuffer(size_t bytes)>;
+
+// Adds gradients of type T up, row by row, in SlotType<T>, in the GPU's memory.
+//
+// Calls return when the work is in the stream, from any thread, but for one
+// push now and then: rows that are held are merged when they have become many
+// times those of the last merge, so that memory stays within a multiple of what
+// the result takes, and the number of different rows has to be waited for.
+template <typename T>
+class GpuSparseGradientSum final : public GradientSum {
+ public:
+  using Sum = SlotType<T>;
+
+  // Rows are below `limit`, unless it is negative. As long as the gradients
+  // held take no more than `min_merge_bytes`, they are not merged.
+  GpuSparseGradientSum(const GpuQueue& queue, int64_t limit,
+                       int64_t min_merge_bytes = kDefaultMinMergeBytes)
+      : queue_(queue), limit_(limit), min_merge_bytes_(min_merge_bytes) {}
+
+  // Adds a gradient of `num_rows` rows of `row_size` elements, as many as in
+  // all calls: row i of `values` belongs to row rows[i], as CopyRowsOnGpu() has
+  // found them to be good. `rows` has an owner; values without are copied.
+  // Returns false, and has changed nothing, when there is no memory.
+  bool Add(const OwnedBuffer& rows, int64_t num_rows, int64_t row_size,
+           const OwnedBuffer& values, const AllocateBytes& allocate) {
+    if (num_rows > kMaxGpuIndices - num_held_rows_) {
+      return false;
+    }
+    const size_t value_bytes = static_cast<size_t>(num_rows) *
+                               static_cast<size_t>(row_size) * sizeof(T);
+    OwnedBuffer kept = values;
+    if (num_rows > 0 && kept.owner == nullptr) {
+      kept = allocate(value_bytes);
+      if (kept.owner == nullptr) {
+        return false;
+      }
+      Check(UseGpu(queue_.device));
+      Check(CopyOnGpu(values.data, value_bytes, kept.data, queue_.stream));
+    }
+    const int64_t gradient = next_gradient_++;
+    row_size_ = row_size;
+    if (num_rows == 0) {
+      return true;
+    }
+    pieces_.push_back({num_rows, gradient,
+                       static_cast<const int64_t*>(rows.data),
+                       static_cast<const T*>(kept.data), nullptr, nullptr});
+    memory_.push_back(rows);
+    memory_.push_back(std::move(kept));
+    num_held_rows_ += num_rows;
+    const int64_t held_bytes =
+        num_held_rows_ * (row_size * static_cast<int64_t>(sizeof(T)) +
+                          static_cast<int64_t>(sizeof(int64_t)));
+    if (held_bytes > min_merge_bytes_ &&
+        (num_held_rows_ >= kHeldPerMergedRow * num_merged_rows_ ||
+         pieces_.size() >= kMaxPieces)) {
+      MergePieces(allocate);
+    }
+    return true;
+  }
+
+  void Merge(GradientSum& other, Sharder& /*sharder*/) override {
+    auto& newer = static_cast<GpuSparseGradientSum&>(other);
+    for (GpuRowsPiece<T>& piece : newer.pieces_) {
+      if (piece.gradient != kMergedRows) {
+        piece.gradient += next_gradient_;
+      }
+      pieces_.push_back(piece);
+    }
+    for (OwnedBuffer& buffer : newer.memory_) {
+      memory_.push_back(std::move(buffer));
+    }
+    newer.pieces_.clear();
+    newer.memory_.clear();
+    row_size_ = newer.row_size_;
+    next_gradient_ += newer.next_gradient_;
+    num_held_rows_ += newer.num_held_rows_;
+    num_merged_rows_ = std::max(num_merged_rows_, newer.num_merged_rows_);
+    Check(newer.error_);
+  }
+
+  GpuError error() const override { return error_; }
+
+  // How many rows are kept, equal ones counted each time.
+  int64_t num_held_rows() const { return num_held_rows_; }
+
+  // Sorts the rows and puts into `num_rows`, in the GPU's memory, how many
+  // different ones there are. There must be some. Returns false when there is
+  // no memory; then, or after WriteResult(), the sum is at its end.
+  bool Sort(int64_t* num_rows, const AllocateBytes& allocate) {
+    // Two merged halves of the greatest size there may be.
+    if (num_held_rows_ > kMaxGpuIndices) {
+      return false;
+    }
+    sorted_ = {};
+    sorted_.num_occurrences = num_held_rows_;
+    sorted_.num_pieces = static_cast<int>(pieces_.size());
+    sorted_.num_key_bits = KeyBits();
+    sorted_.row_size = row_size_;
+    sorted_.has_vectors = HasVectors();
+    size_t bytes = 0;
+    Check(UseGpu(queue_.device));
+    Check(SortRowsWorkspaceBytes(sorted_, &bytes));
+    workspace_ = allocate(bytes);
+    if (workspace_.owner == nullptr) {
+      return false;
+    }
+    if (error_ == nullptr) {
+      Check(SortRowsOnGpu(pieces_, workspace_.data, bytes, num_rows, &sorted_,
+                          queue_.stream));
+    }
+    return true;
+  }
+
+  // After Sort(), with the number that it has found.
+  void WriteResult(Reduction reduction, int64_t num_gradients, int64_t num_rows,
+                   int64_t* rows, T* values) {
+    Reduce(
+        {num_rows, rows, values, nullptr, nullptr, reduction, num_gradients});
+  }
+
+ private:
+  // On a GPU there is less memory than on the host, but merging is quick.
+  static constexpr int64_t kDefaultMinMergeBytes = int64_t{64} << 20;
+  // Rows are merged when this many times more are held than were different at
+  // the last merge; so all merges together cost a share of the rows pushed.
+  static constexpr int64_t kHeldPerMergedRow = 4;
+  static constexpr size_t kMaxPieces = size_t{1} << 20;
+
+  void Check(GpuError error) {
+    if (error_ == nullptr) {
+      error_ = error;
+    }
+  }
+
+  int KeyBits() const {
+    int bits = 1;
+    while (bits < 63 && (limit_ < 0 || (limit_ >> bits) != 0)) {
+      ++bits;
+    }
+    return bits;
+  }
+
+  bool HasVectors() const {
+    constexpr size_t kBytes = 16;
+    const auto is_aligned = [](const void* pointer) {
+      return reinterpret_cast<uintptr_t>(pointer) % kBytes == 0;
+    };
+    bool has_vectors =
+        row_size_ % static_cast<int64_t>(kBytes / sizeof(T)) == 0;
+    for (const GpuRowsPiece<T>& piece : pieces_) {
+      has_vectors =
+          has_vectors && is_aligned(piece.values) && is_aligned(piece.sums);
+    }
+    return has_vectors;
+  }
+
+  void Reduce(const GpuReducedRows<T>& reduced) {
+    Check(UseGpu(queue_.device));
+    if (error_ == nullptr && reduced.num_rows > 0) {
+      Check(ReduceRowsOnGpu(sorted_, reduced, queue_.stream));
+    }
+    workspace_ = {};
+  }
+
+  // Merges all pieces into one. Without memory for it, all stays as it is.
+  void MergePieces(const AllocateBytes& allocate) {
+    const OwnedBuffer count = allocate(sizeof(int64_t));
+    if (count.owner == nullptr ||
+        !Sort(static_cast<int64_t*>(count.data), allocate)) {
+      return;
+    }
+    int64_t num_rows = 0;
+    if (error_ == nullptr) {
+      Check(
+          ReadFromGpu(count.data, sizeof(num_rows), &num_rows, queue_.stream));
+    }
+    if (error_ != nullptr) {
+      return;
+    }
+    const auto n = static_cast<size_t>(num_rows);
+    OwnedBuffer rows = allocate(n * sizeof(int64_t));
+    OwnedBuffer sums =
+        allocate(n * static_cast<size_t>(row_size_) * sizeof(Sum));
+    OwnedBuffer num_gradients = allocate(n * sizeof(int32_t));
+    if (rows.owner == nullptr || sums.owner == nullptr ||
+        num_gradients.owner == nullptr) {
+      workspace_ = {};
+      return;
+    }
+    Reduce({num_rows, static_cast<int64_t*>(rows.data), nullptr,
+            static_cast<Sum*>(sums.data),
+            static_cast<int32_t*>(num_gradients.data), Reduction::kSum, 1});
+    pieces_ = {{num_rows, kMergedRows, static_cast<const int64_t*>(rows.data),
+                nullptr, static_cast<const Sum*>(sums.data),
+                static_cast<const int32_t*>(num_gradients.data)}};
+    memory_ = {std::move(rows), std::move(sums), std::move(num_gradients)};
+    num_held_rows_ = num_rows;
+    num_merged_rows_ = num_rows;
+  }
+
+  const GpuQueue queue_;
+  const int64_t limit_;
+  const int64_t min_merge_bytes_;
+  GpuError error_ = nullptr;
+  int64_t row_size_ = 0;
+  std::vector<GpuRowsPiece<T>> pieces_;  // in order of arrival; none is empty
+  std::vector<OwnedBuffer> memory_;      // what they point to
+  int64_t next_gradient_ = 0;
+  int64_t num_held_rows_ = 0;
+  int64_t num_merged_rows_ = 0;  // after the last merge: all different
+  // Between Sort() and what follows it.
+  GpuSortedRows<T> sorted_ = {};
+  OwnedBuffer workspace_;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_SPARSE_H_

@@ -16,9 +16,9 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(BENCHMARKS)
     NAMES = importlib.import_module("run").BENCHMARKS
 
-# No target is set for the gate, and those of sparse accumulators are about more pushes
-# than a quick run makes.
-WITHOUT_QUICK_VERDICTS = ("accumulator_sparse", "sync_gate")
+# No target is set for the gate and for latencies, and those of sparse accumulators are
+# about more pushes than a quick run makes.
+WITHOUT_QUICK_VERDICTS = ("accumulator_sparse", "sync_gate", "sync_latency")
 # Gate and clusters move none worth counting.
 WITHOUT_BYTES = (
     "sync_gate",

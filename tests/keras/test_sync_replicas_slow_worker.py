@@ -6,7 +6,6 @@ have done what they do meanwhile, and is judged by what the gate has counted.
 
 import time
 
-import keras_variants
 import pytest
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster
@@ -64,20 +63,7 @@ def test_without_backups_each_update_waits_for_the_slow_worker(loop, tmp_path, f
     assert stats["applied"] == 3 * stats["updates"]
 
 
-@pytest.mark.parametrize(
-    "loop",
-    [
-        pytest.param(
-            "fit",
-            marks=pytest.mark.skipif(
-                keras_variants.IS_KERAS_3,
-                reason="tfs.keras.fit runs no more than two steps for each worker "
-                "ahead of the slowest",
-            ),
-        ),
-        "custom",
-    ],
-)
+@pytest.mark.parametrize("loop", ["fit", "custom"])
 def test_with_a_backup_the_others_go_on_and_late_gradients_are_dropped(
     loop, tmp_path, forks
 ):

@@ -1,8 +1,9 @@
 """Loops over scheduled steps: training, evaluation and prediction with Keras 3.
 
-The coordinator keeps a window of executions scheduled, and takes up their results in
-the order in which it scheduled them. So callbacks see the steps one after the other, as
-under `Model.fit`, while the workers are always some steps ahead.
+The coordinator keeps a window of executions scheduled, and takes up their results as
+they come, those of predictions in the order in which it scheduled them. So callbacks
+see the steps one after the other, as under `Model.fit`, while the workers are always
+some steps ahead, and none has to wait for a slow one.
 """
 
 import collections
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.exact_state import exact_state, optimizers_of
+from tf_syncrep.python.keras.fit_arrivals import Arrivals
 from tf_syncrep.python.keras.fit_data import Batches
 
 # Under which name a model keeps the functions that were traced for it.
@@ -45,20 +47,32 @@ class ScheduledSteps:
                 what the last of them does.
 
         Yields:
-            For each execution its first and its last step, and what gets its result.
+            For each execution its first and its last step, counted as they are taken
+            up, and what gets its result.
         """
         function = self._traced(kind, batches)
         window = self._window()
-        scheduled = collections.deque()
-        for first, size, args in batches.executions(steps_per_execution):
-            traced = function.traced(batches.signature(size))
-            number = tf.constant(next(self._num_scheduled), tf.int64)
-            result = _Result(self.coordinator, function, traced, (number, *args))
-            scheduled.append((first, first + size - 1, result))
-            if len(scheduled) >= window:
-                yield scheduled.popleft()
-        while scheduled:
-            yield scheduled.popleft()
+        # One worker runs them in order, and two results may be seen at once.
+        in_order = kind == "predict" or self._num_workers == 1
+        scheduled = collections.deque() if in_order else Arrivals(window)
+        taken = 0
+        try:
+            for _, size, args in batches.executions(steps_per_execution):
+                traced = function.traced(batches.signature(size))
+                number = tf.constant(next(self._num_scheduled), tf.int64)
+                result = _Result(self.coordinator, function, traced, (number, *args))
+                scheduled.append((size, result))
+                if len(scheduled) >= window:
+                    size, result = scheduled.popleft()
+                    yield taken, taken + size - 1, result
+                    taken += size
+            while scheduled:
+                size, result = scheduled.popleft()
+                yield taken, taken + size - 1, result
+                taken += size
+        finally:
+            if isinstance(scheduled, Arrivals):
+                scheduled.close()
 
     def _window(self) -> int:
         """How many executions to have scheduled at once.
@@ -199,10 +213,19 @@ class _Result:
         self._traced = traced
         self._args = args
         self._value = coordinator.schedule(traced, args=args)
+        self._fetched: tuple[Any, list[Any]] | None = None
+        self._error: Exception | None = None
 
     def again(self) -> "_Result":
         """Schedules the same once more."""
         return _Result(self._coordinator, self._function, self._traced, self._args)
+
+    def wait(self) -> None:
+        """Waits for the end of the execution, also if it failed."""
+        try:
+            self._fetched = self._value.fetch()
+        except Exception as error:  # In a thread, of whose end nobody would hear.
+            self._error = error
 
     def fetch(self, if_lost: Any) -> Any:
         """Waits for the end of the execution and returns what the step returned.
@@ -214,12 +237,15 @@ class _Result:
         Raises:
             Exception: the execution, or one beside it, failed.
         """
-        try:
-            return self._function.unpack(self._value.fetch())
-        except tf.errors.OpError:
-            # Raises what really happened, if it was in the execution.
-            self._coordinator.join()
-            return if_lost
+        if self._fetched is None and self._error is None:
+            self.wait()
+        if self._fetched is not None:
+            return self._function.unpack(self._fetched)
+        if not isinstance(self._error, tf.errors.OpError):
+            raise self._error
+        # Raises what really happened, if it was in the execution.
+        self._coordinator.join()
+        return if_lost
 
 
 @contextlib.contextmanager

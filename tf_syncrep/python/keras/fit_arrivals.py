@@ -1,0 +1,62 @@
+"""Results of scheduled executions, in the order in which they come."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+
+class Arrivals:
+    """A queue from which what has come first is taken first.
+
+    TensorFlow tells nobody that a result is there, but for those who wait for it. So a
+    thread waits for each; it ends when what it waits for has come and the queue is
+    closed, and does not keep the process.
+    """
+
+    def __init__(self, capacity: int):
+        """Makes an empty queue.
+
+        Args:
+            capacity: how many results may be waited for at once.
+        """
+        self._awaited: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._capacity = capacity
+        self._num_threads = 0
+        self._size = 0
+
+    def __len__(self) -> int:
+        """How many are in it, come or not."""
+        return self._size
+
+    def append(self, item: tuple[int, Any]) -> None:
+        """Puts one in.
+
+        Args:
+            item: anything, and what has a `wait` that returns when it has come.
+        """
+        self._size += 1
+        self._awaited.put(item)
+        if self._num_threads < min(self._size, self._capacity):
+            self._num_threads += 1
+            threading.Thread(
+                target=self._wait, name=f"fit_arrivals_{self._num_threads}", daemon=True
+            ).start()
+
+    def popleft(self) -> tuple[int, Any]:
+        """Waits until one has come, and takes it out."""
+        item = self._arrived.get()
+        self._size -= 1
+        return item
+
+    def close(self) -> None:
+        """Lets the threads end."""
+        for _ in range(self._num_threads):
+            self._awaited.put(None)
+
+    def _wait(self) -> None:
+        while (item := self._awaited.get()) is not None:
+            item[1].wait()
+            self._arrived.put(item)

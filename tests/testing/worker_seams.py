@@ -84,12 +84,14 @@ class Seams:
         with tf.control_dependencies([sleep]):
             return admit(*args)
 
-    def _push(self, push: Callable[..., Any], *args: Any) -> Any:
+    def _push(
+        self, push: Callable[..., Any], handle: Any, round_number: Any, *gradient: Any
+    ) -> Any:
         point = "half_pushed" if self._pushes else "admitted"
-        with tf.control_dependencies(self._pushes):
+        with tf.control_dependencies([round_number, *self._pushes]):
             stop = self._stop(point)
         with tf.control_dependencies([stop]):
-            self._pushes.append(push(*args))
+            self._pushes.append(push(handle, round_number, *gradient))
         return self._pushes[-1]
 
     def _commit(self, commit: Callable[..., Any], *args: Any) -> Any:

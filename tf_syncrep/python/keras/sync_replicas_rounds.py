@@ -16,6 +16,7 @@ import tensorflow as tf
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gradient_checks
 from tf_syncrep.python.sync.gradient_accumulators import (
+    NO_ROUND,
     GradientKind,
     kind_of,
     make_accumulator,
@@ -147,18 +148,18 @@ class ClusterRounds:
         ]
         with tf.control_dependencies(ready), tf.device(self._device):
             admitted = sync_gate_ops.sync_gate_admit(*permit.contribution, fit)
-
-        def push_and_commit() -> tf.Tensor:
-            pushes = [
-                accumulator.push(gradient, permit.round)
-                for accumulator, gradient in zip(
-                    self._accumulators(), gradients, strict=True
-                )
-            ]
-            with tf.control_dependencies(pushes), tf.device(self._device):
-                return sync_gate_ops.sync_gate_commit(*permit.contribution)
-
-        tf.cond(admitted, push_and_commit, lambda: tf.constant(False))
+            # Without a cond around the pushes, gradients are on their way meanwhile.
+            pushed_round = tf.where(admitted, permit.round, NO_ROUND)
+        pushes = [
+            accumulator.push(gradient, pushed_round)
+            for accumulator, gradient in zip(
+                self._accumulators(), gradients, strict=True
+            )
+        ]
+        with tf.control_dependencies(pushes), tf.device(self._device):
+            sync_gate_ops.sync_gate_commit(
+                permit.gate, permit.generation, pushed_round, *permit.worker
+            )
         permit.used = True
 
     def give_back(self, permit: Permit) -> None:

@@ -13,6 +13,9 @@ import tensorflow as tf
 
 from tf_syncrep.python.ops import accumulator_ops
 
+# Rounds are positive: what is pushed for this one is dropped.
+NO_ROUND = -1
+
 _MODE = "ROUND"
 
 

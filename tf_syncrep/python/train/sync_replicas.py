@@ -11,15 +11,16 @@ import tensorflow as tf
 
 from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_stats, gradient_checks
-from tf_syncrep.python.sync.gradient_accumulators import kind_of, make_accumulator
+from tf_syncrep.python.sync.gradient_accumulators import (
+    NO_ROUND,
+    kind_of,
+    make_accumulator,
+)
 from tf_syncrep.python.train import gradient_transfers
 from tf_syncrep.python.train.chief_queue_runner import ChiefQueueRunner
 from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
 
 __all__ = ["SyncReplicasOptimizer"]
-
-# Rounds are positive.
-_NO_ROUND = -1
 
 
 class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
@@ -455,7 +456,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             )
             # Without a cond around the pushes, gradients are on their way meanwhile.
             # Those of this round, which is none, are dropped.
-            pushed_round = tf.where(admitted, round_number, _NO_ROUND)
+            pushed_round = tf.where(admitted, round_number, NO_ROUND)
         pushes = [
             accumulator.push(gradient, pushed_round)
             for gradient, (_, _, accumulator) in zip(sent, present, strict=True)

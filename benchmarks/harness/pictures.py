@@ -26,9 +26,9 @@ def draw_losses(result: dict[str, Any]) -> Any:
     for measurement in result["measurements"]:
         ((name, value),) = measurement["point"].items()
         panels.setdefault(f"{name} {value:g}", []).append(measurement)
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    figure = Figure(figsize=(10, 4), layout="constrained")
     runs = len(result["measurements"][0]["samples"])
-    title = f"{result['title']} (median, lowest and highest of {runs} runs)"
+    title = f"{result['title']}\nmedian, lowest and highest of {runs} runs"
     figure.suptitle(title, x=0.01, ha="left", weight="bold", size="large")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for panel, (title, measurements) in zip(axes, panels.items(), strict=True):

@@ -1,6 +1,13 @@
 """Fixtures that several folders of tests share."""
 
+import signal
+
 import pytest
+
+# A shell that starts pytest in the background has SIGINT ignored, in what tests start,
+# too; some of them are about what it does there.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite("sync_replicas_cluster", "keras_sync_cluster")
 

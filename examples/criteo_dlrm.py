@@ -57,7 +57,7 @@ def build_model(buckets: int, dimensions: int) -> tf.keras.Model:
     vectors = layers.Concatenate(axis=1)(
         [
             layers.Reshape([1, dimensions])(of_numbers),
-            layers.Embedding(buckets, dimensions, name="categories")(categories),
+            tfs.keras.Embedding(buckets, dimensions, name="categories")(categories),
         ]
     )
     features = layers.Concatenate()(

@@ -213,7 +213,8 @@ class _Result:
         self._traced = traced
         self._args = args
         self._value = coordinator.schedule(traced, args=args)
-        self._fetched: tuple[Any, list[Any]] | None = None
+        self._is_over = False
+        self._fetched: Any = None
         self._error: Exception | None = None
 
     def again(self) -> "_Result":
@@ -226,6 +227,7 @@ class _Result:
             self._fetched = self._value.fetch()
         except Exception as error:  # In a thread, of whose end nobody would hear.
             self._error = error
+        self._is_over = True
 
     def fetch(self, if_lost: Any) -> Any:
         """Waits for the end of the execution and returns what the step returned.
@@ -237,9 +239,9 @@ class _Result:
         Raises:
             Exception: the execution, or one beside it, failed.
         """
-        if self._fetched is None and self._error is None:
+        if not self._is_over:
             self.wait()
-        if self._fetched is not None:
+        if self._error is None:
             return self._function.unpack(self._fetched)
         if not isinstance(self._error, tf.errors.OpError):
             raise self._error

@@ -79,7 +79,7 @@ demo: $(installed)
 
 test: $(installed)
 	$(bin)/pytest $(PYTEST_ARGS)
-	$(if $(has_tf_keras),echo "== Tests of Keras again, with tf_keras")
+	$(if $(has_tf_keras),echo "== Tests of Keras again: tf_keras")
 	$(if $(has_tf_keras),$(legacy_keras) $(bin)/pytest $(keras_tests))
 
 # What takes too long for each change: hundreds of runs under random faults.

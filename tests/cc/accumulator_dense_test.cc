@@ -5,33 +5,16 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/cc/random_gradients.h"
 #include "tests/cc/thread_sharder.h"
 
 namespace tf_syncrep {
 namespace {
 
-template <typename T>
-OwnedBuffer NewBuffer(int64_t size) {
-  const auto owner = std::make_shared<std::vector<T>>(size);
-  return {owner->data(), owner};
-}
-
 const AllocateBuffer kNoMemory = [](int64_t) { return OwnedBuffer{}; };
-
-template <typename T>
-std::vector<T> RandomGradient(int64_t size, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> uniform(-2, 2);
-  std::vector<T> gradient(size);
-  for (T& element : gradient) {
-    element = Narrow<T>(static_cast<SlotType<T>>(uniform(random)));
-  }
-  return gradient;
-}
 
 // How the gradients are given: bit i of `owned` for gradient i.
 template <typename T>

@@ -11,30 +11,21 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/cc/random_gradients.h"
 #include "tests/cc/thread_sharder.h"
 
 namespace tf_syncrep {
 namespace {
 
 template <typename T>
-struct Gradient {
-  std::vector<int64_t> rows;
-  std::vector<T> values;
-};
-
-template <typename T>
 Gradient<T> RandomGradient(int64_t num_rows, int64_t range, int64_t row_size,
                            uint32_t seed) {
   std::mt19937_64 random(seed);
-  std::uniform_real_distribution<float> uniform(-2, 2);
   Gradient<T> gradient;
   for (int64_t i = 0; i < num_rows; ++i) {
     gradient.rows.push_back(static_cast<int64_t>(random() % range));
   }
-  for (int64_t i = 0; i < num_rows * row_size; ++i) {
-    gradient.values.push_back(
-        Narrow<T>(static_cast<SlotType<T>>(uniform(random))));
-  }
+  gradient.values = RandomValues<T>(num_rows * row_size, random);
   return gradient;
 }
 

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/cc/cuda_emulation.h"
+#include "tests/cc/random_gradients.h"
 #include "tests/cc/thread_sharder.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
@@ -59,23 +59,6 @@ GpuError RunDensePassOnGpu(DensePass pass, const DenseArrays<T>& arrays,
 namespace {
 
 constexpr GpuQueue kQueue = {nullptr, 3};
-
-template <typename T>
-OwnedBuffer NewBuffer(int64_t size) {
-  const auto owner = std::make_shared<std::vector<T>>(size);
-  return {owner->data(), owner};
-}
-
-template <typename T>
-std::vector<T> RandomGradient(int64_t size, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> uniform(-2, 2);
-  std::vector<T> gradient(size);
-  for (T& element : gradient) {
-    element = Narrow<T>(static_cast<SlotType<T>>(uniform(random)));
-  }
-  return gradient;
-}
 
 // Adds gradient i, given away if bit i of `owned` says so; without, and with
 // `offset`, it lies so many elements behind an aligned address.

@@ -11,6 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/cc/cuda_emulation.h"
+#include "tests/cc/random_gradients.h"
 #include "tests/cc/thread_sharder.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
 #include "tf_syncrep/cc/lib/chunk_pool.h"
@@ -153,27 +154,17 @@ OwnedBuffer NewBytes(size_t bytes) {
 
 OwnedBuffer NoMemory(size_t /*bytes*/) { return {}; }
 
-template <typename T>
-struct Gradient {
-  std::vector<int64_t> rows;
-  std::vector<T> values;
-};
-
 // Every second row is one of three, so that some occur more than 32 times.
 template <typename T>
 Gradient<T> RandomGradient(int64_t num_rows, int64_t row_size, int64_t limit,
                            uint32_t seed) {
   std::mt19937 random(seed);
-  std::uniform_real_distribution<float> uniform(-2, 2);
   Gradient<T> gradient;
   for (int64_t i = 0; i < num_rows; ++i) {
     gradient.rows.push_back(random() % 2 == 0 ? random() % 3
                                               : random() % limit);
   }
-  for (int64_t i = 0; i < num_rows * row_size; ++i) {
-    gradient.values.push_back(
-        Narrow<T>(static_cast<SlotType<T>>(uniform(random))));
-  }
+  gradient.values = RandomValues<T>(num_rows * row_size, random);
   return gradient;
 }
 

@@ -165,10 +165,7 @@ void CpuDenseGradientSum<T>::Run(DensePass pass, const DenseArrays<T>& arrays,
   template class DenseGradientSum<T>; \
   template class CpuDenseGradientSum<T>
 
-TF_SYNCREP_INSTANTIATE(Half);
-TF_SYNCREP_INSTANTIATE(BFloat16);
-TF_SYNCREP_INSTANTIATE(float);
-TF_SYNCREP_INSTANTIATE(double);
+TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);
 
 #undef TF_SYNCREP_INSTANTIATE
 

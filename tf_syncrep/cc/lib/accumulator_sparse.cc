@@ -447,9 +447,10 @@ bool SparseGradientSum<T>::Finish(
   return true;
 }
 
-template class SparseGradientSum<Half>;
-template class SparseGradientSum<BFloat16>;
-template class SparseGradientSum<float>;
-template class SparseGradientSum<double>;
+#define TF_SYNCREP_INSTANTIATE(T) template class SparseGradientSum<T>
+
+TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);
+
+#undef TF_SYNCREP_INSTANTIATE
 
 }  // namespace tf_syncrep

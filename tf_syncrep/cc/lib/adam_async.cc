@@ -253,10 +253,7 @@ void SparseApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update,
       const AdamAsyncUpdate<SlotType<T>>&, int64_t, int64_t, const int64_t*, \
       const T*, T*, SlotType<T>*, SlotType<T>*, Sharder&, CpuLevel)
 
-TF_SYNCREP_INSTANTIATE(Half);
-TF_SYNCREP_INSTANTIATE(BFloat16);
-TF_SYNCREP_INSTANTIATE(float);
-TF_SYNCREP_INSTANTIATE(double);
+TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);
 
 #undef TF_SYNCREP_INSTANTIATE
 

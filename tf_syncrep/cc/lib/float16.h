@@ -127,4 +127,11 @@ TF_SYNCREP_ALWAYS_INLINE Half Narrow<Half>(float value) {
 
 }  // namespace tf_syncrep
 
+// Expands INSTANTIATE(T) for each type of gradients and variables.
+#define TF_SYNCREP_INSTANTIATE_ALL_TYPES(INSTANTIATE) \
+  INSTANTIATE(Half);                                  \
+  INSTANTIATE(BFloat16);                              \
+  INSTANTIATE(float);                                 \
+  INSTANTIATE(double)
+
 #endif  // TF_SYNCREP_CC_LIB_FLOAT16_H_

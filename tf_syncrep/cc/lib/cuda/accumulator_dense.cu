@@ -9,12 +9,10 @@ using gpu::kBlockThreads;
 
 template <DensePass kPass, int kWidth, typename T>
 GpuError Launch(const DenseArrays<T>& arrays, GpuStream stream) {
-  int max_blocks = 1;
-  TF_SYNCREP_RETURN_IF_CUDA_ERROR(gpu::MaxResidentBlocks(
-      gpu::DensePassKernel<kPass, kWidth, T>, kBlockThreads, &max_blocks));
-  const int64_t per_block = int64_t{kBlockThreads} * kWidth;
-  const int blocks =
-      gpu::NumBlocks((arrays.size + per_block - 1) / per_block, max_blocks);
+  int blocks = 1;
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(
+      gpu::NumBlocksFor(gpu::DensePassKernel<kPass, kWidth, T>, kBlockThreads,
+                        arrays.size, kBlockThreads * kWidth, &blocks));
   gpu::DensePassKernel<kPass, kWidth, T>
       <<<blocks, kBlockThreads, 0, stream>>>(arrays);
   return gpu::ErrorOf(cudaGetLastError());
@@ -42,10 +40,7 @@ GpuError RunDensePassOnGpu(DensePass pass, const DenseArrays<T>& arrays,
   template GpuError RunDensePassOnGpu<T>(DensePass, const DenseArrays<T>&, \
                                          GpuStream)
 
-TF_SYNCREP_INSTANTIATE(Half);
-TF_SYNCREP_INSTANTIATE(BFloat16);
-TF_SYNCREP_INSTANTIATE(float);
-TF_SYNCREP_INSTANTIATE(double);
+TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);
 
 #undef TF_SYNCREP_INSTANTIATE
 

@@ -13,25 +13,6 @@ namespace {
 
 using gpu::kBlockThreads;
 
-// Blocks for a kernel in which a thread works on one element at a time.
-template <typename Kernel>
-GpuError NumBlocksFor(Kernel kernel, int64_t size, int* blocks) {
-  int max_blocks = 1;
-  TF_SYNCREP_RETURN_IF_CUDA_ERROR(
-      gpu::MaxResidentBlocks(kernel, kBlockThreads, &max_blocks));
-  *blocks =
-      gpu::NumBlocks((size + kBlockThreads - 1) / kBlockThreads, max_blocks);
-  return nullptr;
-}
-
-#define TF_SYNCREP_RETURN_IF_ERROR(expression)   \
-  do {                                           \
-    const GpuError error_of_call = (expression); \
-    if (error_of_call != nullptr) {              \
-      return error_of_call;                      \
-    }                                            \
-  } while (false)
-
 // The parts of the workspace, one after the other.
 template <typename T>
 struct Workspace {
@@ -51,21 +32,16 @@ struct Workspace {
 template <typename T>
 GpuError LayOut(const GpuSortedRows<T>& sorted, void* base,
                 Workspace<T>* workspace) {
-  size_t used = 0;
-  const auto take = [&](size_t bytes) -> void* {
-    void* const part = static_cast<char*>(base) + used;
-    used += (bytes + 255) / 256 * 256;
-    return part;
-  };
+  gpu::WorkspaceParts parts(base);
   const auto n = static_cast<size_t>(sorted.num_occurrences);
-  workspace->rows = static_cast<uint64_t*>(take(n * sizeof(uint64_t)));
-  workspace->sorted_rows = static_cast<uint64_t*>(take(n * sizeof(uint64_t)));
-  workspace->places = static_cast<uint64_t*>(take(n * sizeof(uint64_t)));
-  workspace->sorted_places = static_cast<uint64_t*>(take(n * sizeof(uint64_t)));
-  workspace->is_begin = static_cast<uint8_t*>(take(n));
-  workspace->begins = static_cast<int64_t*>(take(n * sizeof(int64_t)));
-  workspace->pieces = static_cast<GpuRowsPiece<T>*>(
-      take(static_cast<size_t>(sorted.num_pieces) * sizeof(GpuRowsPiece<T>)));
+  workspace->rows = parts.Take<uint64_t>(n);
+  workspace->sorted_rows = parts.Take<uint64_t>(n);
+  workspace->places = parts.Take<uint64_t>(n);
+  workspace->sorted_places = parts.Take<uint64_t>(n);
+  workspace->is_begin = parts.Take<uint8_t>(n);
+  workspace->begins = parts.Take<int64_t>(n);
+  workspace->pieces =
+      parts.Take<GpuRowsPiece<T>>(static_cast<size_t>(sorted.num_pieces));
   size_t sort_bytes = 0;
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cub::DeviceRadixSort::SortPairs(
       nullptr, sort_bytes, workspace->rows, workspace->sorted_rows,
@@ -79,21 +55,19 @@ GpuError LayOut(const GpuSortedRows<T>& sorted, void* base,
       workspace->is_begin, workspace->begins, no_count,
       static_cast<int>(sorted.num_occurrences)));
   workspace->cub_bytes = std::max(sort_bytes, select_bytes);
-  workspace->cub_memory = take(workspace->cub_bytes);
-  workspace->total_bytes = used;
+  workspace->cub_memory = parts.Take<char>(workspace->cub_bytes);
+  workspace->total_bytes = parts.total_bytes();
   return nullptr;
 }
 
 template <int kWidth, typename T>
 GpuError LaunchReduce(const GpuSortedRows<T>& sorted,
                       const GpuReducedRows<T>& reduced, GpuStream stream) {
-  int max_blocks = 1;
-  TF_SYNCREP_RETURN_IF_CUDA_ERROR(gpu::MaxResidentBlocks(
-      gpu::ReduceRowsKernel<kWidth, T>, kBlockThreads, &max_blocks));
   const int lanes = gpu::LanesPerRow(sorted.row_size, kWidth);
-  const int64_t per_block = kBlockThreads / lanes;
-  const int blocks = gpu::NumBlocks(
-      (reduced.num_rows + per_block - 1) / per_block, max_blocks);
+  int blocks = 1;
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(
+      gpu::NumBlocksFor(gpu::ReduceRowsKernel<kWidth, T>, kBlockThreads,
+                        reduced.num_rows, kBlockThreads / lanes, &blocks));
   gpu::ReduceRowsKernel<kWidth, T>
       <<<blocks, kBlockThreads, 0, stream>>>(sorted, reduced, lanes);
   return gpu::ErrorOf(cudaGetLastError());
@@ -108,8 +82,8 @@ GpuError CopyRowsOnGpu(const void* indices, bool is_int64, int64_t num_indices,
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(
       cudaMemsetAsync(bad_index, 0xff, sizeof(GpuBadIndex), stream));
   int blocks = 1;
-  TF_SYNCREP_RETURN_IF_ERROR(
-      NumBlocksFor(gpu::CopyRowsKernel, num_indices, &blocks));
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(gpu::NumBlocksFor(
+      gpu::CopyRowsKernel, kBlockThreads, num_indices, kBlockThreads, &blocks));
   gpu::CopyRowsKernel<<<blocks, kBlockThreads, 0, stream>>>(
       indices, is_int64, num_indices, limit, rows, bad_index);
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cudaGetLastError());
@@ -132,7 +106,7 @@ GpuError ReadFromGpu(const void* from, size_t bytes, void* to,
 template <typename T>
 GpuError SortRowsWorkspaceBytes(const GpuSortedRows<T>& sorted, size_t* bytes) {
   Workspace<T> workspace;
-  TF_SYNCREP_RETURN_IF_ERROR(LayOut<T>(sorted, nullptr, &workspace));
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(LayOut<T>(sorted, nullptr, &workspace));
   *bytes = workspace.total_bytes;
   return nullptr;
 }
@@ -143,15 +117,16 @@ GpuError SortRowsOnGpu(const std::vector<GpuRowsPiece<T>>& pieces,
                        int64_t* num_rows, GpuSortedRows<T>* sorted,
                        GpuStream stream) {
   Workspace<T> parts;
-  TF_SYNCREP_RETURN_IF_ERROR(LayOut<T>(*sorted, workspace, &parts));
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(LayOut<T>(*sorted, workspace, &parts));
   if (parts.total_bytes > workspace_bytes) {
     return "the workspace is too small";
   }
   int64_t offset = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     int blocks = 1;
-    TF_SYNCREP_RETURN_IF_ERROR(
-        NumBlocksFor(gpu::ListPieceKernel<T>, pieces[i].num_rows, &blocks));
+    TF_SYNCREP_RETURN_IF_CUDA_ERROR(
+        gpu::NumBlocksFor(gpu::ListPieceKernel<T>, kBlockThreads,
+                          pieces[i].num_rows, kBlockThreads, &blocks));
     gpu::ListPieceKernel<T><<<blocks, kBlockThreads, 0, stream>>>(
         pieces[i], static_cast<int>(i), parts.pieces, parts.rows + offset,
         parts.places + offset);
@@ -165,8 +140,9 @@ GpuError SortRowsOnGpu(const std::vector<GpuRowsPiece<T>>& pieces,
       parts.places, parts.sorted_places, n, /*begin_bit=*/0,
       sorted->num_key_bits, stream));
   int blocks = 1;
-  TF_SYNCREP_RETURN_IF_ERROR(
-      NumBlocksFor(gpu::MarkBeginsKernel, sorted->num_occurrences, &blocks));
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(
+      gpu::NumBlocksFor(gpu::MarkBeginsKernel, kBlockThreads,
+                        sorted->num_occurrences, kBlockThreads, &blocks));
   gpu::MarkBeginsKernel<<<blocks, kBlockThreads, 0, stream>>>(
       parts.sorted_rows, sorted->num_occurrences, parts.is_begin);
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cudaGetLastError());
@@ -197,10 +173,7 @@ GpuError ReduceRowsOnGpu(const GpuSortedRows<T>& sorted,
   template GpuError ReduceRowsOnGpu<T>(const GpuSortedRows<T>&,           \
                                        const GpuReducedRows<T>&, GpuStream)
 
-TF_SYNCREP_INSTANTIATE(Half);
-TF_SYNCREP_INSTANTIATE(BFloat16);
-TF_SYNCREP_INSTANTIATE(float);
-TF_SYNCREP_INSTANTIATE(double);
+TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);
 
 #undef TF_SYNCREP_INSTANTIATE
 

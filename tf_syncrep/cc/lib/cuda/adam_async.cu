@@ -20,12 +20,10 @@ int NextArrivalCounter() {
 template <int kWidth, typename T>
 GpuError LaunchDense(const GpuAdamAsync<T>& arguments, int64_t size,
                      const T* grad, GpuStream stream) {
-  int max_blocks = 1;
-  TF_SYNCREP_RETURN_IF_CUDA_ERROR(gpu::MaxResidentBlocks(
-      gpu::DenseKernel<kWidth, T>, kBlockThreads, &max_blocks));
-  const int64_t per_block = int64_t{kBlockThreads} * kWidth;
-  const int blocks =
-      gpu::NumBlocks((size + per_block - 1) / per_block, max_blocks);
+  int blocks = 1;
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(
+      gpu::NumBlocksFor(gpu::DenseKernel<kWidth, T>, kBlockThreads, size,
+                        kBlockThreads * kWidth, &blocks));
   gpu::DenseKernel<kWidth, T><<<blocks, kBlockThreads, 0, stream>>>(
       arguments, NextArrivalCounter(), size, grad);
   return gpu::ErrorOf(cudaGetLastError());
@@ -45,26 +43,20 @@ struct Workspace {
 // With `base` null, only the sizes count.
 GpuError LayOutWorkspace(const GpuSparseRows& rows, void* base,
                          Workspace* workspace) {
-  size_t used = 0;
-  const auto take = [&](size_t bytes) -> void* {
-    void* const part = static_cast<char*>(base) + used;
-    used += (bytes + 255) / 256 * 256;
-    return part;
-  };
-  const size_t n = static_cast<size_t>(rows.num_indices);
-  workspace->keys = static_cast<uint64_t*>(take(n * sizeof(uint64_t)));
-  workspace->sorted_keys = static_cast<uint64_t*>(take(n * sizeof(uint64_t)));
-  workspace->positions = static_cast<uint32_t*>(take(n * sizeof(uint32_t)));
-  workspace->sorted_positions =
-      static_cast<uint32_t*>(take(n * sizeof(uint32_t)));
+  gpu::WorkspaceParts parts(base);
+  const auto n = static_cast<size_t>(rows.num_indices);
+  workspace->keys = parts.Take<uint64_t>(n);
+  workspace->sorted_keys = parts.Take<uint64_t>(n);
+  workspace->positions = parts.Take<uint32_t>(n);
+  workspace->sorted_positions = parts.Take<uint32_t>(n);
   workspace->sort_bytes = 0;
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cub::DeviceRadixSort::SortPairs(
       nullptr, workspace->sort_bytes, workspace->keys, workspace->sorted_keys,
       workspace->positions, workspace->sorted_positions,
       static_cast<int>(rows.num_indices), /*begin_bit=*/0,
       gpu::NumKeyBits(rows.num_rows)));
-  workspace->sort_memory = take(workspace->sort_bytes);
-  workspace->total_bytes = used;
+  workspace->sort_memory = parts.Take<char>(workspace->sort_bytes);
+  workspace->total_bytes = parts.total_bytes();
   return nullptr;
 }
 
@@ -118,18 +110,14 @@ GpuError SparseApplyAdamAsyncOnGpu(const GpuAdamAsync<T>& arguments,
     return "too many indices";
   }
   Workspace parts;
-  const GpuError error = LayOutWorkspace(rows, workspace, &parts);
-  if (error != nullptr) {
-    return error;
-  }
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(LayOutWorkspace(rows, workspace, &parts));
   if (parts.total_bytes > workspace_bytes) {
     return "the workspace is too small";
   }
-  int max_blocks = 1;
-  TF_SYNCREP_RETURN_IF_CUDA_ERROR(gpu::MaxResidentBlocks(
-      gpu::PrepareRowsKernel, kBlockThreads, &max_blocks));
-  const int blocks = gpu::NumBlocks(
-      (rows.num_indices + kBlockThreads - 1) / kBlockThreads, max_blocks);
+  int blocks = 1;
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(
+      gpu::NumBlocksFor(gpu::PrepareRowsKernel, kBlockThreads, rows.num_indices,
+                        kBlockThreads, &blocks));
   gpu::PrepareRowsKernel<<<blocks, kBlockThreads, 0, stream>>>(
       rows, parts.keys, parts.positions, bad_index);
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cudaGetLastError());
@@ -161,10 +149,7 @@ GpuError SparseApplyAdamAsyncOnGpu(const GpuAdamAsync<T>& arguments,
       const GpuAdamAsync<T>&, const GpuSparseRows&, const T*, void*, size_t, \
       GpuBadIndex*, GpuStream)
 
-TF_SYNCREP_INSTANTIATE(Half);
-TF_SYNCREP_INSTANTIATE(BFloat16);
-TF_SYNCREP_INSTANTIATE(float);
-TF_SYNCREP_INSTANTIATE(double);
+TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);
 
 #undef TF_SYNCREP_INSTANTIATE
 

@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
@@ -17,7 +18,9 @@ namespace gpu {
 inline GpuError ErrorOf(cudaError_t code) {
   return code == cudaSuccess ? nullptr : cudaGetErrorString(code);
 }
+inline GpuError ErrorOf(GpuError error) { return error; }
 
+// Of a call of CUDA, or of one that returns a GpuError.
 #define TF_SYNCREP_RETURN_IF_CUDA_ERROR(expression) \
   do {                                              \
     const ::tf_syncrep::GpuError error =            \
@@ -54,6 +57,38 @@ inline int NumBlocks(int64_t num_parts, int max_blocks) {
   return static_cast<int>(
       std::clamp<int64_t>(num_parts, 1, static_cast<int64_t>(max_blocks)));
 }
+
+// How many blocks to launch a kernel with that works on so many items, each
+// block on `per_block` of them at a time.
+template <typename Kernel>
+GpuError NumBlocksFor(Kernel kernel, int block_threads, int64_t num_items,
+                      int64_t per_block, int* blocks) {
+  int max_blocks = 1;
+  TF_SYNCREP_RETURN_IF_CUDA_ERROR(
+      MaxResidentBlocks(kernel, block_threads, &max_blocks));
+  *blocks = NumBlocks((num_items + per_block - 1) / per_block, max_blocks);
+  return nullptr;
+}
+
+// Parts of a workspace, one after the other, each aligned for any use. With a
+// null base only the sizes count.
+class WorkspaceParts {
+ public:
+  explicit WorkspaceParts(void* base) : base_(static_cast<char*>(base)) {}
+
+  template <typename T>
+  T* Take(size_t count) {
+    void* const part = base_ + used_;
+    used_ += (count * sizeof(T) + 255) / 256 * 256;
+    return static_cast<T*>(part);
+  }
+
+  size_t total_bytes() const { return used_; }
+
+ private:
+  char* base_;
+  size_t used_ = 0;
+};
 
 // Whether vectors of 16 bytes may be read and written at all these addresses.
 template <typename... Pointers>

@@ -4,7 +4,7 @@
 #   make test PYTHON=python3.11      another Python
 #   make test PYTEST_ARGS="tests/ops -x"
 #
-# make gpu-test | gpu-sanitize | gpu-bench: the CUDA kernels; see docs/gpu.md.
+# make gpu: the CUDA kernels on a GPU, all that there is; see docs/gpu.md.
 #
 # A Python that suits the TensorFlow, g++ and make are all that must be there:
 # CMake, Ninja and the rest come from PyPI into the environment.
@@ -13,7 +13,9 @@ TF_VERSION ?= 2.21.0
 VENV ?= .venv$(if $(filter-out 2.21.0,$(TF_VERSION)),-$(TF_VERSION))
 PYTHON ?=
 PYTEST_ARGS ?= tests
+TENSORFLOW ?= tensorflow-cpu
 GPU_PYTHON ?= python3
+GPU_RESULTS ?= benchmarks/results/gpu
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -22,6 +24,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 bin := $(VENV)/bin
+build_dir := build/make-$(TF_VERSION)$(if $(filter-out tensorflow-cpu,$(TENSORFLOW)),-gpu)
 pip := $(bin)/python -m pip --disable-pip-version-check -qq
 tf_minor := $(word 2,$(subst ., ,$(TF_VERSION)))
 # From 2.16 on, tf.keras is Keras 3, and Keras 2 is the package tf_keras.
@@ -37,7 +40,8 @@ sources := CMakeLists.txt pyproject.toml README.md LICENSE \
     -not -name _build_info.py)
 cc_sources = $(shell find benchmarks tf_syncrep/cc tests -name '*.cc' -o -name '*.cu' -o -name '*.h')
 
-.PHONY: help demo test soak bench lint tidy build clean gpu-test gpu-sanitize gpu-bench
+.PHONY: help demo test soak bench lint tidy build clean gpu gpu-test gpu-sanitize \
+  gpu-test-tensorflow gpu-bench
 
 help:
 	@sed -n '1,11s/^# \{0,1\}//p' Makefile
@@ -54,14 +58,14 @@ $(tensorflow):
 	rm -rf $(VENV)
 	"$$python" -m venv $(VENV)
 	$(pip) install --upgrade pip
-	$(pip) install tensorflow-cpu==$(TF_VERSION) "scikit-build-core>=0.10" cmake ninja
+	$(pip) install "$(TENSORFLOW)==$(TF_VERSION)" "scikit-build-core>=0.10" cmake ninja
 	$(if $(has_tf_keras),$(pip) install --no-deps "tf_keras==2.$(tf_minor).*")
 	touch $@
 
 $(installed): $(tensorflow) $(sources)
 	echo "== Building tf_syncrep"
 	$(pip) install --no-build-isolation \
-	  --config-settings=build-dir=build/make-$(TF_VERSION) ".[bench,demo,test]"
+	  --config-settings=build-dir=$(build_dir) ".[bench,demo,test]"
 	touch $@
 
 $(lint_tools): $(tensorflow) pyproject.toml
@@ -90,28 +94,48 @@ soak: $(installed)
 bench: $(installed)
 	$(bin)/python benchmarks/run.py
 
+# What fails does not stop the others, and makes the status 2.
+gpu:
+	$(MAKE) -j1 --keep-going gpu-test gpu-sanitize gpu-test-tensorflow gpu-bench
+
 # These need no TensorFlow. Where pytest is a package of GPU_PYTHON, its script may not
 # be on PATH.
 gpu_pytest := $(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini tests/gpu
+# Ends a recipe, and says why, where what it takes is not there.
+unless_missing = missing="$$($(GPU_PYTHON) tests/testing/gpu_harness.py)"
+unless_missing += || { echo "Left out: $$missing"; exit 0; }
 
 # 5 is pytest's way to say that all was skipped.
 gpu-test:
 	$(gpu_pytest) || [[ $$? == 5 ]]
 
-# Not the tests that fill the memory: under the sanitizer they take hours.
+# Not the tests that fill the memory: under the sanitizer they take hours. CuPy asks the
+# driver for functions that it need not have, so errors of calls are not reported; the
+# tests look at those of ours.
 gpu-sanitize:
+	@$(unless_missing)
 	command -v compute-sanitizer >/dev/null || {
 	  echo "compute-sanitizer is missing; it comes with the CUDA toolkit" >&2
 	  exit 1
 	}
 	for tool in memcheck racecheck; do
 	  compute-sanitizer --tool "$$tool" --error-exitcode 1 --launch-timeout 0 \
+	    --report-api-errors no \
 	    $(gpu_pytest) -k "not beyond and not thousands and not million" || [[ $$? == 5 ]]
 	done
 
+# In an environment of its own. Tests start processes that share the GPU, so that none
+# may take all of its memory.
+gpu-test-tensorflow:
+	@$(unless_missing)
+	CMAKE_ARGS=-DTF_SYNCREP_CUDA=ON \
+	  $(MAKE) build VENV=.venv-gpu TENSORFLOW='tensorflow[and-cuda]'
+	TF_FORCE_GPU_ALLOW_GROWTH=true TF_SYNCREP_WANT_GPU=1 \
+	  .venv-gpu/bin/pytest tests/ops tests/train
+
 gpu-bench:
-	$(GPU_PYTHON) benchmarks/gpu_adam_async.py
-	$(GPU_PYTHON) benchmarks/gpu_accumulator.py
+	$(GPU_PYTHON) benchmarks/gpu_adam_async.py --output $(GPU_RESULTS)
+	$(GPU_PYTHON) benchmarks/gpu_accumulator.py --output $(GPU_RESULTS)
 
 lint: $(installed) $(lint_tools)
 	$(bin)/ruff check .
@@ -125,7 +149,7 @@ tidy: $(installed)
 	  exit 1
 	}
 	find tf_syncrep/cc -name '*.cc' -print0 | xargs -0 -n 1 -P "$$(nproc)" \
-	  clang-tidy -quiet -p build/make-$(TF_VERSION)
+	  clang-tidy -quiet -p $(build_dir)
 
 clean:
 	rm -rf .venv* build dist bazel-* .bazelrc.generated .pytest_cache .ruff_cache

@@ -1,53 +1,75 @@
-"""Dense accumulators on a GPU: the CUDA kernel beside PyTorch's arithmetic.
+"""Accumulators on a GPU: the CUDA kernels beside PyTorch's arithmetic.
 
     python benchmarks/gpu_accumulator.py             all sizes that the memory holds
     python benchmarks/gpu_accumulator.py --quick     tiny ones: does everything work?
 
 Wants a GPU, nvcc, CMake, CuPy and ml_dtypes; TensorFlow takes no part, and PyTorch
-where it is installed. Before anything is timed, the kernel is held to NumPy. Timed are
-the passes that an accumulator is made of: one more gradient, two more at a time (which
-is what it does with gradients that nobody else has), and the mean. PyTorch adds two
-gradients by `add_` twice. Bytes are those that a pass has to read and write at the
-least. All in float.
+where it is installed. Before anything is timed, the kernels are held to NumPy.
+
+Of a dense accumulator the passes are timed that it is made of: one more gradient, two
+more at a time (which is what it does with gradients that nobody else has), and the
+mean. PyTorch adds two gradients by `add_` twice.
+
+Of a sparse one a whole update is timed: four gradients are pushed, each of which waits
+to hear that its indices are good, and their mean is taken, for which the number of
+different rows is read back. PyTorch puts the four into one sparse tensor, coalesces it
+and divides; it looks at no index.
+
+Bytes are those that have to be read and written at the least: of a sparse update the
+gradients once, and once the result. All in float.
 """
 
 from __future__ import annotations
 
-import pathlib
 import sys
 
 import numpy as np
-from harness import gpu
-from harness.benchmark import Measurement, Verdict, times_faster
+from harness import gpu, row_batches
+from harness.benchmark import Measurement, Point, Verdict, times_faster
+from harness.gpu import kernels
 
-HERE = pathlib.Path(__file__).parent
-sys.path.append(str(HERE.parent / "tests" / "testing"))
-
-import gpu_harness  # noqa: E402
-
-OURS, TORCH = "tf_syncrep", "torch"
+OURS, TORCH, COALESCE = "tf_syncrep", "torch", "torch coalesce"
 MILLION = 1_000_000
 SIZES = [32 * MILLION, 128 * MILLION, 512 * MILLION, 1000 * MILLION]
 # Arrays that are read or written by each pass.
 ARRAYS = {"add": 3, "add_two": 4, "divide": 2}
+FLOAT = np.dtype(np.float32)
 
 
 def check_against_numpy() -> None:
-    """Holds a mean of three gradients to NumPy, before any figure is taken."""
-    arrays = [
-        gpu_harness.random_array(seed, [100_003], np.dtype(np.float32))
-        for seed in range(3)
-    ]
-    total, *rest = (gpu_harness.to_gpu(array) for array in arrays)
-    gpu_harness.dense_pass("add_two", "float32", a=rest[0], b=rest[1], sum=total)
-    gpu_harness.dense_pass("divide", "float32", sum=total, divisor=3.0)
+    """Holds means of gradients to NumPy, before any figure is taken."""
+    arrays = [kernels.random_array(seed, [100_003], FLOAT) for seed in range(3)]
+    total, *rest = (kernels.to_gpu(array) for array in arrays)
+    kernels.dense_pass("add_two", "float32", a=rest[0], b=rest[1], sum=total)
+    kernels.dense_pass("divide", "float32", sum=total, divisor=3.0)
     expected = (arrays[0] + arrays[1] + arrays[2]) / np.float32(3)
     np.testing.assert_array_equal(
-        gpu_harness.to_host(total, arrays[0]).view(np.uint32), expected.view(np.uint32)
+        kernels.to_host(total, arrays[0]).view(np.uint32), expected.view(np.uint32)
     )
+    rows, width = 5000, 64
+    point = {"rows": rows, "indices": 20_000, "distribution": "zipf(1.1)"}
+    gradients = [
+        (
+            indices,
+            np.abs(kernels.random_array(seed, [len(indices), width], FLOAT)),
+        )
+        for seed, indices in enumerate(row_batches.of(point))
+    ]
+    mean = np.zeros([rows, width])
+    for indices, values in gradients:
+        np.add.at(mean, indices, values / len(gradients))
+    for may_be_kept in (False, True):
+        taken = kernels.sparse_sum(
+            gradients, "float32", "CMEAN", rows, may_be_kept=may_be_kept
+        )
+        touched = np.unique(np.concatenate([indices for indices, _ in gradients]))
+        assert taken.rows is not None
+        assert taken.values is not None
+        np.testing.assert_array_equal(taken.rows, touched)
+        np.testing.assert_allclose(taken.values, mean[touched], rtol=1e-4)
 
 
-def measure_pass(name: str, size: int, rounds: int) -> list[Measurement]:
+def dense(name: str, size: int, rounds: int) -> list[Measurement]:
     """All contenders on one pass."""
     import cupy
 
@@ -58,7 +80,7 @@ def measure_pass(name: str, size: int, rounds: int) -> list[Measurement]:
     divisor = 1.0009765625
 
     def ours(_: int) -> None:
-        gpu_harness.dense_pass(name, "float32", a=a, b=b, sum=total, divisor=divisor)
+        kernels.dense_pass(name, "float32", a=a, b=b, sum=total, divisor=divisor)
 
     contenders: dict[str, gpu.Step] = {OURS: ours}
     if gpu.has_torch():
@@ -75,28 +97,69 @@ def measure_pass(name: str, size: int, rounds: int) -> list[Measurement]:
     return gpu.race(contenders, point, rounds, ARRAYS[name] * 4 * size)
 
 
-def measure(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
+def sparse(point: Point, rounds: int) -> list[Measurement]:
+    """All contenders on one update."""
+    import cupy
+
+    rows, width, count = point["rows"], point["width"], point["indices"]
+    batches = row_batches.of(point)
+    pushed = len(batches)
+    distinct = len(np.unique(np.concatenate(batches)))
+    bytes_moved = (pushed * count + distinct) * (4 * width + 8)
+    indices = [cupy.asarray(batch, np.int64) for batch in batches]
+    grads = [cupy.random.standard_normal(count * width, np.float32) for _ in batches]
+    accumulator = kernels.SparseGradients(
+        indices, grads, width, "float32", "CMEAN", rows, may_be_kept=True
+    )
+    contenders: dict[str, gpu.Step] = {OURS: lambda _: accumulator.reduce()}
+    if gpu.has_torch():
+        import torch
+
+        torch_indices = [torch.from_dlpack(array) for array in indices]
+        torch_grads = [torch.from_dlpack(g.reshape(count, width)) for g in grads]
+
+        def coalesce(_: int) -> None:
+            summed = torch.sparse_coo_tensor(
+                torch.cat(torch_indices)[None],
+                torch.cat(torch_grads),
+                (rows, width),
+                check_invariants=False,
+            ).coalesce()
+            summed.values().div_(pushed)
+
+        contenders[COALESCE] = coalesce
+    return gpu.race(contenders, {**point, "pushes": pushed}, rounds, bytes_moved)
+
+
+def measure_dense(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
     """All passes and sizes that fit, and what was to be reached."""
     measurements: list[Measurement] = []
     for size in [MILLION] if quick else SIZES:
-        # Two sums, two gradients, the copy's two arrays.
-        if gpu.release() < 4 * 4 * size + (3 << 30):
-            print(f"{size:,} floats: left out, there is not the memory")
-            continue
         for name in ARRAYS:
-            measurements += measure_pass(name, size, 2 if quick else gpu.ROUNDS)
+            # Two sums and two gradients.
+            if gpu.has_memory(4 * 4 * size, {"pass": name, "floats": size}):
+                measurements += dense(name, size, 2 if quick else gpu.ROUNDS)
     verdicts = [*gpu.share_of_copy(measurements, OURS, 0.9)]
     return measurements, verdicts + times_faster(measurements, OURS, TORCH, 1)
+
+
+def measure_sparse(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
+    """All updates that fit, and what was to be reached."""
+    measurements: list[Measurement] = []
+    for point in row_batches.points(quick):
+        batch = 4 * point["indices"] * point["width"]
+        # Gradients, and for each contender a copy of them and a result.
+        if gpu.has_memory(5 * row_batches.BATCHES * batch, point):
+            measurements += sparse(point, 2 if quick else gpu.ROUNDS)
+    return measurements, times_faster(measurements, OURS, COALESCE, 1)
 
 
 if __name__ == "__main__":
     sys.exit(
         gpu.run(
-            "Dense accumulators on a GPU",
+            "Accumulators on a GPU",
             "gpu_accumulator",
-            gpu_harness.BUILD,
             check_against_numpy,
-            {"Dense sums": measure},
-            gpu_harness.missing(),
+            {"Dense sums": measure_dense, "Sparse updates": measure_sparse},
         )
     )

@@ -8,64 +8,51 @@ where it is installed. Before anything is timed, the kernels are held to the flo
 twin. Bytes are those that a step has to read and write at the least: of a dense one
 var, m and v twice and the gradient once; of a sparse one the same for each different
 row, gradient and indices once.
-Batches of sparse gradients rotate, so that none is in the cache. All in float.
+Batches of sparse gradients rotate, and a copy comes before each turn, so that none is
+in the cache. All in float.
 """
 
 from __future__ import annotations
 
-import pathlib
 import sys
-from collections.abc import Iterator
 
 import numpy as np
-from harness import gpu, gradients
-from harness.benchmark import Measurement, Point, Verdict, describe, times_faster
-
-HERE = pathlib.Path(__file__).parent
-sys.path.append(str(HERE.parent / "tests" / "testing"))
-
-import adam_async_reference as reference  # noqa: E402
-import gpu_harness  # noqa: E402
+from harness import gpu, row_batches
+from harness.benchmark import Measurement, Point, Verdict, times_faster
+from harness.gpu import kernels
 
 OURS, FUSED, SPARSE = "tf_syncrep", "torch Adam(fused=True)", "torch SparseAdam"
 MILLION = 1_000_000
 DENSE_SIZES = [32 * MILLION, 128 * MILLION, 512 * MILLION, 1000 * MILLION]
-TABLE_ROWS = [MILLION, 10 * MILLION, 100 * MILLION]
-WIDTHS = [16, 64, 128]
-INDICES = [4096, 65536, MILLION]
-DISTRIBUTIONS = ["unique", "uniform", "zipf(1.1)"]
-BATCHES = 4
 
 
 def check_against_the_twin() -> None:
     """Holds one dense and one sparse step to the twin, before any figure is taken."""
     import cupy
 
-    state = gpu_harness.random_state(1, [5000, 64], "float32")
-    grad = gpu_harness.random_array(2, [5000, 64], np.dtype(np.float32))
-    dense = gpu_harness.AdamAsync.of(state, "float32")
-    dense.dense(gpu_harness.to_gpu(grad))
-    gpu_harness.assert_close(
-        dense.read(state), gpu_harness.expected_dense(state, grad, "adam")
-    )
+    state = kernels.random_state(1, [5000, 64], "float32")
+    grad = kernels.random_array(2, [5000, 64], np.dtype(np.float32))
+    dense = kernels.AdamAsync.of(state, "float32")
+    dense.dense(kernels.to_gpu(grad))
+    kernels.assert_close(dense.read(state), kernels.expected_dense(state, grad, "adam"))
     indices = (np.random.default_rng(3).zipf(1.2, 5000) - 1) % 5000
     grad = np.abs(grad) / 64
-    sparse = gpu_harness.AdamAsync.of(state, "float32")
-    sparse.sparse(gpu_harness.to_gpu(grad), cupy.asarray(indices), 64)
-    gpu_harness.assert_close(
+    sparse = kernels.AdamAsync.of(state, "float32")
+    sparse.sparse(kernels.to_gpu(grad), cupy.asarray(indices), 64)
+    kernels.assert_close(
         sparse.read(state),
-        gpu_harness.expected_sparse(state, grad, indices, "adam"),
+        kernels.expected_sparse(state, grad, indices, "adam"),
         tolerance=1e-3,
     )
 
 
-def _variable(size: int) -> gpu_harness.AdamAsync:
+def _variable(size: int) -> kernels.AdamAsync:
     """A float variable of zeros on the GPU."""
     import cupy
 
     memory = [cupy.zeros(size, np.uint32) for _ in range(3)]
-    powers = [gpu_harness.to_gpu(np.array(x, np.float32)) for x in (0.9, 0.99)]
-    return gpu_harness.AdamAsync(reference.State(*memory, *powers), "float32")
+    powers = [kernels.to_gpu(np.array(x, np.float32)) for x in (0.9, 0.99)]
+    return kernels.AdamAsync(kernels.reference.State(*memory, *powers), "float32")
 
 
 def dense(size: int, rounds: int) -> list[Measurement]:
@@ -85,35 +72,23 @@ def dense(size: int, rounds: int) -> list[Measurement]:
     return gpu.race(contenders, {"floats": size}, rounds, 7 * 4 * size)
 
 
-def draw(distribution: str, rows: int, count: int) -> Iterator[np.ndarray]:
-    """Indices of one batch after the other."""
-    rng = np.random.default_rng(4)
-    if distribution == "unique":
-        while True:
-            yield rng.choice(rows, count, replace=False, shuffle=True)
-    sampler = gradients.RowSampler(distribution, rows, rng)
-    while True:
-        yield sampler.draw(count)
-
-
-def sparse(point: Point, rounds: int) -> list[Measurement]:
+def sparse(point: Point, rounds: int, with_torch: bool) -> list[Measurement]:
     """All contenders on one table."""
     import cupy
 
     rows, width, count = point["rows"], point["width"], point["indices"]
-    source = draw(point["distribution"], rows, count)
-    batches = [next(source) for _ in range(BATCHES)]
-    distinct = sum(len(np.unique(batch)) for batch in batches) // BATCHES
+    batches = row_batches.of(point)
+    distinct = sum(len(np.unique(batch)) for batch in batches) // len(batches)
     bytes_moved = 6 * 4 * width * distinct + count * (4 * width + 8)
     ours = _variable(rows * width)
     indices = [cupy.asarray(batch, np.int64) for batch in batches]
     grads = [cupy.random.standard_normal(count * width, np.float32) for _ in batches]
 
     def step(i: int) -> None:
-        ours.sparse(grads[i % BATCHES], indices[i % BATCHES], width)
+        ours.sparse(grads[i % len(batches)], indices[i % len(batches)], width)
 
     contenders: dict[str, gpu.Step] = {OURS: step}
-    if not gpu.has_torch():
+    if not with_torch:
         return gpu.race(contenders, point, rounds, bytes_moved)
     import torch
 
@@ -124,12 +99,13 @@ def sparse(point: Point, rounds: int) -> list[Measurement]:
             torch.from_dlpack(index)[None],
             torch.from_dlpack(grad.reshape(count, width)),
             (rows, width),
+            check_invariants=False,
         )
         for index, grad in zip(indices, grads, strict=True)
     ]
 
     def torch_step(i: int) -> None:
-        table.grad = torch_grads[i % BATCHES]
+        table.grad = torch_grads[i % len(batches)]
         sparse_adam.step()
 
     contenders[SPARSE] = torch_step
@@ -140,11 +116,9 @@ def measure_dense(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
     """All sizes that fit, and what was to be reached."""
     measurements: list[Measurement] = []
     for size in [MILLION] if quick else DENSE_SIZES:
-        # Two contenders with three arrays each, a gradient, the copy's two.
-        if gpu.release() < 7 * 4 * size + (3 << 30):
-            print(f"{size:,} floats: left out, there is not the memory")
-            continue
-        measurements += dense(size, 2 if quick else gpu.ROUNDS)
+        # Two contenders with three arrays each, and a gradient.
+        if gpu.has_memory(7 * 4 * size, {"floats": size}):
+            measurements += dense(size, 2 if quick else gpu.ROUNDS)
     verdicts = [*gpu.share_of_copy(measurements, OURS, 0.9)]
     return measurements, verdicts + times_faster(measurements, OURS, FUSED, 1)
 
@@ -152,21 +126,17 @@ def measure_dense(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
 def measure_sparse(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
     """All tables that fit, and what was to be reached."""
     measurements: list[Measurement] = []
-    points = [
-        {"rows": rows, "width": width, "indices": count, "distribution": distribution}
-        for rows in ([10_000] if quick else TABLE_ROWS)
-        for width in ([64] if quick else WIDTHS)
-        for count in ([1000] if quick else INDICES)
-        for distribution in DISTRIBUTIONS
-    ]
-    for point in points:
+    for point in row_batches.points(quick):
         table = 4 * point["rows"] * point["width"]
         batch = 4 * point["indices"] * point["width"]
-        # SparseAdam needs several batches more.
-        if gpu.release() < 6 * table + (BATCHES + 8) * batch + (3 << 30):
-            print(f"{describe(point)}: left out, there is not the memory")
+        ours = 3 * table + row_batches.BATCHES * batch
+        if not gpu.has_memory(ours, point):
             continue
-        measurements += sparse(point, 2 if quick else gpu.ROUNDS)
+        # It makes several more of a batch.
+        with_torch = gpu.has_torch() and gpu.has_memory(
+            ours + 3 * table + 8 * batch, point, SPARSE
+        )
+        measurements += sparse(point, 2 if quick else gpu.ROUNDS, with_torch)
     wanted = {"width": 64, "indices": MILLION, "distribution": "unique"}
     large = [m for m in measurements if {**m.point, **wanted} == m.point]
     verdicts = [*gpu.share_of_copy(large, OURS, 0.6)]
@@ -178,9 +148,7 @@ if __name__ == "__main__":
         gpu.run(
             "AdamAsync on a GPU",
             "gpu_adam_async",
-            gpu_harness.BUILD,
             check_against_the_twin,
             {"Dense apply": measure_dense, "Sparse apply": measure_sparse},
-            gpu_harness.missing(),
         )
     )

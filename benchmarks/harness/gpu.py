@@ -1,16 +1,20 @@
 """What benchmarks on a GPU share: times by CUDA events, beside a copy.
 
 Times are of CUDA events around one step in the default stream, launches included,
-contenders taking turns; in each turn the same events time a copy of memory far larger
-than the cache.
+contenders taking turns. Before each turn the same events time a copy of memory far
+larger than the cache, which therefore holds nothing of the turn before.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import functools
+import gc
 import importlib.util
 import pathlib
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +23,16 @@ import numpy as np
 from harness import results
 from harness.benchmark import Measurement, Point, Verdict, describe
 
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests" / "testing"))
+
+import gpu_harness as kernels  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "gpu"
 ROUNDS = 30
+# The arrays of a copy, 1 GiB each, and what CUDA and the contenders need besides.
+_BESIDE = 3 << 30
+_COPY = 1 << 30
 
 Step = Callable[[int], Any]
 # A part of a benchmark: its measurements, and what was to be reached.
@@ -32,7 +45,7 @@ class Copy:
     def __init__(self):
         import cupy
 
-        self._from = cupy.ones(256 << 20, np.float32)
+        self._from = cupy.ones(_COPY // 4, np.float32)
         self._to = cupy.empty_like(self._from)
 
     def bandwidth(self) -> float:
@@ -58,7 +71,7 @@ def seconds(step: Step, i: int) -> float:
 def race(
     contenders: dict[str, Step], point: Point, rounds: int, bytes_moved: int
 ) -> list[Measurement]:
-    """Times the contenders in turns, and a copy in each of them."""
+    """Times the contenders in turns, and a copy before each of them."""
     copy = Copy()
     bandwidths: list[float] = []
     samples: dict[str, list[float]] = {name: [] for name in contenders}
@@ -66,8 +79,8 @@ def race(
         for i in range(3):
             step(i)
     for i in range(rounds):
-        bandwidths.append(copy.bandwidth())
         for name, step in contenders.items():
+            bandwidths.append(copy.bandwidth())
             samples[name].append(seconds(step, i))
     bandwidth = float(np.median(bandwidths))
     return [
@@ -76,21 +89,42 @@ def race(
     ]
 
 
+@functools.cache
 def has_torch() -> bool:
-    """Whether PyTorch is there to compare with."""
-    return importlib.util.find_spec("torch") is not None
+    """Whether there is a PyTorch with CUDA to compare with."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
-def release() -> int:
-    """Frees what is not used; returns how many bytes are free."""
+def has_memory(num_bytes: int, point: Point, contender: str = "") -> bool:
+    """Whether a race at a point fits into the GPU's memory; says so if it does not.
+
+    Args:
+        num_bytes: what its contenders take, without the arrays of the copy.
+        point: where.
+        contender: who is left out if it does not, if not all of them are.
+    """
     import cupy
 
+    gc.collect()
     cupy.get_default_memory_pool().free_all_blocks()
     if has_torch():
         import torch
 
         torch.cuda.empty_cache()
-    return cupy.cuda.runtime.memGetInfo()[0]
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    wanted = num_bytes + _BESIDE
+    if free < wanted:
+        who = f", {contender}" if contender else ""
+        print(
+            f"{describe(point)}{who}: left out; {wanted >> 30} GiB of GPU memory are "
+            f"wanted, {free >> 30} are free",
+            flush=True,
+        )
+    return free >= wanted
 
 
 def share_of_copy(
@@ -115,74 +149,93 @@ def machine() -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "gpu": properties["name"].decode(),
+        "memory": f"{properties['totalGlobalMem'] >> 30} GiB",
         "driver": cupy.cuda.runtime.driverGetVersion(),
-        "cuda": cupy.cuda.runtime.runtimeGetVersion(),
+        "nvcc": _nvcc_release(),
+        "cupy": cupy.__version__,
         "torch": importlib.import_module("torch").__version__ if has_torch() else None,
     }
 
 
-def show(title: str, measurements: list[Measurement], verdicts: list[Verdict]) -> None:
-    """Prints a table, ready for a page, and the verdicts."""
-    print(f"\n### {title}\n\n| point | contender | median | quartiles | of copy |")
-    print("|---|---|---:|---:|---:|")
+def _nvcc_release() -> str:
+    """The version of the nvcc that has built the kernels, such as "13.0"."""
+    shown = subprocess.run(
+        [kernels.nvcc() or "nvcc", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return shown.partition("release ")[2].partition(",")[0]
+
+
+def section(
+    title: str, measurements: list[Measurement], verdicts: list[Verdict]
+) -> str:
+    """A table in Markdown, and the verdicts."""
+    lines = [
+        f"### {title}",
+        "",
+        "| point | contender | median | quartiles | copy | of copy |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
     for m in measurements:
         assert m.bytes_moved
         assert m.copy_bandwidth
         low, high = (1e3 * quartile for quartile in m.quartiles)
         share = m.bytes_moved / m.median / m.copy_bandwidth
-        print(
+        lines.append(
             f"| {describe(m.point)} | {m.contender} | {1e3 * m.median:.3f} ms "
-            f"| {low:.3f} to {high:.3f} | {share:.0%} |"
+            f"| {low:.3f} to {high:.3f} | {m.copy_bandwidth / 1e9:.0f} GB/s "
+            f"| {share:.0%} |"
         )
-    print()
+    lines.append("")
     for verdict in verdicts:
         met = "met" if verdict.met else "MISSED"
-        print(f"- {met}: {verdict.claim}: {verdict.value:.3g}")
+        lines.append(f"- {met}: {verdict.claim}: {verdict.value:.3g}")
+    return "\n".join(lines) + "\n"
 
 
 def run(
-    title: str,
-    name: str,
-    folder: pathlib.Path,
-    check: Callable[[], None],
-    parts: Mapping[str, Measure],
-    missing: str | None,
+    title: str, name: str, check: Callable[[], None], parts: Mapping[str, Measure]
 ) -> int:
     """Runs a benchmark from its command line.
 
     Args:
         title: what it is about.
         name: its file's, without suffix.
-        folder: where its figures go by default.
         check: holds the kernels to their twin, before any figure is taken.
         parts: by their headings.
-        missing: what is not there of what it takes, or None.
 
     Returns:
         The exit status.
     """
     parser = argparse.ArgumentParser(description=title)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, no results")
     parser.add_argument(
-        "--out",
+        "--output",
         type=pathlib.Path,
-        default=folder / f"{name}.json",
-        help="where the figures go",
+        help="folder for the results (benchmarks/results/gpu; none with --quick)",
     )
     arguments = parser.parse_args()
+    missing = kernels.missing()
     if missing:
         print(f"Nothing is measured: {missing}")
         return 0
     facts = machine()
-    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    page = [f"## {title}\n", ", ".join(f"{k} {v}" for k, v in facts.items()) + ".\n"]
+    print("\n".join(page), flush=True)
     check()
     all_measurements: list[Measurement] = []
     all_verdicts: list[Verdict] = []
     for heading, measure in parts.items():
         measurements, verdicts = measure(arguments.quick)
-        show(heading, measurements, verdicts)
+        page.append(section(heading, measurements, verdicts))
+        print(page[-1], flush=True)
         all_measurements += measurements
         all_verdicts += verdicts
+    folder = arguments.output or (None if arguments.quick else RESULTS)
+    if folder is None:
+        return 0
     results.write(
         {
             "title": title,
@@ -193,7 +246,8 @@ def run(
                 for v in all_verdicts
             ],
         },
-        arguments.out,
+        folder / f"{name}.json",
     )
-    print(f"\nWritten: {arguments.out}")
+    (folder / f"{name}.md").write_text("\n".join(page))
+    print(f"Written: {name}.json and {name}.md in {folder}")
     return 0

@@ -68,12 +68,13 @@ struct Pass {
 };
 
 // Sparse gradients to be reduced, and what becomes of them; the same as
-// _SparseSum in tests/testing/gpu_harness.py.
+// _SparseGradients in tests/testing/gpu_harness.py.
 struct SparseGradients {
   int32_t dtype;
   int32_t reduction;  // of enum Reduction
   int32_t num_gradients;
-  bool is_int64;  // the indices
+  bool is_int64;     // the indices
+  bool may_be_kept;  // the values, until after the call
   int64_t row_size;
   int64_t limit;
   int64_t min_merge_bytes;
@@ -93,10 +94,12 @@ struct SparseGradients {
 
 template <typename T>
 GpuError Reduce(SparseGradients& g, GpuStream stream) {
-  const AllocateBytes allocate = [&](size_t bytes) -> OwnedBuffer {
-    void* const data = g.allocate(bytes);
-    // Owned by whoever has given it.
+  // Owned by whoever has given it.
+  const auto owned = [](void* data) -> OwnedBuffer {
     return {data, std::shared_ptr<void>(data, [](void*) {})};
+  };
+  const AllocateBytes allocate = [&](size_t bytes) {
+    return owned(g.allocate(bytes));
   };
   GpuQueue queue;
   queue.stream = stream;
@@ -118,9 +121,11 @@ GpuError Reduce(SparseGradients& g, GpuStream stream) {
     if (error != nullptr || g.bad_index.position >= 0) {
       return error;
     }
+    void* const values = const_cast<void*>(g.values[i]);
     // Without an owner: copied.
-    if (!sum.Add(rows, g.num_indices[i], g.row_size,
-                 {const_cast<void*>(g.values[i]), nullptr}, allocate)) {
+    const OwnedBuffer given =
+        g.may_be_kept ? owned(values) : OwnedBuffer{values, nullptr};
+    if (!sum.Add(rows, g.num_indices[i], g.row_size, given, allocate)) {
       return "no memory for a gradient";
     }
   }

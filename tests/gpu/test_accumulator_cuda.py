@@ -140,8 +140,10 @@ def assert_sparse_sum_agrees(actual, gradients, reduction, dtype):
 @pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
 def test_sparse_gradients_agree_with_the_twin(index_dtype, row_size, reduction, dtype):
     gradients = sparse_gradients(dtype, row_size, [300, 1, 0, 500], 400, index_dtype)
-    for limit in (400, -1):
-        actual = harness.sparse_sum(gradients, dtype, reduction, limit)
+    for limit, may_be_kept in ((400, False), (-1, True)):
+        actual = harness.sparse_sum(
+            gradients, dtype, reduction, limit, may_be_kept=may_be_kept
+        )
         assert_sparse_sum_agrees(actual, gradients, reduction, dtype)
 
 

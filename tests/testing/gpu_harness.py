@@ -2,7 +2,7 @@
 
 `library()` builds the launches of `tf_syncrep/cc/lib/cuda` into a small library with C
 names (`tests/gpu/launch_c_api.cc`) and loads it. That takes a GPU, nvcc, CMake and
-CuPy; `missing()` says what of these is not there.
+CuPy; `missing()` says what of these is not there, as does this file as a script.
 """
 
 import ctypes
@@ -12,6 +12,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -44,13 +45,19 @@ def missing() -> str | None:
     """What the GPU tests want and do not find, or None if all is there."""
     if compute_capability() is None:
         return "there is no NVIDIA GPU here, or no driver for it"
-    for tool in ("nvcc", "cmake"):
-        if shutil.which(tool) is None:
-            return f"{tool} is not on PATH"
+    if nvcc() is None:
+        return "nvcc is not on PATH, nor is CUDACXX one"
+    if shutil.which("cmake") is None:
+        return "cmake is not on PATH"
     for module in ("cupy", "ml_dtypes"):
         if importlib.util.find_spec(module) is None:
             return f"the Python package {module} is not installed"
     return None
+
+
+def nvcc() -> str | None:
+    """The compiler that CMake takes for CUDA, or None if there is none."""
+    return shutil.which(os.environ.get("CUDACXX", "nvcc"))
 
 
 @functools.cache
@@ -248,7 +255,7 @@ def dense_pass(
 _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)
 
 
-class _SparseSum(ctypes.Structure):
+class _SparseGradients(ctypes.Structure):
     """SparseGradients of launch_c_api.cc."""
 
     _fields_ = (
@@ -256,6 +263,7 @@ class _SparseSum(ctypes.Structure):
         ("reduction", ctypes.c_int32),
         ("num_gradients", ctypes.c_int32),
         ("is_int64", ctypes.c_bool),
+        ("may_be_kept", ctypes.c_bool),
         ("row_size", ctypes.c_int64),
         ("limit", ctypes.c_int64),
         ("min_merge_bytes", ctypes.c_int64),
@@ -288,12 +296,89 @@ class SparseSum(NamedTuple):
     num_held_rows: int
 
 
+class SparseGradients:
+    """Gradients on the GPU, which an accumulator is given and then reduces."""
+
+    def __init__(
+        self,
+        indices: Sequence[Any],
+        values: Sequence[Any],
+        row_size: int,
+        dtype: str,
+        reduction: str,
+        limit: int = -1,
+        min_merge_bytes: int = 1 << 40,
+        may_be_kept: bool = False,
+    ):
+        """Keeps the gradients.
+
+        Args:
+            indices: for each gradient a CuPy array; all are int32 or all int64.
+            values: for each gradient its rows, one after the other, as `to_gpu` makes
+                them.
+            row_size: elements in a row.
+            dtype: dtype of the rows.
+            reduction: one of REDUCTIONS.
+            limit: what indices must be below, or -1.
+            min_merge_bytes: from where on rows are merged on the way.
+            may_be_kept: whether the accumulator may keep `values` instead of a copy.
+        """
+        count = len(indices)
+        self._memory = memory = []
+
+        def allocate(num_bytes: int) -> int:
+            import cupy
+
+            memory.append(cupy.empty(max(num_bytes, 1), np.uint8))
+            return memory[-1].data.ptr
+
+        self._gradients = (indices, values)  # keeps them alive
+        self._row_size = row_size
+        self._dtype = numpy_dtype(dtype)
+        self._arguments = _SparseGradients(
+            DTYPES.index(dtype),
+            REDUCTIONS.index(reduction),
+            count,
+            indices[0].dtype.itemsize == 8,
+            may_be_kept,
+            row_size,
+            limit,
+            min_merge_bytes,
+            (ctypes.c_int64 * count)(*[array.size for array in indices]),
+            (ctypes.c_void_p * count)(*[array.data.ptr for array in indices]),
+            (ctypes.c_void_p * count)(*[array.data.ptr for array in values]),
+            _Allocate(allocate),
+        )
+
+    def reduce(self) -> None:
+        """Pushes all gradients to a new accumulator, and takes their reduction."""
+        self._memory.clear()
+        check(
+            library().tf_syncrep_accumulator_sparse_reduce(
+                ctypes.byref(self._arguments), None
+            )
+        )
+
+    def read(self) -> SparseSum:
+        """What the last `reduce` has found."""
+        found = self._arguments
+        bad_index = (found.bad_position, found.bad_index)
+        if bad_index[0] >= 0:
+            return SparseSum(None, None, bad_index, 0)
+        # The result is in what was given last.
+        rows = self._memory[-2].get().view(np.int64)[: found.num_rows]
+        size = found.num_rows * self._row_size
+        values = self._memory[-1].get()[: size * self._dtype.itemsize]
+        values = values.view(self._dtype).reshape(-1, self._row_size)
+        return SparseSum(rows, values, bad_index, found.num_held_rows)
+
+
 def sparse_sum(
     gradients: Sequence[tuple[np.ndarray, np.ndarray]],
     dtype: str,
     reduction: str,
     limit: int = -1,
-    min_merge_bytes: int = 1 << 40,
+    **options: Any,
 ) -> SparseSum:
     """Adds gradients up on the GPU.
 
@@ -302,43 +387,21 @@ def sparse_sum(
         dtype: dtype of the rows.
         reduction: one of REDUCTIONS.
         limit: what indices must be below, or -1.
-        min_merge_bytes: from where on rows are merged on the way.
+        **options: further arguments of `SparseGradients`.
     """
     import cupy
 
-    memory = []
-
-    def allocate(num_bytes: int) -> int:
-        memory.append(cupy.empty(max(num_bytes, 1), np.uint8))
-        return memory[-1].data.ptr
-
-    indices = [cupy.asarray(rows) for rows, _ in gradients]
-    values = [to_gpu(value) for _, value in gradients]
-    count = len(gradients)
-    row_size = gradients[0][1].shape[1]
-    arguments = _SparseSum(
-        DTYPES.index(dtype),
-        REDUCTIONS.index(reduction),
-        count,
-        indices[0].dtype.itemsize == 8,
-        row_size,
+    on_gpu = SparseGradients(
+        [cupy.asarray(indices) for indices, _ in gradients],
+        [to_gpu(values) for _, values in gradients],
+        gradients[0][1].shape[1],
+        dtype,
+        reduction,
         limit,
-        min_merge_bytes,
-        (ctypes.c_int64 * count)(*[array.size for array in indices]),
-        (ctypes.c_void_p * count)(*[array.data.ptr for array in indices]),
-        (ctypes.c_void_p * count)(*[array.data.ptr for array in values]),
-        _Allocate(allocate),
+        **options,
     )
-    check(library().tf_syncrep_accumulator_sparse_reduce(ctypes.byref(arguments), None))
-    bad_index = (arguments.bad_position, arguments.bad_index)
-    if bad_index[0] >= 0:
-        return SparseSum(None, None, bad_index, 0)
-    # The result is in what was given last.
-    rows = memory[-2].get().view(np.int64)[: arguments.num_rows]
-    size = arguments.num_rows * row_size
-    reduced = memory[-1].get()[: size * numpy_dtype(dtype).itemsize]
-    reduced = reduced.view(numpy_dtype(dtype)).reshape(-1, row_size)
-    return SparseSum(rows, reduced, bad_index, arguments.num_held_rows)
+    on_gpu.reduce()
+    return on_gpu.read()
 
 
 class AdamAsync:
@@ -470,3 +533,9 @@ def assert_identical(actual: Any, expected: Any) -> None:
     """Compares states bit by bit."""
     for name, got, want in zip(reference.State._fields, actual, expected, strict=True):
         assert got.tobytes() == want.tobytes(), name
+
+
+if __name__ == "__main__":
+    if reason := missing():
+        print(reason)
+        sys.exit(1)

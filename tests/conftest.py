@@ -1,5 +1,6 @@
 """Fixtures that several folders of tests share."""
 
+import os
 import signal
 
 import pytest
@@ -12,13 +13,30 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 pytest.register_assert_rewrite("sync_replicas_cluster", "keras_sync_cluster")
 
 
+# Why tests that take a device run on the CPU alone, once that is known.
+_why_no_gpu = pytest.StashKey[str]()
+
+
 def pytest_generate_tests(metafunc):
     """Runs tests that use `device` on each there is, and names it if there are two."""
-    if "device" in metafunc.fixturenames:
-        import devices
+    if "device" not in metafunc.fixturenames:
+        return
+    import devices
 
-        if len(devices.available()) > 1:
-            metafunc.parametrize("device", devices.available(), indirect=True)
+    reason = devices.why_no_gpu()
+    if reason is None:
+        metafunc.parametrize("device", ["CPU", "GPU"], indirect=True)
+    elif os.environ.get("TF_SYNCREP_WANT_GPU"):
+        raise pytest.UsageError(f"TF_SYNCREP_WANT_GPU is set, but {reason}")
+    else:
+        metafunc.config.stash[_why_no_gpu] = reason
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Says what tests that take a device have not run on."""
+    if _why_no_gpu in config.stash:
+        reason = config.stash[_why_no_gpu]
+        terminalreporter.write_line(f"Tests of devices ran on the CPU alone: {reason}.")
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.usefixtures("device")
+
 tf1 = tf.compat.v1
 
 # Few and long rows, so that threads are at the same row much of the time.

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.usefixtures("device")
+
 INDICES = np.array([1, 4, 1])
 
 kinds = pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def test_the_number_of_threads_changes_no_bit():
     assert _digests(4) == alone
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("dtype", steps.DTYPES, ids=lambda dtype: dtype.name)
 def test_the_order_of_different_rows_changes_no_bit(dtype):
     """As long as the occurrences of each row stay in their order."""
@@ -67,6 +68,7 @@ def test_the_order_of_different_rows_changes_no_bit(dtype):
     )
 
 
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("dtype", steps.DTYPES, ids=lambda dtype: dtype.name)
 def test_duplicates_are_summed_in_order_of_occurrence(dtype):
     slot = steps.slot_dtype(dtype)

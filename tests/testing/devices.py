@@ -16,11 +16,13 @@ from tf_syncrep.python.ops import op_library
 _current: list[str] = []
 
 
-def available() -> list[str]:
-    """The CPU, and the GPU if there is one to test on."""
-    if tf.config.list_physical_devices("GPU") and op_library.has_kernels_for("GPU"):
-        return ["CPU", "GPU"]
-    return ["CPU"]
+def why_no_gpu() -> str | None:
+    """Why there is no GPU to test on, or None if there is one."""
+    if not op_library.has_kernels_for("GPU"):
+        return "the op library was built without GPU kernels"
+    if not tf.config.list_physical_devices("GPU"):
+        return "TensorFlow sees no GPU"
+    return None
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import devices
 import sync_replicas_twin as twin
 import tensorflow as tf
 
@@ -64,15 +65,16 @@ class Replica:
                     tf1.GraphKeys.GLOBAL_STEP,
                 ],
             )
-            self.dense = tf1.get_variable("dense", initializer=twin.DENSE)
-            self.table = tf1.get_variable(
-                "table",
-                twin.TABLE.shape,
-                tf.float64,
-                initializer=_rows_of_table,
-                partitioner=partitions and tf1.fixed_size_partitioner(partitions),
-            )
-            self.unused = tf1.get_variable("unused", initializer=[7.0])
+            with devices.scope():
+                self.dense = tf1.get_variable("dense", initializer=twin.DENSE)
+                self.table = tf1.get_variable(
+                    "table",
+                    twin.TABLE.shape,
+                    tf.float64,
+                    initializer=_rows_of_table,
+                    partitioner=partitions and tf1.fixed_size_partitioner(partitions),
+                )
+                self.unused = tf1.get_variable("unused", initializer=[7.0])
             self.target = tf1.placeholder(tf.float64, self.dense.shape)
             self.rows = tf1.placeholder(tf.int64, [None])
             found = tf1.nn.embedding_lookup(
@@ -103,7 +105,9 @@ class Replica:
         """Opens a session with the chief's hook, which `arguments` are for."""
         with self.graph.as_default():
             hook = self.optimizer.make_session_run_hook(True, num_tokens, **arguments)
-            with tf1.train.SingularMonitoredSession([hook]) as session:
+            # The gate, and what belongs to it, is where the global step is.
+            config = tf1.ConfigProto(allow_soft_placement=True)
+            with tf1.train.SingularMonitoredSession([hook], config=config) as session:
                 yield session
 
 

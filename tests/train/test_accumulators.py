@@ -2,12 +2,13 @@
 
 Scenarios in which TensorFlow's classes are right run on both. What TensorFlow 2.21's
 do in the others was seen by running the same lines on them, and is told in the
-test's docstring.
+test's docstring. TensorFlow's have no GPU kernels, so on a GPU only ours are tested.
 """
 
 import gc
 import weakref
 
+import devices
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -32,10 +33,28 @@ all_classes = pytest.mark.parametrize(
 InvalidArgument = tf.errors.InvalidArgumentError
 
 
+@pytest.fixture(autouse=True)
+def on_a_device(request, on_device):
+    """Puts our accumulators on each device, TensorFlow's on the CPU alone."""
+    params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    stock = (DENSE["stock"], SPARSE["stock"])
+    if on_device == "GPU" and params.get("make") in stock:
+        pytest.skip("TensorFlow's accumulators have no GPU kernels")
+
+
 @pytest.fixture
-def session():
-    with tf.Graph().as_default(), v1.Session() as session:
+def session(device):
+    config = v1.ConfigProto(allow_soft_placement=True)  # of what is not ours
+    with tf.Graph().as_default(), devices.scope(), v1.Session(config=config) as session:
         yield session
+
+
+def test_what_is_taken_is_on_the_device_of_the_test(on_device):
+    for accumulator in (c["ours"](tf.float32, [2, 2]) for c in (DENSE, SPARSE)):
+        apply(accumulator, 1.0)
+        taken = values_of(accumulator.take_grad(1))
+        place = tf.DeviceSpec.from_string(taken.backing_device)
+        assert place.device_type == on_device
 
 
 def is_sparse(accumulator):
@@ -166,7 +185,7 @@ def test_sessions_of_one_server_share_a_name(make):
     server = v1.train.Server.create_local_server()
 
     def build():
-        with tf.Graph().as_default() as graph:
+        with tf.Graph().as_default() as graph, devices.scope():
             accumulator = make(tf.float32, [2, 2], shared_name=f"shared{make}")
             ops = (
                 apply(accumulator, 3.0),

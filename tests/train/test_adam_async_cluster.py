@@ -1,7 +1,8 @@
 """Between-graph replication: real worker and PS processes, asynchronous training.
 
 Every worker builds the same graph with `replica_device_setter` and trains through a
-session on its own server; here each worker's client is a thread.
+session on its own server; here each worker's client is a thread. Where there is a GPU,
+the variables are on those of the PS tasks, too.
 """
 
 import json
@@ -24,10 +25,12 @@ STEPS = 60
 class Replica:
     """One worker's graph: tables and vectors on two PS, ones for gradients."""
 
-    def __init__(self, cluster_spec, index, kind):
+    def __init__(self, cluster_spec, index, kind, device):
         self.graph = tf.Graph()
         setter = tf1.train.replica_device_setter(
-            worker_device=f"/job:worker/task:{index}", cluster=cluster_spec
+            ps_device=f"/job:ps/device:{device}:0",
+            worker_device=f"/job:worker/task:{index}",
+            cluster=cluster_spec,
         )
         with self.graph.as_default(), tf1.device(setter):
             use_resource = kind.endswith("resource")
@@ -88,14 +91,16 @@ def cluster():
 @pytest.mark.parametrize(
     "kind", ["ref", "resource", "partitioned_ref", "partitioned_resource"]
 )
-def test_no_update_of_any_worker_is_lost(cluster, kind):
+def test_no_update_of_any_worker_is_lost(cluster, kind, device):
     spec = json.loads(cluster.tf_config("worker-0"))["cluster"]
     start = threading.Barrier(WORKERS)
 
     def train(index):
-        replica = Replica(spec, index, kind)
+        replica = Replica(spec, index, kind, device)
         with tf1.Session(
-            "grpc://" + cluster.address(f"worker-{index}"), graph=replica.graph
+            "grpc://" + cluster.address(f"worker-{index}"),
+            graph=replica.graph,
+            config=tf1.ConfigProto(allow_soft_placement=True),
         ) as session:
             if index == 0:
                 session.run(replica.initializer)

@@ -14,26 +14,33 @@ import tf_syncrep as tfs
 OPTIONS = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6}
 STEPS = 4
 
-# Trains under a strategy over two devices, prints the table and what its replicas
-# hold, and exits with an error if these differ.
+# Trains under a strategy over two devices, writes the table and what its replicas
+# hold, and exits with an error if these differ. Two halves of a GPU are two devices.
 _STRATEGY_SCRIPT = """
 import sys
 
 import numpy as np
 import tensorflow as tf
 
+device = sys.argv[3]
 tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0],
-    [tf.config.LogicalDeviceConfiguration()] * 2,
+    tf.config.list_physical_devices(device)[0],
+    [
+        tf.config.LogicalDeviceConfiguration(
+            memory_limit=1024 if device == "GPU" else None
+        )
+    ]
+    * 2,
 )
+names = [f"{device}:0", f"{device}:1"]
 
 import tf_syncrep as tfs
 import v1_models
 
 if sys.argv[1] == "mirrored":
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = tf.distribute.MirroredStrategy(names)
 else:
-    strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0", "CPU:1"])
+    strategy = tf.distribute.experimental.CentralStorageStrategy(names)
 with strategy.scope():
     table = tf.Variable(tf.constant(v1_models.TABLE, tf.float32))
     vector = tf.Variable(tf.constant(v1_models.VECTOR, tf.float32))
@@ -152,13 +159,13 @@ def test_one_optimizer_serves_eager_code_and_functions():
 @pytest.mark.parametrize(
     "make_strategy",
     [
-        lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
-        lambda: tf.distribute.MirroredStrategy(["CPU:0"]),
+        tf.distribute.OneDeviceStrategy,
+        lambda name: tf.distribute.MirroredStrategy([name]),
     ],
     ids=["one_device", "mirrored"],
 )
-def test_one_replica_agrees_with_the_twin(make_strategy):
-    strategy = make_strategy()
+def test_one_replica_agrees_with_the_twin(make_strategy, device):
+    strategy = make_strategy(f"{device}:0")
     with strategy.scope():
         vector = tf.Variable(tf.constant(v1_models.VECTOR, tf.float32))
     optimizer = tfs.train.AdamAsyncOptimizer(0.05, **OPTIONS)
@@ -173,11 +180,13 @@ def test_one_replica_agrees_with_the_twin(make_strategy):
 
 
 @pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
-def test_two_replicas_agree_with_the_twin_and_with_each_other(strategy, tmp_path):
+def test_two_replicas_agree_with_the_twin_and_with_each_other(
+    strategy, device, tmp_path
+):
     path = tmp_path / "values.npz"
     program = f"import sys\nsys.path[:] = {sys.path!r}\n{_STRATEGY_SCRIPT}"
     result = subprocess.run(
-        [sys.executable, "-c", program, strategy, path],
+        [sys.executable, "-c", program, strategy, path, device],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -10,6 +10,8 @@ import tf_syncrep as tfs
 
 tf1 = tf.compat.v1
 
+pytestmark = pytest.mark.usefixtures("device")
+
 variable_kinds = pytest.mark.parametrize(
     "use_resource", [False, True], ids=["ref", "resource"]
 )

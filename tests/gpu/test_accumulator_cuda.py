@@ -98,10 +98,8 @@ def test_a_pass_reaches_elements_beyond_two_billion():
     import cupy
 
     size = 2**31 + 13
-    cupy.get_default_memory_pool().free_all_blocks()
-    free, _ = cupy.cuda.runtime.memGetInfo()
-    if free < size * (2 + 4) + (1 << 30):
-        pytest.skip(f"wants {size * 6 >> 30} GiB of GPU memory; {free >> 30} are free")
+    # One byte of each for the comparison.
+    harness.skip_without_memory(size * (2 + 4 + 1) + (1 << 30))
     one = int(np.ones([], harness.numpy_dtype("bfloat16")).view(np.uint16))
     total = cupy.zeros(size, np.uint32)
     gradient = cupy.full(size, one, np.uint16)
@@ -169,6 +167,33 @@ def test_a_million_rows_give_the_same_bits_each_time():
     for indices, values in gradients:
         np.add.at(total, indices, values.astype(np.float64))
     np.testing.assert_allclose(first.values, total[first.rows], rtol=1e-3)
+
+
+def test_rows_beyond_two_billion_elements_are_summed():
+    import cupy
+
+    rows, row_size = 2**25 + 7, 64
+    # The gradient, the result, and some 41 bytes for each row to sort in.
+    harness.skip_without_memory(rows * row_size * (2 + 2) + rows * 80 + (1 << 30))
+    narrow = harness.numpy_dtype("bfloat16")
+    one, two = (int(np.array(x, narrow).view(np.uint16)) for x in (1, 2))
+    values = cupy.full(rows * row_size, one, np.uint16)
+    values[-row_size:] = two
+    gradients = harness.SparseGradients(
+        [cupy.arange(rows), cupy.asarray([rows - 1])],
+        [values, harness.to_gpu(np.ones(row_size, narrow))],
+        row_size,
+        "bfloat16",
+        "SUM",
+        rows,
+        may_be_kept=True,
+    )
+    gradients.reduce()
+    taken = gradients.read()
+    np.testing.assert_array_equal(taken.rows, np.arange(rows))
+    bits = taken.values.view(np.uint16)
+    assert (bits[:-1] == one).all()
+    assert (taken.values[-1] == 3).all()
 
 
 @pytest.mark.parametrize("bad", [1000, -1, 2**40])

@@ -16,15 +16,6 @@ each_dtype = pytest.mark.parametrize("dtype", harness.DTYPES)
 each_formula = pytest.mark.parametrize("formula", harness.FORMULAS)
 
 
-def skip_without_memory(num_bytes: int) -> None:
-    import cupy
-
-    cupy.get_default_memory_pool().free_all_blocks()
-    free, _ = cupy.cuda.runtime.memGetInfo()
-    if free < num_bytes:
-        pytest.skip(f"wants {num_bytes >> 30} GiB of GPU memory; {free >> 30} are free")
-
-
 def row_gradients(seed, indices, row_size, dtype):
     """Gradients of one sign, so that sums of duplicates do not cancel."""
     shape = [len(indices), row_size]
@@ -108,7 +99,8 @@ def test_a_dense_step_reaches_elements_beyond_two_billion():
     import cupy
 
     size = 2**31 + 13
-    skip_without_memory(size * (2 + 2 + 4 + 4) + (1 << 30))
+    # One byte of each for the comparison.
+    harness.skip_without_memory(size * (2 + 2 + 4 + 4 + 1) + (1 << 30))
     like = harness.random_state(5, [], "bfloat16")
     one = int(np.ones([], harness.numpy_dtype("bfloat16")).view(np.uint16))
     memory = reference.State(
@@ -233,7 +225,8 @@ def test_a_sparse_step_reaches_rows_beyond_two_billion_elements():
     import cupy
 
     rows, row_size = 2**25 + 7, 64
-    skip_without_memory(rows * row_size * (2 + 4 + 4) + (1 << 30))
+    # One byte of each for the comparison.
+    harness.skip_without_memory(rows * row_size * (2 + 4 + 4 + 1) + (1 << 30))
     like = harness.random_state(14, [], "bfloat16")
     one = np.ones([3, row_size], harness.numpy_dtype("bfloat16"))
     memory = reference.State(

@@ -48,6 +48,7 @@ def test_names_versions_library_and_ops(copy):
         "NumPy",
         "tf_keras",
         "CUDA kernels",
+        "GPU driver",
         "GPUs",
         "C++ compiler",
         "CMake",
@@ -116,6 +117,32 @@ def test_two_tensorflows_of_different_versions_are_a_problem(monkeypatch):
         "tensorflow 2.20.0, tensorflow-cpu 2.21.0 are installed together and own the "
         "same files. Keep one:\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("kernels", "driver", "is_problem"),
+    [
+        ("13.0", "12.8", True),
+        ("12.9", "12.2", False),
+        ("12.9", "13.0", False),
+        ("13.0", None, False),
+        (None, "12.8", False),
+    ],
+)
+def test_a_driver_too_old_for_the_gpu_kernels_is_a_problem(
+    kernels, driver, is_problem, monkeypatch
+):
+    monkeypatch.setattr(doctor.op_library.build_info(), "CUDA_VERSION", kernels)
+    monkeypatch.setattr(doctor, "gpu_driver_version", lambda: driver)
+    report = doctor.examine()
+    assert ("GPU driver", f"of CUDA {driver}" if driver else "none") in report.facts
+    assert bool(report.problems) == is_problem
+    for problem in report.problems:
+        assert problem.startswith(
+            f"The GPU kernels were built with CUDA {kernels}, and the GPU driver, of "
+            f"CUDA {driver}, runs none of a later major version. Update the driver, or "
+            "build them with an nvcc of CUDA 12:\n  CUDACXX=/path/to/nvcc "
+        )
 
 
 def test_absent_legacy_keras_is_named_with_the_remedy(copy, monkeypatch):

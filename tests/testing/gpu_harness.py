@@ -81,6 +81,17 @@ def compute_capability() -> str | None:
     return "".join(parts)
 
 
+def skip_without_memory(num_bytes: int) -> None:
+    """Skips the test unless so much of the GPU's memory is free."""
+    import cupy
+    import pytest
+
+    cupy.get_default_memory_pool().free_all_blocks()
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    if free < num_bytes:
+        pytest.skip(f"wants {num_bytes >> 30} GiB of GPU memory; {free >> 30} are free")
+
+
 @functools.cache
 def library(architecture: str | None = None) -> ctypes.CDLL:
     """Builds the launches for the GPU that is here, and loads them.

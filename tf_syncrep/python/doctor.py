@@ -6,6 +6,7 @@ version, and without the op library. Each of these it names, and what mends it.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import os
 import platform
@@ -70,12 +71,25 @@ def examine() -> Report:
     tf = _examine_tensorflow(report)
     report.facts.append(("NumPy", _distribution_version("numpy") or "none"))
     _examine_library(report, tf)
+    _examine_gpu_driver(report)
     report.facts += [
         ("CPU level", cpu_level(_read_cpu_flags())),
         ("C++ compiler", _tool_version("g++")),
         ("CMake", _tool_version("cmake")),
     ]
     return report
+
+
+def gpu_driver_version() -> str | None:
+    """Returns the CUDA version that the GPU driver is of, or None if there is none."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    version = ctypes.c_int()
+    if driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        return None
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
 def cpu_level(flags: set[str]) -> str:
@@ -156,6 +170,25 @@ def _examine_library(report: Report, tf: ModuleType | None) -> None:
         report.problems.append(str(error))
         return
     report.facts += [("  loads", "yes"), ("  ops", ", ".join(_op_names(module)))]
+
+
+def _examine_gpu_driver(report: Report) -> None:
+    """Reports on the driver, and whether it can run the library's GPU kernels."""
+    driver = gpu_driver_version()
+    report.facts.append(("GPU driver", f"of CUDA {driver}" if driver else "none"))
+    built = op_library.build_info()
+    if driver is None or built is None or built.CUDA_VERSION is None:
+        return
+    have, want = (
+        int(version.split(".")[0]) for version in (driver, built.CUDA_VERSION)
+    )
+    if have < want:
+        report.problems.append(
+            f"The GPU kernels were built with CUDA {built.CUDA_VERSION}, and the GPU "
+            f"driver, of CUDA {driver}, runs none of a later major version. Update the "
+            f"driver, or build them with an nvcc of CUDA {have}:\n"
+            f"  CUDACXX=/path/to/nvcc {op_library.build_command()}"
+        )
 
 
 def _is_supported(tf_version: str) -> bool:

@@ -66,7 +66,7 @@ TEST_F(SyncGateGenerationsTest, ItMayDoSoWithTheFirstOpenToo) {
 }
 
 TEST_F(SyncGateGenerationsTest, AChiefMayChangeTheLeasesWhenItOpens) {
-  Start(1, 1);
+  Start(1, 3);
   GateTerms terms;
   terms.lease = std::chrono::seconds(5);
   terms.start_lease = std::chrono::seconds(7);

@@ -14,11 +14,11 @@ BATCHES = 10
 points = pytest.mark.parametrize("point", [*POINTS, "waiting"])
 
 
-def _kill_at(cluster, point):
-    """Kills worker-1 in its fourth step; returns when."""
+def _kill_at(cluster, point, step=3):
+    """Kills worker-1 in its fourth step, or another; returns when."""
     waiting = point == "waiting"
     cluster.start(0, batches=BATCHES, stop_at={"computing": [3] if waiting else []})
-    cluster.start(1, batches=1000, stop_at={point: [3]})
+    cluster.start(1, batches=1000, stop_at={point: [step]})
     if waiting:
         cluster.tasks.wait_for_output("worker-1", "committed", occurrence=4)
     else:
@@ -45,6 +45,18 @@ def test_killed_replica_delays_the_others_by_its_lease_and_no_more(point, forks)
     assert dead["contributed"] == 3 + (point in ("committed", "waiting"))
     assert stats["voids"] == stats["aborted"] == (point in ADMITTED)
     assert chief["expired"] == 0
+
+
+def test_replica_killed_in_its_first_step_delays_the_others_by_no_more(forks):
+    # A first step may take `start_secs`, while nobody knows how long others take.
+    with SyncReplicasCluster(2, forks, lease_secs=2.0, start_secs=600.0) as cluster:
+        killed = _kill_at(cluster, "computing", step=0)
+        stats = cluster.result()["stats"]
+        elapsed = time.monotonic() - killed
+    chief, dead = stats["workers"].values()
+    assert elapsed < 60
+    assert (chief["contributed"], dead["contributed"]) == (BATCHES, 0)
+    assert (stats["voids"], dead["expired"]) == (0, 1)
 
 
 @points

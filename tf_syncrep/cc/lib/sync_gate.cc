@@ -92,7 +92,13 @@ GateStatus SyncGate::Admit(int64_t generation, const GateWorker& worker,
   Wakeups wakeups;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    Worker* caller = FindAndRenew(worker);
+    Worker* caller = Find(worker);
+    if (caller != nullptr) {
+      if (generation == generation_) {
+        TimeFirstStep(caller);
+      }
+      Renew(caller);
+    }
     if (!end_of_waits_.ok()) {
       if (caller != nullptr) {
         caller->takes_part = false;
@@ -235,6 +241,8 @@ int64_t SyncGate::Open(int64_t step, const GateTerms& terms) {
     opened_at_ = updater_seen_ = clock_();
     updater_started_ = false;
     unheard_of_expired_ = false;
+    num_first_steps_ = 0;
+    longest_first_step_ = Time(0);
     opened_quorum_ = quorum_;
     opened_total_ = total_;
     PlaceEarly(&wakeups);
@@ -429,9 +437,10 @@ SyncGate::Time SyncGate::Poll() {
     for (const auto& entry : early_acquires_) {
       next = std::min(next, entry.second.deadline);
     }
+    const Time first_step_lease = FirstStepLease();
     for (const auto& entry : workers_) {
       if (IsLive(entry.second) && entry.second.waiting == 0) {
-        next = std::min(next, LeaseEnd(entry.second));
+        next = std::min(next, LeaseEnd(entry.second, first_step_lease));
       }
     }
     if (IsOpen() && !unheard_of_expired_) {
@@ -494,11 +503,25 @@ SyncGate::Time SyncGate::PushLease(const Worker& worker) const {
   return lease;
 }
 
-SyncGate::Time SyncGate::LeaseEnd(const Worker& worker) const {
+SyncGate::Time SyncGate::FirstStepLease() const {
+  // In strict mode rounds wait for those that were never heard of as well.
+  const int64_t num_in_it = std::count_if(workers_.begin(), workers_.end(),
+                                          [](const auto& entry) {
+                                            return IsInFirstStep(entry.second);
+                                          }) +
+                            (strict_ ? NumLive() - num_live_ : 0);
+  if (num_first_steps_ < num_in_it) {
+    return start_lease_;
+  }
+  return std::min(start_lease_, std::max(lease_, 4 * longest_first_step_));
+}
+
+SyncGate::Time SyncGate::LeaseEnd(const Worker& worker,
+                                  Time first_step_lease) const {
   if (IsInFlight(worker)) {
     return worker.last_seen + PushLease(worker);
   }
-  return worker.last_seen + (worker.started ? lease_ : start_lease_);
+  return worker.last_seen + (worker.started ? lease_ : first_step_lease);
 }
 
 SyncGate::Time SyncGate::UpdaterLeaseEnd() const {
@@ -518,12 +541,27 @@ SyncGate::Worker* SyncGate::Find(const GateWorker& worker) {
 SyncGate::Worker* SyncGate::FindAndRenew(const GateWorker& worker) {
   Worker* caller = Find(worker);
   if (caller != nullptr) {
-    caller->last_seen = clock_();
-    if (caller->presence == Worker::Presence::kExpired) {
-      SetPresence(Worker::Presence::kLive, caller);
-    }
+    Renew(caller);
   }
   return caller;
+}
+
+void SyncGate::Renew(Worker* worker) {
+  worker->last_seen = clock_();
+  if (worker->presence == Worker::Presence::kExpired) {
+    SetPresence(Worker::Presence::kLive, worker);
+  }
+}
+
+void SyncGate::TimeFirstStep(Worker* worker) {
+  if (worker->started) {
+    return;
+  }
+  longest_first_step_ =
+      std::max(longest_first_step_, clock_() - worker->last_seen);
+  // One that has started twice is not two workers.
+  num_first_steps_ += worker->timed_in != generation_ ? 1 : 0;
+  worker->timed_in = generation_;
 }
 
 SyncGate::Worker* SyncGate::Enter(const GateWorker& worker, AcquireKind kind,
@@ -932,9 +970,11 @@ void SyncGate::RenewUpdater() {
 
 void SyncGate::ExpireWorkers(Time now) {
   std::vector<Worker*> expired;
+  const Time first_step_lease = FirstStepLease();
   for (auto& entry : workers_) {
     Worker& worker = entry.second;
-    if (!IsLive(worker) || worker.waiting != 0 || LeaseEnd(worker) > now) {
+    if (!IsLive(worker) || worker.waiting != 0 ||
+        LeaseEnd(worker, first_step_lease) > now) {
       continue;
     }
     expired.push_back(&worker);

@@ -47,7 +47,9 @@ struct SyncGateOptions {
   int64_t total = 1;
   // How long a worker may be silent. A worker that waits is not silent.
   std::chrono::nanoseconds lease = std::chrono::seconds(60);
-  // The same for a worker's first step and for workers never heard of.
+  // The same for a worker's first step, while it is not known from others how
+  // long that may take (see SyncGate::FirstStepLease()), and for workers never
+  // heard of.
   std::chrono::nanoseconds start_lease = std::chrono::seconds(600);
   // How long the updater may be silent before all waits fail; zero: for ever.
   std::chrono::nanoseconds updater_lease{0};
@@ -284,7 +286,7 @@ class SyncGate {
   SyncGateStats Stats() const;
 
   // Ends what has outlived its lease or time-out, and returns when to call
-  // again: no lease ends before.
+  // again: no lease ends before, unless it begins or is shortened meanwhile.
   Time Poll();
 
  private:
@@ -312,6 +314,7 @@ class SyncGate {
     int64_t contributed_round = -1;
     int64_t contributed_in_round = 0;
     bool started = false;  // has been through a first Admit()
+    int64_t timed_in = 0;  // the generation in which its first step was timed
     // Has acquired in the present training, has not left it, and not been told
     // that it is over.
     bool takes_part = false;
@@ -373,7 +376,17 @@ class SyncGate {
   // seen to need, and from one that outlived this to the next commit twice as
   // long each time. Else a worker with slow pushes would void every round.
   Time PushLease(const Worker& worker) const;
-  Time LeaseEnd(const Worker& worker) const;
+  // How long a worker may take over its first step, in which functions may be
+  // compiled: the start lease, until as many workers have been through theirs
+  // in this generation as are in it now. Then it is four times the longest of
+  // those, within the lease and the start lease. Else a worker that dies in its
+  // first step would hold up a round for the start lease.
+  Time FirstStepLease() const;
+  // Whether the worker computes its first gradient, or is dead.
+  static bool IsInFirstStep(const Worker& worker) {
+    return IsLive(worker) && !worker.started && worker.waiting == 0;
+  }
+  Time LeaseEnd(const Worker& worker, Time first_step_lease) const;
   Time UpdaterLeaseEnd() const;
   static bool IsLive(const Worker& worker) {
     return worker.presence == Worker::Presence::kLive;
@@ -383,6 +396,10 @@ class SyncGate {
   Worker* Find(const GateWorker& worker);
   // The known worker behind a call, its lease renewed; null as Find().
   Worker* FindAndRenew(const GateWorker& worker);
+  void Renew(Worker* worker);
+  // Its gradient is there, and the lease not renewed yet: if it is its first,
+  // notes how long it was silent.
+  void TimeFirstStep(Worker* worker);
   // The worker that acquires, of this incarnation from now on, holding nothing.
   // Null if the incarnation is a dead one.
   Worker* Enter(const GateWorker& worker, AcquireKind kind, Wakeups* wakeups);
@@ -458,6 +475,11 @@ class SyncGate {
   Time updater_seen_{0};
   bool updater_started_ = false;  // has called since Open()
   bool flushing_ = false;         // the round admits no more
+
+  // Workers that were through their first step in this generation: see
+  // FirstStepLease().
+  int64_t num_first_steps_ = 0;
+  Time longest_first_step_{0};
 
   // Of the present round.
   int64_t permitted_ = 0;

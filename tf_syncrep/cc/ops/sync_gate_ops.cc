@@ -55,7 +55,9 @@ handle: Handle of the gate.
 quorum: Gradients that make up an update.
 total: Workers that take part; those above the quorum are backups.
 lease_secs: How long a worker may be silent; waiting is not silence.
-start_secs: The same before a worker's first gradient.
+start_secs: The same before a worker's first gradient. Once as many workers have given
+  theirs as compute it, it is four times the longest silence before one of those, if
+  that is less, and lease_secs at least.
 updater_lease_secs: How long the updater may be silent before all waits fail; zero
   or less: for ever.
 strict: Whether each live worker gives its share, ceil(quorum / live), and no more.
@@ -92,7 +94,9 @@ generation: The number of the new generation.
 quorum: Gradients that make up an update from now on. Zero, here and below: as before.
 total: Workers that take part.
 lease_secs: How long a worker may be silent.
-start_secs: The same before a worker's first gradient.
+start_secs: The same before a worker's first gradient. Once as many workers have given
+  theirs as compute it, it is four times the longest silence before one of those, if
+  that is less, and lease_secs at least.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateAddPasses")

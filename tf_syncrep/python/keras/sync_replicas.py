@@ -74,7 +74,9 @@ class SyncReplicas(compat.WrapperOptimizer):
         total_num_replicas: how many workers take part; `replicas_to_aggregate` by
             default.
         lease_secs: after how many silent seconds a worker is taken for dead.
-        start_secs: the same before its first gradient.
+        start_secs: the same before its first gradient, at most: once as many workers
+            have given theirs as compute it, it is four times the longest that one of
+            those took, and `lease_secs` at least.
         reject_nonfinite: whether a gradient with a NaN or an infinity in it is dropped
             instead of applied.
         flush_last: whether a last incomplete round is applied, as the mean of the

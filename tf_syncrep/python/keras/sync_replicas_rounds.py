@@ -60,7 +60,7 @@ class ClusterRounds:
             quorum: gradients that make up an update.
             total: workers that take part.
             lease_secs: how long a worker may be silent.
-            start_secs: the same before its first gradient.
+            start_secs: the same before its first gradient, at most.
             reject_nonfinite: whether a worker drops its gradient, and computes another,
                 if there is a NaN or an infinity in it.
             device: where the gate is to be.

@@ -38,7 +38,9 @@ def sync_gate(
             arguments change nothing, but `sync_gate_open` may.
         lease_secs: how long a worker may be silent, in seconds. Waiting is not
             silence.
-        start_secs: the same before a worker's first gradient.
+        start_secs: the same before a worker's first gradient. Once as many workers have
+            given theirs as compute it, it is four times the longest silence before one
+            of those, if that is less, and `lease_secs` at least.
         updater_lease_secs: how long the updater may be silent before all waits fail;
             zero or less: for ever.
         strict: whether each live worker gives its share, ceil(quorum / live), and no
@@ -89,7 +91,9 @@ def sync_gate_open(
             here and below: as before.
         total: workers that take part, a Python integer.
         lease_secs: how long a worker may be silent, in seconds.
-        start_secs: the same before a worker's first gradient.
+        start_secs: the same before a worker's first gradient. Once as many workers have
+            given theirs as compute it, it is four times the longest silence before one
+            of those, if that is less, and `lease_secs` at least.
         name: name of the operation.
 
     Returns:

@@ -96,7 +96,10 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                 many gradients contained it, as TensorFlow does; "CMEAN" by how many
                 there are, which equals the dense mean; "SUM" by 1.
             lease_secs: after how many silent seconds a replica is taken for dead.
-            start_secs: the same before its first gradient.
+            start_secs: the same before its first gradient, at most: once as many
+                replicas have given theirs as compute it, it is four times the longest
+                that one of those took, and `lease_secs` at least. One never heard of is
+                expected for all of this time.
             reject_nonfinite: whether a replica drops a gradient with a NaN or an
                 infinity in it and computes another, instead of applying it.
 

@@ -43,17 +43,7 @@ def scheduled_step(model, optimizer, strategy):
     data = coordinator.create_per_worker_dataset(
         lambda _=None: round_records.dataset(seed=None)
     )
-    variables = model.trainable_variables
-
-    @tf.function
-    def train_step(iterator):
-        inputs, targets = next(iterator)
-        with optimizer.step():
-            with tf.GradientTape() as tape:
-                loss = round_records.loss(targets, model(inputs, training=True))
-            gradients = tape.gradient(loss, variables)
-            optimizer.apply_gradients(zip(gradients, variables, strict=True))
-
+    train_step = round_records.train_step(model, optimizer)
     return coordinator, (train_step, (iter(data),))
 
 

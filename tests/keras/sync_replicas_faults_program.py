@@ -77,16 +77,7 @@ def train_by_loop(strategy, model, optimizer, steps, epochs, folder):
             lambda _=None: round_records.dataset(seed=None)
         )
     )
-    variables = model.trainable_variables
-
-    @tf.function
-    def train_step(iterator):
-        inputs, targets = next(iterator)
-        with optimizer.step():
-            with tf.GradientTape() as tape:
-                loss = round_records.loss(targets, model(inputs, training=True))
-            gradients = tape.gradient(loss, variables)
-            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    train_step = round_records.train_step(model, optimizer)
 
     with optimizer.updater(strategy):
         for epoch in range(epochs):

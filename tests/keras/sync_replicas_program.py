@@ -47,17 +47,7 @@ def train_by_fit(strategy, model, optimizer, steps, epochs):
 def train_by_loop(strategy, model, optimizer, steps, epochs):
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     iterator = iter(coordinator.create_per_worker_dataset(dataset_of_worker))
-    variables = model.trainable_variables
-
-    @tf.function
-    def train_step(iterator):
-        inputs, targets = next(iterator)
-        with optimizer.step():
-            with tf.GradientTape() as tape:
-                loss = round_records.loss(targets, model(inputs, training=True))
-            gradients = tape.gradient(loss, variables)
-            optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
+    train_step = round_records.train_step(model, optimizer)
 
     with optimizer.updater(strategy) as updater:
         for _ in range(epochs):

@@ -98,6 +98,28 @@ def make(
     return model, optimizer
 
 
+def train_step(model: Any, optimizer: Any) -> Any:
+    """The step of a custom loop, a `tf.function` of an iterator that returns the loss.
+
+    Args:
+        model: made by `make_model`.
+        optimizer: the SyncReplicas.
+    """
+    variables = model.trainable_variables
+
+    @tf.function
+    def step(iterator):
+        inputs, targets = next(iterator)
+        with optimizer.step():
+            with tf.GradientTape() as tape:
+                value = loss(targets, model(inputs, training=True))
+            gradients = tape.gradient(value, variables)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return value
+
+    return step
+
+
 class Recorder:
     """Called after each update, before the next: keeps the weights."""
 

@@ -55,18 +55,19 @@ class ScheduledSteps:
         # One worker runs them in order, and two results may be seen at once.
         in_order = kind == "predict" or self._num_workers == 1
         scheduled = collections.deque() if in_order else Arrivals(window)
+        executions = batches.executions(steps_per_execution)
         taken = 0
         try:
-            for _, size, args in batches.executions(steps_per_execution):
-                traced = function.traced(batches.signature(size))
-                number = tf.constant(next(self._num_scheduled), tf.int64)
-                result = _Result(self.coordinator, function, traced, (number, *args))
-                scheduled.append((size, result))
-                if len(scheduled) >= window:
-                    size, result = scheduled.popleft()
-                    yield taken, taken + size - 1, result
-                    taken += size
-            while scheduled:
+            while True:
+                num_wanted = window - len(scheduled)
+                for _, size, args in itertools.islice(executions, num_wanted):
+                    traced = function.traced(batches.signature(size))
+                    number = tf.constant(next(self._num_scheduled), tf.int64)
+                    args = (number, *args)
+                    result = _Result(self.coordinator, function, traced, args)
+                    scheduled.append((size, result))
+                if not scheduled:
+                    break
                 size, result = scheduled.popleft()
                 yield taken, taken + size - 1, result
                 taken += size

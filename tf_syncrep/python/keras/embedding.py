@@ -8,9 +8,6 @@ from tf_syncrep.python.keras import compat
 
 __all__ = ["Embedding"]
 
-# Keras 3 alone has an `ops` name space.
-_IS_KERAS_3 = hasattr(tf.keras, "ops")
-
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
 class Embedding(tf.keras.layers.Embedding):
@@ -48,7 +45,7 @@ class Embedding(tf.keras.layers.Embedding):
         is_changed = getattr(self, "lora_enabled", False) or getattr(
             self, "quantization_mode", None
         )
-        if not _IS_KERAS_3 or is_changed or not tf.is_tensor(inputs):
+        if not compat.IS_KERAS_3 or is_changed or not tf.is_tensor(inputs):
             return super().call(inputs)
         if inputs.dtype not in (tf.int32, tf.int64):
             inputs = tf.cast(inputs, tf.int32)

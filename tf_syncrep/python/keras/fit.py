@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import fit_loop
+from tf_syncrep.python.keras import compat, fit_loop
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.exact_state import optimizers_of
 from tf_syncrep.python.keras.fit_data import (
@@ -309,8 +309,7 @@ def _callback_list(
 
 def _is_scheduled(model: Any) -> bool:
     """Whether steps have to be scheduled here, as Keras does not do it itself."""
-    # Keras 3 alone has an `ops` name space.
-    return hasattr(tf.keras, "ops") and isinstance(
+    return compat.IS_KERAS_3 and isinstance(
         model.distribute_strategy, tf.distribute.ParameterServerStrategy
     )
 

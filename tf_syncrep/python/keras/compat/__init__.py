@@ -3,6 +3,8 @@
 Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
 2.15.0) and TensorFlow 2.21.0 (Keras 3.15.1 and tf_keras 2.21.0).
 
+`IS_KERAS_3` tells whether `tf.keras` is Keras 3.
+
 `SlotOptimizer` is the base class of this package's optimizers in whatever Keras
 `tf.keras` is. Subclasses see one interface:
 
@@ -31,7 +33,9 @@ from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
 from tf_syncrep.python.keras.compat.xla import compiled_by_xla
 
 # Keras 3 alone has an `ops` name space.
-if hasattr(tf.keras, "ops"):
+IS_KERAS_3 = hasattr(tf.keras, "ops")
+
+if IS_KERAS_3:
     from tf_syncrep.python.keras.compat.keras3 import SlotOptimizer
     from tf_syncrep.python.keras.compat.wrapper_keras3 import WrapperOptimizer
 else:
@@ -41,15 +45,12 @@ else:
 
 def native(variable: Any) -> tf.Variable:
     """The TensorFlow variable of a variable of whatever Keras."""
-    is_keras_3 = hasattr(tf.keras, "Variable")
-    return (
-        variable.value
-        if is_keras_3 and isinstance(variable, tf.keras.Variable)
-        else variable
-    )
+    is_wrapped = IS_KERAS_3 and isinstance(variable, tf.keras.Variable)
+    return variable.value if is_wrapped else variable
 
 
 __all__ = [
+    "IS_KERAS_3",
     "SlotOptimizer",
     "WrapperOptimizer",
     "apart_from_closures",

@@ -86,17 +86,12 @@ def _latencies(heading, measurements) -> Table:
     """Times that have nothing to do with memory, and little with one another."""
     are_long = max(m["median"] for m in measurements) >= 1e-3
     unit, show = ("ms", _milliseconds) if are_long else ("us", _microseconds)
-    have_hops = any("hops" in m for m in measurements)
-    rows = [
-        (
-            m["contender"],
-            show(m["median"]),
-            " to ".join(map(show, m["quartiles"])),
-            *([" + ".join(map(str, m.get("hops", [])))] if have_hops else []),
-        )
-        for m in measurements
-    ]
-    columns = ("", f"median {unit}", f"quartiles {unit}", *["hops"] * have_hops)
+    columns = ["", f"median {unit}", f"quartiles {unit}"]
+    rows = _medians(measurements, "quartiles", show)
+    if any("hops" in m for m in measurements):
+        columns.append("hops")
+        for row, m in zip(rows, measurements, strict=True):
+            row.append(" + ".join(map(str, m.get("hops", []))))
     return Table(heading, columns, rows)
 
 
@@ -119,29 +114,31 @@ def _rates(heading, measurements) -> Table:
 
 
 def _sizes(heading, measurements) -> Table:
-    rows = [
-        (
-            m["contender"],
-            f"{m['median'] / 2**20:.1f}",
-            f"{m['quartiles'][0] / 2**20:.1f} to {m['quartiles'][1] / 2**20:.1f}",
-        )
-        for m in measurements
-    ]
+    rows = _medians(measurements, "quartiles", _mebibytes)
     return Table(heading, ("", "median MiB", "quartiles MiB"), rows)
 
 
 def _losses(heading, measurements) -> Table:
-    rows = [
-        (
-            m["contender"],
-            f"{m['median']:.3g}",
-            f"{min(m['samples']):.3g} to {max(m['samples']):.3g}",
-        )
-        for m in measurements
-    ]
+    rows = _medians(measurements, "samples", "{:.3g}".format)
     examples = measurements[0]["curves"]["examples"][-1]
     columns = ("", f"median loss after {examples:,} examples", "lowest to highest")
     return Table(heading, columns, rows)
+
+
+def _medians(measurements, spread, show) -> list[list[str]]:
+    """Rows of contender, median, and from where to where their `spread` goes."""
+    return [
+        [
+            m["contender"],
+            show(m["median"]),
+            f"{show(min(m[spread]))} to {show(max(m[spread]))}",
+        ]
+        for m in measurements
+    ]
+
+
+def _mebibytes(size: float) -> str:
+    return f"{size / 2**20:.1f}"
 
 
 def _microseconds(seconds: float) -> str:

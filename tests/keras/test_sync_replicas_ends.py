@@ -14,8 +14,8 @@ import worker_seams
 from keras_sync_cluster import KerasSyncCluster
 
 SLOW_SECS, FAST_SECS = 0.1, 0.01
-# A worker is gone for good after that, also in its first step.
-LEASES = {"lease_secs": 3.0, "start_secs": 3.0}
+# A worker is gone for good after that.
+LEASE_SECS = 3.0
 SUMS = ("updates", "applied", "late", "stale", "rejected", "voided")
 
 
@@ -46,6 +46,11 @@ A_FEW = [
     Training(quorum=2, total=2, steps=4, flush_last=True),
     Training(quorum=2, total=2, steps=1, flush_last=True),
     Training(quorum=1, total=2, steps=3, flush_last=True),
+]
+A_FEW_OF_FOUR = [
+    Training(quorum=4, total=4, steps=10, flush_last=True),
+    Training(quorum=3, total=4, steps=7, flush_last=False),
+    Training(quorum=4, total=4, steps=3, flush_last=True),
 ]
 
 
@@ -146,11 +151,12 @@ def check_with_a_slow_worker(trainings, num_workers, folder, forks):
         assert_all_ended_well(trainings, cluster, may_drop=False)
 
 
-def check_with_a_dead_worker(trainings, num_workers, folder, forks):
+def check_with_a_dead_worker(trainings, num_workers, folder, forks, start_secs):
     compute_secs = [FAST_SECS] * num_workers
     last = num_workers - 1
+    leases = {"lease_secs": LEASE_SECS, "start_secs": start_secs}
     with cluster_for(
-        trainings, num_workers, folder, forks, compute_secs, **LEASES
+        trainings, num_workers, folder, forks, compute_secs, **leases
     ) as cluster:
         worker_seams.stop_at(folder, "computing", last)
         cluster.start()
@@ -165,8 +171,14 @@ def test_fit_ends_with_a_slow_worker_whatever_is_left_over(tmp_path, forks):
     check_with_a_slow_worker(A_FEW, 2, tmp_path, forks)
 
 
-def test_fit_ends_with_a_dead_worker_whatever_is_left_over(tmp_path, forks):
-    check_with_a_dead_worker(A_FEW[1:4], 2, tmp_path, forks)
+@pytest.mark.parametrize(
+    ("num_workers", "trainings"), [(2, A_FEW[1:4]), (4, A_FEW_OF_FOUR)]
+)
+def test_fit_ends_with_a_dead_worker_whatever_is_left_over(
+    num_workers, trainings, tmp_path, forks
+):
+    # It dies in its first step, and from the others the gate knows how long that takes.
+    check_with_a_dead_worker(trainings, num_workers, tmp_path, forks, start_secs=600.0)
 
 
 @pytest.mark.soak
@@ -178,6 +190,9 @@ def test_fit_ends_with_a_slow_worker_for_every_rest(num_workers, tmp_path, forks
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("num_workers", [2, 3])
+@pytest.mark.parametrize("num_workers", [2, 3, 4])
 def test_fit_ends_with_a_dead_worker_for_every_rest(num_workers, tmp_path, forks):
-    check_with_a_dead_worker(every_rest(num_workers), num_workers, tmp_path, forks)
+    # In the first of them it has the only permit, and the gate knows of no first step.
+    check_with_a_dead_worker(
+        every_rest(num_workers), num_workers, tmp_path, forks, start_secs=LEASE_SECS
+    )

@@ -1,7 +1,8 @@
 """The chief ends, or is killed, and another takes its place.
 
-With TensorFlow's own class the end takes the chief 120 seconds, and a new chief against
-the same parameter servers fails, for the token queue stays closed.
+TensorFlow 2.21's own class, run in the same scenarios: the end took the chief 120.0 s,
+and a new chief against the same parameter servers failed with CancelledError,
+"FIFOQueue 'sync_token_q' is closed".
 """
 
 import pytest

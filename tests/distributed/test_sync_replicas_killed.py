@@ -1,8 +1,9 @@
 """A replica is killed (SIGKILL) at each point of its step, and comes back or does not.
 
-With TensorFlow's own class the others stall while it is down, and a replica that was
-killed between its push and its token leaves a surplus token: weights are wrong from
-there on.
+TensorFlow 2.21's own class, run in the same scenarios: one of two was killed while it
+computed, and the chief made no step in the 30 s in which it was down. Killed between
+its push and its token, it left a surplus token: the chief went on alone meanwhile, and
+its 60 batches made 43 updates in one run and 57 in another.
 """
 
 import time

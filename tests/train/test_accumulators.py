@@ -326,7 +326,10 @@ def test_an_argument_that_is_not_a_scalar_is_an_error(make, argument, session):
 
 @pytest.mark.parametrize("make", [DENSE["ours"], SPARSE["ours"]])
 def test_a_shared_name_of_another_dtype_or_shape_is_an_error(make, session):
-    """TensorFlow's process ends with SIGABRT (dtype); another shape is ignored."""
+    """TensorFlow's process ends with SIGABRT (dtype, at a push), SIGSEGV (at a take).
+
+    Another shape is ignored.
+    """
     session.run(make(tf.float32, [2, 2], shared_name="used").num_accumulated())
     for other in [
         make(tf.float64, [2, 2], shared_name="used"),

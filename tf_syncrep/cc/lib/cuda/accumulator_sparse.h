@@ -24,9 +24,10 @@
 
 namespace tf_syncrep {
 
-// --- The launches. Pointers are to memory of the GPU that the stream belongs
-// to, which must be current.
-// ---------------------------------------------------
+// --- The launches ------------------------------------------------------------
+//
+// Pointers are to memory of the GPU that the stream belongs to, which must be
+// current.
 
 // Copies indices, which others may change in their own memory, to `rows`, and
 // sets `bad_index` to the first that is negative or not below `limit`; a
@@ -103,8 +104,7 @@ template <typename T>
 GpuError ReduceRowsOnGpu(const GpuSortedRows<T>& sorted,
                          const GpuReducedRows<T>& reduced, GpuStream stream);
 
-// --- The sum
-// ------------------------------------------------------------------
+// --- The sum -----------------------------------------------------------------
 
 // Gives memory of the GPU, at a multiple of 256, or no owner.
 using AllocateBytes = std::function<OwnedBuffer(size_t bytes)>;

@@ -102,8 +102,8 @@ gpu:
 # be on PATH.
 gpu_pytest := $(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini tests/gpu
 # Ends a recipe, and says why, where what it takes is not there.
-unless_missing = missing="$$($(GPU_PYTHON) tests/testing/gpu_harness.py)"
-unless_missing += || { echo "Left out: $$missing"; exit 0; }
+unless_missing = missing="$$($(GPU_PYTHON) tests/testing/gpu_harness.py $(1))" || {
+unless_missing += echo "Left out: $$missing"; exit 0; }
 
 # 5 is pytest's way to say that all was skipped.
 gpu-test:
@@ -113,7 +113,7 @@ gpu-test:
 # driver for functions that it need not have, so errors of calls are not reported; the
 # tests look at those of ours.
 gpu-sanitize:
-	@$(unless_missing)
+	@$(call unless_missing,cupy ml_dtypes)
 	command -v compute-sanitizer >/dev/null || {
 	  echo "compute-sanitizer is missing; it comes with the CUDA toolkit" >&2
 	  exit 1
@@ -127,11 +127,11 @@ gpu-sanitize:
 # In an environment of its own. Tests start processes that share the GPU, so that none
 # may take all of its memory.
 gpu-test-tensorflow:
-	@$(unless_missing)
+	@$(call unless_missing,)
 	CMAKE_ARGS=-DTF_SYNCREP_CUDA=ON \
 	  $(MAKE) build VENV=.venv-gpu TENSORFLOW='tensorflow[and-cuda]'
 	TF_FORCE_GPU_ALLOW_GROWTH=true TF_SYNCREP_WANT_GPU=1 \
-	  .venv-gpu/bin/pytest tests/ops tests/train
+	  .venv-gpu/bin/pytest tests/ops tests/train -k GPU
 
 gpu-bench:
 	$(GPU_PYTHON) benchmarks/gpu_adam_async.py --output $(GPU_RESULTS)

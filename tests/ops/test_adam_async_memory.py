@@ -31,7 +31,8 @@ def test_a_step_copies_tables_only_from_under_their_readers(kind, use_locking):
     state = steps.random_state(1, [ROWS, COLUMNS], tf.float32)
     indices = np.arange(0, ROWS, 100) if kind == "sparse" else None
     grad = np.ones([ROWS if indices is None else len(indices), COLUMNS], np.float32)
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    graph = tf.Graph()
+    with graph.as_default(), tf.device("CPU:0"), tf.compat.v1.Session() as session:
         variables = steps.make_variables(state)
         op = steps.apply(variables, grad, indices, use_locking=use_locking)
         session.run(tf.compat.v1.global_variables_initializer())

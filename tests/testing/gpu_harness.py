@@ -2,7 +2,8 @@
 
 `library()` builds the launches of `tf_syncrep/cc/lib/cuda` into a small library with C
 names (`tests/gpu/launch_c_api.cc`) and loads it. That takes a GPU, nvcc, CMake and
-CuPy; `missing()` says what of these is not there, as does this file as a script.
+CuPy; `missing()` says what of these is not there, as does this file as a script, whose
+arguments are the Python packages that are wanted.
 """
 
 import ctypes
@@ -21,6 +22,7 @@ import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "gpu"
+PACKAGES = ("cupy", "ml_dtypes")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 FORMULAS = ("adam", "nesterov", "rmsprop")
 # In the order of enum DensePass in cc/lib/accumulator_dense.h.
@@ -41,15 +43,19 @@ RELATIVE_ERROR = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6, "float64":
 HYPER_PARAMETERS = {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
 
 
-def missing() -> str | None:
-    """What the GPU tests want and do not find, or None if all is there."""
+def missing(packages: Sequence[str] = PACKAGES) -> str | None:
+    """What the GPU tests want and do not find, or None if all is there.
+
+    Args:
+        packages: those of Python that are wanted.
+    """
     if compute_capability() is None:
         return "there is no NVIDIA GPU here, or no driver for it"
     if nvcc() is None:
         return "nvcc is not on PATH, nor is CUDACXX one"
     if shutil.which("cmake") is None:
         return "cmake is not on PATH"
-    for module in ("cupy", "ml_dtypes"):
+    for module in packages:
         if importlib.util.find_spec(module) is None:
             return f"the Python package {module} is not installed"
     return None
@@ -547,6 +553,6 @@ def assert_identical(actual: Any, expected: Any) -> None:
 
 
 if __name__ == "__main__":
-    if reason := missing():
+    if reason := missing(sys.argv[1:]):
         print(reason)
         sys.exit(1)

@@ -118,11 +118,14 @@ gpu-sanitize:
 	  echo "compute-sanitizer is missing; it comes with the CUDA toolkit" >&2
 	  exit 1
 	}
+	failed=
 	for tool in memcheck racecheck; do
 	  compute-sanitizer --tool "$$tool" --error-exitcode 1 --launch-timeout 0 \
 	    --report-api-errors no \
-	    $(gpu_pytest) -k "not beyond and not thousands and not million" || [[ $$? == 5 ]]
+	    $(gpu_pytest) -k "not beyond and not thousands and not million" ||
+	    [[ $$? == 5 ]] || failed+=" $$tool"
 	done
+	[[ -z "$$failed" ]] || { echo "failed:$$failed" >&2; exit 1; }
 
 # In an environment of its own. Tests start processes that share the GPU, so that none
 # may take all of its memory.

@@ -14,6 +14,8 @@ import tf_syncrep as tfs
 
 tf1 = tf.compat.v1
 
+pytestmark = pytest.mark.usefixtures("device")
+
 kinds = pytest.mark.parametrize("kind", v1_models.KINDS)
 SLOTS = ("m", "v", "beta1_power", "beta2_power")
 OPTIONS = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6}

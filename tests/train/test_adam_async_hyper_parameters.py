@@ -77,6 +77,7 @@ def test_every_kind_works_in_a_graph(kind, dtype, use_resource):
         assert power == VALUES["beta1"] ** 3
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("kind", EAGER_KINDS)
 def test_every_kind_works_eagerly(kind, in_function):
@@ -116,6 +117,7 @@ def test_a_learning_rate_that_decays_with_the_global_step_is_followed():
             np.testing.assert_allclose(session.run(x), [-total], rtol=1e-5)
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 def test_an_assigned_learning_rate_counts_from_the_next_step(in_function):
     x = tf.Variable([0.0])

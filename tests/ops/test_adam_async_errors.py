@@ -8,6 +8,7 @@ the kernels themselves are asked.
 import re
 
 import adam_async_steps as steps
+import devices
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -231,11 +232,12 @@ def test_a_variable_of_another_dtype_is_named(kind, name):
 def test_an_uninitialized_resource_variable_is_named(kind, position):
     before = state()
     variables = steps.make_variables(before)
-    missing = tf.raw_ops.VarHandleOp(
-        dtype=variables[position].dtype,
-        shape=variables[position].shape,
-        shared_name=f"never_assigned_{kind}_{position}",
-    )
+    with devices.scope():
+        missing = tf.raw_ops.VarHandleOp(
+            dtype=variables[position].dtype,
+            shape=variables[position].shape,
+            shared_name=f"never_assigned_{kind}_{position}",
+        )
     handles = [variable.handle for variable in variables]
     handles[position] = missing
     function = (

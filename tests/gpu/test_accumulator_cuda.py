@@ -94,6 +94,20 @@ def test_the_same_gradients_give_the_same_bits():
     assert run().tobytes() == run().tobytes() == expected.tobytes()
 
 
+def test_a_pass_stays_in_its_stream():
+    import cupy
+
+    gradient, before = (positive(x, 100_003, np.dtype(np.float32)) for x in (1, 2))
+    given, total = cupy.zeros(gradient.size, np.uint32), harness.to_gpu(before)
+    late = harness.to_gpu(gradient)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    harness.deliver_late(stream, (given, late))
+    harness.dense_pass("add", "float32", a=given, sum=total, stream=stream.ptr)
+    cupy.cuda.Device().synchronize()
+    actual = harness.to_host(total, before)
+    np.testing.assert_array_equal(actual, before + gradient)
+
+
 def test_a_pass_reaches_elements_beyond_two_billion():
     import cupy
 
@@ -143,6 +157,36 @@ def test_sparse_gradients_agree_with_the_twin(index_dtype, row_size, reduction, 
             gradients, dtype, reduction, limit, may_be_kept=may_be_kept
         )
         assert_sparse_sum_agrees(actual, gradients, reduction, dtype)
+
+
+@pytest.mark.parametrize("may_be_kept", [False, True])
+def test_sparse_gradients_are_reduced_in_their_stream(may_be_kept):
+    import cupy
+
+    gradients = sparse_gradients("float32", 16, [3000] * 3, 2000)
+    late = [(cupy.asarray(rows), harness.to_gpu(x)) for rows, x in gradients]
+    indices = [cupy.zeros(rows.size, np.int64) for rows, _ in late]
+    values = [cupy.zeros(x.size, np.uint32) for _, x in late]
+    on_gpu = harness.SparseGradients(
+        indices,
+        values,
+        16,
+        "float32",
+        "CMEAN",
+        2000,
+        min_merge_bytes=1,
+        may_be_kept=may_be_kept,
+    )
+    stream = cupy.cuda.Stream(non_blocking=True)
+    pairs = zip(
+        indices + values,
+        [x for pair in zip(*late, strict=True) for x in pair],
+        strict=True,
+    )
+    harness.deliver_late(stream, *pairs)
+    on_gpu.reduce(stream.ptr)
+    cupy.cuda.Device().synchronize()
+    assert_sparse_sum_agrees(on_gpu.read(), gradients, "CMEAN", "float32")
 
 
 @each_dtype

@@ -134,6 +134,23 @@ def test_a_sparse_step_agrees_with_the_twin(index_dtype, row_size, formula, dtyp
         np.testing.assert_array_equal(before[untouched], after[untouched])
 
 
+def test_a_sparse_step_stays_in_its_stream():
+    import cupy
+
+    state = harness.random_state(15, [5000, 16], "float32")
+    indices = (np.random.default_rng(150).zipf(1.3, 4000) - 1) % 5000
+    grad = row_gradients(151, indices, 16, "float32")
+    late_grad, late_indices = harness.to_gpu(grad), cupy.asarray(indices)
+    given, given_indices = cupy.zeros(grad.size, np.uint32), cupy.zeros(4000, np.int64)
+    on_gpu = harness.AdamAsync.of(state, "float32")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    harness.deliver_late(stream, (given, late_grad), (given_indices, late_indices))
+    on_gpu.sparse(given, given_indices, 16, stream=stream.ptr)
+    cupy.cuda.Device().synchronize()
+    expected = harness.expected_sparse(state, grad, indices, "adam")
+    harness.assert_close(on_gpu.read(state), expected, tolerance=1e-4)
+
+
 @each_dtype
 def test_a_sparse_step_takes_memory_at_any_address(dtype):
     state = harness.random_state(7, [30, 16], dtype)

@@ -198,6 +198,26 @@ def to_host(memory: Any, like: np.ndarray) -> np.ndarray:
     return memory.get().view(like.dtype).reshape(like.shape)
 
 
+def deliver_late(stream: Any, *pairs: tuple[Any, Any]) -> None:
+    """Copies arrays to others in a stream, behind what keeps it busy for a while.
+
+    So a kernel that goes to another stream finds what was there before.
+
+    Args:
+        stream: one that does not wait for the default stream.
+        *pairs: where to, and what, on the GPU.
+    """
+    import cupy
+
+    cupy.cuda.Device().synchronize()
+    with stream:
+        busy = cupy.empty(1 << 28, np.uint8)
+        for _ in range(64):
+            cupy.copyto(busy[1 << 27 :], busy[: 1 << 27])
+        for to, array in pairs:
+            cupy.copyto(to, array)
+
+
 class _Variable(ctypes.Structure):
     """As in launch_c_api.cc."""
 
@@ -244,6 +264,7 @@ def dense_pass(
     sum: Any = None,
     out: Any = None,
     divisor: float = 1.0,
+    stream: int = 0,
 ) -> None:
     """Runs a pass of a dense sum on arrays of the GPU, those that it works on.
 
@@ -256,6 +277,7 @@ def dense_pass(
         sum: the sum, in the dtype of slots.
         out: where the result goes.
         divisor: what is divided by.
+        stream: in which.
     """
     arrays = [a, b, other, sum, out]
     size = next(array.size for array in arrays if array is not None)
@@ -266,7 +288,7 @@ def dense_pass(
         *[None if array is None else array.data.ptr for array in arrays],
         divisor,
     )
-    check(library().tf_syncrep_accumulator_dense_pass(ctypes.byref(arguments), None))
+    check(library().tf_syncrep_accumulator_dense_pass(ctypes.byref(arguments), stream))
 
 
 _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)
@@ -367,12 +389,12 @@ class SparseGradients:
             _Allocate(allocate),
         )
 
-    def reduce(self) -> None:
+    def reduce(self, stream: int = 0) -> None:
         """Pushes all gradients to a new accumulator, and takes their reduction."""
         self._memory.clear()
         check(
             library().tf_syncrep_accumulator_sparse_reduce(
-                ctypes.byref(self._arguments), None
+                ctypes.byref(self._arguments), stream
             )
         )
 
@@ -478,7 +500,12 @@ class AdamAsync:
         )
 
     def sparse(
-        self, grad: Any, indices: Any, row_size: int, validate: bool = True
+        self,
+        grad: Any,
+        indices: Any,
+        row_size: int,
+        validate: bool = True,
+        stream: int = 0,
     ) -> None:
         """One sparse step; `grad`, and `indices` as CuPy integers, are on the GPU."""
         import cupy
@@ -507,7 +534,7 @@ class AdamAsync:
                 self._workspace.data.ptr,
                 self._workspace.size,
                 self._bad_index.data.ptr if validate else None,
-                None,
+                stream,
             )
         )
 

@@ -1,7 +1,8 @@
 """Sparse gradients into an accumulator, and out again.
 
-A step is a number of pushes of 4096 rows of 64 floats, fed to a session, and a take.
-All pushes of a step go to the same accumulator, as in a synchronous update.
+A step is a number of pushes of 4096 rows of 64 floats, one after the other, and a take.
+All pushes of a step go to the same accumulator, as in a synchronous update, and are run
+by one call of a session: a call for each costs more than a push does.
 
 TensorFlow's accumulator merges two sorted lists at each push, so that a push costs
 what is in already; it is left out where that takes many seconds. It needs rows that
@@ -17,6 +18,7 @@ and from there as much as the result takes. 8 pushes stay within a cache of 32 M
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -75,33 +77,44 @@ def make_contender(
     pushes = point["pushes"]
     with tf.Graph().as_default() as graph:
         accumulator = _CLASSES[name](tf.float32, [point["rows"], WIDTH])
-        indices = tf.compat.v1.placeholder(tf.int64, [None])
-        values = tf.compat.v1.placeholder(tf.float32, [None, WIDTH])
-        gradient = (indices, values)
-        if name == STOCK_SUMMED:
-            rows, positions = tf.unique(indices)
-            sums = tf.math.unsorted_segment_sum(values, positions, tf.size(rows))
-            gradient = (rows, sums)
-        push_op = accumulator.apply_grad(*gradient, local_step=STEP)
-        taken = accumulator.take_grad(pushes)
+        kept: dict[Any, np.ndarray] = {}
+        taken = []
+        for first in range(0, len(pushed) - pushes + 1, pushes):
+            pushed_before = tf.no_op()
+            for gradient in pushed[first : first + pushes]:
+                with tf.control_dependencies([pushed_before]):
+                    values, indices = (_keep(array, kept) for array in gradient.arrays)
+                    if name == STOCK_SUMMED:
+                        indices, positions = tf.unique(indices)
+                        values = tf.math.unsorted_segment_sum(
+                            values, positions, tf.size(indices)
+                        )
+                    pushed_before = accumulator.apply_grad(
+                        indices, values, local_step=STEP
+                    )
+            with tf.control_dependencies([pushed_before]):
+                taken.append(accumulator.take_grad(pushes))
+        initialize = tf.compat.v1.global_variables_initializer()
     session = tf.compat.v1.Session(graph=graph)
-    push = session.make_callable(push_op, feed_list=[indices, values])
-    take = session.make_callable(taken.indices.op)
-
-    def push_all(i: int) -> None:
-        for k in range(i * pushes, (i + 1) * pushes):
-            gradient = pushed[k % len(pushed)]
-            push(gradient.indices, gradient.values)
+    session.run(initialize, {initial.deref(): array for initial, array in kept.items()})
+    steps = [session.make_callable(gradient.indices.op) for gradient in taken]
+    for first_call in steps:  # Which makes the session prepare it.
+        first_call()
 
     def step(i: int) -> None:
-        push_all(i)
-        take()
+        steps[i % len(steps)]()
 
     def result() -> tuple[np.ndarray, np.ndarray]:
-        push_all(0)
-        return session.run((taken.indices, taken.values))
+        return session.run((taken[0].indices, taken[0].values))
 
     return Contender(name, step, list), result
+
+
+def _keep(array: np.ndarray, kept: dict[Any, np.ndarray]) -> tf.Tensor:
+    """What ops read without a copy, once `kept` is fed to the initializer."""
+    initial_value = tf.compat.v1.placeholder(tf.as_dtype(array.dtype), array.shape)
+    kept[initial_value.ref()] = array
+    return tf.compat.v1.Variable(initial_value, use_resource=True).read_value()
 
 
 def make_copies(
@@ -161,8 +174,6 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
         contenders.append(contender)
     result_rows = len(np.unique(np.concatenate(indices_in(one_step))))
     contenders.append(make_copies(point, pushed, result_rows))
-    for contender in contenders:
-        contender.step(0)
     # Each value is read and kept when it is pushed and read again at the take, which
     # writes the result.
     values_bytes = sum(p.values.nbytes for p in one_step)

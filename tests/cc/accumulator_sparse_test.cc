@@ -117,7 +117,8 @@ TYPED_TEST(SparseSumTest, SumsRowsInOrderOfArrival) {
       }
       for (const Reduction reduction : kReductions) {
         ThreadSharder sharder(3);
-        SparseGradientSum<TypeParam> sum(std::make_shared<ChunkPool>());
+        SparseGradientSum<TypeParam> sum(
+            std::make_shared<SparseSumMemory<TypeParam>>());
         for (const auto& gradient : gradients) {
           ASSERT_TRUE(sum.Add(gradient.rows, row_size, gradient.values.data(),
                               sharder));
@@ -129,51 +130,51 @@ TYPED_TEST(SparseSumTest, SumsRowsInOrderOfArrival) {
   }
 }
 
-TYPED_TEST(SparseSumTest, MergesInBetweenChangeNothing) {
-  constexpr int64_t kRowSize = 5;
-  std::vector<Gradient<TypeParam>> gradients;
-  for (int i = 0; i < 60; ++i) {
-    gradients.push_back(RandomGradient<TypeParam>(200, 90, kRowSize, i));
-  }
-  for (const Reduction reduction : kReductions) {
-    ThreadSharder sharder(2);
-    SparseGradientSum<TypeParam> sum(std::make_shared<ChunkPool>(),
-                                     /*min_merge_bytes=*/0);
-    for (const auto& gradient : gradients) {
-      ASSERT_TRUE(
-          sum.Add(gradient.rows, kRowSize, gradient.values.data(), sharder));
-      EXPECT_LE(sum.num_held_rows(), 1000) << "nothing was merged";
-    }
-    // The order of the additions is the same, so the bits are.
-    ExpectResult(Finish(sum, reduction, 60, kRowSize, sharder),
-                 Expected(gradients, reduction, kRowSize), 0);
-  }
-}
-
 TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
   constexpr int64_t kRowSize = 3;
   std::vector<Gradient<TypeParam>> gradients;
   for (int i = 0; i < 30; ++i) {
     gradients.push_back(RandomGradient<TypeParam>(40, 30, kRowSize, i));
   }
-  for (const int64_t min_merge_bytes : {0, 1 << 20}) {
-    for (const Reduction reduction : kReductions) {
-      ThreadSharder sharder(2);
-      const auto pool = std::make_shared<ChunkPool>();
-      SparseGradientSum<TypeParam> first(pool, min_merge_bytes);
-      SparseGradientSum<TypeParam> second(pool, min_merge_bytes);
-      for (size_t i = 0; i < gradients.size(); ++i) {
-        ASSERT_TRUE((i < 12 ? first : second)
-                        .Add(gradients[i].rows, kRowSize,
-                             gradients[i].values.data(), sharder));
+  for (const Reduction reduction : kReductions) {
+    ThreadSharder sharder(2);
+    const auto memory = std::make_shared<SparseSumMemory<TypeParam>>();
+    SparseGradientSum<TypeParam> first(memory);
+    SparseGradientSum<TypeParam> second(memory);
+    // Before, between and after the merge.
+    const auto add = [&](SparseGradientSum<TypeParam>& sum, size_t begin,
+                         size_t end) {
+      for (size_t i = begin; i < end; ++i) {
+        ASSERT_TRUE(sum.Add(gradients[i].rows, kRowSize,
+                            gradients[i].values.data(), sharder));
       }
-      first.Merge(second, sharder);
-      // Where each of the two was merged before, sums of sums are added.
-      const double tolerance =
-          min_merge_bytes == 0 && sizeof(TypeParam) > 2 ? 1e-4 : 0.1;
-      ExpectResult(Finish(first, reduction, 30, kRowSize, sharder),
-                   Expected(gradients, reduction, kRowSize), tolerance);
-    }
+    };
+    add(first, 0, 12);
+    add(second, 12, 25);
+    first.Merge(second, sharder);
+    add(first, 25, gradients.size());
+    EXPECT_EQ(first.error(), nullptr);
+    // Sums of sums are added.
+    const double tolerance = sizeof(TypeParam) > 2 ? 1e-4 : 0.1;
+    ExpectResult(Finish(first, reduction, 30, kRowSize, sharder),
+                 Expected(gradients, reduction, kRowSize), tolerance);
+  }
+}
+
+TYPED_TEST(SparseSumTest, MergesWithASumOfNothing) {
+  ThreadSharder sharder(1);
+  const auto memory = std::make_shared<SparseSumMemory<TypeParam>>();
+  const std::vector<Gradient<TypeParam>> gradients = {
+      RandomGradient<TypeParam>(40, 30, 3, 1)};
+  for (const bool is_first : {false, true}) {
+    SparseGradientSum<TypeParam> sums[2] = {
+        SparseGradientSum<TypeParam>(memory),
+        SparseGradientSum<TypeParam>(memory)};
+    ASSERT_TRUE(sums[is_first ? 0 : 1].Add(
+        gradients[0].rows, 3, gradients[0].values.data(), sharder));
+    sums[0].Merge(sums[1], sharder);
+    ExpectResult(Finish(sums[0], Reduction::kMean, 1, 3, sharder),
+                 Expected(gradients, Reduction::kMean, 3), 0);
   }
 }
 
@@ -192,7 +193,7 @@ TEST(SparseSumOfFloatTest, SameBitsOnAnyThreadsAndInstructionSet) {
         continue;
       }
       ThreadSharder sharder(num_threads);
-      SparseGradientSum<float> sum(std::make_shared<ChunkPool>(), 1 << 20,
+      SparseGradientSum<float> sum(std::make_shared<SparseSumMemory<float>>(),
                                    level);
       for (const auto& gradient : gradients) {
         ASSERT_TRUE(
@@ -206,7 +207,7 @@ TEST(SparseSumOfFloatTest, SameBitsOnAnyThreadsAndInstructionSet) {
 
 TEST(SparseSumOfFloatTest, OneRowInAllGradientsManyTimes) {
   ThreadSharder sharder(4);
-  SparseGradientSum<float> sum(std::make_shared<ChunkPool>());
+  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory<float>>());
   const std::vector<int64_t> rows(5000, 7);
   const std::vector<float> ones(5000 * 16, 1.0f);
   for (int i = 0; i < 8; ++i) {
@@ -217,10 +218,23 @@ TEST(SparseSumOfFloatTest, OneRowInAllGradientsManyTimes) {
   EXPECT_EQ(result.values, std::vector<float>(16, 5000.0f));
 }
 
+TEST(SparseSumOfFloatTest, MemoryIsForTheDifferentRows) {
+  ThreadSharder sharder(1);
+  const auto memory = std::make_shared<SparseSumMemory<float>>();
+  const Gradient<float> gradient = RandomGradient<float>(20000, 500, 16, 1);
+  {
+    SparseGradientSum<float> sum(memory);
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_TRUE(sum.Add(gradient.rows, 16, gradient.values.data(), sharder));
+    }
+  }
+  EXPECT_LE(memory->chunks.kept_bytes(), 8 * 500 * 16 * sizeof(float));
+}
+
 TEST(SparseSumOfFloatTest, RowsLargerThanAChunk) {
   constexpr int64_t kRowSize = 5 << 20;  // 20 MB
   ThreadSharder sharder(2);
-  SparseGradientSum<float> sum(std::make_shared<ChunkPool>());
+  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory<float>>());
   const std::vector<float> values(2 * kRowSize, 3.0f);
   ASSERT_TRUE(sum.Add({9, 4}, kRowSize, values.data(), sharder));
   const Result<float> result =
@@ -231,7 +245,7 @@ TEST(SparseSumOfFloatTest, RowsLargerThanAChunk) {
 
 TEST(SparseSumOfFloatTest, NoMemoryForTheResult) {
   ThreadSharder sharder(1);
-  SparseGradientSum<float> sum(std::make_shared<ChunkPool>());
+  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory<float>>());
   const float value = 1;
   ASSERT_TRUE(sum.Add({3}, 1, &value, sharder));
   EXPECT_FALSE(sum.Finish(
@@ -240,21 +254,22 @@ TEST(SparseSumOfFloatTest, NoMemoryForTheResult) {
 }
 
 TEST(SparseSumOfFloatTest, TheNextRoundUsesTheMemoryOfTheLast) {
-  const auto pool = std::make_shared<ChunkPool>();
+  const auto memory = std::make_shared<SparseSumMemory<float>>();
   ThreadSharder sharder(1);
   const Gradient<float> gradient = RandomGradient<float>(30000, 1 << 20, 8, 1);
+  const std::set<int64_t> rows(gradient.rows.begin(), gradient.rows.end());
   size_t kept = 0;
   for (int round = 0; round < 5; ++round) {
     {
-      SparseGradientSum<float> sum(pool);
+      SparseGradientSum<float> sum(memory);
       ASSERT_TRUE(sum.Add(gradient.rows, 8, gradient.values.data(), sharder));
-      EXPECT_LT(pool->kept_bytes(), 1u << 20) << "in use now";
+      EXPECT_LT(memory->chunks.kept_bytes(), 1u << 20) << "in use now";
     }
     if (round > 0) {
-      EXPECT_EQ(pool->kept_bytes(), kept);
+      EXPECT_EQ(memory->chunks.kept_bytes(), kept);
     }
-    kept = pool->kept_bytes();
-    EXPECT_GE(kept, gradient.values.size() * sizeof(float));
+    kept = memory->chunks.kept_bytes();
+    EXPECT_GE(kept, rows.size() * 8 * sizeof(float));
   }
 }
 

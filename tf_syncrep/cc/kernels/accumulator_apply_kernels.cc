@@ -62,7 +62,7 @@ class AccumulatorApplySparseOp final : public OpKernel {
         step, row_dims,
         [&](GradientSum& sum) {
           return static_cast<SparseGradientSum<LibT>&>(sum).Add(
-              std::move(rows), row_size,
+              rows, row_size,
               reinterpret_cast<const LibT*>(values.flat<T>().data()), sharder);
         },
         sharder, &held_dims);

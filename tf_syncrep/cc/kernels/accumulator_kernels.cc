@@ -10,7 +10,6 @@
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
-#include "tf_syncrep/cc/lib/chunk_pool.h"
 
 namespace tf_syncrep {
 namespace {
@@ -35,8 +34,8 @@ class CpuAccumulatorMaker {
           if (!spec.is_sparse) {
             return [] { return std::make_unique<CpuDenseGradientSum<T>>(); };
           }
-          return [pool = std::make_shared<ChunkPool>()] {
-            return std::make_unique<SparseGradientSum<T>>(pool);
+          return [memory = std::make_shared<SparseSumMemory<T>>()] {
+            return std::make_unique<SparseGradientSum<T>>(memory);
           };
         });
   }

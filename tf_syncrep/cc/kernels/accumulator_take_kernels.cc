@@ -49,6 +49,7 @@ struct SparseOutput {
     using LibT = LibType<T>;
     DeviceSharder sharder(ctx);
     auto& sum = static_cast<SparseGradientSum<LibT>&>(taken.Merged(sharder));
+    TF_RETURN_IF_ERROR(SumStatus(sum));
     absl::Status status;
     const bool is_done = sum.Finish(
         accumulator.spec().reduction, taken.num_gradients,

@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "tf_syncrep/cc/lib/accumulator.h"
+#include "tf_syncrep/cc/lib/accumulator_loops.h"
 #include "tf_syncrep/cc/lib/chunk_pool.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
-#include "tf_syncrep/cc/lib/row_sketch.h"
+#include "tf_syncrep/cc/lib/row_index.h"
 #include "tf_syncrep/cc/lib/sharder.h"
+#include "tf_syncrep/cc/lib/spares.h"
 
 namespace tf_syncrep {
 
@@ -26,41 +28,58 @@ struct SparseResult {
   T* values = nullptr;
 };
 
-// Adds gradients of type T up, row by row, in SlotType<T>.
+// The sums of rows of type Sum, apart from their values.
+template <typename Sum>
+struct RowSums {
+  struct RowSum {
+    Sum* values;
+    int32_t num_gradients;  // how many contained the row
+    int32_t last_gradient;  // the number of the last of these
+  };
+
+  RowIndex index;
+  std::vector<RowSum> sums;      // by the rows' numbers
+  std::vector<int32_t> numbers;  // of the rows of the gradient being added
+};
+
+// Memory that sums of gradients of type T use one after the other, so that each
+// round need not touch fresh pages. Thread-safe.
+template <typename T>
+struct SparseSumMemory {
+  ChunkPool chunks;  // for the values
+  Spares<RowSums<SlotType<T>>> row_sums;
+};
+
+// Adds gradients of type T up, row by row, in SlotType<T>, as they come.
 //
-// Adding copies the gradient, which takes as long as it has rows, however many
-// were added before; the work is done at the end, in time linear in all that
-// was added: sort the rows, then sum each one's occurrences in their order.
-// When many more rows are held than there are different ones, they are merged
-// in between, so that memory stays within a multiple of what the result takes.
-//
-// (Keeping the gradient itself would save no time: its producer then has to
-// touch new memory each time, where the copy goes into memory of the round
-// before.)
+// A hash table finds the sum of each row, so that adding a gradient takes as
+// long as it has rows, however many were added before, and memory is held for
+// the different rows alone. They are sorted at the end.
 template <typename T>
 class SparseGradientSum final : public GradientSum {
  public:
   using Sum = SlotType<T>;
 
-  // `pool`, which several sums may share, lends the memory. As long as the
-  // gradients held take no more than `min_merge_bytes`, they are not merged.
-  explicit SparseGradientSum(std::shared_ptr<ChunkPool> pool,
-                             int64_t min_merge_bytes = kDefaultMinMergeBytes,
+  // Several sums may share `memory`.
+  explicit SparseGradientSum(std::shared_ptr<SparseSumMemory<T>> memory,
                              CpuLevel cpu_level = BestCpuLevel())
-      : pool_(std::move(pool)),
-        min_merge_bytes_(min_merge_bytes),
-        cpu_level_(cpu_level) {}
+      : memory_(std::move(memory)),
+        rows_(memory_->row_sums.Get()),
+        loops_(AccumulatorLoopsFor<T>(cpu_level)),
+        sum_loops_(AccumulatorLoopsFor<Sum>(cpu_level)) {}
 
-  ~SparseGradientSum() override { pool_->EndRound(std::move(chunks_)); }
+  ~SparseGradientSum() override;
 
   // Adds a gradient whose rows have `row_size` elements, as many as in all
   // calls: row i of `values` belongs to row rows[i], which is not negative.
   // Rows come in any order and may repeat. Returns false, and has changed
   // nothing, when there is no memory.
-  bool Add(std::vector<int64_t> rows, int64_t row_size, const T* values,
+  bool Add(const std::vector<int64_t>& rows, int64_t row_size, const T* values,
            Sharder& sharder);
 
   void Merge(GradientSum& other, Sharder& sharder) override;
+
+  const char* error() const override { return error_; }
 
   // Writes each row that any gradient contained, once, in ascending order,
   // summed over the `num_gradients` gradients and divided as `reduction` says.
@@ -71,45 +90,27 @@ class SparseGradientSum final : public GradientSum {
       const std::function<bool(int64_t num_rows, SparseResult<T>*)>& allocate,
       Sharder& sharder);
 
-  // How many rows are kept, equal ones counted each time.
-  int64_t num_held_rows() const { return num_held_rows_; }
-
  private:
-  static constexpr int64_t kDefaultMinMergeBytes = 16 << 20;
+  using RowSum = typename RowSums<Sum>::RowSum;
 
-  // Rows next to each other in memory: a part of a gradient, or a merge.
-  struct Piece {
-    const int64_t* rows;
-    int64_t num_rows;
-    int64_t gradient;              // the gradient's number, or kMerged
-    const T* values;               // a gradient's
-    const Sum* sums;               // a merge's
-    const int32_t* num_gradients;  // a merge's: how many contained each row
-  };
-  static constexpr int64_t kMerged = -1;
+  // Gives the rows of the index that have no sum yet one without gradients.
+  // False, and nothing has changed, when there is no memory.
+  bool MakeSums(int64_t row_size);
 
-  class Reducer;
+  // Gets sums that are needed soon after numbers[i] into the cache. Those from
+  // `num_sums_before` on are new, and written in their order.
+  void FetchSums(const int32_t* numbers, int64_t i, int64_t num_rows,
+                 int64_t num_sums_before, int64_t sum_bytes) const;
 
-  // Memory for at least one row: what is left of the last chunk, or a new one.
-  bool MakeRoom(size_t row_bytes, int64_t num_rows);
-
-  // Merges all pieces into one. Without memory for it, all stays as it is.
-  void MergePieces(Sharder& sharder);
-
-  const std::shared_ptr<ChunkPool> pool_;
-  const int64_t min_merge_bytes_;
-  const CpuLevel cpu_level_;
+  const std::shared_ptr<SparseSumMemory<T>> memory_;
+  std::unique_ptr<RowSums<Sum>> rows_;
+  const AccumulatorLoops<T>& loops_;
+  const AccumulatorLoops<Sum>& sum_loops_;
   int64_t row_size_ = 0;
-  std::vector<Piece> pieces_;  // in order of arrival; none is empty
-  // What the pieces point to: values and sums; rows; numbers of gradients.
-  std::vector<Chunk> chunks_;
-  std::vector<std::vector<int64_t>> rows_;
-  std::vector<std::vector<int32_t>> num_gradients_;
-  size_t used_bytes_ = 0;  // of the last chunk
-  int64_t next_gradient_ = 0;
-  int64_t num_held_rows_ = 0;
-  int64_t num_merged_rows_ = 0;  // after the last merge: all different
-  RowSketch sketch_;             // of all rows added
+  std::vector<Chunk> chunks_;  // what the values of the sums are in
+  size_t used_bytes_ = 0;      // of the last chunk
+  int32_t num_gradients_ = 0;
+  const char* error_ = nullptr;
 };
 
 }  // namespace tf_syncrep

@@ -1,11 +1,10 @@
 """Dense gradients into an accumulator, out again, and into Adam.
 
 A step is four pushes of 100 MB and a synchronous update with their mean. The
-gradients are made by ops of the graph, as a backward pass makes them or as they come
-from another task, so that nobody else holds them when they are pushed. Making them is
-part of the step and the same for all; it is timed by itself too. The memory is the
-peak of the resident memory in the first three steps of a process, less what was
-resident before.
+gradients are there before, in a staging area that gives them away, so that nobody else
+holds them when they are pushed, as with those that a backward pass makes or that come
+from another task. The memory is the peak of the resident memory in the first three
+steps of a process, each gradient made when it is pushed, less what was resident before.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ import tf_syncrep as tfs
 
 OURS = "tf_syncrep's accumulator and AdamAsync"
 STOCK = "TensorFlow's accumulator and Adam"
-GRADIENTS_ALONE = "the gradients alone"
 PUSHES = 4
 STEP = 1 << 40
 
@@ -46,53 +44,68 @@ _OPTIMIZERS = {
 }
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Training:
-    """One contender, and a function that takes the mean of a step's gradients."""
+    """One contender's session.
 
-    contender: Contender
-    mean: Callable[[], np.ndarray | None]
+    Attributes:
+        stage: makes a gradient of a few numbers, the smallest of which it is given.
+        push: hands the gradient that was staged first in.
+        update: takes the mean of all and applies it.
+        mean: takes the mean and returns it.
+        read: returns the variable.
+    """
+
+    stage: Callable[[float], None]
+    push: Callable[[], None]
+    update: Callable[[], None]
+    mean: Callable[[], np.ndarray]
+    read: Callable[[], np.ndarray]
+
+    def contender(self, name: str) -> Contender:
+        """Makes a step of the staged gradients."""
+
+        def stage(i: int) -> None:
+            del i
+            for k in range(PUSHES):
+                self.stage(k)
+
+        def step(i: int) -> None:
+            del i
+            for _ in range(PUSHES):
+                self.push()
+            self.update()
+
+        return Contender(name, step, lambda: [self.read()], prepare=stage)
 
 
 def _make(name: str, point: Point) -> _Training:
     size = point["floats"]
     with tf.Graph().as_default() as graph:
-        seed = tf.compat.v1.placeholder(tf.float32, [])
-        # A few numbers, spread: a gradient is written, and nothing else is read.
-        gradient = tf.reshape(tf.tile(seed + tf.range(64.0), [size // 64]), [size])
+        smallest = tf.compat.v1.placeholder(tf.float32, [])
+        made = tf.reshape(tf.tile(smallest + tf.range(64.0), [size // 64]), [size])
+        stage_op = tf.raw_ops.Stage(values=[made], shared_name="gradients")
+        (staged,) = tf.raw_ops.Unstage(dtypes=[tf.float32], shared_name="gradients")
+        gradient = tf.ensure_shape(staged, [size])
         variable = tf.compat.v1.Variable(tf.zeros([size]), use_resource=True)
-        if name == GRADIENTS_ALONE:
-            push_op, update_op = gradient.op, tf.no_op()
-        else:
-            accumulator = _ACCUMULATORS[name](tf.float32, [size])
-            push_op = accumulator.apply_grad(gradient, local_step=STEP)
-            taken = accumulator.take_grad(PUSHES)
-            optimizer = _OPTIMIZERS[name](
-                adam.LEARNING_RATE, adam.BETA1, adam.BETA2, adam.EPSILON
-            )
-            update_op = optimizer.apply_gradients([(taken, variable)])
+        accumulator = _ACCUMULATORS[name](tf.float32, [size])
+        push_op = accumulator.apply_grad(gradient, local_step=STEP)
+        taken = accumulator.take_grad(PUSHES)
+        optimizer = _OPTIMIZERS[name](
+            adam.LEARNING_RATE, adam.BETA1, adam.BETA2, adam.EPSILON
+        )
+        update_op = optimizer.apply_gradients([(taken, variable)])
+        value = variable.read_value()
         initialize = tf.compat.v1.global_variables_initializer()
     session = tf.compat.v1.Session(graph=graph)
     session.run(initialize)
-    push = session.make_callable(push_op, feed_list=[seed])
-    update = session.make_callable(update_op)
-
-    def step(i: int) -> None:
-        del i
-        for k in range(PUSHES):
-            push(np.float32(k))
-        update()
-
-    contender = Contender(name, step, lambda: [session.run(variable)])
-    if name == GRADIENTS_ALONE:
-        return _Training(contender, lambda: None)
-
-    def mean() -> np.ndarray:
-        for k in range(PUSHES):
-            push(np.float32(k))
-        return session.run(taken)
-
-    return _Training(contender, mean)
+    return _Training(
+        session.make_callable(stage_op, feed_list=[smallest]),
+        session.make_callable(push_op),
+        session.make_callable(update_op),
+        session.make_callable(taken),
+        session.make_callable(value),
+    )
 
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
@@ -100,11 +113,12 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
     if point["figure"] == "memory":
         return [_memory(name, point) for name in (OURS, STOCK)]
     contenders = []
-    for name in (OURS, STOCK, GRADIENTS_ALONE):
+    for name in (OURS, STOCK):
         training = _make(name, point)
         _check_mean(training, point)
-        training.contender.step(0)
-        contenders.append(training.contender)
+        contenders.append(training.contender(name))
+        contenders[-1].prepare(0)
+        contenders[-1].step(0)
     # To push: a gradient and the sum read, the sum written; then Adam's seven.
     bytes_moved = 4 * point["floats"] * (3 * PUSHES + 2 + 7)
     return race(contenders, point, rounds, bytes_moved)
@@ -126,22 +140,26 @@ def _memory(name: str, point: Point) -> Measurement:
 
 
 def _send_memory(name: str, point: Point, sender) -> None:
-    contender = _make(name, point).contender
+    training = _make(name, point)
     before = machine.reset_peak()
-    for i in range(3):
-        contender.step(i)
+    for _ in range(3):
+        for k in range(PUSHES):
+            training.stage(k)
+            training.push()
+        training.update()
     used = machine.peak_resident_bytes() - before
     # All moments are of one sign: three full steps.
-    moved = contender.read()[0][1:]
+    moved = training.read()[1:]
     np.testing.assert_allclose(moved, -3 * adam.LEARNING_RATE, rtol=1e-2)
     sender.send(used)
 
 
 def _check_mean(training: _Training, point: Point) -> None:
-    mean = training.mean()
-    if mean is not None:
-        expected = np.resize(np.arange(64) + (PUSHES - 1) / 2, point["floats"])
-        np.testing.assert_allclose(mean, expected, rtol=1e-6)
+    for k in range(PUSHES):
+        training.stage(k)
+        training.push()
+    expected = np.resize(np.arange(64) + (PUSHES - 1) / 2, point["floats"])
+    np.testing.assert_allclose(training.mean(), expected, rtol=1e-6)
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:

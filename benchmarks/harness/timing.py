@@ -29,11 +29,13 @@ class Contender:
         step: makes one update with batch number i, modulo the number of batches,
             and returns when it is done.
         read: returns copies of all variables.
+        prepare: what is done before each step, out of the time; nothing by default.
     """
 
     name: str
     step: Callable[[int], None]
     read: Callable[[], Sequence[np.ndarray]]
+    prepare: Callable[[int], None] = lambda _: None
 
 
 def race(
@@ -70,6 +72,7 @@ def race(
                 time.sleep(_PAUSE_SECS)
                 turn_end = time.perf_counter() + _TURN_SECS
                 for _ in range(_MAX_CALLS_IN_A_TURN):
+                    contender.prepare(batch[contender.name])
                     begin = time.perf_counter()
                     contender.step(batch[contender.name])
                     end = time.perf_counter()

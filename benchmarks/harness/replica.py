@@ -106,7 +106,7 @@ class Graph:
         self.weights = [tf.identity(layer) for layer in layers]
         for layer in layers:
             signal = tf.tanh(tf.matmul(signal, layer))
-        return tf.reduce_mean((signal - target) ** 2)
+        return tf.reduce_mean(tf.square(signal - target))
 
     def _embedding(self, rows: int, ids: int) -> tf.Tensor:
         """Rows of a table, pulled towards zero."""
@@ -115,7 +115,7 @@ class Graph:
         )
         self.weights = [tf.nn.embedding_lookup(table, np.arange(ids))]
         self.rows = tf.placeholder(tf.int64, [None])
-        return tf.reduce_sum(tf.nn.embedding_lookup(table, self.rows) ** 2)
+        return tf.reduce_sum(tf.square(tf.nn.embedding_lookup(table, self.rows)))
 
 
 class Replica:

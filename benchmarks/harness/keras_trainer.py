@@ -126,11 +126,11 @@ class Training:
                 tf.nn.embedding_lookup(keras_variants.native(table), batch)
                 for table in self.variables
             ]
-            return tf.add_n([tf.reduce_sum(rows**2) for rows in looked_up])
+            return tf.add_n([tf.reduce_sum(tf.square(rows)) for rows in looked_up])
         signal, target = tf.unstack(batch)
         for layer in self._layers:
             signal = layer(signal)
-        return tf.reduce_mean((signal - target) ** 2)
+        return tf.reduce_mean(tf.square(signal - target))
 
 
 class Trainer:

@@ -1,7 +1,6 @@
 // Kernels that push gradients into accumulators in the host's memory.
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -212,9 +212,10 @@ def main(
         cluster=cluster, worker_device=f"/job:worker/task:{index}"
     )
     with tf.device(setter):
-        global_step = tf.train.get_or_create_global_step()
+        # In turn on the two servers; the gate is where the larger variable is.
         dense = tf.get_variable("dense", initializer=twin.DENSE)
         table = tf.get_variable("table", initializer=twin.TABLE)
+        global_step = tf.train.get_or_create_global_step()
         target = tf.placeholder(dense.dtype, dense.shape)
         rows = tf.placeholder(tf.int64, [None])
         with tf.control_dependencies([seams.stop("computing")]):

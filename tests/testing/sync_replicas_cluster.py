@@ -33,7 +33,8 @@ Rounds = dict[tuple[int, int], list[tuple[int, int]]]
 class SyncReplicasCluster:
     """Two parameter servers that serve, and replicas that the test starts.
 
-    The gate is on ps-0, where the variable "table" is; "dense" is on ps-1.
+    The gate is on ps-1, where the variable "table" is; "dense" and the global step are
+    on ps-0.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.sync import gate_stats, gradient_checks
+from tf_syncrep.python.sync import gate_placement, gate_stats, gradient_checks
 from tf_syncrep.python.sync.gradient_accumulators import (
     NO_ROUND,
     kind_of,
@@ -36,8 +36,8 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
 
     Unlike TensorFlow's class, it does not wait for a replica that has left or
     died, averages the same set of gradients for every variable, and never applies one
-    twice. A gate on the global step's task decides whose gradient counts; see
-    `stats`.
+    twice. A gate decides whose gradient counts, on the task that holds most of what
+    is trained; see `stats`.
 
     With `total_num_replicas` above `replicas_to_aggregate` the rest are backups: the
     slowest gradients of each step are dropped. With fewer, replicas compute several
@@ -184,7 +184,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                 raise ValueError("Unknown grad type!")
         self._global_step = global_step
         self._make_local_variables()
-        self._make_gate(_shared_name(self._name, global_step, grads_and_vars))
+        self._make_gate(grads_and_vars)
 
         with tf.compat.v1.name_scope(None, self._name):
             self._make_accumulators(grads_and_vars)
@@ -252,7 +252,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             )
         if num_tokens <= 0:
             return tf.no_op(name="no_init_tokens")
-        with tf.device(self._global_step.device), tf.compat.v1.name_scope(""):
+        with tf.device(self._gate_device), tf.compat.v1.name_scope(""):
             return sync_gate_ops.sync_gate_add_passes(self._gate, num_tokens)
 
     def get_slot(self, *args, **kwargs):
@@ -335,14 +335,18 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         with tf.device("/device:CPU:0"):
             self._worker = tuple(sync_gate_ops.task_id())
 
-    def _make_gate(self, shared_name: str) -> None:
-        """Makes the gate on the task of the global step."""
-        self._shared_name = shared_name
-        with tf.device(self._global_step.device):
+    def _make_gate(self, grads_and_vars) -> None:
+        """Makes the gate beside most of what is trained, or else the global step."""
+        self._gate_device = gate_placement.gate_device(
+            [variable for gradient, variable in grads_and_vars if gradient is not None],
+            self._global_step.device,
+        )
+        self._shared_name = _shared_name(self._name, self._global_step, grads_and_vars)
+        with tf.device(self._gate_device):
             self._gate = sync_gate_ops.sync_gate(
                 self._replicas_to_aggregate,
                 self._total_num_replicas,
-                shared_name=shared_name,
+                shared_name=self._shared_name,
                 lease_secs=self._lease_secs,
                 start_secs=self._start_secs,
             )
@@ -363,7 +367,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
 
     def _make_sync_op(self, grads_and_vars) -> tf.Operation:
         """Builds the chief's part of a step: wait, take, apply, advance."""
-        with tf.device(self._global_step.device):
+        with tf.device(self._gate_device):
             generation = self._generation()
             round_number, num_gradients = sync_gate_ops.sync_gate_wait_quorum(
                 self._gate, generation
@@ -381,7 +385,9 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                 list(zip(averages, variables, strict=True)), self._global_step
             )
             with tf.control_dependencies([update_op]):
-                step = tf.cast(_read(self._global_step), tf.int64)
+                step = self._read_step()
+            # The step says that all is done: the gate's task hears of nothing else.
+            with tf.device(self._gate_device):
                 sync_op = sync_gate_ops.sync_gate_advance(
                     self._gate, generation, round_number, step
                 ).op
@@ -405,17 +411,19 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         resets = [
             accumulator.reset() for accumulator in self._accumulators if accumulator
         ]
-        with tf.device(self._global_step.device):
+        with tf.device(self._gate_device):
             worker = [tf.identity(part) for part in self._worker]
-            with tf.control_dependencies([*resets, *worker]):
-                opened = sync_gate_ops.sync_gate_open(
-                    self._gate,
-                    tf.cast(_read(self._global_step), tf.int64),
-                    quorum=self._replicas_to_aggregate,
-                    total=self._total_num_replicas,
-                    lease_secs=self._lease_secs,
-                    start_secs=self._start_secs,
-                )
+        with tf.control_dependencies([*resets, *worker]):
+            step = self._read_step()
+        with tf.device(self._gate_device):
+            opened = sync_gate_ops.sync_gate_open(
+                self._gate,
+                step,
+                quorum=self._replicas_to_aggregate,
+                total=self._total_num_replicas,
+                lease_secs=self._lease_secs,
+                start_secs=self._start_secs,
+            )
         with tf.control_dependencies([opened]):
             self.chief_init_op = tf.group(self._acquire_op(first=True, worker=worker))
 
@@ -449,7 +457,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                 [_read(self._local_permit), _join([incarnation, fit])], axis=0
             )
             message = _join([device, tf.io.serialize_tensor(numbers)])
-        with tf.device(self._global_step.device):
+        with tf.device(self._gate_device):
             device = message[0]
             numbers = tf.ensure_shape(tf.io.parse_tensor(message[1], tf.int64), [4])
             generation, round_number, incarnation, fit = tf.unstack(numbers)
@@ -464,7 +472,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             accumulator.push(gradient, pushed_round)
             for gradient, (_, _, accumulator) in zip(sent, present, strict=True)
         ]
-        with tf.device(self._global_step.device):
+        with tf.device(self._gate_device):
             # Groups by task first, and so hears from each task once.
             with tf.control_dependencies([tf.group(pushes)]):
                 counted = sync_gate_ops.sync_gate_commit(
@@ -475,7 +483,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         return self._acquire_op(first=False, worker=worker)
 
     def _make_end_ops(self) -> None:
-        with tf.device(self._global_step.device):
+        with tf.device(self._gate_device):
             # Not another chief's: that may have begun the training anew.
             self._close_op = sync_gate_ops.sync_gate_close(
                 self._gate, self._generation()
@@ -495,7 +503,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
 
     def _acquire_op(self, *, first: bool, worker=None):
         """Builds the wait for a permit, and its keeping; its value is the step."""
-        with tf.device(self._global_step.device):
+        with tf.device(self._gate_device):
             generation, round_number, step = sync_gate_ops.sync_gate_acquire(
                 self._gate,
                 *(worker or self._worker),
@@ -508,6 +516,15 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         step = tf.cast(answer[2], self._local_step.dtype.base_dtype)
         with tf.control_dependencies([tf.compat.v1.assign(self._local_permit, permit)]):
             return tf.compat.v1.assign(self._local_step, step)
+
+    def _read_step(self) -> tf.Tensor:
+        """Reads the global step once the control dependencies are met.
+
+        On its own task, that is: another would get of a reference variable what it
+        was at any time before.
+        """
+        with tf.device(self._global_step.device):
+            return tf.cast(_read(self._global_step), tf.int64)
 
     def _generation(self) -> tf.Tensor:
         """Reads the generation of this replica's permit; 0 before the first."""

@@ -1,0 +1,65 @@
+"""On which task the gate of a synchronous training sits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+# Job, replica and task.
+_Task = tuple[str, int, int]
+
+
+def gate_device(variables: Iterable[Any], fallback_device: str) -> str:
+    """Chooses where the gate is to be: with most of what is trained.
+
+    A gradient is pushed once the gate has admitted it, and counts once the gate has
+    heard that it was pushed. Where the gate is beside the variable, both are said
+    within one task. So the gate goes where pushes take longest, by the variables' size.
+
+    Replicas whose variables and devices are alike get the same answer.
+
+    Args:
+        variables: what is trained, reference and resource variables and slices of
+            partitioned ones: those that have a gradient. A size that is not known
+            counts as none, and so does a device that names no task, as in a single
+            process.
+        fallback_device: a device, or an empty string. The gate is there unless another
+            task holds more.
+
+    Returns:
+        The first CPU of the task, in the words of the device that named it; an empty
+        string if nothing named any.
+    """
+    sizes: dict[_Task, int] = {}
+    devices: dict[_Task, str] = {}
+    for variable in variables:
+        task = _task(variable.device)
+        if task is not None:
+            sizes[task] = sizes.get(task, 0) + _num_bytes(variable)
+            devices.setdefault(task, variable.device)
+    largest = max(sizes.values(), default=0)
+    fallback = _task(fallback_device)
+    if largest == (0 if fallback is None else sizes.get(fallback, 0)):
+        return _cpu(fallback_device)
+    return _cpu(devices[min(task for task, size in sizes.items() if size == largest)])
+
+
+def _task(device: str) -> _Task | None:
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.job is None or spec.task is None:
+        return None
+    return spec.job, spec.replica or 0, spec.task
+
+
+def _cpu(device: str) -> str:
+    """Returns the first CPU of the device's task: the gate has no other kernels."""
+    if not device:
+        return ""
+    spec = tf.DeviceSpec.from_string(device)
+    return spec.replace(device_type="CPU", device_index=0).to_string()
+
+
+def _num_bytes(variable) -> int:
+    return (variable.shape.num_elements() or 0) * variable.dtype.base_dtype.size

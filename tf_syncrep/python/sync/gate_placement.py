@@ -16,34 +16,36 @@ def gate_device(variables: Iterable[Any], fallback_device: str) -> str:
 
     A gradient is pushed once the gate has admitted it, and counts once the gate has
     heard that it was pushed. Where the gate is beside the variable, both are said
-    within one task. So the gate goes where pushes take longest, by the variables' size.
+    within one task. So the gate goes where most is pushed, by the variables' size.
+    Without a task that has more than all others together, pushes to others take as
+    long, and the gate is best where the update ends: with the global step.
 
     Replicas whose variables and devices are alike get the same answer.
 
     Args:
         variables: what is trained, reference and resource variables and slices of
             partitioned ones: those that have a gradient. A size that is not known
-            counts as none, and so does a device that names no task, as in a single
-            process.
+            counts as none, and so does a variable whose device names no task, as in a
+            single process.
         fallback_device: a device, or an empty string. The gate is there unless another
-            task holds more.
+            task holds more than half of the bytes.
 
     Returns:
         The first CPU of the task, in the words of the device that named it; an empty
         string if nothing named any.
     """
     sizes: dict[_Task, int] = {}
-    devices: dict[_Task, str] = {}
+    devices = {_task(fallback_device): fallback_device}
     for variable in variables:
         task = _task(variable.device)
         if task is not None:
             sizes[task] = sizes.get(task, 0) + _num_bytes(variable)
             devices.setdefault(task, variable.device)
-    largest = max(sizes.values(), default=0)
-    fallback = _task(fallback_device)
-    if largest == (0 if fallback is None else sizes.get(fallback, 0)):
-        return _cpu(fallback_device)
-    return _cpu(devices[min(task for task, size in sizes.items() if size == largest)])
+    total = sum(sizes.values())
+    for task, size in sizes.items():
+        if 2 * size > total:
+            return _cpu(devices[task])
+    return _cpu(fallback_device)
 
 
 def _task(device: str) -> _Task | None:

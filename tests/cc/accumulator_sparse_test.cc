@@ -2,6 +2,7 @@
 
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,6 +14,16 @@
 #include "gtest/gtest.h"
 #include "tests/cc/random_gradients.h"
 #include "tests/cc/thread_sharder.h"
+
+// Sanitizers end the program where there is no memory, unless told otherwise.
+extern "C" __attribute__((visibility("default"))) const char*
+__asan_default_options() {
+  return "allocator_may_return_null=1";
+}
+extern "C" __attribute__((visibility("default"))) const char*
+__tsan_default_options() {
+  return "allocator_may_return_null=1";
+}
 
 namespace tf_syncrep {
 namespace {
@@ -37,29 +48,30 @@ struct Result {
 
 template <typename T>
 Result<T> Finish(SparseGradientSum<T>& sum, Reduction reduction,
-                 int64_t num_gradients, int64_t row_size, Sharder& sharder) {
-  Result<T> result;
-  EXPECT_TRUE(sum.Finish(
-      reduction, num_gradients,
-      [&](int64_t num_rows, SparseResult<T>* out) {
-        result.rows.resize(num_rows);
-        result.values.resize(num_rows * row_size);
-        *out = {result.rows.data(), result.values.data()};
-        return true;
-      },
-      sharder));
-  return result;
+                 int64_t num_gradients, int64_t row_size, Sharder& sharder,
+                 ResultOrder order = ResultOrder::kAscending) {
+  SparseResult result;
+  EXPECT_TRUE(sum.Finish(reduction, num_gradients, order, sharder, &result));
+  const auto* const rows = static_cast<const int64_t*>(result.rows.data);
+  const auto* const values = static_cast<const T*>(result.values.data);
+  return {{rows, rows + result.num_rows},
+          {values, values + result.num_rows * row_size}};
 }
 
 template <typename T>
 Result<T> Expected(const std::vector<Gradient<T>>& gradients,
-                   Reduction reduction, int64_t row_size) {
+                   Reduction reduction, int64_t row_size,
+                   ResultOrder order = ResultOrder::kAscending) {
   std::map<int64_t, std::vector<SlotType<T>>> sums;
+  std::vector<int64_t> rows;
   std::map<int64_t, int64_t> counts;
   for (const Gradient<T>& gradient : gradients) {
     for (size_t i = 0; i < gradient.rows.size(); ++i) {
       const T* values = gradient.values.data() + i * row_size;
       auto [place, is_new] = sums.try_emplace(gradient.rows[i], row_size);
+      if (is_new) {
+        rows.push_back(gradient.rows[i]);
+      }
       for (int64_t k = 0; k < row_size; ++k) {
         place->second[k] = is_new ? SlotType<T>(Widen(values[k]))
                                   : place->second[k] + Widen(values[k]);
@@ -70,8 +82,11 @@ Result<T> Expected(const std::vector<Gradient<T>>& gradients,
       ++counts[row];
     }
   }
+  if (order == ResultOrder::kAscending) {
+    std::sort(rows.begin(), rows.end());
+  }
   Result<T> result;
-  for (const auto& [row, sum] : sums) {
+  for (const int64_t row : rows) {
     int64_t divisor = 1;
     if (reduction == Reduction::kMean) {
       divisor = counts[row];
@@ -79,7 +94,7 @@ Result<T> Expected(const std::vector<Gradient<T>>& gradients,
       divisor = static_cast<int64_t>(gradients.size());
     }
     result.rows.push_back(row);
-    for (const SlotType<T> element : sum) {
+    for (const SlotType<T> element : sums[row]) {
       result.values.push_back(
           Narrow<T>(element / static_cast<SlotType<T>>(divisor)));
     }
@@ -101,6 +116,8 @@ void ExpectResult(const Result<T>& result, const Result<T>& expected,
 
 constexpr Reduction kReductions[] = {Reduction::kMean, Reduction::kSum,
                                      Reduction::kCountedMean};
+constexpr ResultOrder kOrders[] = {ResultOrder::kArrival,
+                                   ResultOrder::kAscending};
 
 template <typename T>
 class SparseSumTest : public testing::Test {};
@@ -116,15 +133,16 @@ TYPED_TEST(SparseSumTest, SumsRowsInOrderOfArrival) {
             RandomGradient<TypeParam>(num_rows, 300, row_size, i));
       }
       for (const Reduction reduction : kReductions) {
-        ThreadSharder sharder(3);
-        SparseGradientSum<TypeParam> sum(
-            std::make_shared<SparseSumMemory<TypeParam>>());
-        for (const auto& gradient : gradients) {
-          ASSERT_TRUE(sum.Add(gradient.rows, row_size, gradient.values.data(),
-                              sharder));
+        for (const ResultOrder order : kOrders) {
+          ThreadSharder sharder(3);
+          SparseGradientSum<TypeParam> sum(std::make_shared<SparseSumMemory>());
+          for (const auto& gradient : gradients) {
+            ASSERT_TRUE(sum.Add(gradient.rows, row_size, gradient.values.data(),
+                                sharder));
+          }
+          ExpectResult(Finish(sum, reduction, 4, row_size, sharder, order),
+                       Expected(gradients, reduction, row_size, order), 0);
         }
-        ExpectResult(Finish(sum, reduction, 4, row_size, sharder),
-                     Expected(gradients, reduction, row_size), 0);
       }
     }
   }
@@ -137,8 +155,9 @@ TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
     gradients.push_back(RandomGradient<TypeParam>(40, 30, kRowSize, i));
   }
   for (const Reduction reduction : kReductions) {
+    const ResultOrder order = kOrders[static_cast<int>(reduction) % 2];
     ThreadSharder sharder(2);
-    const auto memory = std::make_shared<SparseSumMemory<TypeParam>>();
+    const auto memory = std::make_shared<SparseSumMemory>();
     SparseGradientSum<TypeParam> first(memory);
     SparseGradientSum<TypeParam> second(memory);
     // Before, between and after the merge.
@@ -156,14 +175,14 @@ TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
     EXPECT_EQ(first.error(), nullptr);
     // Sums of sums are added.
     const double tolerance = sizeof(TypeParam) > 2 ? 1e-4 : 0.1;
-    ExpectResult(Finish(first, reduction, 30, kRowSize, sharder),
-                 Expected(gradients, reduction, kRowSize), tolerance);
+    ExpectResult(Finish(first, reduction, 30, kRowSize, sharder, order),
+                 Expected(gradients, reduction, kRowSize, order), tolerance);
   }
 }
 
 TYPED_TEST(SparseSumTest, MergesWithASumOfNothing) {
   ThreadSharder sharder(1);
-  const auto memory = std::make_shared<SparseSumMemory<TypeParam>>();
+  const auto memory = std::make_shared<SparseSumMemory>();
   const std::vector<Gradient<TypeParam>> gradients = {
       RandomGradient<TypeParam>(40, 30, 3, 1)};
   for (const bool is_first : {false, true}) {
@@ -184,30 +203,32 @@ TEST(SparseSumOfFloatTest, SameBitsOnAnyThreadsAndInstructionSet) {
   for (int i = 0; i < 6; ++i) {
     gradients.push_back(RandomGradient<float>(20000, 9000, kRowSize, i));
   }
-  const Result<float> expected =
-      Expected(gradients, Reduction::kMean, kRowSize);
-  for (const int num_threads : {1, 2, 5}) {
-    for (const CpuLevel level :
-         {CpuLevel::kBaseline, CpuLevel::kAvx2, CpuLevel::kAvx512}) {
-      if (level > BestCpuLevel()) {
-        continue;
+  for (const ResultOrder order : kOrders) {
+    const Result<float> expected =
+        Expected(gradients, Reduction::kMean, kRowSize, order);
+    for (const int num_threads : {1, 2, 5}) {
+      for (const CpuLevel level :
+           {CpuLevel::kBaseline, CpuLevel::kAvx2, CpuLevel::kAvx512}) {
+        if (level > BestCpuLevel()) {
+          continue;
+        }
+        ThreadSharder sharder(num_threads);
+        SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>(),
+                                     level);
+        for (const auto& gradient : gradients) {
+          ASSERT_TRUE(sum.Add(gradient.rows, kRowSize, gradient.values.data(),
+                              sharder));
+        }
+        ExpectResult(Finish(sum, Reduction::kMean, 6, kRowSize, sharder, order),
+                     expected, 0);
       }
-      ThreadSharder sharder(num_threads);
-      SparseGradientSum<float> sum(std::make_shared<SparseSumMemory<float>>(),
-                                   level);
-      for (const auto& gradient : gradients) {
-        ASSERT_TRUE(
-            sum.Add(gradient.rows, kRowSize, gradient.values.data(), sharder));
-      }
-      ExpectResult(Finish(sum, Reduction::kMean, 6, kRowSize, sharder),
-                   expected, 0);
     }
   }
 }
 
 TEST(SparseSumOfFloatTest, OneRowInAllGradientsManyTimes) {
   ThreadSharder sharder(4);
-  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory<float>>());
+  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
   const std::vector<int64_t> rows(5000, 7);
   const std::vector<float> ones(5000 * 16, 1.0f);
   for (int i = 0; i < 8; ++i) {
@@ -220,7 +241,7 @@ TEST(SparseSumOfFloatTest, OneRowInAllGradientsManyTimes) {
 
 TEST(SparseSumOfFloatTest, MemoryIsForTheDifferentRows) {
   ThreadSharder sharder(1);
-  const auto memory = std::make_shared<SparseSumMemory<float>>();
+  const auto memory = std::make_shared<SparseSumMemory>();
   const Gradient<float> gradient = RandomGradient<float>(20000, 500, 16, 1);
   {
     SparseGradientSum<float> sum(memory);
@@ -228,13 +249,27 @@ TEST(SparseSumOfFloatTest, MemoryIsForTheDifferentRows) {
       ASSERT_TRUE(sum.Add(gradient.rows, 16, gradient.values.data(), sharder));
     }
   }
-  EXPECT_LE(memory->chunks.kept_bytes(), 8 * 500 * 16 * sizeof(float));
+  EXPECT_LE(memory->chunks->kept_bytes(), 8 * 500 * 16 * sizeof(float));
 }
 
-TEST(SparseSumOfFloatTest, RowsLargerThanAChunk) {
+TEST(SparseSumOfFloatTest, MemoryOfALargeRoundIsFreedAfterSmallOnes) {
+  ThreadSharder sharder(1);
+  const auto memory = std::make_shared<SparseSumMemory>();
+  const Gradient<float> large = RandomGradient<float>(40000, 1 << 20, 16, 1);
+  const Gradient<float> small = RandomGradient<float>(3000, 1 << 20, 16, 1);
+  for (const Gradient<float>* gradient : {&large, &small}) {
+    SparseGradientSum<float> sum(memory);
+    ASSERT_TRUE(sum.Add(gradient->rows, 16, gradient->values.data(), sharder));
+  }
+  EXPECT_LE(memory->chunks->kept_bytes(), 4 * 3000 * 16 * sizeof(float));
+  // What finds the rows was not kept either.
+  EXPECT_EQ(memory->rows.Get()->counts.capacity(), 0u);
+}
+
+TEST(SparseSumOfFloatTest, LargeRows) {
   constexpr int64_t kRowSize = 5 << 20;  // 20 MB
   ThreadSharder sharder(2);
-  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory<float>>());
+  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
   const std::vector<float> values(2 * kRowSize, 3.0f);
   ASSERT_TRUE(sum.Add({9, 4}, kRowSize, values.data(), sharder));
   const Result<float> result =
@@ -243,33 +278,59 @@ TEST(SparseSumOfFloatTest, RowsLargerThanAChunk) {
   EXPECT_EQ(result.values, values);
 }
 
-TEST(SparseSumOfFloatTest, NoMemoryForTheResult) {
+TEST(SparseSumOfFloatTest, NoMemoryForASum) {
+  // More than any address space has.
+  constexpr int64_t kRowSize = int64_t{1} << 55;
   ThreadSharder sharder(1);
-  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory<float>>());
+  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
   const float value = 1;
-  ASSERT_TRUE(sum.Add({3}, 1, &value, sharder));
-  EXPECT_FALSE(sum.Finish(
-      Reduction::kSum, 1, [](int64_t, SparseResult<float>*) { return false; },
-      sharder));
+  EXPECT_FALSE(sum.Add({3}, kRowSize, &value, sharder));
+  ASSERT_TRUE(sum.Add({5}, 1, &value, sharder));
+  const Result<float> result = Finish(sum, Reduction::kSum, 1, 1, sharder);
+  EXPECT_EQ(result.rows, std::vector<int64_t>{5});
+  EXPECT_EQ(result.values, std::vector<float>{1});
 }
 
-TEST(SparseSumOfFloatTest, TheNextRoundUsesTheMemoryOfTheLast) {
-  const auto memory = std::make_shared<SparseSumMemory<float>>();
-  ThreadSharder sharder(1);
+TEST(SparseSumOfFloatTest, TheSumIsTheResultAndItsMemoryComesBack) {
+  const auto memory = std::make_shared<SparseSumMemory>();
+  ThreadSharder sharder(2);
   const Gradient<float> gradient = RandomGradient<float>(30000, 1 << 20, 8, 1);
   const std::set<int64_t> rows(gradient.rows.begin(), gradient.rows.end());
+  const void* first = nullptr;
   size_t kept = 0;
   for (int round = 0; round < 5; ++round) {
+    SparseResult result;
     {
       SparseGradientSum<float> sum(memory);
       ASSERT_TRUE(sum.Add(gradient.rows, 8, gradient.values.data(), sharder));
-      EXPECT_LT(memory->chunks.kept_bytes(), 1u << 20) << "in use now";
+      ASSERT_TRUE(sum.Finish(Reduction::kMean, 1, ResultOrder::kArrival,
+                             sharder, &result));
     }
-    if (round > 0) {
-      EXPECT_EQ(memory->chunks.kept_bytes(), kept);
-    }
-    kept = memory->chunks.kept_bytes();
+    EXPECT_EQ(result.num_rows, static_cast<int64_t>(rows.size()));
+    EXPECT_LT(memory->chunks->kept_bytes(), rows.size() * 8 * sizeof(float))
+        << "in use now";
+    first = round == 0 ? result.values.data : first;
+    EXPECT_EQ(result.values.data, first);
+    result = {};
+    kept = round == 0 ? memory->chunks->kept_bytes() : kept;
+    EXPECT_EQ(memory->chunks->kept_bytes(), kept);
     EXPECT_GE(kept, rows.size() * 8 * sizeof(float));
+  }
+}
+
+TEST(SparseSumOfFloatTest, AResultThatIsStillInUseIsLeftAlone) {
+  const auto memory = std::make_shared<SparseSumMemory>();
+  ThreadSharder sharder(2);
+  std::vector<SparseResult> results(4);
+  for (size_t round = 0; round < results.size(); ++round) {
+    SparseGradientSum<float> sum(memory);
+    const float value = static_cast<float>(round);
+    ASSERT_TRUE(sum.Add({3}, 1, &value, sharder));
+    ASSERT_TRUE(sum.Finish(Reduction::kSum, 1, ResultOrder::kArrival, sharder,
+                           &results[round]));
+  }
+  for (size_t round = 0; round < results.size(); ++round) {
+    EXPECT_EQ(*static_cast<const float*>(results[round].values.data), round);
   }
 }
 

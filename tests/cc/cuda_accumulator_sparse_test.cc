@@ -193,27 +193,22 @@ void ExpectSameResult(GpuSparseGradientSum<T>& on_gpu,
                       SparseGradientSum<T>& on_cpu, int64_t row_size,
                       Reduction reduction, int64_t num_gradients) {
   ThreadSharder sharder(1);
-  std::vector<int64_t> expected_rows;
-  std::vector<T> expected;
-  ASSERT_TRUE(on_cpu.Finish(
-      reduction, num_gradients,
-      [&](int64_t num_rows, SparseResult<T>* result) {
-        expected_rows.resize(num_rows);
-        expected.resize(num_rows * row_size);
-        *result = {expected_rows.data(), expected.data()};
-        return true;
-      },
-      sharder));
+  SparseResult expected;
+  ASSERT_TRUE(on_cpu.Finish(reduction, num_gradients, ResultOrder::kAscending,
+                            sharder, &expected));
   int64_t num_rows = -1;
   ASSERT_TRUE(on_gpu.Sort(&num_rows, NewBytes));
-  ASSERT_EQ(num_rows, static_cast<int64_t>(expected_rows.size()));
+  ASSERT_EQ(num_rows, expected.num_rows);
   std::vector<int64_t> rows(num_rows);
   std::vector<T> values(num_rows * row_size);
   on_gpu.WriteResult(reduction, num_gradients, num_rows, rows.data(),
                      values.data());
   EXPECT_EQ(on_gpu.error(), nullptr);
-  EXPECT_EQ(rows, expected_rows);
-  EXPECT_TRUE(values.empty() || std::memcmp(values.data(), expected.data(),
+  const auto* const expected_rows =
+      static_cast<const int64_t*>(expected.rows.data);
+  EXPECT_EQ(rows,
+            std::vector<int64_t>(expected_rows, expected_rows + num_rows));
+  EXPECT_TRUE(values.empty() || std::memcmp(values.data(), expected.values.data,
                                             values.size() * sizeof(T)) == 0);
 }
 
@@ -232,7 +227,7 @@ TYPED_TEST(CudaSparseSumTest, ResultsHaveTheBitsOfTheCpu) {
   for (int i = 0; i < 3; ++i) {
     for (const int64_t limit : {int64_t{-1}, int64_t{400}}) {
       GpuSparseGradientSum<T> on_gpu({}, limit);
-      SparseGradientSum<T> on_cpu(std::make_shared<SparseSumMemory<T>>());
+      SparseGradientSum<T> on_cpu(std::make_shared<SparseSumMemory>());
       for (uint32_t k = 0; k < 4; ++k) {
         const int64_t n = k == 2 ? 0 : 150 + 50 * k;
         AddToBoth(RandomGradient<T>(n, kRowSizes[i], 400, k), kRowSizes[i],
@@ -248,7 +243,7 @@ TYPED_TEST(CudaSparseSumTest, MergesOnTheWayChangeNoBitAndBoundMemory) {
   for (const Reduction reduction :
        {Reduction::kMean, Reduction::kCountedMean}) {
     GpuSparseGradientSum<T> on_gpu({}, -1, /*min_merge_bytes=*/1);
-    SparseGradientSum<T> on_cpu(std::make_shared<SparseSumMemory<T>>());
+    SparseGradientSum<T> on_cpu(std::make_shared<SparseSumMemory>());
     num_sorts = 0;
     int64_t num_pushed = 0;
     for (uint32_t k = 0; k < 8; ++k) {
@@ -266,7 +261,7 @@ TYPED_TEST(CudaSparseSumTest, MergesOnTheWayChangeNoBitAndBoundMemory) {
 
 TYPED_TEST(CudaSparseSumTest, SumsOfTwoStepsAreMerged) {
   using T = TypeParam;
-  const auto memory = std::make_shared<SparseSumMemory<T>>();
+  const auto memory = std::make_shared<SparseSumMemory>();
   GpuSparseGradientSum<T> on_gpu({}, 50, /*min_merge_bytes=*/1);
   GpuSparseGradientSum<T> newer_on_gpu({}, 50);
   SparseGradientSum<T> on_cpu(memory);
@@ -308,7 +303,7 @@ TEST(CudaSparseSumOfFloatTest, TheFirstBadIndexIsNamed) {
 
 TEST(CudaSparseSumOfFloatTest, WithoutMemoryNothingChanges) {
   GpuSparseGradientSum<float> on_gpu({}, 9, /*min_merge_bytes=*/1);
-  SparseGradientSum<float> on_cpu(std::make_shared<SparseSumMemory<float>>());
+  SparseGradientSum<float> on_cpu(std::make_shared<SparseSumMemory>());
   const Gradient<float> gradient = RandomGradient<float>(20, 4, 9, 1);
   AddToBoth(gradient, 4, true, on_gpu, on_cpu);
   const int64_t num_held = on_gpu.num_held_rows();

@@ -23,7 +23,6 @@
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
-#include "tf_syncrep/cc/tf/reusable_tensor.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
 
 namespace tf_syncrep {
@@ -101,9 +100,8 @@ class AccumulatorApplyDenseOp final : public tensorflow::OpKernel {
                                  AccumulatorResource& accumulator,
                                  const tensorflow::TensorShape& shape) {
     const auto owner = std::make_shared<tensorflow::Tensor>();
-    absl::Status status =
-        accumulator.Allocate(ctx, tensorflow::DataTypeToEnum<Sum>::value, shape,
-                             ReusableTensor::Rows::kExact, owner.get());
+    absl::Status status = accumulator.Allocate(
+        ctx, tensorflow::DataTypeToEnum<Sum>::value, shape, owner.get());
     if (!status.ok()) {
       return {};
     }

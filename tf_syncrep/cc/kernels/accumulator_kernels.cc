@@ -34,7 +34,7 @@ class CpuAccumulatorMaker {
           if (!spec.is_sparse) {
             return [] { return std::make_unique<CpuDenseGradientSum<T>>(); };
           }
-          return [memory = std::make_shared<SparseSumMemory<T>>()] {
+          return [memory = std::make_shared<SparseSumMemory>()] {
             return std::make_unique<SparseGradientSum<T>>(memory);
           };
         });

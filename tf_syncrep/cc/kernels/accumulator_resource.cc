@@ -54,12 +54,11 @@ std::string AccumulatorResource::DebugString() const {
 
 absl::Status AccumulatorResource::Allocate(OpKernelContext* ctx, DataType dtype,
                                            const TensorShape& shape,
-                                           ReusableTensor::Rows rows,
                                            Tensor* tensor) {
   if (result_memory_ == ResultMemory::kNew) {
     return ctx->allocate_temp(dtype, shape, tensor);
   }
-  return taken_memory_.Get(ctx, dtype, shape, rows, tensor);
+  return taken_memory_.Get(ctx, dtype, shape, tensor);
 }
 
 void AccumulatorResource::Keep(const Tensor& result) {

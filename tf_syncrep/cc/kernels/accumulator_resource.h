@@ -35,7 +35,7 @@ class AccumulatorResource final : public tensorflow::ResourceBase {
  public:
   using SumMaker = std::function<std::unique_ptr<GradientSum>()>;
 
-  // Where results are written.
+  // Where dense results are written.
   enum class ResultMemory {
     kKept,  // memory of the result before, if nobody has it any more
     kNew,   // whatever TensorFlow's allocator gives
@@ -50,12 +50,12 @@ class AccumulatorResource final : public tensorflow::ResourceBase {
   const AccumulatorSpec& spec() const { return spec_; }
   Accumulator& accumulator() { return accumulator_; }
 
-  // Memory for a sum or a result, on the op's device: a tensor of `shape`, or
-  // one with more rows if that will do. Its contents are arbitrary.
+  // Memory for a dense sum or result, on the op's device: a tensor of `shape`.
+  // Its contents are arbitrary.
   absl::Status Allocate(tensorflow::OpKernelContext* ctx,
                         tensorflow::DataType dtype,
                         const tensorflow::TensorShape& shape,
-                        ReusableTensor::Rows rows, tensorflow::Tensor* tensor);
+                        tensorflow::Tensor* tensor);
 
   // Called with what was taken last, whose memory may be used again when nobody
   // has it any more.

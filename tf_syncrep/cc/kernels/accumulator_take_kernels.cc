@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -15,17 +14,15 @@
 #include "tf_syncrep/cc/kernels/accumulator_take_op.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
-#include "tf_syncrep/cc/lib/huge_pages.h"
+#include "tf_syncrep/cc/tf/buffer_tensor.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
-#include "tf_syncrep/cc/tf/reusable_tensor.h"
 
 namespace tf_syncrep {
 namespace {
 
 using tensorflow::DataTypeToEnum;
 using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 // Outputs of the sparse ops: indices, values, shape.
@@ -50,44 +47,26 @@ struct SparseOutput {
     DeviceSharder sharder(ctx);
     auto& sum = static_cast<SparseGradientSum<LibT>&>(taken.Merged(sharder));
     TF_RETURN_IF_ERROR(SumStatus(sum));
-    absl::Status status;
-    const bool is_done = sum.Finish(
-        accumulator.spec().reduction, taken.num_gradients,
-        [&](int64_t num_rows, SparseResult<LibT>* result) {
-          status = Allocate(ctx, accumulator, num_rows, taken.shape, result);
-          return status.ok();
-        },
-        sharder);
-    TF_RETURN_IF_ERROR(status);
-    if (!is_done) {
+    // What comes after a round's take wants each row once, in any order, and
+    // waits for it.
+    const ResultOrder order = accumulator.spec().mode == AccumulatorMode::kRound
+                                  ? ResultOrder::kArrival
+                                  : ResultOrder::kAscending;
+    SparseResult result;
+    if (!sum.Finish(accumulator.spec().reduction, taken.num_gradients, order,
+                    sharder, &result)) {
       return OutOfMemoryForResult();
     }
-    return SetShapeOutput(ctx, accumulator, taken.shape);
-  }
-
-  static absl::Status Allocate(OpKernelContext* ctx,
-                               AccumulatorResource& accumulator,
-                               int64_t num_rows,
-                               const std::vector<int64_t>& row_dims,
-                               SparseResult<LibType<T>>* result) {
-    Tensor* rows;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({num_rows}), &rows));
-    AdviseHugePages(rows->data(), rows->TotalBytes());
-    TensorShape shape({num_rows});
-    for (const int64_t dim : row_dims) {
+    TensorShape shape({result.num_rows});
+    for (const int64_t dim : taken.shape) {
       TF_RETURN_IF_ERROR(shape.AddDimWithStatus(dim));
     }
-    Tensor values;
-    TF_RETURN_IF_ERROR(
-        accumulator.Allocate(ctx, DataTypeToEnum<T>::value, shape,
-                             ReusableTensor::Rows::kAtLeast, &values));
     ctx->set_output(
-        1, values.dim_size(0) == num_rows ? values : values.Slice(0, num_rows));
-    accumulator.Keep(values);
-    result->rows = rows->flat<int64_t>().data();
-    result->values =
-        reinterpret_cast<LibType<T>*>(values.template flat<T>().data());
-    return absl::OkStatus();
+        0, BufferTensor(tensorflow::DT_INT64, TensorShape({result.num_rows}),
+                        std::move(result.rows)));
+    ctx->set_output(1, BufferTensor(DataTypeToEnum<T>::value, shape,
+                                    std::move(result.values)));
+    return SetShapeOutput(ctx, accumulator, taken.shape);
   }
 };
 

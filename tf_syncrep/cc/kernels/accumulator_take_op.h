@@ -20,7 +20,6 @@
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
-#include "tf_syncrep/cc/tf/reusable_tensor.h"
 #include "tf_syncrep/cc/tf/step_cancellation.h"
 
 namespace tf_syncrep {
@@ -79,10 +78,9 @@ struct DenseOutput {
         divisor,
         [&](int64_t) -> OwnedBuffer {
           const auto owner = std::make_shared<tensorflow::Tensor>();
-          absl::Status status =
-              accumulator.Allocate(ctx, tensorflow::DataTypeToEnum<T>::value,
-                                   tensorflow::TensorShape(taken.shape),
-                                   ReusableTensor::Rows::kExact, owner.get());
+          absl::Status status = accumulator.Allocate(
+              ctx, tensorflow::DataTypeToEnum<T>::value,
+              tensorflow::TensorShape(taken.shape), owner.get());
           if (!status.ok()) {
             return {};
           }

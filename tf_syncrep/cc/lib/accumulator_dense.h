@@ -5,20 +5,14 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
-
-// Memory, and what keeps it alive. Without an owner there is none.
-struct OwnedBuffer {
-  void* data = nullptr;
-  std::shared_ptr<void> owner;
-};
 
 // Returns memory for so many elements, or no owner when there is none.
 using AllocateBuffer = std::function<OwnedBuffer(int64_t num_elements)>;

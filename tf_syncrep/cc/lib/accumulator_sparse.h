@@ -3,9 +3,9 @@
 #ifndef TF_SYNCREP_CC_LIB_ACCUMULATOR_SPARSE_H_
 #define TF_SYNCREP_CC_LIB_ACCUMULATOR_SPARSE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,58 +15,76 @@
 #include "tf_syncrep/cc/lib/chunk_pool.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/lib/row_index.h"
+#include "tf_syncrep/cc/lib/row_order.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 #include "tf_syncrep/cc/lib/spares.h"
 
 namespace tf_syncrep {
 
-// Where the rows of a sum are written.
-template <typename T>
-struct SparseResult {
-  int64_t* rows = nullptr;
-  T* values = nullptr;
+// In which order a sum hands its rows out.
+enum class ResultOrder {
+  kArrival,    // of the first gradient that contained each
+  kAscending,  // takes a sort, and a copy of the values in their new order
 };
 
-// The sums of rows of type Sum, apart from their values.
-template <typename Sum>
-struct RowSums {
-  struct RowSum {
-    Sum* values;
+// The rows of a sum, each once, and their values, of the gradients' type.
+struct SparseResult {
+  int64_t num_rows = 0;
+  OwnedBuffer rows;  // int64_t
+  OwnedBuffer values;
+};
+
+// The rows of a sum apart from their values, all by the rows' numbers.
+struct SummedRows {
+  struct Count {
     int32_t num_gradients;  // how many contained the row
     int32_t last_gradient;  // the number of the last of these
   };
 
+  // Forgets all, and keeps its memory.
+  void Clear() {
+    index.Clear();
+    counts.clear();
+  }
+
   RowIndex index;
-  std::vector<RowSum> sums;      // by the rows' numbers
+  std::vector<Count> counts;
   std::vector<int32_t> numbers;  // of the rows of the gradient being added
 };
 
-// Memory that sums of gradients of type T use one after the other, so that each
-// round need not touch fresh pages. Thread-safe.
-template <typename T>
+// Memory that sums use one after the other, so that each round need not touch
+// fresh pages. Thread-safe.
 struct SparseSumMemory {
-  ChunkPool chunks;  // for the values
-  Spares<RowSums<SlotType<T>>> row_sums;
+  // For the values.
+  const std::shared_ptr<ChunkPool> chunks = std::make_shared<ChunkPool>();
+  Spares<SummedRows> rows;
+  // What the values of the last sum took: the next may need as much.
+  std::atomic<size_t> last_bytes{0};
 };
 
 // Adds gradients of type T up, row by row, in SlotType<T>, as they come.
 //
 // A hash table finds the sum of each row, so that adding a gradient takes as
 // long as it has rows, however many were added before, and memory is held for
-// the different rows alone. They are sorted at the end.
+// the different rows alone. Their sums lie in one array in the order in which
+// the rows came first, so that this array can be the result.
 template <typename T>
 class SparseGradientSum final : public GradientSum {
  public:
   using Sum = SlotType<T>;
 
   // Several sums may share `memory`.
-  explicit SparseGradientSum(std::shared_ptr<SparseSumMemory<T>> memory,
+  explicit SparseGradientSum(std::shared_ptr<SparseSumMemory> memory,
                              CpuLevel cpu_level = BestCpuLevel())
       : memory_(std::move(memory)),
-        rows_(memory_->row_sums.Get()),
+        rows_(memory_->rows.Get()),
         loops_(AccumulatorLoopsFor<T>(cpu_level)),
-        sum_loops_(AccumulatorLoopsFor<Sum>(cpu_level)) {}
+        sum_loops_(AccumulatorLoopsFor<Sum>(cpu_level)) {
+    // Not when the last sum ends: somebody may wait for its result.
+    rows_->Clear();
+  }
 
   ~SparseGradientSum() override;
 
@@ -81,34 +99,51 @@ class SparseGradientSum final : public GradientSum {
 
   const char* error() const override { return error_; }
 
-  // Writes each row that any gradient contained, once, in ascending order,
-  // summed over the `num_gradients` gradients and divided as `reduction` says.
-  // `allocate` is told the number of rows and gives the memory; when it returns
-  // false, so does Finish(). Ends the life of the sum.
-  bool Finish(
-      Reduction reduction, int64_t num_gradients,
-      const std::function<bool(int64_t num_rows, SparseResult<T>*)>& allocate,
-      Sharder& sharder);
+  // Sets `result` to the rows that any gradient contained, summed over the
+  // `num_gradients` gradients and divided as `reduction` says. Where Sum is T
+  // and they are in this order, their values are not copied. Returns false when
+  // there is no memory. Ends the life of the sum.
+  bool Finish(Reduction reduction, int64_t num_gradients, ResultOrder order,
+              Sharder& sharder, SparseResult* result);
 
  private:
-  using RowSum = typename RowSums<Sum>::RowSum;
-
   // Gives the rows of the index that have no sum yet one without gradients.
   // False, and nothing has changed, when there is no memory.
-  bool MakeSums(int64_t row_size);
+  bool MakeSums(int64_t row_size, Sharder& sharder);
+
+  // The sum of the row with this number.
+  Sum* SumOf(int64_t number) const {
+    return static_cast<Sum*>(values_.buffer.data) + number * row_size_;
+  }
 
   // Gets sums that are needed soon after numbers[i] into the cache. Those from
   // `num_sums_before` on are new, and written in their order.
   void FetchSums(const int32_t* numbers, int64_t i, int64_t num_rows,
-                 int64_t num_sums_before, int64_t sum_bytes) const;
+                 int64_t num_sums_before) const;
 
-  const std::shared_ptr<SparseSumMemory<T>> memory_;
-  std::unique_ptr<RowSums<Sum>> rows_;
+  // What the sum of the row with this number is to be divided by.
+  Sum Divisor(Reduction reduction, int64_t num_gradients, int64_t number) const;
+
+  // Each writes the results of the rows from `begin` to `end`, by their numbers
+  // or their places in `sorted`.
+  void DivideInPlace(Reduction reduction, int64_t num_gradients, int64_t begin,
+                     int64_t end);
+  void DivideTo(Reduction reduction, int64_t num_gradients, int64_t begin,
+                int64_t end, T* out) const;
+  void DivideSorted(Reduction reduction, int64_t num_gradients,
+                    const RowOccurrence* sorted, int64_t begin, int64_t end,
+                    int64_t* rows, T* out) const;
+
+  // A chunk of the pool, counted among what this round needs.
+  Chunk GetChunk(size_t bytes);
+
+  const std::shared_ptr<SparseSumMemory> memory_;
+  std::unique_ptr<SummedRows> rows_;
   const AccumulatorLoops<T>& loops_;
   const AccumulatorLoops<Sum>& sum_loops_;
   int64_t row_size_ = 0;
-  std::vector<Chunk> chunks_;  // what the values of the sums are in
-  size_t used_bytes_ = 0;      // of the last chunk
+  Chunk values_;             // the sums, by the rows' numbers
+  size_t result_bytes_ = 0;  // that Finish() needed besides
   int32_t num_gradients_ = 0;
   const char* error_ = nullptr;
 };

@@ -11,72 +11,97 @@ namespace {
 constexpr size_t kCacheLineBytes = 64;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-Chunk NewChunk(size_t bytes) {
-  // A huge page can only back memory that is aligned as it is.
-  const size_t alignment =
-      bytes >= 2 * kHugePageBytes ? kHugePageBytes : kCacheLineBytes;
-  bytes = (bytes + alignment - 1) / alignment * alignment;
-  Chunk chunk;
-  chunk.data.reset(std::aligned_alloc(alignment, bytes));
-  if (chunk.data != nullptr) {
-    chunk.bytes = bytes;
-    AdviseHugePages(chunk.data.get(), bytes);
-  }
-  return chunk;
-}
+// So much memory is little, however much less is needed.
+constexpr size_t kFewBytes = size_t{64} << 10;
 
-size_t TotalBytes(const std::vector<Chunk>& chunks) {
-  size_t total = 0;
-  for (const Chunk& chunk : chunks) {
-    total += chunk.bytes;
-  }
-  return total;
-}
+// A new chunk is larger by this part of it, for a round that needs some more.
+// Pages that nobody touches take no memory.
+constexpr size_t kBytesPerSpareByte = 8;
 
-bool IsSmaller(const Chunk& a, const Chunk& b) { return a.bytes < b.bytes; }
+size_t MostKept(size_t needed_bytes) {
+  return kMaxTimesKept * std::max(needed_bytes, kFewBytes);
+}
 
 }  // namespace
 
-Chunk ChunkPool::Get(size_t min_bytes, size_t new_bytes) {
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    const auto best = std::find_if(
-        free_.begin(), free_.end(),
-        [=](const Chunk& chunk) { return chunk.bytes >= min_bytes; });
-    if (best != free_.end()) {
-      Chunk chunk = std::move(*best);
-      free_.erase(best);
-      return chunk;
-    }
+Chunk ChunkPool::Get(const std::shared_ptr<ChunkPool>& pool, size_t bytes) {
+  Piece piece = pool->TakeKept(bytes);
+  if (piece.data == nullptr) {
+    piece = NewPiece(bytes + bytes / kBytesPerSpareByte);
   }
-  return NewChunk(std::max(min_bytes, new_bytes));
+  if (piece.data == nullptr) {
+    return {};
+  }
+  const size_t piece_bytes = piece.bytes;
+  void* const data = piece.data.release();
+  return {{data, std::shared_ptr<void>(data,
+                                       [pool, piece_bytes](void* unused) {
+                                         Piece back;
+                                         back.data.reset(unused);
+                                         back.bytes = piece_bytes;
+                                         pool->Return(std::move(back));
+                                       })},
+          piece_bytes};
 }
 
-void ChunkPool::Return(std::vector<Chunk> chunks) {
+void ChunkPool::EndRound(size_t needed_bytes) {
+  std::vector<Piece> surplus;  // freed after the lock
   std::lock_guard<std::mutex> lock(mu_);
-  for (Chunk& chunk : chunks) {
-    const auto place =
-        std::lower_bound(free_.begin(), free_.end(), chunk, IsSmaller);
-    free_.insert(place, std::move(chunk));
+  size_t total = 0;
+  for (const Piece& piece : kept_) {
+    total += piece.bytes;
   }
-}
-
-void ChunkPool::EndRound(std::vector<Chunk> chunks) {
-  const size_t limit = 2 * TotalBytes(chunks);
-  Return(std::move(chunks));
-  std::vector<Chunk> surplus;  // freed after the lock
-  std::lock_guard<std::mutex> lock(mu_);
   // The largest go first, as the pool looks for the smallest that will do.
-  for (size_t total = TotalBytes(free_); total > limit;) {
-    total -= free_.back().bytes;
-    surplus.push_back(std::move(free_.back()));
-    free_.pop_back();
+  while (total > MostKept(needed_bytes)) {
+    total -= kept_.back().bytes;
+    surplus.push_back(std::move(kept_.back()));
+    kept_.pop_back();
   }
 }
 
 size_t ChunkPool::kept_bytes() const {
   std::lock_guard<std::mutex> lock(mu_);
-  return TotalBytes(free_);
+  size_t total = 0;
+  for (const Piece& piece : kept_) {
+    total += piece.bytes;
+  }
+  return total;
+}
+
+ChunkPool::Piece ChunkPool::NewPiece(size_t bytes) {
+  // A huge page can only back memory that is aligned as it is.
+  const size_t alignment =
+      bytes >= 2 * kHugePageBytes ? kHugePageBytes : kCacheLineBytes;
+  bytes = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+  Piece piece;
+  piece.data.reset(std::aligned_alloc(alignment, bytes));
+  if (piece.data != nullptr) {
+    piece.bytes = bytes;
+    AdviseHugePages(piece.data.get(), bytes);
+  }
+  return piece;
+}
+
+ChunkPool::Piece ChunkPool::TakeKept(size_t bytes) {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto best =
+      std::find_if(kept_.begin(), kept_.end(),
+                   [=](const Piece& piece) { return piece.bytes >= bytes; });
+  // One that is far too large is left to those who need it.
+  if (best == kept_.end() || best->bytes > MostKept(bytes)) {
+    return {};
+  }
+  Piece piece = std::move(*best);
+  kept_.erase(best);
+  return piece;
+}
+
+void ChunkPool::Return(Piece piece) {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto place = std::lower_bound(
+      kept_.begin(), kept_.end(), piece,
+      [](const Piece& a, const Piece& b) { return a.bytes < b.bytes; });
+  kept_.insert(place, std::move(piece));
 }
 
 }  // namespace tf_syncrep

@@ -9,40 +9,57 @@
 #include <mutex>
 #include <vector>
 
+#include "tf_syncrep/cc/lib/owned_buffer.h"
+
 namespace tf_syncrep {
+
+// One round with much to hold does not hold memory for ever: of memory that is
+// used again, no more is kept than so many times what the last round needed.
+inline constexpr size_t kMaxTimesKept = 4;
 
 // A piece of memory, aligned to a cache line at least.
 struct Chunk {
-  struct Free {
-    void operator()(void* data) const { std::free(data); }
-  };
-
-  std::unique_ptr<void, Free> data;
+  OwnedBuffer buffer;
   size_t bytes = 0;
 };
 
-// Keeps chunks that are not in use. Each round needs about as much memory as
-// the one before, and fresh memory costs a page fault for each page and the
-// zeros that the operating system fills it with: more than what it is used for.
+// Keeps memory that is not in use. Each round needs about as much of it as the
+// one before, and fresh memory costs a page fault for each page and the zeros
+// that the operating system fills it with: more than what it is used for.
 // Thread-safe.
 class ChunkPool {
  public:
-  // A chunk of at least `min_bytes`, kept or new; a new one has `new_bytes` if
-  // these are more. Without data when there is no memory.
-  Chunk Get(size_t min_bytes, size_t new_bytes);
+  // A chunk of at least `bytes`, and of no more than kMaxTimesKept times as
+  // many where these are not few: kept, or new and somewhat larger. Without an
+  // owner when there is no memory. It comes back when nobody owns it any more.
+  static Chunk Get(const std::shared_ptr<ChunkPool>& pool, size_t bytes);
 
-  // Takes back chunks during a round.
-  void Return(std::vector<Chunk> chunks);
-
-  // Takes back all chunks of a round, and keeps no more than about twice as
-  // much memory as these.
-  void EndRound(std::vector<Chunk> chunks);
+  // Told how much a round has needed when it is over. Frees what is kept beyond
+  // kMaxTimesKept times that; what is still in use comes back nevertheless.
+  void EndRound(size_t needed_bytes);
 
   size_t kept_bytes() const;
 
  private:
-  mutable std::mutex mu_;    // guards free_
-  std::vector<Chunk> free_;  // ascending sizes
+  struct Free {
+    void operator()(void* data) const { std::free(data); }
+  };
+
+  struct Piece {
+    std::unique_ptr<void, Free> data;
+    size_t bytes = 0;
+  };
+
+  // Without data when there is no memory.
+  static Piece NewPiece(size_t bytes);
+
+  // One that is kept and will do, or none.
+  Piece TakeKept(size_t bytes);
+
+  void Return(Piece piece);
+
+  mutable std::mutex mu_;    // guards kept_
+  std::vector<Piece> kept_;  // ascending sizes
 };
 
 }  // namespace tf_syncrep

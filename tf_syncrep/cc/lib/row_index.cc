@@ -62,11 +62,6 @@ void RowIndex::Truncate(int64_t size) {
 }
 
 void RowIndex::Clear() {
-  constexpr size_t kBucketsPerRow = 16;
-  if (buckets_.size() > kBucketsPerRow * rows_.size() + kMinBuckets) {
-    *this = RowIndex();
-    return;
-  }
   std::fill(buckets_.begin(), buckets_.end(), Bucket{});
   rows_.clear();
 }

@@ -25,8 +25,7 @@ class RowIndex {
   // Forgets the rows whose numbers are not below `size`.
   void Truncate(int64_t size);
 
-  // Forgets all. Keeps its memory, or gives it back where that is many times
-  // what the rows needed.
+  // Forgets all, and keeps its memory.
   void Clear();
 
  private:

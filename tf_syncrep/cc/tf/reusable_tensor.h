@@ -19,13 +19,10 @@ namespace tf_syncrep {
 // are not kept. Thread-safe.
 class ReusableTensor {
  public:
-  // Whether the caller can use a tensor that has more rows than it needs.
-  enum class Rows { kExact, kAtLeast };
-
-  // A tensor of `shape`, or one with up to twice as many rows: the one that was
-  // kept, if it will do, or a new one. Its contents are arbitrary.
+  // A tensor of `shape`: the one that was kept, if it is like this, or a new
+  // one. Its contents are arbitrary.
   absl::Status Get(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
-                   const tensorflow::TensorShape& shape, Rows rows,
+                   const tensorflow::TensorShape& shape,
                    tensorflow::Tensor* tensor);
 
   // Keeps `tensor` in place of any other, if it was the last to come from

@@ -314,7 +314,8 @@ def accumulator_take_round_sparse(
         name: name of the op.
 
     Returns:
-        Named tuple `indices` (int64, ascending, each row once), `values`, and `shape`
+        Named tuple `indices` (int64, each row once: in the order in which the rows came
+        first, or ascending where the accumulator is on a GPU), `values`, and `shape`
         (int64, -1 for its first dimension where the accumulator was not told).
 
     Raises:

@@ -1,8 +1,8 @@
 // The sum of sparse gradients in memory of the GPU.
 //
-// As on the host, a push keeps the gradient's rows as they are, and the work is
-// done when they are taken: sort the rows, then sum each one's occurrences in
-// their order of arrival. So the result has the bits of the host's.
+// A push keeps the gradient's rows as they are, and the work is done when they
+// are taken: sort the rows, then sum each one's occurrences in their order of
+// arrival. So the result has the bits of the host's, and ascending rows always.
 
 #ifndef TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_SPARSE_H_
 #define TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_SPARSE_H_
@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "tf_syncrep/cc/lib/accumulator.h"
-#include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
 #include "tf_syncrep/cc/lib/cuda/gpu_device.h"
 #include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
 #include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {

@@ -1,0 +1,18 @@
+// Memory that somebody keeps alive.
+
+#ifndef TF_SYNCREP_CC_LIB_OWNED_BUFFER_H_
+#define TF_SYNCREP_CC_LIB_OWNED_BUFFER_H_
+
+#include <memory>
+
+namespace tf_syncrep {
+
+// Memory, and what keeps it alive. Without an owner there is none.
+struct OwnedBuffer {
+  void* data = nullptr;
+  std::shared_ptr<void> owner;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_OWNED_BUFFER_H_

@@ -40,9 +40,9 @@ def test_full_round_has_the_mean_gradients_of_all_variables(variables):
     generation = rounds.open(tf.constant(7, tf.int64))
     contribute(rounds, variables, 1.0)
     contribute(rounds, variables, 2.0)
-    round_number, num_gradients = rounds.wait_quorum(generation, 30.0)
-    (dense, sparse), targets = rounds.take(round_number, num_gradients)
-    assert rounds.advance(generation, round_number, tf.constant(8, tf.int64))
+    quorum = rounds.wait_quorum(generation, 30.0)
+    (dense, sparse), targets = rounds.take(quorum)
+    assert rounds.advance(generation, quorum, tf.constant(8, tf.int64))
     assert dense.numpy().tolist() == [1.5, 1.5]
     assert sparse.indices.numpy().tolist() == [3]
     assert sparse.values.numpy().tolist() == [[1.5]]
@@ -57,7 +57,7 @@ def test_nonfinite_gradient_is_rejected_on_request_and_the_round_goes_on(variabl
     contribute(rounds, variables, float("nan"))
     assert stats_of(rounds)["rejected"] == 1
     contribute(rounds, variables, 3.0)
-    (dense, _), _ = rounds.take(*rounds.wait_quorum(generation, 30.0))
+    (dense, _), _ = rounds.take(rounds.wait_quorum(generation, 30.0))
     assert dense.numpy().tolist() == [3.0, 3.0]
 
 
@@ -106,6 +106,6 @@ def test_new_generation_discards_what_the_last_one_left(variables):
     generation = rounds.open(tf.constant(0, tf.int64))
     contribute(rounds, variables, 1.0)
     contribute(rounds, variables, 2.0)
-    (dense, _), _ = rounds.take(*rounds.wait_quorum(generation, 30.0))
+    (dense, _), _ = rounds.take(rounds.wait_quorum(generation, 30.0))
     assert dense.numpy().tolist() == [1.5, 1.5]
     assert stats_of(rounds)["voided"] == 1

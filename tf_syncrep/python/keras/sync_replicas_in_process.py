@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.sync import gradient_checks
+from tf_syncrep.python.sync import gradient_checks, messages
 from tf_syncrep.python.sync.gradient_accumulators import kind_of, make_accumulator
 
 # Applies gradients to variables.
@@ -146,7 +146,7 @@ class InProcessRounds:
     def _apply(self, accumulators, variables) -> None:
         pending = self._pending.read_value()
         means = [
-            accumulator.take(self._round.read_value(), pending)
+            accumulator.take(messages.join([self._round.read_value(), pending]))
             for accumulator in accumulators
         ]
         self._update(means, variables)

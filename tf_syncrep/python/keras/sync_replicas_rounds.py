@@ -14,9 +14,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.sync import gradient_checks
+from tf_syncrep.python.sync import gradient_checks, gradient_transfers, messages
 from tf_syncrep.python.sync.gradient_accumulators import (
     NO_ROUND,
+    GradientAccumulator,
     GradientKind,
     kind_of,
     make_accumulator,
@@ -24,6 +25,8 @@ from tf_syncrep.python.sync.gradient_accumulators import (
 
 # A coordinator is busy tracing functions for longer than a worker should be silent.
 _SHORTEST_UPDATER_LEASE_SECS = 60.0
+# On the worker, in a function that it runs.
+_HERE = "/device:CPU:0"
 
 
 @dataclasses.dataclass
@@ -34,6 +37,7 @@ class Permit:
     worker: tuple[tf.Tensor, tf.Tensor]
     generation: tf.Tensor
     round: tf.Tensor
+    incarnation: tf.Tensor  # On the worker; all others are on the gate's task.
     used: bool = False
 
     @property
@@ -72,8 +76,11 @@ class ClusterRounds:
         self._reject_nonfinite = reject_nonfinite
         self._name = f"sync_replicas/{uuid.uuid4().hex}"
         self._device = device
-        self._lock = threading.Lock()  # Guards _targets while functions are traced.
+        # Guards what follows while functions are traced, by several threads.
+        self._lock = threading.Lock()
+        self._gate: tf.Tensor | None = None
         self._targets: list[_Target] | None = None
+        self._accumulators: list[GradientAccumulator] = []
         # Set once a train step was traced: the updater knows what to update.
         self.has_targets = threading.Event()
 
@@ -82,29 +89,43 @@ class ClusterRounds:
         """How often the updater has to call the gate, at least."""
         return min(self._lease_secs, self._start_secs) / 4
 
+    @property
+    def device(self) -> str:
+        """Where the gate is."""
+        return self._device
+
     def gate(self) -> tf.Tensor:
-        """Makes or finds the gate; its handle."""
-        with tf.device(self._device):
-            return sync_gate_ops.sync_gate(
-                self._quorum,
-                self._total,
-                shared_name=f"{self._name}/gate",
-                lease_secs=self._lease_secs,
-                start_secs=self._start_secs,
-                updater_lease_secs=max(self._lease_secs, _SHORTEST_UPDATER_LEASE_SECS),
-                strict=False,
-            )
+        """Makes the gate once; its handle."""
+        with self._lock:
+            if self._gate is None:
+                # Not in a function that is being traced. Functions would order ops
+                # that make handles, one task after the other, at each call.
+                with tf.init_scope(), tf.device(self._device):
+                    self._gate = sync_gate_ops.sync_gate(
+                        self._quorum,
+                        self._total,
+                        shared_name=f"{self._name}/gate",
+                        lease_secs=self._lease_secs,
+                        start_secs=self._start_secs,
+                        updater_lease_secs=max(
+                            self._lease_secs, _SHORTEST_UPDATER_LEASE_SECS
+                        ),
+                        strict=False,
+                    )
+            return self._gate
 
     # --- Worker ---
 
     def acquire(self) -> Permit:
         """Waits until the round needs a gradient from this worker."""
-        with tf.device("/device:CPU:0"):
-            worker = tuple(sync_gate_ops.task_id())
         gate = self.gate()
+        with tf.device(_HERE):
+            name, incarnation = sync_gate_ops.task_id()
+            task = messages.join([name, tf.strings.as_string(incarnation)])
         with tf.device(self._device):
+            worker = (task[0], tf.strings.to_number(task[1], tf.int64))
             generation, round_number, _ = sync_gate_ops.sync_gate_acquire(gate, *worker)
-        return Permit(gate, worker, generation, round_number)
+        return Permit(gate, worker, generation, round_number, incarnation)
 
     def contribute(
         self,
@@ -137,26 +158,36 @@ class ClusterRounds:
             gradient_checks.check_against(gradient, native)
             for gradient, native in zip(gradients, natives, strict=True)
         ]
-        fit = tf.constant(True)
-        if self._reject_nonfinite:
-            fit = gradient_checks.all_finite(gradients)
         # All gradients are there before the gate is asked: who is admitted keeps the
         # others waiting.
         ready = [
             *(check for check in checks if check is not None),
             *tf.nest.flatten(gradients, expand_composites=True),
         ]
-        with tf.control_dependencies(ready), tf.device(self._device):
-            admitted = sync_gate_ops.sync_gate_admit(*permit.contribution, fit)
+        with tf.control_dependencies(ready), tf.device(_HERE):
+            fit = tf.constant(1, tf.int64)
+            if self._reject_nonfinite:
+                fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
+            # With something that is no constant: a constant would be one over there,
+            # and wait for each gradient by a message of its own.
+            message = messages.join([permit.incarnation, fit])
+        with tf.device(self._device):
+            admitted = sync_gate_ops.sync_gate_admit(
+                *permit.contribution, tf.equal(message[1], 1)
+            )
             # Without a cond around the pushes, gradients are on their way meanwhile.
             pushed_round = tf.where(admitted, permit.round, NO_ROUND)
+        sent = gradient_transfers.join_small(
+            gradients, [native.device for native in natives]
+        )
         pushes = [
             accumulator.push(gradient, pushed_round)
-            for accumulator, gradient in zip(
-                self._accumulators(), gradients, strict=True
-            )
+            for accumulator, gradient in zip(self._accumulators, sent, strict=True)
         ]
-        with tf.control_dependencies(pushes), tf.device(self._device):
+        # Groups by task first, and so hears from each task once.
+        with tf.device(self._device):
+            pushed = tf.group(pushes)
+        with tf.control_dependencies([pushed]), tf.device(self._device):
             sync_gate_ops.sync_gate_commit(
                 permit.gate, permit.generation, pushed_round, *permit.worker
             )
@@ -174,33 +205,36 @@ class ClusterRounds:
         with tf.device(self._device):
             return sync_gate_ops.sync_gate_open(self.gate(), step)
 
-    def wait_quorum(self, generation: tf.Tensor, timeout_secs: float):
+    def wait_quorum(self, generation: tf.Tensor, timeout_secs: float) -> tf.Tensor:
         """Waits for a full round; the round and its number of gradients."""
         with tf.device(self._device):
-            return sync_gate_ops.sync_gate_wait_quorum(
-                self.gate(), generation, timeout_secs=timeout_secs
+            return messages.join(
+                sync_gate_ops.sync_gate_wait_quorum(
+                    self.gate(), generation, timeout_secs=timeout_secs
+                )
             )
 
-    def take(self, round_number: tf.Tensor, num_gradients: tf.Tensor):
-        """Takes the mean gradients of a round; they and their variables."""
-        gradients = [
-            accumulator.take(round_number, num_gradients)
-            for accumulator in self._accumulators()
-        ]
+    def take(self, quorum: tf.Tensor):
+        """Takes the mean gradients of a round; they and their variables.
+
+        Args:
+            quorum: the round and its number of gradients.
+        """
+        gradients = [accumulator.take(quorum) for accumulator in self._accumulators]
         assert self._targets is not None
         return gradients, [target.variable for target in self._targets]
 
-    def advance(self, generation, round_number, step) -> tf.Tensor:
+    def advance(self, generation, quorum, step) -> tf.Tensor:
         """Ends a round that was applied; whether it did."""
         with tf.device(self._device):
             return sync_gate_ops.sync_gate_advance(
-                self.gate(), generation, round_number, step
+                self.gate(), generation, quorum[0], step
             )
 
-    def flush(self, generation: tf.Tensor):
+    def flush(self, generation: tf.Tensor) -> tf.Tensor:
         """Ends a round that will not fill; the round and its number of gradients."""
         with tf.device(self._device):
-            return sync_gate_ops.sync_gate_flush(self.gate(), generation)
+            return messages.join(sync_gate_ops.sync_gate_flush(self.gate(), generation))
 
     # --- Coordinator ---
 
@@ -232,6 +266,16 @@ class ClusterRounds:
     def _check_targets(self, targets: list["_Target"]) -> None:
         with self._lock:
             if self._targets is None:
+                with tf.init_scope():
+                    self._accumulators = [
+                        make_accumulator(
+                            target.kind,
+                            target.native,
+                            shared_name=f"{self._name}/{index}",
+                            sparse_reduction_type="CMEAN",
+                        )
+                        for index, target in enumerate(targets)
+                    ]
                 self._targets = targets
                 self.has_targets.set()
         if targets != self._targets:
@@ -239,19 +283,6 @@ class ClusterRounds:
                 "All train steps must have gradients of the same kinds for the same "
                 f"variables. Received: {targets}, after {self._targets}."
             )
-
-    def _accumulators(self):
-        """Makes or finds the accumulators of all variables."""
-        assert self._targets is not None
-        return [
-            make_accumulator(
-                target.kind,
-                target.native,
-                shared_name=f"{self._name}/{index}",
-                sparse_reduction_type="CMEAN",
-            )
-            for index, target in enumerate(self._targets)
-        ]
 
 
 @dataclasses.dataclass(frozen=True)

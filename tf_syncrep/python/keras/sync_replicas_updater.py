@@ -86,7 +86,8 @@ class Updater:
         """Opens the gate for a new training and starts the thread.
 
         Args:
-            on_update: called in the thread after each update with `iterations`.
+            on_update: called in the thread after each update with `iterations`, as
+                counted from what it is now.
         """
         self._error = None
         self._on_update = on_update
@@ -96,7 +97,7 @@ class Updater:
         self._generation = self._open_fn(step)
         self._thread = threading.Thread(
             target=self._run,
-            args=(self._generation, self._stopping),
+            args=(self._generation, self._stopping, int(step)),
             name="sync_replicas_updater",
             daemon=True,
         )
@@ -159,11 +160,11 @@ class Updater:
             return 0
         self.drain()
         self._stop()
-        round_number, num_gradients = self._flush_fn(self._generation)
-        left = int(num_gradients)
+        quorum = self._flush_fn(self._generation)
+        left = int(quorum[1])
         if left:
             if flush:
-                self._apply_fn(self._generation, round_number, num_gradients)
+                self._apply_fn(self._generation, quorum)
             tf.get_logger().info(
                 "SyncReplicas: %s the %d gradients of a last incomplete round.",
                 "applied" if flush else "dropped",
@@ -206,13 +207,14 @@ class Updater:
                 error,
             )
 
-    def _run(self, generation: Any, stopping: threading.Event) -> None:
+    def _run(self, generation: Any, stopping: threading.Event, step: int) -> None:
         try:
             self._wait_for_targets(generation, stopping)
             while not stopping.is_set():
-                step = _call(self._wait_and_apply_fn, generation, stopping)
-                if step is not None and self._on_update is not None:
-                    self._on_update(int(step))
+                if _call(self._wait_and_apply_fn, generation, stopping):
+                    step += 1
+                    if self._on_update is not None:
+                        self._on_update(step)
         except BaseException as error:
             if generation is not self._generation:
                 return  # left behind, and of no interest to the present training
@@ -241,47 +243,56 @@ class Updater:
     def _be_heard_of(self, generation: tf.Tensor) -> None:
         self._rounds.wait_quorum(generation, _NO_WAIT_SECS)
 
-    def _wait_and_apply(self, generation: tf.Tensor) -> tf.Tensor:
-        return self._apply(
-            generation, *self._rounds.wait_quorum(generation, _WAIT_SECS)
-        )
+    # Neither returns anything: a function with a result hears of each op in it by a
+    # message of its own before it hands the result out.
 
-    def _apply(self, generation, round_number, num_gradients) -> tf.Tensor:
-        gradients, variables = self._rounds.take(round_number, num_gradients)
+    def _wait_and_apply(self, generation: tf.Tensor) -> None:
+        self._apply(generation, self._rounds.wait_quorum(generation, _WAIT_SECS))
 
-        # A function, so that its end is the end of everything in it.
-        @tf.function
-        def update():
-            with self._strategy.scope(), _UpdateContext(self._strategy, 0):
-                self._update(gradients, variables)
-            return tf.constant(True)
+    def _apply(self, generation: tf.Tensor, quorum: tf.Tensor) -> None:
+        gradients, variables = self._rounds.take(quorum)
+        # What has no place of its own is where the gate is: each detour of what an
+        # update waits for costs a call from task to task.
+        with tf.device(self._rounds.device):
+            # `iterations` needs no gradient, and a learning rate that is set between
+            # two updates is to be that of the next.
+            with tf.control_dependencies([quorum]):
+                updated = _group_of(lambda: self._update_all(gradients, variables))
+            with tf.control_dependencies([updated]):
+                step = tf.cast(self._iterations.read_value(), tf.int64)
+                self._rounds.advance(generation, quorum, step)
 
-        # After all of the round was taken: `iterations` alone needs no gradient. By way
-        # of an op that is no input, as TensorFlow forgets control inputs that are.
-        with tf.control_dependencies(
-            tf.nest.flatten(gradients, expand_composites=True)
-        ):
-            taken = tf.no_op()
-        with tf.control_dependencies([taken]):
-            updated = update()
-        with tf.control_dependencies([updated]):
-            step = tf.cast(self._iterations.read_value(), tf.int64)
-            advanced = self._rounds.advance(generation, round_number, step)
-        with tf.control_dependencies([advanced]):
-            return tf.identity(step)
+    def _update_all(self, gradients: Any, variables: Any) -> None:
+        with self._strategy.scope(), _UpdateContext(self._strategy, 0):
+            self._update(gradients, variables)
 
 
-def _call(function: Any, generation: Any, stopping: threading.Event) -> Any:
-    """Calls a function that waits for a round; None if it waited in vain."""
+def _group_of(build: Callable[[], None]) -> tf.Operation:
+    """Builds ops in a function that is being traced, and one that ends after them.
+
+    It hears from each task once, and not of the end of each op.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    num_before = len(graph.get_operations())
+    build()
+    built = graph.get_operations()[num_before:]
+    # All others end before one of these.
+    unused = [op for op in built if not any(x.consumers() for x in op.outputs)]
+    return tf.group(unused)
+
+
+def _call(function: Any, generation: Any, stopping: threading.Event) -> bool:
+    """Calls a function that waits for a round; whether that was not in vain."""
     try:
-        return function(generation)
+        function(generation)
+        return True
     except tf.errors.DeadlineExceededError as error:
         if _IN_VAIN not in str(error):
             raise
     except tf.errors.CancelledError:
         if not stopping.is_set():
             raise
-    return None
+    return False
 
 
 def _function(python_function: Callable[..., Any]) -> Callable[..., Any]:

@@ -72,12 +72,12 @@ class GradientAccumulator(abc.ABC):
         """
 
     @abc.abstractmethod
-    def take(self, round_number: tf.Tensor, num_gradients: tf.Tensor):
+    def take(self, quorum: tf.Tensor):
         """Builds the taking of a round's reduced gradient.
 
         Args:
-            round_number: the round, a scalar int64.
-            num_gradients: how many gradients must be there, a scalar int64.
+            quorum: the round, and how many gradients must be there, int64 of shape
+                (2,); one tensor, as it may come from another task.
 
         Returns:
             A gradient of the accumulator's kind. The op raises
@@ -99,10 +99,10 @@ class _DenseAccumulator(GradientAccumulator):
                 self._handle, round_number, gradient
             )
 
-    def take(self, round_number, num_gradients):
+    def take(self, quorum):
         with tf.device(self._device):
             return accumulator_ops.accumulator_take_round_dense(
-                self._handle, round_number, num_gradients, self._dtype
+                self._handle, *tf.unstack(quorum), self._dtype
             )
 
 
@@ -124,10 +124,10 @@ class _SparseAccumulator(GradientAccumulator):
                 self._handle, round_number, gradient.indices, gradient.values
             )
 
-    def take(self, round_number, num_gradients):
+    def take(self, quorum):
         with tf.device(self._device):
             taken = accumulator_ops.accumulator_take_round_sparse(
-                self._handle, round_number, num_gradients, self._dtype
+                self._handle, *tf.unstack(quorum), self._dtype
             )
         return tf.IndexedSlices(taken.values, taken.indices, taken.shape)
 

@@ -10,13 +10,18 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.sync import gate_placement, gate_stats, gradient_checks
+from tf_syncrep.python.sync import (
+    gate_placement,
+    gate_stats,
+    gradient_checks,
+    gradient_transfers,
+    messages,
+)
 from tf_syncrep.python.sync.gradient_accumulators import (
     NO_ROUND,
     kind_of,
     make_accumulator,
 )
-from tf_syncrep.python.train import gradient_transfers
 from tf_syncrep.python.train.chief_queue_runner import ChiefQueueRunner
 from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
 
@@ -372,13 +377,13 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             round_number, num_gradients = sync_gate_ops.sync_gate_wait_quorum(
                 self._gate, generation
             )
-            quorum = _join([round_number, num_gradients])
+            quorum = messages.join([round_number, num_gradients])
         averages = []
         for accumulator, (_, variable) in zip(
             self._accumulators, grads_and_vars, strict=True
         ):
             with tf.device(variable.device):
-                averages.append(accumulator and accumulator.take(*tf.unstack(quorum)))
+                averages.append(accumulator and accumulator.take(quorum))
         variables = [variable for _, variable in grads_and_vars]
         with tf.device(self._global_step.device), tf.compat.v1.name_scope(""):
             update_op = self._opt.apply_gradients(
@@ -454,9 +459,9 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             if self._reject_nonfinite:
                 fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
             numbers = tf.concat(
-                [_read(self._local_permit), _join([incarnation, fit])], axis=0
+                [_read(self._local_permit), messages.join([incarnation, fit])], axis=0
             )
-            message = _join([device, tf.io.serialize_tensor(numbers)])
+            message = messages.join([device, tf.io.serialize_tensor(numbers)])
         with tf.device(self._gate_device):
             device = message[0]
             numbers = tf.ensure_shape(tf.io.parse_tensor(message[1], tf.int64), [4])
@@ -511,7 +516,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
                 quorum=self._replicas_to_aggregate,
                 total=self._total_num_replicas,
             )
-            answer = _join([generation, round_number, step])
+            answer = messages.join([generation, round_number, step])
         permit = answer[:2]
         step = tf.cast(answer[2], self._local_step.dtype.base_dtype)
         with tf.control_dependencies([tf.compat.v1.assign(self._local_permit, permit)]):
@@ -553,14 +558,6 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
 def _check_positive(name: str, value: float) -> None:
     if not value > 0:
         raise ValueError(f"{name} must be positive. Received: {name}={value}")
-
-
-def _join(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Makes one tensor of several scalars, which goes to another task in one call.
-
-    Not by `tf.stack`: what is an element of a stack, Grappler takes from its origin.
-    """
-    return tf.concat([tf.expand_dims(scalar, 0) for scalar in scalars], axis=0)
 
 
 def _read(variable) -> tf.Tensor:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 from tf_syncrep.python.distribute import local_cluster
-from tf_syncrep.python.train import gradient_transfers
+from tf_syncrep.python.sync import gradient_transfers
 
 tf1 = tf.compat.v1
 

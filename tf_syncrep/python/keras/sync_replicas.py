@@ -287,6 +287,30 @@ class SyncReplicas(compat.WrapperOptimizer):
             return 0
         return self._updater.finish(flush=self.flush_last)
 
+    def build(self, variables: Sequence[Any]) -> None:
+        """Makes the inner optimizer's variables, once.
+
+        Args:
+            variables: the variables that are to be trained.
+        """
+        super().build(variables)
+        self.place_gate(variables)
+
+    def place_gate(self, variables: Sequence[Any]) -> None:
+        """Chooses the gate's parameter server: that of most of what is trained.
+
+        Done by `build`; `fit` does it where Keras builds optimizers in the first step,
+        when the gate is there already.
+
+        Args:
+            variables: the variables that are to be trained.
+        """
+        if isinstance(self._rounds, ClusterRounds):
+            natives = [compat.native(variable) for variable in variables]
+            self._rounds.place_gate(
+                [part for native in natives for part in _parts(native)]
+            )
+
     def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Hands in the gradients of a batch; called by Keras.
 
@@ -411,6 +435,11 @@ class SyncReplicas(compat.WrapperOptimizer):
 
 def _is_parameter_server(strategy: Any) -> bool:
     return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+
+
+def _parts(variable: Any) -> Sequence[Any]:
+    """The variables that a partitioned variable is made of; itself if it is not one."""
+    return getattr(variable, "variables", [variable])
 
 
 def _as_tensors(gradient: Any) -> Any:

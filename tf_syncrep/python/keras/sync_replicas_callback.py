@@ -76,6 +76,8 @@ class SyncReplicasCallback(tf.keras.callbacks.Callback):
         """
         del epoch, logs
         if self._optimizer.is_distributed and self._updater is None:
+            if self.model.built:
+                self._optimizer.place_gate(self.model.trainable_variables)
             self._report.start()
             self._updater = self._optimizer.start_updater(self._report.on_update)
 

@@ -1,7 +1,7 @@
 """SyncReplicas on a cluster: its gate and accumulators, as the ops of each task.
 
-The gate sits where the optimizer's `iterations` is, each accumulator where its variable
-is. All of them have names that no other process uses: functions that a dead
+The gate sits with most of what is trained, or where the optimizer's `iterations` is, and
+each accumulator where its variable is. All of them have names that no other process uses: functions that a dead
 coordinator has left behind on a parameter server must not touch them.
 """
 
@@ -14,7 +14,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.sync import gradient_checks, gradient_transfers, messages
+from tf_syncrep.python.sync import (
+    gate_placement,
+    gradient_checks,
+    gradient_transfers,
+    messages,
+)
 from tf_syncrep.python.sync.gradient_accumulators import (
     NO_ROUND,
     GradientAccumulator,
@@ -67,7 +72,7 @@ class ClusterRounds:
             start_secs: the same before its first gradient, at most.
             reject_nonfinite: whether a worker drops its gradient, and computes another,
                 if there is a NaN or an infinity in it.
-            device: where the gate is to be.
+            device: where the gate is to be, unless `place_gate` finds a better place.
         """
         self._quorum = quorum
         self._total = total
@@ -75,7 +80,7 @@ class ClusterRounds:
         self._start_secs = start_secs
         self._reject_nonfinite = reject_nonfinite
         self._name = f"sync_replicas/{uuid.uuid4().hex}"
-        self._device = device
+        self._fallback_device = self._device = device
         # Guards what follows while functions are traced, by several threads.
         self._lock = threading.Lock()
         self._gate: tf.Tensor | None = None
@@ -93,6 +98,18 @@ class ClusterRounds:
     def device(self) -> str:
         """Where the gate is."""
         return self._device
+
+    def place_gate(self, variables: Sequence[Any]) -> None:
+        """Chooses where the gate is to be, if it was not made yet.
+
+        Args:
+            variables: TensorFlow's variables, those that are to be trained.
+        """
+        with self._lock:
+            if self._gate is None:
+                self._device = gate_placement.gate_device(
+                    variables, self._fallback_device
+                )
 
     def gate(self) -> tf.Tensor:
         """Makes the gate once; its handle."""

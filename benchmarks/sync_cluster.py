@@ -5,18 +5,21 @@ worker. TensorFlow's class has Adam inside and `num_tokens=0`, or it would hang;
 one of its workers may take a token that was for another, it would also hang if each
 worker made a number of steps, so that synchronous turns end at a global step. Training
 by the same workers without synchronisation says how many gradients the machine can
-compute, and the CPU seconds that all processes use in a second how busy it is. A sample
-is the time in which the cluster computes four gradients, taken over a turn of about a
-second.
+compute, and the CPU seconds that all processes use in a second how busy it is. The same
+in step, where each worker waits after each step until all have made it, by pipes and
+not by TensorFlow, says what of the rest is that workers wait for one another, however
+they are told to. A sample is the time in which the cluster computes four gradients,
+taken over a turn of about a second.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from harness import replicas
+from harness import barrier, replicas
 from harness.benchmark import (
     Axis,
     Benchmark,
@@ -31,12 +34,20 @@ WORKERS = 4
 OURS = "tf_syncrep's SyncReplicas, AdamAsync"
 STOCK = "TensorFlow's SyncReplicas, Adam"
 ASYNCHRONOUS = "asynchronous, AdamAsync"
-_NAMES = {"ours": OURS, "stock": STOCK, "asynchronous": ASYNCHRONOUS}
+IN_STEP = "asynchronous, AdamAsync, in step"
+_NAMES = {
+    "ours": OURS,
+    "stock": STOCK,
+    "asynchronous": ASYNCHRONOUS,
+    "in_step": IN_STEP,
+}
 _SYNC = {"quorum": WORKERS, "total": WORKERS}
 CONTENDERS: dict[str, dict[str, Any]] = {
     "ours": {"sync": "ours", "inner": "AdamAsync", **_SYNC},
     "stock": {"sync": "stock", "inner": "Adam", **_SYNC},
     "asynchronous": {"sync": "", "inner": "AdamAsync"},
+    # It gets the "barrier" of the measurement.
+    "in_step": {"sync": "", "inner": "AdamAsync"},
 }
 
 DENSE = "six layers of 64 x 64"
@@ -102,7 +113,16 @@ class Turns:
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
     """Runs all contenders in turns on one cluster."""
-    with replicas.start(WORKERS, CONTENDERS, _MODELS[point["model"]]) as cluster:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(barrier.serve(WORKERS))
+        in_step = {**CONTENDERS["in_step"], "barrier": folder}
+        cluster = stack.enter_context(
+            replicas.start(
+                WORKERS,
+                {**CONTENDERS, "in_step": in_step},
+                _MODELS[point["model"]],
+            )
+        )
         turns = {name: Turns(cluster, name) for name in CONTENDERS}
         samples, _ = replicas.take_turns(
             {name: turn.run for name, turn in turns.items()},

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import barrier
 import numpy as np
 import serving
 import tensorflow.compat.v1 as tf
@@ -140,6 +141,7 @@ class Replica:
         self._contenders = contenders
         self._graphs: dict[str, Graph] = {}
         self._sessions: dict[str, Any] = {}
+        self._barriers: dict[str, barrier.Barrier] = {}
         self._steps = 0
         random = np.random.default_rng(self._index)
         self._batches = [
@@ -156,6 +158,9 @@ class Replica:
         with tf.device(self._setter):
             built = Graph(name, self._contenders[name], self._model, is_chief)
         self._graphs[name] = built
+        if "barrier" in self._contenders[name]:
+            folder = self._contenders[name]["barrier"]
+            self._barriers[name] = barrier.Barrier(folder, self._index)
         config = tf.ConfigProto(device_filters=["/job:ps", self._device])
         self._sessions[name] = tf.train.MonitoredTrainingSession(
             self._server.target,
@@ -210,10 +215,12 @@ class Replica:
         feed: Callable[[Graph], dict[Any, Any]],
     ) -> None:
         graph, session = self._graphs[name], self._sessions[name]
+        wait = self._barriers[name].wait if name in self._barriers else lambda: None
         made = 0
         while True:
             time.sleep(sleep_secs)
             step = session.run(graph.train_op, feed(graph))
+            wait()
             made += 1
             if made == steps or (until and step >= until):
                 return

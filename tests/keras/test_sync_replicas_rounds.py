@@ -1,5 +1,7 @@
 """The ops of SyncReplicas on a cluster, call by call, on one task."""
 
+import types
+
 import pytest
 import sync_accounting
 import tensorflow as tf
@@ -8,6 +10,8 @@ from tf_syncrep.python.keras.sync_replicas_rounds import ClusterRounds
 from tf_syncrep.python.sync import gate_stats
 
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+OTHER = "/job:ps/replica:0/task:1/device:CPU:0"
+TWO = tf.TensorShape([2])
 
 
 @pytest.fixture
@@ -88,6 +92,44 @@ def test_bad_gradient_pushes_nothing(variables):
     assert stats_of(rounds)["admitted"] == 0
     contribute(rounds, variables, 1.0)
     assert stats_of(rounds)["committed"] == 1
+
+
+def test_functions_make_no_handles(variables):
+    # TensorFlow would order the ops that do, one task after the other.
+    rounds = make()
+    generation = rounds.open(tf.constant(0, tf.int64))
+
+    @tf.function
+    def step():
+        contribute(rounds, variables, 1.0)
+
+    @tf.function
+    def take():
+        rounds.take(rounds.wait_quorum(generation, 30.0))
+
+    step()
+    take()
+    op_types = {
+        op.type
+        for function in (step, take)
+        for op in function.get_concrete_function().graph.get_operations()
+    }
+    assert {"Syncrep>SyncGateAdmit", "Syncrep>AccumulatorTakeRoundSparse"} <= op_types
+    assert op_types.isdisjoint(
+        {"Syncrep>SyncGate", "Syncrep>DenseAccumulator", "Syncrep>SparseAccumulator"}
+    )
+
+
+def test_gate_is_placed_until_it_is_made(variables):
+    rounds = make()
+    elsewhere = [types.SimpleNamespace(device=OTHER, shape=TWO, dtype=tf.float32)]
+    rounds.place_gate(elsewhere)
+    assert rounds.device == OTHER
+    rounds.place_gate(variables)
+    assert rounds.device == DEVICE
+    rounds.open(tf.constant(0, tf.int64))
+    rounds.place_gate(elsewhere)
+    assert rounds.device == DEVICE
 
 
 def test_two_optimizers_have_gates_of_their_own(variables):

@@ -1,8 +1,9 @@
 """SyncReplicas on a cluster: its gate and accumulators, as the ops of each task.
 
-The gate sits with most of what is trained, or where the optimizer's `iterations` is, and
-each accumulator where its variable is. All of them have names that no other process uses: functions that a dead
-coordinator has left behind on a parameter server must not touch them.
+The gate sits with most of what is trained, or where the optimizer's `iterations` is,
+and each accumulator where its variable is. All of them have names that no other process
+uses: functions that a dead coordinator has left behind on a parameter server must not
+touch them.
 """
 
 import dataclasses
@@ -83,7 +84,7 @@ class ClusterRounds:
         self._fallback_device = self._device = device
         # Guards what follows while functions are traced, by several threads.
         self._lock = threading.Lock()
-        self._gate: tf.Tensor | None = None
+        self._gate: Any = None  # a tensor, once it is made
         self._targets: list[_Target] | None = None
         self._accumulators: list[GradientAccumulator] = []
         # Set once a train step was traced: the updater knows what to update.

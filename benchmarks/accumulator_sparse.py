@@ -82,8 +82,10 @@ def make_contender(
         for first in range(0, len(pushed) - pushes + 1, pushes):
             pushed_before = tf.no_op()
             for gradient in pushed[first : first + pushes]:
+                # Not among what waits for the push before: for the first 30 calls or so
+                # the executor hands one of the two to another thread each time.
+                values, indices = (_keep(array, kept) for array in gradient.arrays)
                 with tf.control_dependencies([pushed_before]):
-                    values, indices = (_keep(array, kept) for array in gradient.arrays)
                     if name == STOCK_SUMMED:
                         indices, positions = tf.unique(indices)
                         values = tf.math.unsorted_segment_sum(

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <random>
@@ -108,6 +109,11 @@ void ExpectResult(const Result<T>& result, const Result<T>& expected,
                   double tolerance) {
   ASSERT_EQ(result.rows, expected.rows);
   ASSERT_EQ(result.values.size(), expected.values.size());
+  if (!result.values.empty() &&
+      std::memcmp(result.values.data(), expected.values.data(),
+                  result.values.size() * sizeof(T)) == 0) {
+    return;
+  }
   for (size_t i = 0; i < result.values.size(); ++i) {
     ASSERT_NEAR(Widen(result.values[i]), Widen(expected.values[i]), tolerance)
         << "at " << i;
@@ -270,12 +276,49 @@ TEST(SparseSumOfFloatTest, LargeRows) {
   constexpr int64_t kRowSize = 5 << 20;  // 20 MB
   ThreadSharder sharder(2);
   SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
-  const std::vector<float> values(2 * kRowSize, 3.0f);
+  std::vector<float> values(2 * kRowSize, 3.0f);
+  values.back() = 1.0f;
   ASSERT_TRUE(sum.Add({9, 4}, kRowSize, values.data(), sharder));
+  ASSERT_TRUE(sum.Add({9}, kRowSize, values.data(), sharder));
   const Result<float> result =
-      Finish(sum, Reduction::kSum, 1, kRowSize, sharder);
+      Finish(sum, Reduction::kSum, 2, kRowSize, sharder);
   EXPECT_EQ(result.rows, (std::vector<int64_t>{4, 9}));
-  EXPECT_EQ(result.values, values);
+  std::vector<float> expected(2 * kRowSize, 3.0f);
+  expected[kRowSize - 1] = 1.0f;
+  std::fill(expected.begin() + kRowSize, expected.end(), 6.0f);
+  EXPECT_EQ(result.values, expected);
+}
+
+// Such a sum does not fit into caches, and is written past them.
+TEST(SparseSumOfFloatTest, SumsOfManyRows) {
+  for (const int64_t row_size : {256, 257}) {
+    std::vector<Gradient<float>> gradients;
+    for (int i = 0; i < 2; ++i) {
+      gradients.push_back(RandomGradient<float>(30000, 100000, row_size, i));
+    }
+    for (const ResultOrder order : kOrders) {
+      ThreadSharder sharder(3);
+      SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
+      for (const auto& gradient : gradients) {
+        ASSERT_TRUE(
+            sum.Add(gradient.rows, row_size, gradient.values.data(), sharder));
+      }
+      ExpectResult(Finish(sum, Reduction::kMean, 2, row_size, sharder, order),
+                   Expected(gradients, Reduction::kMean, row_size, order), 0);
+    }
+  }
+}
+
+TEST(SparseSumOfFloatTest, RowsBeyond32Bits) {
+  Gradient<float> gradient = RandomGradient<float>(3000, 500, 4, 1);
+  for (int64_t& row : gradient.rows) {
+    row <<= 40;
+  }
+  ThreadSharder sharder(2);
+  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
+  ASSERT_TRUE(sum.Add(gradient.rows, 4, gradient.values.data(), sharder));
+  ExpectResult(Finish(sum, Reduction::kMean, 1, 4, sharder),
+               Expected<float>({gradient}, Reduction::kMean, 4), 0);
 }
 
 TEST(SparseSumOfFloatTest, NoMemoryForASum) {

@@ -14,25 +14,31 @@
 namespace tf_syncrep {
 namespace {
 
-TEST(RowOrderTest, SortsAndKeepsTheOrderOfEqualRows) {
+template <typename Row>
+class RowOrderTest : public testing::Test {};
+using Rows = testing::Types<uint32_t, uint64_t>;
+TYPED_TEST_SUITE(RowOrderTest, Rows);
+
+TYPED_TEST(RowOrderTest, SortsAndKeepsTheOrderOfEqualRows) {
+  using Occurrence = RowOccurrence<TypeParam>;
   std::mt19937_64 random(1);
   for (const int64_t size : {0, 1, 2, 100, 3000, 200000}) {
-    for (const int64_t range :
-         {int64_t{1}, int64_t{2}, int64_t{1000}, int64_t{1} << 21,
-          int64_t{1} << 40, std::numeric_limits<int64_t>::max()}) {
-      std::vector<RowOccurrence> rows(size);
-      std::vector<RowOccurrence> spare(size);
+    for (const uint64_t range :
+         {uint64_t{1}, uint64_t{2}, uint64_t{1000}, uint64_t{1} << 21,
+          uint64_t{1} << 31, uint64_t{std::numeric_limits<TypeParam>::max()}}) {
+      std::vector<Occurrence> rows(size);
+      std::vector<Occurrence> spare(size);
       for (int64_t i = 0; i < size; ++i) {
-        rows[i] = {static_cast<int64_t>(random() % range),
-                   static_cast<uint64_t>(i)};
+        rows[i] = {static_cast<TypeParam>(random() % range),
+                   static_cast<TypeParam>(i)};
       }
-      std::vector<RowOccurrence> expected = rows;
+      std::vector<Occurrence> expected = rows;
       std::stable_sort(expected.begin(), expected.end(),
-                       [](const RowOccurrence& a, const RowOccurrence& b) {
+                       [](const Occurrence& a, const Occurrence& b) {
                          return a.row < b.row;
                        });
       ThreadSharder sharder(3);
-      const RowOccurrence* sorted =
+      const Occurrence* sorted =
           SortByRow(rows.data(), spare.data(), size, sharder);
       for (int64_t i = 0; i < size; ++i) {
         ASSERT_EQ(sorted[i].row, expected[i].row);

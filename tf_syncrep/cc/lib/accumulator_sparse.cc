@@ -1,15 +1,19 @@
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
+
+#include "tf_syncrep/cc/lib/stream_copy.h"
 
 namespace tf_syncrep {
 namespace {
 
-// Below this a hand-over to another thread does not pay.
-constexpr int64_t kMinAddedPerShard = int64_t{1} << 17;
+// Below this a hand-over to another thread does not pay. Additions are handed
+// over for more only: the thread that is woken may be run first, in place of
+// the one that woke it, which holds the accumulator's lock.
+constexpr int64_t kMinAddedPerShard = int64_t{1} << 19;
 constexpr int64_t kMinElementsPerShard = 16384;
 constexpr int64_t kMinRowsPerShard = 64;
 
@@ -22,6 +26,15 @@ constexpr int64_t kCacheLineBytes = 64;
 inline int64_t ShardOf(int32_t number, int64_t num_shards) {
   constexpr int kBlockBits = 8;
   return num_shards == 1 ? 0 : (number >> kBlockBits) % num_shards;
+}
+
+// More does not stay in the cache of most machines until it is used again.
+constexpr size_t kMinStreamedBytes = size_t{32} << 20;
+
+// Whether to copy rows of `row_bytes` past the cache into an array of so many
+// bytes, of the pool's.
+inline bool StreamsRows(size_t row_bytes, size_t array_bytes) {
+  return row_bytes % kStreamAlignment == 0 && array_bytes >= kMinStreamedBytes;
 }
 
 void PrefetchBytes(const void* data, int64_t bytes) {
@@ -82,6 +95,7 @@ bool SparseGradientSum<T>::Add(const std::vector<int64_t>& rows,
   }
   const int32_t gradient = ++num_gradients_;
   SummedRows::Count* const counts = rows_->counts.data();
+  const bool is_streamed = StreamsRows(row_size * sizeof(Sum), values_.bytes);
   const int64_t num_shards =
       sharder.NumShards(num_rows * row_size, kMinAddedPerShard);
   sharder.Run(num_shards, [&](int64_t shard) {
@@ -114,9 +128,10 @@ bool SparseGradientSum<T>::Add(const std::vector<int64_t>& rows,
       } while (i < num_rows && numbers[i] == numbers[i - 1] + 1 &&
                ShardOf(numbers[i], num_shards) == shard &&
                counts[numbers[i]].num_gradients == 0);
-      loops_.set((i - begin) * row_size, values + begin * row_size,
-                 SumOf(numbers[begin]));
+      CopyRows(values + begin * row_size, i - begin, is_streamed,
+               SumOf(numbers[begin]));
     }
+    EndStream();
   });
   return true;
 }
@@ -240,15 +255,30 @@ bool SparseGradientSum<T>::Finish(Reduction reduction, int64_t num_gradients,
     });
     return true;
   }
-  const Chunk scratch = GetChunk(2 * rows.size() * sizeof(RowOccurrence));
+  const int64_t last_row = *std::max_element(rows.begin(), rows.end());
+  return last_row <= int64_t{std::numeric_limits<uint32_t>::max()}
+             ? WriteSorted<uint32_t>(reduction, num_gradients, sharder,
+                                     rows_out, out)
+             : WriteSorted<uint64_t>(reduction, num_gradients, sharder,
+                                     rows_out, out);
+}
+
+template <typename T>
+template <typename Row>
+bool SparseGradientSum<T>::WriteSorted(Reduction reduction,
+                                       int64_t num_gradients, Sharder& sharder,
+                                       int64_t* rows_out, T* out) {
+  const std::vector<int64_t>& rows = rows_->index.rows();
+  const int64_t num_rows = rows_->index.size();
+  const Chunk scratch = GetChunk(2 * rows.size() * sizeof(RowOccurrence<Row>));
   if (scratch.buffer.owner == nullptr) {
     return false;
   }
-  auto* const unsorted = static_cast<RowOccurrence*>(scratch.buffer.data);
+  auto* const unsorted = static_cast<RowOccurrence<Row>*>(scratch.buffer.data);
   for (int64_t i = 0; i < num_rows; ++i) {
-    unsorted[i] = {rows[i], static_cast<uint64_t>(i)};
+    unsorted[i] = {static_cast<Row>(rows[i]), static_cast<Row>(i)};
   }
-  const RowOccurrence* const sorted =
+  const RowOccurrence<Row>* const sorted =
       SortByRow(unsorted, unsorted + num_rows, num_rows, sharder);
   ForRows(num_rows, row_size_, sharder, [&](int64_t begin, int64_t end) {
     DivideSorted(reduction, num_gradients, sorted, begin, end, rows_out, out);
@@ -292,9 +322,10 @@ void SparseGradientSum<T>::DivideTo(Reduction reduction, int64_t num_gradients,
 }
 
 template <typename T>
+template <typename Row>
 void SparseGradientSum<T>::DivideSorted(Reduction reduction,
                                         int64_t num_gradients,
-                                        const RowOccurrence* sorted,
+                                        const RowOccurrence<Row>* sorted,
                                         int64_t begin, int64_t end,
                                         int64_t* rows, T* out) const {
   const auto number_of = [=](int64_t i) {
@@ -308,7 +339,7 @@ void SparseGradientSum<T>::DivideSorted(Reduction reduction,
     if (i + kPrefetchDistance < end) {
       PrefetchBytes(SumOf(number_of(i + kPrefetchDistance)), row_bytes);
     }
-    rows[i] = sorted[i].row;
+    rows[i] = static_cast<int64_t>(sorted[i].row);
     const Sum divisor = Divisor(reduction, num_gradients, number_of(i));
     if constexpr (std::is_same<T, Sum>::value) {
       if (divisor == 1) {
@@ -319,6 +350,18 @@ void SparseGradientSum<T>::DivideSorted(Reduction reduction,
     loops_.divide_to(row_size_, SumOf(number_of(i)), divisor,
                      out + i * row_size_);
   }
+}
+
+template <typename T>
+void SparseGradientSum<T>::CopyRows(const T* rows, int64_t num_rows,
+                                    bool is_streamed, Sum* to) const {
+  if constexpr (std::is_same<T, Sum>::value) {
+    if (is_streamed) {
+      StreamCopy(rows, num_rows * row_size_ * sizeof(T), to);
+      return;
+    }
+  }
+  loops_.set(num_rows * row_size_, rows, to);
 }
 
 template <typename T>

@@ -121,6 +121,10 @@ class SparseGradientSum final : public GradientSum {
   void FetchSums(const int32_t* numbers, int64_t i, int64_t num_rows,
                  int64_t num_sums_before) const;
 
+  // Writes rows as sums, past the cache on request.
+  void CopyRows(const T* rows, int64_t num_rows, bool is_streamed,
+                Sum* to) const;
+
   // What the sum of the row with this number is to be divided by.
   Sum Divisor(Reduction reduction, int64_t num_gradients, int64_t number) const;
 
@@ -130,9 +134,16 @@ class SparseGradientSum final : public GradientSum {
                      int64_t end);
   void DivideTo(Reduction reduction, int64_t num_gradients, int64_t begin,
                 int64_t end, T* out) const;
+  template <typename Row>
   void DivideSorted(Reduction reduction, int64_t num_gradients,
-                    const RowOccurrence* sorted, int64_t begin, int64_t end,
-                    int64_t* rows, T* out) const;
+                    const RowOccurrence<Row>* sorted, int64_t begin,
+                    int64_t end, int64_t* rows, T* out) const;
+
+  // Writes all results in the order of their rows. False when there is no
+  // memory.
+  template <typename Row>
+  bool WriteSorted(Reduction reduction, int64_t num_gradients, Sharder& sharder,
+                   int64_t* rows_out, T* out);
 
   // A chunk of the pool, counted among what this round needs.
   Chunk GetChunk(size_t bytes);

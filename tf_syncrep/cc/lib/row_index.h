@@ -36,9 +36,6 @@ class RowIndex {
     uint32_t number;
   };
 
-  // The number of a row with this hash, which is given one if need be.
-  int32_t NumberOf(int64_t row, uint64_t hash);
-
   // Twice as many buckets.
   void Grow();
 

@@ -18,12 +18,14 @@ int BitWidth(uint64_t value) {
 
 // One stable counting sort by the digit of `bits` bits above `shift`. Each
 // shard has a part of `from`; part and bucket give each occurrence its place.
-void SortByDigit(const RowOccurrence* from, RowOccurrence* to, int64_t size,
-                 int shift, int bits, int64_t num_shards, Sharder& sharder) {
+template <typename Row>
+void SortByDigit(const RowOccurrence<Row>* from, RowOccurrence<Row>* to,
+                 int64_t size, int shift, int bits, int64_t num_shards,
+                 Sharder& sharder) {
   const int64_t num_buckets = int64_t{1} << bits;
-  const uint64_t mask = static_cast<uint64_t>(num_buckets) - 1;
-  const auto bucket_of = [=](const RowOccurrence& occurrence) {
-    return (static_cast<uint64_t>(occurrence.row) >> shift) & mask;
+  const Row mask = static_cast<Row>(num_buckets - 1);
+  const auto bucket_of = [=](const RowOccurrence<Row>& occurrence) {
+    return (occurrence.row >> shift) & mask;
   };
   const auto begin_of = [=](int64_t shard) {
     return size / num_shards * shard + std::min(shard, size % num_shards);
@@ -52,12 +54,14 @@ void SortByDigit(const RowOccurrence* from, RowOccurrence* to, int64_t size,
 
 }  // namespace
 
-RowOccurrence* SortByRow(RowOccurrence* occurrences, RowOccurrence* spare,
-                         int64_t size, Sharder& sharder) {
-  uint64_t all_bits = 0;
+template <typename Row>
+RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
+                              RowOccurrence<Row>* spare, int64_t size,
+                              Sharder& sharder) {
+  Row all_bits = 0;
   bool is_sorted = true;
   for (int64_t i = 0; i < size; ++i) {
-    all_bits |= static_cast<uint64_t>(occurrences[i].row);
+    all_bits |= occurrences[i].row;
     is_sorted &= i == 0 || occurrences[i - 1].row <= occurrences[i].row;
   }
   if (is_sorted) {
@@ -75,5 +79,12 @@ RowOccurrence* SortByRow(RowOccurrence* occurrences, RowOccurrence* spare,
   }
   return occurrences;
 }
+
+template RowOccurrence<uint32_t>* SortByRow(RowOccurrence<uint32_t>*,
+                                            RowOccurrence<uint32_t>*, int64_t,
+                                            Sharder&);
+template RowOccurrence<uint64_t>* SortByRow(RowOccurrence<uint64_t>*,
+                                            RowOccurrence<uint64_t>*, int64_t,
+                                            Sharder&);
 
 }  // namespace tf_syncrep

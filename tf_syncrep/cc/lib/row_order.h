@@ -10,16 +10,21 @@
 namespace tf_syncrep {
 
 // One occurrence of a row, and the caller's note of where it is to be found.
+// Row is uint32_t, where that will do, or uint64_t: what a sort takes is to
+// move these.
+template <typename Row>
 struct RowOccurrence {
-  int64_t row;
-  uint64_t place;
+  Row row;
+  Row place;
 };
 
-// Sorts by row, which is never negative; occurrences of one row keep their
-// order. A radix sort: linear in `size`. Uses both arrays, of `size` each, and
-// returns the one that the result is in.
-RowOccurrence* SortByRow(RowOccurrence* occurrences, RowOccurrence* spare,
-                         int64_t size, Sharder& sharder);
+// Sorts by row; occurrences of one row keep their order. A radix sort: linear
+// in `size`. Uses both arrays, of `size` each, and returns the one that the
+// result is in.
+template <typename Row>
+RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
+                              RowOccurrence<Row>* spare, int64_t size,
+                              Sharder& sharder);
 
 }  // namespace tf_syncrep
 

@@ -3,7 +3,8 @@
 Run as a task of TF_CONFIG with JSON arguments, those of `main` by name. Batch b of
 worker i is `sync_replicas_twin.batch(i, b)`. It tells what it does, line by line:
 "committed [generation, round, worker, batch]" when the gate has counted a gradient,
-"ran BATCH" after each train op, and the chief "opened [generation, step]".
+"waiting BATCH" when it is asked for the next permit, "ran BATCH" after each train op,
+and the chief "opened [generation, step]".
 """
 
 import json
@@ -43,6 +44,7 @@ class Seams:
         self._compute_secs = compute_secs
         self._malformed_push = malformed_push
         self._pushes: list[tf.Tensor] = []
+        self._waiting = tf.no_op()
         self.number = tf.placeholder(tf.int64, [])
 
     def stop(self, point: str) -> tf.Operation:
@@ -109,7 +111,19 @@ class Seams:
         with tf.control_dependencies([recorded]):
             stop = self.stop("committed")
         with tf.control_dependencies([stop]):
-            return tf.ensure_shape(tf.identity(recorded), [])
+            recorded = tf.ensure_shape(tf.identity(recorded), [])
+        # The gate's task knows it, and asks for the next permit by itself.
+        with tf.control_dependencies([recorded]), tf.device(self._device):
+            self._waiting = tf.numpy_function(
+                lambda number: print(f"waiting {number}", flush=True),
+                [self.number],
+                [],
+            )
+        return recorded
+
+    def completed(self, train_op) -> tf.Operation:
+        """Returns the train op with what it does for the record alone."""
+        return tf.group(train_op, self._waiting)
 
 
 class WorkerSessionCreator(tf.train.SessionCreator):
@@ -234,10 +248,9 @@ def main(
             for _ in range(1 + two_optimizers)
         ]
         sync = syncs[0]
+        loss = losses[0] if two_optimizers else sum(losses)
         with seams.in_place():
-            train_ops = [
-                sync.minimize(losses[0] if two_optimizers else sum(losses), global_step)
-            ]
+            train_ops = [seams.completed(sync.minimize(loss, global_step))]
         if two_optimizers:
             train_ops.append(syncs[1].minimize(losses[1], global_step))
 

@@ -21,7 +21,7 @@ def _kill_at(cluster, point, step=3):
     cluster.start(0, batches=BATCHES, stop_at={"computing": [3] if waiting else []})
     cluster.start(1, batches=1000, stop_at={point: [step]})
     if waiting:
-        cluster.tasks.wait_for_output("worker-1", "committed", occurrence=4)
+        cluster.tasks.wait_for_output("worker-1", "waiting 3")
     else:
         cluster.tasks.wait_until_suspended("worker-1")
     cluster.tasks.kill("worker-1")

@@ -20,7 +20,7 @@ def test_replica_stopped_past_its_lease_comes_back_and_does_no_harm(point, forks
         cluster.start(1, batches=1000, stop_at={point: [3]})
         cluster.tasks.wait_until_suspended("worker-0")
         if point == "waiting":
-            cluster.tasks.wait_for_output("worker-1", "committed", occurrence=4)
+            cluster.tasks.wait_for_output("worker-1", "waiting 3")
             cluster.tasks.suspend("worker-1")
         cluster.tasks.wait_until_suspended("worker-1")
         cluster.tasks.resume("worker-0")

@@ -47,10 +47,7 @@ Chunk ChunkPool::Get(const std::shared_ptr<ChunkPool>& pool, size_t bytes) {
 void ChunkPool::EndRound(size_t needed_bytes) {
   std::vector<Piece> surplus;  // freed after the lock
   std::lock_guard<std::mutex> lock(mu_);
-  size_t total = 0;
-  for (const Piece& piece : kept_) {
-    total += piece.bytes;
-  }
+  size_t total = TotalKept();
   // The largest go first, as the pool looks for the smallest that will do.
   while (total > MostKept(needed_bytes)) {
     total -= kept_.back().bytes;
@@ -61,6 +58,10 @@ void ChunkPool::EndRound(size_t needed_bytes) {
 
 size_t ChunkPool::kept_bytes() const {
   std::lock_guard<std::mutex> lock(mu_);
+  return TotalKept();
+}
+
+size_t ChunkPool::TotalKept() const {
   size_t total = 0;
   for (const Piece& piece : kept_) {
     total += piece.bytes;

@@ -58,6 +58,9 @@ class ChunkPool {
 
   void Return(Piece piece);
 
+  // kept_bytes() for who holds the lock.
+  size_t TotalKept() const;
+
   mutable std::mutex mu_;    // guards kept_
   std::vector<Piece> kept_;  // ascending sizes
 };

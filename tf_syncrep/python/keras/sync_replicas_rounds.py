@@ -139,9 +139,10 @@ class ClusterRounds:
         gate = self.gate()
         with tf.device(_HERE):
             name, incarnation = sync_gate_ops.task_id()
-            task = messages.join([name, tf.strings.as_string(incarnation)])
+            message = messages.pack(name, tf.expand_dims(incarnation, 0))
         with tf.device(self._device):
-            worker = (task[0], tf.strings.to_number(task[1], tf.int64))
+            name_there, (incarnation_there,) = messages.unpack(message, 1)
+            worker = (name_there, incarnation_there)
             generation, round_number, _ = sync_gate_ops.sync_gate_acquire(gate, *worker)
         return Permit(gate, worker, generation, round_number, incarnation)
 

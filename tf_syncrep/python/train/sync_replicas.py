@@ -461,11 +461,10 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             numbers = tf.concat(
                 [_read(self._local_permit), messages.join([incarnation, fit])], axis=0
             )
-            message = messages.join([device, tf.io.serialize_tensor(numbers)])
+            message = messages.pack(device, numbers)
         with tf.device(self._gate_device):
-            device = message[0]
-            numbers = tf.ensure_shape(tf.io.parse_tensor(message[1], tf.int64), [4])
-            generation, round_number, incarnation, fit = tf.unstack(numbers)
+            device, numbers = messages.unpack(message, 4)
+            generation, round_number, incarnation, fit = numbers
             contribution = (generation, round_number, device, incarnation)
             admitted = sync_gate_ops.sync_gate_admit(
                 self._gate, *contribution, tf.equal(fit, 1)

@@ -114,7 +114,7 @@ class KerasSyncCluster:
         """Waits until something holds of the gate's counters; returns those."""
         deadline = time.monotonic() + clusters.DEADLINE_SECS
         while not holds(stats := self.stats()):
-            assert time.monotonic() < deadline, stats
+            assert time.monotonic() < deadline, json.dumps(stats)
             time.sleep(_POLL_SECS)
         return stats
 

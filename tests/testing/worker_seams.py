@@ -13,8 +13,9 @@ import replaced_ops
 import tensorflow as tf
 
 from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
+from tf_syncrep.python.sync.gradient_accumulators import NO_ROUND
 
-# In the order in which a worker comes to them; between the second and the fourth its
+# In the order in which a worker comes to them; from the second to the fourth its
 # gradient is admitted, and may have reached some variables and not others.
 POINTS = ("computing", "admitted", "half_pushed", "pushed", "committed")
 ADMITTED = POINTS[1:4]
@@ -53,7 +54,8 @@ class Seams:
 
     "computing": the worker has its permit, and no gradient. "admitted": the gate has
     admitted its gradient, nothing is pushed. "half_pushed": one push was acknowledged,
-    the others are not begun. "pushed": all were. "committed": the gradient counts.
+    the others are not begun. "pushed": all were. "committed": the gradient counts. A
+    worker whose gradient comes too late is at the first point alone.
     """
 
     def __init__(self, folder: str, compute_secs: Sequence[float]):
@@ -88,22 +90,30 @@ class Seams:
         self, push: Callable[..., Any], handle: Any, round_number: Any, *gradient: Any
     ) -> Any:
         point = "half_pushed" if self._pushes else "admitted"
-        with tf.control_dependencies([round_number, *self._pushes]):
-            stop = self._stop(point)
+        with tf.control_dependencies(self._pushes):
+            stop = self._stop(point, admitted=round_number != NO_ROUND)
         with tf.control_dependencies([stop]):
             self._pushes.append(push(handle, round_number, *gradient))
         return self._pushes[-1]
 
-    def _commit(self, commit: Callable[..., Any], *args: Any) -> Any:
+    def _commit(
+        self,
+        commit: Callable[..., Any],
+        gate: Any,
+        generation: Any,
+        round_number: Any,
+        *worker: Any,
+    ) -> Any:
         self._pushes = []
-        with tf.control_dependencies([self._stop("pushed")]):
-            counts = commit(*args)
+        admitted = round_number != NO_ROUND
+        with tf.control_dependencies([self._stop("pushed", admitted)]):
+            counts = commit(gate, generation, round_number, *worker)
         with tf.control_dependencies([counts]):
-            stop = self._stop("committed")
+            stop = self._stop("committed", admitted)
         with tf.control_dependencies([stop]):
             return tf.identity(counts)
 
-    def _stop(self, point: str) -> tf.Tensor:
+    def _stop(self, point: str, admitted: Any = True) -> tf.Tensor:
         with tf.device(None), tf.device("/device:CPU:0"):
             path = tf.strings.join([f"{self._folder}/stop-{point}-", _task()])
 
@@ -112,7 +122,11 @@ class Seams:
                 with tf.control_dependencies([told, sleep(_POLL_SECS)]):
                     return tf.constant(True)
 
-            return tf.while_loop(lambda _: _exists(path), wait, [tf.constant(False)])[0]
+            return tf.while_loop(
+                lambda _: tf.logical_and(admitted, _exists(path)),
+                wait,
+                [tf.constant(False)],
+            )[0]
 
     def _compute(self) -> tf.Tensor:
         with tf.device(None), tf.device("/device:CPU:0"):

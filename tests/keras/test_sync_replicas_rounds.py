@@ -24,7 +24,7 @@ def make(quorum=1, reject_nonfinite=False):
 
 
 def gradients(value):
-    rows = tf.IndexedSlices(tf.constant([[value]]), tf.constant([3]))
+    rows = tf.IndexedSlices(tf.fill([1, 1], value), tf.constant([3]))
     return [tf.fill([2], value), rows]
 
 
@@ -118,6 +118,26 @@ def test_functions_make_no_handles(variables):
     assert op_types.isdisjoint(
         {"Syncrep>SyncGate", "Syncrep>DenseAccumulator", "Syncrep>SparseAccumulator"}
     )
+
+
+@pytest.mark.parametrize(("reject_nonfinite", "num_messages"), [(False, 4), (True, 5)])
+def test_gradients_for_the_gates_own_task_are_told_of_by_themselves(
+    variables, reject_nonfinite, num_messages
+):
+    rounds = make(reject_nonfinite=reject_nonfinite)
+    step = tf.function(lambda value: contribute(rounds, variables, value))
+    graph = step.get_concrete_function(tf.TensorSpec([])).graph
+    # To the task of the gate and of the variables: who asks for a permit, the tensors
+    # of the gradients, and whether they are finite if that matters.
+    sent = {
+        tensor.name
+        for operation in graph.get_operations()
+        if operation.device == DEVICE
+        for tensor in [*operation.inputs, *operation.control_inputs]
+        if (getattr(tensor, "op", tensor)).device != DEVICE
+        and getattr(tensor, "dtype", None) != tf.resource
+    }
+    assert len(sent) == num_messages, sent
 
 
 def test_gate_is_placed_until_it_is_made(variables):

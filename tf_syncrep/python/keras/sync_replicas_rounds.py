@@ -7,9 +7,10 @@ touch them.
 """
 
 import dataclasses
+import itertools
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -173,32 +174,29 @@ class ClusterRounds:
                 )
             ]
         )
-        checks = [
-            gradient_checks.check_against(gradient, native)
+        checked = [
+            gradient_checks.checked(gradient, native)
             for gradient, native in zip(gradients, natives, strict=True)
         ]
+        sent = gradient_transfers.join_small(
+            checked, [native.device for native in natives]
+        )
         # All gradients are there before the gate is asked: who is admitted keeps the
-        # others waiting.
-        ready = [
-            *(check for check in checks if check is not None),
-            *tf.nest.flatten(gradients, expand_composites=True),
-        ]
-        with tf.control_dependencies(ready), tf.device(_HERE):
-            fit = tf.constant(1, tf.int64)
-            if self._reject_nonfinite:
-                fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
-            # With something that is no constant: a constant would be one over there,
-            # and wait for each gradient by a message of its own.
-            message = messages.join([permit.incarnation, fit])
+        # others waiting. Those for the gate's own task are waited for over there.
+        is_at_gate = [native.device == self._device for native in natives]
         with tf.device(self._device):
-            admitted = sync_gate_ops.sync_gate_admit(
-                *permit.contribution, tf.equal(message[1], 1)
-            )
+            arrived = [
+                tf.identity(tensor)
+                for tensor in _tensors(itertools.compress(sent, is_at_gate))
+            ]
+            fit = tf.constant(True)
+        if self._reject_nonfinite or not all(is_at_gate):
+            elsewhere = itertools.compress(checked, [not here for here in is_at_gate])
+            fit = self._tell_when_computed(permit, list(elsewhere), checked)
+        with tf.control_dependencies(arrived), tf.device(self._device):
+            admitted = sync_gate_ops.sync_gate_admit(*permit.contribution, fit)
             # Without a cond around the pushes, gradients are on their way meanwhile.
             pushed_round = tf.where(admitted, permit.round, NO_ROUND)
-        sent = gradient_transfers.join_small(
-            gradients, [native.device for native in natives]
-        )
         pushes = [
             accumulator.push(gradient, pushed_round)
             for accumulator, gradient in zip(self._accumulators, sent, strict=True)
@@ -211,6 +209,18 @@ class ClusterRounds:
                 permit.gate, permit.generation, pushed_round, *permit.worker
             )
         permit.used = True
+
+    def _tell_when_computed(self, permit, awaited, gradients) -> tf.Tensor:
+        """Tells the gate's task that gradients are there, and whether all are fit."""
+        with tf.control_dependencies(_tensors(awaited)), tf.device(_HERE):
+            fit = tf.constant(1, tf.int64)
+            if self._reject_nonfinite:
+                fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
+            # With something that is no constant: a constant would be one over there,
+            # and wait for each gradient by a message of its own.
+            message = messages.join([permit.incarnation, fit])
+        with tf.device(self._device):
+            return tf.equal(message[1], 1)
 
     def give_back(self, permit: Permit) -> None:
         """Frees the place of a permit that did not lead to a contribution."""
@@ -313,3 +323,8 @@ class _Target:
     key: int = dataclasses.field(repr=False)
     name: str
     kind: GradientKind
+
+
+def _tensors(gradients: Iterable[Any]) -> list[tf.Tensor]:
+    """What gradients are made of."""
+    return tf.nest.flatten(list(gradients), expand_composites=True)

@@ -38,6 +38,20 @@ def check_against(gradient: Gradient, variable) -> tf.Operation:
     return _assert_shape(gradient, shape, f"{name} must have shape")
 
 
+def checked(gradient: Gradient, variable) -> Gradient:
+    """Builds the same check into a gradient.
+
+    Args:
+        gradient: dense, or `tf.IndexedSlices`.
+        variable: the variable.
+
+    Returns:
+        The gradient, which nobody gets before it was checked.
+    """
+    with tf.control_dependencies([check_against(gradient, variable)]):
+        return tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
+
+
 def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
     """Builds the check that no gradient has a NaN or an infinity in it.
 

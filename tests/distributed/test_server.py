@@ -12,6 +12,7 @@ import clusters
 import commands
 import pytest
 
+from tf_syncrep.python.distribute import server
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
 CLUSTER = {"ps": ["127.0.0.1:20001"], "worker": ["127.0.0.1:20002", "h:20003"]}
@@ -126,6 +127,15 @@ def test_a_tensorflow_that_cannot_be_imported_is_status_1(tmp_path):
     assert "TensorFlow cannot be imported here (it is broken)" in result.output
     assert "Traceback" not in result.output
     assert result.process.returncode == 1
+
+
+def test_more_threads_than_cores_do_not_spin():
+    few, many = server.config_for(2), server.config_for(8)
+    assert few.inter_op_parallelism_threads > 2
+    assert few.experimental.disable_thread_spinning
+    # TensorFlow's own choice: as many as cores.
+    assert many.inter_op_parallelism_threads == 0
+    assert not many.experimental.disable_thread_spinning
 
 
 def test_serves_the_task_and_ends_on_sigterm_with_status_143():

@@ -51,17 +51,13 @@ def serve() -> NoReturn:
         _exit(NO_LIBRARY, error)
     import tensorflow as tf
 
-    threads = os.cpu_count() or 1
-    config = tf.compat.v1.ConfigProto()
-    if threads < _MIN_INTER_OP_THREADS:
-        config.inter_op_parallelism_threads = _MIN_INTER_OP_THREADS
     try:
         server = tf.distribute.Server(
             tf.train.ClusterSpec(task.cluster),
             job_name=task.task_type,
             task_index=task.task_index,
             protocol=task.rpc_layer,
-            config=config,
+            config=config_for(os.cpu_count() or 1),
         )
     except tf.errors.OpError as error:
         _exit(BAD_CONFIG, f"no server at {task.address}: {error.message}")
@@ -75,6 +71,26 @@ def serve() -> NoReturn:
     # would not end it.
     while True:
         os.read(signalled, 1)
+
+
+def config_for(num_cores: int):
+    """Says how many threads a server has, and what they do without work.
+
+    Args:
+        num_cores: how many cores the machine has.
+
+    Returns:
+        A `tf.compat.v1.ConfigProto`; what it does not say is TensorFlow's to choose.
+    """
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto()
+    if num_cores < _MIN_INTER_OP_THREADS:
+        config.inter_op_parallelism_threads = _MIN_INTER_OP_THREADS
+        # With more threads than cores, one that looks for work in a loop, as they do
+        # before they sleep, keeps a core from one that has some.
+        config.experimental.disable_thread_spinning = True
+    return config
 
 
 def _exit_by_signal(signum: int, frame: FrameType | None) -> None:

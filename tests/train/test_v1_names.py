@@ -68,14 +68,16 @@ import tensorflow.compat.v1 as tf
 CHECKS = """
 from tensorflow.compat import v1
 import tensorflow.compat.v1.train as train
-from tensorflow.compat.v1.train import AdamAsyncOptimizer
+from tensorflow.compat.v1.train import AdamAsyncOptimizer, SyncReplicasOptimizer
 
-expected = tf_syncrep.train.AdamAsyncOptimizer
-assert AdamAsyncOptimizer is expected
-assert train.AdamAsyncOptimizer is expected
-for module in (held, tf, v1, tensorflow.compat.v1, tf.compat.v1):
-    assert module.train.AdamAsyncOptimizer is expected, module
-assert "AdamAsyncOptimizer" in dir(tf.train)
+imported = (AdamAsyncOptimizer, SyncReplicasOptimizer)
+for name, found in zip(("AdamAsyncOptimizer", "SyncReplicasOptimizer"), imported):
+    expected = getattr(tf_syncrep.train, name)
+    assert found is expected
+    assert getattr(train, name) is expected
+    for module in (held, tf, v1, tensorflow.compat.v1, tf.compat.v1):
+        assert getattr(module.train, name) is expected, module
+    assert name in dir(tf.train)
 """
 
 

@@ -191,6 +191,7 @@ def main(
     nan_at=None,
     malformed_push=None,
     two_optimizers=False,
+    use_resource=False,
     optimizer=(),
 ):
     """Trains, and reports what the chief saw after the end.
@@ -209,6 +210,7 @@ def main(
         malformed_push: the number of a batch and of the input of a push, of which that
             batch's is malformed: 0 for the dense gradient, 1 for indices, 2 for values.
         two_optimizers: whether another optimizer trains the table.
+        use_resource: whether variables are resource variables.
         optimizer: further arguments of the optimizer, by name.
     """
     tf.disable_v2_behavior()
@@ -225,11 +227,13 @@ def main(
     setter = tf.train.replica_device_setter(
         cluster=cluster, worker_device=f"/job:worker/task:{index}"
     )
-    with tf.device(setter):
+    with tf.device(setter), tf.variable_scope("", use_resource=use_resource):
         # In turn on the two servers; the gate is where the larger variable is.
         dense = tf.get_variable("dense", initializer=twin.DENSE)
         table = tf.get_variable("table", initializer=twin.TABLE)
         global_step = tf.train.get_or_create_global_step()
+        # It has no gradient.
+        tf.get_variable("unused", initializer=twin.DENSE)
         target = tf.placeholder(dense.dtype, dense.shape)
         rows = tf.placeholder(tf.int64, [None])
         with tf.control_dependencies([seams.stop("computing")]):

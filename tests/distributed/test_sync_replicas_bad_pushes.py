@@ -4,6 +4,8 @@ TensorFlow's own accumulators take negative indices, sum unsorted ones wrongly, 
 the parameter server's process for a step that is no scalar.
 """
 
+import time
+
 import numpy as np
 import programs
 import pytest
@@ -12,12 +14,15 @@ from sync_replicas_cluster import CHIEF, SyncReplicasCluster
 
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["dense", "indices", "values"])
 def test_push_that_is_refused_for_one_of_two_variables_voids_the_round(place, forks):
-    with SyncReplicasCluster(2, forks, lease_secs=2.0) as cluster:
+    lease_secs = 2.0
+    with SyncReplicasCluster(2, forks, lease_secs=lease_secs) as cluster:
         cluster.start(0, batches=10)
         cluster.start(1, batches=1000, malformed_push=[3, place])
-        result = cluster.result()
         assert cluster.tasks.wait("worker-1") == 1
+        refused = time.monotonic()
         assert "InvalidArgumentError" in cluster.tasks.output("worker-1")
+        result = cluster.result()
+        assert time.monotonic() - refused < lease_secs + 3
     stats = result["stats"]
     chief, other = stats["workers"].values()
     assert stats["voids"] == stats["aborted"] == other["expired"] == 1

@@ -8,23 +8,38 @@ steps, and the chief after 20 and two minutes more.
 """
 
 import itertools
+import time
 
 import pytest
 from sync_replicas_cluster import SyncReplicasCluster
 
+# In all orders; in the last the chief comes seconds after the others.
+STARTS = [
+    (order, use_resource, 2.0 if order == (2, 1, 0) else 0.0)
+    for order, use_resource in zip(
+        itertools.permutations(range(3)), (False, True, True, False) * 2, strict=False
+    )
+]
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+
+@pytest.mark.parametrize(("order", "use_resource", "secs_apart"), STARTS, ids=str)
 def test_weights_are_those_of_one_process_in_whichever_order_replicas_start(
-    order, forks
+    order, use_resource, secs_apart, forks
 ):
     with SyncReplicasCluster(3, forks) as cluster:
         for place, worker in enumerate(order):
-            cluster.start(worker, batches=8, compute_secs=[0.0, 0.01, 0.03][worker])
+            cluster.start(
+                worker,
+                batches=8,
+                compute_secs=[0.0, 0.01, 0.03][worker],
+                use_resource=use_resource,
+            )
             # Each is up before the next one is started. Without a chief none begins.
             if 0 in order[: place + 1]:
                 cluster.tasks.wait_for_output(f"worker-{worker}", "begun")
             else:
                 cluster.tasks.wait_until_ready(f"worker-{worker}")
+            time.sleep(secs_apart)
         result = cluster.result(ending=range(3))
     stats = result["stats"]
     assert result["global_step"] == 8

@@ -4,13 +4,16 @@ Nothing of what it still does may count or do harm: the others have gone on with
 With TensorFlow's own class they wait for as long as it is stopped.
 """
 
+import time
+
 import pytest
 from sync_replicas_cluster import ADMITTED, POINTS, SyncReplicasCluster
 
 
 @pytest.mark.parametrize("point", [*POINTS, "waiting"])
 def test_replica_stopped_past_its_lease_comes_back_and_does_no_harm(point, forks):
-    with SyncReplicasCluster(2, forks, lease_secs=1.5) as cluster:
+    lease_secs = 1.5
+    with SyncReplicasCluster(2, forks, lease_secs=lease_secs) as cluster:
         # The chief gives a gradient a round beside the other's, then two alone, and
         # stops before the first of a round, so that there is room for the other's:
         # its fourth is in a round with the next where the other's does not come, and
@@ -23,9 +26,11 @@ def test_replica_stopped_past_its_lease_comes_back_and_does_no_harm(point, forks
             cluster.tasks.wait_for_output("worker-1", "waiting 3")
             cluster.tasks.suspend("worker-1")
         cluster.tasks.wait_until_suspended("worker-1")
+        stopped = time.monotonic()
         cluster.tasks.resume("worker-0")
         # It goes on alone once the lease is over.
         cluster.tasks.wait_for_output("worker-0", f"at computing {last}")
+        assert time.monotonic() - stopped < lease_secs + 3
         cluster.tasks.wait_until_suspended("worker-0")
         cluster.tasks.resume("worker-1")
         # What it held is dropped; its next gradient counts again.

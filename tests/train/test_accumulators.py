@@ -11,6 +11,7 @@ import weakref
 import devices
 import numpy as np
 import pytest
+import signatures
 import tensorflow as tf
 
 import tf_syncrep as tfs
@@ -74,6 +75,14 @@ def values_of(taken):
 
 
 # What both do.
+
+
+@pytest.mark.parametrize("classes", [DENSE, SPARSE], ids=["dense", "sparse"])
+def test_constructor_and_methods_take_the_arguments_of_tensorflows_class(classes):
+    methods = signatures.assert_takes_the_arguments_of(
+        classes["stock"], classes["ours"]
+    )
+    assert {"__init__", "apply_grad", "take_grad", "set_global_step"} <= set(methods)
 
 
 @all_classes
@@ -212,8 +221,20 @@ def test_errors_of_numbers(make, session):
             match=f"Argument num_required must be positive, but was {number}",
         ):
             session.run(accumulator.take_grad(number))
-    with pytest.raises(ValueError, match="Invalid"):
-        make(tf.float32, reduction_type="Invalid")
+
+
+@all_classes
+def test_an_unknown_reduction_type_is_an_error(make):
+    allowed = '"MEAN", "SUM"'
+    if make is SPARSE["ours"]:
+        allowed += ', "CMEAN"'
+    with tf.Graph().as_default():
+        op = make(tf.float32).accumulator_ref.op.type
+        with pytest.raises(ValueError, match="reduction_type") as caught:
+            make(tf.float32, reduction_type="Invalid")
+    assert str(caught.value) == (
+        f"Attr 'reduction_type' of '{op}' Op passed string 'Invalid' not in: {allowed}."
+    )
 
 
 @dense_classes

@@ -7,7 +7,9 @@ import itertools
 import threading
 
 import pytest
+import sync_accounting
 import tensorflow as tf
+from sync_gate_sessions import GateSession
 
 from tf_syncrep.python.ops import sync_gate_ops as ops
 
@@ -437,7 +439,7 @@ def test_function_runs_the_protocol():
     assert _stats(handle)[0]["updates"] == 3
 
 
-def test_cancelled_step_ends_its_wait_and_keeps_no_permit():
+def test_closed_session_ends_its_wait_for_a_quorum():
     name = f"test_gate_{next(_numbers)}"
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         handle = _gate(shared_name=name)
@@ -449,6 +451,50 @@ def test_cancelled_step_ends_its_wait_and_keeps_no_permit():
         session.close()
         wait.end()
     assert isinstance(wait.error, tf.errors.CancelledError)
+
+
+def _assert_keeps_no_permit(gate, generation):
+    """Trains on with A where there is room for one worker, and B's wait has ended."""
+    for update in (1, 2):
+        # Were B still waiting, it would get the place that A gives up here.
+        permit = _Wait(lambda: gate.acquire(A[0])).end()
+        assert gate.admit(permit, A[0])
+        assert gate.commit(permit, A[0])
+        full, num_gradients = gate.wait_quorum(generation)
+        assert (full, num_gradients) == (permit[1], 1)
+        assert gate.advance(generation, full, update)
+    stats = gate.stats()
+    sync_accounting.assert_identities(stats)
+    assert (stats["in_flight"], stats["expired"]) == (0, 0)
+    assert stats["rounds"] == stats["updates"] == stats["applied"] == 2
+
+
+def test_acquire_whose_step_times_out_keeps_no_permit():
+    with GateSession(1, 1, shared_name="") as gate:
+        generation = gate.open(0)
+        gate.acquire(A[0])
+        wait = _Wait(lambda: gate.acquire(B[0], timeout_in_ms=500))
+        _until(lambda: B[0] in gate.stats()["workers"])
+        wait.end()
+        assert isinstance(
+            wait.error, (tf.errors.DeadlineExceededError, tf.errors.CancelledError)
+        )
+        _assert_keeps_no_permit(gate, generation)
+
+
+def test_acquire_whose_session_is_closed_keeps_no_permit():
+    server = tf.compat.v1.train.Server.create_local_server()
+    arguments = {"target": server.target, "shared_name": f"gate_{next(_numbers)}"}
+    with GateSession(1, 1, **arguments) as gate:
+        generation = gate.open(0)
+        gate.acquire(A[0])
+        with GateSession(1, 1, **arguments) as leaving:
+            wait = _Wait(lambda: leaving.acquire(B[0]))
+            _until(lambda: B[0] in gate.stats()["workers"])
+            assert wait.is_alive()
+        wait.end()
+        assert isinstance(wait.error, tf.errors.CancelledError)
+        _assert_keeps_no_permit(gate, generation)
 
 
 def test_failure_elsewhere_in_the_step_ends_its_wait():

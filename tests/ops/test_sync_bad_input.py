@@ -1,0 +1,148 @@
+"""Inputs that are no scalars, which only the kernels of the gate and accumulators see.
+
+Their shape is unknown when the graph is built, so that no shape function refuses them:
+what a worker with a broken graph can send to a parameter server.
+"""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+from tf_syncrep.python.ops import sync_gate_ops as gate_ops
+
+tf1 = tf.compat.v1
+
+GENERATION = ("generation", tf.int64, 1)
+ROUND = ("round", tf.int64, 1)
+STEP = ("step", tf.int64, 1)
+DEVICE = ("device", tf.string, "/job:worker/task:0")
+INCARNATION = ("incarnation", tf.int64, 1)
+LOCAL_STEP = ("local_step", tf.int64, 0)
+NUM_GRADIENTS = ("num_gradients", tf.int64, 1)
+
+# Of each op: what makes it of its inputs, and their names, dtypes and a good value.
+GATE_OPS = {
+    "open": (gate_ops.sync_gate_open, [STEP]),
+    "add_passes": (gate_ops.sync_gate_add_passes, [("num_passes", tf.int64, 0)]),
+    "acquire": (gate_ops.sync_gate_acquire, [DEVICE, INCARNATION]),
+    "admit": (
+        gate_ops.sync_gate_admit,
+        [GENERATION, ROUND, DEVICE, INCARNATION, ("fit", tf.bool, True)],
+    ),
+    "commit": (
+        gate_ops.sync_gate_commit,
+        [GENERATION, ROUND, DEVICE, INCARNATION],
+    ),
+    "abort": (gate_ops.sync_gate_abort, [GENERATION, ROUND, DEVICE, INCARNATION]),
+    "leave": (gate_ops.sync_gate_leave, [DEVICE, INCARNATION]),
+    "wait_quorum": (gate_ops.sync_gate_wait_quorum, [GENERATION]),
+    "flush": (gate_ops.sync_gate_flush, [GENERATION]),
+    "advance": (gate_ops.sync_gate_advance, [GENERATION, ROUND, STEP]),
+    "drain": (gate_ops.sync_gate_drain, [GENERATION]),
+    "cancel_updater": (gate_ops.sync_gate_cancel_updater, [GENERATION]),
+    "configure": (
+        gate_ops.sync_gate_configure,
+        [("quorum", tf.int64, 1), ("total", tf.int64, 1)],
+    ),
+    "close": (gate_ops.sync_gate_close, [GENERATION]),
+    "fail": (
+        gate_ops.sync_gate_fail,
+        [("code", tf.int32, 1), ("message", tf.string, "no"), GENERATION],
+    ),
+}
+ACCUMULATOR_OPS = {
+    "apply_dense": (
+        lambda handle, step: tfs.ops.accumulator_apply_dense(handle, step, [1.0]),
+        [LOCAL_STEP],
+    ),
+    "apply_sparse": (
+        lambda handle, step: tfs.ops.accumulator_apply_sparse(handle, step, [0], [1.0]),
+        [LOCAL_STEP],
+    ),
+    "take_round_dense": (
+        lambda handle, *round_: tfs.ops.accumulator_take_round_dense(
+            handle, *round_, tf.float32
+        ),
+        [ROUND, NUM_GRADIENTS],
+    ),
+    "take_round_sparse": (
+        lambda handle, *round_: tfs.ops.accumulator_take_round_sparse(
+            handle, *round_, tf.float32
+        ),
+        [ROUND, NUM_GRADIENTS],
+    ),
+    "set_global_step": (
+        tfs.ops.accumulator_set_global_step,
+        [("new_global_step", tf.int64, 0)],
+    ),
+}
+NOT_SCALARS = ([1], [2, 1], [0])
+
+
+def _each_input(ops):
+    return pytest.mark.parametrize(
+        ("op", "bad"),
+        [
+            pytest.param(op, bad, id=f"{op}-{inputs[bad][0]}")
+            for op, (_, inputs) in ops.items()
+            for bad in range(len(inputs))
+        ],
+    )
+
+
+def _assert_refused(session, call, handle, inputs, bad):
+    """Runs an op whose input number `bad` is no scalar, all others being good."""
+    fed = [tf1.placeholder(dtype, shape=None) for _, dtype, _ in inputs]
+    op = call(handle, *fed)
+    name, dtype, good = inputs[bad]
+    feed = dict(zip(fed, (value for _, _, value in inputs), strict=True))
+    for shape in NOT_SCALARS:
+        feed[fed[bad]] = np.full(shape, good, dtype.as_numpy_dtype)
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            session.run(op, feed)
+        described = str(shape).replace(" ", "")
+        assert re.search(
+            rf"\b{name} must be (a )?scalar, but .*{re.escape(described)}",
+            caught.value.message,
+        )
+
+
+@_each_input(GATE_OPS)
+def test_gates_input_that_is_not_a_scalar_is_refused_and_changes_nothing(op, bad):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        handle = gate_ops.sync_gate(1, 1, shared_name="gate")
+        worker = ("/job:worker/task:1", 1)
+        generation = session.run(gate_ops.sync_gate_open(handle, 5))
+        call, inputs = GATE_OPS[op]
+        _assert_refused(session, call, handle, inputs, bad)
+        permit = session.run(gate_ops.sync_gate_acquire(handle, *worker))
+        assert (permit[0], permit[2]) == (generation, 5)
+        contribution = (*permit[:2], *worker)
+        assert session.run(gate_ops.sync_gate_admit(handle, *contribution, True))
+        assert session.run(gate_ops.sync_gate_commit(handle, *contribution))
+        full = session.run(gate_ops.sync_gate_wait_quorum(handle, generation))
+        assert full == (permit[1], 1)
+        assert session.run(gate_ops.sync_gate_advance(handle, *permit[:2], 6))
+
+
+@_each_input(ACCUMULATOR_OPS)
+def test_accumulators_input_that_is_not_a_scalar_is_refused_and_changes_nothing(
+    op, bad
+):
+    kind = "sparse" if op.endswith("sparse") else "dense"
+    make = {"dense": tfs.ops.dense_accumulator, "sparse": tfs.ops.sparse_accumulator}
+    with tf.Graph().as_default(), tf1.Session() as session:
+        handle = make[kind](tf.float32, [1], mode="ROUND")
+        apply, _ = ACCUMULATOR_OPS[f"apply_{kind}"]
+        take, _ = ACCUMULATOR_OPS[f"take_round_{kind}"]
+        assert session.run(apply(handle, 1))
+        call, inputs = ACCUMULATOR_OPS[op]
+        _assert_refused(session, call, handle, inputs, bad)
+        assert session.run(apply(handle, 1))
+        taken = session.run(take(handle, 1, 2))
+        values = taken.values if kind == "sparse" else taken
+        np.testing.assert_array_equal(values, [1.0])
+        assert session.run(tfs.ops.accumulator_stats(handle)).pushed == 2

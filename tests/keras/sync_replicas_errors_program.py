@@ -115,7 +115,11 @@ def error_in_an_update(strategy):
         tf.get_logger().addHandler(handler)
         error = train(model, optimizer, last)
         tf.get_logger().removeHandler(handler)
-        result[loop] = {"error": error, "iterations": helpers.iterations_of(optimizer)}
+        result[loop] = {
+            "error": error,
+            "iterations": helpers.iterations_of(optimizer),
+            "stats": optimizer.stats(),
+        }
     return {**result, "said": said.getvalue()}
 
 

@@ -6,6 +6,8 @@ a dict: "loop" ("fit" or "custom"), "inner" (one of OPTIMIZERS), "quorum", "tota
 """
 
 import contextlib
+import glob
+import importlib.util
 import io
 import json
 import sys
@@ -26,11 +28,13 @@ def dataset_of_worker(context=None):
 
 
 def train_by_fit(strategy, model, optimizer, steps, epochs):
-    del strategy
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = tf.keras.callbacks.ModelCheckpoint(
             f"{folder}/{{epoch}}.weights.h5", save_weights_only=True
         )
+        callbacks = [optimizer.make_callback(log_dir=f"{folder}/logs"), checkpoint]
+        if importlib.util.find_spec("tensorboard"):
+            callbacks.append(tf.keras.callbacks.TensorBoard(f"{folder}/board"))
         history = tfs.keras.fit(
             model,
             round_records.dataset(seed=None),
@@ -39,9 +43,21 @@ def train_by_fit(strategy, model, optimizer, steps, epochs):
             validation_data=round_records.dataset(seed=1).take(4),
             validation_steps=4,
             verbose=0,
-            callbacks=[optimizer.make_callback(log_dir=f"{folder}/logs"), checkpoint],
+            callbacks=callbacks,
         )
-    return {"history": {name: x[-1] for name, x in history.history.items()}}
+        with strategy.scope():
+            saved = round_records.make_model()
+        saved.load_weights(f"{folder}/1.weights.h5")
+        return {
+            "history": {name: x[-1] for name, x in history.history.items()},
+            "saved": [x.tolist() for x in round_records.weights_of(saved)],
+            "board": [
+                value.tag
+                for path in sorted(glob.glob(f"{folder}/board/*/events*"))
+                for event in tf.compat.v1.train.summary_iterator(path)
+                for value in event.summary.value
+            ],
+        }
 
 
 def train_by_loop(strategy, model, optimizer, steps, epochs):

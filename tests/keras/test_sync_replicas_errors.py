@@ -7,6 +7,7 @@ import keras_variants
 import programs
 import pytest
 import round_records
+import sync_accounting
 
 PROGRAM = pathlib.Path(__file__).with_name("sync_replicas_errors_program.py")
 
@@ -52,7 +53,9 @@ def test_error_in_an_update_ends_training_and_is_raised(loop, errors):
     # Not what closures heard of it, nor the CancelledError of those that did not.
     assert result[loop]["error"].startswith("InvalidArgumentError")
     assert "too small" in result[loop]["error"]
-    assert result[loop]["iterations"] == 0
+    stats = result[loop]["stats"]
+    sync_accounting.assert_identities(stats)
+    assert result[loop]["iterations"] == stats["updates"] == stats["applied"] == 0
     assert "SyncReplicas: an update failed" in result["said"]
     assert "too small" in result["said"]
 

@@ -2,7 +2,9 @@
 
 import time
 
+import numpy as np
 import pytest
+import round_records
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster, assert_exact
 
@@ -36,6 +38,10 @@ def test_killed_coordinator_goes_on_from_its_backup_with_living_servers(
     # Not all anew: only the epoch that was cut short, and those after it.
     assert 0 < ended < epochs
     assert result["stats"]["updates"] == ended * steps // quorum
+    # Nor on new weights: all of them were trained before.
+    untrained = round_records.make_model().trainable_variables
+    for weights, new in zip(result["weights"][0], untrained, strict=True):
+        assert not np.allclose(weights, np.asarray(new))
 
 
 @loops

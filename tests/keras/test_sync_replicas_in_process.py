@@ -204,15 +204,18 @@ def test_xla_is_refused_with_the_remedy():
         fit(tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.1), 2), jit_compile=True)
 
 
-def test_callback_turns_xla_off():
+def test_callback_turns_xla_off_and_says_so_once(caplog, monkeypatch):
+    # TensorFlow's logger keeps what it has to say from all others.
+    monkeypatch.setattr(tf.get_logger(), "propagate", True)
     optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.1), 2)
     model = keras_variants.small_model()
     model.compile(optimizer=optimizer, loss="mse", jit_compile=True)
     words, targets = keras_variants.small_data(32)
-    model.fit(
-        words, targets, batch_size=8, verbose=0, callbacks=[optimizer.make_callback()]
-    )
-    assert helpers.iterations_of(optimizer) == 2
+    for _ in range(2):
+        callbacks = [optimizer.make_callback()]
+        model.fit(words, targets, batch_size=8, verbose=0, callbacks=callbacks)
+    assert helpers.iterations_of(optimizer) == 4
+    assert caplog.text.count("SyncReplicas: jit_compile is turned off") == 1
 
 
 def test_mixed_precision_scales_and_unscales_the_loss():

@@ -28,6 +28,9 @@ def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
             cluster.wait_for_updates()
         # While it waits: the other one keeps the round from being full.
         cluster.wait_until_at("computing", worker=0)
+        cluster.wait_for_stats(
+            lambda stats: stats["pending"] == 1 and stats["in_flight"] == 0
+        )
         cluster.tasks.kill("worker-1")
         worker_seams.go_on(tmp_path, "computing", worker=0)
         cluster.tasks.restart("worker-1")

@@ -4,6 +4,7 @@ Each update is replayed in this process: it must be the mean of gradients that w
 computed on the weights before it, of the batches that it says it was made of.
 """
 
+import importlib.util
 import pathlib
 
 import clusters
@@ -114,6 +115,18 @@ def test_logs_have_the_counters_and_the_validation(results):
     assert history["sync/updates"] == 6
     assert history["sync/late"] == history["sync/voided"] == 0
     assert {"loss", "val_loss", "sync/waited_secs"} <= set(history)
+
+
+def test_checkpoint_of_an_epoch_has_all_of_its_updates(results):
+    assert results["fit"]["saved"] == results["fit"]["weights"][3]
+
+
+@pytest.mark.skipif(
+    not importlib.util.find_spec("tensorboard"), reason="needs tensorboard"
+)
+def test_tensorboards_callback_gets_its_scalars(results):
+    tags = results["fit"]["board"]
+    assert tags.count("epoch_loss") == 4  # two epochs of training and validation
 
 
 def test_line_of_each_epoch_names_updates_and_the_slowest_worker(results):

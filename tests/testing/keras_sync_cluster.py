@@ -74,8 +74,13 @@ class KerasSyncCluster:
 
     def start(self) -> None:
         """Starts the coordinator."""
+        self._epochs_before = self._num_epochs()
         command = [sys.executable, str(_PROGRAM), json.dumps(self._arguments)]
         self.tasks.start("chief", command)
+
+    def _num_epochs(self) -> int:
+        lines = self.tasks.output("chief").splitlines()
+        return sum(line.startswith("epoch ") for line in lines)
 
     def wait_until_at(self, point: str, worker: int) -> None:
         """Makes a worker stop at a point, and waits until it is there."""
@@ -126,7 +131,8 @@ class KerasSyncCluster:
         """Waits for the end, and checks that all is in order.
 
         That is: the counters agree with each other, `iterations` are updates, and each
-        update was the mean of one round's gradients, on the weights before it.
+        update was the mean of one round's gradients, on the weights before it; and no
+        step that was to be made was lost with a worker.
 
         Args:
             exact: whether nothing but workers failed, so that weights can be replayed.
@@ -138,6 +144,14 @@ class KerasSyncCluster:
         result = json.loads((self.folder / "result").read_text())
         if exact:
             assert_exact(result)
+        if result["errors"] == [None]:
+            stats = result["stats"]
+            steps = self._arguments["steps"] * (
+                self._num_epochs() - self._epochs_before
+            )
+            assert steps <= sum(
+                stats[fate] for fate in ("admitted", "late", "stale", "rejected")
+            )
         return result
 
 

@@ -34,6 +34,15 @@ def make_model() -> Any:
     return tf.keras.Model(inputs, layers.Concatenate()([prediction, row]))
 
 
+def weights_of(model: Any) -> list[np.ndarray]:
+    """The weights; parts of a partitioned one are put together again."""
+    weights: dict[str, list[np.ndarray]] = {}
+    for variable in model.trainable_variables:
+        name = getattr(variable, "path", variable.name).split("/part_")[0]
+        weights.setdefault(name, []).append(np.asarray(variable))
+    return [np.concatenate(parts) for parts in weights.values()]
+
+
 def loss(targets: Any, outputs: Any) -> Any:
     """The mean squared error, and the row of each example's batch."""
     error = tf.reshape(targets, [-1]) - outputs[:, 0]
@@ -138,35 +147,27 @@ class Recorder:
 
         def start(on_update=None):
             def record(step):
-                self.weights.append(self._read())
+                self.weights.append(weights_of(self._model))
                 if self._on_update is not None:
                     self._on_update(step)
                 if on_update is not None:
                     on_update(step)
 
             # By now callbacks have restored what there is to restore.
-            self.weights = self.weights or [self._read()]
+            self.weights = self.weights or [weights_of(self._model)]
             return start_updater(record)
 
         optimizer.start_updater = start
 
     def finish(self) -> list[list[Any]]:
         """The weights after each update, a last one at the end included."""
-        weights = self._read()
+        weights = weights_of(self._model)
         if any(
             not np.array_equal(a, b)
             for a, b in zip(weights, self.weights[-1], strict=True)
         ):
             self.weights.append(weights)
         return [[x.tolist() for x in weights] for weights in self.weights]
-
-    def _read(self) -> list[np.ndarray]:
-        # Parts of a partitioned variable are put together again.
-        weights: dict[str, list[np.ndarray]] = {}
-        for variable in self._model.trainable_variables:
-            name = getattr(variable, "path", variable.name).split("/part_")[0]
-            weights.setdefault(name, []).append(np.asarray(variable))
-        return [np.concatenate(parts) for parts in weights.values()]
 
 
 def replay(weights: list[list[Any]], make_inner: Any, counts: list[int]) -> None:

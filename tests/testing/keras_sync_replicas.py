@@ -27,6 +27,11 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
+def one_batch() -> tf.data.Dataset:
+    """One batch for `small_model`, in which some rows of its table come again."""
+    return tf.data.Dataset.from_tensors(keras_variants.small_data(8))
+
+
 def unique_rows(gradient: Any) -> Any:
     """A gradient as what it is the sum of: each row of a sparse one once.
 

@@ -1,0 +1,48 @@
+"""Trains synchronously on one batch, by each inner optimizer; reports the weights.
+
+Arguments: how many workers there are, and how many updates each optimizer is to make.
+"""
+
+import json
+import sys
+
+import keras_sync_replicas as helpers
+import keras_variants
+import programs
+import round_records
+
+import tf_syncrep as tfs
+
+
+def train(strategy, make_inner, workers, updates):
+    with strategy.scope():
+        model = keras_variants.small_model()
+        optimizer = tfs.keras.SyncReplicas(make_inner(), workers, workers)
+        model.compile(optimizer, loss="mse")
+    tfs.keras.fit(
+        model,
+        helpers.one_batch().repeat(),
+        steps_per_epoch=workers * updates,
+        callbacks=[optimizer.make_callback()],
+        verbose=0,
+    )
+    return {
+        "weights": [x.tolist() for x in model.get_weights()],
+        "iterations": helpers.iterations_of(optimizer),
+        "stats": optimizer.stats(),
+    }
+
+
+def main():
+    workers, updates = map(json.loads, sys.argv[1:])
+    strategy = round_records.make_strategy()
+    programs.report(
+        {
+            name: train(strategy, make_inner, workers, updates)
+            for name, make_inner in helpers.OPTIMIZERS.items()
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

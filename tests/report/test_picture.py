@@ -1,0 +1,97 @@
+"""The picture of a report: what its four panels show."""
+
+import event_logs
+import numpy as np
+import pytest
+
+from tf_syncrep.python.report import event_files, training
+
+pytest.importorskip("matplotlib", reason="the report draws with matplotlib")
+
+from tf_syncrep.python.report import picture
+
+SECONDS = 10
+LOSSES = [1.0 / i for i in range(1, SECONDS + 1)]
+CONTRIBUTED = {"worker:0": 4, "worker:1": 2}  # in each second
+DROPPED = {"late": 3, "voided": 1}
+WAITED = {"worker:0": 0.25, "worker:1": 0.5}
+
+
+@pytest.fixture
+def figure(tmp_path):
+    """Drawn of a training with figures of each second."""
+    events = []
+    for i, loss in enumerate(LOSSES, start=1):
+        counts, waits, drops = (
+            {name: i * rate for name, rate in rates.items()}
+            for rates in (CONTRIBUTED, WAITED, DROPPED)
+        )
+        figures = event_logs.sync_figures(3 * i, counts, waits, **drops)
+        events.append((1e9 + i, {**figures, "loss": loss}))
+    path = event_logs.write(tmp_path / "events.out.tfevents.1", events, 1e9)
+    found, _ = training.latest([event_files.read(path)], tmp_path)
+    figure = picture.draw(found, "a title", "a line below it")
+    figure.draw_without_rendering()
+    return figure
+
+
+def legend(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def assert_drawn(axes, expected):
+    """Checks the areas or outlines of a panel, and that nothing of them is cut off.
+
+    Args:
+        axes: the panel.
+        expected: bottom and top of each, the same in all seconds.
+    """
+    assert len(axes.patches) == len(expected)
+    for patch, (bottom, top) in zip(axes.patches, expected, strict=True):
+        tops, edges, baseline = patch.get_data()
+        assert (edges[0], edges[-1]) == (0, SECONDS)
+        np.testing.assert_allclose(tops, top)
+        if bottom is not None:
+            np.testing.assert_allclose(baseline, bottom)
+        low, high = axes.get_ylim()
+        assert low <= (bottom or 0) < top <= high
+        assert patch.get_visible()
+
+
+def test_four_panels_share_the_time_and_are_named(figure):
+    labels = [axes.get_ylabel().replace("\n", " ") for axes in figure.axes]
+    assert labels == [
+        "loss",
+        "contributions in a second",
+        "dropped in a second",
+        "time spent waiting, %",
+    ]
+    assert figure.axes[-1].get_xlabel() == "seconds of training"
+    assert {axes.get_xlim() for axes in figure.axes} == {(0.0, SECONDS)}
+    assert [text.get_text() for text in figure.texts] == ["a title", "a line below it"]
+
+
+def test_first_panel_has_the_loss_of_each_moment(figure):
+    axes = figure.axes[0]
+    (line,) = axes.lines
+    np.testing.assert_allclose(line.get_xdata(), np.arange(1, SECONDS + 1))
+    np.testing.assert_allclose(line.get_ydata(), LOSSES, rtol=1e-6)
+    low, high = axes.get_ylim()
+    assert low < min(LOSSES) < max(LOSSES) < high
+    assert legend(axes) == ["loss\n0.1 at the end"]
+
+
+def test_second_panel_stacks_the_contributions_of_the_workers(figure):
+    assert_drawn(figure.axes[1], [(0, 4), (4, 6)])
+    # From the top down, as they lie on one another.
+    assert legend(figure.axes[1]) == ["worker:1: 20, slowest", "worker:0: 40"]
+
+
+def test_third_panel_stacks_what_was_dropped_by_its_reasons(figure):
+    assert_drawn(figure.axes[2], [(0, 3), (3, 4)])
+    assert legend(figure.axes[2]) == ["late: 30", "void: 10"]
+
+
+def test_fourth_panel_has_the_share_of_time_that_each_worker_waited(figure):
+    assert_drawn(figure.axes[3], [(None, 25), (None, 50)])
+    assert legend(figure.axes[3]) == ["worker:0: 25 %", "worker:1: 50 %"]

@@ -146,3 +146,66 @@ def test_accumulators_input_that_is_not_a_scalar_is_refused_and_changes_nothing(
         values = taken.values if kind == "sparse" else taken
         np.testing.assert_array_equal(values, [1.0])
         assert session.run(tfs.ops.accumulator_stats(handle)).pushed == 2
+
+
+def _not_a_scalar(handle):
+    """Of handles a vector that looks like anything, and its size, to be fed."""
+    size = tf1.placeholder(tf.int32, [])
+    handles = tf.strided_slice(tf.stack([handle, handle]), [0], [size])
+    return tf.reshape(handles, tf1.placeholder_with_default([size], None)), size
+
+
+def _assert_handle_is_refused(session, call, handle, inputs):
+    handle, size = _not_a_scalar(handle)
+    op = call(handle, *(value for _, _, value in inputs))
+    for number in (0, 1, 2):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=rf"handle must be a scalar, but has shape \[{number}\]",
+        ):
+            session.run(op, {size: number})
+
+
+@pytest.mark.parametrize("op", GATE_OPS)
+def test_gates_handle_that_is_not_a_scalar_is_refused(op):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        handle = gate_ops.sync_gate(1, 1, shared_name="gate")
+        call, inputs = GATE_OPS[op]
+        _assert_handle_is_refused(session, call, handle, inputs)
+        assert session.run(gate_ops.sync_gate_open(handle, 5))
+
+
+@pytest.mark.parametrize("op", ACCUMULATOR_OPS)
+def test_accumulators_handle_that_is_not_a_scalar_is_refused(op):
+    make = tfs.ops.sparse_accumulator if "sparse" in op else tfs.ops.dense_accumulator
+    with tf.Graph().as_default(), tf1.Session() as session:
+        handle = make(tf.float32, [1], mode="ROUND")
+        call, inputs = ACCUMULATOR_OPS[op]
+        _assert_handle_is_refused(session, call, handle, inputs)
+        assert session.run(tfs.ops.accumulator_stats(handle)).pushed == 0
+
+
+def test_optimizers_handle_that_is_not_a_scalar_is_refused():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        var, m, v, beta1_power, beta2_power = variables = [
+            tf.Variable(tf.zeros(shape)) for shape in ([2], [2], [2], [], [])
+        ]
+        session.run(tf1.global_variables_initializer())
+        handle, size = _not_a_scalar(m.handle)
+        numbers = [0.1, 0.9, 0.999, 1e-8]
+        op = tfs.ops.resource_apply_adam_async(
+            var.handle,
+            handle,
+            v.handle,
+            beta1_power.handle,
+            beta2_power.handle,
+            *numbers,
+            [1.0, 1.0],
+        )
+        for number in (0, 1, 2):
+            with pytest.raises(
+                tf.errors.InvalidArgumentError,
+                match=rf"m must be a scalar, but has shape \[{number}\]",
+            ):
+                session.run(op, {size: number})
+        assert not any(value.any() for value in session.run(variables))

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
 
 namespace tf_syncrep {
 namespace {
@@ -77,15 +78,9 @@ absl::Status SumStatus(const GradientSum& sum) {
 
 absl::Status LookupAccumulator(OpKernelContext* ctx,
                                AccumulatorPtr* accumulator) {
-  const Tensor* handle;
-  TF_RETURN_IF_ERROR(ctx->input("handle", &handle));
-  if (handle->NumElements() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("handle must be a scalar, but has shape ",
-                     handle->shape().DebugString()));
-  }
+  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
   return tensorflow::LookupResource(
-      ctx, handle->flat<tensorflow::ResourceHandle>()(0), accumulator);
+      ctx, tensorflow::HandleFromInput(ctx, 0), accumulator);
 }
 
 absl::Status LookupAccumulator(OpKernelContext* ctx, bool is_sparse,

@@ -4,6 +4,8 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
 
 namespace tf_syncrep {
 namespace {
@@ -36,12 +38,10 @@ std::string SyncGateResource::DebugString() const {
 }
 
 absl::Status LookupGate(OpKernelContext* ctx, std::shared_ptr<SyncGate>* gate) {
+  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
   tensorflow::core::RefCountPtr<SyncGateResource> resource;
-  absl::Status status = tensorflow::LookupResource(
-      ctx, tensorflow::HandleFromInput(ctx, 0), &resource);
-  if (!status.ok()) {
-    return status;
-  }
+  TF_RETURN_IF_ERROR(tensorflow::LookupResource(
+      ctx, tensorflow::HandleFromInput(ctx, 0), &resource));
   *gate = resource->gate();
   return absl::OkStatus();
 }

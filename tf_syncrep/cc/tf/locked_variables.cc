@@ -10,6 +10,7 @@
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
 
 namespace tf_syncrep {
 namespace {
@@ -129,7 +130,11 @@ absl::Status LockedVariables::FindVariables(
     variable.request = requests[i];
     const int input = requests[i].input;
     if (ctx->input_dtype(input) == DT_RESOURCE) {
-      absl::Status status = tensorflow::LookupResource(
+      absl::Status status = CheckScalarInput(ctx, requests[i].name);
+      if (!status.ok()) {
+        return status;
+      }
+      status = tensorflow::LookupResource(
           ctx, tensorflow::HandleFromInput(ctx, input), &variable.resource);
       if (absl::IsNotFound(status)) {
         return NotInitialized(requests[i].name, status.message());

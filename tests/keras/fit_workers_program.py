@@ -81,8 +81,11 @@ def counts(strategy, make_optimizer, train):
     train(model, collect)
     seconds = time.monotonic() - started
     generator = model.inner.layers[0].generator
+    optimizer = model.optimizer
+    is_synchronous = isinstance(optimizer, tfs.keras.SyncReplicas)
     return {
-        "iterations": int(model.optimizer.iterations.numpy()),
+        "iterations": int(optimizer.iterations.numpy()),
+        "stats": optimizer.stats() if is_synchronous else None,
         "examples": float(model.examples.result()),
         "one": float(model.one.result()),
         "one_count": float(model.one.variables[1].numpy()),
@@ -118,6 +121,13 @@ def by_fit_of_a_function(model, collect):
 def by_fit_of_finite_data(model, collect):
     data = dataset().repeat(STEPS)
     tfs.keras.fit(model, data, verbose=0, callbacks=[collect])
+
+
+def by_fit_synchronously(model, collect):
+    callbacks = [model.optimizer.make_callback(), collect]
+    tfs.keras.fit(
+        model, dataset(), steps_per_epoch=STEPS, verbose=0, callbacks=callbacks
+    )
 
 
 def by_a_loop_of_ones_own(model, collect):
@@ -317,6 +327,9 @@ def main():
     )
     adam, adam_async = tf.keras.optimizers.Adam, tfs.keras.AdamAsync
 
+    def synchronous():
+        return tfs.keras.SyncReplicas(adam(), 2, 3)
+
     def all_counts():
         return {
             train.__name__: counts(strategy, make_optimizer, train)
@@ -325,6 +338,7 @@ def main():
                 (by_fit_in_executions, adam_async),
                 (by_fit_of_a_function, adam_async),
                 (by_fit_of_finite_data, adam),
+                (by_fit_synchronously, synchronous),
                 (by_a_loop_of_ones_own, adam),
             )
         }

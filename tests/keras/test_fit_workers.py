@@ -12,6 +12,7 @@ import clusters
 import keras_variants
 import programs
 import pytest
+import sync_accounting
 
 PROGRAM = pathlib.Path(__file__).with_name("fit_workers_program.py")
 STEPS, BATCH = 400, 4
@@ -61,8 +62,22 @@ def test_steps_in_one_execution_count_once_each(training):
     assert counts["draws"] == STEPS + 1
 
 
+def test_synchronous_training_counts_every_step_once_and_every_update_once(training):
+    counts = training["counts"]["by_fit_synchronously"]
+    assert counts["examples"] == STEPS * BATCH
+    assert counts["one"] == 1.0
+    assert counts["one_count"] == STEPS
+    assert counts["draws"] == STEPS + 1
+    stats = counts["stats"]
+    sync_accounting.assert_identities(stats)
+    assert stats["applied"] + stats["late"] + stats["stale"] == STEPS
+    # All but the last are of two gradients.
+    assert counts["iterations"] == stats["updates"] == -(-stats["applied"] // 2)
+
+
 def test_no_two_steps_draw_the_same_random_numbers(training):
     assert training["counts"]["by_fit"]["different_draws"] == STEPS
+    assert training["counts"]["by_fit_synchronously"]["different_draws"] == STEPS
     assert training["counts"]["by_fit_of_finite_data"]["different_draws"] == STEPS
 
 

@@ -7,7 +7,9 @@ import contextlib
 import csv
 import dataclasses
 import importlib.util
+import io
 import pathlib
+import re
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -117,6 +119,32 @@ def calls_of_callbacks(side):
         callbacks=[recorder],
     )
     return {"calls": recorder.calls}
+
+
+def seen_in_the_end(line):
+    """What a terminal shows of a line that was written over, without colours, times."""
+    line = re.sub(r"\x1b\[\d+m|\x08", "", line.rpartition("\r")[2])
+    # Keras pads a line with spaces, over what was longer before.
+    return re.sub(r"\d+(s|ms|us)(/step)?", "TIME", line).rstrip()
+
+
+def progress_bars(side):
+    result = {}
+    for verbose in (1, 2):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            trained = side.trained(
+                side.compiled(), validation_data=dataset(), verbose=verbose
+            )
+        lines = [seen_in_the_end(line) for line in output.getvalue().split("\n")]
+        history = trained["history"]
+        for epoch, line in enumerate(lines[1::2]):
+            # Rounded, so that those of both sides need not be the same.
+            for name, value in re.findall(r"(\w+): (\S+)", line):
+                assert abs(float(value) - history[name][epoch]) < 1e-4, line
+        names = [re.sub(r": \S+", "", line) for line in lines]
+        result[f"verbose={verbose}"] = {**trained, "output": names}
+    return result
 
 
 def dataset_of_unknown_length(side):
@@ -407,6 +435,7 @@ SCENARIOS = {
         steps_per_epoch,
         several_steps_per_execution,
         calls_of_callbacks,
+        progress_bars,
         dataset_of_unknown_length,
         arrays,
         arrays_for_several_inputs,

@@ -5,6 +5,7 @@ import pathlib
 import re
 
 import commands
+import criteo_logs
 import pytest
 import tensorflow as tf
 
@@ -54,6 +55,25 @@ def test_learns_synchronously_and_leaves_logs_for_a_report(tmp_path):
     assert updates == -(-applied // 2) > 60, output
     assert len(re.findall(r"task:\d  \d+ contributions, waited", output)) == 3, output
     assert list(tmp_path.glob("logs/*/events.out.tfevents.*"))
+
+
+def test_logs_that_are_given_are_trained_and_evaluated_on(tmp_path):
+    paths, _ = criteo_logs.write_planted(tmp_path / "logs", 8000, files=2)
+    held_out = criteo_logs.batches(paths, 1000, 10, held_out=True)
+    lines = sum(len(labels) for _, labels in held_out)
+    output = run(
+        *("--data", *paths, "--steps", 100, "--steps-per-epoch", 50),
+        *("--learning-rate", 1e-2, "--output", tmp_path / "output"),
+        workers=1,
+        env={},
+    )
+    losses = [float(x) for x in re.findall(r"epoch \d: loss (\S+),", output)]
+    assert len(losses) == 2, output
+    assert losses[1] < losses[0], output
+    reached = re.search(rf"AUC (\S+) on {lines:,} lines held out\.", output)
+    assert 0.6 < float(reached[1]) < 1, output
+    assert "planted" not in output
+    assert not (tmp_path / "output" / "data").exists()
 
 
 def test_without_a_cluster_it_says_how_to_start_one(tmp_path):

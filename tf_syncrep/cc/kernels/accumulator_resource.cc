@@ -79,8 +79,8 @@ absl::Status SumStatus(const GradientSum& sum) {
 absl::Status LookupAccumulator(OpKernelContext* ctx,
                                AccumulatorPtr* accumulator) {
   TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
-  return tensorflow::LookupResource(
-      ctx, tensorflow::HandleFromInput(ctx, 0), accumulator);
+  return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0),
+                                    accumulator);
 }
 
 absl::Status LookupAccumulator(OpKernelContext* ctx, bool is_sparse,

@@ -7,10 +7,9 @@ touch them.
 """
 
 import dataclasses
-import itertools
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -183,16 +182,17 @@ class ClusterRounds:
         )
         # All gradients are there before the gate is asked: who is admitted keeps the
         # others waiting. Those for the gate's own task are waited for over there.
-        is_at_gate = [native.device == self._device for native in natives]
+        at_gate, elsewhere = [], []
+        for computed, transfer, native in zip(checked, sent, natives, strict=True):
+            if native.device == self._device:
+                at_gate.append(transfer)
+            else:
+                elsewhere.append(computed)
         with tf.device(self._device):
-            arrived = [
-                tf.identity(tensor)
-                for tensor in _tensors(itertools.compress(sent, is_at_gate))
-            ]
+            arrived = [tf.identity(tensor) for tensor in _tensors(at_gate)]
             fit = tf.constant(True)
-        if self._reject_nonfinite or not all(is_at_gate):
-            elsewhere = itertools.compress(checked, [not here for here in is_at_gate])
-            fit = self._tell_when_computed(permit, list(elsewhere), checked)
+        if self._reject_nonfinite or elsewhere:
+            fit = self._tell_when_computed(permit, elsewhere, checked)
         with tf.control_dependencies(arrived), tf.device(self._device):
             admitted = sync_gate_ops.sync_gate_admit(*permit.contribution, fit)
             # Without a cond around the pushes, gradients are on their way meanwhile.
@@ -325,6 +325,6 @@ class _Target:
     kind: GradientKind
 
 
-def _tensors(gradients: Iterable[Any]) -> list[tf.Tensor]:
+def _tensors(gradients: Sequence[Any]) -> list[tf.Tensor]:
     """What gradients are made of."""
-    return tf.nest.flatten(list(gradients), expand_composites=True)
+    return tf.nest.flatten(gradients, expand_composites=True)

@@ -28,6 +28,9 @@ def test_weights_are_those_of_one_process_in_whichever_order_replicas_start(
 ):
     with SyncReplicasCluster(3, forks) as cluster:
         for place, worker in enumerate(order):
+            if place and secs_apart:
+                # For no event: that others come late is what is tried here.
+                time.sleep(secs_apart)
             cluster.start(
                 worker,
                 batches=8,
@@ -39,7 +42,6 @@ def test_weights_are_those_of_one_process_in_whichever_order_replicas_start(
                 cluster.tasks.wait_for_output(f"worker-{worker}", "begun")
             else:
                 cluster.tasks.wait_until_ready(f"worker-{worker}")
-            time.sleep(secs_apart)
         result = cluster.result(ending=range(3))
     stats = result["stats"]
     assert result["global_step"] == 8

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import tensorflow as tf
 
-from tf_syncrep.python.sync.gate_placement import gate_device
+from tf_syncrep.python.sync.gate_placement import gate_device, on_same_task
 
 tf1 = tf.compat.v1
 
@@ -81,6 +81,16 @@ def test_one_task_may_be_spelt_in_several_ways():
     ways = [(PS[1], 5), (full, 5), ("/job:ps/task:1/device:GPU:0", 1)]
     assert _gate(PS[0], (PS[0], 10), *ways) == "/job:ps/task:1/device:CPU:0"
     assert _gate(full, (PS[0], 10), *ways) == full
+
+
+@pytest.mark.parametrize("device", ["/job:ps/replica:0/task:1/cpu:0", PS[1]])
+def test_devices_of_one_task_are_told_from_others(device):
+    assert on_same_task(device, "/job:ps/task:1/device:GPU:0")
+    assert on_same_task("/job:ps/task:1/device:GPU:0", device)
+    for other in (PS[0], "/job:worker/task:1", "/job:ps/replica:1/task:1", "/job:ps"):
+        assert not on_same_task(device, other)
+    for nowhere in ("", "/device:CPU:0", "/job:ps"):
+        assert not on_same_task(nowhere, nowhere)
 
 
 @pytest.mark.parametrize("device", ["", "/device:GPU:0", "/job:ps"])

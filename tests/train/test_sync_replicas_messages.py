@@ -1,5 +1,9 @@
-"""What a train op of SyncReplicasOptimizer sends between tasks."""
+"""What a train op of SyncReplicasOptimizer sends between tasks, and how it arrives."""
 
+import contextlib
+import itertools
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -7,6 +11,8 @@ import tf_syncrep as tfs
 from tf_syncrep.python.distribute import local_cluster
 
 tf1 = tf.compat.v1
+
+_GRAPHS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +30,33 @@ def cluster():
     ports.close()
 
 
+@contextlib.contextmanager
+def _replica(cluster, use_resource=True):
+    """A graph of the worker, whose variables go to the servers in turn."""
+    setter = tf1.train.replica_device_setter(
+        cluster=cluster[0], worker_device="/job:worker/task:0"
+    )
+    # The servers keep what other tests have made, by name.
+    scope = tf1.variable_scope(f"graph{next(_GRAPHS)}", use_resource=use_resource)
+    with tf.Graph().as_default(), scope, tf1.device(setter):
+        tf1.train.create_global_step()
+        yield
+
+
+def _minimize(loss, **arguments):
+    """The optimizer and the train op."""
+    optimizer = tfs.train.SyncReplicasOptimizer(
+        tf1.train.GradientDescentOptimizer(0.1), 1, 1, **arguments
+    )
+    return optimizer, optimizer.minimize(loss, tf1.train.get_global_step())
+
+
+def _session(cluster, optimizer):
+    hook = optimizer.make_session_run_hook(True, num_tokens=0)
+    creator = tf1.train.ChiefSessionCreator(master=cluster[1])
+    return tf1.train.MonitoredSession(creator, [hook])
+
+
 def _transfers(cluster, loss_of, use_resource=True):
     """From where to where each tensor goes that leaves its task in a step.
 
@@ -32,21 +65,11 @@ def _transfers(cluster, loss_of, use_resource=True):
         loss_of: makes variables, after the global step, and the loss.
         use_resource: whether they are resource variables.
     """
-    spec, target = cluster
-    setter = tf1.train.replica_device_setter(
-        cluster=spec, worker_device="/job:worker/task:0"
-    )
-    scope = tf1.variable_scope("", use_resource=use_resource)
-    with tf.Graph().as_default(), scope, tf1.device(setter):
-        step = tf1.train.get_or_create_global_step()
-        optimizer = tfs.train.SyncReplicasOptimizer(
-            tf1.train.GradientDescentOptimizer(0.1), 1, 1
-        )
-        train_op = optimizer.minimize(loss_of(), global_step=step)
-        hook = optimizer.make_session_run_hook(True, num_tokens=0)
-        creator = tf1.train.ChiefSessionCreator(master=target)
-        metadata = tf1.RunMetadata()
-        with tf1.train.MonitoredSession(creator, [hook]) as session:
+    metadata = tf1.RunMetadata()
+    with _replica(cluster, use_resource):
+        optimizer, train_op = _minimize(loss_of())
+        step = tf1.train.get_global_step()
+        with _session(cluster, optimizer) as session:
             assert session.run(train_op) == 1
             trained = session.run(
                 train_op,
@@ -80,12 +103,52 @@ def _table():
     return tf.reduce_sum(tf.nn.embedding_lookup(table, tf1.constant([1, 2])))
 
 
+def _variables(*sizes_and_dtypes):
+    return [
+        tf1.get_variable(f"v{i}", [size], dtype, tf1.ones_initializer())
+        for i, (size, dtype) in enumerate(sizes_and_dtypes)
+    ]
+
+
+def _loss_of(variables, weight=1.0):
+    """A loss whose gradient is the weight, of the variables' own dtypes."""
+    return tf.add_n(
+        [tf.reduce_sum(tf.cast(one, tf.float64) * weight) for one in variables]
+    )
+
+
 def test_a_step_sends_few_tensors_between_tasks(cluster):
-    # Six variables and the permit to the worker; from it what the gate is told, and
-    # the gradients of each server; the round to the other server, and its answer.
-    # TensorFlow's class sends 16 (run once: its session takes two minutes to close):
-    # each gradient by itself, the step to each server, and a token.
-    assert len(_transfers(cluster, _six_layers)) <= 7 + 3 + 2
+    # Six variables and the permit to the worker; from it what the gate is told with the
+    # gradients of its server, and those of the other; the round to that, and its
+    # answer. TensorFlow's class sends 16 (run once: its session takes two minutes to
+    # close): each gradient by itself, the step to each server, and a token.
+    assert len(_transfers(cluster, _six_layers)) <= 7 + 2 + 2
+
+
+DTYPES = (tf.float32, tf.half, tf.bfloat16, tf.double)
+SMALL = (1 << 14, tf.float32)  # 64 KB
+
+
+@pytest.mark.parametrize(
+    ("sizes_and_dtypes", "num_messages"),
+    [
+        ([(2, tf.float32)] * 2, 1),
+        ([(2, dtype) for dtype in DTYPES for _ in range(2)], 1),
+        ([SMALL] * 8, 1),
+        # Each server has five: too much together.
+        ([SMALL] * 10, 2),
+        ([(1 << 15, tf.float32), (1 << 15, tf.float32), SMALL, SMALL], 2),
+        # The gate is beside it, not with the global step.
+        ([(2, tf.float32)], 1),
+    ],
+    ids=["one_each", "dtypes", "most", "too_many", "beside_a_large_one", "alone"],
+)
+def test_small_gradients_go_with_what_the_gate_is_told(
+    cluster, sizes_and_dtypes, num_messages
+):
+    transfers = _transfers(cluster, lambda: _loss_of(_variables(*sizes_and_dtypes)))
+    gate = "ps-1" if len(sizes_and_dtypes) == 1 else "ps-0"
+    assert transfers.count(("worker-0", gate)) == num_messages
 
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
@@ -93,3 +156,30 @@ def test_a_step_is_between_a_replica_and_the_server_of_its_table(cluster, use_re
     # The global step is on the other one.
     tasks = set(_transfers(cluster, _table, use_resource))
     assert tasks == {("ps-1", "worker-0"), ("worker-0", "ps-1")}
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+def test_what_goes_with_it_is_applied_bit_for_bit_or_dropped(cluster, use_resource):
+    random = np.random.default_rng(5)
+    with _replica(cluster, use_resource):
+        weight = tf1.placeholder(tf.float64, [7])
+        loss = _loss_of(
+            _variables(*[(7, dtype) for dtype in DTYPES for _ in range(2)]), weight
+        )
+        variables = tf1.trainable_variables()
+        alone = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        optimizer, train_op = _minimize(loss, reject_nonfinite=True)
+        initialize = tf1.variables_initializer(variables)
+        with _session(cluster, optimizer) as session:
+            weights = [random.normal(size=7) for _ in range(3)]
+            weights.insert(1, np.array([1.0] * 6 + [np.nan]))
+            steps = [session.run(train_op, {weight: one}) for one in weights]
+            assert steps == [1, 1, 2, 3]
+            assert optimizer.stats(session)["rejected"] == 1
+            trained = session.run(variables)
+            session.run(initialize)
+            for one in weights:
+                if np.isfinite(one).all():
+                    session.run(alone, {weight: one})
+            expected = session.run(variables)
+    assert [one.tobytes() for one in trained] == [one.tobytes() for one in expected]

@@ -139,9 +139,9 @@ class ClusterRounds:
         gate = self.gate()
         with tf.device(_HERE):
             name, incarnation = sync_gate_ops.task_id()
-            message = messages.pack(name, tf.expand_dims(incarnation, 0))
+            message = messages.pack(name, [incarnation])
         with tf.device(self._device):
-            name_there, (incarnation_there,) = messages.unpack(message, 1)
+            name_there, (incarnation_there,) = messages.unpack(message, [incarnation])
             worker = (name_there, incarnation_there)
             generation, round_number, _ = sync_gate_ops.sync_gate_acquire(gate, *worker)
         return Permit(gate, worker, generation, round_number, incarnation)

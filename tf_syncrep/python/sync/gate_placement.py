@@ -48,6 +48,20 @@ def gate_device(variables: Iterable[Any], fallback_device: str) -> str:
     return _cpu(fallback_device)
 
 
+def on_same_task(device: str, other: str) -> bool:
+    """Says whether two devices are of one task.
+
+    Args:
+        device: a device, or an empty string.
+        other: the same.
+
+    Returns:
+        Whether both name a task, and the same one.
+    """
+    task = _task(device)
+    return task is not None and task == _task(other)
+
+
 def _task(device: str) -> _Task | None:
     spec = tf.DeviceSpec.from_string(device)
     if spec.job is None or spec.task is None:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+# Each byte as a string.
+_BYTES = [bytes([byte]) for byte in range(256)]
+
 
 def join(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
     """Makes one tensor of several scalars of one dtype.
@@ -21,28 +24,51 @@ def join(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.concat([tf.expand_dims(scalar, 0) for scalar in scalars], axis=0)
 
 
-def pack(text: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-    """Makes one tensor of a text and some numbers.
+def pack(text: tf.Tensor, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Makes one tensor of a text and of tensors that differ in shape and dtype.
+
+    It is their bytes, each copied once, as by `tf.concat`.
 
     Args:
         text: a scalar string.
-        numbers: a vector of int64.
+        tensors: tensors of known shapes, of numbers of two bytes or more.
 
     Returns:
         A tensor for `unpack`.
     """
-    return join([text, tf.io.serialize_tensor(numbers)])
+    # The text's length is not known over there, so it comes last.
+    return tf.concat(
+        [*map(_to_bytes, tensors), tf.io.decode_raw(text, tf.uint8)], axis=0
+    )
 
 
-def unpack(message: tf.Tensor, num_numbers: int) -> tuple[tf.Tensor, list[tf.Tensor]]:
+def unpack(
+    message: tf.Tensor, like: Sequence[tf.Tensor | tf.TensorSpec]
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Takes apart what `pack` has made.
 
     Args:
         message: the tensor.
-        num_numbers: how many numbers there are in it.
+        like: says the shape and dtype of each of the tensors in it, as the tensors
+            that were packed do. Their values are not looked at.
 
     Returns:
-        The text, and the numbers one by one.
+        The text, and the tensors.
     """
-    numbers = tf.io.parse_tensor(message[1], tf.int64)
-    return message[0], tf.unstack(tf.ensure_shape(numbers, [num_numbers]))
+    sizes = [one.shape.num_elements() * one.dtype.size for one in like]
+    *parts, text = tf.split(message, [*sizes, -1])
+    return _to_text(text), list(map(_from_bytes, parts, like))
+
+
+def _to_bytes(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])
+
+
+def _from_bytes(part: tf.Tensor, like: tf.Tensor | tf.TensorSpec) -> tf.Tensor:
+    shape = [*like.shape, like.dtype.size]
+    return tf.bitcast(tf.reshape(part, shape), like.dtype)
+
+
+def _to_text(part: tf.Tensor) -> tf.Tensor:
+    """Makes a string of bytes, for which TensorFlow has no op."""
+    return tf.strings.reduce_join(tf.gather(_BYTES, tf.cast(part, tf.int32)))

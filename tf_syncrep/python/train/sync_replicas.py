@@ -442,36 +442,24 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             if gradient is not None
         ]
         gradients = [gradient for gradient, *_ in present]
+        devices = [variable.device for _, variable, _ in present]
         checks = [
             gradient_checks.check_against(gradient, variable)
             for gradient, variable, _ in present
         ]
-        sent = gradient_transfers.join_small(
-            gradients, [variable.device for _, variable, _ in present]
+        along = gradient_transfers.choose_for_message(
+            gradients, devices, self._gate_device
         )
-        # All gradients are there before the gate is asked: who is admitted keeps the
-        # others waiting, and the first to be ready is to be taken, not the first to
-        # have begun. What the gate is to know goes as one tensor: each that leaves a
-        # task costs a call.
-        device, incarnation = self._worker
-        with tf.control_dependencies([*checks, *gradients]):
-            fit = tf.constant(1, tf.int64)
-            if self._reject_nonfinite:
-                fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
-            numbers = tf.concat(
-                [_read(self._local_permit), messages.join([incarnation, fit])], axis=0
-            )
-            message = messages.pack(device, numbers)
+        contribution, fit, arrived = self._tell_gate(checks, gradients, along)
+        generation, round_number, device, incarnation = contribution
         with tf.device(self._gate_device):
-            device, numbers = messages.unpack(message, 4)
-            generation, round_number, incarnation, fit = numbers
-            contribution = (generation, round_number, device, incarnation)
-            admitted = sync_gate_ops.sync_gate_admit(
-                self._gate, *contribution, tf.equal(fit, 1)
-            )
+            admitted = sync_gate_ops.sync_gate_admit(self._gate, *contribution, fit)
             # Without a cond around the pushes, gradients are on their way meanwhile.
             # Those of this round, which is none, are dropped.
             pushed_round = tf.where(admitted, round_number, NO_ROUND)
+        sent = gradient_transfers.join_small(
+            gradients, devices, dict(zip(along, arrived, strict=True))
+        )
         pushes = [
             accumulator.push(gradient, pushed_round)
             for gradient, (_, _, accumulator) in zip(sent, present, strict=True)
@@ -485,6 +473,37 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             with tf.control_dependencies([counted]):
                 worker = (tf.identity(device), tf.identity(incarnation))
         return self._acquire_op(first=False, worker=worker)
+
+    def _tell_gate(self, checks, gradients, along):
+        """Sends the gate's task what it is to know, and small gradients along with it.
+
+        Once all gradients are there: who is admitted keeps the others waiting, and the
+        first to be ready is to be taken, not the first to have begun. It goes as one
+        tensor: each that leaves a task costs a call.
+
+        Args:
+            checks: the checks of the gradients.
+            gradients: all of this replica's.
+            along: the positions of those that go along.
+
+        Returns:
+            What the gate's task has then: generation, round, device and incarnation of
+            the contribution; whether it is fit; and the gradients that went along.
+        """
+        device, incarnation = self._worker
+        with tf.control_dependencies([*checks, *gradients]):
+            permit = _read(self._local_permit)
+            fit = tf.constant(1, tf.int64)
+            if self._reject_nonfinite:
+                fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
+        tensors = [permit, incarnation, fit, *(gradients[i] for i in along)]
+        message = messages.pack(device, tensors)
+        with tf.device(self._gate_device):
+            device, tensors = messages.unpack(message, tensors)
+            permit, incarnation, fit, *arrived = tensors
+            generation, round_number = tf.unstack(permit)
+            contribution = (generation, round_number, device, incarnation)
+            return contribution, tf.equal(fit, 1), arrived
 
     def _make_end_ops(self) -> None:
         with tf.device(self._gate_device):

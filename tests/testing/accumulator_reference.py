@@ -73,6 +73,5 @@ class ReferenceAccumulator:
             "CMEAN": lambda index: len(gradients),
         }
         divisor = divisors[self.reduction_type]
-        # A round's rows are in the order in which they came first.
-        rows = sorted(sums) if self.mode == "STEP" else list(sums)
+        rows = sorted(sums)
         return np.array(rows, np.int64), np.array([sums[i] / divisor(i) for i in rows])

@@ -1,6 +1,7 @@
 // Kernels that push gradients into accumulators in the host's memory.
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,6 +13,7 @@
 #include "tf_syncrep/cc/kernels/accumulator_resource.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
+#include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
@@ -24,7 +26,6 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::PartialTensorShape;
-using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using PushResult = Accumulator::PushResult;
 
@@ -50,10 +51,11 @@ class AccumulatorApplySparseOp final : public OpKernel {
                    CheckSparseGradient(ctx, allowed, has_known_shape_, &limit));
     std::vector<int64_t> rows;
     OP_REQUIRES_OK(ctx, Rows(ctx, limit, &rows));
-    const Tensor& values = ctx->input(kGradientValues);
-    OP_REQUIRES_OK(ctx, CheckRowShape(values.shape(), allowed));
+    const TensorShape shape = ctx->input(kGradientValues).shape();
+    OP_REQUIRES_OK(ctx, CheckRowShape(shape, allowed));
 
-    const std::vector<int64_t> row_dims = RowDims(values.shape());
+    const OwnedBuffer values = GradientInput(ctx, kGradientValues);
+    const std::vector<int64_t> row_dims = RowDims(shape);
     const int64_t row_size = TensorShape(row_dims).num_elements();
     DeviceSharder sharder(ctx);
     std::vector<int64_t> held_dims;
@@ -61,8 +63,7 @@ class AccumulatorApplySparseOp final : public OpKernel {
         step, row_dims,
         [&](GradientSum& sum) {
           return static_cast<SparseGradientSum<LibT>&>(sum).Add(
-              rows, row_size,
-              reinterpret_cast<const LibT*>(values.flat<T>().data()), sharder);
+              std::move(rows), row_size, values, sharder);
         },
         sharder, &held_dims);
     OP_REQUIRES(ctx, result != PushResult::kShapeMismatch,

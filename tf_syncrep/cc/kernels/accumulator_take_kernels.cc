@@ -47,14 +47,9 @@ struct SparseOutput {
     DeviceSharder sharder(ctx);
     auto& sum = static_cast<SparseGradientSum<LibT>&>(taken.Merged(sharder));
     TF_RETURN_IF_ERROR(SumStatus(sum));
-    // What comes after a round's take wants each row once, in any order, and
-    // waits for it.
-    const ResultOrder order = accumulator.spec().mode == AccumulatorMode::kRound
-                                  ? ResultOrder::kArrival
-                                  : ResultOrder::kAscending;
     SparseResult result;
-    if (!sum.Finish(accumulator.spec().reduction, taken.num_gradients, order,
-                    sharder, &result)) {
+    if (!sum.Finish(accumulator.spec().reduction, taken.num_gradients, sharder,
+                    &result)) {
       return OutOfMemoryForResult();
     }
     TensorShape shape({result.num_rows});

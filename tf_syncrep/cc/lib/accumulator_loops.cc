@@ -1,5 +1,7 @@
 #include "tf_syncrep/cc/lib/accumulator_loops.h"
 
+#include <cstring>
+
 namespace tf_syncrep {
 namespace {
 
@@ -25,6 +27,66 @@ TF_SYNCREP_ALWAYS_INLINE void AddTwo(int64_t size, const T* __restrict__ a,
                                      SlotType<T>* __restrict__ sum) {
   for (int64_t i = 0; i < size; ++i) {
     sum[i] = (sum[i] + Widen(a[i])) + Widen(b[i]);
+  }
+}
+
+// Columns that are added at once, in registers as wide as there are: what GCC
+// makes of loops over them it takes out of the registers again.
+template <typename Sum>
+struct Columns {
+  static constexpr int64_t kSize = 64 / sizeof(Sum);
+  typedef Sum Vector __attribute__((vector_size(64)));
+};
+
+template <typename T>
+TF_SYNCREP_ALWAYS_INLINE void LoadColumns(
+    const T* a, typename Columns<SlotType<T>>::Vector& columns) {
+  SlotType<T> widened[Columns<SlotType<T>>::kSize];
+  Set<T>(Columns<SlotType<T>>::kSize, a, widened);
+  std::memcpy(&columns, widened, sizeof(columns));
+}
+
+// Of kNumVectors times as many columns.
+template <int kNumVectors, typename T>
+TF_SYNCREP_ALWAYS_INLINE void AddColumns(const T* const* rows, int64_t num_rows,
+                                         bool is_new, int64_t column,
+                                         SlotType<T>* __restrict__ sum) {
+  using Sum = SlotType<T>;
+  constexpr int64_t kSize = Columns<Sum>::kSize;
+  typename Columns<Sum>::Vector sums[kNumVectors];
+  for (int v = 0; v < kNumVectors; ++v) {
+    if (is_new) {
+      LoadColumns<T>(rows[0] + column + v * kSize, sums[v]);
+    } else {
+      LoadColumns<Sum>(sum + column + v * kSize, sums[v]);
+    }
+  }
+  for (int64_t k = is_new ? 1 : 0; k < num_rows; ++k) {
+    for (int v = 0; v < kNumVectors; ++v) {
+      typename Columns<Sum>::Vector more;
+      LoadColumns<T>(rows[k] + column + v * kSize, more);
+      sums[v] += more;
+    }
+  }
+  std::memcpy(sum + column, sums, sizeof(sums));
+}
+
+template <typename T>
+TF_SYNCREP_ALWAYS_INLINE void AddRows(int64_t size, const T* const* rows,
+                                      int64_t num_rows, bool is_new,
+                                      SlotType<T>* __restrict__ sum) {
+  constexpr int kNumVectors = 4;
+  constexpr int64_t kSize = kNumVectors * Columns<SlotType<T>>::kSize;
+  int64_t column = 0;
+  for (; column + kSize <= size; column += kSize) {
+    AddColumns<kNumVectors, T>(rows, num_rows, is_new, column, sum);
+  }
+  for (int64_t k = 0; k < num_rows; ++k) {
+    if (k == 0 && is_new) {
+      Set<T>(size - column, rows[k] + column, sum + column);
+    } else {
+      Add<T>(size - column, rows[k] + column, sum + column);
+    }
   }
 }
 
@@ -80,6 +142,10 @@ TF_SYNCREP_ALWAYS_INLINE void AddDivideTo(int64_t size,
                                   Sum* sum) {                                  \
       AddTwo<T>(size, a, b, sum);                                              \
     }                                                                          \
+    TARGET static void AddRowsLoop(int64_t size, const T* const* rows,         \
+                                   int64_t num_rows, bool is_new, Sum* sum) {  \
+      AddRows<T>(size, rows, num_rows, is_new, sum);                           \
+    }                                                                          \
     TARGET static void DivideLoop(int64_t size, Sum divisor, Sum* sum) {       \
       Divide<Sum>(size, divisor, sum);                                         \
     }                                                                          \
@@ -96,8 +162,8 @@ TF_SYNCREP_ALWAYS_INLINE void AddDivideTo(int64_t size,
       AddDivideTo<T>(size, sum, a, divisor, out);                              \
     }                                                                          \
     static constexpr AccumulatorLoops<T> kLoops = {                            \
-        SetLoop,       AddLoop,      AddTwoLoop,     DivideLoop,               \
-        AddDivideLoop, DivideToLoop, AddDivideToLoop};                         \
+        SetLoop,    AddLoop,       AddTwoLoop,   AddRowsLoop,                  \
+        DivideLoop, AddDivideLoop, DivideToLoop, AddDivideToLoop};             \
   }
 
 TF_SYNCREP_DEFINE_LOOPS(BaselineLoops, );

@@ -22,6 +22,10 @@ struct AccumulatorLoops {
   void (*add)(int64_t size, const T* a, Sum* sum);
   // sum = (sum + a) + b
   void (*add_two)(int64_t size, const T* a, const T* b, Sum* sum);
+  // sum = ((sum + rows[0]) + rows[1]) + ..., and without `sum` if `is_new`. At
+  // least one row. For short arrays, which lie anywhere.
+  void (*add_rows)(int64_t size, const T* const* rows, int64_t num_rows,
+                   bool is_new, Sum* sum);
   // sum = sum / divisor
   void (*divide)(int64_t size, Sum divisor, Sum* sum);
   // sum = (sum + a) / divisor

@@ -1,7 +1,9 @@
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -10,34 +12,49 @@
 namespace tf_syncrep {
 namespace {
 
-// Below this a hand-over to another thread does not pay. Additions are handed
-// over for more only: the thread that is woken may be run first, in place of
-// the one that woke it, which holds the accumulator's lock.
-constexpr int64_t kMinAddedPerShard = int64_t{1} << 19;
+// Below this a hand-over to another thread does not pay. Copies are handed over
+// for more only: the thread that is woken may be run first, in place of the one
+// that woke it, which holds the accumulator's lock.
+constexpr int64_t kMinCopiedBytesPerShard = int64_t{2} << 20;
 constexpr int64_t kMinElementsPerShard = 16384;
 constexpr int64_t kMinRowsPerShard = 64;
-
-// Sums that are read one after the other may be far apart in memory.
-constexpr int64_t kPrefetchDistance = 8;
-constexpr int64_t kCacheLineBytes = 64;
-
-// Shards of an addition take turns in blocks of so many sums, which lie next to
-// each other if their rows came together.
-inline int64_t ShardOf(int32_t number, int64_t num_shards) {
-  constexpr int kBlockBits = 8;
-  return num_shards == 1 ? 0 : (number >> kBlockBits) % num_shards;
-}
+constexpr int64_t kMinSortedPerShard = 32768;
 
 // More does not stay in the cache of most machines until it is used again.
 constexpr size_t kMinStreamedBytes = size_t{32} << 20;
 
-// Whether to copy rows of `row_bytes` past the cache into an array of so many
-// bytes, of the pool's.
-inline bool StreamsRows(size_t row_bytes, size_t array_bytes) {
-  return row_bytes % kStreamAlignment == 0 && array_bytes >= kMinStreamedBytes;
+// Rows are merged when this many times more are held than were different at the
+// last merge or result; so all merges together cost a share of the rows pushed.
+constexpr int64_t kHeldPerMergedRow = 4;
+
+// What a piece takes besides its rows, about.
+constexpr int64_t kPieceBytes = 192;
+
+// Rows that are read one after the other may be far apart in memory.
+constexpr int64_t kPrefetchDistance = 8;
+constexpr int64_t kCacheLineBytes = 64;
+
+// So many occurrences of a row are added at a time.
+constexpr int64_t kMaxAddedRows = 16;
+
+// Longer rows are summed in parts, which stay in the first-level cache.
+constexpr int64_t kMaxColumns = 1024;
+
+// Each piece begins a new block of places, so that a table of the blocks says
+// which piece a place is in.
+constexpr int kPlaceBlockBits = 8;
+constexpr int64_t kPlaceBlock = int64_t{1} << kPlaceBlockBits;
+
+size_t RoundUp(size_t bytes, size_t multiple) {
+  return (bytes + multiple - 1) / multiple * multiple;
 }
 
-void PrefetchBytes(const void* data, int64_t bytes) {
+int64_t BeginOf(int64_t shard, int64_t num_shards, int64_t size) {
+  return size / num_shards * shard + std::min(shard, size % num_shards);
+}
+
+// Inlined, all of them: GCC drops calls of functions that only prefetch.
+TF_SYNCREP_ALWAYS_INLINE void PrefetchBytes(const void* data, int64_t bytes) {
   // The hardware follows on its own after a few lines.
   const int64_t end = std::min(bytes, 8 * kCacheLineBytes);
   for (int64_t i = 0; i < end; i += kCacheLineBytes) {
@@ -45,328 +62,439 @@ void PrefetchBytes(const void* data, int64_t bytes) {
   }
 }
 
-// Calls `run(begin, end)` for parts of the rows, on all threads if these are
-// many.
-template <typename Run>
-void ForRows(int64_t num_rows, int64_t row_size, Sharder& sharder,
-             const Run& run) {
-  const int64_t num_shards = sharder.NumShards(
-      num_rows, std::max(kMinElementsPerShard / std::max<int64_t>(row_size, 1),
-                         kMinRowsPerShard));
-  sharder.Run(num_shards, [&](int64_t shard) {
-    const ScopedFlushDenormals flush_denormals;
-    const int64_t begin = num_rows / num_shards * shard;
-    const int64_t end = shard + 1 == num_shards
-                            ? num_rows
-                            : num_rows / num_shards * (shard + 1);
-    run(begin, end);
-  });
-}
-
 }  // namespace
 
 template <typename T>
-SparseGradientSum<T>::~SparseGradientSum() {
-  const size_t num_rows = rows_->counts.size();
-  const size_t bytes = num_rows * static_cast<size_t>(row_size_) * sizeof(Sum);
-  values_ = {};
-  memory_->last_bytes = bytes;
-  memory_->chunks->EndRound(bytes + result_bytes_);
-  if (rows_->counts.capacity() <= kMaxTimesKept * num_rows) {
-    memory_->rows.Return(std::move(rows_));
+template <typename Row>
+struct SparseGradientSum<T>::SortedRows {
+  struct Piece {
+    const void* values;
+    const int32_t* num_gradients;  // null for a gradient
+    int64_t first_place;
+  };
+
+  const Piece& PieceAt(Row place) const {
+    return pieces[piece_of_block[place >> kPlaceBlockBits]];
   }
+
+  // Whether occurrence i is the first of its row.
+  bool IsFirst(int64_t i) const {
+    return i == 0 || occurrences[i].row != occurrences[i - 1].row;
+  }
+
+  // How many gradients have the row whose occurrences are from `begin` to
+  // `end`. One that repeats it counts once.
+  int32_t NumGradients(int64_t begin, int64_t end) const {
+    const Piece* last = nullptr;
+    int32_t result = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const Row place = occurrences[i].place;
+      const Piece* const piece = &PieceAt(place);
+      if (piece->num_gradients != nullptr) {
+        result += piece->num_gradients[place - piece->first_place];
+      } else if (piece != last) {
+        ++result;
+      }
+      last = piece;
+    }
+    return result;
+  }
+
+  // How many different ones there are.
+  int64_t num_rows() const { return first_number_of_shard.back(); }
+
+  std::vector<Piece> pieces;
+  std::vector<int32_t> piece_of_block;
+  Chunk memory;  // of the occurrences
+  const RowOccurrence<Row>* occurrences = nullptr;
+  int64_t size = 0;
+  // Each shard of the occurrences has the rows whose first occurrence is in it:
+  // the number of its first row among the different ones. And how many there
+  // are.
+  std::vector<int64_t> first_number_of_shard;
+};
+
+template <typename T>
+struct SparseGradientSum<T>::ReducedRows {
+  // What a row that so many gradients contained is to be divided by.
+  Sum Divisor(int32_t num_gradients) const {
+    switch (reduction) {
+      case Reduction::kMean:
+        return static_cast<Sum>(num_gradients);
+      case Reduction::kCountedMean:
+        return static_cast<Sum>(count);
+      case Reduction::kSum:
+        break;
+    }
+    return 1;
+  }
+
+  int64_t* rows;
+  T* values;  // each row's sum, divided as `reduction` says; or null, and then:
+  Sum* sums;  // the sums
+  int32_t* num_gradients;  // how many gradients had each row
+  Reduction reduction;
+  int64_t count;     // of all gradients
+  bool is_streamed;  // whether `values` are written past the cache
+};
+
+template <typename T>
+SparseGradientSum<T>::~SparseGradientSum() {
+  pieces_.clear();
+  copies_ = {};
+  memory_->last_copied_bytes = most_copied_bytes_;
+  memory_->chunks->EndRound(most_copied_bytes_ + needed_bytes_);
 }
 
 template <typename T>
-bool SparseGradientSum<T>::Add(const std::vector<int64_t>& rows,
-                               int64_t row_size, const T* values,
-                               Sharder& sharder) {
-  const int64_t num_rows = static_cast<int64_t>(rows.size());
-  RowIndex& index = rows_->index;
-  const int64_t num_sums_before = index.size();
-  rows_->numbers.resize(rows.size());
-  int32_t* const numbers = rows_->numbers.data();
-  if (!index.Insert(rows.data(), num_rows, numbers)) {
-    return false;
-  }
-  if (!MakeSums(row_size, sharder)) {
-    index.Truncate(num_sums_before);
-    return false;
-  }
-  const int32_t gradient = ++num_gradients_;
-  SummedRows::Count* const counts = rows_->counts.data();
-  const bool is_streamed = StreamsRows(row_size * sizeof(Sum), values_.bytes);
-  const int64_t num_shards =
-      sharder.NumShards(num_rows * row_size, kMinAddedPerShard);
-  sharder.Run(num_shards, [&](int64_t shard) {
-    const ScopedFlushDenormals flush_denormals;
-    int64_t next_fetch = 0;
-    for (int64_t i = 0; i < num_rows;) {
-      const int64_t fetch_end = std::min(i + kPrefetchDistance, num_rows);
-      for (; next_fetch < fetch_end; ++next_fetch) {
-        FetchSums(numbers, next_fetch, num_rows, num_sums_before);
+bool SparseGradientSum<T>::Add(std::vector<int64_t> rows, int64_t row_size,
+                               const OwnedBuffer& values, Sharder& sharder) {
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  if (num_rows > 0) {
+    OwnedBuffer kept = values;
+    if (kept.owner == nullptr) {
+      kept = Copy(values.data,
+                  rows.size() * static_cast<size_t>(row_size) * sizeof(T),
+                  sharder);
+      if (kept.owner == nullptr) {
+        return false;
       }
-      // Of equal rows all are one shard's, which adds them in their order.
-      if (ShardOf(numbers[i], num_shards) != shard) {
-        ++i;
-        continue;
-      }
-      SummedRows::Count& count = counts[numbers[i]];
-      if (count.num_gradients > 0) {
-        loops_.add(row_size, values + i * row_size, SumOf(numbers[i]));
-        // A row that occurs several times in one gradient counts once.
-        count.num_gradients += count.last_gradient != gradient;
-        count.last_gradient = gradient;
-        ++i;
-        continue;
-      }
-      // New rows have their sums side by side: copied at once.
-      const int64_t begin = i;
-      do {
-        counts[numbers[i]] = {1, gradient};
-        ++i;
-      } while (i < num_rows && numbers[i] == numbers[i - 1] + 1 &&
-               ShardOf(numbers[i], num_shards) == shard &&
-               counts[numbers[i]].num_gradients == 0);
-      CopyRows(values + begin * row_size, i - begin, is_streamed,
-               SumOf(numbers[begin]));
     }
-    EndStream();
-  });
+    pieces_.push_back({std::move(rows), std::move(kept), {}});
+    num_held_rows_ += num_rows;
+  }
+  row_size_ = row_size;
+  if (HasToMerge()) {
+    MergePieces(sharder);
+  }
   return true;
 }
 
 template <typename T>
-void SparseGradientSum<T>::FetchSums(const int32_t* numbers, int64_t i,
-                                     int64_t num_rows,
-                                     int64_t num_sums_before) const {
-  const int64_t next = i + kPrefetchDistance;
-  if (next < num_rows && numbers[next] < num_sums_before) {
-    __builtin_prefetch(&rows_->counts[numbers[next]]);
+OwnedBuffer SparseGradientSum<T>::Copy(const void* values, size_t bytes,
+                                       Sharder& sharder) {
+  if (copies_.buffer.owner == nullptr ||
+      copies_.bytes - used_of_copies_ < bytes) {
+    // As much as the last sum copied, and then each time as much as before.
+    const size_t wanted =
+        copied_bytes_ == 0 ? memory_->last_copied_bytes.load() : copied_bytes_;
+    Chunk fresh = ChunkPool::Get(memory_->chunks, std::max(wanted, bytes));
+    if (fresh.buffer.owner == nullptr) {
+      fresh = ChunkPool::Get(memory_->chunks, bytes);
+    }
+    if (fresh.buffer.owner == nullptr) {
+      return {};
+    }
+    copies_ = std::move(fresh);
+    used_of_copies_ = 0;
   }
-  if (numbers[i] < num_sums_before) {
-    PrefetchBytes(SumOf(numbers[i]),
-                  row_size_ * static_cast<int64_t>(sizeof(Sum)));
-  }
-}
-
-template <typename T>
-void SparseGradientSum<T>::Merge(GradientSum& other, Sharder& sharder) {
-  const ScopedFlushDenormals flush_denormals;
-  auto& newer = static_cast<SparseGradientSum&>(other);
-  const std::vector<int64_t>& rows = newer.rows_->index.rows();
-  if (rows.empty()) {
-    return;
-  }
-  const int64_t num_sums_before = rows_->index.size();
-  std::vector<int32_t>& numbers = rows_->numbers;
-  numbers.resize(rows.size());
-  if (!rows_->index.Insert(rows.data(), newer.rows_->index.size(),
-                           numbers.data())) {
-    error_ = "there are too many rows";
-    return;
-  }
-  if (!MakeSums(newer.row_size_, sharder)) {
-    rows_->index.Truncate(num_sums_before);
-    error_ = "there is no memory for the rows";
-    return;
-  }
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const int32_t num_more = newer.rows_->counts[i].num_gradients;
-    const Sum* const more = newer.SumOf(static_cast<int64_t>(i));
-    if (numbers[i] >= num_sums_before) {
-      rows_->counts[numbers[i]] = {num_more, 0};
-      sum_loops_.set(row_size_, more, SumOf(numbers[i]));
+  char* const copy = static_cast<char*>(copies_.buffer.data) + used_of_copies_;
+  const size_t taken = std::min(RoundUp(bytes, kStreamAlignment),
+                                copies_.bytes - used_of_copies_);
+  used_of_copies_ += taken;
+  copied_bytes_ += taken;
+  most_copied_bytes_ = std::max(most_copied_bytes_, copied_bytes_);
+  const bool is_streamed = copies_.bytes >= kMinStreamedBytes;
+  const int64_t num_shards =
+      sharder.NumShards(static_cast<int64_t>(bytes), kMinCopiedBytesPerShard);
+  const auto num_lines = static_cast<int64_t>(bytes / kStreamAlignment);
+  sharder.Run(num_shards, [&](int64_t shard) {
+    const size_t begin =
+        BeginOf(shard, num_shards, num_lines) * kStreamAlignment;
+    const size_t lines_end =
+        BeginOf(shard + 1, num_shards, num_lines) * kStreamAlignment;
+    const size_t end = shard + 1 == num_shards ? bytes : lines_end;
+    const char* const from = static_cast<const char*>(values);
+    if (is_streamed) {
+      StreamCopy(from + begin, lines_end - begin, copy + begin);
+      EndStream();
+      std::copy(from + lines_end, from + end, copy + lines_end);
     } else {
-      rows_->counts[numbers[i]].num_gradients += num_more;
-      sum_loops_.add(row_size_, more, SumOf(numbers[i]));
+      std::copy(from + begin, from + end, copy + begin);
     }
-  }
-  num_gradients_ += newer.num_gradients_;
+  });
+  return {copy, copies_.buffer.owner};
 }
 
 template <typename T>
-bool SparseGradientSum<T>::MakeSums(int64_t row_size, Sharder& sharder) {
-  row_size_ = row_size;
-  const size_t row_bytes = static_cast<size_t>(row_size) * sizeof(Sum);
-  const size_t num_sums_before = rows_->counts.size();
-  const size_t num_sums = rows_->index.rows().size();
-  const size_t bytes = num_sums * row_bytes;
-  if (values_.buffer.owner == nullptr || values_.bytes < bytes) {
-    // As much as the last sum took saves copies while this one grows; and each
-    // copy is made for twice as many rows as the last.
-    const size_t wanted = values_.buffer.owner == nullptr
-                              ? memory_->last_bytes.load()
-                              : 2 * values_.bytes;
-    Chunk larger = ChunkPool::Get(memory_->chunks, std::max(wanted, bytes));
-    if (larger.buffer.owner == nullptr) {
-      larger = ChunkPool::Get(memory_->chunks, bytes);
-    }
-    if (larger.buffer.owner == nullptr) {
+bool SparseGradientSum<T>::HasToMerge() const {
+  const int64_t held_bytes =
+      num_held_rows_ * (row_size_ * static_cast<int64_t>(sizeof(T)) +
+                        static_cast<int64_t>(sizeof(int64_t))) +
+      static_cast<int64_t>(pieces_.size()) * kPieceBytes;
+  return held_bytes > min_merge_bytes_ &&
+         num_held_rows_ >=
+             kHeldPerMergedRow *
+                 std::max(num_merged_rows_, memory_->last_num_rows.load());
+}
+
+template <typename T>
+void SparseGradientSum<T>::MergePieces(Sharder& sharder) {
+  WithSortedRows(sharder, [&](const auto& sorted) {
+    const auto num_rows = static_cast<size_t>(sorted.num_rows());
+    Chunk sums =
+        GetChunk(num_rows * static_cast<size_t>(row_size_) * sizeof(Sum));
+    if (sums.buffer.owner == nullptr) {
       return false;
     }
-    ForRows(static_cast<int64_t>(num_sums_before), row_size, sharder,
-            [&](int64_t begin, int64_t end) {
-              sum_loops_.set(
-                  (end - begin) * row_size, SumOf(begin),
-                  static_cast<Sum*>(larger.buffer.data) + begin * row_size);
-            });
-    values_ = std::move(larger);
-  }
-  rows_->counts.resize(num_sums);
-  return true;
+    RowsPiece merged = {std::vector<int64_t>(num_rows), std::move(sums.buffer),
+                        std::vector<int32_t>(num_rows)};
+    ReduceRows(
+        sorted,
+        {merged.rows.data(), nullptr, static_cast<Sum*>(merged.values.data),
+         merged.num_gradients.data(), Reduction::kSum, 1, false},
+        sharder);
+    pieces_.clear();
+    copies_ = {};
+    copied_bytes_ = 0;
+    pieces_.push_back(std::move(merged));
+    num_held_rows_ = static_cast<int64_t>(num_rows);
+    num_merged_rows_ = num_held_rows_;
+    return true;
+  });
+}
+
+template <typename T>
+void SparseGradientSum<T>::Merge(GradientSum& other, Sharder& /*sharder*/) {
+  auto& newer = static_cast<SparseGradientSum&>(other);
+  std::move(newer.pieces_.begin(), newer.pieces_.end(),
+            std::back_inserter(pieces_));
+  newer.pieces_.clear();
+  num_held_rows_ += std::exchange(newer.num_held_rows_, 0);
+  num_merged_rows_ = std::max(num_merged_rows_, newer.num_merged_rows_);
+  row_size_ = newer.row_size_;
 }
 
 template <typename T>
 bool SparseGradientSum<T>::Finish(Reduction reduction, int64_t num_gradients,
-                                  ResultOrder order, Sharder& sharder,
-                                  SparseResult* result) {
-  const std::vector<int64_t>& rows = rows_->index.rows();
-  const int64_t num_rows = rows_->index.size();
-  const size_t num_elements = static_cast<size_t>(num_rows * row_size_);
-  Chunk result_rows = GetChunk(rows.size() * sizeof(int64_t));
-  if (result_rows.buffer.owner == nullptr) {
-    return false;
-  }
-  auto* const rows_out = static_cast<int64_t*>(result_rows.buffer.data);
-  result->num_rows = num_rows;
-  result->rows = std::move(result_rows.buffer);
-  const bool is_in_order = order == ResultOrder::kArrival ||
-                           std::is_sorted(rows.begin(), rows.end());
-  if (is_in_order) {
-    std::copy(rows.begin(), rows.end(), rows_out);
-    if constexpr (std::is_same<T, Sum>::value) {
-      ForRows(num_rows, row_size_, sharder, [&](int64_t begin, int64_t end) {
-        DivideInPlace(reduction, num_gradients, begin, end);
-      });
-      result->values = std::move(values_.buffer);
-      return true;
+                                  Sharder& sharder, SparseResult* result) {
+  return WithSortedRows(sharder, [&](const auto& sorted) {
+    const int64_t num_rows = sorted.num_rows();
+    const size_t bytes = static_cast<size_t>(num_rows) *
+                         static_cast<size_t>(row_size_) * sizeof(T);
+    Chunk rows = GetChunk(static_cast<size_t>(num_rows) * sizeof(int64_t));
+    Chunk values = GetChunk(bytes);
+    if (rows.buffer.owner == nullptr || values.buffer.owner == nullptr) {
+      return false;
     }
-  }
-  Chunk result_values = GetChunk(num_elements * sizeof(T));
-  if (result_values.buffer.owner == nullptr) {
-    return false;
-  }
-  T* const out = static_cast<T*>(result_values.buffer.data);
-  result->values = std::move(result_values.buffer);
-  if (is_in_order) {
-    ForRows(num_rows, row_size_, sharder, [&](int64_t begin, int64_t end) {
-      DivideTo(reduction, num_gradients, begin, end, out);
-    });
+    const bool is_streamed =
+        bytes >= kMinStreamedBytes &&
+        static_cast<size_t>(row_size_) * sizeof(T) % kStreamAlignment == 0;
+    ReduceRows(sorted,
+               {static_cast<int64_t*>(rows.buffer.data),
+                static_cast<T*>(values.buffer.data), nullptr, nullptr,
+                reduction, num_gradients, is_streamed},
+               sharder);
+    memory_->last_num_rows = num_rows;
+    *result = {num_rows, std::move(rows.buffer), std::move(values.buffer)};
     return true;
+  });
+}
+
+template <typename T>
+template <typename Reduce>
+bool SparseGradientSum<T>::WithSortedRows(Sharder& sharder,
+                                          const Reduce& reduce) {
+  int64_t last_row = 0;
+  int64_t num_places = 0;
+  for (const RowsPiece& piece : pieces_) {
+    last_row = std::max(
+        last_row, *std::max_element(piece.rows.begin(), piece.rows.end()));
+    num_places += static_cast<int64_t>(piece.rows.size()) + kPlaceBlock;
   }
-  const int64_t last_row = *std::max_element(rows.begin(), rows.end());
-  return last_row <= int64_t{std::numeric_limits<uint32_t>::max()}
-             ? WriteSorted<uint32_t>(reduction, num_gradients, sharder,
-                                     rows_out, out)
-             : WriteSorted<uint64_t>(reduction, num_gradients, sharder,
-                                     rows_out, out);
+  if (std::max(last_row, num_places) <= std::numeric_limits<uint32_t>::max()) {
+    SortedRows<uint32_t> sorted;
+    return SortRows(sharder, &sorted) && reduce(sorted);
+  }
+  SortedRows<uint64_t> sorted;
+  return SortRows(sharder, &sorted) && reduce(sorted);
 }
 
 template <typename T>
 template <typename Row>
-bool SparseGradientSum<T>::WriteSorted(Reduction reduction,
-                                       int64_t num_gradients, Sharder& sharder,
-                                       int64_t* rows_out, T* out) {
-  const std::vector<int64_t>& rows = rows_->index.rows();
-  const int64_t num_rows = rows_->index.size();
-  const Chunk scratch = GetChunk(2 * rows.size() * sizeof(RowOccurrence<Row>));
-  if (scratch.buffer.owner == nullptr) {
+bool SparseGradientSum<T>::SortRows(Sharder& sharder, SortedRows<Row>* sorted) {
+  const auto size = static_cast<size_t>(num_held_rows_);
+  sorted->memory = GetChunk(2 * size * sizeof(RowOccurrence<Row>));
+  if (sorted->memory.buffer.owner == nullptr) {
     return false;
   }
-  auto* const unsorted = static_cast<RowOccurrence<Row>*>(scratch.buffer.data);
-  for (int64_t i = 0; i < num_rows; ++i) {
-    unsorted[i] = {static_cast<Row>(rows[i]), static_cast<Row>(i)};
+  auto* const unsorted =
+      static_cast<RowOccurrence<Row>*>(sorted->memory.buffer.data);
+  std::vector<RowOccurrence<Row>*> begins;
+  RowOccurrence<Row>* begin = unsorted;
+  int64_t place = 0;
+  for (const RowsPiece& piece : pieces_) {
+    const auto number = static_cast<int32_t>(sorted->pieces.size());
+    sorted->pieces.push_back(
+        {piece.values.data,
+         piece.num_gradients.empty() ? nullptr : piece.num_gradients.data(),
+         place});
+    begins.push_back(begin);
+    begin += piece.rows.size();
+    place += static_cast<int64_t>(RoundUp(piece.rows.size(), kPlaceBlock));
+    sorted->piece_of_block.resize(place >> kPlaceBlockBits, number);
   }
-  const RowOccurrence<Row>* const sorted =
-      SortByRow(unsorted, unsorted + num_rows, num_rows, sharder);
-  ForRows(num_rows, row_size_, sharder, [&](int64_t begin, int64_t end) {
-    DivideSorted(reduction, num_gradients, sorted, begin, end, rows_out, out);
+  const auto num_pieces = static_cast<int64_t>(pieces_.size());
+  const int64_t num_shards =
+      sharder.NumShards(num_held_rows_, kMinSortedPerShard);
+  sharder.Run(num_shards, [&](int64_t shard) {
+    for (int64_t p = shard; p < num_pieces; p += num_shards) {
+      const std::vector<int64_t>& rows = pieces_[p].rows;
+      const int64_t first = sorted->pieces[p].first_place;
+      for (size_t i = 0; i < rows.size(); ++i) {
+        begins[p][i] = {static_cast<Row>(rows[i]), static_cast<Row>(first + i)};
+      }
+    }
   });
+  sorted->size = num_held_rows_;
+  sorted->occurrences =
+      SortByRow(unsorted, unsorted + size, sorted->size, sharder);
+  CountRows(sharder, sorted);
   return true;
 }
 
 template <typename T>
-typename SparseGradientSum<T>::Sum SparseGradientSum<T>::Divisor(
-    Reduction reduction, int64_t num_gradients, int64_t number) const {
-  switch (reduction) {
-    case Reduction::kMean:
-      return static_cast<Sum>(rows_->counts[number].num_gradients);
-    case Reduction::kCountedMean:
-      return static_cast<Sum>(num_gradients);
-    case Reduction::kSum:
-      break;
-  }
-  return 1;
-}
-
-template <typename T>
-void SparseGradientSum<T>::DivideInPlace(Reduction reduction,
-                                         int64_t num_gradients, int64_t begin,
-                                         int64_t end) {
-  for (int64_t i = begin; i < end; ++i) {
-    const Sum divisor = Divisor(reduction, num_gradients, i);
-    if (divisor != 1) {
-      loops_.divide(row_size_, divisor, SumOf(i));
+template <typename Row>
+void SparseGradientSum<T>::CountRows(Sharder& sharder,
+                                     SortedRows<Row>* sorted) const {
+  const int64_t num_shards = sharder.NumShards(
+      sorted->size,
+      std::max(kMinElementsPerShard / std::max<int64_t>(row_size_, 1),
+               kMinRowsPerShard));
+  std::vector<int64_t>& numbers = sorted->first_number_of_shard;
+  numbers.assign(num_shards + 1, 0);
+  sharder.Run(num_shards, [&](int64_t shard) {
+    const int64_t end = BeginOf(shard + 1, num_shards, sorted->size);
+    for (int64_t i = BeginOf(shard, num_shards, sorted->size); i < end; ++i) {
+      numbers[shard + 1] += sorted->IsFirst(i);
     }
-  }
+  });
+  std::partial_sum(numbers.begin(), numbers.end(), numbers.begin());
 }
 
 template <typename T>
-void SparseGradientSum<T>::DivideTo(Reduction reduction, int64_t num_gradients,
-                                    int64_t begin, int64_t end, T* out) const {
-  for (int64_t i = begin; i < end; ++i) {
-    loops_.divide_to(row_size_, SumOf(i), Divisor(reduction, num_gradients, i),
-                     out + i * row_size_);
+template <typename Row>
+TF_SYNCREP_ALWAYS_INLINE void SparseGradientSum<T>::Prefetch(
+    const SortedRows<Row>& sorted, int64_t i) const {
+  if (i >= sorted.size) {
+    return;
+  }
+  const Row at = sorted.occurrences[i].place;
+  const auto& piece = sorted.PieceAt(at);
+  const auto element_bytes = static_cast<int64_t>(
+      piece.num_gradients == nullptr ? sizeof(T) : sizeof(Sum));
+  PrefetchBytes(static_cast<const char*>(piece.values) +
+                    (static_cast<int64_t>(at) - piece.first_place) * row_size_ *
+                        element_bytes,
+                row_size_ * element_bytes);
+}
+
+template <typename T>
+template <typename Row>
+void SparseGradientSum<T>::ReduceRows(const SortedRows<Row>& sorted,
+                                      const ReducedRows& reduced,
+                                      Sharder& sharder) const {
+  const std::vector<int64_t>& numbers = sorted.first_number_of_shard;
+  const auto num_shards = static_cast<int64_t>(numbers.size()) - 1;
+  sharder.Run(num_shards, [&](int64_t shard) {
+    const ScopedFlushDenormals flush_denormals;
+    std::vector<Sum> scratch(std::min(row_size_, kMaxColumns));
+    int64_t begin = BeginOf(shard, num_shards, sorted.size);
+    for (int64_t number = numbers[shard]; number < numbers[shard + 1];
+         ++number) {
+      while (!sorted.IsFirst(begin)) {
+        ++begin;
+      }
+      int64_t end = begin + 1;
+      while (end < sorted.size && !sorted.IsFirst(end)) {
+        ++end;
+      }
+      ReduceRow(sorted, begin, end, number, reduced, scratch.data());
+      begin = end;
+    }
+    EndStream();
+  });
+}
+
+template <typename T>
+template <typename Row>
+void SparseGradientSum<T>::SumOccurrences(const SortedRows<Row>& sorted,
+                                          int64_t begin, int64_t end,
+                                          int64_t column, int64_t size,
+                                          Sum* sum) const {
+  const T* gradients[kMaxAddedRows];
+  for (int64_t i = begin; i < end;) {
+    const bool is_new = i == begin;
+    int64_t num_gradients = 0;
+    const Sum* merged = nullptr;
+    for (; i < end && num_gradients < kMaxAddedRows && merged == nullptr; ++i) {
+      if (column == 0) {
+        Prefetch(sorted, i + kPrefetchDistance);
+      }
+      const Row place = sorted.occurrences[i].place;
+      const auto& piece = sorted.PieceAt(place);
+      const int64_t from =
+          (static_cast<int64_t>(place) - piece.first_place) * row_size_ +
+          column;
+      if (piece.num_gradients == nullptr) {
+        gradients[num_gradients++] = static_cast<const T*>(piece.values) + from;
+      } else {
+        merged = static_cast<const Sum*>(piece.values) + from;
+      }
+    }
+    if (num_gradients > 0) {
+      loops_.add_rows(size, gradients, num_gradients, is_new, sum);
+    }
+    if (merged != nullptr) {
+      sum_loops_.add_rows(size, &merged, 1, is_new && num_gradients == 0, sum);
+    }
   }
 }
 
 template <typename T>
 template <typename Row>
-void SparseGradientSum<T>::DivideSorted(Reduction reduction,
-                                        int64_t num_gradients,
-                                        const RowOccurrence<Row>* sorted,
-                                        int64_t begin, int64_t end,
-                                        int64_t* rows, T* out) const {
-  const auto number_of = [=](int64_t i) {
-    return static_cast<int64_t>(sorted[i].place);
-  };
-  const int64_t row_bytes = row_size_ * static_cast<int64_t>(sizeof(Sum));
-  for (int64_t i = begin; i < end; ++i) {
-    if (i + 2 * kPrefetchDistance < end) {
-      __builtin_prefetch(&rows_->counts[number_of(i + 2 * kPrefetchDistance)]);
-    }
-    if (i + kPrefetchDistance < end) {
-      PrefetchBytes(SumOf(number_of(i + kPrefetchDistance)), row_bytes);
-    }
-    rows[i] = static_cast<int64_t>(sorted[i].row);
-    const Sum divisor = Divisor(reduction, num_gradients, number_of(i));
-    if constexpr (std::is_same<T, Sum>::value) {
-      if (divisor == 1) {
-        loops_.set(row_size_, SumOf(number_of(i)), out + i * row_size_);
-        continue;
+void SparseGradientSum<T>::ReduceRow(const SortedRows<Row>& sorted,
+                                     int64_t begin, int64_t end, int64_t number,
+                                     const ReducedRows& reduced,
+                                     Sum* scratch) const {
+  constexpr bool kIsResult = std::is_same<T, Sum>::value;
+  reduced.rows[number] = static_cast<int64_t>(sorted.occurrences[begin].row);
+  const int32_t num_gradients = sorted.NumGradients(begin, end);
+  if (reduced.num_gradients != nullptr) {
+    reduced.num_gradients[number] = num_gradients;
+  }
+  const Sum divisor = reduced.Divisor(num_gradients);
+  for (int64_t column = 0; column < row_size_; column += kMaxColumns) {
+    const int64_t size = std::min(row_size_ - column, kMaxColumns);
+    const int64_t place = number * row_size_ + column;
+    Sum* sum = scratch;
+    if (reduced.values == nullptr) {
+      sum = reduced.sums + place;
+    } else if constexpr (kIsResult) {
+      if (!reduced.is_streamed) {
+        sum = reduced.values + place;
       }
     }
-    loops_.divide_to(row_size_, SumOf(number_of(i)), divisor,
-                     out + i * row_size_);
-  }
-}
-
-template <typename T>
-void SparseGradientSum<T>::CopyRows(const T* rows, int64_t num_rows,
-                                    bool is_streamed, Sum* to) const {
-  if constexpr (std::is_same<T, Sum>::value) {
-    if (is_streamed) {
-      StreamCopy(rows, num_rows * row_size_ * sizeof(T), to);
-      return;
+    SumOccurrences(sorted, begin, end, column, size, sum);
+    if (reduced.values == nullptr) {
+      continue;
+    }
+    if constexpr (kIsResult) {
+      if (divisor != 1) {
+        loops_.divide(size, divisor, sum);
+      }
+      if (reduced.is_streamed) {
+        StreamCopy(sum, size * sizeof(T), reduced.values + place);
+      }
+    } else {
+      loops_.divide_to(size, sum, divisor, reduced.values + place);
     }
   }
-  loops_.set(num_rows * row_size_, rows, to);
 }
 
 template <typename T>
 Chunk SparseGradientSum<T>::GetChunk(size_t bytes) {
-  result_bytes_ += bytes;
+  needed_bytes_ += bytes;
   return ChunkPool::Get(memory_->chunks, bytes);
 }
 

@@ -1,4 +1,9 @@
 // The sum of sparse gradients.
+//
+// A push keeps the gradient's rows as they are, and the work is done when they
+// are taken: sort the rows, then sum each one's occurrences in their order of
+// arrival. So it is done on all threads, once, and with no lock held. As on a
+// GPU: see cuda/accumulator_sparse.h.
 
 #ifndef TF_SYNCREP_CC_LIB_ACCUMULATOR_SPARSE_H_
 #define TF_SYNCREP_CC_LIB_ACCUMULATOR_SPARSE_H_
@@ -16,147 +21,142 @@
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
-#include "tf_syncrep/cc/lib/row_index.h"
 #include "tf_syncrep/cc/lib/row_order.h"
 #include "tf_syncrep/cc/lib/sharder.h"
-#include "tf_syncrep/cc/lib/spares.h"
 
 namespace tf_syncrep {
 
-// In which order a sum hands its rows out.
-enum class ResultOrder {
-  kArrival,    // of the first gradient that contained each
-  kAscending,  // takes a sort, and a copy of the values in their new order
-};
-
-// The rows of a sum, each once, and their values, of the gradients' type.
+// The rows of a sum, ascending, each once, and their values, of the gradients'
+// type.
 struct SparseResult {
   int64_t num_rows = 0;
   OwnedBuffer rows;  // int64_t
   OwnedBuffer values;
 };
 
-// The rows of a sum apart from their values, all by the rows' numbers.
-struct SummedRows {
-  struct Count {
-    int32_t num_gradients;  // how many contained the row
-    int32_t last_gradient;  // the number of the last of these
-  };
-
-  // Forgets all, and keeps its memory.
-  void Clear() {
-    index.Clear();
-    counts.clear();
-  }
-
-  RowIndex index;
-  std::vector<Count> counts;
-  std::vector<int32_t> numbers;  // of the rows of the gradient being added
-};
-
 // Memory that sums use one after the other, so that each round need not touch
 // fresh pages. Thread-safe.
 struct SparseSumMemory {
-  // For the values.
   const std::shared_ptr<ChunkPool> chunks = std::make_shared<ChunkPool>();
-  Spares<SummedRows> rows;
-  // What the values of the last sum took: the next may need as much.
-  std::atomic<size_t> last_bytes{0};
+  // Of the last sum; the next may come to as much.
+  std::atomic<size_t> last_copied_bytes{0};
+  std::atomic<int64_t> last_num_rows{0};
 };
 
-// Adds gradients of type T up, row by row, in SlotType<T>, as they come.
+// Rows next to each other in memory: a gradient, or a merge of several.
+struct RowsPiece {
+  std::vector<int64_t> rows;
+  OwnedBuffer values;  // of a gradient, its elements; of a merge, sums
+  // Of a merge: how many gradients contained each row. Of a gradient: empty.
+  std::vector<int32_t> num_gradients;
+};
+
+// Adds gradients of type T up, row by row, in SlotType<T>.
 //
-// A hash table finds the sum of each row, so that adding a gradient takes as
-// long as it has rows, however many were added before, and memory is held for
-// the different rows alone. Their sums lie in one array in the order in which
-// the rows came first, so that this array can be the result.
+// Adding a gradient takes as long as it has rows, however many there are
+// already. Rows that are held are merged when they have become many times those
+// of the last merge or result, so that memory stays within a multiple of what
+// the result takes.
 template <typename T>
 class SparseGradientSum final : public GradientSum {
  public:
   using Sum = SlotType<T>;
 
-  // Several sums may share `memory`.
+  // Several sums may share `memory`. As long as the gradients held take no more
+  // than `min_merge_bytes`, they are not merged.
   explicit SparseGradientSum(std::shared_ptr<SparseSumMemory> memory,
-                             CpuLevel cpu_level = BestCpuLevel())
+                             CpuLevel cpu_level = BestCpuLevel(),
+                             int64_t min_merge_bytes = kDefaultMinMergeBytes)
       : memory_(std::move(memory)),
-        rows_(memory_->rows.Get()),
+        min_merge_bytes_(min_merge_bytes),
         loops_(AccumulatorLoopsFor<T>(cpu_level)),
-        sum_loops_(AccumulatorLoopsFor<Sum>(cpu_level)) {
-    // Not when the last sum ends: somebody may wait for its result.
-    rows_->Clear();
-  }
+        sum_loops_(AccumulatorLoopsFor<Sum>(cpu_level)) {}
 
   ~SparseGradientSum() override;
 
   // Adds a gradient whose rows have `row_size` elements, as many as in all
   // calls: row i of `values` belongs to row rows[i], which is not negative.
-  // Rows come in any order and may repeat. Returns false, and has changed
+  // Rows come in any order and may repeat. Values with an owner are nobody
+  // else's, and kept; those without are copied. Returns false, and has changed
   // nothing, when there is no memory.
-  bool Add(const std::vector<int64_t>& rows, int64_t row_size, const T* values,
-           Sharder& sharder);
+  bool Add(std::vector<int64_t> rows, int64_t row_size,
+           const OwnedBuffer& values, Sharder& sharder);
 
   void Merge(GradientSum& other, Sharder& sharder) override;
 
-  const char* error() const override { return error_; }
+  // How many rows are kept, equal ones counted each time.
+  int64_t num_held_rows() const { return num_held_rows_; }
 
   // Sets `result` to the rows that any gradient contained, summed over the
-  // `num_gradients` gradients and divided as `reduction` says. Where Sum is T
-  // and they are in this order, their values are not copied. Returns false when
-  // there is no memory. Ends the life of the sum.
-  bool Finish(Reduction reduction, int64_t num_gradients, ResultOrder order,
-              Sharder& sharder, SparseResult* result);
+  // `num_gradients` gradients and divided as `reduction` says. Returns false
+  // when there is no memory. Ends the life of the sum.
+  bool Finish(Reduction reduction, int64_t num_gradients, Sharder& sharder,
+              SparseResult* result);
 
  private:
-  // Gives the rows of the index that have no sum yet one without gradients.
-  // False, and nothing has changed, when there is no memory.
-  bool MakeSums(int64_t row_size, Sharder& sharder);
+  static constexpr int64_t kDefaultMinMergeBytes = int64_t{64} << 20;
 
-  // The sum of the row with this number.
-  Sum* SumOf(int64_t number) const {
-    return static_cast<Sum*>(values_.buffer.data) + number * row_size_;
-  }
-
-  // Gets sums that are needed soon after numbers[i] into the cache. Those from
-  // `num_sums_before` on are new, and written in their order.
-  void FetchSums(const int32_t* numbers, int64_t i, int64_t num_rows,
-                 int64_t num_sums_before) const;
-
-  // Writes rows as sums, past the cache on request.
-  void CopyRows(const T* rows, int64_t num_rows, bool is_streamed,
-                Sum* to) const;
-
-  // What the sum of the row with this number is to be divided by.
-  Sum Divisor(Reduction reduction, int64_t num_gradients, int64_t number) const;
-
-  // Each writes the results of the rows from `begin` to `end`, by their numbers
-  // or their places in `sorted`.
-  void DivideInPlace(Reduction reduction, int64_t num_gradients, int64_t begin,
-                     int64_t end);
-  void DivideTo(Reduction reduction, int64_t num_gradients, int64_t begin,
-                int64_t end, T* out) const;
+  // Occurrences of rows: ascending rows, equal ones in order of arrival.
   template <typename Row>
-  void DivideSorted(Reduction reduction, int64_t num_gradients,
-                    const RowOccurrence<Row>* sorted, int64_t begin,
-                    int64_t end, int64_t* rows, T* out) const;
+  struct SortedRows;
 
-  // Writes all results in the order of their rows. False when there is no
-  // memory.
+  // Where the sums of the different rows go.
+  struct ReducedRows;
+
+  // A copy of `bytes` of a gradient; no owner when there is no memory.
+  OwnedBuffer Copy(const void* values, size_t bytes, Sharder& sharder);
+
+  bool HasToMerge() const;
+
+  // Merges all pieces into one. Without memory for it, all stays as it is.
+  void MergePieces(Sharder& sharder);
+
+  // Sorts the rows of all pieces and returns what `reduce(sorted)` does:
+  // whether there was memory; or false, when there was none to sort.
+  template <typename Reduce>
+  bool WithSortedRows(Sharder& sharder, const Reduce& reduce);
   template <typename Row>
-  bool WriteSorted(Reduction reduction, int64_t num_gradients, Sharder& sharder,
-                   int64_t* rows_out, T* out);
+  bool SortRows(Sharder& sharder, SortedRows<Row>* sorted);
+  template <typename Row>
+  void CountRows(Sharder& sharder, SortedRows<Row>* sorted) const;
+
+  // Sums each row's occurrences in their order.
+  template <typename Row>
+  void ReduceRows(const SortedRows<Row>& sorted, const ReducedRows& reduced,
+                  Sharder& sharder) const;
+
+  // Sums the occurrences from `begin` to `end`, all of one row, which has this
+  // number among the different ones. `scratch` is for a part of a row.
+  template <typename Row>
+  void ReduceRow(const SortedRows<Row>& sorted, int64_t begin, int64_t end,
+                 int64_t number, const ReducedRows& reduced,
+                 Sum* scratch) const;
+
+  // Sums `size` columns of these occurrences from `column` on.
+  template <typename Row>
+  void SumOccurrences(const SortedRows<Row>& sorted, int64_t begin, int64_t end,
+                      int64_t column, int64_t size, Sum* sum) const;
+
+  // Gets the values of occurrence i, if there is one, into the cache.
+  template <typename Row>
+  void Prefetch(const SortedRows<Row>& sorted, int64_t i) const;
 
   // A chunk of the pool, counted among what this round needs.
   Chunk GetChunk(size_t bytes);
 
   const std::shared_ptr<SparseSumMemory> memory_;
-  std::unique_ptr<SummedRows> rows_;
+  const int64_t min_merge_bytes_;
   const AccumulatorLoops<T>& loops_;
   const AccumulatorLoops<Sum>& sum_loops_;
   int64_t row_size_ = 0;
-  Chunk values_;             // the sums, by the rows' numbers
-  size_t result_bytes_ = 0;  // that Finish() needed besides
-  int32_t num_gradients_ = 0;
-  const char* error_ = nullptr;
+  std::vector<RowsPiece> pieces_;  // in order of arrival; none is empty
+  int64_t num_held_rows_ = 0;
+  int64_t num_merged_rows_ = 0;  // after the last merge: all different
+  Chunk copies_;                 // where gradients are copied to
+  size_t used_of_copies_ = 0;
+  size_t copied_bytes_ = 0;  // since the last merge
+  size_t most_copied_bytes_ = 0;
+  size_t needed_bytes_ = 0;  // of the pool, besides these
 };
 
 }  // namespace tf_syncrep

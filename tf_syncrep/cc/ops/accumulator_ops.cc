@@ -280,8 +280,7 @@ any other number of them, or another round, the op fails and changes nothing.
 handle: Handle of a SparseAccumulator with mode ROUND.
 round: Scalar: the round.
 num_gradients: Scalar: how many gradients it has; at least 1.
-indices: Vector: the rows that any gradient contained, each once: in the order in which
-  they came first, or ascending where the accumulator is on a GPU.
+indices: Vector: the rows that any gradient contained, ascending, each once.
 values: The reduced rows.
 shape: Vector: the shape of the variable; -1 for its first dimension where the
   accumulator was not told.

@@ -29,7 +29,9 @@ several times in one gradient in the order of their occurrence. The result does
 not depend, in any bit, on the number of threads that compute it.
 
 **Cost.** To push a gradient takes as long as its own size, however many were pushed
-before. A take is linear in what was pushed.
+before. A take is linear in what was pushed. A gradient that nobody else has is kept
+as it is; of others a copy is made. Of sparse gradients no more is held than 64 MiB
+or four times the rows of the result, and of the result before.
 
 **Errors.** `tf.errors.InvalidArgumentError` for a gradient of another shape or dtype,
 an index that is negative or out of range, an argument that is not a scalar, or a
@@ -314,8 +316,7 @@ def accumulator_take_round_sparse(
         name: name of the op.
 
     Returns:
-        Named tuple `indices` (int64, each row once: in the order in which the rows came
-        first, or ascending where the accumulator is on a GPU), `values`, and `shape`
+        Named tuple `indices` (int64, ascending, each row once), `values`, and `shape`
         (int64, -1 for its first dimension where the accumulator was not told).
 
     Raises:

@@ -30,8 +30,8 @@ not depend, in any bit, on the number of threads that compute it.
 
 **Cost.** To push a gradient takes as long as its own size, however many were pushed
 before. A take is linear in what was pushed. A gradient that nobody else has is kept
-as it is; of others a copy is made. Of sparse gradients no more is held than 64 MiB
-or four times the rows of the result, and of the result before.
+as it is; of others a copy is made. Sparse gradients that are held take 64 MiB, or four
+times as many rows as this result or the one before, at the most: then they are merged.
 
 **Errors.** `tf.errors.InvalidArgumentError` for a gradient of another shape or dtype,
 an index that is negative or out of range, an argument that is not a scalar, or a

@@ -195,10 +195,10 @@ TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
 
 TYPED_TEST(SparseSumTest, MergesWithASumOfNothing) {
   ThreadSharder sharder(1);
-  const auto memory = std::make_shared<SparseSumMemory>();
   const std::vector<Gradient<TypeParam>> gradients = {
       RandomGradient<TypeParam>(40, 30, 3, 1)};
-  for (const bool is_first : {false, true}) {
+  for (const bool is_first : {true, false}) {
+    const auto memory = std::make_shared<SparseSumMemory>();
     SparseGradientSum<TypeParam> sums[2] = {
         SparseGradientSum<TypeParam>(memory),
         SparseGradientSum<TypeParam>(memory)};
@@ -277,6 +277,33 @@ TEST(SparseSumOfFloatTest, HoldsFewTimesAsManyRowsAsThereAreDifferentOnes) {
   }
 }
 
+TEST(SparseSumOfFloatTest, SumsThatAreMergedAreHeldAsFewTimes) {
+  ThreadSharder sharder(1);
+  const auto memory = std::make_shared<SparseSumMemory>();
+  SparseGradientSum<float> sum(memory, BestCpuLevel(), 1);
+  const Gradient<float> gradient = RandomGradient<float>(300, 500, 2, 1);
+  for (int i = 0; i < 100; ++i) {
+    SparseGradientSum<float> newer(memory, BestCpuLevel(), 1 << 20);
+    ASSERT_TRUE(newer.Add(gradient.rows, 2, NotOurs(gradient.values), sharder));
+    sum.Merge(newer, sharder);
+    ASSERT_LE(sum.num_held_rows(), 4 * 300);
+  }
+  ExpectResult(Finish(sum, Reduction::kMean, 100, 2, sharder),
+               Expected(std::vector<Gradient<float>>(100, gradient),
+                        Reduction::kMean, 2),
+               1e-4);
+}
+
+TEST(SparseSumOfFloatTest, AGradientWithoutRowsSaysNothingOfTheirSize) {
+  ThreadSharder sharder(1);
+  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
+  const std::vector<float> values = {1, 2};
+  ASSERT_TRUE(sum.Add({3}, 2, NotOurs(values), sharder));
+  ASSERT_TRUE(sum.Add({}, 0, NotOurs<float>({}), sharder));
+  const Result<float> result = Finish(sum, Reduction::kMean, 2, 2, sharder);
+  EXPECT_EQ(result.values, values);
+}
+
 TEST(SparseSumOfFloatTest, ManySmallGradients) {
   ThreadSharder sharder(1);
   SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>(),
@@ -316,9 +343,11 @@ TEST(SparseSumOfFloatTest, MemoryOfALargeRoundIsFreedAfterSmallOnes) {
     SparseGradientSum<float> sum(memory);
     ASSERT_TRUE(
         sum.Add(gradient->rows, 16, NotOurs(gradient->values), sharder));
+    Finish(sum, Reduction::kMean, 1, 16, sharder);
   }
+  // The copy and the result, and less than as much to sort them.
   EXPECT_LE(memory->chunks->kept_bytes(),
-            kMaxTimesKept * 3000 * 16 * sizeof(float));
+            kMaxTimesKept * 3 * 3000 * 16 * sizeof(float));
 }
 
 TEST(SparseSumOfFloatTest, LargeRows) {
@@ -357,15 +386,23 @@ TEST(SparseSumOfFloatTest, SumsOfManyRows) {
 }
 
 TEST(SparseSumOfFloatTest, RowsBeyond32Bits) {
-  Gradient<float> gradient = RandomGradient<float>(3000, 500, 4, 1);
-  for (int64_t& row : gradient.rows) {
-    row <<= 40;
+  std::vector<Gradient<float>> gradients;
+  for (int i = 0; i < 4; ++i) {
+    gradients.push_back(RandomGradient<float>(3000, 500, 4, i));
+    for (int64_t& row : gradients.back().rows) {
+      row <<= 40;
+    }
   }
-  ThreadSharder sharder(2);
-  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
-  ASSERT_TRUE(sum.Add(gradient.rows, 4, NotOurs(gradient.values), sharder));
-  ExpectResult(Finish(sum, Reduction::kMean, 1, 4, sharder),
-               Expected<float>({gradient}, Reduction::kMean, 4), 0);
+  for (const int64_t min_merge_bytes : kMinMergeBytes) {
+    ThreadSharder sharder(2);
+    SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>(),
+                                 BestCpuLevel(), min_merge_bytes);
+    for (const auto& gradient : gradients) {
+      ASSERT_TRUE(sum.Add(gradient.rows, 4, NotOurs(gradient.values), sharder));
+    }
+    ExpectResult(Finish(sum, Reduction::kMean, 4, 4, sharder),
+                 Expected(gradients, Reduction::kMean, 4), 0);
+  }
 }
 
 TEST(SparseSumOfFloatTest, NoMemoryForACopy) {

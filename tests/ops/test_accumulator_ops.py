@@ -285,7 +285,7 @@ def test_half_is_summed_in_float():
         assert float(take(sparse, True, dtype).values[0, 0]) == 1.0
 
 
-def test_large_sparse_gradients_are_merged_on_the_way():
+def test_more_sparse_gradients_than_are_held_unmerged_are_summed_right():
     # 80 pushes of 4096 of only 500 rows, 80 MB: more than is ever held unmerged.
     rng = np.random.default_rng(4)
     handle = make(True, shape=[500, 64], reduction_type="SUM")
@@ -298,6 +298,15 @@ def test_large_sparse_gradients_are_merged_on_the_way():
     taken = take(handle, True, tf.float32, 80)
     np.testing.assert_array_equal(taken.indices, np.arange(500))
     np.testing.assert_allclose(taken.values, total, rtol=1e-4, atol=1e-3)
+
+
+def test_a_gradient_without_rows_may_have_rows_of_any_size():
+    # More elements in a row than fit into a number, and none at all.
+    handle = tfs.ops.sparse_accumulator(tf.float32)
+    empty = tf.fill([0, 2**32, 2**32], 1.0)
+    assert tfs.ops.accumulator_apply_sparse(handle, 0, tf.zeros([0], tf.int64), empty)
+    taken = take(handle, True, tf.float32)
+    assert taken.values.shape == [0, 2**32, 2**32]
 
 
 @both_kinds

@@ -65,3 +65,16 @@ def test_a_message_that_is_too_short_is_an_error():
     message = messages.pack(tf.constant("x"), [tf.constant(1.0)])
     with pytest.raises(tf.errors.InvalidArgumentError):
         messages.unpack(message, [tf.TensorSpec([2], tf.float32)])
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_tensor_of_another_size_than_it_was_said_to_have_is_an_error(size):
+    # Behind it everything would be something else over there.
+    @tf.function
+    def pack():
+        tensor = tf.numpy_function(lambda: np.ones(size, np.float32), [], tf.float32)
+        tensor.set_shape([2])
+        return messages.pack(tf.constant("x"), [tensor])
+
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        pack()

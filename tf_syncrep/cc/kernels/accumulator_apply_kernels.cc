@@ -26,6 +26,7 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::PartialTensorShape;
+using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using PushResult = Accumulator::PushResult;
 
@@ -56,7 +57,7 @@ class AccumulatorApplySparseOp final : public OpKernel {
 
     const OwnedBuffer values = GradientInput(ctx, kGradientValues);
     const std::vector<int64_t> row_dims = RowDims(shape);
-    const int64_t row_size = TensorShape(row_dims).num_elements();
+    const int64_t row_size = RowSize(shape);
     DeviceSharder sharder(ctx);
     std::vector<int64_t> held_dims;
     const PushResult result = accumulator->accumulator().Push(
@@ -78,8 +79,10 @@ class AccumulatorApplySparseOp final : public OpKernel {
   // A checked copy of the indices, which others cannot change any more.
   static absl::Status Rows(OpKernelContext* ctx, int64_t limit,
                            std::vector<int64_t>* rows) {
-    const auto indices = ctx->input(kGradientIndices).vec<Index>();
-    rows->assign(indices.data(), indices.data() + indices.size());
+    // Not by vec(), which ends the process where the memory is not aligned.
+    const Tensor& input = ctx->input(kGradientIndices);
+    const auto* const indices = static_cast<const Index*>(input.data());
+    rows->assign(indices, indices + input.NumElements());
     for (size_t i = 0; i < rows->size(); ++i) {
       const int64_t row = (*rows)[i];
       if (row < 0 || (limit >= 0 && row >= limit)) {

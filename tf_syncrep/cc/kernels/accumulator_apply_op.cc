@@ -48,12 +48,13 @@ absl::Status CheckGradientShape(OpKernelContext* ctx,
         absl::StrCat("Shape mismatch: expected shape rank at least ",
                      allowed.dims(), ", got ", input.NumElements()));
   }
-  const auto shape = input.vec<int64_t>();
+  // Not by vec(), which ends the process where the memory is not aligned.
+  const auto* const shape = static_cast<const int64_t*>(input.data());
   for (int i = 0; i < allowed.dims(); ++i) {
-    if (allowed.dim_size(i) != -1 && allowed.dim_size(i) != shape(i)) {
+    if (allowed.dim_size(i) != -1 && allowed.dim_size(i) != shape[i]) {
       return absl::InvalidArgumentError(
           absl::StrCat("Shape mismatch: expected shape dim ", i, " to be ",
-                       allowed.dim_size(i), ", got ", shape(i)));
+                       allowed.dim_size(i), ", got ", shape[i]));
     }
   }
   return absl::OkStatus();
@@ -121,7 +122,7 @@ absl::Status CheckSparseGradient(OpKernelContext* ctx,
   }
   TF_RETURN_IF_ERROR(CheckGradientShape(ctx, allowed));
   if (*limit < 0 && ctx->input(kGradientShape).NumElements() > 0) {
-    *limit = ctx->input(kGradientShape).vec<int64_t>()(0);
+    *limit = *static_cast<const int64_t*>(ctx->input(kGradientShape).data());
   }
   return absl::OkStatus();
 }
@@ -157,6 +158,11 @@ std::vector<int64_t> RowDims(const TensorShape& values) {
   std::vector<int64_t> dims = Dims(values);
   dims.erase(dims.begin());
   return dims;
+}
+
+int64_t RowSize(const TensorShape& values) {
+  const int64_t num_rows = values.dim_size(0);
+  return num_rows == 0 ? 0 : values.num_elements() / num_rows;
 }
 
 absl::Status RowShapeMismatch(const std::vector<int64_t>& held,

@@ -129,6 +129,10 @@ absl::Status CheckRowShape(const tensorflow::TensorShape& values,
 // All but the first.
 std::vector<int64_t> RowDims(const tensorflow::TensorShape& values);
 
+// How many elements a row has; 0 without rows, of which there may be more than
+// fit into a number.
+int64_t RowSize(const tensorflow::TensorShape& values);
+
 // Of a gradient's rows and those that are held. The rank counts the indices'
 // too.
 absl::Status RowShapeMismatch(const std::vector<int64_t>& held,

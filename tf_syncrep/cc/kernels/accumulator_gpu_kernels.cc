@@ -160,7 +160,7 @@ class AccumulatorApplySparseGpuOp final : public AsyncOpKernel {
     const TensorShape shape = ctx->input(kGradientValues).shape();
     TF_RETURN_IF_ERROR(CheckRowShape(shape, accumulator.spec().shape));
     const std::vector<int64_t> row_dims = RowDims(shape);
-    const int64_t row_size = TensorShape(row_dims).num_elements();
+    const int64_t row_size = RowSize(shape);
     const OwnedBuffer values = GradientInput(ctx, kGradientValues);
     DeviceSharder sharder(ctx);
     std::vector<int64_t> held_dims;

@@ -95,8 +95,8 @@ struct AccumulatorStats {
 // Collects gradients of one variable until somebody takes their sum.
 //
 // Thread-safe. One mutex guards all state, the sums included: a push adds its
-// gradient under it, so that gradients add up in the order in which they
-// arrive. Division and output happen after a take, outside of it.
+// gradient, or notes it, under it, so that gradients add up in the order in
+// which they arrive. What is left to do happens after a take, outside of it.
 class Accumulator {
  public:
   // Of gradients of so many different steps sums are kept apart, so that

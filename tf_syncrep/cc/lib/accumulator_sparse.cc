@@ -17,7 +17,6 @@ namespace {
 // that woke it, which holds the accumulator's lock.
 constexpr int64_t kMinCopiedBytesPerShard = int64_t{2} << 20;
 constexpr int64_t kMinElementsPerShard = 16384;
-constexpr int64_t kMinRowsPerShard = 64;
 constexpr int64_t kMinSortedPerShard = 32768;
 
 // More does not stay in the cache of most machines until it is used again.
@@ -142,8 +141,11 @@ template <typename T>
 SparseGradientSum<T>::~SparseGradientSum() {
   pieces_.clear();
   copies_ = {};
-  memory_->last_copied_bytes = most_copied_bytes_;
-  memory_->chunks->EndRound(most_copied_bytes_ + needed_bytes_);
+  // Not what has become part of another sum, nor what was never taken.
+  if (is_finished_) {
+    memory_->last_copied_bytes = most_copied_bytes_;
+    memory_->chunks->EndRound(most_copied_bytes_ + needed_bytes_);
+  }
 }
 
 template <typename T>
@@ -162,10 +164,8 @@ bool SparseGradientSum<T>::Add(std::vector<int64_t> rows, int64_t row_size,
     }
     pieces_.push_back({std::move(rows), std::move(kept), {}});
     num_held_rows_ += num_rows;
-  }
-  row_size_ = row_size;
-  if (HasToMerge()) {
-    MergePieces(sharder);
+    row_size_ = row_size;
+    MergeIfMany(sharder);
   }
   return true;
 }
@@ -217,20 +217,26 @@ OwnedBuffer SparseGradientSum<T>::Copy(const void* values, size_t bytes,
 }
 
 template <typename T>
-bool SparseGradientSum<T>::HasToMerge() const {
+void SparseGradientSum<T>::MergeIfMany(Sharder& sharder) {
   const int64_t held_bytes =
       num_held_rows_ * (row_size_ * static_cast<int64_t>(sizeof(T)) +
                         static_cast<int64_t>(sizeof(int64_t))) +
       static_cast<int64_t>(pieces_.size()) * kPieceBytes;
-  return held_bytes > min_merge_bytes_ &&
-         num_held_rows_ >=
-             kHeldPerMergedRow *
-                 std::max(num_merged_rows_, memory_->last_num_rows.load());
+  if (held_bytes <= min_merge_bytes_ ||
+      num_held_rows_ <
+          kHeldPerMergedRow *
+              std::max(num_merged_rows_, memory_->last_num_rows.load())) {
+    return;
+  }
+  if (!MergePieces(sharder)) {
+    num_merged_rows_ = num_held_rows_;  // Not to be tried at each push now.
+  }
 }
 
 template <typename T>
-void SparseGradientSum<T>::MergePieces(Sharder& sharder) {
-  WithSortedRows(sharder, [&](const auto& sorted) {
+bool SparseGradientSum<T>::MergePieces(Sharder& sharder) {
+  needed_bytes_ = 0;  // What merges before this one needed is used again.
+  return WithSortedRows(sharder, [&](const auto& sorted) {
     const auto num_rows = static_cast<size_t>(sorted.num_rows());
     Chunk sums =
         GetChunk(num_rows * static_cast<size_t>(row_size_) * sizeof(Sum));
@@ -255,19 +261,26 @@ void SparseGradientSum<T>::MergePieces(Sharder& sharder) {
 }
 
 template <typename T>
-void SparseGradientSum<T>::Merge(GradientSum& other, Sharder& /*sharder*/) {
+void SparseGradientSum<T>::Merge(GradientSum& other, Sharder& sharder) {
   auto& newer = static_cast<SparseGradientSum&>(other);
+  if (newer.pieces_.empty()) {
+    return;
+  }
   std::move(newer.pieces_.begin(), newer.pieces_.end(),
             std::back_inserter(pieces_));
   newer.pieces_.clear();
   num_held_rows_ += std::exchange(newer.num_held_rows_, 0);
   num_merged_rows_ = std::max(num_merged_rows_, newer.num_merged_rows_);
   row_size_ = newer.row_size_;
+  most_copied_bytes_ += std::exchange(newer.most_copied_bytes_, 0);
+  needed_bytes_ += std::exchange(newer.needed_bytes_, 0);
+  MergeIfMany(sharder);
 }
 
 template <typename T>
 bool SparseGradientSum<T>::Finish(Reduction reduction, int64_t num_gradients,
                                   Sharder& sharder, SparseResult* result) {
+  is_finished_ = true;
   return WithSortedRows(sharder, [&](const auto& sorted) {
     const int64_t num_rows = sorted.num_rows();
     const size_t bytes = static_cast<size_t>(num_rows) *
@@ -359,8 +372,8 @@ void SparseGradientSum<T>::CountRows(Sharder& sharder,
                                      SortedRows<Row>* sorted) const {
   const int64_t num_shards = sharder.NumShards(
       sorted->size,
-      std::max(kMinElementsPerShard / std::max<int64_t>(row_size_, 1),
-               kMinRowsPerShard));
+      std::max<int64_t>(kMinElementsPerShard / std::max<int64_t>(row_size_, 1),
+                        1));
   std::vector<int64_t>& numbers = sorted->first_number_of_shard;
   numbers.assign(num_shards + 1, 0);
   sharder.Run(num_shards, [&](int64_t shard) {

@@ -106,10 +106,12 @@ class SparseGradientSum final : public GradientSum {
   // A copy of `bytes` of a gradient; no owner when there is no memory.
   OwnedBuffer Copy(const void* values, size_t bytes, Sharder& sharder);
 
-  bool HasToMerge() const;
+  // Merges what is held if it is much for the different rows in it.
+  void MergeIfMany(Sharder& sharder);
 
-  // Merges all pieces into one. Without memory for it, all stays as it is.
-  void MergePieces(Sharder& sharder);
+  // Merges all pieces into one. Returns false, and has changed nothing, when
+  // there is no memory.
+  bool MergePieces(Sharder& sharder);
 
   // Sorts the rows of all pieces and returns what `reduce(sorted)` does:
   // whether there was memory; or false, when there was none to sort.
@@ -157,6 +159,7 @@ class SparseGradientSum final : public GradientSum {
   size_t copied_bytes_ = 0;  // since the last merge
   size_t most_copied_bytes_ = 0;
   size_t needed_bytes_ = 0;  // of the pool, besides these
+  bool is_finished_ = false;
 };
 
 }  // namespace tf_syncrep

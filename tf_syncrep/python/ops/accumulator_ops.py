@@ -30,8 +30,9 @@ not depend, in any bit, on the number of threads that compute it.
 
 **Cost.** To push a gradient takes as long as its own size, however many were pushed
 before. A take is linear in what was pushed. A gradient that nobody else has is kept
-as it is; of others a copy is made. Sparse gradients that are held take 64 MiB, or four
-times as many rows as this result or the one before, at the most: then they are merged.
+as it is; of others a copy is made. Sparse gradients are merged by a push, which then
+takes longer, when they have come to more than 64 MiB and to four times as many rows as
+were different at the last such merge or take.
 
 **Errors.** `tf.errors.InvalidArgumentError` for a gradient of another shape or dtype,
 an index that is negative or out of range, an argument that is not a scalar, or a

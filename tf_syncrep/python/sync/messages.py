@@ -55,13 +55,18 @@ def unpack(
     Returns:
         The text, and the tensors.
     """
-    sizes = [one.shape.num_elements() * one.dtype.size for one in like]
-    *parts, text = tf.split(message, [*sizes, -1])
+    *parts, text = tf.split(message, [*map(_num_bytes, like), -1])
     return _to_text(text), list(map(_from_bytes, parts, like))
 
 
+def _num_bytes(like: tf.Tensor | tf.TensorSpec) -> int:
+    return like.shape.num_elements() * like.dtype.size
+
+
 def _to_bytes(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])
+    # An error if it has another size than it was said to have: it would go on in what
+    # comes after it.
+    return tf.reshape(tf.bitcast(tensor, tf.uint8), [_num_bytes(tensor)])
 
 
 def _from_bytes(part: tf.Tensor, like: tf.Tensor | tf.TensorSpec) -> tf.Tensor:

@@ -497,7 +497,9 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             if self._reject_nonfinite:
                 fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
         tensors = [permit, incarnation, fit, *(gradients[i] for i in along)]
-        message = messages.pack(device, tensors)
+        # On the host, whence it is sent: most of it is there, also beside a GPU.
+        with tf.device("/device:CPU:0"):
+            message = messages.pack(device, tensors)
         with tf.device(self._gate_device):
             device, tensors = messages.unpack(message, tensors)
             permit, incarnation, fit, *arrived = tensors

@@ -147,10 +147,10 @@ class GpuSparseGradientSum final : public GradientSum {
       Check(CopyOnGpu(values.data, value_bytes, kept.data, queue_.stream));
     }
     const int64_t gradient = next_gradient_++;
-    row_size_ = row_size;
     if (num_rows == 0) {
       return true;
     }
+    row_size_ = row_size;
     pieces_.push_back({num_rows, gradient,
                        static_cast<const int64_t*>(rows.data),
                        static_cast<const T*>(kept.data), nullptr, nullptr});
@@ -179,9 +179,11 @@ class GpuSparseGradientSum final : public GradientSum {
     for (OwnedBuffer& buffer : newer.memory_) {
       memory_.push_back(std::move(buffer));
     }
+    if (!newer.pieces_.empty()) {
+      row_size_ = newer.row_size_;
+    }
     newer.pieces_.clear();
     newer.memory_.clear();
-    row_size_ = newer.row_size_;
     next_gradient_ += newer.next_gradient_;
     num_held_rows_ += newer.num_held_rows_;
     num_merged_rows_ = std::max(num_merged_rows_, newer.num_merged_rows_);

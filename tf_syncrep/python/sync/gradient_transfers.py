@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from tf_syncrep.python.sync import gate_placement
+from tf_syncrep.python.sync import gate_placement, messages
 
 # A tensor up to this size costs more by the call that fetches it than by being copied
 # twice.
@@ -37,7 +37,7 @@ def choose_for_message(
         for i, (gradient, wanted_on) in enumerate(zip(gradients, devices, strict=True))
         if gate_placement.on_same_task(wanted_on, device) and _is_small(gradient)
     ]
-    size = sum(_num_bytes(gradients[i]) for i in chosen)
+    size = sum(messages.num_bytes(gradients[i]) for i in chosen)
     return chosen if size <= _SMALL_MESSAGE_BYTES else []
 
 
@@ -79,8 +79,4 @@ def join_small(
 def _is_small(gradient) -> bool:
     if isinstance(gradient, tf.IndexedSlices) or not gradient.shape.is_fully_defined():
         return False
-    return _num_bytes(gradient) <= _SMALL_BYTES
-
-
-def _num_bytes(gradient: tf.Tensor) -> int:
-    return gradient.shape.num_elements() * gradient.dtype.size
+    return messages.num_bytes(gradient) <= _SMALL_BYTES

@@ -55,18 +55,19 @@ def unpack(
     Returns:
         The text, and the tensors.
     """
-    *parts, text = tf.split(message, [*map(_num_bytes, like), -1])
+    *parts, text = tf.split(message, [*map(num_bytes, like), -1])
     return _to_text(text), list(map(_from_bytes, parts, like))
 
 
-def _num_bytes(like: tf.Tensor | tf.TensorSpec) -> int:
+def num_bytes(like: tf.Tensor | tf.TensorSpec) -> int:
+    """Counts the bytes of a tensor of a known shape."""
     return like.shape.num_elements() * like.dtype.size
 
 
 def _to_bytes(tensor: tf.Tensor) -> tf.Tensor:
     # An error if it has another size than it was said to have: it would go on in what
     # comes after it.
-    return tf.reshape(tf.bitcast(tensor, tf.uint8), [_num_bytes(tensor)])
+    return tf.reshape(tf.bitcast(tensor, tf.uint8), [num_bytes(tensor)])
 
 
 def _from_bytes(part: tf.Tensor, like: tf.Tensor | tf.TensorSpec) -> tf.Tensor:

@@ -83,7 +83,6 @@ def make_contender(
     name: str, point: Point, pushed: Sequence[gradients.Gradient]
 ) -> tuple[Contender, Callable[[], tuple[np.ndarray, np.ndarray]]]:
     """A contender, and a function that makes step 0 and returns what was taken."""
-    # What is staged is handed on, and nobody keeps it, but for variables.
     pushes = point["pushes"]
     num_steps = len(pushed) // pushes
     with tf.Graph().as_default() as graph:
@@ -97,6 +96,7 @@ def make_contender(
                 for array in gradient.arrays
             ]
             made = [_keep(array, kept) for array in arrays]
+            # What is staged is handed on, and nobody keeps it, but for variables.
             if name != OURS_COPYING:
                 made = [tf.raw_ops.DeepCopy(x=tensor) for tensor in made]
             stage_ops.append(tf.raw_ops.Stage(values=made, shared_name="gradients"))

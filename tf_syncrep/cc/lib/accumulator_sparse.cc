@@ -48,10 +48,6 @@ size_t RoundUp(size_t bytes, size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
-int64_t BeginOf(int64_t shard, int64_t num_shards, int64_t size) {
-  return size / num_shards * shard + std::min(shard, size % num_shards);
-}
-
 // Inlined, all of them: GCC drops calls of functions that only prefetch.
 TF_SYNCREP_ALWAYS_INLINE void PrefetchBytes(const void* data, int64_t bytes) {
   // The hardware follows on its own after a few lines.
@@ -200,9 +196,9 @@ OwnedBuffer SparseGradientSum<T>::Copy(const void* values, size_t bytes,
   const auto num_lines = static_cast<int64_t>(bytes / kStreamAlignment);
   sharder.Run(num_shards, [&](int64_t shard) {
     const size_t begin =
-        BeginOf(shard, num_shards, num_lines) * kStreamAlignment;
+        ShardBegin(shard, num_shards, num_lines) * kStreamAlignment;
     const size_t lines_end =
-        BeginOf(shard + 1, num_shards, num_lines) * kStreamAlignment;
+        ShardBegin(shard + 1, num_shards, num_lines) * kStreamAlignment;
     const size_t end = shard + 1 == num_shards ? bytes : lines_end;
     const char* const from = static_cast<const char*>(values);
     if (is_streamed) {
@@ -377,8 +373,9 @@ void SparseGradientSum<T>::CountRows(Sharder& sharder,
   std::vector<int64_t>& numbers = sorted->first_number_of_shard;
   numbers.assign(num_shards + 1, 0);
   sharder.Run(num_shards, [&](int64_t shard) {
-    const int64_t end = BeginOf(shard + 1, num_shards, sorted->size);
-    for (int64_t i = BeginOf(shard, num_shards, sorted->size); i < end; ++i) {
+    const int64_t end = ShardBegin(shard + 1, num_shards, sorted->size);
+    for (int64_t i = ShardBegin(shard, num_shards, sorted->size); i < end;
+         ++i) {
       numbers[shard + 1] += sorted->IsFirst(i);
     }
   });
@@ -412,7 +409,7 @@ void SparseGradientSum<T>::ReduceRows(const SortedRows<Row>& sorted,
   sharder.Run(num_shards, [&](int64_t shard) {
     const ScopedFlushDenormals flush_denormals;
     std::vector<Sum> scratch(std::min(row_size_, kMaxColumns));
-    int64_t begin = BeginOf(shard, num_shards, sorted.size);
+    int64_t begin = ShardBegin(shard, num_shards, sorted.size);
     for (int64_t number = numbers[shard]; number < numbers[shard + 1];
          ++number) {
       while (!sorted.IsFirst(begin)) {

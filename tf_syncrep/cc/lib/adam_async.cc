@@ -214,9 +214,8 @@ void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
   const int64_t num_shards = sharder.NumShards(size, kMinElementsPerShard);
   sharder.Run(num_shards, [&](int64_t shard) {
     const ScopedFlushDenormals flush_denormals;
-    const int64_t begin = size / num_shards * shard;
-    const int64_t end =
-        shard + 1 == num_shards ? size : size / num_shards * (shard + 1);
+    const int64_t begin = ShardBegin(shard, num_shards, size);
+    const int64_t end = ShardBegin(shard + 1, num_shards, size);
     kernels.update(update, end - begin, grad + begin, var + begin, m + begin,
                    v + begin);
   });

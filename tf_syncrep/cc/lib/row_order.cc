@@ -28,7 +28,7 @@ void SortByDigit(const RowOccurrence<Row>* from, RowOccurrence<Row>* to,
     return (occurrence.row >> shift) & mask;
   };
   const auto begin_of = [=](int64_t shard) {
-    return size / num_shards * shard + std::min(shard, size % num_shards);
+    return ShardBegin(shard, num_shards, size);
   };
   // Row s: how many occurrences shard s has in each bucket, then where they go.
   std::vector<int64_t> places(num_shards * num_buckets, 0);

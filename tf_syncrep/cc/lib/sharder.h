@@ -8,6 +8,14 @@
 
 namespace tf_syncrep {
 
+// Where shard `shard` begins when `total` units are split as evenly as can be.
+// That of shard `num_shards` is `total`.
+constexpr int64_t ShardBegin(int64_t shard, int64_t num_shards, int64_t total) {
+  const int64_t larger_shards = total % num_shards;
+  return total / num_shards * shard +
+         (shard < larger_shards ? shard : larger_shards);
+}
+
 // Splits pieces of work into shards and runs these on a thread pool and on the
 // calling thread. The caller takes shards like any other thread and never waits
 // for a pool thread to become free: a piece of work ends even on a pool that is

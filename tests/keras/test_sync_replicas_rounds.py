@@ -120,15 +120,16 @@ def test_functions_make_no_handles(variables):
     )
 
 
-@pytest.mark.parametrize(("reject_nonfinite", "num_messages"), [(False, 4), (True, 5)])
+@pytest.mark.parametrize(("reject_nonfinite", "num_messages"), [(False, 3), (True, 4)])
 def test_gradients_for_the_gates_own_task_are_told_of_by_themselves(
     variables, reject_nonfinite, num_messages
 ):
     rounds = make(reject_nonfinite=reject_nonfinite)
     step = tf.function(lambda value: contribute(rounds, variables, value))
     graph = step.get_concrete_function(tf.TensorSpec([])).graph
-    # To the task of the gate and of the variables: who asks for a permit, the tensors
-    # of the gradients, and whether they are finite if that matters.
+    # To the task of the gate and of the variables: who asks for a permit, the small
+    # parts of the gradients, the values of the sparse one, and whether all are finite
+    # if that matters.
     sent = {
         tensor.name
         for operation in graph.get_operations()

@@ -7,52 +7,141 @@ import tensorflow as tf
 from tf_syncrep.python.sync import gradient_transfers
 
 
-def test_small_gradients_come_out_as_they_went_in():
+def _slices(num_indices, columns, dtype=tf.float32):
+    """A gradient of so many rows, of which the length is not known beforehand."""
+    return tf.IndexedSlices(
+        tf.TensorSpec([None, columns], dtype),
+        tf.TensorSpec([num_indices], tf.int64),
+        tf.TensorSpec([2], tf.int64),
+    )
+
+
+LONG = _slices(None, 16)  # 64 bytes, the least there may be.
+
+
+def test_small_parts_are_dense_ones_and_indices_of_long_rows():
+    dense = [tf.TensorSpec([1 << 14], tf.float32), tf.TensorSpec([], tf.float64)]
+    assert [gradient_transfers.small_part(one) for one in dense] == dense
+    for slices in (LONG, _slices(1 << 20, 32, tf.float16), _slices(1 << 13, 1)):
+        assert gradient_transfers.small_part(slices) is slices.indices
+    for too_large_or_unknown in (
+        tf.TensorSpec([(1 << 14) + 1], tf.float32),
+        tf.TensorSpec([None], tf.float32),
+        tf.TensorSpec(None, tf.float32),
+        _slices(None, 15),
+        _slices((1 << 13) + 1, 1),
+        _slices(None, None),
+        tf.IndexedSlices(LONG.values, tf.TensorSpec(None, tf.int64), LONG.dense_shape),
+        tf.IndexedSlices(
+            tf.TensorSpec(None, tf.float32), LONG.indices, LONG.dense_shape
+        ),
+    ):
+        assert gradient_transfers.small_part(too_large_or_unknown) is None
+
+
+# Where eager tensors are. In a function it is not known where its tensors are.
+LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def test_small_parts_come_out_as_they_went_in():
+    shape = tf.constant([2, 1])
     gradients = [
         tf.constant([[1.0, 2.0], [3.0, 4.0]]),
         tf.constant(5.0),
         tf.constant([6.0, 7.0], tf.float64),
         tf.zeros([0]),
-        tf.IndexedSlices(tf.constant([[8.0]]), tf.constant([0]), tf.constant([1, 1])),
+        tf.IndexedSlices(tf.constant([[8.0]]), tf.constant([1]), shape),
         tf.constant([9.0]),
         tf.ones([1 << 15]),
+        tf.IndexedSlices(tf.zeros([0, 1]), tf.zeros([0], tf.int64), shape),
+        tf.constant([10.0]),
     ]
-    with tf.device("/device:CPU:0"):
-        sent = gradient_transfers.join_small(
-            gradients, ["/device:CPU:0"] * 5 + [""] + ["/device:CPU:0"]
-        )
-    for i in (0, 1, 3):
-        assert sent[i] is not gradients[i]
-        np.testing.assert_array_equal(sent[i], gradients[i])
-    # The only one of its dtype, a sparse one, one for nowhere, a large one.
-    for i in (2, 4, 5, 6):
-        assert sent[i] is gradients[i]
+    devices = [LOCAL] * 5 + [""] + [LOCAL] * 2 + ["/device:CPU:0"]
+
+    @tf.function
+    def there(gradients):
+        sent = gradient_transfers.join_small(gradients, devices)
+        for i in (0, 1, 2, 3):
+            assert sent[i] is not gradients[i]
+        for i in (4, 7):
+            assert sent[i].indices is not gradients[i].indices
+            assert sent[i].values is gradients[i].values
+            assert sent[i].dense_shape is gradients[i].dense_shape
+        # One for nowhere, a large one, one for a task that is not known.
+        for i in (5, 6, 8):
+            assert sent[i] is gradients[i]
+        return sent
+
+    for received, gradient in zip(there(gradients), gradients, strict=True):
+        for actual, expected in zip(
+            tf.nest.flatten(received, expand_composites=True),
+            tf.nest.flatten(gradient, expand_composites=True),
+            strict=True,
+        ):
+            assert actual.dtype == expected.dtype
+            np.testing.assert_array_equal(actual, expected)
 
 
-def test_gradients_that_have_arrived_are_not_sent_again():
-    gradients = [tf.constant([float(i)]) for i in range(4)]
-    arrived = {1: tf.constant([10.0]), 3: tf.constant([30.0])}
-    sent = gradient_transfers.join_small(gradients, ["/device:CPU:0"] * 4, arrived)
-    assert (sent[1], sent[3]) == (arrived[1], arrived[3])
-    assert [float(one[0]) for one in sent] == [0.0, 10.0, 2.0, 30.0]
-    # The other two still go as one.
-    assert sent[0] is not gradients[0]
-    assert sent[2] is not gradients[2]
+def test_parts_that_are_there_already_are_not_packed():
+    slices = tf.IndexedSlices(tf.ones([1, 16]), tf.constant([0]))
+    gradients = [tf.constant([1.0]), tf.constant([2.0]), slices]
+    sent = gradient_transfers.join_small(gradients, [LOCAL] * 3)
+    assert all(one is other for one, other in zip(sent, gradients, strict=True))
+
+
+def test_parts_that_have_arrived_are_not_sent_again():
+    @tf.function
+    def there(gradients, arrived):
+        sent = gradient_transfers.join_small(gradients, [LOCAL] * 4, arrived)
+        assert sent[1] is arrived[1]
+        assert sent[3].indices is arrived[3]
+        assert sent[3].values is gradients[3].values
+        # The other two still go as one.
+        assert sent[0] is not gradients[0]
+        assert sent[2] is not gradients[2]
+        return sent[:3]
+
+    slices = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([0]))
+    gradients = [*(tf.constant([float(i)]) for i in range(3)), slices]
+    sent = there(gradients, {1: tf.constant([10.0]), 3: tf.constant([5])})
+    assert [float(one[0]) for one in sent] == [0.0, 10.0, 2.0]
+
+
+def test_gradients_for_devices_of_one_task_are_one_tensor():
+    @tf.function
+    def there(gradients):
+        devices = [LOCAL, LOCAL.replace("CPU", "GPU")]
+        return gradient_transfers.join_small(gradients, devices)
+
+    gradients = [tf.constant([1.0]), tf.constant([2.0])]
+    assert [float(one[0]) for one in there(gradients)] == [1.0, 2.0]
+    operations = there.get_concrete_function(gradients).graph.get_operations()
+    unpacked = [one for one in operations if one.type == "SplitV"]
+    assert [one.device for one in unpacked] == [LOCAL]
 
 
 HERE = "/job:ps/task:1/device:CPU:0"
 SMALL = tf.TensorSpec([1 << 14], tf.float32)  # 64 KB, the most there may be.
 
 
-def _chosen(*gradients_and_devices):
+def _chosen(*gradients_and_devices, device=HERE, replica="/job:worker/task:0"):
     gradients, devices = zip(*gradients_and_devices, strict=True)
-    return gradient_transfers.choose_for_message(gradients, devices, HERE)
+    with tf.Graph().as_default(), tf.device(replica):
+        gradients = [_on_replica(gradient) for gradient in gradients]
+    return gradient_transfers.choose_for_message(gradients, devices, device)
 
 
-def test_small_dense_gradients_for_the_task_go_along_with_a_message():
-    slices = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([0]))
+def _on_replica(gradient):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            _on_replica(gradient.values), _on_replica(gradient.indices)
+        )
+    return tf.compat.v1.placeholder(gradient.dtype, gradient.shape)
+
+
+def test_small_parts_for_the_task_go_along_with_a_message():
     assert _chosen(
-        (slices, HERE),
+        (_slices(None, 1), HERE),
         (tf.TensorSpec([], tf.float16), "/job:ps/task:1"),
         (SMALL, "/job:ps/task:0"),
         (SMALL, HERE),
@@ -61,8 +150,10 @@ def test_small_dense_gradients_for_the_task_go_along_with_a_message():
         (tf.TensorSpec([(1 << 13) + 1], tf.float64), HERE),
         (tf.TensorSpec([None], tf.float32), HERE),
         (tf.TensorSpec(None, tf.float32), HERE),
+        (LONG, HERE),
+        (LONG, "/job:ps/task:0"),
         (SMALL, ""),
-    ) == [1, 3, 5]
+    ) == [1, 3, 5, 9]
 
 
 def test_one_gradient_goes_along_too():
@@ -72,8 +163,26 @@ def test_one_gradient_goes_along_too():
 def test_gradients_that_are_too_much_together_do_not_go_along():
     assert _chosen(*[(SMALL, HERE)] * 4) == [0, 1, 2, 3]
     assert _chosen(*[(SMALL, HERE)] * 4, (tf.TensorSpec([], tf.float16), HERE)) == []
+    # They are sent by themselves, and the indices with them.
+    assert _chosen(*[(SMALL, HERE)] * 5, (LONG, HERE)) == []
+
+
+def test_indices_of_long_rows_go_along_however_many_there_are():
+    for slices in (LONG, _slices(1 << 20, 32, tf.float16)):
+        assert _chosen(*[(SMALL, HERE)] * 4, (slices, HERE)) == [0, 1, 2, 3, 4]
+    assert _chosen(*[(LONG, HERE)] * 20) == list(range(20))
+
+
+def test_indices_of_short_rows_go_along_if_they_are_few():
+    short = _slices(1 << 13, 1)
+    assert _chosen(*[(short, HERE)] * 4) == [0, 1, 2, 3]
+    assert _chosen(*[(short, HERE)] * 5) == []
+
+
+def test_what_is_there_already_does_not_go_along():
+    assert _chosen((SMALL, HERE), (LONG, HERE), replica="/job:ps/task:1") == []
 
 
 @pytest.mark.parametrize("device", ["", "/device:CPU:0", "/job:ps"])
 def test_nothing_goes_along_to_a_task_that_is_not_known(device):
-    assert gradient_transfers.choose_for_message([SMALL], [device], device) == []
+    assert _chosen((SMALL, device), device=device) == []

@@ -98,9 +98,13 @@ def _six_layers():
     return tf.reduce_mean(signal)
 
 
-def _table():
-    table = tf1.get_variable("table", [100, 16])
-    return tf.reduce_sum(tf.nn.embedding_lookup(table, tf1.constant([1, 2])))
+def _tables(number=1, columns=16):
+    """Of each the same rows, of which it is not known beforehand how many."""
+    rows = tf.range(tf1.random_uniform([], 1, 5, tf.int64))[:, tf.newaxis]
+    tables = [tf1.get_variable(f"t{i}", [100, columns]) for i in range(number)]
+    return tf.add_n(
+        [tf.reduce_sum(tf.nn.embedding_lookup(table, rows)) for table in tables]
+    )
 
 
 def _variables(*sizes_and_dtypes):
@@ -151,10 +155,31 @@ def test_small_gradients_go_with_what_the_gate_is_told(
     assert transfers.count(("worker-0", gate)) == num_messages
 
 
+@pytest.mark.parametrize(
+    ("arguments", "at_gate", "elsewhere"),
+    [
+        # The rows to look up, once; what the gate is told; the gradient's values.
+        ((1,), 1 + 1 + 1, 0),
+        # The other server gets the indices of two tables in one tensor.
+        ((4,), 1 + 1 + 2, 1 + 1 + 2),
+        # Indices of short rows may be most of the gradient: they go by themselves.
+        ((1, 15), 1 + 1 + 2, 0),
+    ],
+    ids=["one_table", "four_tables", "short_rows"],
+)
+def test_indices_go_with_what_the_gate_is_told_or_together(
+    cluster, arguments, at_gate, elsewhere
+):
+    transfers = _transfers(cluster, lambda: _tables(*arguments))
+    gate, other = ("ps-1", "ps-0") if arguments[0] == 1 else ("ps-0", "ps-1")
+    assert transfers.count(("worker-0", gate)) == at_gate
+    assert transfers.count(("worker-0", other)) == elsewhere
+
+
 @pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
 def test_a_step_is_between_a_replica_and_the_server_of_its_table(cluster, use_resource):
     # The global step is on the other one.
-    tasks = set(_transfers(cluster, _table, use_resource))
+    tasks = set(_transfers(cluster, _tables, use_resource))
     assert tasks == {("ps-1", "worker-0"), ("worker-0", "ps-1")}
 
 
@@ -183,3 +208,66 @@ def test_what_goes_with_it_is_applied_bit_for_bit_or_dropped(cluster, use_resour
                     session.run(alone, {weight: one})
             expected = session.run(variables)
     assert [one.tobytes() for one in trained] == [one.tobytes() for one in expected]
+
+
+@pytest.mark.parametrize("partitions", [None, 3], ids=["whole", "in_parts"])
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+def test_each_table_gets_its_own_indices(cluster, use_resource, partitions):
+    random = np.random.default_rng(6)
+    partitioner = partitions and tf1.fixed_size_partitioner(partitions)
+    with _replica(cluster, use_resource):
+        tables = [
+            tf1.get_variable(f"t{i}", [30, 16], partitioner=partitioner)
+            for i in range(5)
+        ]
+        dtypes = [tf.int64, tf.int32, tf.int64, tf.int32, tf.int64]
+        rows = [tf1.placeholder(dtype, [None]) for dtype in dtypes]
+        weight = tf1.placeholder(tf.float32, [16])
+        loss = tf.add_n(
+            [
+                tf.reduce_sum(tf1.nn.embedding_lookup(table, one) * weight)
+                for table, one in zip(tables, rows, strict=True)
+            ]
+        )
+        variables = tf1.trainable_variables()
+        alone = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        optimizer, train_op = _minimize(loss)
+        initial = [random.normal(size=one.shape.as_list()) for one in variables]
+        assign = [tf1.assign(*pair) for pair in zip(variables, initial, strict=True)]
+        feeds = [
+            {
+                weight: random.normal(size=16),
+                # None of a row twice: their order in a sum would make a difference.
+                **{
+                    one: random.permutation(30)[:size]
+                    for one, size in zip(rows, sizes, strict=True)
+                },
+            }
+            for sizes in ([3, 1, 0, 7, 30], [0] * 5, [1, 30, 2, 0, 5])
+        ]
+        with _session(cluster, optimizer) as session:
+            session.run(assign)
+            assert [session.run(train_op, feed) for feed in feeds] == [1, 2, 3]
+            trained = session.run(variables)
+            session.run(assign)
+            for feed in feeds:
+                session.run(alone, feed)
+            expected = session.run(variables)
+    assert [one.tobytes() for one in trained] == [one.tobytes() for one in expected]
+    assert any((one != old).any() for one, old in zip(trained, initial, strict=True))
+
+
+@pytest.mark.parametrize("make", [list, np.array], ids=["list", "array"])
+def test_indices_need_not_be_a_tensor(cluster, make):
+    with _replica(cluster):
+        table = tf1.get_variable("table", [4, 16], initializer=tf1.zeros_initializer())
+        gradient = tf.IndexedSlices(tf.ones([2, 16]), make([2, 0]))
+        optimizer = tfs.train.SyncReplicasOptimizer(
+            tf1.train.GradientDescentOptimizer(1.0), 1, 1
+        )
+        train_op = optimizer.apply_gradients(
+            [(gradient, table)], tf1.train.get_global_step()
+        )
+        with _session(cluster, optimizer) as session:
+            assert session.run(train_op) == 1
+            assert session.run(table)[:, 0].tolist() == [-1.0, 0.0, -1.0, 0.0]

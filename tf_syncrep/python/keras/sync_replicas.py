@@ -14,6 +14,7 @@ from tf_syncrep.python.keras.sync_replicas_in_process import InProcessRounds
 from tf_syncrep.python.keras.sync_replicas_rounds import ClusterRounds, Permit
 from tf_syncrep.python.keras.sync_replicas_updater import Updater
 from tf_syncrep.python.sync import gate_stats
+from tf_syncrep.python.sync.gradients import as_tensors
 
 __all__ = ["SyncReplicas"]
 
@@ -322,7 +323,7 @@ class SyncReplicas(compat.WrapperOptimizer):
             RuntimeError: under ParameterServerStrategy and outside of a step, or for
                 the second time in one; or where XLA compiles.
         """
-        gradients = [_as_tensors(gradient) for gradient in gradients]
+        gradients = [as_tensors(gradient) for gradient in gradients]
         natives = [compat.native(variable) for variable in variables]
         if compat.compiled_by_xla():
             raise RuntimeError(
@@ -440,17 +441,6 @@ def _is_parameter_server(strategy: Any) -> bool:
 def _parts(variable: Any) -> Sequence[Any]:
     """The variables that a partitioned variable is made of; itself if it is not one."""
     return getattr(variable, "variables", [variable])
-
-
-def _as_tensors(gradient: Any) -> Any:
-    """A gradient whose parts are tensors, which `tf.IndexedSlices` does not ask for.
-
-    The dense shape is the variable's, and left out.
-    """
-    if isinstance(gradient, tf.IndexedSlices):
-        values = tf.convert_to_tensor(gradient.values)
-        return tf.IndexedSlices(values, tf.convert_to_tensor(gradient.indices))
-    return tf.convert_to_tensor(gradient)
 
 
 def _check_inner(inner_optimizer: Any) -> Any:

@@ -28,6 +28,7 @@ from tf_syncrep.python.sync.gradient_accumulators import (
     kind_of,
     make_accumulator,
 )
+from tf_syncrep.python.sync.gradients import flatten
 
 # A coordinator is busy tracing functions for longer than a worker should be silent.
 _SHORTEST_UPDATER_LEASE_SECS = 60.0
@@ -138,13 +139,13 @@ class ClusterRounds:
         """Waits until the round needs a gradient from this worker."""
         gate = self.gate()
         with tf.device(_HERE):
-            name, incarnation = sync_gate_ops.task_id()
-            message = messages.pack(name, [incarnation])
+            here = sync_gate_ops.task_id()
+        message = messages.pack(here)
         with tf.device(self._device):
-            name_there, (incarnation_there,) = messages.unpack(message, [incarnation])
-            worker = (name_there, incarnation_there)
+            name, incarnation = messages.unpack(message, here)
+            worker = (name, incarnation)
             generation, round_number, _ = sync_gate_ops.sync_gate_acquire(gate, *worker)
-        return Permit(gate, worker, generation, round_number, incarnation)
+        return Permit(gate, worker, generation, round_number, here[1])
 
     def contribute(
         self,
@@ -189,7 +190,7 @@ class ClusterRounds:
             else:
                 elsewhere.append(computed)
         with tf.device(self._device):
-            arrived = [tf.identity(tensor) for tensor in _tensors(at_gate)]
+            arrived = [tf.identity(tensor) for tensor in flatten(at_gate)]
             fit = tf.constant(True)
         if self._reject_nonfinite or elsewhere:
             fit = self._tell_when_computed(permit, elsewhere, checked)
@@ -212,7 +213,7 @@ class ClusterRounds:
 
     def _tell_when_computed(self, permit, awaited, gradients) -> tf.Tensor:
         """Tells the gate's task that gradients are there, and whether all are fit."""
-        with tf.control_dependencies(_tensors(awaited)), tf.device(_HERE):
+        with tf.control_dependencies(flatten(awaited)), tf.device(_HERE):
             fit = tf.constant(1, tf.int64)
             if self._reject_nonfinite:
                 fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
@@ -323,8 +324,3 @@ class _Target:
     key: int = dataclasses.field(repr=False)
     name: str
     kind: GradientKind
-
-
-def _tensors(gradients: Sequence[Any]) -> list[tf.Tensor]:
-    """What gradients are made of."""
-    return tf.nest.flatten(gradients, expand_composites=True)

@@ -44,8 +44,13 @@ def gate_device(variables: Iterable[Any], fallback_device: str) -> str:
     total = sum(sizes.values())
     for task, size in sizes.items():
         if 2 * size > total:
-            return _cpu(devices[task])
-    return _cpu(fallback_device)
+            return cpu(devices[task])
+    return cpu(fallback_device)
+
+
+def names_task(device: str) -> bool:
+    """Says whether a device, or an empty string, names a task."""
+    return _task(device) is not None
 
 
 def on_same_task(device: str, other: str) -> bool:
@@ -62,19 +67,28 @@ def on_same_task(device: str, other: str) -> bool:
     return task is not None and task == _task(other)
 
 
+def cpu(device: str) -> str:
+    """Returns the first CPU of a device's task.
+
+    The gate has no other kernels, and tasks send and receive there.
+
+    Args:
+        device: a device, or an empty string.
+
+    Returns:
+        That CPU, in the words of `device`; an empty string for an empty one.
+    """
+    if not device:
+        return ""
+    spec = tf.DeviceSpec.from_string(device)
+    return spec.replace(device_type="CPU", device_index=0).to_string()
+
+
 def _task(device: str) -> _Task | None:
     spec = tf.DeviceSpec.from_string(device)
     if spec.job is None or spec.task is None:
         return None
     return spec.job, spec.replica or 0, spec.task
-
-
-def _cpu(device: str) -> str:
-    """Returns the first CPU of the device's task: the gate has no other kernels."""
-    if not device:
-        return ""
-    spec = tf.DeviceSpec.from_string(device)
-    return spec.replace(device_type="CPU", device_index=0).to_string()
 
 
 def _num_bytes(variable) -> int:

@@ -14,31 +14,57 @@ _SMALL_BYTES = 64 * 1024
 # To send as much as this takes about as long as a call: what waits for the message that
 # it is sent with does not wait longer for it than the call has cost.
 _SMALL_MESSAGE_BYTES = 256 * 1024
+# Indices of rows of this size are an eighth of what they are sent with, at most. To
+# copy them twice, however many there are, takes little of the time for the rows, and so
+# does to send them with the rows and not before them.
+_LONG_ROW_BYTES = 64
+
+
+def small_part(gradient) -> tf.Tensor | None:
+    """Returns what of a gradient is worth to be sent with others.
+
+    Args:
+        gradient: a tensor or `tf.IndexedSlices`.
+
+    Returns:
+        The gradient itself, if it is dense, of a known shape and small. Of a sparse one
+        the indices, a vector, if they are small or of rows that are long. Or None.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        indices = gradient.indices
+        if indices.shape.rank == 1 and (_has_long_rows(gradient) or _is_small(indices)):
+            return indices
+        return None
+    return gradient if _is_small(gradient) else None
 
 
 def choose_for_message(
     gradients: Sequence, devices: Sequence[str], device: str
 ) -> list[int]:
-    """Chooses gradients that go to a task along with what it is told anyway.
+    """Chooses gradients whose small parts go to a task along with what it is told.
 
-    They are small dense ones. All of them or none: with one call for the rest nothing
-    is saved.
+    All of them or none: with one call for the rest nothing is saved.
 
     Args:
-        gradients: tensors and `tf.IndexedSlices`, on this replica.
+        gradients: tensors and `tf.IndexedSlices`.
         devices: the device on which each is needed; empty where that is not known.
         device: a device of the task that is told something.
 
     Returns:
         The positions of those that are chosen.
     """
-    chosen = [
-        i
+    chosen = {
+        i: part
         for i, (gradient, wanted_on) in enumerate(zip(gradients, devices, strict=True))
-        if gate_placement.on_same_task(wanted_on, device) and _is_small(gradient)
-    ]
-    size = sum(messages.num_bytes(gradients[i]) for i in chosen)
-    return chosen if size <= _SMALL_MESSAGE_BYTES else []
+        if gate_placement.on_same_task(wanted_on, device)
+        and (part := _part_to_send(gradient, wanted_on)) is not None
+    }
+    size = sum(
+        messages.num_bytes(part)
+        for i, part in chosen.items()
+        if not _has_long_rows(gradients[i])
+    )
+    return list(chosen) if size <= _SMALL_MESSAGE_BYTES else []
 
 
 def join_small(
@@ -46,37 +72,62 @@ def join_small(
     devices: Sequence[str],
     arrived: Mapping[int, tf.Tensor] | None = None,
 ) -> list:
-    """Sends small dense gradients for the same device as one tensor.
+    """Sends the small parts of gradients for the same task as one tensor.
 
     Each tensor that leaves a task costs a call of the task that needs it, some tenths
     of a millisecond of both, however small it is.
 
     Args:
-        gradients: tensors and `tf.IndexedSlices`, on this replica.
+        gradients: tensors and `tf.IndexedSlices`.
         devices: the device on which each is needed; empty where that is not known.
-        arrived: by their positions, gradients that are on their tasks already.
+        arrived: by their positions, the small parts that are on their tasks already.
 
     Returns:
-        The same gradients. The small ones are on their devices, cut out of one tensor
-        for each device and dtype; in place of those that have arrived is what did.
+        The same gradients. Their small parts are on their tasks, taken out of one
+        tensor for each task; in place of those that have arrived is what did.
     """
-    arrived = arrived or {}
-    groups: dict[tuple[str, tf.DType], list[int]] = {}
+    there = dict(arrived or {})
+    groups: dict[str, dict[int, tf.Tensor]] = {}
     for i, (gradient, device) in enumerate(zip(gradients, devices, strict=True)):
-        if device and i not in arrived and _is_small(gradient):
-            groups.setdefault((device, gradient.dtype), []).append(i)
-    result = [arrived.get(i, gradient) for i, gradient in enumerate(gradients)]
-    for (device, _), members in groups.items():
-        if len(members) > 1:
-            joined = tf.concat([tf.reshape(gradients[i], [-1]) for i in members], 0)
-            sizes = [gradients[i].shape.num_elements() for i in members]
-            with tf.device(device):
-                for i, part in zip(members, tf.split(joined, sizes), strict=True):
-                    result[i] = tf.reshape(part, gradients[i].shape)
-    return result
+        part = _part_to_send(gradient, device)
+        if part is not None and i not in there:
+            groups.setdefault(gate_placement.cpu(device), {})[i] = part
+    for cpu, parts in groups.items():
+        if len(parts) > 1:
+            message = messages.pack(list(parts.values()))
+            with tf.device(cpu):
+                unpacked = messages.unpack(message, list(parts.values()))
+            there.update(zip(parts, unpacked, strict=True))
+    return [
+        _with_small_part(gradient, there[i]) if i in there else gradient
+        for i, gradient in enumerate(gradients)
+    ]
 
 
-def _is_small(gradient) -> bool:
-    if isinstance(gradient, tf.IndexedSlices) or not gradient.shape.is_fully_defined():
+def _part_to_send(gradient, device: str) -> tf.Tensor | None:
+    """The small part, unless it is on the device's task, or that is not known."""
+    part = small_part(gradient)
+    if part is None or not gate_placement.names_task(device):
+        return None
+    return None if gate_placement.on_same_task(part.device, device) else part
+
+
+def _with_small_part(gradient, part: tf.Tensor):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values, part, gradient.dense_shape)
+    return part
+
+
+def _has_long_rows(gradient) -> bool:
+    if not isinstance(gradient, tf.IndexedSlices):
         return False
-    return messages.num_bytes(gradient) <= _SMALL_BYTES
+    row = gradient.values.shape[1:]
+    if not row.is_fully_defined():
+        return False
+    return messages.num_bytes(tf.TensorSpec(row, gradient.dtype)) >= _LONG_ROW_BYTES
+
+
+def _is_small(tensor) -> bool:
+    if not tensor.shape.is_fully_defined():
+        return False
+    return messages.num_bytes(tensor) <= _SMALL_BYTES

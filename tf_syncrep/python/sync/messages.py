@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+_Like = tf.Tensor | tf.TensorSpec
+
 # Each byte as a string.
 _BYTES = [bytes([byte]) for byte in range(256)]
 
@@ -24,27 +26,28 @@ def join(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.concat([tf.expand_dims(scalar, 0) for scalar in scalars], axis=0)
 
 
-def pack(text: tf.Tensor, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Makes one tensor of a text and of tensors that differ in shape and dtype.
+def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Makes one tensor of several that differ in shape and dtype.
 
-    It is their bytes, each copied once, as by `tf.concat`.
+    It is their bytes, each copied once, as by `tf.concat`, and once more where it is
+    taken apart. Both is done on the host, over which all goes that is sent.
 
     Args:
-        text: a scalar string.
-        tensors: tensors of known shapes, of numbers of two bytes or more.
+        tensors: numbers of two bytes or more, of known shapes or vectors of any length,
+            and scalar strings.
 
     Returns:
         A tensor for `unpack`.
     """
-    # The text's length is not known over there, so it comes last.
-    return tf.concat(
-        [*map(_to_bytes, tensors), tf.io.decode_raw(text, tf.uint8)], axis=0
-    )
+    with tf.device("/device:CPU:0"):
+        parts = [_to_bytes(tensor) for tensor in tensors]
+        lengths = [tf.size(parts[i], tf.int64) for i in _of_any_length(tensors)]
+        if lengths:
+            parts.insert(0, _to_bytes(join(lengths)))
+        return tf.concat(parts, axis=0)
 
 
-def unpack(
-    message: tf.Tensor, like: Sequence[tf.Tensor | tf.TensorSpec]
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
+def unpack(message: tf.Tensor, like: Sequence[_Like]) -> list[tf.Tensor]:
     """Takes apart what `pack` has made.
 
     Args:
@@ -53,26 +56,48 @@ def unpack(
             that were packed do. Their values are not looked at.
 
     Returns:
-        The text, and the tensors.
+        The tensors.
     """
-    *parts, text = tf.split(message, [*map(num_bytes, like), -1])
-    return _to_text(text), list(map(_from_bytes, parts, like))
+    unknown = _of_any_length(like)
+    head = tf.TensorSpec([len(unknown)], tf.int64)
+    lengths = []
+    if unknown:
+        lengths = tf.unstack(_from_bytes(message[: num_bytes(head)], head))
+    known = dict(zip(unknown, lengths, strict=True))
+    sizes = [known[i] if i in known else num_bytes(one) for i, one in enumerate(like)]
+    # One split: from places that are no multiples of 64, it copies.
+    _, *parts = tf.split(message, [num_bytes(head), *sizes])
+    return list(map(_from_bytes, parts, like))
 
 
-def num_bytes(like: tf.Tensor | tf.TensorSpec) -> int:
-    """Counts the bytes of a tensor of a known shape."""
+def num_bytes(like: _Like) -> int:
+    """Counts the bytes of a tensor of numbers of a known shape."""
     return like.shape.num_elements() * like.dtype.size
 
 
+def _is_of_any_length(like: _Like) -> bool:
+    return like.dtype == tf.string or not like.shape.is_fully_defined()
+
+
+def _of_any_length(tensors: Sequence[_Like]) -> list[int]:
+    """The positions of those whose lengths the message tells, before all else."""
+    return [i for i, one in enumerate(tensors) if _is_of_any_length(one)]
+
+
 def _to_bytes(tensor: tf.Tensor) -> tf.Tensor:
+    if tensor.dtype == tf.string:
+        return tf.io.decode_raw(tensor, tf.uint8)
     # An error if it has another size than it was said to have: it would go on in what
     # comes after it.
-    return tf.reshape(tf.bitcast(tensor, tf.uint8), [num_bytes(tensor)])
+    size = -1 if _is_of_any_length(tensor) else num_bytes(tensor)
+    return tf.reshape(tf.bitcast(tensor, tf.uint8), [size])
 
 
-def _from_bytes(part: tf.Tensor, like: tf.Tensor | tf.TensorSpec) -> tf.Tensor:
-    shape = [*like.shape, like.dtype.size]
-    return tf.bitcast(tf.reshape(part, shape), like.dtype)
+def _from_bytes(part: tf.Tensor, like: _Like) -> tf.Tensor:
+    if like.dtype == tf.string:
+        return _to_text(part)
+    shape = [-1 if size is None else size for size in like.shape.as_list()]
+    return tf.bitcast(tf.reshape(part, [*shape, like.dtype.size]), like.dtype)
 
 
 def _to_text(part: tf.Tensor) -> tf.Tensor:

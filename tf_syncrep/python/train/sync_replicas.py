@@ -22,6 +22,7 @@ from tf_syncrep.python.sync.gradient_accumulators import (
     kind_of,
     make_accumulator,
 )
+from tf_syncrep.python.sync.gradients import as_tensors, flatten
 from tf_syncrep.python.train.chief_queue_runner import ChiefQueueRunner
 from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
 
@@ -187,6 +188,10 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         for gradient, _ in grads_and_vars:
             if not isinstance(gradient, (tf.Tensor, tf.IndexedSlices, type(None))):
                 raise ValueError("Unknown grad type!")
+        grads_and_vars = [
+            (gradient if gradient is None else as_tensors(gradient), variable)
+            for gradient, variable in grads_and_vars
+        ]
         self._global_step = global_step
         self._make_local_variables()
         self._make_gate(grads_and_vars)
@@ -475,7 +480,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         return self._acquire_op(first=False, worker=worker)
 
     def _tell_gate(self, checks, gradients, along):
-        """Sends the gate's task what it is to know, and small gradients along with it.
+        """Sends the gate's task what it is to know, and parts of gradients with it.
 
         Once all gradients are there: who is admitted keeps the others waiting, and the
         first to be ready is to be taken, not the first to have begun. It goes as one
@@ -484,25 +489,25 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         Args:
             checks: the checks of the gradients.
             gradients: all of this replica's.
-            along: the positions of those that go along.
+            along: the positions of those whose small parts go along.
 
         Returns:
             What the gate's task has then: generation, round, device and incarnation of
-            the contribution; whether it is fit; and the gradients that went along.
+            the contribution; whether it is fit; and the parts that went along.
         """
         device, incarnation = self._worker
-        with tf.control_dependencies([*checks, *gradients]):
+        with tf.control_dependencies([*checks, *flatten(gradients)]):
             permit = _read(self._local_permit)
             fit = tf.constant(1, tf.int64)
             if self._reject_nonfinite:
                 fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
-        tensors = [permit, incarnation, fit, *(gradients[i] for i in along)]
-        # On the host, whence it is sent: most of it is there, also beside a GPU.
-        with tf.device("/device:CPU:0"):
-            message = messages.pack(device, tensors)
+        parts = [gradient_transfers.small_part(gradients[i]) for i in along]
+        tensors = [permit, device, incarnation, fit, *parts]
+        message = messages.pack(tensors)
         with tf.device(self._gate_device):
-            device, tensors = messages.unpack(message, tensors)
-            permit, incarnation, fit, *arrived = tensors
+            permit, device, incarnation, fit, *arrived = messages.unpack(
+                message, tensors
+            )
             generation, round_number = tf.unstack(permit)
             contribution = (generation, round_number, device, incarnation)
             return contribution, tf.equal(fit, 1), arrived

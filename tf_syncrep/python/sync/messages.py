@@ -41,7 +41,11 @@ def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """
     with tf.device("/device:CPU:0"):
         parts = [_to_bytes(tensor) for tensor in tensors]
-        lengths = [tf.size(parts[i], tf.int64) for i in _of_any_length(tensors)]
+        lengths = [
+            tf.size(part, tf.int64)
+            for part, tensor in zip(parts, tensors, strict=True)
+            if _is_of_any_length(tensor)
+        ]
         if lengths:
             parts.insert(0, _to_bytes(join(lengths)))
         return tf.concat(parts, axis=0)
@@ -58,13 +62,13 @@ def unpack(message: tf.Tensor, like: Sequence[_Like]) -> list[tf.Tensor]:
     Returns:
         The tensors.
     """
-    unknown = _of_any_length(like)
-    head = tf.TensorSpec([len(unknown)], tf.int64)
-    lengths = []
-    if unknown:
-        lengths = tf.unstack(_from_bytes(message[: num_bytes(head)], head))
-    known = dict(zip(unknown, lengths, strict=True))
-    sizes = [known[i] if i in known else num_bytes(one) for i, one in enumerate(like)]
+    head = tf.TensorSpec([sum(map(_is_of_any_length, like))], tf.int64)
+    lengths = iter(())
+    if head.shape[0]:
+        lengths = iter(tf.unstack(_from_bytes(message[: num_bytes(head)], head)))
+    sizes = [
+        next(lengths) if _is_of_any_length(one) else num_bytes(one) for one in like
+    ]
     # One split: from places that are no multiples of 64, it copies.
     _, *parts = tf.split(message, [num_bytes(head), *sizes])
     return list(map(_from_bytes, parts, like))
@@ -76,12 +80,8 @@ def num_bytes(like: _Like) -> int:
 
 
 def _is_of_any_length(like: _Like) -> bool:
+    """Whether the message tells its length, before all else."""
     return like.dtype == tf.string or not like.shape.is_fully_defined()
-
-
-def _of_any_length(tensors: Sequence[_Like]) -> list[int]:
-    """The positions of those whose lengths the message tells, before all else."""
-    return [i for i, one in enumerate(tensors) if _is_of_any_length(one)]
 
 
 def _to_bytes(tensor: tf.Tensor) -> tf.Tensor:

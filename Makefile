@@ -84,7 +84,8 @@ demo: $(installed)
 test: $(installed)
 	$(bin)/pytest $(PYTEST_ARGS)
 	$(if $(has_tf_keras),echo "== Tests of Keras again: tf_keras")
-	$(if $(has_tf_keras),$(legacy_keras) $(bin)/pytest $(keras_tests))
+	$(if $(has_tf_keras),$(legacy_keras) \
+	  $(bin)/pytest -m "not soak and not one_version" $(keras_tests))
 
 # What takes too long for each change: hundreds of runs under random faults.
 soak: $(installed)
@@ -146,13 +147,9 @@ lint: $(installed) $(lint_tools)
 	$(bin)/pyright --pythonpath $(bin)/python
 	$(bin)/clang-format --dry-run -Werror $(cc_sources)
 
-tidy: $(installed)
-	command -v clang-tidy >/dev/null || {
-	  echo "clang-tidy is missing. On Debian: apt-get install clang-tidy" >&2
-	  exit 1
-	}
+tidy: $(installed) $(lint_tools)
 	find tf_syncrep/cc -name '*.cc' -print0 | xargs -0 -n 1 -P "$$(nproc)" \
-	  clang-tidy -quiet -p $(build_dir)
+	  $(bin)/clang-tidy -quiet -p $(build_dir)
 
 clean:
 	rm -rf .venv* build dist bazel-* .bazelrc.generated .pytest_cache .ruff_cache

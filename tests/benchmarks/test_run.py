@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.one_version
+
 pytest.importorskip("rich", reason="the tables are drawn by rich")
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"

@@ -13,6 +13,8 @@ import sysconfig
 
 import pytest
 
+pytestmark = pytest.mark.one_version
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = sorted(path.stem for path in (ROOT / "tests" / "cc").glob("*_test.cc"))
 SANITIZER = os.environ.get("TF_SYNCREP_SANITIZER", "")

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.one_version
+
 SCRIPT = pathlib.Path(__file__).parents[2] / "deploy" / "slurm_task.py"
 # What srun sets for ten tasks on three nodes.
 STEP = {

@@ -12,6 +12,8 @@ import time
 import commands
 import pytest
 
+pytestmark = pytest.mark.one_version
+
 WORKERS_ONLY = ("launch", "--run-script-on", "workers", "--ps", 0)
 
 # Starts a grandchild in the same session and one that has left it, ignores what it is

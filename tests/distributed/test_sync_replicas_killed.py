@@ -11,6 +11,8 @@ import time
 import pytest
 from sync_replicas_cluster import ADMITTED, POINTS, SyncReplicasCluster
 
+pytestmark = pytest.mark.one_version
+
 BATCHES = 10
 points = pytest.mark.parametrize("point", [*POINTS, "waiting"])
 

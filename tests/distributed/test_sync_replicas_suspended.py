@@ -9,6 +9,8 @@ import time
 import pytest
 from sync_replicas_cluster import ADMITTED, POINTS, SyncReplicasCluster
 
+pytestmark = pytest.mark.one_version
+
 
 @pytest.mark.parametrize("point", [*POINTS, "waiting"])
 def test_replica_stopped_past_its_lease_comes_back_and_does_no_harm(point, forks):

@@ -9,6 +9,8 @@ import criteo_logs
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.one_version
+
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "criteo_dlrm.py"
 HAS_KERAS_3 = hasattr(tf.keras, "ops")
 HAS_TF_KERAS = importlib.util.find_spec("tf_keras") is not None

@@ -10,6 +10,8 @@ import numpy as np
 import pydoc_corpus
 import pytest
 
+pytestmark = pytest.mark.one_version
+
 pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "word_vectors.py"

@@ -13,6 +13,8 @@ import sync_accounting
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster
 
+pytestmark = pytest.mark.one_version
+
 SLOW_SECS, FAST_SECS = 0.1, 0.01
 # A worker is gone for good after that.
 LEASE_SECS = 3.0

@@ -8,6 +8,8 @@ import round_records
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster, assert_exact
 
+pytestmark = pytest.mark.one_version
+
 loops = pytest.mark.parametrize("loop", ["fit", "custom"])
 
 

@@ -8,6 +8,8 @@ import pytest
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster
 
+pytestmark = pytest.mark.one_version
+
 # Also for first steps, which those that are killed may be at.
 LEASES = {"lease_secs": 5.0, "start_secs": 5.0}
 loops = pytest.mark.parametrize("loop", ["fit", "custom"])

@@ -9,6 +9,8 @@ import pytest
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster
 
+pytestmark = pytest.mark.one_version
+
 CUT_OFF = 2
 LEASES = {"lease_secs": 2.0, "start_secs": 2.0}
 

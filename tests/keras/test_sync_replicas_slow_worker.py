@@ -10,6 +10,8 @@ import pytest
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster
 
+pytestmark = pytest.mark.one_version
+
 SLOW, FAST = 2, 0
 # One step of the slow worker lasts as long as so many updates by the others.
 TIMES_AS_SLOW = 10

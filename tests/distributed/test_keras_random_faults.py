@@ -4,8 +4,6 @@ import fault_schedules
 import pytest
 from keras_sync_cluster import KerasSyncCluster
 
-pytestmark = pytest.mark.one_version
-
 LEASE_SECS = 4.0
 NUM_SEEDS = 50
 # Those of each change.

@@ -40,8 +40,8 @@ class Outcomes:
 
 
 @pytest.fixture(scope="module")
-def outcomes():
-    with clusters.Cluster(num_workers=1, num_ps=2) as cluster:
+def outcomes(forks):
+    with clusters.Cluster(num_workers=1, num_ps=2, forks=forks) as cluster:
         yield Outcomes(cluster)
 
 

@@ -13,8 +13,8 @@ PROGRAM = pathlib.Path(__file__).with_name("sync_replicas_errors_program.py")
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
+def cluster(forks):
+    with clusters.Cluster(num_workers=3, num_ps=2, forks=forks) as cluster:
         yield cluster
 
 

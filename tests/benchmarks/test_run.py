@@ -29,6 +29,8 @@ WITHOUT_BYTES = (
     "keras_cluster",
     "sync_latency",
 )
+# Clusters of the same parts as those of sync_cluster and keras_cluster.
+LIKE_OTHERS = ("sync_backup", "sync_latency", "sync_staleness")
 
 
 def run(*args):
@@ -41,7 +43,13 @@ def run(*args):
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.soak) if name in LIKE_OTHERS else name
+        for name in NAMES
+    ],
+)
 def test_benchmark_measures_every_contender_and_writes_results(name, tmp_path):
     result = run(name, "--quick", "--output", tmp_path)
     assert result.returncode == 0, result.stdout

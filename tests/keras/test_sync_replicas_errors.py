@@ -9,6 +9,8 @@ import pytest
 import round_records
 import sync_accounting
 
+pytestmark = pytest.mark.one_version
+
 PROGRAM = pathlib.Path(__file__).with_name("sync_replicas_errors_program.py")
 
 

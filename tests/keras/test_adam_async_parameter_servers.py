@@ -21,8 +21,8 @@ keras_2_only = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def cluster(forks):
-    with clusters.Cluster(num_workers=2, num_ps=2, forks=forks) as cluster:
+def cluster():
+    with clusters.Cluster(num_workers=2, num_ps=2) as cluster:
         yield cluster
 
 

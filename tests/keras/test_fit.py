@@ -40,8 +40,8 @@ class Outcomes:
 
 
 @pytest.fixture(scope="module")
-def outcomes(forks):
-    with clusters.Cluster(num_workers=1, num_ps=2, forks=forks) as cluster:
+def outcomes():
+    with clusters.Cluster(num_workers=1, num_ps=2) as cluster:
         yield Outcomes(cluster)
 
 

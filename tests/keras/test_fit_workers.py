@@ -37,8 +37,8 @@ class Training:
 
 
 @pytest.fixture(scope="module")
-def training(forks):
-    with clusters.Cluster(num_workers=3, num_ps=2, forks=forks) as cluster:
+def training():
+    with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
         yield Training(cluster)
 
 

@@ -15,8 +15,8 @@ PROGRAM = pathlib.Path(__file__).with_name("sync_replicas_errors_program.py")
 
 
 @pytest.fixture(scope="module")
-def cluster(forks):
-    with clusters.Cluster(num_workers=3, num_ps=2, forks=forks) as cluster:
+def cluster():
+    with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
         yield cluster
 
 

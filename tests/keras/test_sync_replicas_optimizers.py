@@ -19,8 +19,8 @@ NUM_WORKERS, UPDATES = 2, 3
 
 
 @pytest.fixture(scope="module")
-def results(forks):
-    with clusters.Cluster(NUM_WORKERS, num_ps=2, forks=forks) as cluster:
+def results():
+    with clusters.Cluster(NUM_WORKERS, num_ps=2) as cluster:
         yield programs.run(PROGRAM, NUM_WORKERS, UPDATES, env=cluster.environment())
 
 

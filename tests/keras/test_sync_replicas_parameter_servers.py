@@ -70,8 +70,8 @@ EXPECTED_COUNTS = {
 
 
 @pytest.fixture(scope="module")
-def cluster(forks):
-    with clusters.Cluster(num_workers=NUM_WORKERS, num_ps=2, forks=forks) as cluster:
+def cluster():
+    with clusters.Cluster(num_workers=NUM_WORKERS, num_ps=2) as cluster:
         yield cluster
 
 

@@ -6,7 +6,7 @@
 
 from tf_syncrep.python.keras.adam_async import AdamAsync
 from tf_syncrep.python.keras.embedding import Embedding
-from tf_syncrep.python.keras.fit import evaluate, fit, predict
-from tf_syncrep.python.keras.sync_replicas import SyncReplicas
+from tf_syncrep.python.keras.fit.api import evaluate, fit, predict
+from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 
 __all__ = ["AdamAsync", "Embedding", "SyncReplicas", "evaluate", "fit", "predict"]

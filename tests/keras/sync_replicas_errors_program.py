@@ -14,7 +14,8 @@ import tensorflow as tf
 import worker_seams
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras import compat, sync_replicas_updater
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.sync_replicas import updater as sync_replicas_updater
 
 
 def fit(model, optimizer, callbacks, steps=8, epochs=1, dataset=None):

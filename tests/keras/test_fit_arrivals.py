@@ -2,7 +2,7 @@
 
 import threading
 
-from tf_syncrep.python.keras.fit_arrivals import Arrivals
+from tf_syncrep.python.keras.fit.arrivals import Arrivals
 
 DEADLINE_SECS = 60.0
 

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 import tensorflow as tf
 
-from tf_syncrep.python.keras.sync_replicas_report import Report
+from tf_syncrep.python.keras.sync_replicas.report import Report
 
 WORKER = "/job:worker/replica:0/task:"
 

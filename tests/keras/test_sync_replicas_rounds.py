@@ -6,7 +6,7 @@ import pytest
 import sync_accounting
 import tensorflow as tf
 
-from tf_syncrep.python.keras.sync_replicas_rounds import ClusterRounds
+from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
 from tf_syncrep.python.sync import gate_stats
 
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"

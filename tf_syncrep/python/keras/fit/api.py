@@ -5,10 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import compat, fit_loop
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.exact_state import optimizers_of
-from tf_syncrep.python.keras.fit_data import (
+from tf_syncrep.python.keras.fit.exact_state import optimizers_of
+from tf_syncrep.python.keras.fit.data import (
     Batches,
     SentBatches,
     WorkersBatches,

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.sync_replicas_report import Report
+from tf_syncrep.python.keras.sync_replicas.report import Report
 
 
 class SyncReplicasCallback(tf.keras.callbacks.Callback):

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.sync_replicas_rounds import ClusterRounds
+from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
 
 # An updater that waits calls anew so often: so it is heard of.
 _WAIT_SECS = 10.0

@@ -1,0 +1,1 @@
+"""SyncReplicas: synchronous training, on a cluster and in one process."""

@@ -76,7 +76,7 @@ $(lint_tools): $(tensorflow) pyproject.toml
 build: $(installed)
 
 demo: $(installed)
-	TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} $(legacy_keras) \
+	TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} \
 	  $(bin)/tf-syncrep launch --workers 3 --ps 2 examples/word_vectors.py \
 	  --replicas-to-aggregate 2
 	$(bin)/tf-syncrep report build/demo/logs --output build/demo/training.png

@@ -148,14 +148,15 @@ def train(paths: list[str], options: argparse.Namespace):
             optimizer, loss=tf.keras.losses.BinaryCrossentropy(from_logits=True)
         )
 
-    def dataset_fn(_: tf.distribute.InputContext) -> tf.data.Dataset:
-        """Makes the dataset of one worker; runs on that worker."""
-        try:
-            worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        except RuntimeError:
-            worker = 0  # tfs.keras.fit looks at the shapes on the coordinator.
+    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        """Makes the dataset of one worker, of its part of the logs."""
         return criteo_logs.shard_of_batches(
-            paths, options.batch_size, options.buckets, workers, worker, options.seed
+            paths,
+            options.batch_size,
+            options.buckets,
+            context.num_input_pipelines,
+            context.input_pipeline_id,
+            options.seed,
         )
 
     speed = Speed(options.steps_per_epoch * options.batch_size)
@@ -164,15 +165,10 @@ def train(paths: list[str], options: argparse.Namespace):
     callbacks: list = [speed, backup]
     if options.sync:
         log_dir = str(options.output / "logs" / time.strftime("%Y%m%d-%H%M%S"))
-        # First, so that those behind it see the last update.
-        callbacks.insert(
-            0, optimizer.make_callback(log_dir=log_dir, every_n_updates=20, verbose=1)
-        )
+        callbacks.append(tfs.keras.SyncReport(log_dir=log_dir, every_n_updates=20))
     tfs.keras.fit(
         model,
-        dataset_fn
-        if IS_KERAS_3
-        else tf.keras.utils.experimental.DatasetCreator(dataset_fn),
+        dataset_fn,
         epochs=max(1, round(options.steps / options.steps_per_epoch)),
         steps_per_epoch=options.steps_per_epoch,
         callbacks=callbacks,

@@ -1,14 +1,14 @@
 """Word vectors, trained by parameter servers: the help pages of Python itself.
 
 Skip-gram with sampled softmax (Mikolov et al., 2013) on the text behind
-`help("topics")`, by Keras' `Model.fit` under `ParameterServerStrategy`. Two
-tables of word vectors, cut into one shard for each parameter server, get sparse
-gradients from all workers at once; `tfs.keras.AdamAsync` updates just the rows
+`help("topics")`, by Keras' `Model.fit` under `ParameterServerStrategy`, with
+Keras 3, tf_keras or Keras 2. Two tables of word vectors on two parameter servers get
+sparse gradients from all workers at once; `tfs.keras.AdamAsync` updates just the rows
 that a gradient touches, on the server that holds them.
 
 On one machine, with two workers and two parameter servers:
 
-    TF_USE_LEGACY_KERAS=1 tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py
+    tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py
 
 With `--replicas-to-aggregate N`, `tfs.keras.SyncReplicas` around it makes an update of
 each N gradients, all computed on the same vectors, and leaves logs for `tf-syncrep
@@ -33,11 +33,8 @@ from matplotlib.figure import Figure
 
 import tf_syncrep as tfs
 
-if getattr(tf.keras, "__version__", "2").startswith("3"):
-    raise SystemExit(
-        "This example needs Keras 2: Model.fit of Keras 3 does not run under "
-        "ParameterServerStrategy. Install tf_keras and set TF_USE_LEGACY_KERAS=1."
-    )
+# From here on `model.fit` runs under ParameterServerStrategy, with any Keras.
+tfs.keras.install_fit()
 
 SHOWN_WORDS = (
     "list",
@@ -98,14 +95,16 @@ class SkipGram(tf.keras.Model):
 
     def call(self, centres: tf.Tensor) -> tf.Tensor:
         """Looks up the vectors `[batch, dimensions]` of the words `[batch]`."""
-        return tf.nn.embedding_lookup(self.vectors, centres)
+        return tf.nn.embedding_lookup(table(self.vectors), centres)
 
-    def compute_loss(self, x, y: tf.Tensor, y_pred: tf.Tensor, sample_weight=None):
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
         """Sampled softmax of the true context words `y` against random ones."""
         loss = tf.reduce_mean(
             tf.nn.sampled_softmax_loss(
-                weights=self.context_vectors,
-                biases=self.context_biases,
+                weights=table(self.context_vectors),
+                biases=table(self.context_biases),
                 labels=tf.cast(y[:, tf.newaxis], tf.int64),
                 inputs=y_pred,
                 num_sampled=self.negatives,
@@ -117,11 +116,13 @@ class SkipGram(tf.keras.Model):
         return loss
 
 
+def table(weight) -> tf.Variable:
+    """The TensorFlow variable of a weight, whose rows are looked up where it is."""
+    return weight.value if hasattr(tf.keras, "ops") else weight  # Keras 3, or 2
+
+
 class Progress(tf.keras.callbacks.Callback):
     """Prints a line and notes loss and time at the end of each epoch.
-
-    Keras' own progress bar is not available under ParameterServerStrategy: it
-    would have to wait for the workers after each batch.
 
     Attributes:
         steps: Batches trained on so far, at the end of each epoch.
@@ -169,16 +170,12 @@ def nearest(
     return [corpus.words[i] for i in order if i != word_id][:count]
 
 
-def connect() -> tuple[tf.distribute.ParameterServerStrategy, int]:
-    """Connects to the cluster that TF_CONFIG describes; returns its workers' number."""
-    resolver, workers, servers = ps_cluster.resolve(
+def connect() -> tf.distribute.ParameterServerStrategy:
+    """Connects to the cluster that TF_CONFIG describes."""
+    resolver, _, _ = ps_cluster.resolve(
         "tf-syncrep launch --workers 2 --ps 2 examples/word_vectors.py"
     )
-    partitioners = tf.distribute.experimental.partitioners
-    strategy = tf.distribute.ParameterServerStrategy(
-        resolver, variable_partitioner=partitioners.FixedShardsPartitioner(servers)
-    )
-    return strategy, workers
+    return tf.distribute.ParameterServerStrategy(resolver)
 
 
 def train(
@@ -186,7 +183,7 @@ def train(
 ) -> tuple[np.ndarray, Progress]:
     """Trains on the cluster; returns the vectors `[words, dimensions]`."""
     epochs = max(1, round(options.steps / options.steps_per_epoch))
-    strategy, workers = connect()
+    strategy = connect()
     progress = Progress(corpus)
     with strategy.scope():
         model = SkipGram(corpus, options.dimensions, options.negatives, options.seed)
@@ -199,38 +196,32 @@ def train(
         optimizer = tfs.keras.AdamAsync(learning_rate)
         callbacks: list = [progress]
         if options.replicas_to_aggregate:
-            optimizer = tfs.keras.SyncReplicas(
-                optimizer, options.replicas_to_aggregate, workers
-            )
+            optimizer = tfs.keras.SyncReplicas(optimizer, options.replicas_to_aggregate)
             log_dir = str(options.output / "logs" / time.strftime("%Y%m%d-%H%M%S"))
-            # First, so that those behind it see the last update.
-            callbacks.insert(
-                0,
-                optimizer.make_callback(log_dir=log_dir, every_n_updates=20, verbose=0),
+            callbacks.append(
+                tfs.keras.SyncReport(log_dir=log_dir, every_n_updates=20, verbose=0)
             )
         model.compile(
             optimizer=optimizer,
             steps_per_execution=10,  # One trip to a worker is good for ten batches.
         )
 
-    def dataset_fn(_: tf.distribute.InputContext) -> tf.data.Dataset:
-        """Makes the dataset of one worker; runs on that worker."""
-        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        return pydoc_corpus.skip_gram_batches(
-            corpus, options.batch_size, seed=options.seed + worker
-        )
+    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        """Makes the dataset of one worker, in an order of its own."""
+        seed = options.seed + context.input_pipeline_id
+        return pydoc_corpus.skip_gram_batches(corpus, options.batch_size, seed=seed)
 
     model.fit(
-        tf.keras.utils.experimental.DatasetCreator(dataset_fn),
+        dataset_fn,
         epochs=epochs,
         steps_per_epoch=options.steps_per_epoch,
         callbacks=callbacks,
         verbose=0,
     )
-    shards = getattr(model.vectors, "variables", [model.vectors])
-    print("\nThe table of word vectors lies on:")
-    for shard in shards:
-        print(f"  {shard.device}  {shard.shape[0]} x {shard.shape[1]}")
+    print("\nThe tables of word vectors lie on:")
+    for weight in (model.vectors, model.context_vectors):
+        rows, dimensions = weight.shape
+        print(f"  {table(weight).device}  {rows} x {dimensions}")
     return model.vectors_as_array(), progress
 
 

@@ -1,12 +1,34 @@
-"""Optimizers of whatever Keras `tf.keras` is: Keras 3, tf_keras or Keras 2.
+"""Training with Keras and parameter servers: Keras 3, tf_keras or Keras 2.
 
-`fit`, `evaluate` and `predict` are those of a model, also for Keras 3 under
-`ParameterServerStrategy`, and `Embedding` is for tables that are on parameter servers.
+`fit`, `evaluate` and `predict` are those of a model, also under
+`ParameterServerStrategy`, where `install_fit` makes a model's own come here.
 """
 
 from tf_syncrep.python.keras.adam_async import AdamAsync
 from tf_syncrep.python.keras.embedding import Embedding
 from tf_syncrep.python.keras.fit.api import evaluate, fit, predict
+from tf_syncrep.python.keras.fit.install import (
+    explain_stock_fit,
+    install_fit,
+    uninstall_fit,
+)
+from tf_syncrep.python.keras.sync_replicas.gradient_accumulation import (
+    GradientAccumulation,
+)
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
+from tf_syncrep.python.keras.sync_replicas.sync_report import SyncReport
 
-__all__ = ["AdamAsync", "Embedding", "SyncReplicas", "evaluate", "fit", "predict"]
+__all__ = [
+    "AdamAsync",
+    "Embedding",
+    "GradientAccumulation",
+    "SyncReplicas",
+    "SyncReport",
+    "evaluate",
+    "fit",
+    "install_fit",
+    "predict",
+    "uninstall_fit",
+]
+
+explain_stock_fit()

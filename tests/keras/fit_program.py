@@ -1,4 +1,4 @@
-"""Does scenarios by `Model.fit`, and as a coordinator by `tfs.keras.fit`.
+"""Does scenarios by `Model.fit`, also as a coordinator, after `install_fit`.
 
 Argument: their names.
 """
@@ -28,12 +28,21 @@ def main():
         tf.distribute.cluster_resolver.TFConfigClusterResolver()
     )
     stock, ours = (
-        fit_scenarios.Side(owner.fit, owner.evaluate, owner.predict, scope)
-        for owner, scope in (
-            (tf.keras.Model, contextlib.nullcontext),
-            (tfs.keras, strategy.scope),
+        fit_scenarios.Side(
+            # Methods of the class as they are when they are called.
+            *(
+                lambda *args, _name=name, **kwargs: getattr(tf.keras.Model, _name)(
+                    *args, **kwargs
+                )
+                for name in ("fit", "evaluate", "predict")
+            ),
+            scope,
         )
+        for scope in (contextlib.nullcontext, strategy.scope)
     )
+    names = json.loads(sys.argv[1])
+    said = outcome(fit_scenarios.every_batch_once, ours)
+    tfs.keras.install_fit()
     programs.report(
         {
             name: {
@@ -41,8 +50,9 @@ def main():
                 "actual": outcome(scenario, ours),
             }
             for name, scenario in fit_scenarios.SCENARIOS.items()
-            if name in json.loads(sys.argv[1])
+            if name in names
         }
+        | {"before install_fit": said}
     )
 
 

@@ -124,10 +124,7 @@ def by_fit_of_finite_data(model, collect):
 
 
 def by_fit_synchronously(model, collect):
-    callbacks = [model.optimizer.make_callback(), collect]
-    tfs.keras.fit(
-        model, dataset(), steps_per_epoch=STEPS, verbose=0, callbacks=callbacks
-    )
+    by_fit(model, collect)
 
 
 def by_a_loop_of_ones_own(model, collect):

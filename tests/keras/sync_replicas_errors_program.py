@@ -18,12 +18,10 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas import updater as sync_replicas_updater
 
 
-def fit(model, optimizer, callbacks, steps=8, epochs=1, dataset=None):
+def fit(model, callbacks=(), steps=8, epochs=1, dataset=None):
     """Returns what it raised, or an empty string."""
     if dataset is None:
         dataset = round_records.dataset(seed=None)
-    if callbacks is None:
-        callbacks = [optimizer.make_callback(verbose=0)]
     try:
         tfs.keras.fit(
             model,
@@ -31,7 +29,7 @@ def fit(model, optimizer, callbacks, steps=8, epochs=1, dataset=None):
             steps_per_epoch=steps,
             epochs=epochs,
             verbose=0,
-            callbacks=callbacks,
+            callbacks=list(callbacks),
         )
     except Exception as error:
         return f"{type(error).__name__}: {error}"
@@ -85,23 +83,11 @@ def outcome(optimizer, recorder, **result):
     }
 
 
-def without_callback(strategy):
-    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
-    recorder = round_records.Recorder(optimizer, model)
-    error = fit(model, optimizer, callbacks=[])
-    after = fit(model, optimizer, callbacks=None)
-    again = fit(model, optimizer, callbacks=[])
-    last = fit(model, optimizer, callbacks=None)
-    return outcome(
-        optimizer, recorder, error=error, after=after, again=again, last=last
-    )
-
-
 def error_in_a_closure(strategy):
     model, optimizer = round_records.make(strategy, "sgd", 2, 2)
     recorder = round_records.Recorder(optimizer, model)
-    error = fit(model, optimizer, None, dataset=with_bad_batch())
-    after = fit(model, optimizer, None)
+    error = fit(model, dataset=with_bad_batch())
+    after = fit(model)
     return outcome(optimizer, recorder, error=error, after=after)
 
 
@@ -109,13 +95,16 @@ def error_in_an_update(strategy):
     said = io.StringIO()
     handler = logging.StreamHandler(said)
     result = {}
-    for loop, train, last in (("fit", fit, None), ("custom", custom_loop, strategy)):
+    for loop, train in (
+        ("fit", lambda model, _: fit(model)),
+        ("custom", lambda *made: custom_loop(*made, strategy)),
+    ):
         model, optimizer = round_records.make(strategy, "sgd", 2, 2)
-        updater = optimizer._updater
+        updater = optimizer._rounds._updater
         updater._update = fail_before(updater._update)
-        tf.get_logger().addHandler(handler)
-        error = train(model, optimizer, last)
-        tf.get_logger().removeHandler(handler)
+        logging.getLogger("absl").addHandler(handler)
+        error = train(model, optimizer)
+        logging.getLogger("absl").removeHandler(handler)
         result[loop] = {
             "error": error,
             "iterations": helpers.iterations_of(optimizer),
@@ -142,7 +131,7 @@ def slow_rounds(strategy):
         worker_seams.Seams(folder, compute_secs=[0.5] * 3).in_place(),
         mock.patch.object(sync_replicas_updater, "_WAIT_SECS", 0.1),
     ):
-        error = fit(model, optimizer, None)
+        error = fit(model)
     return outcome(optimizer, recorder, error=error)
 
 
@@ -157,15 +146,16 @@ def updater_left_behind(strategy):
             go_on.wait()
 
     recorder = round_records.Recorder(optimizer, model, on_update=wait_after_the_first)
-    with mock.patch.object(sync_replicas_updater, "_JOIN_SECS", 0.2):
-        updater = optimizer.start_updater()
-        first = updater._thread
+    with mock.patch.object(sync_replicas_updater, "_END_SECS", 0.2):
+        rounds = optimizer._rounds
+        rounds.start()
+        first = rounds._updater._thread
         coordinator, train_step = scheduled_step(model, optimizer, strategy)
         for _ in range(2):
             coordinator.schedule(*train_step)
         coordinator.join()
         in_update.wait()
-        updater.close()
+        rounds.close()
     left_behind = first.is_alive()
     with optimizer.updater(strategy):
         go_on.set()
@@ -248,7 +238,7 @@ def error_in_a_custom_loop(strategy):
                 coordinator.join()
         except Exception as error:
             result[name] = f"{type(error).__name__}: {error}"
-    return outcome(optimizer, recorder, **result, after=fit(model, optimizer, None))
+    return outcome(optimizer, recorder, **result, after=fit(model))
 
 
 def other_quorum(strategy):
@@ -260,11 +250,8 @@ def other_quorum(strategy):
         if epoch == 0:
             optimizer.configure(2, 2)
 
-    callbacks = [
-        optimizer.make_callback(verbose=0),
-        tf.keras.callbacks.LambdaCallback(on_epoch_end=configure),
-    ]
-    error = fit(model, optimizer, callbacks, steps=9, epochs=2)
+    callbacks = [tf.keras.callbacks.LambdaCallback(on_epoch_end=configure)]
+    error = fit(model, callbacks, steps=9, epochs=2)
     return outcome(optimizer, recorder, error=error)
 
 
@@ -273,8 +260,8 @@ def loss_scaling(strategy):
     before = policies.global_policy()
     policies.set_global_policy("mixed_float16")
     try:
-        model, optimizer = round_records.make(strategy, "sgd", 2, 2)
-        return {"error": fit(model, optimizer, None)}
+        model, _ = round_records.make(strategy, "sgd", 2, 2)
+        return {"error": fit(model)}
     except ValueError as error:
         return {"error": str(error)}
     finally:
@@ -284,7 +271,6 @@ def loss_scaling(strategy):
 def main():
     strategy = round_records.make_strategy()
     trainings = (
-        without_callback,
         error_in_a_closure,
         error_in_an_update,
         slow_rounds,

@@ -55,7 +55,7 @@ class Progress(tf.keras.callbacks.Callback):
 
 def train_by_fit(model, optimizer, steps, epochs, folder, configure, backup):
     callbacks = [
-        optimizer.make_callback(),
+        tfs.keras.SyncReport(),
         Progress(optimizer, folder, configure),
     ]
     if backup:

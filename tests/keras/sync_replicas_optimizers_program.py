@@ -23,7 +23,6 @@ def train(strategy, make_inner, workers, updates):
         model,
         helpers.one_batch().repeat(),
         steps_per_epoch=workers * updates,
-        callbacks=[optimizer.make_callback()],
         verbose=0,
     )
     return {

@@ -1,8 +1,8 @@
 """Trains synchronously as the coordinator of a cluster; reports what came of it.
 
 Arguments: the number of parts that variables are to have, and a list of trainings, each
-a dict: "loop" ("fit" or "custom"), "inner" (one of OPTIMIZERS), "quorum", "total",
-"steps" (of an epoch), "epochs", and options of SyncReplicas.
+a dict: "loop" ("fit", "custom" or "strategy_run"), "inner" (one of OPTIMIZERS),
+"quorum", "total", "steps" (of an epoch), "epochs", and options of SyncReplicas.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import glob
 import importlib.util
 import io
 import json
+import logging
 import sys
 import tempfile
 
@@ -32,7 +33,10 @@ def train_by_fit(strategy, model, optimizer, steps, epochs):
         checkpoint = tf.keras.callbacks.ModelCheckpoint(
             f"{folder}/{{epoch}}.weights.h5", save_weights_only=True
         )
-        callbacks = [optimizer.make_callback(log_dir=f"{folder}/logs"), checkpoint]
+        callbacks = [
+            tfs.keras.SyncReport(log_dir=f"{folder}/logs"),
+            checkpoint,
+        ]
         if importlib.util.find_spec("tensorboard"):
             callbacks.append(tf.keras.callbacks.TensorBoard(f"{folder}/board"))
         history = tfs.keras.fit(
@@ -60,10 +64,14 @@ def train_by_fit(strategy, model, optimizer, steps, epochs):
         }
 
 
-def train_by_loop(strategy, model, optimizer, steps, epochs):
+def train_by_strategy_run(strategy, model, optimizer, steps, epochs):
+    return train_by_loop(strategy, model, optimizer, steps, epochs, strategy)
+
+
+def train_by_loop(strategy, model, optimizer, steps, epochs, run_by=None):
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     iterator = iter(coordinator.create_per_worker_dataset(dataset_of_worker))
-    train_step = round_records.train_step(model, optimizer)
+    train_step = round_records.train_step(model, optimizer, run_by)
 
     with optimizer.updater(strategy) as updater:
         for _ in range(epochs):
@@ -77,13 +85,21 @@ def train_by_loop(strategy, model, optimizer, steps, epochs):
 def train(strategy, loop, steps, epochs, **arguments):
     model, optimizer = round_records.make(strategy, **arguments)
     recorder = round_records.Recorder(optimizer, model)
-    trainers = {"fit": train_by_fit, "custom": train_by_loop}
-    output = io.StringIO()
+    trainers = {
+        "fit": train_by_fit,
+        "custom": train_by_loop,
+        "strategy_run": train_by_strategy_run,
+    }
+    output, said = io.StringIO(), logging.StreamHandler(io.StringIO())
+    logging.getLogger("absl").addHandler(said)
     with contextlib.redirect_stdout(output):
         result = trainers[loop](strategy, model, optimizer, steps, epochs)
+    logging.getLogger("absl").removeHandler(said)
     return {
         **result,
         "output": output.getvalue(),
+        "said": said.stream.getvalue(),
+        "total": optimizer.total_num_replicas,
         "weights": recorder.finish(),
         "stats": optimizer.stats(),
         "iterations": helpers.iterations_of(optimizer),

@@ -25,22 +25,6 @@ def errors(cluster):
     return programs.run(PROGRAM, env=cluster.environment())
 
 
-def test_fit_without_the_callback_says_what_it_needs(errors):
-    result = errors["without_callback"]
-    assert (
-        "SyncReplicas needs `callbacks=[optimizer.make_callback()]`"
-        in (result["error"])
-    )
-    assert result["after"] == ""
-
-
-def test_fit_that_follows_without_the_callback_says_so_too(errors):
-    result = errors["without_callback"]
-    assert "`callbacks=[optimizer.make_callback()]`" in result["again"]
-    assert result["last"] == ""
-    round_records.assert_exact(result)
-
-
 def test_error_in_a_closure_is_raised_and_the_next_fit_works(errors):
     result = errors["error_in_a_closure"]
     assert result["error"].startswith("InvalidArgumentError")

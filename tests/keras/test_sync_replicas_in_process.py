@@ -151,8 +151,64 @@ def test_gradients_of_another_kind_are_refused():
     table = tf.Variable(tf.zeros([5, 1]))
     optimizer.apply_gradients([(tf.ones([5, 1]), table)])
     sparse = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([1]), (5, 1))
-    with pytest.raises(ValueError, match="must be of one kind"):
+    with pytest.raises(ValueError, match=r"sparse float32 for .*; after dense"):
         optimizer.apply_gradients([(sparse, table)])
+
+
+def test_second_set_of_variables_is_refused_and_the_first_goes_on():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 2)
+    one, other = tf.Variable([0.0]), tf.Variable([0.0])
+    optimizer.build([one, other])
+    optimizer.apply_gradients([(tf.ones([1]), one)])
+    with pytest.raises(ValueError, match="train other variables with an optimizer of"):
+        optimizer.apply_gradients([(tf.ones([1]), other)])
+    optimizer.apply_gradients([(tf.ones([1]), one)])
+    assert (one.numpy(), other.numpy()) == ([-1.0], [0.0])
+
+
+def test_gradient_accumulation_is_the_same_by_its_name(make_inner, caplog):
+    model = fit(tfs.keras.GradientAccumulation(make_inner(), K), num_examples=80)
+    assert_same_weights(model, fit(tfs.keras.SyncReplicas(make_inner(), K), 80))
+    assert "GradientAccumulation says so" in caplog.text  # of SyncReplicas alone
+    assert caplog.text.count("trains in this process alone") == 1
+
+
+def test_gradient_accumulation_is_saved_and_goes_on(tmp_path):
+    model = fit(tfs.keras.GradientAccumulation(tfs.keras.AdamAsync(0.05), K))
+    model.save(tmp_path / "model.keras")
+    restored = tf.keras.models.load_model(tmp_path / "model.keras")
+    assert type(restored.optimizer) is tfs.keras.GradientAccumulation
+    words, targets = keras_variants.small_data(64)
+    for each in (model, restored):
+        each.fit(words, targets, batch_size=SIZE, shuffle=False, verbose=0)
+    assert_same_weights(restored, model)
+    assert restored.optimizer.stats()["step"] == 4
+
+
+def test_second_fit_traces_nothing_again():
+    traces = 0
+
+    class Counted(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner = keras_variants.small_model()
+
+        def call(self, words):
+            return self.inner(words)
+
+        def train_step(self, data):
+            nonlocal traces
+            traces += 1
+            return super().train_step(data)
+
+    model = Counted()
+    model.compile(tfs.keras.SyncReplicas("sgd", 2), loss="mse")
+    words, targets = keras_variants.small_data(32)
+    counts = []
+    for _ in range(3):
+        tfs.keras.fit(model, words, targets, batch_size=8, verbose=0)
+        counts.append(traces)
+    assert counts[0] == counts[1] == counts[2]
 
 
 def test_gradient_of_another_shape_is_refused_and_the_round_goes_on():
@@ -202,20 +258,6 @@ def test_steps_are_not_traced_again():
 def test_xla_is_refused_with_the_remedy():
     with pytest.raises(Exception, match="pass `jit_compile=False` to `compile`"):
         fit(tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.1), 2), jit_compile=True)
-
-
-def test_callback_turns_xla_off_and_says_so_once(caplog, monkeypatch):
-    # TensorFlow's logger keeps what it has to say from all others.
-    monkeypatch.setattr(tf.get_logger(), "propagate", True)
-    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.1), 2)
-    model = keras_variants.small_model()
-    model.compile(optimizer=optimizer, loss="mse", jit_compile=True)
-    words, targets = keras_variants.small_data(32)
-    for _ in range(2):
-        callbacks = [optimizer.make_callback()]
-        model.fit(words, targets, batch_size=8, verbose=0, callbacks=callbacks)
-    assert helpers.iterations_of(optimizer) == 4
-    assert caplog.text.count("SyncReplicas: jit_compile is turned off") == 1
 
 
 def test_mixed_precision_scales_and_unscales_the_loss():

@@ -57,6 +57,13 @@ TRAININGS = {
         "steps_per_execution": 4,
     },
     "custom_loop": {"loop": "custom", "quorum": 3, "total": 3, "steps": 7, "epochs": 2},
+    "strategy_run": {
+        "loop": "strategy_run",
+        "quorum": 3,
+        "total": None,
+        "steps": 7,
+        "epochs": 2,
+    },
 }
 # By the rest of the gradients at the end.
 EXPECTED_COUNTS = {
@@ -66,6 +73,7 @@ EXPECTED_COUNTS = {
     "fit_with_more_gradients_than_workers": [5] * 2,
     "fit_of_several_steps_at_once": [2] * 4,
     "custom_loop": [3] * 4 + [2],
+    "strategy_run": [3] * 4 + [2],
 }
 
 
@@ -100,13 +108,13 @@ def test_late_gradients_of_backups_are_dropped_and_counted(results):
     assert stats["updates"] >= 4
 
 
-def test_rest_is_applied_or_dropped_and_that_is_said(results):
-    applied, dropped = (
-        results[name] for name in ("fit_with_a_rest", "fit_that_drops_the_rest")
-    )
-    rest = "a last incomplete round of 1 gradients"
-    assert f"applied {rest}" in applied["output"]
-    assert f"dropped {rest}" in dropped["output"]
+def test_number_of_replicas_is_the_clusters_number_of_workers(results):
+    assert results["strategy_run"]["total"] == NUM_WORKERS
+
+
+def test_rest_is_dropped_on_request_and_that_is_said(results):
+    dropped = results["fit_that_drops_the_rest"]
+    assert "dropped the 1 gradients of a last incomplete round" in dropped["said"]
     assert dropped["stats"]["pending"] == 1
 
 

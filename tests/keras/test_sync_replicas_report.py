@@ -1,12 +1,15 @@
-"""What SyncReplicas says of a training: the line, the logs, and the event files."""
+"""SyncReport: the line, the logs, and the event files; and what may go wrong there."""
 
 import copy
 import pathlib
+import threading
 
+import keras_variants
 import pytest
 import tensorflow as tf
 
-from tf_syncrep.python.keras.sync_replicas.report import Report
+import tf_syncrep as tfs
+from tf_syncrep.python.keras.sync_replicas import scalars_writer, sync_report
 
 WORKER = "/job:worker/replica:0/task:"
 
@@ -15,11 +18,13 @@ def worker(contributed, waited_secs, live=True):
     return {"contributed": contributed, "waited_secs": waited_secs, "live": live}
 
 
-class Gate:
-    """Stands in for a gate whose counters the test sets."""
+class Training:
+    """A model's, with a gate whose counters the test sets, and a clock."""
 
-    def __init__(self):
-        self.stats = {
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        self.observers = []
+        self.counters = {
             "step": 10,
             "updates": 4,
             "applied": 12,
@@ -29,13 +34,25 @@ class Gate:
             "voided": 0,
             "workers": {f"{WORKER}0": worker(7, 5.0)},
         }
+        self.model = keras_variants.small_model()
+        optimizer = tfs.keras.SyncReplicas("sgd", 2)
+        self.model.compile(optimizer, "mse")
+        monkeypatch.setattr(optimizer, "stats", lambda: copy.deepcopy(self.counters))
+        monkeypatch.setattr(optimizer, "add_observer", self.observers.append)
+        monkeypatch.setattr(optimizer, "remove_observer", self.observers.remove)
 
-    def read(self):
-        return copy.deepcopy(self.stats)
+    def report(self, **options):
+        report = tfs.keras.SyncReport(**options)
+        report._clock = sync_report._TrainingClock(lambda: self.now)
+        report.set_model(self.model)
+        report.on_train_begin()
+        report.on_epoch_begin(0)
+        return report
 
     def go_on(self):
-        self.stats |= {"step": 16, "updates": 10, "applied": 30, "late": 3, "voided": 2}
-        self.stats["workers"] |= {
+        self.counters |= {"step": 16, "updates": 10, "applied": 30, "late": 3}
+        self.counters["voided"] = 2
+        self.counters["workers"] |= {
             f"{WORKER}0": worker(16, 5.5),
             f"{WORKER}1": worker(9, 2.0),
             f"{WORKER}2": worker(1, 0.0, live=False),
@@ -43,8 +60,8 @@ class Gate:
 
 
 @pytest.fixture
-def gate():
-    return Gate()
+def training(monkeypatch):
+    return Training(monkeypatch)
 
 
 def scalars_in(folder):
@@ -59,30 +76,35 @@ def scalars_in(folder):
     return found
 
 
-def test_line_is_about_the_epoch_and_names_the_live_worker_that_waited_least(gate):
-    report = Report(gate.read, None, 1)
-    report.start()
-    gate.go_on()
-    line = report.on_epoch_end({})
-    assert line.startswith("SyncReplicas: 6 updates (")
-    assert line.endswith(
-        "/s) of 18 gradients; dropped 2 late, 0 stale, 0 rejected, 2 void; "
-        "slowest worker:0 (waited 0.5 s)"
+def test_line_is_about_the_epoch_and_its_rate_about_the_time_of_training(
+    training, capsys
+):
+    report = training.report()
+    training.go_on()
+    training.now = 3.0
+    report.on_train_batch_end(8)
+    training.now = 100.0  # validation, and a checkpoint
+    report.on_epoch_end(0, {})
+    assert capsys.readouterr().out == ""  # the progress bar still has the line
+    report.on_train_end()
+    assert capsys.readouterr().out == (
+        "SyncReplicas: 6 updates (2.0/s) of 18 gradients; dropped 2 late, 0 stale, "
+        "0 rejected, 2 void; slowest worker:0 (waited 0.5 s)\n"
     )
 
 
-def test_line_of_a_single_worker_names_no_slowest(gate):
-    report = Report(gate.read, None, 1)
-    report.start()
-    assert report.on_epoch_end(None).endswith("0 void")
+def test_line_of_a_single_worker_names_no_slowest(training, capsys):
+    report = training.report()
+    report.on_epoch_end(0, None)
+    report.on_epoch_begin(1)
+    assert capsys.readouterr().out.endswith("0 void\n")
 
 
-def test_logs_get_the_counters(gate):
-    report = Report(gate.read, None, 1)
-    report.start()
-    gate.go_on()
+def test_logs_get_the_counters(training):
+    report = training.report(verbose=0)
+    training.go_on()
     logs = {"loss": 0.5}
-    report.on_epoch_end(logs)
+    report.on_epoch_end(0, logs)
     assert logs == {
         "loss": 0.5,
         "sync/updates": 10.0,
@@ -93,15 +115,29 @@ def test_logs_get_the_counters(gate):
     }
 
 
-def test_event_files_have_the_counters_by_update_and_the_epochs_logs(gate, tmp_path):
-    report = Report(gate.read, str(tmp_path), 5)
-    report.start()
-    report.on_update(9)
-    report.on_update(10)
-    gate.go_on()
-    report.on_epoch_end({"loss": 0.5})
-    gate.stats["step"] = 17
-    report.close()
+def test_event_files_have_the_counters_by_update_and_the_epochs_logs(
+    training, tmp_path, monkeypatch
+):
+    written = threading.Event()
+    write_next = scalars_writer.ScalarsWriter._write_next
+
+    def tell(self, writer):
+        result = write_next(self, writer)
+        written.set()
+        return result
+
+    monkeypatch.setattr(scalars_writer.ScalarsWriter, "_write_next", tell)
+    report = training.report(log_dir=str(tmp_path), every_n_updates=5, verbose=0)
+    (observer,) = training.observers
+    observer(9)
+    observer(10)
+    assert written.wait(timeout=20)
+    training.go_on()
+    # F1Score(average=None) has a number for each class; a name is none.
+    report.on_epoch_end(0, {"loss": 0.5, "f1": tf.constant([0.25, 0.75]), "x": "y"})
+    training.counters["step"] = 17
+    report.on_train_end()
+    assert training.observers == []
     scalars = scalars_in(tmp_path)
     assert {step for _, step in scalars} == {10, 16, 17}
     assert scalars["sync/updates", 10] == 4
@@ -109,13 +145,67 @@ def test_event_files_have_the_counters_by_update_and_the_epochs_logs(gate, tmp_p
     assert scalars["sync/waited_secs/worker:1", 16] == 2
     assert scalars["sync/waited_secs", 16] == 7.5
     assert scalars["epoch_loss", 16] == 0.5
+    assert scalars["epoch_f1/0", 16] == 0.25
+    assert scalars["epoch_f1/1", 16] == 0.75
 
 
-def test_nothing_is_written_without_a_folder(gate, tmp_path, monkeypatch):
+def test_nothing_is_written_without_a_folder(training, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    report = Report(gate.read, None, 1)
-    report.start()
-    report.on_update(1)
-    report.on_epoch_end({})
-    report.close()
+    report = training.report(verbose=0)
+    report.on_epoch_end(0, {})
+    report.on_train_end()
+    assert training.observers == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_cannot_be_written_to_is_told_of_once(training, tmp_path, caplog):
+    (tmp_path / "file").touch()
+    report = training.report(log_dir=str(tmp_path / "file" / "logs"), verbose=0)
+    for epoch in range(3):
+        report.on_epoch_begin(epoch)
+        report.on_epoch_end(epoch, {})
+    report.on_train_end()
+    assert caplog.text.count("Training goes on. Received: ") == 1
+
+
+def test_disk_that_hangs_holds_up_nobody(training, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(scalars_writer, "_END_SECS", 0.1)
+    goes_on = threading.Event()
+    monkeypatch.setattr(
+        tf.summary, "create_file_writer", lambda folder: goes_on.wait() and 1 / 0
+    )
+    report = training.report(log_dir=str(tmp_path), every_n_updates=1, verbose=0)
+    thread = report._writer._thread
+    training.observers[0](11)
+    report.on_epoch_end(0, {})
+    report.on_train_end()
+    assert "takes more than 0.1 s" in caplog.text
+    goes_on.set()
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+
+
+def test_fit_that_an_error_has_ended_leaves_no_observer_behind(training, tmp_path):
+    report = training.report(log_dir=str(tmp_path), verbose=0)
+    report.on_train_begin()
+    assert len(training.observers) == 1
+    report.on_train_end()
+    assert training.observers == []
+
+
+def test_other_optimizers_and_bad_arguments_are_refused(training):
+    training.model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"Received: a model with optimizer SGD$"):
+        tfs.keras.SyncReport().set_model(training.model)
+    with pytest.raises(ValueError, match=r"Received: every_n_updates=0$"):
+        tfs.keras.SyncReport(every_n_updates=0)
+
+
+def test_fit_in_one_process_is_reported_on(capsys):
+    model = keras_variants.small_model()
+    model.compile(tfs.keras.SyncReplicas("sgd", 2), "mse")
+    words, targets = keras_variants.small_data(32)
+    report = tfs.keras.SyncReport()
+    history = model.fit(words, targets, batch_size=8, verbose=0, callbacks=[report])
+    assert history.history["sync/updates"] == [2.0]
+    assert capsys.readouterr().out.startswith("SyncReplicas: 2 updates (")

@@ -107,24 +107,31 @@ def make(
     return model, optimizer
 
 
-def train_step(model: Any, optimizer: Any) -> Any:
+def train_step(model: Any, optimizer: Any, strategy: Any = None) -> Any:
     """The step of a custom loop, a `tf.function` of an iterator that returns the loss.
 
     Args:
         model: made by `make_model`.
         optimizer: the SyncReplicas.
+        strategy: by whose `run` the step is made, as in TensorFlow's tutorial; None
+            for no such call.
     """
     variables = model.trainable_variables
 
+    def replica_step(inputs, targets):
+        with tf.GradientTape() as tape:
+            value = loss(targets, model(inputs, training=True))
+        gradients = tape.gradient(value, variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return value
+
     @tf.function
     def step(iterator):
-        inputs, targets = next(iterator)
+        batch = next(iterator)
         with optimizer.step():
-            with tf.GradientTape() as tape:
-                value = loss(targets, model(inputs, training=True))
-            gradients = tape.gradient(value, variables)
-            optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return value
+            if strategy is None:
+                return replica_step(*batch)
+            return strategy.run(replica_step, args=batch)
 
     return step
 
@@ -133,7 +140,7 @@ class Recorder:
     """Called after each update, before the next: keeps the weights."""
 
     def __init__(self, optimizer: Any, model: Any, on_update: Any = None):
-        """Hooks itself into the optimizer's updater.
+        """Observes the optimizer.
 
         Args:
             optimizer: the SyncReplicas.
@@ -143,21 +150,18 @@ class Recorder:
         self._model = model
         self.weights: list[list[np.ndarray]] = []
         self._on_update = on_update
-        start_updater = optimizer.start_updater
+        self._step: int | None = None
+        optimizer.add_observer(self._record)
 
-        def start(on_update=None):
-            def record(step):
-                self.weights.append(weights_of(self._model))
-                if self._on_update is not None:
-                    self._on_update(step)
-                if on_update is not None:
-                    on_update(step)
-
-            # By now callbacks have restored what there is to restore.
-            self.weights = self.weights or [weights_of(self._model)]
-            return start_updater(record)
-
-        optimizer.start_updater = start
+    def _record(self, step: int) -> None:
+        # A training begins where another has ended; by now callbacks have restored
+        # what there is to restore.
+        is_update = self._step is not None and step == self._step + 1
+        self._step = step
+        if is_update or not self.weights:
+            self.weights.append(weights_of(self._model))
+        if is_update and self._on_update is not None:
+            self._on_update(step)
 
     def finish(self) -> list[list[Any]]:
         """The weights after each update, a last one at the end included."""

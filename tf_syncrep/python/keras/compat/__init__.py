@@ -30,6 +30,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
+from tf_syncrep.python.keras.compat.ordering import ops_after
 from tf_syncrep.python.keras.compat.xla import compiled_by_xla
 
 # Keras 3 alone has an `ops` name space.
@@ -56,4 +57,5 @@ __all__ = [
     "apart_from_closures",
     "compiled_by_xla",
     "native",
+    "ops_after",
 ]

@@ -1,15 +1,47 @@
-"""What a loop around a Keras 3 model has to know that only private names tell."""
+"""What a loop around a Keras model has to know that only private names tell.
+
+Keras 3 has public names for more of it than Keras 2 (and tf_keras).
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import tensorflow as tf
 
-def initial_epoch(model: Any) -> int | None:
-    """The epoch that a callback has set training back to, or None.
+_IS_KERAS_3 = hasattr(tf.keras, "ops")
+
+
+def is_compiled(model: Any) -> bool:
+    """Whether `compile` was called.
+
+    Private in Keras 2.
+    """
+    return model.compiled if _IS_KERAS_3 else model._is_compiled
+
+
+def steps_per_execution(model: Any) -> int:
+    """How many steps the model was compiled to make at once.
+
+    Private in Keras 2: a variable.
+    """
+    if _IS_KERAS_3:
+        return model.steps_per_execution
+    return 1 if model._steps_per_execution is None else int(model._steps_per_execution)
+
+
+def initial_epoch(model: Any, num_steps: int | None, given: int) -> int:
+    """The epoch to begin with: the given one, unless a callback has set it back.
 
     Private: `BackupAndRestore` leaves it there for `Model.fit`, and nowhere else.
+
+    Args:
+        model: the model.
+        num_steps: steps of an epoch, if known.
+        given: `fit`'s argument.
     """
-    return getattr(model, "_initial_epoch", None)
+    if _IS_KERAS_3:
+        return getattr(model, "_initial_epoch", None) or given
+    return model._maybe_load_initial_counters_from_ckpt(num_steps, given)[0]
 
 
 def layers_of(model: Any) -> list[Any]:
@@ -25,22 +57,53 @@ def is_loss_built(model: Any) -> bool:
 
     Private: they are made at the first call, and nothing public tells.
     """
-    loss = getattr(model, "_compile_loss", None)
+    loss = getattr(model, "_compile_loss" if _IS_KERAS_3 else "compiled_loss", None)
     return loss is None or bool(loss.built)
+
+
+def are_metrics_built(model: Any) -> bool:
+    """Whether all metrics have their variables.
+
+    Private in Keras 2: those of `compile` are made at the first call.
+    """
+    if _IS_KERAS_3:
+        return all(getattr(metric, "built", True) for metric in model.metrics)
+    return model.compiled_metrics is None or bool(model.compiled_metrics.built)
 
 
 def seed_generators(model: Any) -> Iterator[Any]:
     """The generators of seeds of all layers, Dropout's for one.
 
-    Private: layers show only the variables in them.
+    Private: layers show only the variables in them. Those of Keras 2 are not shared.
     """
-    for layer in layers_of(model):
-        yield from getattr(layer, "_seed_generators", [])
+    if _IS_KERAS_3:
+        for layer in layers_of(model):
+            yield from getattr(layer, "_seed_generators", [])
+
+
+def count_steps(model: Any, kind: str) -> None:
+    """Counts a step, in a function that workers run.
+
+    Private: Keras 2 counts in variables of the model, which its TensorBoard callback
+    takes for the numbers of steps. Keras 3 counts in callbacks.
+
+    Args:
+        model: the model.
+        kind: "train", "test" or "predict".
+    """
+    if not _IS_KERAS_3:
+        getattr(model, f"_{kind}_counter").assign_add(1)
 
 
 def in_order_of_metrics(model: Any, logs: Mapping[str, Any]) -> Any:
     """Results by name as `Model.evaluate` lists them; one alone without a list.
 
-    Private: with several outputs the order does not follow from public names.
+    Private in Keras 3: with several outputs the order does not follow from public
+    names.
     """
-    return model._flatten_metrics_in_order(logs)
+    if _IS_KERAS_3:
+        return model._flatten_metrics_in_order(logs)
+    names = model.metrics_names
+    results = [logs[name] for name in names if name in logs]
+    results += [logs[name] for name in sorted(logs) if name not in names]
+    return results[0] if len(results) == 1 else results

@@ -1,4 +1,4 @@
-"""Model.fit, evaluate and predict under ParameterServerStrategy, also in Keras 3."""
+"""Model.fit, evaluate and predict under ParameterServerStrategy, for every Keras."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,9 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.fit.exact_state import optimizers_of
+from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.data import (
     Batches,
     SentBatches,
@@ -17,6 +16,10 @@ from tf_syncrep.python.keras.fit.data import (
     split_arrays,
     with_class_weights,
 )
+from tf_syncrep.python.keras.fit.exact_state import optimizers_of
+from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
+from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
+from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
 
 __all__ = ["evaluate", "fit", "predict"]
 
@@ -114,27 +117,25 @@ def fit(
     back; steps that it was at are made again by another, from their beginning, and may
     count twice. A lost parameter server ends training with an error.
     """
-    given = tf.nest.flatten(getattr(callbacks, "callbacks", callbacks or []))
-    if not _is_scheduled(model):
-        with fit_loop.telling_causes(given):
-            return model.fit(
-                x,
-                y,
-                batch_size=batch_size,
-                epochs=epochs,
-                verbose=verbose,
-                callbacks=callbacks,
-                validation_split=validation_split,
-                validation_data=validation_data,
-                shuffle=shuffle,
-                class_weight=class_weight,
-                sample_weight=sample_weight,
-                initial_epoch=initial_epoch,
-                steps_per_epoch=steps_per_epoch,
-                validation_steps=validation_steps,
-                validation_batch_size=validation_batch_size,
-                validation_freq=validation_freq,
-            )
+    if not is_scheduled(model):
+        return model.fit(
+            x,
+            y,
+            batch_size=batch_size,
+            epochs=epochs,
+            verbose=verbose,
+            callbacks=callbacks,
+            validation_split=validation_split,
+            validation_data=validation_data,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            sample_weight=sample_weight,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+            validation_freq=validation_freq,
+        )
     _refuse_uncompiled(model)
     _refuse_what_cannot_be(model)
     if validation_split and validation_data is None:
@@ -164,7 +165,7 @@ def fit(
             validation_steps,
         )
     _build(model, dataset, "train")
-    with fit_loop.closing(steps.coordinator, given):
+    with fit_loop.closing(steps.coordinator, rounds_of(model.optimizer)):
         listed = _callback_list(
             model, callbacks, verbose, batches.num_steps, epochs, add_history=True
         )
@@ -222,7 +223,7 @@ def evaluate(
         ValueError: as for `fit`.
         Exception: what a step, the data or a callback raised.
     """
-    if not _is_scheduled(model):
+    if not is_scheduled(model):
         return model.evaluate(
             x,
             y,
@@ -238,7 +239,7 @@ def evaluate(
     batches = _evaluation_batches(x, y, sample_weight, batch_size, steps)
     _build(model, batches.dataset, "test")
     scheduled = fit_loop.ScheduledSteps(model)
-    with fit_loop.closing(scheduled.coordinator, []):
+    with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)
         results = fit_loop.test(scheduled, model, batches, listed)
     return results if return_dict else trainer.in_order_of_metrics(model, results)
@@ -273,7 +274,7 @@ def predict(
         ValueError: as for `fit`.
         Exception: what a step, the data or a callback raised.
     """
-    if not _is_scheduled(model):
+    if not is_scheduled(model):
         return model.predict(
             x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks
         )
@@ -281,7 +282,7 @@ def predict(
     batches = _evaluation_batches(x, None, None, batch_size, steps)
     _build(model, batches.dataset, "predict")
     scheduled = fit_loop.ScheduledSteps(model)
-    with fit_loop.closing(scheduled.coordinator, []):
+    with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)
         return fit_loop.predict(scheduled, model, batches, listed)
 
@@ -308,15 +309,13 @@ def _callback_list(
     )
 
 
-def _is_scheduled(model: Any) -> bool:
-    """Whether steps have to be scheduled here, as Keras does not do it itself."""
-    return compat.IS_KERAS_3 and isinstance(
-        model.distribute_strategy, tf.distribute.ParameterServerStrategy
-    )
+def is_scheduled(model: Any) -> bool:
+    """Whether steps are scheduled on workers, which is done here."""
+    return isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy)
 
 
 def _refuse_uncompiled(model: Any) -> None:
-    if not model.compiled:
+    if not trainer.is_compiled(model):
         raise ValueError("The model must be compiled. Received: one that is not")
 
 
@@ -338,6 +337,14 @@ def _refuse_what_cannot_be(model: Any) -> None:
                 "Keras 3 cannot accumulate gradients under ParameterServerStrategy. "
                 f"Received: gradient_accumulation_steps={accumulated}"
             )
+    outer, *inner = [*optimizers_of(model)] or [None]
+    if any(isinstance(optimizer, SyncReplicas) for optimizer in inner):
+        raise ValueError(
+            "SyncReplicas under ParameterServerStrategy has no place in a "
+            f"{type(outer).__name__}: train with mixed_bfloat16, without loss scaling, "
+            "or, in Keras 3, with `loss_scale_factor` of the inner optimizer and "
+            "`auto_scale_loss=False` in `compile`."
+        )
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:
         raise ValueError(
@@ -350,15 +357,15 @@ def _refuse_variables_elsewhere(model: Any) -> None:
     """Raises for variables that workers cannot train."""
     extended = model.distribute_strategy.extended
     for optimizer in optimizers_of(model):
-        if not extended.variable_created_in_scope(optimizer.iterations.value):
+        if not extended.variable_created_in_scope(compat.native(optimizer.iterations)):
             raise ValueError(
                 "The optimizer must be made in the scope of the strategy. "
                 f"Received: optimizer {optimizer.name} from outside of it"
             )
     for variable in model.variables:
-        value = variable.value
+        value = compat.native(variable)
         # What a partitioner made is a list of variables, without a handle.
-        if not hasattr(value, "handle"):
+        if compat.IS_KERAS_3 and not hasattr(value, "handle"):
             raise ValueError(
                 "Keras 3 cannot train variables in parts: make the strategy without "
                 "variable_partitioner, or use tf_keras (TF_USE_LEGACY_KERAS=1). "
@@ -367,7 +374,7 @@ def _refuse_variables_elsewhere(model: Any) -> None:
         if not extended.variable_created_in_scope(value):
             raise ValueError(
                 "The model must be made in the scope of the strategy. "
-                f"Received: variable {variable.path} from outside of it"
+                f"Received: variable {value.name} from outside of it"
             )
 
 
@@ -382,7 +389,7 @@ def _build(model: Any, dataset: tf.data.Dataset, kind: str) -> None:
     layers_built = all(layer.built for layer in trainer.layers_of(model))
     metrics_built = loss_built = kind == "predict"
     if kind != "predict":
-        metrics_built = all(getattr(metric, "built", True) for metric in model.metrics)
+        metrics_built = trainer.are_metrics_built(model)
         # A train step of the user's own need not use the loss.
         own_step = type(model).train_step is not tf.keras.Model.train_step
         loss_built = own_step or trainer.is_loss_built(model)
@@ -397,7 +404,8 @@ def _build(model: Any, dataset: tf.data.Dataset, kind: str) -> None:
                 model.compute_loss(x, y, y_pred, sample_weight)
             model.reset_metrics()
         _refuse_variables_elsewhere(model)
-        if kind == "train" and not model.optimizer.built:
+        # Optimizers of Keras 2 build but once, whatever they are told.
+        if kind == "train" and not getattr(model.optimizer, "built", False):
             model.optimizer.build(model.trainable_variables)
 
 

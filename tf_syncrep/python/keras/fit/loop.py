@@ -1,4 +1,4 @@
-"""Loops over scheduled steps: training, evaluation and prediction with Keras 3.
+"""Loops over scheduled steps: training, evaluation and prediction.
 
 The coordinator keeps a window of executions scheduled, and takes up their results as
 they come, those of predictions in the order in which it scheduled them. So callbacks
@@ -9,19 +9,30 @@ some steps ahead, and none has to wait for a slow one.
 import collections
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
+from tf_syncrep.python.keras import cluster
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.fit.exact_state import exact_state, optimizers_of
 from tf_syncrep.python.keras.fit.arrivals import Arrivals
 from tf_syncrep.python.keras.fit.data import Batches
+from tf_syncrep.python.keras.fit.exact_state import exact_state, optimizers_of
+from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
+from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
+    ending,
+    place,
+    rounds_of,
+)
 
 # Under which name a model keeps the functions that were traced for it.
 _TRACED = "_tf_syncrep_traced"
+# How long an error waits for executions that still run.
+_END_SECS = 20.0
 
 
 class ScheduledSteps:
@@ -32,7 +43,7 @@ class ScheduledSteps:
         self._model = model
         strategy = model.distribute_strategy
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self._num_workers = _num_workers()
+        self._num_workers = cluster.num_workers()
         self._num_scheduled = itertools.count()
 
     def run(
@@ -102,16 +113,11 @@ class ScheduledSteps:
         known = vars(self._model).setdefault(_TRACED, _Traced()).by_kind
         if kind not in known or known[kind][0] != key:
             fold_seeds = kind == "train" and self._num_workers > 1
-            function = _StepFunction(self._model, step, batches.function, fold_seeds)
+            function = _StepFunction(
+                self._model, kind, step, batches.function, fold_seeds
+            )
             known[kind] = (key, function)
         return known[kind][1]
-
-
-def _num_workers() -> int:
-    """The number of worker tasks of the cluster that this process is connected to."""
-    devices = tf.config.list_logical_devices("CPU")
-    specs = [tf.DeviceSpec.from_string(device.name) for device in devices]
-    return len({spec.task for spec in specs if spec.job == "worker"})
 
 
 class _Traced:
@@ -131,19 +137,24 @@ class _StepFunction:
     def __init__(
         self,
         model: Any,
+        kind: str,
         step: Callable[[Any], Any],
         make_function: Callable[[Callable[[Any], Any]], Callable[..., Any]],
         fold_seeds: bool,
     ):
         strategy = model.distribute_strategy
+        # A synchronous step waits for its permit before it reads any variable.
+        rounds = rounds_of(model.optimizer) if kind == "train" else Rounds()
         self._structure: Any = None
         self._packed: list[int] = []
         self._functions: list[tuple[Any, Callable[..., Any]]] = []
 
         @tf.function(autograph=False, reduce_retracing=True)
         def run_step(number, batch):
-            with exact_state(model, number if fold_seeds else None):
-                return self._pack(strategy.run(step, args=(batch,)))
+            with rounds.step(), exact_state(model, number if fold_seeds else None):
+                result = strategy.run(step, args=(batch,))
+                trainer.count_steps(model, kind)
+                return self._pack(result)
 
         def run(number, *args):
             return make_function(lambda batch: run_step(number, batch))(*args)
@@ -252,42 +263,35 @@ class _Result:
 
 
 @contextlib.contextmanager
-def closing(coordinator: Any, callbacks: Sequence[Any]) -> Iterator[None]:
-    """Leaves nothing behind, however training ends.
+def closing(coordinator: Any, rounds: Rounds) -> Iterator[None]:
+    """Leaves nothing behind, however training ends, and raises what it ended by.
 
-    Callbacks that have a `close` are closed. After a failure, that comes before the
-    wait for executions that still run, as they may wait for what a callback does.
+    After a failure the rounds are closed before the wait for executions that still
+    run, as they may wait for an update. That wait ends also where a task does not
+    answer.
     """
-    with telling_causes(callbacks):
+    with ending(rounds):
         try:
-            with contextlib.ExitStack() as stack:
-                for callback in callbacks:
-                    if hasattr(callback, "close"):
-                        stack.callback(callback.close)
-                yield
+            yield
         except BaseException:
-            # What they may fail with follows from the failure that is on its way.
-            with contextlib.suppress(Exception):
-                coordinator.join()
+            rounds.close()
+            _join(coordinator, _END_SECS)
             raise
 
 
-@contextlib.contextmanager
-def telling_causes(callbacks: Sequence[Any]) -> Iterator[None]:
-    """Raises the error of a callback that has a `cause` in place of what came of it.
+def _join(coordinator: Any, secs: float) -> None:
+    """Waits for executions that still run, but not for ever."""
 
-    A callback knows it after its `close`.
-    """
-    try:
-        yield
-    except Exception as error:
-        for callback in callbacks:
-            if hasattr(callback, "cause"):
-                callback.close()
-                cause = callback.cause()
-                if cause is not None and cause is not error:
-                    raise cause from error
-        raise
+    def join() -> None:
+        # What they may fail with follows from the failure that is on its way.
+        with contextlib.suppress(Exception):
+            coordinator.join()
+
+    thread = threading.Thread(target=join, name="fit_join", daemon=True)
+    thread.start()
+    thread.join(secs)
+    if thread.is_alive():
+        logging.warning("fit: steps still run after %g s, and are left behind.", secs)
 
 
 def train(
@@ -312,14 +316,23 @@ def train(
         validate: called with each epoch when its training is over; returns what to
             add to its logs.
     """
+    rounds = rounds_of(model.optimizer)
+    flush = getattr(model.optimizer, "flush_last", True)
+    # Before callbacks ask the gate for anything, and so have it made.
+    if model.built:
+        place(model.optimizer, model.trainable_variables)
     model.stop_training = False
     callbacks.on_train_begin()
     logs: Any = {}
     epoch_logs = None
-    for epoch in range(trainer.initial_epoch(model) or initial_epoch, epochs):
+    first_epoch = trainer.initial_epoch(model, batches.num_steps, initial_epoch)
+    for epoch in range(first_epoch, epochs):
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
-        executions = steps.run("train", batches, model.steps_per_execution)
+        if epoch == first_epoch:
+            # Not earlier: by now callbacks have restored what there is to restore.
+            rounds.start()
+        executions = steps.run("train", batches, trainer.steps_per_execution(model))
         for first, last, result in executions:
             callbacks.on_train_batch_begin(first)
             logs = result.fetch(if_lost=logs)
@@ -327,16 +340,19 @@ def train(
             if model.stop_training:
                 break
         steps.coordinator.join()
-        for callback in callbacks.callbacks:
-            if hasattr(callback, "drain"):
-                callback.drain()
+        # What is validated, saved and reported has all updates of the epoch in it.
+        if model.stop_training or epoch + 1 == epochs:
+            rounds.finish(flush=flush)
+        else:
+            rounds.drain()
         epoch_logs = {**_metrics_or(logs, model), **validate(epoch)}
         callbacks.on_epoch_end(epoch, epoch_logs)
         if model.stop_training:
             break
-    if epochs > 0:
+    rounds.finish(flush=flush)
+    if epochs > 0 and hasattr(model.optimizer, "finalize_variable_values"):
         with model.distribute_strategy.scope():
-            model.optimizer.finalize_variable_values(model.trainable_weights)
+            model.optimizer.finalize_variable_values(model.trainable_variables)
     callbacks.on_train_end(logs=epoch_logs)
 
 
@@ -348,7 +364,7 @@ def test(
     callbacks.on_test_begin()
     logs: Any = {}
     model.reset_metrics()
-    executions = steps.run("test", batches, model.steps_per_execution)
+    executions = steps.run("test", batches, trainer.steps_per_execution(model))
     for first, last, result in executions:
         callbacks.on_test_batch_begin(first)
         logs = result.fetch(if_lost=logs)

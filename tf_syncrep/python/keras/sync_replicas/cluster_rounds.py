@@ -1,326 +1,192 @@
-"""SyncReplicas on a cluster: its gate and accumulators, as the ops of each task.
+"""Rounds of a cluster: workers ask a gate, and a thread of the coordinator updates."""
 
-The gate sits with most of what is trained, or where the optimizer's `iterations` is,
-and each accumulator where its variable is. All of them have names that no other process
-uses: functions that a dead coordinator has left behind on a parameter server must not
-touch them.
-"""
+from __future__ import annotations
 
-import dataclasses
+import contextlib
 import threading
-import uuid
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.sync import (
-    gate_placement,
-    gradient_checks,
-    gradient_transfers,
-    messages,
-)
-from tf_syncrep.python.sync.gradient_accumulators import (
-    NO_ROUND,
-    GradientAccumulator,
-    GradientKind,
-    kind_of,
-    make_accumulator,
-)
-from tf_syncrep.python.sync.gradients import flatten
-
-# A coordinator is busy tracing functions for longer than a worker should be silent.
-_SHORTEST_UPDATER_LEASE_SECS = 60.0
-# On the worker, in a function that it runs.
-_HERE = "/device:CPU:0"
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps, Permit
+from tf_syncrep.python.keras.sync_replicas.rounds import Observer, Rounds
+from tf_syncrep.python.keras.sync_replicas.updater import Updater
+from tf_syncrep.python.sync import gate_stats
 
 
-@dataclasses.dataclass
-class Permit:
-    """What a worker holds from `acquire` on: tensors, and whether they were used."""
-
-    gate: tf.Tensor
-    worker: tuple[tf.Tensor, tf.Tensor]
-    generation: tf.Tensor
-    round: tf.Tensor
-    incarnation: tf.Tensor  # On the worker; all others are on the gate's task.
-    used: bool = False
-
-    @property
-    def contribution(self) -> tuple[tf.Tensor, ...]:
-        """The arguments of the gate's ops that are about this contribution."""
-        return (self.gate, self.generation, self.round, *self.worker)
-
-
-class ClusterRounds:
-    """Builds the ops of workers, updater and coordinator."""
+class ClusterRounds(Rounds):
+    """Rounds under ParameterServerStrategy."""
 
     def __init__(
         self,
-        quorum: int,
-        total: int,
-        lease_secs: float,
-        start_secs: float,
-        reject_nonfinite: bool,
-        device: str,
+        ops: ClusterOps,
+        strategy: Any,
+        iterations: Any,
+        update: Callable[[Any, Any], None],
     ):
-        """Chooses the names; makes nothing yet.
+        """Makes nothing on the cluster yet.
 
         Args:
-            quorum: gradients that make up an update.
-            total: workers that take part.
-            lease_secs: how long a worker may be silent.
-            start_secs: the same before its first gradient, at most.
-            reject_nonfinite: whether a worker drops its gradient, and computes another,
-                if there is a NaN or an infinity in it.
-            device: where the gate is to be, unless `place_gate` finds a better place.
+            ops: builds the ops of gate and accumulators.
+            strategy: the strategy that the variables belong to.
+            iterations: the counter of updates.
+            update: applies gradients to variables, in replica context.
         """
-        self._quorum = quorum
-        self._total = total
-        self._lease_secs = lease_secs
-        self._start_secs = start_secs
-        self._reject_nonfinite = reject_nonfinite
-        self._name = f"sync_replicas/{uuid.uuid4().hex}"
-        self._fallback_device = self._device = device
-        # Guards what follows while functions are traced, by several threads.
-        self._lock = threading.Lock()
-        self._gate: Any = None  # a tensor, once it is made
-        self._targets: list[_Target] | None = None
-        self._accumulators: list[GradientAccumulator] = []
-        # Set once a train step was traced: the updater knows what to update.
-        self.has_targets = threading.Event()
+        self._ops = ops
+        self._permits = _Permits()
+        self._updater = Updater(ops, strategy, iterations, update)
 
     @property
-    def heartbeat_secs(self) -> float:
-        """How often the updater has to call the gate, at least."""
-        return min(self._lease_secs, self._start_secs) / 4
+    def cause(self) -> BaseException | None:
+        """What ended the updates of the last training, if it was an error."""
+        return self._updater.cause
 
     @property
-    def device(self) -> str:
-        """Where the gate is."""
-        return self._device
+    def is_training(self) -> bool:
+        """Whether a training goes on, or its end was not yet asked for."""
+        return self._updater.is_running
 
-    def place_gate(self, variables: Sequence[Any]) -> None:
-        """Chooses where the gate is to be, if it was not made yet.
+    def place(self, variables: Sequence[Any]) -> None:
+        """Puts the gate where most of what is trained is, if it was not made yet.
 
         Args:
-            variables: TensorFlow's variables, those that are to be trained.
+            variables: TensorFlow's variables.
         """
-        with self._lock:
-            if self._gate is None:
-                self._device = gate_placement.gate_device(
-                    variables, self._fallback_device
-                )
+        self._ops.place_gate(variables)
 
-    def gate(self) -> tf.Tensor:
-        """Makes the gate once; its handle."""
-        with self._lock:
-            if self._gate is None:
-                # Not in a function that is being traced. Functions would order ops
-                # that make handles, one task after the other, at each call.
-                with tf.init_scope(), tf.device(self._device):
-                    self._gate = sync_gate_ops.sync_gate(
-                        self._quorum,
-                        self._total,
-                        shared_name=f"{self._name}/gate",
-                        lease_secs=self._lease_secs,
-                        start_secs=self._start_secs,
-                        updater_lease_secs=max(
-                            self._lease_secs, _SHORTEST_UPDATER_LEASE_SECS
-                        ),
-                        strict=False,
-                    )
-            return self._gate
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Builds the wait for a permit; all ops that are built inside come after it.
 
-    # --- Worker ---
+        Raises:
+            RuntimeError: a step within a step.
+        """
+        if self._permits.current() is not None:
+            raise RuntimeError("SyncReplicas.step() must not be nested.")
+        permit = self._ops.acquire()
+        with self._permits.holding(permit), compat.ops_after(permit.round):
+            yield
+            if not permit.used:
+                self._ops.give_back(permit)
 
-    def acquire(self) -> Permit:
-        """Waits until the round needs a gradient from this worker."""
-        gate = self.gate()
-        with tf.device(_HERE):
-            here = sync_gate_ops.task_id()
-        message = messages.pack(here)
-        with tf.device(self._device):
-            name, incarnation = messages.unpack(message, here)
-            worker = (name, incarnation)
-            generation, round_number, _ = sync_gate_ops.sync_gate_acquire(gate, *worker)
-        return Permit(gate, worker, generation, round_number, here[1])
-
-    def contribute(
-        self,
-        permit: Permit,
-        gradients: Sequence[Any],
-        variables: Sequence[Any],
-        natives: Sequence[Any],
+    def receive(
+        self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
     ) -> None:
-        """Hands in a gradient: admit, push to all accumulators, commit.
+        """Hands in the gradients of a step.
 
         Args:
-            permit: as acquired.
             gradients: one for each variable.
             variables: as the optimizer got them.
             natives: the same as TensorFlow's variables.
 
         Raises:
-            ValueError: other variables have gradients, or of another kind, than in the
-                function that was traced first.
+            RuntimeError: outside of a step, or for the second time in one.
         """
-        self._check_targets(
-            [
-                _Target(variable, native, id(native), native.name, kind_of(gradient))
-                for gradient, variable, native in zip(
-                    gradients, variables, natives, strict=True
-                )
-            ]
-        )
-        checked = [
-            gradient_checks.checked(gradient, native)
-            for gradient, native in zip(gradients, natives, strict=True)
-        ]
-        sent = gradient_transfers.join_small(
-            checked, [native.device for native in natives]
-        )
-        # All gradients are there before the gate is asked: who is admitted keeps the
-        # others waiting. Those for the gate's own task are waited for over there.
-        at_gate, elsewhere = [], []
-        for computed, transfer, native in zip(checked, sent, natives, strict=True):
-            if native.device == self._device:
-                at_gate.append(transfer)
-            else:
-                elsewhere.append(computed)
-        with tf.device(self._device):
-            arrived = [tf.identity(tensor) for tensor in flatten(at_gate)]
-            fit = tf.constant(True)
-        if self._reject_nonfinite or elsewhere:
-            fit = self._tell_when_computed(permit, elsewhere, checked)
-        with tf.control_dependencies(arrived), tf.device(self._device):
-            admitted = sync_gate_ops.sync_gate_admit(*permit.contribution, fit)
-            # Without a cond around the pushes, gradients are on their way meanwhile.
-            pushed_round = tf.where(admitted, permit.round, NO_ROUND)
-        pushes = [
-            accumulator.push(gradient, pushed_round)
-            for accumulator, gradient in zip(self._accumulators, sent, strict=True)
-        ]
-        # Groups by task first, and so hears from each task once.
-        with tf.device(self._device):
-            pushed = tf.group(pushes)
-        with tf.control_dependencies([pushed]), tf.device(self._device):
-            sync_gate_ops.sync_gate_commit(
-                permit.gate, permit.generation, pushed_round, *permit.worker
+        permit = self._permits.current()
+        if permit is None:
+            raise RuntimeError(
+                "SyncReplicas trains under ParameterServerStrategy by `tfs.keras.fit`, "
+                "by `model.fit` after `tfs.keras.install_fit()`, or, in a custom loop, "
+                "by `with optimizer.step():` in the scheduled function and "
+                "`with optimizer.updater(strategy):` around the loop."
             )
-        permit.used = True
-
-    def _tell_when_computed(self, permit, awaited, gradients) -> tf.Tensor:
-        """Tells the gate's task that gradients are there, and whether all are fit."""
-        with tf.control_dependencies(flatten(awaited)), tf.device(_HERE):
-            fit = tf.constant(1, tf.int64)
-            if self._reject_nonfinite:
-                fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
-            # With something that is no constant: a constant would be one over there,
-            # and wait for each gradient by a message of its own.
-            message = messages.join([permit.incarnation, fit])
-        with tf.device(self._device):
-            return tf.equal(message[1], 1)
-
-    def give_back(self, permit: Permit) -> None:
-        """Frees the place of a permit that did not lead to a contribution."""
-        with tf.device(self._device):
-            sync_gate_ops.sync_gate_abort(*permit.contribution)
-
-    # --- Updater ---
-
-    def open(self, step: tf.Tensor) -> tf.Tensor:
-        """Starts a generation; its number."""
-        with tf.device(self._device):
-            return sync_gate_ops.sync_gate_open(self.gate(), step)
-
-    def wait_quorum(self, generation: tf.Tensor, timeout_secs: float) -> tf.Tensor:
-        """Waits for a full round; the round and its number of gradients."""
-        with tf.device(self._device):
-            return messages.join(
-                sync_gate_ops.sync_gate_wait_quorum(
-                    self.gate(), generation, timeout_secs=timeout_secs
-                )
+        if permit.used:
+            raise RuntimeError(
+                "SyncReplicas takes gradients once in a step: apply those of all "
+                "variables in one call."
             )
+        self._ops.contribute(permit, gradients, variables, natives)
 
-    def take(self, quorum: tf.Tensor):
-        """Takes the mean gradients of a round; they and their variables.
+    def start(self) -> None:
+        """Opens the gate for a new training, and starts the updater."""
+        self._updater.close()  # that of a training that an error has ended
+        self._updater.start()
+
+    def drain(self) -> None:
+        """Waits until no gradient is on its way and no full round unapplied.
+
+        Raises:
+            tf.errors.OpError: an update failed.
+        """
+        self._updater.drain()
+
+    def finish(self, *, flush: bool) -> int:
+        """Ends a training: completes what is under way, and the last round.
 
         Args:
-            quorum: the round and its number of gradients.
+            flush: whether a last incomplete round is applied; otherwise it is dropped.
+
+        Returns:
+            The number of gradients of that round.
+
+        Raises:
+            tf.errors.OpError: an update failed.
         """
-        gradients = [accumulator.take(quorum) for accumulator in self._accumulators]
-        assert self._targets is not None
-        return gradients, [target.variable for target in self._targets]
+        return self._updater.finish(flush=flush)
 
-    def advance(self, generation, quorum, step) -> tf.Tensor:
-        """Ends a round that was applied; whether it did."""
-        with tf.device(self._device):
-            return sync_gate_ops.sync_gate_advance(
-                self.gate(), generation, quorum[0], step
-            )
+    def close(self) -> None:
+        """Ends a training at once, if it has not ended, within seconds."""
+        self._updater.close()
 
-    def flush(self, generation: tf.Tensor) -> tf.Tensor:
-        """Ends a round that will not fill; the round and its number of gradients."""
-        with tf.device(self._device):
-            return messages.join(sync_gate_ops.sync_gate_flush(self.gate(), generation))
+    def add_observer(self, observer: Observer) -> None:
+        """Has an observer called when a training begins and after each update."""
+        self._updater.observers.append(observer)
 
-    # --- Coordinator ---
-
-    def drain(self, generation: tf.Tensor) -> None:
-        """Waits until no gradient is on its way and no full round unapplied."""
-        with tf.device(self._device):
-            sync_gate_ops.sync_gate_drain(self.gate(), generation)
-
-    def cancel_updater(self, generation: tf.Tensor) -> None:
-        """Ends the updater's wait."""
-        with tf.device(self._device):
-            sync_gate_ops.sync_gate_cancel_updater(self.gate(), generation)
+    def remove_observer(self, observer: Observer) -> None:
+        """Has an observer called no more."""
+        self._updater.observers.remove(observer)
 
     def configure(self, quorum: int, total: int) -> None:
         """Changes the quorum and the number of workers from the next round on."""
-        with tf.device(self._device):
-            sync_gate_ops.sync_gate_configure(self.gate(), quorum, total)
+        self._ops.configure(quorum, total)
 
-    def fail(self, generation: Any, code: int, message: tf.Tensor) -> None:
-        """Ends all waits with an error."""
-        with tf.device(self._device):
-            sync_gate_ops.sync_gate_fail(self.gate(), code, message, generation)
-
-    def stats(self):
-        """Reads the gate's counters, as `sync_gate_stats` returns them."""
-        with tf.device(self._device):
-            return sync_gate_ops.sync_gate_stats(self.gate())
-
-    def _check_targets(self, targets: list["_Target"]) -> None:
-        with self._lock:
-            if self._targets is None:
-                with tf.init_scope():
-                    self._accumulators = [
-                        make_accumulator(
-                            target.kind,
-                            target.native,
-                            shared_name=f"{self._name}/{index}",
-                            sparse_reduction_type="CMEAN",
-                        )
-                        for index, target in enumerate(targets)
-                    ]
-                self._targets = targets
-                self.has_targets.set()
-        if targets != self._targets:
-            raise ValueError(
-                "All train steps must have gradients of the same kinds for the same "
-                f"variables. Received: {targets}, after {self._targets}."
-            )
+    def stats(self) -> dict[str, Any]:
+        """Reads the gate's counters."""
+        return gate_stats.to_dict(*(x.numpy() for x in self._ops.stats()))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Target:
-    """A variable, and what its gradients are like."""
+class _Permits:
+    """The permits of the steps that are being traced.
 
-    variable: Any = dataclasses.field(compare=False, repr=False)
-    native: Any = dataclasses.field(compare=False, repr=False)
-    key: int = dataclasses.field(repr=False)
-    name: str
-    kind: GradientKind
+    A permit belongs to the function that is traced: `strategy.run` traces what it is
+    given in a thread of its own, but into the same graph. Outside of functions it
+    belongs to the thread.
+    """
+
+    def __init__(self):
+        # Each graph is traced by one thread, and those that it starts, at a time.
+        self._of_graphs: weakref.WeakKeyDictionary[Any, Permit] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._of_thread = threading.local()
+
+    def current(self) -> Permit | None:
+        """The permit of the function that is traced, or of one around it."""
+        if tf.executing_eagerly():
+            return getattr(self._of_thread, "permit", None)
+        graph = tf.compat.v1.get_default_graph()
+        while graph is not None:
+            if graph in self._of_graphs:
+                return self._of_graphs[graph]
+            graph = getattr(graph, "outer_graph", None)
+        return None
+
+    @contextlib.contextmanager
+    def holding(self, permit: Permit) -> Iterator[None]:
+        """Makes a permit the current one."""
+        if tf.executing_eagerly():
+            self._of_thread.permit = permit
+            try:
+                yield
+            finally:
+                self._of_thread.permit = None
+            return
+        graph = tf.compat.v1.get_default_graph()
+        self._of_graphs[graph] = permit
+        try:
+            yield
+        finally:
+            del self._of_graphs[graph]

@@ -1,38 +1,51 @@
-"""SyncReplicas in one process: gradients of several batches make up an update."""
+"""Rounds in one process: gradients of several batches make up an update."""
 
-import threading
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
+from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
+from tf_syncrep.python.keras.sync_replicas.targets import Targets
 from tf_syncrep.python.sync import gradient_checks, messages
-from tf_syncrep.python.sync.gradient_accumulators import kind_of, make_accumulator
 
 # Applies gradients to variables.
 Update = Callable[[Sequence[Any], Sequence[Any]], None]
 
 
-class InProcessRounds:
+class InProcessRounds(Rounds):
     """Collects gradients in accumulators of this process, and applies their mean.
 
-    What has been collected of a round is not saved with the optimizer.
+    What has been collected of a round is not saved with the optimizer. A training has
+    no beginning here: the k-th `receive` makes an update.
     """
 
-    def __init__(self, quorum: int, reject_nonfinite: bool, update: Update):
+    def __init__(
+        self,
+        quorum: int,
+        reject_nonfinite: bool,
+        iterations: Any,
+        update: Update,
+        note: str | None = None,
+    ):
         """Makes the counters.
 
         Args:
             quorum: how many gradients make up an update.
             reject_nonfinite: whether gradients with a NaN or an infinity are dropped.
+            iterations: the counter of updates, TensorFlow's variable.
             update: called with the means and their variables, perhaps in a
                 branch of a graph.
+            note: what to log at the first gradient.
         """
+        self._note = note
         self._reject_nonfinite = reject_nonfinite
+        self._iterations = iterations
         self._update = update
-        self._lock = threading.Lock()  # Guards _accumulators while graphs are built.
-        self._accumulators: dict[int, Any] = {}
-        self._pairs: list[tuple[Any, Any]] = []
+        self._targets = Targets(name=None)
         with tf.init_scope():
             self._quorum, self._pending, self._updates, self._applied = (
                 _counter(initial) for initial in (quorum, 0, 0, 0)
@@ -49,11 +62,15 @@ class InProcessRounds:
             gradients: one for each variable.
             variables: as the optimizer got them.
             natives: the same as TensorFlow's variables.
+
+        Raises:
+            ValueError: gradients for other variables than those before, or of
+                another kind.
         """
-        accumulators = [
-            self._accumulator(gradient, native)
-            for gradient, native in zip(gradients, natives, strict=True)
-        ]
+        if self._note is not None:
+            logging.warning("%s", self._note)
+            self._note = None
+        self._targets.check(gradients, variables, natives)
         checks = [
             gradient_checks.check_against(gradient, native)
             for gradient, native in zip(gradients, natives, strict=True)
@@ -62,15 +79,13 @@ class InProcessRounds:
         def push() -> None:
             pushes = [
                 accumulator.push(gradient, self._round.read_value())
-                for accumulator, gradient in zip(accumulators, gradients, strict=True)
+                for accumulator, gradient in zip(
+                    self._targets.accumulators, gradients, strict=True
+                )
             ]
             with tf.control_dependencies(pushes):
                 pending = self._pending.assign_add(1, read_value=True)
-            tf.cond(
-                pending >= self._quorum.read_value(),
-                lambda: self._apply(accumulators, variables),
-                lambda: None,
-            )
+            tf.cond(pending >= self._quorum.read_value(), self._apply, lambda: None)
 
         with tf.control_dependencies([check for check in checks if check is not None]):
             if self._reject_nonfinite:
@@ -81,42 +96,49 @@ class InProcessRounds:
                 )
             else:
                 push()
-        self._pairs = list(zip(accumulators, variables, strict=True))
 
-    def flush(self) -> int:
-        """Applies what a last incomplete round holds.
+    def start(self) -> None:
+        """Refuses: nothing is to be run beside the steps.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "SyncReplicas has no updater without ParameterServerStrategy: "
+            "`apply_gradients` makes the updates. Received: an optimizer that was "
+            "made without a strategy"
+        )
+
+    def finish(self, *, flush: bool) -> int:
+        """Applies or drops what a last incomplete round holds.
+
+        Args:
+            flush: whether to apply it.
 
         Returns:
             How many gradients that were.
         """
         pending = int(self._pending.numpy())
-        if pending:
-            accumulators, variables = zip(*self._pairs, strict=True)
-            self._apply(accumulators, variables)
-        return pending
-
-    def drop(self) -> int:
-        """Discards what a last incomplete round holds.
-
-        Returns:
-            How many gradients that were.
-        """
-        pending = int(self._pending.numpy())
-        if pending:
+        if pending and flush:
+            self._apply()
+        elif pending:
             self._end_round()
         return pending
 
-    def configure(self, quorum: int) -> None:
+    def configure(self, quorum: int, total: int) -> None:
         """Changes how many gradients make up an update.
 
         Args:
             quorum: as in the constructor.
+            total: without effect.
         """
+        del total
         self._quorum.assign(quorum)
 
     def stats(self) -> dict[str, Any]:
-        """Returns the counters, under the names that a gate gives them."""
+        """Reads the counters, under the names that a gate gives them."""
         return {
+            "step": int(self._iterations.numpy()),
             "quorum": int(self._quorum.numpy()),
             "updates": int(self._updates.numpy()),
             "applied": int(self._applied.numpy()),
@@ -125,31 +147,13 @@ class InProcessRounds:
             "workers": {},
         }
 
-    def _accumulator(self, gradient, native):
-        key, kind = id(native), kind_of(gradient)
-        with self._lock:
-            if key not in self._accumulators:
-                with tf.init_scope():
-                    accumulator = make_accumulator(
-                        kind, native, shared_name=None, sparse_reduction_type="CMEAN"
-                    )
-                # The variable is kept so that its id stays its own.
-                self._accumulators[key] = kind, accumulator, native
-            known, accumulator, _ = self._accumulators[key]
-        if kind != known:
-            raise ValueError(
-                f"All gradients of {native.name} must be of one kind. "
-                f"Received: {kind}, after {known}."
-            )
-        return accumulator
-
-    def _apply(self, accumulators, variables) -> None:
+    def _apply(self) -> None:
         pending = self._pending.read_value()
         means = [
             accumulator.take(messages.join([self._round.read_value(), pending]))
-            for accumulator in accumulators
+            for accumulator in self._targets.accumulators
         ]
-        self._update(means, variables)
+        self._update(means, self._targets.variables)
         _add(self._updates, 1)
         _add(self._applied, pending)
         self._end_round()

@@ -1,26 +1,31 @@
 """SyncReplicas: synchronous training with any Keras optimizer."""
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.hyper_parameters import check_count, check_positive
-from tf_syncrep.python.keras.sync_replicas.callback import SyncReplicasCallback
+from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
+from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
 from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
-from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds, Permit
-from tf_syncrep.python.keras.sync_replicas.updater import Updater
-from tf_syncrep.python.sync import gate_stats
-from tf_syncrep.python.sync.gradients import as_tensors
+from tf_syncrep.python.keras.sync_replicas.rounds import (
+    Observer,
+    RefusedRounds,
+    Rounds,
+)
+from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
+    RoundsOptimizer,
+    ending,
+)
 
 __all__ = ["SyncReplicas"]
 
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
-class SyncReplicas(compat.WrapperOptimizer):
+class SyncReplicas(RoundsOptimizer):
     r"""Makes the workers of a ParameterServerStrategy train synchronously.
 
     Each worker computes a gradient on the present weights; when
@@ -42,10 +47,9 @@ class SyncReplicas(compat.WrapperOptimizer):
     with strategy.scope():  # a tf.distribute.ParameterServerStrategy
         model = build_model()
         optimizer = tfs.keras.SyncReplicas(
-            tfs.keras.AdamAsync(1e-3), replicas_to_aggregate=4, total_num_replicas=5)
+            tfs.keras.AdamAsync(1e-3), replicas_to_aggregate=4)
         model.compile(optimizer, loss="binary_crossentropy")
-    model.fit(dataset, steps_per_epoch=1000, epochs=3,
-              callbacks=[optimizer.make_callback()])
+    tfs.keras.fit(model, dataset, steps_per_epoch=1000, epochs=3)
     ```
 
     A custom loop says the same with `step` and `updater`:
@@ -64,16 +68,17 @@ class SyncReplicas(compat.WrapperOptimizer):
         coordinator.join()
     ```
 
-    Without a strategy, in one process, it accumulates gradients: each
-    `replicas_to_aggregate` batches make up one update, with the same numbers as one
-    batch as large as they are together, and no callback is needed. What is in of an
-    incomplete round is not saved.
+    Without a strategy, in one process, it does what `GradientAccumulation` does, and
+    says so once: each `replicas_to_aggregate` batches make up one update. Under any
+    other strategy, which is synchronous by itself, a model that was compiled with it
+    can be loaded, evaluated and saved, but not trained.
 
     Args:
         inner_optimizer: the Keras optimizer that applies the means, or its name.
         replicas_to_aggregate: how many gradients make up an update.
-        total_num_replicas: how many workers take part; `replicas_to_aggregate` by
-            default.
+        total_num_replicas: how many workers take part; by default those of the
+            cluster, so that a fifth one is a backup where four gradients make up an
+            update.
         lease_secs: after how many silent seconds a worker is taken for dead.
         start_secs: the same before its first gradient, at most: once as many workers
             have given theirs as compute it, it is four times the longest that one of
@@ -104,84 +109,55 @@ class SyncReplicas(compat.WrapperOptimizer):
         flush_last: bool = True,
         name: str = "SyncReplicas",
     ):
-        inner_optimizer = _check_inner(inner_optimizer)
         super().__init__(inner_optimizer, name)
         self.replicas_to_aggregate = check_count(
             "replicas_to_aggregate", replicas_to_aggregate
         )
+        # As it was given, and so saved: another cluster may have other workers.
+        self._given_total = total_num_replicas
         if total_num_replicas is None:
-            total_num_replicas = replicas_to_aggregate
+            total_num_replicas = cluster.num_workers() or replicas_to_aggregate
         self.total_num_replicas = check_count("total_num_replicas", total_num_replicas)
         self.lease_secs = check_positive("lease_secs", lease_secs)
         self.start_secs = check_positive("start_secs", start_secs)
         self.reject_nonfinite = bool(reject_nonfinite)
         self.flush_last = bool(flush_last)
-        self._local = threading.local()  # The permit of the step that is traced.
-        self._updater: Updater | None = None
-        self._rounds: ClusterRounds | InProcessRounds
         self._strategy = tf.distribute.get_strategy()
-        if _is_parameter_server(self._strategy):
+        self._rounds = self._make_rounds()
+
+    def _make_rounds(self) -> Rounds:
+        """The rounds that there are under the strategy in whose scope this is made."""
+        iterations = compat.native(self.iterations)
+        if isinstance(self._strategy, tf.distribute.ParameterServerStrategy):
             if self._strategy.num_replicas_in_sync > 1:
-                raise ValueError(
+                return RefusedRounds(
                     "SyncReplicas needs workers with at most one GPU each. Received: "
                     f"workers with {self._strategy.num_replicas_in_sync}."
                 )
-            self._rounds = ClusterRounds(
+            ops = ClusterOps(
                 self.replicas_to_aggregate,
                 self.total_num_replicas,
                 self.lease_secs,
                 self.start_secs,
                 self.reject_nonfinite,
-                device=compat.native(self.iterations).device,
+                device=iterations.device,
             )
-            self._updater = Updater(
-                self._rounds, self._strategy, self.iterations, self.update
-            )
-        elif tf.distribute.has_strategy():
-            raise ValueError(
-                "SyncReplicas works under ParameterServerStrategy, or without any "
+            return ClusterRounds(ops, self._strategy, iterations, self.update)
+        if tf.distribute.has_strategy():
+            return RefusedRounds(
+                "SyncReplicas trains under ParameterServerStrategy, or without any "
                 f"strategy. Received: {type(self._strategy).__name__}. Use the inner "
                 "optimizer alone: that strategy is synchronous by itself."
             )
-        else:
-            self._rounds = InProcessRounds(
-                self.replicas_to_aggregate, self.reject_nonfinite, self.update
-            )
-
-    @property
-    def is_distributed(self) -> bool:
-        """Whether workers train it, under ParameterServerStrategy."""
-        return isinstance(self._rounds, ClusterRounds)
-
-    def make_callback(
-        self,
-        *,
-        log_dir: str | None = None,
-        every_n_updates: int = 100,
-        verbose: int = 1,
-    ) -> SyncReplicasCallback:
-        """Makes the callback that `Model.fit` needs under ParameterServerStrategy.
-
-        It opens the gate when training begins, makes the train step wait for its
-        permit, runs the updates, completes them before validation, checkpoints and the
-        end of each epoch, and adds the gate's counters to the logs.
-
-        Args:
-            log_dir: where TensorBoard scalars `sync/...` are written; None: nowhere.
-            every_n_updates: how often they are written.
-            verbose: 1 prints a line at the end of each epoch, 0 nothing.
-
-        Returns:
-            The callback, for one `fit` at a time.
-
-        Raises:
-            ValueError: an argument out of range.
-        """
-        return SyncReplicasCallback(
-            self,
-            log_dir=log_dir,
-            every_n_updates=check_count("every_n_updates", every_n_updates),
-            verbose=verbose,
+        return InProcessRounds(
+            self.replicas_to_aggregate,
+            self.reject_nonfinite,
+            iterations,
+            self.update,
+            note="SyncReplicas trains in this process alone: each "
+            f"{self.replicas_to_aggregate} batches make up one update. "
+            "tfs.keras.GradientAccumulation says so by its name; "
+            "`optimizer.inner_optimizer` makes an update of each batch.",
         )
 
     @contextlib.contextmanager
@@ -198,23 +174,11 @@ class SyncReplicas(compat.WrapperOptimizer):
         Raises:
             RuntimeError: a step within a step.
         """
-        if isinstance(self._rounds, InProcessRounds):
+        with self._rounds.step():
             yield
-            return
-        if self._permit is not None:
-            raise RuntimeError("SyncReplicas.step() must not be nested.")
-        permit = self._rounds.acquire()
-        self._local.permit = permit
-        try:
-            with tf.control_dependencies([permit.round]):
-                yield
-                if not permit.used:
-                    self._rounds.give_back(permit)
-        finally:
-            self._local.permit = None
 
     @contextlib.contextmanager
-    def updater(self, strategy: Any = None) -> Iterator[Updater]:
+    def updater(self, strategy: Any = None) -> Iterator["RunningUpdates"]:
         """Runs the updates of a custom loop, in the coordinator, around the loop.
 
         On a regular end it completes what is under way and applies, or drops, a last
@@ -225,10 +189,10 @@ class SyncReplicas(compat.WrapperOptimizer):
                 that the optimizer was made under.
 
         Yields:
-            The updater, whose `drain()` waits until no update is under way.
+            What has a `drain()`, which waits until no update is under way.
 
         Raises:
-            ValueError: another strategy.
+            ValueError: another strategy, or none.
             RuntimeError: updates are being run already.
             tf.errors.OpError: an update failed.
         """
@@ -237,133 +201,35 @@ class SyncReplicas(compat.WrapperOptimizer):
                 "`strategy` must be the one that the optimizer was made under. "
                 f"Received: strategy={strategy}"
             )
-        if self._updater is not None and self._updater.is_running:
+        if self._rounds.is_training:
             raise RuntimeError(
                 "SyncReplicas is training already: one `fit`, or one `updater()`, at a "
                 "time."
             )
-        updater = self.start_updater()
-        try:
-            yield updater
-            self.finish_updater()
-        except tf.errors.OpError as error:
-            updater.close()
-            if updater.cause is not None and updater.cause is not error:
-                raise updater.cause from error
-            raise
-        finally:
-            updater.close()
+        with ending(self._rounds):
+            self._rounds.start()
+            yield RunningUpdates(self._rounds)
+            self._rounds.finish(flush=self.flush_last)
 
-    def start_updater(self, on_update: Callable[[int], None] | None = None) -> Updater:
-        """Starts the updates; what `updater` and the callback share.
+    def add_observer(self, observer: Observer) -> None:
+        """Has a function called when a training begins, and after each update.
+
+        It is called on the coordinator, in the thread that makes the updates, and has
+        to return at once: the workers wait meanwhile. What it raises is logged, and it
+        is not called again. Without ParameterServerStrategy it is never called.
 
         Args:
-            on_update: called after each update, in another thread, with `iterations`.
-
-        Returns:
-            The updater, which runs until its `finish` or `close`.
-
-        Raises:
-            ValueError: the optimizer was not made under ParameterServerStrategy.
+            observer: a function of `iterations`, an int.
         """
-        if self._updater is None:
-            raise ValueError(
-                "SyncReplicas has no updater without ParameterServerStrategy: "
-                "`apply_gradients` makes the updates."
-            )
-        self._updater.close()  # that of a `fit` that an error has ended
-        self._updater.start(on_update)
-        return self._updater
+        self._rounds.add_observer(observer)
 
-    def finish_updater(self) -> int:
-        """Completes what is under way and applies, or drops, a last incomplete round.
-
-        Returns:
-            The number of gradients of that round.
-
-        Raises:
-            tf.errors.OpError: an update failed.
-        """
-        if self._updater is None:
-            return 0
-        return self._updater.finish(flush=self.flush_last)
-
-    def build(self, variables: Sequence[Any]) -> None:
-        """Makes the inner optimizer's variables, once.
+    def remove_observer(self, observer: Observer) -> None:
+        """Has a function called no more that `add_observer` was given.
 
         Args:
-            variables: the variables that are to be trained.
+            observer: the function.
         """
-        super().build(variables)
-        self.place_gate(variables)
-
-    def place_gate(self, variables: Sequence[Any]) -> None:
-        """Chooses the gate's parameter server: that of most of what is trained.
-
-        Done by `build`; `fit` does it where Keras builds optimizers in the first step,
-        when the gate is there already.
-
-        Args:
-            variables: the variables that are to be trained.
-        """
-        if isinstance(self._rounds, ClusterRounds):
-            natives = [compat.native(variable) for variable in variables]
-            self._rounds.place_gate(
-                [part for native in natives for part in _parts(native)]
-            )
-
-    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Hands in the gradients of a batch; called by Keras.
-
-        Args:
-            gradients: one for each variable.
-            variables: the variables.
-
-        Raises:
-            RuntimeError: under ParameterServerStrategy and outside of a step, or for
-                the second time in one; or where XLA compiles.
-        """
-        gradients = [as_tensors(gradient) for gradient in gradients]
-        natives = [compat.native(variable) for variable in variables]
-        if compat.compiled_by_xla():
-            raise RuntimeError(
-                "SyncReplicas cannot be compiled by XLA: pass `jit_compile=False` to "
-                "`compile`."
-            )
-        if isinstance(self._rounds, InProcessRounds):
-            self._rounds.receive(gradients, variables, natives)
-            return
-        permit = self._permit
-        if permit is None:
-            raise RuntimeError(
-                "SyncReplicas needs `callbacks=[optimizer.make_callback()]` in `fit` "
-                "under ParameterServerStrategy, or, in a custom loop, "
-                "`with optimizer.step():` in the scheduled function and "
-                "`with optimizer.updater(strategy):` around the loop."
-            )
-        if permit.used:
-            raise RuntimeError(
-                "SyncReplicas takes gradients once in a step: apply those of all "
-                "variables in one call."
-            )
-        self._rounds.contribute(permit, gradients, variables, natives)
-
-    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
-        """Ends a training; called by `fit`.
-
-        A last incomplete round is applied or dropped first.
-
-        Args:
-            var_list: the model's variables.
-        """
-        if isinstance(self._rounds, InProcessRounds):
-            if self.flush_last:
-                self._rounds.flush()
-            else:
-                self._rounds.drop()
-        else:
-            self.finish_updater()
-        super().finalize_variable_values(var_list)
+        self._rounds.remove_observer(observer)
 
     def configure(self, replicas_to_aggregate: int, total_num_replicas: int) -> None:
         """Changes the numbers of the constructor, also while training runs.
@@ -378,11 +244,9 @@ class SyncReplicas(compat.WrapperOptimizer):
         """
         quorum = check_count("replicas_to_aggregate", replicas_to_aggregate)
         total = check_count("total_num_replicas", total_num_replicas)
-        if isinstance(self._rounds, InProcessRounds):
-            self._rounds.configure(quorum)
-        else:
-            self._rounds.configure(quorum, total)
+        self._rounds.configure(quorum, total)
         self.replicas_to_aggregate, self.total_num_replicas = quorum, total
+        self._given_total = total
 
     def stats(self) -> dict[str, Any]:
         """Reads the counters, which go on from one training to the next.
@@ -395,10 +259,7 @@ class SyncReplicas(compat.WrapperOptimizer):
             "expired" and more; and under "workers" each worker's own, by its task,
             with "waited_secs".
         """
-        if isinstance(self._rounds, InProcessRounds):
-            step = int(compat.native(self.iterations).numpy())
-            return {"step": step, **self._rounds.stats()}
-        return gate_stats.to_dict(*(x.numpy() for x in self._rounds.stats()))
+        return self._rounds.stats()
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` makes an equal optimizer of."""
@@ -406,61 +267,25 @@ class SyncReplicas(compat.WrapperOptimizer):
             "name": self.name,
             "inner_optimizer": tf.keras.optimizers.serialize(self.inner_optimizer),
             "replicas_to_aggregate": self.replicas_to_aggregate,
-            "total_num_replicas": self.total_num_replicas,
+            "total_num_replicas": self._given_total,
             "lease_secs": self.lease_secs,
             "start_secs": self.start_secs,
             "reject_nonfinite": self.reject_nonfinite,
             "flush_last": self.flush_last,
         }
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Makes an optimizer of what `get_config` returned.
 
-        Args:
-            config: the arguments by name, the inner optimizer serialised.
-            custom_objects: classes by name, for the inner optimizer.
+class RunningUpdates:
+    """The updates of a custom loop, while they are being made."""
 
-        Returns:
-            The optimizer, without state.
+    def __init__(self, rounds: Rounds):
+        """Made by `SyncReplicas.updater`."""
+        self._rounds = rounds
+
+    def drain(self) -> None:
+        """Waits until no gradient is on its way and no full round unapplied.
+
+        Raises:
+            tf.errors.OpError: an update failed.
         """
-        inner_optimizer = tf.keras.optimizers.deserialize(
-            config["inner_optimizer"], custom_objects=custom_objects
-        )
-        return cls(**{**config, "inner_optimizer": inner_optimizer})
-
-    @property
-    def _permit(self) -> Permit | None:
-        return getattr(self._local, "permit", None)
-
-
-def _is_parameter_server(strategy: Any) -> bool:
-    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
-
-
-def _parts(variable: Any) -> Sequence[Any]:
-    """The variables that a partitioned variable is made of; itself if it is not one."""
-    return getattr(variable, "variables", [variable])
-
-
-def _check_inner(inner_optimizer: Any) -> Any:
-    if isinstance(inner_optimizer, str):
-        inner_optimizer = tf.keras.optimizers.get(inner_optimizer)
-    if not isinstance(inner_optimizer, tf.keras.optimizers.Optimizer):
-        raise ValueError(
-            "`inner_optimizer` must be a tf.keras.optimizers.Optimizer, or the name of "
-            f"one. Received: inner_optimizer={inner_optimizer!r}"
-        )
-    if hasattr(inner_optimizer, "inner_optimizer"):
-        raise ValueError(
-            "`inner_optimizer` must not be around an optimizer itself: a "
-            "LossScaleOptimizer goes around SyncReplicas. Received: inner_optimizer="
-            f"{type(inner_optimizer).__name__}"
-        )
-    if getattr(inner_optimizer, "gradient_accumulation_steps", None):
-        raise ValueError(
-            "`inner_optimizer` must not accumulate gradients itself. Received: "
-            "gradient_accumulation_steps="
-            f"{inner_optimizer.gradient_accumulation_steps}"
-        )
-    return inner_optimizer
+        self._rounds.drain()

@@ -1,7 +1,6 @@
 """The updater of SyncReplicas: the coordinator's thread that applies full rounds."""
 
 import atexit
-import contextlib
 import re
 import threading
 import time
@@ -10,9 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
+from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
+from tf_syncrep.python.keras.sync_replicas.rounds import Observer
 
 # An updater that waits calls anew so often: so it is heard of.
 _WAIT_SECS = 10.0
@@ -21,13 +22,13 @@ _POLL_SECS = 0.1
 _NO_WAIT_SECS = 1e-3
 # How the gate says that such a wait was in vain, and nothing is wrong.
 _IN_VAIN = "No full round in this time"
-# How long an end may take when parameter servers do not answer.
-_JOIN_SECS = 30.0
+# How long each of the two parts of an end may take, the end of the thread and what the
+# gate is told, when parameter servers do not answer.
+_END_SECS = 5.0
 # Characters that others get to read of an error.
 _LONGEST_ERROR = 300
 _ENDED = (
-    "This training has ended. Another `fit` needs "
-    "`callbacks=[optimizer.make_callback()]`, and another loop its own "
+    "This training has ended. Another one begins with `tfs.keras.fit`, or with another "
     "`with optimizer.updater(strategy):`."
 )
 
@@ -44,7 +45,7 @@ class Updater:
 
     def __init__(
         self,
-        rounds: ClusterRounds,
+        ops: ClusterOps,
         strategy: Any,
         iterations: Any,
         update: Callable[[Any, Any], None],
@@ -52,12 +53,12 @@ class Updater:
         """Traces nothing yet.
 
         Args:
-            rounds: the gate and the accumulators.
+            ops: those of the gate and the accumulators.
             strategy: the strategy that the variables belong to.
             iterations: the counter of updates.
             update: applies gradients to variables, in replica context.
         """
-        self._rounds = rounds
+        self._ops = ops
         self._strategy = strategy
         self._iterations = compat.native(iterations)
         self._update = update
@@ -65,32 +66,28 @@ class Updater:
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._generation: Any = None
-        self._on_update: Callable[[int], None] | None = None
+        # Called in the thread with `iterations`: before the first update of a training,
+        # and after each. What they raise is logged, and they are called no more.
+        self.observers: list[Observer] = []
         # Functions, so that they go to parameter servers by the same way as those of
         # workers, which does not wait for what another thread has under way.
-        self._open_fn = _function(rounds.open)
+        self._open_fn = _function(ops.open)
         self._heard_of_fn = _function(self._be_heard_of)
         self._wait_and_apply_fn = _function(self._wait_and_apply)
-        self._flush_fn = _function(rounds.flush)
+        self._flush_fn = _function(ops.flush)
         self._apply_fn = _function(self._apply)
-        self._drain_fn = _function(rounds.drain)
-        self._cancel_fn = _function(rounds.cancel_updater)
-        self._fail_fn = _function(rounds.fail)
+        self._drain_fn = _function(ops.drain)
+        self._cancel_fn = _function(ops.cancel_updater)
+        self._fail_fn = _function(ops.fail)
 
     @property
     def is_running(self) -> bool:
         """Whether a training goes on, or its end was not yet asked for."""
         return self._thread is not None
 
-    def start(self, on_update: Callable[[int], None] | None = None) -> None:
-        """Opens the gate for a new training and starts the thread.
-
-        Args:
-            on_update: called in the thread after each update with `iterations`, as
-                counted from what it is now.
-        """
+    def start(self) -> None:
+        """Opens the gate for a new training and starts the thread."""
         self._error = None
-        self._on_update = on_update
         # Its own: a thread that an earlier end gave up must not run on with this one.
         self._stopping = threading.Event()
         step = tf.cast(self._iterations.read_value(), tf.int64)
@@ -165,7 +162,8 @@ class Updater:
         if left:
             if flush:
                 self._apply_fn(self._generation, quorum)
-            tf.get_logger().info(
+            logging.log(
+                logging.INFO if flush else logging.WARNING,
                 "SyncReplicas: %s the %d gradients of a last incomplete round.",
                 "applied" if flush else "dropped",
                 left,
@@ -180,87 +178,98 @@ class Updater:
         self._stop()
         self._thread = None
         _running.discard(self)
-        with contextlib.suppress(tf.errors.OpError):
-            self._fail_fn(
-                self._generation, tf.errors.FAILED_PRECONDITION, tf.constant(_ENDED)
-            )
+        _within(
+            _END_SECS,
+            self._fail_fn,
+            self._generation,
+            tf.errors.FAILED_PRECONDITION,
+            tf.constant(_ENDED),
+        )
 
     def _stop(self) -> None:
-        """Ends the thread."""
+        """Ends the thread, or leaves it behind if parameter servers do not answer."""
         assert self._thread is not None
         self._stopping.set()
-        waited_secs = 0.0
-        error: tf.errors.OpError | None = None
-        while self._thread.is_alive() and waited_secs < _JOIN_SECS:
+        deadline = time.monotonic() + _END_SECS
+        error: BaseException | None = None
+        while self._thread.is_alive() and time.monotonic() < deadline:
             # Again and again: it may have begun another wait meanwhile.
-            try:
-                self._cancel_fn(self._generation)
-            except tf.errors.OpError as cancel_error:
-                error = cancel_error
+            left = deadline - time.monotonic()
+            error = _within(left, self._cancel_fn, self._generation) or error
             self._thread.join(timeout=_POLL_SECS)
-            waited_secs += _POLL_SECS
         if self._thread.is_alive():
-            tf.get_logger().warning(
+            logging.warning(
                 "SyncReplicas: the updater did not end in %g s, and is left behind. "
                 "The last error of those that told it to: %s",
-                _JOIN_SECS,
+                _END_SECS,
                 error,
             )
 
     def _run(self, generation: Any, stopping: threading.Event, step: int) -> None:
         try:
+            self._tell_observers(step)
             self._wait_for_targets(generation, stopping)
             while not stopping.is_set():
                 if _call(self._wait_and_apply_fn, generation, stopping):
                     step += 1
-                    if self._on_update is not None:
-                        self._on_update(step)
+                    self._tell_observers(step)
         except BaseException as error:
             if generation is not self._generation:
                 return  # left behind, and of no interest to the present training
             self._error = error
             # The gate, and so those who wait there, may be out of reach.
-            tf.get_logger().error(
+            logging.error(
                 "SyncReplicas: %s",
                 self._lost_parameter_server or "an update failed",
                 exc_info=error,
             )
-            with contextlib.suppress(tf.errors.OpError):
-                self._fail_fn(
-                    generation, tf.errors.INTERNAL, tf.constant(_summary(error))
-                )
+            _within(
+                _END_SECS,
+                self._fail_fn,
+                generation,
+                tf.errors.INTERNAL,
+                tf.constant(_summary(error)),
+            )
+
+    def _tell_observers(self, step: int) -> None:
+        for observer in list(self.observers):
+            try:
+                observer(step)
+            except Exception as error:
+                logging.exception("SyncReplicas: an observer failed: %s", error)
+                self.observers.remove(observer)
 
     def _wait_for_targets(self, generation: Any, stopping: threading.Event) -> None:
         """Waits until a train step was traced: then it is known what to update."""
         heard_of = time.monotonic()
-        while not self._rounds.has_targets.wait(_POLL_SECS):
+        while not self._ops.targets.are_known.wait(_POLL_SECS):
             if stopping.is_set():
                 return
-            if time.monotonic() - heard_of > self._rounds.heartbeat_secs:
+            if time.monotonic() - heard_of > self._ops.heartbeat_secs:
                 _call(self._heard_of_fn, generation, stopping)
                 heard_of = time.monotonic()
 
     def _be_heard_of(self, generation: tf.Tensor) -> None:
-        self._rounds.wait_quorum(generation, _NO_WAIT_SECS)
+        self._ops.wait_quorum(generation, _NO_WAIT_SECS)
 
     # Neither returns anything: a function with a result hears of each op in it by a
     # message of its own before it hands the result out.
 
     def _wait_and_apply(self, generation: tf.Tensor) -> None:
-        self._apply(generation, self._rounds.wait_quorum(generation, _WAIT_SECS))
+        self._apply(generation, self._ops.wait_quorum(generation, _WAIT_SECS))
 
     def _apply(self, generation: tf.Tensor, quorum: tf.Tensor) -> None:
-        gradients, variables = self._rounds.take(quorum)
+        gradients, variables = self._ops.take(quorum)
         # What has no place of its own is where the gate is: each detour of what an
         # update waits for costs a call from task to task.
-        with tf.device(self._rounds.device):
+        with tf.device(self._ops.device):
             # `iterations` needs no gradient, and a learning rate that is set between
             # two updates is to be that of the next.
             with tf.control_dependencies([quorum]):
                 updated = _group_of(lambda: self._update_all(gradients, variables))
             with tf.control_dependencies([updated]):
                 step = tf.cast(self._iterations.read_value(), tf.int64)
-                self._rounds.advance(generation, quorum, step)
+                self._ops.advance(generation, quorum, step)
 
     def _update_all(self, gradients: Any, variables: Any) -> None:
         with self._strategy.scope(), _UpdateContext(self._strategy, 0):
@@ -316,6 +325,32 @@ class _UpdateContext(tf.distribute.ReplicaContext):
         """Leaves the value as it is."""
         del reduce_op, options
         return value
+
+
+def _within(secs: float, function: Callable[..., Any], *args: Any) -> Any:
+    """Calls what may never return; by then its caller goes on without it.
+
+    Args:
+        secs: how long to wait for it.
+        function: is called in a daemon thread.
+        *args: its arguments.
+
+    Returns:
+        The error that says why it did not work, or None.
+    """
+    errors: list[BaseException] = [TimeoutError(f"No answer in {secs:.1f} s")]
+
+    def call() -> None:
+        try:
+            function(*args)
+            errors.clear()
+        except Exception as error:
+            errors[:] = [error]
+
+    thread = threading.Thread(target=call, name="sync_replicas_end", daemon=True)
+    thread.start()
+    thread.join(secs)
+    return errors[0] if errors else None
 
 
 def _summary(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import pytest
 import sync_accounting
 import tensorflow as tf
 
-from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
+from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.sync import gate_stats
 
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -20,7 +20,7 @@ def variables():
 
 
 def make(quorum=1, reject_nonfinite=False):
-    return ClusterRounds(quorum, quorum, 60.0, 600.0, reject_nonfinite, DEVICE)
+    return ClusterOps(quorum, quorum, 60.0, 600.0, reject_nonfinite, DEVICE)
 
 
 def gradients(value):

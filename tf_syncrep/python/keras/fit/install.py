@@ -1,0 +1,91 @@
+"""Makes a model's own fit, evaluate and predict come here, where they cannot train."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.fit import api
+
+__all__ = ["install_fit", "uninstall_fit"]
+
+_OURS: dict[str, Callable[..., Any]] = {
+    "fit": api.fit,
+    "evaluate": api.evaluate,
+    "predict": api.predict,
+}
+# The methods of `tf.keras.Model` that others stand in front of, by name.
+_stock: dict[str, Callable[..., Any]] = {}
+_is_installed = False
+
+
+def install_fit() -> None:
+    """Makes `model.fit` that of `tfs.keras` under ParameterServerStrategy.
+
+    `model.evaluate` and `model.predict` likewise. After it a script runs as it is that
+    calls them on models made in the scope of a `tf.distribute.ParameterServerStrategy`,
+    with Keras 3, tf_keras and Keras 2. Models made elsewhere are not concerned. A
+    second call changes nothing; `uninstall_fit` takes it back. A class that has a `fit`
+    of its own keeps it.
+
+    Example:
+    ```python
+    import tf_syncrep as tfs
+
+    tfs.keras.install_fit()
+    with strategy.scope():  # a tf.distribute.ParameterServerStrategy
+        model = build_model()
+        model.compile(tfs.keras.AdamAsync(1e-3), loss="binary_crossentropy")
+    model.fit(dataset, epochs=3, steps_per_epoch=1000)
+    ```
+    """
+    global _is_installed
+    _stand_in_front()
+    _is_installed = True
+
+
+def uninstall_fit() -> None:
+    """Takes back what `install_fit` did; without effect if it did nothing."""
+    global _is_installed
+    _is_installed = False
+    if not compat.IS_KERAS_3:
+        _step_aside()
+
+
+def explain_stock_fit() -> None:
+    """Has Keras 3 name `install_fit` where its own methods cannot run.
+
+    It fails there in any case, with an error that speaks of something else.
+    """
+    if compat.IS_KERAS_3:
+        _stand_in_front()
+
+
+def _stand_in_front() -> None:
+    for name, ours in _OURS.items():
+        if name not in _stock:
+            _stock[name] = getattr(tf.keras.Model, name)
+            setattr(tf.keras.Model, name, _in_front_of(_stock[name], ours))
+
+
+def _step_aside() -> None:
+    for name in list(_stock):
+        setattr(tf.keras.Model, name, _stock.pop(name))
+
+
+def _in_front_of(stock: Callable[..., Any], ours: Callable[..., Any]) -> Any:
+    @functools.wraps(stock)
+    def method(self, *args, **kwargs):
+        if not api.is_scheduled(self):
+            return stock(self, *args, **kwargs)
+        if _is_installed:
+            return ours(self, *args, **kwargs)
+        raise RuntimeError(
+            f"Model.{stock.__name__} of Keras 3 does not run under "
+            "ParameterServerStrategy. Call tfs.keras.install_fit() before it, once, or "
+            f"tfs.keras.{stock.__name__}(model, ...) instead."
+        )
+
+    return method

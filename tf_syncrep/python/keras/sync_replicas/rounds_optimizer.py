@@ -1,0 +1,139 @@
+"""What optimizers have in common that collect gradients before they apply them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
+from tf_syncrep.python.sync.gradients import as_tensors
+
+
+class RoundsOptimizer(compat.WrapperOptimizer):
+    """Hands gradients to its rounds, which have the inner optimizer update.
+
+    Subclasses set `_rounds` and `flush_last`.
+    """
+
+    flush_last: bool
+    _rounds: Rounds
+
+    def __init__(self, inner_optimizer: Any, name: str):
+        super().__init__(_check_inner(inner_optimizer), name)
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Makes the inner optimizer's variables, once.
+
+        Args:
+            variables: the variables that are to be trained.
+        """
+        super().build(variables)
+        place(self, variables)
+
+    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Hands in the gradients of a batch; called by Keras.
+
+        Args:
+            gradients: one for each variable.
+            variables: the variables.
+
+        Raises:
+            RuntimeError: where XLA compiles, and what the rounds raise.
+        """
+        if compat.compiled_by_xla():
+            raise RuntimeError(
+                f"{type(self).__name__} cannot be compiled by XLA: pass "
+                "`jit_compile=False` to `compile`."
+            )
+        self._rounds.receive(
+            [as_tensors(gradient) for gradient in gradients],
+            variables,
+            [compat.native(variable) for variable in variables],
+        )
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """Ends a training; called by `fit`.
+
+        A last incomplete round is applied or dropped first.
+
+        Args:
+            var_list: the model's variables.
+        """
+        self._rounds.finish(flush=self.flush_last)
+        super().finalize_variable_values(var_list)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Makes an optimizer of what `get_config` returned.
+
+        Args:
+            config: the arguments by name, the inner optimizer serialised.
+            custom_objects: classes by name, for the inner optimizer.
+
+        Returns:
+            The optimizer, without state.
+        """
+        inner_optimizer = tf.keras.optimizers.deserialize(
+            config["inner_optimizer"], custom_objects=custom_objects
+        )
+        return cls(**{**config, "inner_optimizer": inner_optimizer})
+
+
+def rounds_of(optimizer: Any) -> Rounds:
+    """The rounds of an optimizer; those of one that has none have nothing to do."""
+    return optimizer._rounds if isinstance(optimizer, RoundsOptimizer) else Rounds()
+
+
+def place(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Tells the rounds of an optimizer what is to be trained, before the first step.
+
+    Args:
+        optimizer: any.
+        variables: as Keras has them; one in parts counts as its parts.
+    """
+    natives = [compat.native(variable) for variable in variables]
+    rounds_of(optimizer).place(
+        [part for native in natives for part in getattr(native, "variables", [native])]
+    )
+
+
+@contextlib.contextmanager
+def ending(rounds: Rounds) -> Iterator[None]:
+    """Ends a training that an error leaves, and raises what is behind the error."""
+    try:
+        yield
+    except Exception as error:
+        rounds.close()
+        cause = rounds.cause
+        if cause is not None and cause is not error:
+            raise cause from error
+        raise
+    finally:
+        rounds.close()
+
+
+def _check_inner(inner_optimizer: Any) -> Any:
+    if isinstance(inner_optimizer, str):
+        inner_optimizer = tf.keras.optimizers.get(inner_optimizer)
+    if not isinstance(inner_optimizer, tf.keras.optimizers.Optimizer):
+        raise ValueError(
+            "`inner_optimizer` must be a tf.keras.optimizers.Optimizer, or the name of "
+            f"one. Received: inner_optimizer={inner_optimizer!r}"
+        )
+    if hasattr(inner_optimizer, "inner_optimizer"):
+        raise ValueError(
+            "`inner_optimizer` must not be around an optimizer itself: a "
+            "LossScaleOptimizer goes around SyncReplicas. Received: inner_optimizer="
+            f"{type(inner_optimizer).__name__}"
+        )
+    if getattr(inner_optimizer, "gradient_accumulation_steps", None):
+        raise ValueError(
+            "`inner_optimizer` must not accumulate gradients itself. Received: "
+            "gradient_accumulation_steps="
+            f"{inner_optimizer.gradient_accumulation_steps}"
+        )
+    return inner_optimizer

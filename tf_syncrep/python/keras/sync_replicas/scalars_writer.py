@@ -1,0 +1,108 @@
+"""Writes TensorBoard scalars in a thread of its own, whatever happens to the disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.sync import gate_stats
+
+# How long the end of a training waits for what is still to be written.
+_END_SECS = 5.0
+# What TensorBoard takes for numbers to draw as curves.
+_SCALARS = tf.compat.v1.SummaryMetadata(
+    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
+)
+
+
+class ScalarsWriter:
+    """Takes what is to be written without a wait; a slow disk gets only the latest.
+
+    What is handed over are readings of the gate's counters, or the wish for one.
+    """
+
+    def __init__(self, log_dir: str, read_stats: Callable[[], dict[str, Any]]):
+        """Starts the thread.
+
+        Args:
+            log_dir: where the files go.
+            read_stats: returns the counters, as `gate_stats.to_dict` makes them.
+        """
+        self._log_dir = log_dir
+        self._read_stats = read_stats
+        # Guards what follows. Notified when one of them has changed.
+        self._changed = threading.Condition()
+        self._is_asked = False
+        self._readings: list[tuple[dict[str, Any], dict[str, float]]] = []
+        self._is_closed = False
+        self._thread = threading.Thread(
+            target=self._run, name="sync_report", daemon=True
+        )
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Has the counters read and written some time soon."""
+        with self._changed:
+            self._is_asked = True
+            self._changed.notify()
+
+    def write(self, stats: dict[str, Any], more: dict[str, float]) -> None:
+        """Has a reading written, and numbers by tag beside it."""
+        with self._changed:
+            self._readings.append((stats, more))
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Ends the thread when all is written, or leaves it behind after seconds."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join(_END_SECS)
+        if self._thread.is_alive():
+            logging.warning(
+                "SyncReport: writing to %s takes more than %g s, and is not waited "
+                "for. The last scalars may be missing.",
+                self._log_dir,
+                _END_SECS,
+            )
+
+    def _run(self) -> None:
+        try:
+            with tf.device("/device:CPU:0"):
+                writer = tf.summary.create_file_writer(self._log_dir)
+                while self._write_next(writer):
+                    pass
+                writer.close()
+        except Exception as error:
+            logging.warning(
+                "SyncReport: writing to %s failed, and nothing more is written there. "
+                "Training goes on. Received: %s",
+                self._log_dir,
+                error,
+            )
+
+    def _write_next(self, writer: Any) -> bool:
+        """Waits for something to write; whether there was any."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_asked or self._readings or self._is_closed
+            )
+            if self._readings:
+                stats, more = self._readings.pop(0)
+            elif self._is_asked:
+                self._is_asked = False
+                stats, more = None, {}
+            else:
+                return False
+        if stats is None:
+            stats = self._read_stats()
+        with writer.as_default(step=stats["step"]):
+            for tag, value in (gate_stats.to_scalars(stats) | more).items():
+                # Not `tf.summary.scalar`, which wants TensorBoard to be installed.
+                tf.summary.write(tag, tf.constant(value, tf.float32), metadata=_SCALARS)
+        writer.flush()
+        return True

@@ -1,0 +1,243 @@
+"""SyncReport: says what synchronous training does, and never gets in its way."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.hyper_parameters import check_count
+from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
+from tf_syncrep.python.keras.sync_replicas.scalars_writer import ScalarsWriter
+from tf_syncrep.python.sync import gate_stats
+
+__all__ = ["SyncReport"]
+
+# The counters that go into the logs of an epoch.
+_LOGGED = ("updates", "late", "stale", "voided", "waited_secs")
+
+
+class SyncReport(tf.keras.callbacks.Callback):
+    """Reports what `SyncReplicas` does: in the logs, a line an epoch, and TensorBoard.
+
+    At the end of each epoch the gate's counters go into the logs, as `sync/updates`,
+    `sync/late`, `sync/stale`, `sync/voided` and `sync/waited_secs`. Like those that
+    TensorBoard gets, they count from the beginning of the training. Callbacks that are
+    to see them in the logs come behind this one. The line that is printed counts what
+    was in the epoch. Its updates per second leave out validation, and what lies
+    between epochs.
+
+    It observes: training is the same without it. TensorBoard's files are written by a
+    thread of their own. Workers never wait for it, and where it fails, on a full disk,
+    say, that is logged once, and nothing more is written.
+
+    Args:
+        log_dir: where TensorBoard scalars `sync/...` are written, by updates, and the
+            epochs' logs as `epoch_...`; of a metric that is a vector, each element as
+            `epoch_NAME/INDEX`. `tf-syncrep report` draws them. None: nowhere.
+        every_n_updates: how often they are written, beside the ends of epochs.
+        verbose: 1 prints a line at the end of each epoch, 0 nothing.
+
+    Raises:
+        ValueError: an argument out of range; or, in `fit`, a model whose optimizer is
+            no `SyncReplicas`.
+
+    Example:
+    ```python
+    report = tfs.keras.SyncReport(log_dir="logs")
+    tfs.keras.fit(model, dataset, steps_per_epoch=1000, callbacks=[report])
+    ```
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        every_n_updates: int = 100,
+        verbose: int = 1,
+    ):
+        super().__init__()
+        self._every_n_updates = check_count("every_n_updates", every_n_updates)
+        self._log_dir = log_dir
+        self._verbose = verbose
+        self._optimizer: Any = None
+        self._writer: ScalarsWriter | None = None
+        self._before: dict[str, Any] = {}
+        self._line: str | None = None
+        self._clock = _TrainingClock()
+
+    def set_model(self, model: Any) -> None:
+        """Finds the optimizer to report on.
+
+        Args:
+            model: the model.
+
+        Raises:
+            ValueError: its optimizer is no SyncReplicas.
+        """
+        super().set_model(model)
+        optimizer = getattr(model, "optimizer", None)
+        if not isinstance(optimizer, SyncReplicas):
+            optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        if not isinstance(optimizer, SyncReplicas):
+            raise ValueError(
+                "SyncReport reports on tfs.keras.SyncReplicas. Received: a model with "
+                f"optimizer {type(optimizer).__name__}"
+            )
+        self._optimizer = optimizer
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begins to observe.
+
+        Args:
+            logs: unused.
+        """
+        del logs
+        self._end()  # what a `fit` has left that an error has ended
+        if self._log_dir is not None:
+            self._writer = ScalarsWriter(self._log_dir, self._read)
+            self._optimizer.add_observer(self._on_update)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Reads the counters before the epoch.
+
+        Args:
+            epoch: unused.
+            logs: unused.
+        """
+        del epoch, logs
+        self._print_line()
+        self._before = self._optimizer.stats()
+        self._clock.start()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes that training goes on.
+
+        Args:
+            batch: unused.
+            logs: unused.
+        """
+        del batch, logs
+        self._clock.note()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Reports on the epoch, all of whose updates are complete.
+
+        Args:
+            epoch: unused.
+            logs: to which the counters are added.
+        """
+        del epoch
+        stats = self._optimizer.stats()
+        if self._writer is not None:
+            self._writer.write(stats, _epoch_scalars(logs))
+        if logs is not None:
+            scalars = gate_stats.to_scalars(stats)
+            names = [f"sync/{name}" for name in _LOGGED]
+            logs.update({name: scalars[name] for name in names if name in scalars})
+        if self._verbose:
+            self._line = _line(self._before, stats, self._clock.secs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Writes what is left, and observes no more.
+
+        Args:
+            logs: unused.
+        """
+        del logs
+        self._print_line()
+        if self._writer is not None:
+            self._writer.write(self._optimizer.stats(), {})
+        self._end()
+
+    def _print_line(self) -> None:
+        """Prints the line of an epoch, when the progress bar has ended its own."""
+        if self._line is not None:
+            print(self._line, flush=True)
+            self._line = None
+
+    def _end(self) -> None:
+        if self._writer is not None:
+            self._optimizer.remove_observer(self._on_update)
+            self._writer.close()
+            self._writer = None
+
+    def _on_update(self, step: int) -> None:
+        if self._writer is not None and step % self._every_n_updates == 0:
+            self._writer.ask()
+
+    def _read(self) -> dict[str, Any]:
+        return self._optimizer.stats()
+
+
+class _TrainingClock:
+    """The time from an epoch's beginning to the end of its last step."""
+
+    def __init__(self, now=time.monotonic):
+        self._now = now
+        self._start = self._last = 0.0
+
+    def start(self) -> None:
+        self._start = self._last = self._now()
+
+    def note(self) -> None:
+        self._last = self._now()
+
+    @property
+    def secs(self) -> float:
+        return self._last - self._start
+
+
+def _epoch_scalars(logs: dict[str, Any] | None) -> dict[str, float]:
+    """The logs of an epoch as numbers by tag; what is none is left out."""
+    scalars = {}
+    for name, value in (logs or {}).items():
+        try:
+            values = tf.convert_to_tensor(value, tf.float32).numpy()
+        except (TypeError, ValueError):
+            continue
+        if values.ndim == 0:
+            scalars[f"epoch_{name}"] = float(values)
+        else:
+            for index, element in enumerate(values.ravel()):
+                scalars[f"epoch_{name}/{index}"] = float(element)
+    return scalars
+
+
+def _line(before: dict[str, Any], after: dict[str, Any], secs: float) -> str:
+    """Says what has happened between two readings."""
+    counts = {
+        name: after[name] - before.get(name, 0)
+        for name in ("updates", "applied", "late", "stale", "rejected", "voided")
+        if name in after
+    }
+    line = f"SyncReplicas: {counts['updates']} updates"
+    if secs > 0:
+        line += f" ({counts['updates'] / secs:.1f}/s)"
+    line += f" of {counts['applied']} gradients"
+    dropped = [
+        f"{counts[name]} {word}"
+        for name, word in (
+            ("late", "late"),
+            ("stale", "stale"),
+            ("rejected", "rejected"),
+            ("voided", "void"),
+        )
+        if name in counts
+    ]
+    line += f"; dropped {', '.join(dropped)}"
+    nothing = {"waited_secs": 0.0}
+    earlier = before.get("workers", {})
+    waits = [
+        (
+            worker["waited_secs"] - earlier.get(device, nothing)["waited_secs"],
+            gate_stats.task_name(device),
+        )
+        for device, worker in after["workers"].items()
+        if worker["live"]
+    ]
+    if len(waits) > 1:
+        # Who is slow is waited for, and waits least.
+        waited_secs, task = min(waits)
+        line += f"; slowest {task} (waited {waited_secs:.1f} s)"
+    return line

@@ -145,6 +145,39 @@ def by_a_loop_of_ones_own(model, collect):
     collect.values = [float(value.fetch()["drawn"]) for value in values]
 
 
+def shards(strategy):
+    """Each worker reads its part; returns what was read, and what functions learnt."""
+    contexts = []
+
+    def dataset_fn(context):
+        contexts.append((context.num_input_pipelines, context.input_pipeline_id))
+        index = tf.distribute.coordinator.experimental_get_current_worker_index()
+        numbers = tf.data.Dataset.range(20 * context.num_input_pipelines)
+        part = numbers.shard(context.num_input_pipelines, context.input_pipeline_id)
+        return part.map(lambda number: tf.stack([number, index])).batch(1)
+
+    class Reader(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.weight = self.add_weight(shape=[], initializer="zeros", name="weight")
+
+        def train_step(self, data):
+            return {"number": data[0, 0], "worker": data[0, 1]}
+
+    numbers = []
+
+    class Read(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs):
+            numbers.append([int(logs["number"]), int(logs["worker"])])
+
+    with strategy.scope():
+        model = Reader()
+        model.compile("sgd")
+    # Enough for each worker to come to the end of its part.
+    tfs.keras.fit(model, dataset_fn, steps_per_epoch=400, verbose=0, callbacks=[Read()])
+    return {"contexts": contexts, "read": numbers}
+
+
 def evaluation(strategy):
     """Each batch exactly once, whoever evaluates it."""
     with strategy.scope():
@@ -159,7 +192,7 @@ def evaluation(strategy):
 
 
 class Watch(tf.keras.callbacks.Callback):
-    """Writes down when it is drained and closed; raises where it is told to."""
+    """Writes down what it is told; raises where it is told to."""
 
     def __init__(self, raise_in=None):
         super().__init__()
@@ -177,9 +210,6 @@ class Watch(tf.keras.callbacks.Callback):
         if batch == 5:
             self._note("batch")
 
-    def drain(self):
-        self._note("drain")
-
     def on_test_begin(self, logs=None):
         self._note("test")
 
@@ -188,9 +218,6 @@ class Watch(tf.keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self._note("end")
-
-    def close(self):
-        self._note("close")
 
 
 def failures(strategy):
@@ -343,6 +370,7 @@ def main():
     parts = {
         "counts": all_counts,
         "evaluation": lambda: evaluation(strategy),
+        "shards": lambda: shards(strategy),
         "failures": lambda: failures(strategy),
         "refusals": lambda: refusals(strategy, partitioned),
     }

@@ -83,9 +83,7 @@ def test_other_strategies_load_and_evaluate_and_are_refused_at_the_first_step(tm
         model = tf.keras.models.load_model(path)
     expected = trained.evaluate(words, targets, verbose=0)
     np.testing.assert_allclose(model.evaluate(words, targets, verbose=0), expected)
-    with pytest.raises(
-        ValueError, match=r"Received: MirroredStrategy.*inner opt"
-    ):
+    with pytest.raises(ValueError, match=r"Received: MirroredStrategy.*inner opt"):
         model.fit(words, targets, verbose=0)
 
 

@@ -322,6 +322,46 @@ def own_train_step(side):
     return side.trained(side.compiled(Own, loss=None, metrics=None))
 
 
+def model_without_call_and_with_optimizers_of_its_own(side):
+    class Gan(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.generator = tf.keras.Sequential([layers.Input((3,)), layers.Dense(1)])
+            self.discriminator = tf.keras.Sequential(
+                [layers.Input((1,)), layers.Dense(1)]
+            )
+
+        def compile(self, make_optimizer, **options):
+            stock = None if keras_variants.IS_KERAS_3 else "sgd"
+            super().compile(optimizer=stock, **options)
+            self.optimizers = [make_optimizer(0.05), make_optimizer(0.01)]
+
+        def train_step(self, data):
+            words, y = data  # pyright: ignore
+            losses = {}
+            for model, optimizer, sign in (
+                (self.generator, self.optimizers[0], 1),
+                (self.discriminator, self.optimizers[1], -1),
+            ):
+                with tf.GradientTape() as tape:
+                    made = self.generator(tf.cast(words, tf.float32))
+                    gap = self.discriminator(y) - self.discriminator(made)
+                    loss = sign * tf.reduce_mean(gap**2 - 0.1 * gap)
+                variables = model.trainable_variables
+                grads = tape.gradient(loss, variables)
+                optimizer.apply_gradients(zip(grads, variables, strict=True))
+                losses["ab"[sign < 0]] = loss
+            return losses
+
+    with side.scope():
+        tf.keras.utils.set_random_seed(1)
+        model = Gan()
+        model.compile(tf.keras.optimizers.Adam)
+    history = side.fit(model, dataset(), epochs=2, verbose=0)
+    weights = [float(np.sum(x)) for x in model.get_weights()]
+    return {"history": history.history, "weights": weights}
+
+
 def averages_and_clipping(side):
     def make_optimizer(rate):
         return tf.keras.optimizers.Adam(
@@ -450,6 +490,7 @@ SCENARIOS = {
         layers_with_state_and_losses,
         unbuilt_model_with_two_outputs,
         own_train_step,
+        model_without_call_and_with_optimizers_of_its_own,
         averages_and_clipping,
         schedule_and_adagrad,
         stopping_and_rates,

@@ -1,23 +1,15 @@
 """Model.fit, evaluate and predict under ParameterServerStrategy, for every Keras."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
-from tf_syncrep.python.keras.fit.data import (
-    Batches,
-    SentBatches,
-    WorkersBatches,
-    dataset_of_arrays,
-    split_arrays,
-    with_class_weights,
-)
-from tf_syncrep.python.keras.fit.exact_state import optimizers_of
-from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
+from tf_syncrep.python.keras.fit.building import build
+from tf_syncrep.python.keras.fit.data import split_arrays
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
 
@@ -69,8 +61,10 @@ def fit(
               copy, again and again, from epoch to epoch. Let it shuffle, each worker
               in its own order.
             * A function of a `tf.distribute.InputContext` that returns such a dataset,
-              and `steps_per_epoch`: the same, made on each worker. The context is the
-              one that the strategy gives everywhere: one pipeline, number 0.
+              and `steps_per_epoch`: the same, made on each worker, by its number: there
+              are as many input pipelines as workers, and
+              `dataset.shard(context.num_input_pipelines, context.input_pipeline_id)`
+              is the worker's part. The function is traced once for each worker.
             * Arrays, or structures of them: sent in batches by the coordinator.
         y: targets, if `x` is arrays.
         batch_size: examples per batch if `x` is arrays, 32 by default.
@@ -136,15 +130,15 @@ def fit(
             validation_batch_size=validation_batch_size,
             validation_freq=validation_freq,
         )
-    _refuse_uncompiled(model)
-    _refuse_what_cannot_be(model)
+    checks.refuse_uncompiled(model)
+    checks.refuse_what_cannot_be(model)
     if validation_split and validation_data is None:
-        arrays = _arrays(x, y, sample_weight)
+        arrays = inputs.arrays_of(x, y, sample_weight)
         (x, y, sample_weight), validation_data = (
             (*part, None, None)[:3] for part in split_arrays(arrays, validation_split)
         )
     steps = fit_loop.ScheduledSteps(model)
-    batches, dataset = _training_batches(
+    batches, first_batch = inputs.training_batches(
         steps.coordinator,
         x,
         y,
@@ -159,12 +153,12 @@ def fit(
         parts = validation_data
         if not isinstance(parts, (tuple, list)):
             parts = (parts,)
-        validation = _evaluation_batches(
+        validation = inputs.evaluation_batches(
             *(*parts, None, None)[:3],
             validation_batch_size or batch_size,
             validation_steps,
         )
-    _build(model, dataset, "train")
+    build(model, first_batch, "train")
     with fit_loop.closing(steps.coordinator, rounds_of(model.optimizer)):
         listed = _callback_list(
             model, callbacks, verbose, batches.num_steps, epochs, add_history=True
@@ -234,10 +228,10 @@ def evaluate(
             callbacks=callbacks,
             return_dict=return_dict,
         )
-    _refuse_uncompiled(model)
-    _refuse_what_cannot_be(model)
-    batches = _evaluation_batches(x, y, sample_weight, batch_size, steps)
-    _build(model, batches.dataset, "test")
+    checks.refuse_uncompiled(model)
+    checks.refuse_what_cannot_be(model)
+    batches = inputs.evaluation_batches(x, y, sample_weight, batch_size, steps)
+    build(model, batches.first, "test")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)
@@ -278,9 +272,9 @@ def predict(
         return model.predict(
             x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks
         )
-    _refuse_what_cannot_be(model)
-    batches = _evaluation_batches(x, None, None, batch_size, steps)
-    _build(model, batches.dataset, "predict")
+    checks.refuse_what_cannot_be(model)
+    batches = inputs.evaluation_batches(x, None, None, batch_size, steps)
+    build(model, batches.first, "predict")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)
@@ -312,219 +306,6 @@ def _callback_list(
 def is_scheduled(model: Any) -> bool:
     """Whether steps are scheduled on workers, which is done here."""
     return isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy)
-
-
-def _refuse_uncompiled(model: Any) -> None:
-    if not trainer.is_compiled(model):
-        raise ValueError("The model must be compiled. Received: one that is not")
-
-
-def _refuse_what_cannot_be(model: Any) -> None:
-    """Raises for what Keras 3 cannot do under ParameterServerStrategy."""
-    if model.run_eagerly:
-        raise ValueError(
-            "Steps that run on workers cannot run eagerly. Received: run_eagerly=True"
-        )
-    if model.jit_compile:
-        raise ValueError(
-            "XLA cannot compile steps whose variables are on parameter servers. "
-            "Received: jit_compile=True"
-        )
-    for optimizer in optimizers_of(model):
-        accumulated = getattr(optimizer, "gradient_accumulation_steps", None)
-        if accumulated:
-            raise ValueError(
-                "Keras 3 cannot accumulate gradients under ParameterServerStrategy. "
-                f"Received: gradient_accumulation_steps={accumulated}"
-            )
-    outer, *inner = [*optimizers_of(model)] or [None]
-    if any(isinstance(optimizer, SyncReplicas) for optimizer in inner):
-        raise ValueError(
-            "SyncReplicas under ParameterServerStrategy has no place in a "
-            f"{type(outer).__name__}: train with mixed_bfloat16, without loss scaling, "
-            "or, in Keras 3, with `loss_scale_factor` of the inner optimizer and "
-            "`auto_scale_loss=False` in `compile`."
-        )
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas > 1:
-        raise ValueError(
-            "A worker must be one replica: show one GPU to each worker task. "
-            f"Received: num_replicas_in_sync={replicas}"
-        )
-
-
-def _refuse_variables_elsewhere(model: Any) -> None:
-    """Raises for variables that workers cannot train."""
-    extended = model.distribute_strategy.extended
-    for optimizer in optimizers_of(model):
-        if not extended.variable_created_in_scope(compat.native(optimizer.iterations)):
-            raise ValueError(
-                "The optimizer must be made in the scope of the strategy. "
-                f"Received: optimizer {optimizer.name} from outside of it"
-            )
-    for variable in model.variables:
-        value = compat.native(variable)
-        # What a partitioner made is a list of variables, without a handle.
-        if compat.IS_KERAS_3 and not hasattr(value, "handle"):
-            raise ValueError(
-                "Keras 3 cannot train variables in parts: make the strategy without "
-                "variable_partitioner, or use tf_keras (TF_USE_LEGACY_KERAS=1). "
-                f"Received: variable {variable.path} in {len(value.variables)} parts"
-            )
-        if not extended.variable_created_in_scope(value):
-            raise ValueError(
-                "The model must be made in the scope of the strategy. "
-                f"Received: variable {value.name} from outside of it"
-            )
-
-
-def _build(model: Any, dataset: tf.data.Dataset, kind: str) -> None:
-    """Makes the variables that are missing for a kind of step.
-
-    Args:
-        model: the model.
-        dataset: batches to build it with.
-        kind: "train", "test" or "predict"; the last needs the layers alone.
-    """
-    layers_built = all(layer.built for layer in trainer.layers_of(model))
-    metrics_built = loss_built = kind == "predict"
-    if kind != "predict":
-        metrics_built = trainer.are_metrics_built(model)
-        # A train step of the user's own need not use the loss.
-        own_step = type(model).train_step is not tf.keras.Model.train_step
-        loss_built = own_step or trainer.is_loss_built(model)
-    with model.distribute_strategy.scope():
-        if not (layers_built and metrics_built and loss_built):
-            batch = next(iter(dataset))
-            x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-            y_pred = model(x)
-            if not metrics_built:
-                model.compute_metrics(x, y, y_pred, sample_weight)
-            if not loss_built:
-                model.compute_loss(x, y, y_pred, sample_weight)
-            model.reset_metrics()
-        _refuse_variables_elsewhere(model)
-        # Optimizers of Keras 2 build but once, whatever they are told.
-        if kind == "train" and not getattr(model.optimizer, "built", False):
-            model.optimizer.build(model.trainable_variables)
-
-
-def _training_batches(
-    coordinator: Any,
-    x: Any,
-    y: Any,
-    sample_weight: Any,
-    batch_size: int | None,
-    shuffle: bool,
-    class_weight: Mapping[int, float] | None,
-    steps_per_epoch: int | None,
-) -> tuple[Batches, tf.data.Dataset]:
-    """The batches to train on, and the same as a dataset of the coordinator's."""
-    if steps_per_epoch is not None and steps_per_epoch < 1:
-        raise ValueError(
-            f"steps_per_epoch must be at least 1. "
-            f"Received: steps_per_epoch={steps_per_epoch}"
-        )
-
-    def weighed(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        return with_class_weights(dataset, class_weight) if class_weight else dataset
-
-    if not _has_batches(x):
-        arrays = _arrays(x, y, sample_weight)
-        repeat = steps_per_epoch is not None
-        dataset = weighed(dataset_of_arrays(arrays, batch_size, shuffle, repeat))
-        return SentBatches(dataset, steps_per_epoch), dataset
-    _refuse_arrays_beside(y, sample_weight)
-    if isinstance(x, tf.data.Dataset):
-        dataset = weighed(x)
-        if steps_per_epoch is None:
-            if int(x.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
-                raise ValueError(
-                    "A dataset without end needs steps_per_epoch. "
-                    "Received: steps_per_epoch=None"
-                )
-            return SentBatches(dataset, None), dataset
-        repeated = dataset.repeat()
-        return WorkersBatches(repeated, steps_per_epoch, coordinator), dataset
-    if steps_per_epoch is None:
-        raise ValueError(
-            "A function that makes datasets needs steps_per_epoch. "
-            "Received: steps_per_epoch=None"
-        )
-
-    def make() -> tf.data.Dataset:
-        return weighed(_made_by(x))
-
-    dataset = make()
-    batches = WorkersBatches(lambda: make().repeat(), steps_per_epoch, coordinator)
-    return batches, dataset
-
-
-def _evaluation_batches(
-    x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None
-) -> SentBatches:
-    """The batches to evaluate on."""
-    if _has_batches(x):
-        _refuse_arrays_beside(y, sample_weight)
-        dataset = x if isinstance(x, tf.data.Dataset) else _made_by(x)
-    else:
-        dataset = dataset_of_arrays(_arrays(x, y, sample_weight), batch_size)
-    if steps is not None:
-        dataset = dataset.take(steps)
-    elif int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
-        raise ValueError(
-            "A dataset without end needs validation_steps (fit) or steps (evaluate). "
-            "Received: None"
-        )
-    return SentBatches(dataset, None)
-
-
-def _has_batches(x: Any) -> bool:
-    """Whether `x` is made of batches, and not of arrays."""
-    return isinstance(x, tf.data.Dataset) or callable(x)
-
-
-def _made_by(dataset_fn: Callable[[Any], tf.data.Dataset]) -> tf.data.Dataset:
-    """Calls a dataset function with what it gets under this strategy everywhere."""
-    dataset = dataset_fn(tf.distribute.InputContext())
-    if not isinstance(dataset, tf.data.Dataset):
-        raise ValueError(
-            "A function given for x must return a tf.data.Dataset. "
-            f"Received: {type(dataset).__name__}"
-        )
-    return dataset
-
-
-def _arrays(x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
-    """The arrays that are there, as batches hold them."""
-    leaves = tf.nest.flatten(x)
-    if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
-        raise ValueError(
-            "x must be a tf.data.Dataset, a function that returns one, or arrays. "
-            f"Received: x={x!r}"
-        )
-    if y is None and sample_weight is not None:
-        raise ValueError("sample_weight needs targets. Received: y=None")
-    arrays = tuple(part for part in (x, y, sample_weight) if part is not None)
-    return _with_tuples(arrays)
-
-
-def _with_tuples(structure: Any) -> Any:
-    """Makes tuples of lists, which tf.data would take for tensors."""
-    if isinstance(structure, (list, tuple)):
-        return tuple(map(_with_tuples, structure))
-    if isinstance(structure, dict):
-        return {name: _with_tuples(part) for name, part in structure.items()}
-    return structure
-
-
-def _refuse_arrays_beside(y: Any, sample_weight: Any) -> None:
-    for name, value in (("y", y), ("sample_weight", sample_weight)):
-        if value is not None:
-            raise ValueError(
-                f"{name} must be part of the dataset's batches. "
-                f"Received: {name} of type {type(value).__name__}"
-            )
 
 
 def _is_due(epoch: int, validation_freq: int | Sequence[int]) -> bool:

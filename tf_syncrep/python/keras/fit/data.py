@@ -71,6 +71,16 @@ class SentBatches(Batches):
             cardinality = int(dataset.cardinality())
             self.num_steps = cardinality if cardinality >= 0 else None
 
+    def first(self) -> Any:
+        """The first batch, or one like it.
+
+        Raises:
+            ValueError: there is none.
+        """
+        for batch in self.dataset:
+            return batch
+        raise ValueError("There must be data. Received: x without any batch")
+
     def executions(self, steps_per_execution: int) -> Iterator[Execution]:
         """The executions of one epoch."""
         limit = self._steps_of_epoch
@@ -115,20 +125,14 @@ class SentBatches(Batches):
 class WorkersBatches(Batches):
     """Batches that each worker reads by itself, going on from epoch to epoch."""
 
-    def __init__(
-        self,
-        dataset: tf.data.Dataset | Callable[[], tf.data.Dataset],
-        num_steps: int,
-        coordinator: Any,
-    ):
-        """Makes the dataset of each worker.
+    def __init__(self, dataset: Any, num_steps: int):
+        """Makes the iterator of each worker.
 
         Args:
-            dataset: a dataset without end, or a function that makes it.
+            dataset: without end, of each worker; made by the ClusterCoordinator.
             num_steps: steps of an epoch.
-            coordinator: the ClusterCoordinator.
         """
-        self._iterator = iter(coordinator.create_per_worker_dataset(dataset))
+        self._iterator = iter(dataset)
         self._steps_of_epoch = self.num_steps = num_steps
 
     def executions(self, steps_per_execution: int) -> Iterator[Execution]:

@@ -319,7 +319,7 @@ def train(
     rounds = rounds_of(model.optimizer)
     flush = getattr(model.optimizer, "flush_last", True)
     # Before callbacks ask the gate for anything, and so have it made.
-    if model.built:
+    if model.trainable_variables:
         place(model.optimizer, model.trainable_variables)
     model.stop_training = False
     callbacks.on_train_begin()

@@ -17,16 +17,22 @@ from collections.abc import Iterator
 from tensorflow.python.eager import cancellation  # pyright: ignore
 
 _this_thread = threading.local()
-_manager_of_all_threads = cancellation.context
+_lock = threading.Lock()  # Guards the replacement, which is made once.
+_manager_of_all_threads = None
 
 
 @contextlib.contextmanager
 def apart_from_closures() -> Iterator[None]:
     """What this thread calls meanwhile is under no cancellation manager.
 
+    The first call replaces what TensorFlow asks for the manager, for good, by a
+    function that gives all other threads the same answer as before: until then, and in
+    processes that never come here, TensorFlow is as it was.
+
     Yields:
         Nothing.
     """
+    _replace()
     before = _is_apart()
     _this_thread.is_apart = True
     try:
@@ -44,4 +50,9 @@ def _manager():
     return None if _is_apart() else _manager_of_all_threads()
 
 
-cancellation.context = _manager
+def _replace() -> None:
+    global _manager_of_all_threads
+    with _lock:
+        if _manager_of_all_threads is None:
+            _manager_of_all_threads = cancellation.context
+            cancellation.context = _manager

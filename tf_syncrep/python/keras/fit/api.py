@@ -6,9 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.fit.exact_state import optimizers_of
+from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.data import (
     Batches,
     SentBatches,
@@ -17,6 +16,7 @@ from tf_syncrep.python.keras.fit.data import (
     split_arrays,
     with_class_weights,
 )
+from tf_syncrep.python.keras.fit.exact_state import optimizers_of
 
 __all__ = ["evaluate", "fit", "predict"]
 

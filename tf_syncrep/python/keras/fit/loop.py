@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.fit.exact_state import exact_state, optimizers_of
 from tf_syncrep.python.keras.fit.arrivals import Arrivals
 from tf_syncrep.python.keras.fit.data import Batches
+from tf_syncrep.python.keras.fit.exact_state import exact_state, optimizers_of
 
 # Under which name a model keeps the functions that were traced for it.
 _TRACED = "_tf_syncrep_traced"

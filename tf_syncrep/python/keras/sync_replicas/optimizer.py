@@ -10,8 +10,8 @@ import tensorflow as tf
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.hyper_parameters import check_count, check_positive
 from tf_syncrep.python.keras.sync_replicas.callback import SyncReplicasCallback
-from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
 from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds, Permit
+from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
 from tf_syncrep.python.keras.sync_replicas.updater import Updater
 from tf_syncrep.python.sync import gate_stats
 from tf_syncrep.python.sync.gradients import as_tensors

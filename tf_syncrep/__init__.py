@@ -1,12 +1,14 @@
 """Training with parameter servers in TensorFlow 2.
 
 Importing this package loads its op library into the process, which every process
-of a cluster needs, also those that only serve variables. The Python modules behind
-the names below are imported when they are first used.
+of a cluster needs, also those that only serve variables, and registers its optimizers
+and layers with Keras, so that saved models that name them can be loaded. The other
+Python modules behind the names below are imported when they are first used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import os
@@ -59,5 +61,17 @@ def __dir__() -> list[str]:
     return sorted(set(globals()) | set(__all__))
 
 
+def _register_with_keras() -> None:
+    """Imports what saved models may name.
+
+    TensorFlow has imported Keras already, so that this takes hundredths of a second.
+    """
+    # Without the Keras that it is told to use TensorFlow is good for `ops` and `train`.
+    # The error comes again where `keras` is used.
+    with contextlib.suppress(ImportError):
+        importlib.import_module(f"{__name__}.keras")
+
+
 if not _imported_by_own_command():
     load()
+    _register_with_keras()

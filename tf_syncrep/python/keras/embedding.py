@@ -9,7 +9,7 @@ from tf_syncrep.python.keras import compat
 __all__ = ["Embedding"]
 
 
-@tf.keras.utils.register_keras_serializable(package="tf_syncrep")
+@compat.saved_as_stock
 class Embedding(tf.keras.layers.Embedding):
     """`tf.keras.layers.Embedding` for tables that are on parameter servers.
 
@@ -17,6 +17,10 @@ class Embedding(tf.keras.layers.Embedding):
     and then takes the rows. This one, like that of Keras 2, has the task look up the
     rows, so that a batch costs what its rows cost. All else is the base class's:
     arguments, weights, configuration, masks. With Keras 2 it is the base class.
+
+    A saved model names it as Keras's own layer: where tf_syncrep is imported, it is this
+    one again (with Keras 2, which has no use for that, Keras's own), and elsewhere the
+    file opens without tf_syncrep.
 
     Negative ids are no ids; in Keras 3's own layer they count from the end.
 

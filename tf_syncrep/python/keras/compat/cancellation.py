@@ -11,14 +11,15 @@ the function, in the midst of what it does.
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 # Private: nothing public calls a function under no cancellation manager.
 from tensorflow.python.eager import cancellation  # pyright: ignore
 
 _this_thread = threading.local()
 _lock = threading.Lock()  # Guards the replacement, which is made once.
-_manager_of_all_threads = None
+_manager_of_all_threads: Callable[[], Any] | None = None
 
 
 @contextlib.contextmanager
@@ -47,7 +48,9 @@ def _is_apart() -> bool:
 
 def _manager():
     """What TensorFlow calls for the cancellation manager of a function call."""
-    return None if _is_apart() else _manager_of_all_threads()
+    if _is_apart() or _manager_of_all_threads is None:
+        return None
+    return _manager_of_all_threads()
 
 
 def _replace() -> None:

@@ -8,7 +8,6 @@ Python modules behind the names below are imported when they are first used.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import itertools
 import os
@@ -31,6 +30,9 @@ __all__ = [
     "train",
 ]
 
+# Why Keras could not be imported; raised where it is used.
+_keras_error: Exception | None = None
+
 
 def _imported_by_own_command() -> bool:
     """Whether this process is `tf-syncrep` or `python -m tf_syncrep`.
@@ -49,6 +51,8 @@ def _imported_by_own_command() -> bool:
 
 def __getattr__(name: str):
     """Imports a public module or name at its first use."""
+    if name == "keras" and _keras_error is not None:
+        raise ImportError(f"{__name__}.keras needs Keras.") from _keras_error
     if name in ("keras", "ops", "train"):
         return importlib.import_module(f"{__name__}.{name}")
     if name == "install_v1_names":
@@ -65,11 +69,14 @@ def _register_with_keras() -> None:
     """Imports what saved models may name.
 
     TensorFlow has imported Keras already, so that this takes hundredths of a second.
+    Without the Keras that it is told to use, `ops` and `train` are good all the same.
     """
-    # Without the Keras that it is told to use TensorFlow is good for `ops` and `train`.
-    # The error comes again where `keras` is used.
-    with contextlib.suppress(ImportError):
+    global _keras_error
+    try:
         importlib.import_module(f"{__name__}.keras")
+    # TensorFlow answers the second question for a Keras that is not there by the other.
+    except (ImportError, RecursionError) as error:
+        _keras_error = error
 
 
 if not _imported_by_own_command():

@@ -100,6 +100,10 @@ def as_tensors(gradient):
     return tf.constant(gradient, tf.float32)
 
 
+def as_float64(tensor):
+    return tensor.numpy().astype(np.float64)
+
+
 class Training:
     """An optimizer and its twin, which make the same updates."""
 
@@ -287,8 +291,8 @@ def test_mixed_precision_leaves_variables_and_slots_in_float32(name):
             assert table.values.shape == (32, DIM)
             batches.append(
                 {
-                    0: (np.float64(table.values), table.indices.numpy()),
-                    **{i: np.float64(g) for i, g in enumerate(others, start=1)},
+                    0: (as_float64(table.values), table.indices.numpy()),
+                    **{i: as_float64(g) for i, g in enumerate(others, start=1)},
                 }
             )
         training.twin.apply({i: twins.mean([b[i] for b in batches]) for i in range(3)})

@@ -7,6 +7,8 @@ import ast
 import importlib
 import inspect
 import pathlib
+import subprocess
+import sys
 
 import keras_variants
 import pytest
@@ -133,6 +135,35 @@ def test_internal_name_space_of_tensorflow_merges_calls():
         "fn",
         "strategy",
     }
+
+
+REPLACEMENT = """
+import threading
+from tensorflow.python.eager import cancellation
+import tf_syncrep as tfs
+from tf_syncrep.python.keras import compat
+
+stock = cancellation.context
+assert tfs.keras and stock.__module__ == cancellation.__name__, "replaced at import"
+manager = cancellation.CancellationManager()
+answers = []
+with cancellation.CancellationManagerContext(manager):
+    for _ in range(2):
+        with compat.apart_from_closures():
+            assert cancellation.context() is None
+            other = threading.Thread(
+                target=lambda: answers.append(cancellation.context())
+            )
+            other.start()
+            other.join()
+        assert cancellation.context() is manager
+assert answers == [manager, manager]
+"""
+
+
+def test_cancellation_manager_is_replaced_at_first_need_and_for_this_thread_alone():
+    # In a process where nobody has needed that yet.
+    subprocess.run([sys.executable, "-c", REPLACEMENT], check=True, timeout=120)
 
 
 def test_every_private_name_that_is_used_is_listed_here():

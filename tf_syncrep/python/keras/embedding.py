@@ -18,9 +18,8 @@ class Embedding(tf.keras.layers.Embedding):
     rows, so that a batch costs what its rows cost. All else is the base class's:
     arguments, weights, configuration, masks. With Keras 2 it is the base class.
 
-    A saved model names it as Keras's own layer: where tf_syncrep is imported, it is this
-    one again (with Keras 2, which has no use for that, Keras's own), and elsewhere the
-    file opens without tf_syncrep.
+    A `.keras` file names it as Keras's own layer, and opens without tf_syncrep. Where
+    tf_syncrep is imported, it is this one again; with Keras 2 it is Keras's own.
 
     Negative ids are no ids; in Keras 3's own layer they count from the end.
 

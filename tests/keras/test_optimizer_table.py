@@ -330,3 +330,15 @@ def test_two_sets_of_variables_are_trained_in_turn():
         training.run(1, places=(0,))
         training.run(1, places=(1, 2))
     training.check()
+
+
+def test_wrapper_refuses_gradients_that_are_not_those_of_its_variables():
+    if not keras_variants.IS_KERAS_3:
+        pytest.skip("optimizers of Keras 2 take pairs")
+    training = Training("sync_adam")
+    gradients = [as_tensors(batch(0)[i]) for i in (0, 1)]
+    with pytest.raises(ValueError, match="needs an optimizer that is built"):
+        training.optimizer.apply(gradients)
+    training.optimizer.build(training.model.trainable_variables)
+    with pytest.raises(ValueError, match="Received: 2 gradients for 3 variables"):
+        training.optimizer.apply(gradients)

@@ -1,8 +1,9 @@
 """Training with parameter servers in TensorFlow 2.
 
 Importing this package loads its op library into the process, which every process
-of a cluster needs, also those that only serve variables. The Python modules behind
-the names below are imported when they are first used.
+of a cluster needs, also those that only serve variables, and registers its optimizers
+and layers with Keras, so that saved models that name them can be loaded. The other
+Python modules behind the names below are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ __all__ = [
     "train",
 ]
 
+# Why Keras could not be imported; raised where it is used.
+_keras_error: Exception | None = None
+
 
 def _imported_by_own_command() -> bool:
     """Whether this process is `tf-syncrep` or `python -m tf_syncrep`.
@@ -47,6 +51,8 @@ def _imported_by_own_command() -> bool:
 
 def __getattr__(name: str):
     """Imports a public module or name at its first use."""
+    if name == "keras" and _keras_error is not None:
+        raise ImportError(f"{__name__}.keras needs Keras.") from _keras_error
     if name in ("keras", "ops", "train"):
         return importlib.import_module(f"{__name__}.{name}")
     if name == "install_v1_names":
@@ -59,5 +65,20 @@ def __dir__() -> list[str]:
     return sorted(set(globals()) | set(__all__))
 
 
+def _register_with_keras() -> None:
+    """Imports what saved models may name.
+
+    TensorFlow has imported Keras already, so that this takes hundredths of a second.
+    Without the Keras that it is told to use, `ops` and `train` are good all the same.
+    """
+    global _keras_error
+    try:
+        importlib.import_module(f"{__name__}.keras")
+    # TensorFlow answers the second question for a Keras that is not there by the other.
+    except (ImportError, RecursionError) as error:
+        _keras_error = error
+
+
 if not _imported_by_own_command():
     load()
+    _register_with_keras()

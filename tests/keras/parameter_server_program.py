@@ -3,6 +3,7 @@
 Arguments: the number of parts that variables are to have, and of steps to schedule.
 """
 
+import contextlib
 import json
 import sys
 import tempfile
@@ -125,6 +126,47 @@ def train_custom_loop(strategy, coordinator):
     return {"losses": losses, "iterations": int(optimizer.iterations.numpy())}
 
 
+def train_unbuilt(strategy, coordinator):
+    """TensorFlow's tutorial: optimizers make their slots in the first step."""
+    with strategy.scope():
+        variables = make_model().trainable_variables
+        optimizers = {
+            "adam_async": tfs.keras.AdamAsync(0.01),
+            "sync_adam_async": tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.01), 2),
+            "sync_adam": tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(0.01), 2),
+        }
+
+    def place(variable):
+        variable = keras_variants.native(variable)
+        return [list(variable.shape), variable.device]
+
+    def train(optimizer):
+        is_synchronous = isinstance(optimizer, tfs.keras.SyncReplicas)
+        gradient_step = optimizer.step if is_synchronous else contextlib.nullcontext
+
+        def update():
+            with gradient_step():
+                grads = [gradient_of_ones(x) for x in variables]
+                optimizer.apply_gradients(zip(grads, variables, strict=True))
+
+        @tf.function
+        def step():
+            update() if is_synchronous else strategy.run(update)
+
+        updater = optimizer.updater(strategy) if is_synchronous else gradient_step()
+        with updater:
+            for _ in range(8):
+                coordinator.schedule(step)
+            coordinator.join()
+        return {
+            "variables": [place(x) for x in variables],
+            "slots": [place(x) for x in optimizer.variables],
+            "updates": int(optimizer.iterations.numpy()),
+        }
+
+    return {name: train(optimizer) for name, optimizer in optimizers.items()}
+
+
 def fit(strategy):
     """Model.fit, saved half way and continued by another model."""
     words, targets = keras_variants.small_data()
@@ -171,6 +213,7 @@ def main():
     result = {"concurrent": train_concurrently(strategy, coordinator, num_steps)}
     if num_parts == 1:
         result["custom_loop"] = train_custom_loop(strategy, coordinator)
+        result["unbuilt"] = train_unbuilt(strategy, coordinator)
     # Keras 3 has no fit under this strategy.
     if not keras_variants.IS_KERAS_3:
         result["fit"] = fit(strategy)

@@ -113,23 +113,6 @@ def test_fit_learns_in_every_dtype(dtype):
     assert losses[-1] < losses[0] / 2
 
 
-def test_steps_are_not_traced_again():
-    variable = tf.Variable(tf.ones([5, 2]))
-    optimizer = tfs.keras.AdamAsync()
-    optimizer.build([variable])
-
-    @tf.function
-    def step(rows):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.gather(variable, rows))
-        gradient = tape.gradient(loss, variable)
-        optimizer.apply_gradients([(gradient, variable)])
-
-    for rows in ([1, 2], [3, 3], [0, 4]):
-        step(tf.constant(rows))
-    assert step.experimental_get_tracing_count() == 1
-
-
 def test_minimize_in_the_way_of_keras_2_works_where_it_exists():
     optimizer = tfs.keras.AdamAsync(0.5)
     if not hasattr(optimizer, "minimize"):

@@ -113,6 +113,21 @@ def test_custom_loop_learns_with_clipping_decay_and_averages(training):
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) / 2
 
 
+@pytest.mark.parametrize("name", ["adam_async", "sync_adam_async", "sync_adam"])
+def test_slots_made_in_the_first_step_are_beside_their_variables(training, name):
+    if "unbuilt" not in training:
+        pytest.skip("partitioned layers are trained by fit")
+    unbuilt = training["unbuilt"][name]
+    # No two variables of the model have the same shape.
+    for shape, device in unbuilt["variables"]:
+        devices = [x for slot, x in unbuilt["slots"] if slot == shape and shape != [1]]
+        assert set(devices) <= {device}
+        assert shape == [1] or len(devices) == 2
+    assert len({device for _, device in unbuilt["variables"]}) == 2
+    assert all("/job:ps/" in device for _, device in unbuilt["slots"])
+    assert unbuilt["updates"] == (8 if name == "adam_async" else 4)
+
+
 @keras_2_only
 def test_fit_learns_and_counts_its_steps(training):
     fit = training["fit"]

@@ -76,6 +76,17 @@ def test_tensors_outside_of_replicas_are_the_whole_gradient(
     assert_values_are(training["values"], train_without_strategy(OPTIONS[option]))
 
 
+@each_option
+@each_strategy
+def test_slots_made_in_replicas_are_those_made_before(in_functions, strategy, option):
+    # Only where steps are made in replicas the first of them makes the slots.
+    in_replicas, before = (
+        in_functions[strategy][context][option]["copies"]
+        for context in ("replica", "cross_replica")
+    )
+    assert in_replicas == before
+
+
 @each_context
 @each_strategy
 def test_eager_updates_are_the_same(run_eagerly, strategy, context):

@@ -1,6 +1,9 @@
 """An embedding layer whose table stays where it is."""
 
+import ast
 import collections
+import subprocess
+import sys
 
 import keras_variants
 import numpy as np
@@ -45,32 +48,114 @@ def test_vectors_and_gradients_are_those_of_keras(dtype, policy):
         )
 
 
-def test_no_step_reads_the_table():
-    layer = make_layer(tfs.keras.Embedding)
+def ops_of_a_step(layer, model):
+    """How many ops of each type the gradient of a table takes."""
 
     @tf.function
     def step(ids):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(layer(ids) ** 2)
+            loss = tf.reduce_sum(tf.cast(model(ids), tf.float32) ** 2)
         return tape.gradient(loss, native(layer))
 
     concrete = step.get_concrete_function(tf.TensorSpec([None, 3], tf.int64))
-    ops = collections.Counter(op.type for op in concrete.graph.get_operations())
+    return collections.Counter(op.type for op in concrete.graph.get_operations())
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("model_policy", [None, "float32", "mixed_bfloat16"])
+def test_no_step_reads_the_table(policy, model_policy):
+    layer = make_layer(tfs.keras.Embedding, dtype=policy)
+    model = layer
+    if model_policy is not None:
+        model = tf.keras.Sequential([layer])
+        if keras_variants.IS_KERAS_3:
+            model.dtype_policy = model_policy
+    ops = ops_of_a_step(layer, model)
     assert ops["ResourceGather"] == 1
     # With Keras 3's own layer there is one.
     assert not ops["ReadVariableOp"]
 
 
-def test_model_with_it_is_saved_and_loaded(tmp_path):
+def model_with_table():
     inputs = tf.keras.Input([3], dtype="int64")
     layer = tfs.keras.Embedding(ROWS, DIMENSIONS, mask_zero=True, name="table")
     model = tf.keras.Model(inputs, layer(inputs))
+    model.compile(tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.5), 2), loss="mse")
+    return model
+
+
+# What a saved model's layer is where the package is: Keras 2 has no use for ours.
+LOADED_CLASS = (
+    tfs.keras.Embedding if keras_variants.IS_KERAS_3 else tf.keras.layers.Embedding
+)
+
+
+def test_model_with_it_is_saved_and_loaded(tmp_path):
+    model = model_with_table()
     model.save(tmp_path / "model.keras")
     loaded = tf.keras.models.load_model(tmp_path / "model.keras")
-    assert type(loaded.get_layer("table")) is tfs.keras.Embedding
+    assert type(loaded.get_layer("table")) is LOADED_CLASS
     np.testing.assert_array_equal(loaded(IDS), model(IDS))
     mask = loaded.get_layer("table").compute_mask(tf.constant(IDS))
     np.testing.assert_array_equal(mask, IDS != 0)
+
+
+def test_layer_of_a_file_that_names_the_package_is_loaded():
+    config = tf.keras.layers.serialize(tfs.keras.Embedding(ROWS, DIMENSIONS))
+    config["module"], config["registered_name"] = None, "tf_syncrep>Embedding"
+    assert type(tf.keras.layers.deserialize(config)) is tfs.keras.Embedding
+
+
+def test_keras_own_layer_stays_keras_own():
+    config = tf.keras.layers.serialize(tf.keras.layers.Embedding(ROWS, DIMENSIONS))
+    loaded = tf.keras.layers.deserialize(config)
+    assert type(loaded) is tf.keras.layers.Embedding
+
+
+# Programs for processes that have imported nothing yet; the file is the argument.
+LOAD = """
+import sys
+import tensorflow as tf
+{imports}
+model = tf.keras.models.load_model(sys.argv[1], compile={compile})
+layer = model.get_layer("table")
+print("RESULT", [
+    "tf_syncrep" in sys.modules,
+    layer.call.__module__.partition(".")[0],
+    type(model.optimizer).__name__ if {compile} else "none",
+    [round(float(x), 4) for x in model(tf.constant([[3, 7, 3]]))[0, 1]],
+])
+"""
+
+
+@pytest.mark.parametrize("has_package", [True, False])
+def test_saved_model_is_loaded_by_a_fresh_process(has_package, tmp_path):
+    model = model_with_table()
+    path = tmp_path / "model.keras"
+    model.save(path)
+    code = LOAD.format(
+        imports="import tf_syncrep" if has_package else "", compile=has_package
+    )
+    # Isolated from PYTHONPATH, where the package is.
+    options = [] if has_package else ["-I"]
+    finished = subprocess.run(
+        [sys.executable, *options, "-c", code, str(path)],
+        stdin=subprocess.DEVNULL,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    (line,) = [x for x in finished.stdout.splitlines() if x.startswith("RESULT")]
+    is_imported, home, optimizer, vector = ast.literal_eval(line.removeprefix("RESULT"))
+    is_ours = has_package and keras_variants.IS_KERAS_3
+    assert is_imported == has_package
+    assert (home == "tf_syncrep") == is_ours
+    assert optimizer == ("SyncReplicas" if has_package else "none")
+    expected = np.asarray(native(model.get_layer("table")))[7]
+    np.testing.assert_allclose(vector, expected, atol=1e-4)
 
 
 def test_ids_out_of_range_are_refused():

@@ -99,8 +99,8 @@ class AdamAsync(compat.SlotOptimizer):
     model.fit(words, tf.ones([256, 8]), epochs=3)
     ```
 
-    A model file names the class, so `tf_syncrep.keras` has to be imported before
-    `tf.keras.models.load_model` can make it.
+    A model file names the class, so `tf_syncrep` has to be imported before
+    `tf.keras.models.load_model` can make it; with `compile=False` it need not be there.
 
     Sources: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015
     (https://arxiv.org/abs/1412.6980), in the form at the end of its section 2; the

@@ -9,7 +9,7 @@ from tf_syncrep.python.keras import compat
 __all__ = ["Embedding"]
 
 
-@tf.keras.utils.register_keras_serializable(package="tf_syncrep")
+@compat.saved_as_stock
 class Embedding(tf.keras.layers.Embedding):
     """`tf.keras.layers.Embedding` for tables that are on parameter servers.
 
@@ -17,6 +17,9 @@ class Embedding(tf.keras.layers.Embedding):
     and then takes the rows. This one, like that of Keras 2, has the task look up the
     rows, so that a batch costs what its rows cost. All else is the base class's:
     arguments, weights, configuration, masks. With Keras 2 it is the base class.
+
+    A `.keras` file names it as Keras's own layer, and opens without tf_syncrep. Where
+    tf_syncrep is imported, it is this one again; with Keras 2 it is Keras's own.
 
     Negative ids are no ids; in Keras 3's own layer they count from the end.
 

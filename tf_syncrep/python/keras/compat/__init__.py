@@ -21,20 +21,19 @@ Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
   them None, each with its variable;
 * `update(gradients, variables)`: an update of the inner optimizer, with all that
   belongs to an update: clipping, weight decay, averages, `iterations`;
-* `variables`, `iterations`, `learning_rate` and all that is saved are the inner
-  optimizer's.
+* `variables`, `iterations`, `learning_rate`, the arguments of the base class's
+  constructor (weight decay, clipping, averages) and all that is saved are the inner
+  optimizer's;
+* `build` makes the inner optimizer's variables outside of the function or replica that
+  it is called in.
 """
 
-from typing import Any
-
-import tensorflow as tf
-
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
+from tf_syncrep.python.keras.compat.native import IS_KERAS_3, native
 from tf_syncrep.python.keras.compat.ordering import ops_after
+from tf_syncrep.python.keras.compat.stock_files import saved_as_stock
+from tf_syncrep.python.keras.compat.update_context import UpdateContext
 from tf_syncrep.python.keras.compat.xla import compiled_by_xla
-
-# Keras 3 alone has an `ops` name space.
-IS_KERAS_3 = hasattr(tf.keras, "ops")
 
 if IS_KERAS_3:
     from tf_syncrep.python.keras.compat.keras3 import SlotOptimizer
@@ -43,19 +42,14 @@ else:
     from tf_syncrep.python.keras.compat.keras2 import SlotOptimizer
     from tf_syncrep.python.keras.compat.wrapper_keras2 import WrapperOptimizer
 
-
-def native(variable: Any) -> tf.Variable:
-    """The TensorFlow variable of a variable of whatever Keras."""
-    is_wrapped = IS_KERAS_3 and isinstance(variable, tf.keras.Variable)
-    return variable.value if is_wrapped else variable
-
-
 __all__ = [
     "IS_KERAS_3",
     "SlotOptimizer",
+    "UpdateContext",
     "WrapperOptimizer",
     "apart_from_closures",
     "compiled_by_xla",
     "native",
     "ops_after",
+    "saved_as_stock",
 ]

@@ -11,22 +11,29 @@ the function, in the midst of what it does.
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 # Private: nothing public calls a function under no cancellation manager.
 from tensorflow.python.eager import cancellation  # pyright: ignore
 
 _this_thread = threading.local()
-_manager_of_all_threads = cancellation.context
+_lock = threading.Lock()  # Guards the replacement, which is made once.
+_manager_of_all_threads: Callable[[], Any] | None = None
 
 
 @contextlib.contextmanager
 def apart_from_closures() -> Iterator[None]:
     """What this thread calls meanwhile is under no cancellation manager.
 
+    The first call replaces what TensorFlow asks for the manager, for good, by a
+    function that gives all other threads the same answer as before: until then, and in
+    processes that never come here, TensorFlow is as it was.
+
     Yields:
         Nothing.
     """
+    _replace()
     before = _is_apart()
     _this_thread.is_apart = True
     try:
@@ -41,7 +48,14 @@ def _is_apart() -> bool:
 
 def _manager():
     """What TensorFlow calls for the cancellation manager of a function call."""
-    return None if _is_apart() else _manager_of_all_threads()
+    if _is_apart() or _manager_of_all_threads is None:
+        return None
+    return _manager_of_all_threads()
 
 
-cancellation.context = _manager
+def _replace() -> None:
+    global _manager_of_all_threads
+    with _lock:
+        if _manager_of_all_threads is None:
+            _manager_of_all_threads = cancellation.context
+            cancellation.context = _manager

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.replicas import sum_over_replicas
+from tf_syncrep.python.keras.compat.rows import sum_equal_rows
 
 
 class SlotOptimizer(tf.keras.optimizers.Optimizer):
@@ -154,11 +155,23 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
                     variable, decay, group=False
                 )
 
+    # Private: the base class clips each occurrence of a row by itself, and then sums.
+    def _clip_gradients(self, grads):
+        if self._is_clipping:
+            grads = sum_equal_rows(grads)
+        return super()._clip_gradients(grads)
+
     # Private: sums duplicate indices on the worker. The ops do that themselves, and
     # faster; it pays only where it saves rows on the way to a parameter server.
     def _deduplicate_sparse_grad(self, grads):
-        if isinstance(
+        is_sent = isinstance(
             self._distribution_strategy, tf.distribute.ParameterServerStrategy
-        ):
+        )
+        if is_sent and not self._is_clipping:
             return super()._deduplicate_sparse_grad(grads)
         return grads
+
+    @property
+    def _is_clipping(self) -> bool:
+        """Whether equal rows were summed already, to be clipped."""
+        return bool(self.clipnorm or self.clipvalue or self.global_clipnorm)

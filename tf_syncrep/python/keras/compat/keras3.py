@@ -5,7 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.lifting import outside_of_functions
+from tf_syncrep.python.keras.compat.native import native
 from tf_syncrep.python.keras.compat.replicas import sum_over_replicas
+from tf_syncrep.python.keras.compat.rows import sum_equal_rows
 
 
 class _AtomicCounter(tf.keras.Variable):
@@ -28,8 +31,9 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
     def __init__(self, learning_rate: Any, **kwargs: Any):
         super().__init__(learning_rate, **kwargs)
-        # Private: the base class makes the counter and offers no way to choose its
-        # class.
+        # Private: the base class makes the counter, refers to it by several names, and
+        # offers no way to choose its class. Another counter in its place would have to
+        # be put into each of them.
         self._iterations.__class__ = _AtomicCounter
 
     def create_slots(self, variables: Sequence[Any]) -> None:
@@ -73,7 +77,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         def fill(shape, dtype):
             return tf.fill(shape, tf.constant(value, dtype))
 
-        with extended.colocate_vars_with(_native(variable)):
+        with extended.colocate_vars_with(native(variable)):
             return self.add_variable(
                 shape=tuple(shape),
                 dtype=dtype.name,
@@ -88,14 +92,16 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
     def build(self, variables):
         """Makes the optimizer's variables, once."""
-        if self.built:
-            return
+        if not self.built:
+            outside_of_functions(lambda: self._make_variables(variables))
+
+    def _make_variables(self, variables):
         super().build(variables)
         self.create_slots(variables)
 
     def update_step(self, gradient, variable, learning_rate):
         """Updates one variable; called by Keras."""
-        self.update_variable(gradient, _native(variable), learning_rate)
+        self.update_variable(gradient, native(variable), learning_rate)
 
     def apply(self, grads, trainable_variables=None):
         """Applies gradients, one for each variable.
@@ -112,7 +118,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         if tf.distribute.in_cross_replica_context():
             # Private: the variables the optimizer was built with.
             variables = trainable_variables or self._trainable_variables
-            grads = sum_over_replicas(grads, [_native(v) for v in variables])
+            grads = sum_over_replicas(grads, [native(v) for v in variables])
         if self.loss_scale_factor is not None:
             grads = [_divisible(g) for g in grads]
         super().apply(grads, trainable_variables)
@@ -121,7 +127,10 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
     # sparse gradients, in cross-replica context, or where several workers race.
 
     def _clip_gradients(self, grads):
-        # The base class makes sparse gradients dense to find their global norm.
+        # The base class clips each occurrence of a row by itself, and makes sparse
+        # gradients dense to find their global norm.
+        if self.clipnorm or self.clipvalue or self.global_clipnorm:
+            grads = sum_equal_rows(grads)
         if self.global_clipnorm:
             return tf.clip_by_global_norm(grads, self.global_clipnorm)[0]
         return super()._clip_gradients(grads)
@@ -132,7 +141,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         if self.gradient_accumulation_steps:
             super()._backend_apply_gradients(grads, trainable_variables)
             return
-        variables = [_native(v) for v in trainable_variables]
+        variables = [native(v) for v in trainable_variables]
         if not tf.distribute.in_cross_replica_context():
             pairs = list(zip(grads, variables, strict=True))
             grads = [g for g, _ in self._all_reduce_sum_gradients(pairs)]
@@ -145,7 +154,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
     def _apply_weight_decay(self, variables):
         if self.weight_decay:
-            decayed = [_native(v) for v in variables if self._use_weight_decay(v)]
+            decayed = [native(v) for v in variables if self._use_weight_decay(v)]
             _merge(self._decay_weights, decayed)
 
     def _decay_weights(self, strategy, variables):
@@ -159,7 +168,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
     def _move_averages(self, strategy):
         """Moves the averages of all variables, and copies them back if it is time."""
         pairs = [
-            (_native(average), _native(variable))
+            (native(average), native(variable))
             for average, variable in zip(
                 self._model_variables_moving_average,
                 self._trainable_variables,
@@ -211,8 +220,3 @@ def _merge(fn: Callable[..., None], *args: Any) -> None:
         # Private: like `merge_call`, but stays in the replica for those strategies
         # that cannot leave it while XLA compiles.
         tf.__internal__.distribute.interim.maybe_merge_call(fn, strategy, *args)
-
-
-def _native(variable: Any) -> tf.Variable:
-    """The TensorFlow variable of a Keras variable."""
-    return variable.value if isinstance(variable, tf.keras.Variable) else variable

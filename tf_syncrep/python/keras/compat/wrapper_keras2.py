@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.of_inner import OfInner
+
 
 class WrapperOptimizer(tf.keras.optimizers.Optimizer):
     """Hands gradients to a subclass, and all else to the inner optimizer.
@@ -12,11 +14,21 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
     See the package's documentation for what subclasses override.
     """
 
+    weight_decay = OfInner()
+    clipnorm = OfInner()
+    clipvalue = OfInner()
+    global_clipnorm = OfInner()
+    use_ema = OfInner()
+    ema_momentum = OfInner()
+    ema_overwrite_frequency = OfInner()
+    # Private: the counter, which Keras 2 lets one replace.
+    _iterations = OfInner()
+
     def __init__(self, inner_optimizer: Any, name: str):
         super().__init__(name=name, jit_compile=False)
         self.inner_optimizer = inner_optimizer
-        # Private: the counter and the list that schedules, checkpoints and files
-        # look at.
+        # Private: the counter and the list that checkpoints and files look at. The
+        # counter is the inner optimizer's already; this makes TensorFlow track it.
         self._iterations = inner_optimizer._iterations
         self._variables = inner_optimizer._variables
 
@@ -73,6 +85,38 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
         gradients, variables = zip(*pairs, strict=True)
         self.receive(gradients, variables)
         return self.iterations
+
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        """Leaves variables out of the inner optimizer's weight decay.
+
+        Args:
+            var_list: the variables.
+            var_names: parts of the names of others.
+
+        Raises:
+            ValueError: the optimizer is built already.
+        """
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+
+    def set_weights(self, weights):
+        """Sets the inner optimizer's variables.
+
+        Args:
+            weights: arrays, in the order of `variables`.
+        """
+        self.inner_optimizer.set_weights(weights)
+
+    def save_own_variables(self, store):
+        """Saves nothing: the inner optimizer's state is saved as its own."""
+
+    def load_own_variables(self, store):
+        """Loads nothing, but from files that hold the inner optimizer's state here.
+
+        Args:
+            store: arrays by name.
+        """
+        if len(store.keys()):
+            self.inner_optimizer.load_own_variables(store)
 
     def finalize_variable_values(self, var_list):
         """Does what the inner optimizer does at the end of a training."""

@@ -5,12 +5,24 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.lifting import outside_of_functions
+from tf_syncrep.python.keras.compat.of_inner import OfInner
+
 
 class WrapperOptimizer(tf.keras.optimizers.Optimizer):
     """Hands gradients to a subclass, and all else to the inner optimizer.
 
     See the package's documentation for what subclasses override.
     """
+
+    weight_decay = OfInner()
+    clipnorm = OfInner()
+    clipvalue = OfInner()
+    global_clipnorm = OfInner()
+    use_ema = OfInner()
+    ema_momentum = OfInner()
+    ema_overwrite_frequency = OfInner()
+    loss_scale_factor = OfInner()
 
     def __init__(self, inner_optimizer: Any, name: str):
         # The base class wants a rate; nobody sees it.
@@ -50,8 +62,9 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
         if self.built:
             return
         if not self.inner_optimizer.built:
-            self.inner_optimizer.build(variables)
-        super().build(variables)
+            outside_of_functions(lambda: self.inner_optimizer.build(variables))
+        # Not by the base class, which would make averages of its own.
+        self.built = True
 
     def apply(self, grads, trainable_variables=None):
         """Hands in gradients, one for each variable.
@@ -62,16 +75,50 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
                 built with.
 
         Raises:
-            ValueError: no gradient at all.
+            ValueError: no gradient at all, or a number of gradients that is not that
+                of the variables.
         """
+        inner = self.inner_optimizer
         if trainable_variables is None:
+            if not inner.built:
+                raise ValueError(
+                    "`apply` without `trainable_variables` needs an optimizer that is "
+                    "built: call `optimizer.build(trainable_variables)` first."
+                )
             # Private: the variables the optimizer was built with.
-            variables = list(self._trainable_variables)
+            variables = list(inner._trainable_variables)
         else:
             variables = list(trainable_variables)
             self.build(variables)
+        grads = list(grads)
+        if len(grads) != len(variables):
+            raise ValueError(
+                "`grads` must be one for each variable. Received: "
+                f"{len(grads)} gradients for {len(variables)} variables."
+            )
         # Private: the base class's own check, with its warning.
-        self.receive(*self._filter_empty_gradients(list(grads), variables))
+        self.receive(*self._filter_empty_gradients(grads, variables))
+
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        """Leaves variables out of the inner optimizer's weight decay.
+
+        Args:
+            var_list: the variables.
+            var_names: parts of the names of others.
+        """
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+
+    def save_own_variables(self, store):
+        """Saves nothing: the inner optimizer's state is saved as its own."""
+
+    def load_own_variables(self, store):
+        """Loads nothing, but from files that hold the inner optimizer's state here.
+
+        Args:
+            store: arrays by name.
+        """
+        if len(store.keys()):
+            self.inner_optimizer.load_own_variables(store)
 
     def set_weights(self, weights):
         """Sets the inner optimizer's variables.

@@ -272,7 +272,7 @@ class Updater:
                 self._ops.advance(generation, quorum, step)
 
     def _update_all(self, gradients: Any, variables: Any) -> None:
-        with self._strategy.scope(), _UpdateContext(self._strategy, 0):
+        with self._strategy.scope(), compat.UpdateContext(self._strategy):
             self._update(gradients, variables)
 
 
@@ -313,18 +313,6 @@ def _function(python_function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args)
 
     return call
-
-
-class _UpdateContext(tf.distribute.ReplicaContext):
-    """The context that optimizers expect an update in: that of one replica.
-
-    The gradients are those of the whole step already.
-    """
-
-    def all_reduce(self, reduce_op, value, options=None):
-        """Leaves the value as it is."""
-        del reduce_op, options
-        return value
 
 
 def _within(secs: float, function: Callable[..., Any], *args: Any) -> Any:

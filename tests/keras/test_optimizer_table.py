@@ -1,0 +1,344 @@
+"""Each optimizer with each thing that belongs to an update, against a float64 twin.
+
+A new optimizer gets all of it by a line in OPTIMIZERS, a new option by one in OPTIONS.
+"""
+
+import zipfile
+
+import h5py
+import keras_variants
+import numpy as np
+import optimizer_twins as twins
+import pytest
+import tensorflow as tf
+from keras_variants import LEARNING_RATE
+
+import tf_syncrep as tfs
+
+ROWS, DIM = 7, 3
+K = 2  # batches of a round
+
+
+def synchronous(make):
+    def make_around(*args, **options):
+        return tfs.keras.SyncReplicas(make(*args, **options), K)
+
+    return make_around
+
+
+def momentum(*args, **options):
+    return tf.keras.optimizers.SGD(*args, momentum=0.5, **options)
+
+
+# What makes the optimizer, its rule, and how many batches make up an update.
+OPTIMIZERS = {
+    "adam_async": (tfs.keras.AdamAsync, twins.AdamAsync, 1),
+    "sync_adam_async": (synchronous(tfs.keras.AdamAsync), twins.AdamAsync, K),
+    "sync_adam": (synchronous(tf.keras.optimizers.Adam), twins.Adam, K),
+    "sync_momentum": (synchronous(momentum), twins.Momentum, K),
+    "sync_adagrad": (synchronous(tf.keras.optimizers.Adagrad), twins.Adagrad, K),
+}
+OPTIONS = {
+    "plain": {},
+    "clipnorm": {"clipnorm": 0.5},
+    "clipvalue": {"clipvalue": 0.25},
+    "global_clipnorm": {"global_clipnorm": 0.5},
+    "weight_decay": {"weight_decay": 0.5},
+    "ema": {"use_ema": True, "ema_momentum": 0.5},
+    "ema_overwrites": {
+        "use_ema": True,
+        "ema_momentum": 0.5,
+        "ema_overwrite_frequency": 2,
+    },
+    "all": {
+        "global_clipnorm": 0.5,
+        "weight_decay": 0.5,
+        "use_ema": True,
+        "ema_momentum": 0.5,
+        "ema_overwrite_frequency": 3,
+    },
+}
+each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+
+
+def make_model(optimizer, **compile_options):
+    """A table, a kernel and a bias."""
+    layers = tf.keras.layers
+    tf.keras.utils.set_random_seed(1)
+    model = tf.keras.Sequential(
+        [
+            layers.Input((4,), dtype="int32"),
+            tfs.keras.Embedding(ROWS, DIM),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(1),
+        ]
+    )
+    model.compile(optimizer, **{"loss": "mse", **compile_options})
+    return model
+
+
+def batch(step):
+    """Gradients of the model's variables, in which row 5 occurs three times.
+
+    They grow: Adam undoes any scale that stays.
+    """
+    random = np.random.default_rng(step)
+    table, kernel, bias = (
+        (step + 1) * random.choice([-1.0, 1.0], size=shape) * random.uniform(0.25, 1.0)
+        for shape in ((4, DIM), (DIM, 1), (1,))
+    )
+    return {0: (table, np.array([5, step % 4, 5, 5])), 1: kernel, 2: bias}
+
+
+def as_tensors(gradient):
+    if isinstance(gradient, tuple):
+        values, rows = gradient
+        shape = tf.constant([ROWS, DIM])
+        return tf.IndexedSlices(
+            tf.constant(values, tf.float32), tf.constant(rows), shape
+        )
+    return tf.constant(gradient, tf.float32)
+
+
+def as_float64(tensor):
+    return tensor.numpy().astype(np.float64)
+
+
+class Training:
+    """An optimizer and its twin, which make the same updates."""
+
+    def __init__(self, name, learning_rate=LEARNING_RATE, excluded=(), **options):
+        make, rule, self.batches = OPTIMIZERS[name]
+        self.make = lambda: make(learning_rate, **options)
+        self.model = make_model(self.make())
+        self.step = 0
+        rate = learning_rate if callable(learning_rate) else lambda _: learning_rate
+        self.twin = twins.Twin(
+            rule,
+            self.model.get_weights(),
+            lambda step: float(rate(step)),
+            excluded=excluded,
+            **options,
+        )
+
+    @property
+    def optimizer(self):
+        return self.model.optimizer
+
+    def run(self, updates, places=(0, 1, 2)):
+        """Makes updates of the variables in these places."""
+        optimizer = self.optimizer
+        variables = [self.model.trainable_variables[i] for i in places]
+
+        @tf.function
+        def step(gradients):
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+        for _ in range(updates):
+            batches = [batch(self.step + i) for i in range(self.batches)]
+            for gradients in batches:
+                step([as_tensors(gradients[i]) for i in places])
+            self.twin.apply({i: twins.mean([b[i] for b in batches]) for i in places})
+            self.step += self.batches
+
+    def check(self):
+        assert_values(self.model.get_weights(), self.twin.values)
+        steps = int(keras_variants.native(self.optimizer.iterations).numpy())
+        assert steps == self.twin.steps
+
+
+def assert_values(actual, expected):
+    for got, want in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@each_optimizer
+def test_updates_are_the_twins(name, option):
+    training = Training(name, **OPTIONS[option])
+    training.optimizer.build(training.model.trainable_variables)
+    training.run(4)
+    training.check()
+    training.optimizer.finalize_variable_values(training.model.trainable_variables)
+    is_averaged = OPTIONS[option].get("use_ema")
+    final = training.twin.averages if is_averaged else training.twin.values
+    assert_values(training.model.get_weights(), final)
+
+
+@each_optimizer
+def test_learning_rate_schedule_counts_updates(name):
+    decay = tf.keras.optimizers.schedules.ExponentialDecay(LEARNING_RATE, 1, 0.5)
+    training = Training(name, decay)
+    training.run(4)
+    training.check()
+
+
+@pytest.mark.parametrize("how", ["var_list", "var_names"])
+@each_optimizer
+def test_variables_can_be_left_out_of_weight_decay(name, how):
+    training = Training(name, weight_decay=0.5, excluded=(2,))
+    bias = training.model.trainable_variables[2]
+    excluded = {"var_list": [bias], "var_names": ["bias"]}
+    training.optimizer.exclude_from_weight_decay(**{how: excluded[how]})
+    training.run(3)
+    training.check()
+
+
+@each_optimizer
+def test_what_the_constructor_was_told_is_read_and_set(name):
+    training = Training(name, clipnorm=0.5)
+    assert training.optimizer.clipnorm == 0.5
+    training.optimizer.clipnorm = None
+    training.optimizer.weight_decay = 0.25
+    training.twin._options.update(clipnorm=None, weight_decay=0.25)
+    training.run(2)
+    training.check()
+
+
+SAVED_AS = ["keras_file", "weights_file", "checkpoint", "deferred_checkpoint", "arrays"]
+if not keras_variants.IS_KERAS_3:
+    # Formats that only Keras 2 writes whole.
+    SAVED_AS += ["tensorflow_weights", "h5_file"]
+
+
+def saved_and_restored(training, saved_as, folder):
+    """A new model with its optimizer, as they were saved."""
+    model, path = training.model, str(folder / saved_as)
+    if saved_as in ("keras_file", "h5_file"):
+        path += {"keras_file": ".keras", "h5_file": ".h5"}[saved_as]
+        model.save(path)
+        return tf.keras.models.load_model(path)
+    other = make_model(training.make())
+    # What is made after a checkpoint is restored is filled, too.
+    if saved_as not in ("deferred_checkpoint", "tensorflow_weights"):
+        other.optimizer.build(other.trainable_variables)
+    if saved_as == "arrays":
+        other.set_weights(model.get_weights())
+        other.optimizer.set_weights([x.numpy() for x in model.optimizer.variables])
+    elif "weights" in saved_as:
+        path += ".weights.h5" if saved_as == "weights_file" else ""
+        model.save_weights(path)
+        other.load_weights(path)
+    else:
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        path = checkpoint.save(path)
+        checkpoint = tf.train.Checkpoint(model=other, optimizer=other.optimizer)
+        status = checkpoint.restore(path)
+        if saved_as == "checkpoint":
+            status.assert_consumed()
+    return other
+
+
+@pytest.mark.parametrize("saved_as", SAVED_AS)
+@each_optimizer
+def test_restored_training_goes_on_as_if_never_stopped(name, saved_as, tmp_path):
+    if saved_as == "h5_file" and name == "sync_adam_async":
+        pytest.skip("Keras 2 knows its own optimizers alone inside of another")
+    decay = tf.keras.optimizers.schedules.ExponentialDecay(LEARNING_RATE, 4, 0.5)
+    training = Training(name, decay, **OPTIONS["all"])
+    training.run(2)
+    # What was restored is saved again.
+    for _ in range(2):
+        restored = saved_and_restored(training, saved_as, tmp_path)
+        assert restored.optimizer is not training.optimizer
+        assert type(restored.optimizer) is type(training.optimizer)
+        training.model = restored
+        training.run(2)
+        training.check()
+
+
+@each_optimizer
+def test_state_is_saved_once(name, tmp_path):
+    training = Training(name)
+    training.run(1)
+    training.model.save(tmp_path / "model.keras")
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
+        archive.extract("model.weights.h5", tmp_path)
+    tables = []
+    with h5py.File(tmp_path / "model.weights.h5") as file:
+        file["optimizer"].visititems(
+            lambda path, item: (
+                tables.append(path)
+                if getattr(item, "shape", None) == (ROWS, DIM)
+                else None
+            )
+        )
+    slots = [x for x in training.optimizer.variables if x.shape == (ROWS, DIM)]
+    assert len(tables) == len(slots) > 0
+
+
+@each_optimizer
+def test_mixed_precision_leaves_variables_and_slots_in_float32(name):
+    policies = tf.keras.mixed_precision
+    before = policies.global_policy()
+    policies.set_global_policy("mixed_bfloat16")
+    try:
+        training = Training(name)
+    finally:
+        policies.set_global_policy(before)
+    model, optimizer = training.model, training.optimizer
+    variables = model.trainable_variables
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        batches = []
+        for _ in range(training.batches):
+            words = tf.constant(random.integers(0, ROWS, (8, 4)), tf.int32)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.cast(model(words), tf.float32) ** 2)
+            gradients = tape.gradient(loss, variables)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            table, *others = gradients
+            assert table.values.shape == (32, DIM)
+            batches.append(
+                {
+                    0: (as_float64(table.values), table.indices.numpy()),
+                    **{i: as_float64(g) for i, g in enumerate(others, start=1)},
+                }
+            )
+        training.twin.apply({i: twins.mean([b[i] for b in batches]) for i in range(3)})
+    training.check()
+    assert {x.dtype for x in variables} == {variables[0].dtype}
+    for x in (*variables, *optimizer.variables):
+        dtype = tf.as_dtype(keras_variants.native(x).dtype)
+        assert dtype == tf.float32 or not dtype.is_floating
+
+
+@each_optimizer
+def test_second_fit_is_not_traced_again(name):
+    traces = []
+
+    def loss(targets, outputs):
+        traces.append(1)
+        return tf.reduce_mean((outputs - targets) ** 2, axis=-1)
+
+    model = make_model(OPTIMIZERS[name][0](LEARNING_RATE), loss=loss)
+    random = np.random.default_rng(0)
+    words, targets = random.integers(0, ROWS, (32, 4)), random.normal(size=(32, 1))
+    counts = []
+    for _ in range(3):
+        model.fit(words, targets, batch_size=8, epochs=2, verbose=0)
+        counts.append(len(traces))
+    assert counts == counts[:1] * 3
+    steps = int(keras_variants.native(model.optimizer.iterations).numpy())
+    assert steps == 3 * 2 * 4 // OPTIMIZERS[name][2]
+
+
+def test_two_sets_of_variables_are_trained_in_turn():
+    training = Training("adam_async", global_clipnorm=0.5, weight_decay=0.5)
+    training.optimizer.build(training.model.trainable_variables)
+    for _ in range(3):
+        training.run(1, places=(0,))
+        training.run(1, places=(1, 2))
+    training.check()
+
+
+def test_wrapper_refuses_gradients_that_are_not_those_of_its_variables():
+    if not keras_variants.IS_KERAS_3:
+        pytest.skip("optimizers of Keras 2 take pairs")
+    training = Training("sync_adam")
+    gradients = [as_tensors(batch(0)[i]) for i in (0, 1)]
+    with pytest.raises(ValueError, match="needs an optimizer that is built"):
+        training.optimizer.apply(gradients)
+    training.optimizer.build(training.model.trainable_variables)
+    with pytest.raises(ValueError, match="Received: 2 gradients for 3 variables"):
+        training.optimizer.apply(gradients)

@@ -1,0 +1,219 @@
+"""Every private name of TensorFlow and Keras that compat modules use is still there.
+
+With a version that lacks one this fails, by the name, and no training in its midst.
+"""
+
+import ast
+import importlib
+import inspect
+import pathlib
+import subprocess
+import sys
+
+import keras_variants
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+COMPAT = pathlib.Path(inspect.getfile(tfs)).parent / "python" / "keras" / "compat"
+
+# Modules, and what is used of them.
+MODULES = {
+    "tensorflow.python.eager.cancellation": ["context"],
+    "tensorflow.python.distribute.coordinator.coordinator_context": [
+        "get_current_dispatch_context"
+    ],
+    "tensorflow.python.eager.context": ["cancellation"],  # asks the former
+    "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],
+}
+MODULES_OF_KERAS_3 = {
+    "keras.src.backend": ["AutocastScope"],
+    "keras.src.saving.object_registration": ["GLOBAL_CUSTOM_NAMES"],
+}
+# Names by what has them; see `owners`.
+NAMES_OF_KERAS_3 = {
+    "optimizer": [
+        "_all_reduce_sum_gradients",
+        "_apply_weight_decay",
+        "_backend_apply_gradients",
+        "_clip_gradients",
+        "_distributed_tf_update_step",
+        "_distribution_strategy",
+        "_filter_empty_gradients",
+        "_get_variable_index",
+        "_iterations",
+        "_model_variables_moving_average",
+        "_trainable_variables",
+        "_use_weight_decay",
+    ],
+    "model": [
+        "_compile_loss",
+        "_flatten_layers",
+        "_flatten_metrics_in_order",
+    ],
+    "dropout": ["_seed_generators"],
+    "backup": ["_initial_epoch"],
+}
+NAMES_OF_KERAS_2 = {
+    "model": [
+        "_flatten_layers",
+        "_is_compiled",
+        "_maybe_load_initial_counters_from_ckpt",
+        "_steps_per_execution",
+        "_train_counter",
+        "_test_counter",
+        "_predict_counter",
+    ],
+    "optimizer": [
+        "_apply_weight_decay",
+        "_build_learning_rate",
+        "_built",
+        "_clip_gradients",
+        "_deduplicate_sparse_grad",
+        "_distributed_apply_gradients_fn",
+        "_distribution_strategy",
+        "_index_dict",
+        "_internal_apply_gradients",
+        "_iterations",
+        "_learning_rate",
+        "_serialize_hyperparameter",
+        "_use_weight_decay",
+        "_var_key",
+        "_variables",
+    ],
+}
+# What compat modules call so themselves.
+OWN = {
+    "_averages",
+    "_decay_weights",
+    "_functions",
+    "_is_clipping",
+    "_make_variables",
+    "_move_averages",
+    "_name",
+}
+
+
+NAMES_OF_TENSORFLOW = {
+    "op": ["_add_control_input"],
+    # Set when it is made, by a coordinator of a cluster; see test_fit_workers.py.
+    "per-worker dataset": ["_dataset_fn"],
+}
+
+
+def names_here():
+    names = NAMES_OF_KERAS_3 if keras_variants.IS_KERAS_3 else NAMES_OF_KERAS_2
+    return {**NAMES_OF_TENSORFLOW, **names}
+
+
+def modules_here():
+    return {**MODULES, **(MODULES_OF_KERAS_3 if keras_variants.IS_KERAS_3 else {})}
+
+
+def owners():
+    """Objects of stock Keras, as they are after a step."""
+    model = keras_variants.small_model()
+    model.compile(tf.keras.optimizers.Adam(use_ema=True), loss="mse")
+    words, targets = keras_variants.small_data(8)
+    model.fit(words, targets, verbose=0)
+    with tf.Graph().as_default():
+        op = tf.constant(0).op
+    return {
+        "op": op,
+        "optimizer": model.optimizer,
+        "model": model,
+        "dropout": tf.keras.layers.Dropout(0.5),
+    }
+
+
+@pytest.mark.parametrize("module", modules_here())
+def test_private_names_of_modules_are_there(module):
+    found = importlib.import_module(module)
+    gone = [name for name in modules_here()[module] if not hasattr(found, name)]
+    assert gone == [], f"{module} of TensorFlow {tf.__version__} lacks these"
+
+
+def test_private_names_of_objects_are_there():
+    found = owners()
+    gone = [
+        f"{type(found[owner]).__name__}.{name}"
+        for owner, names in names_here().items()
+        if owner in found
+        for name in names
+        if not hasattr(found[owner], name)
+    ]
+    assert gone == [], f"Keras {tf.keras.__version__} lacks these"
+
+
+def test_backup_leaves_the_epoch_where_a_loop_looks_for_it():
+    if not keras_variants.IS_KERAS_3:
+        pytest.skip("only the loop around models of Keras 3 looks for it")
+    source = inspect.getsource(tf.keras.callbacks.BackupAndRestore)
+    assert "self.model._initial_epoch =" in source
+
+
+def test_internal_name_space_of_tensorflow_merges_calls():
+    interim = tf.__internal__.distribute.interim
+    assert inspect.signature(interim.maybe_merge_call).parameters.keys() >= {
+        "fn",
+        "strategy",
+    }
+
+
+REPLACEMENT = """
+import threading
+from tensorflow.python.eager import cancellation
+import tf_syncrep as tfs
+from tf_syncrep.python.keras import compat
+
+stock = cancellation.context
+assert tfs.keras and stock.__module__ == cancellation.__name__, "replaced at import"
+manager = cancellation.CancellationManager()
+answers = []
+with cancellation.CancellationManagerContext(manager):
+    for _ in range(2):
+        with compat.apart_from_closures():
+            assert cancellation.context() is None
+            other = threading.Thread(
+                target=lambda: answers.append(cancellation.context())
+            )
+            other.start()
+            other.join()
+        assert cancellation.context() is manager
+assert answers == [manager, manager]
+"""
+
+
+def test_cancellation_manager_is_replaced_at_first_need_and_for_this_thread_alone():
+    # In a process where nobody has needed that yet.
+    subprocess.run([sys.executable, "-c", REPLACEMENT], check=True, timeout=120)
+
+
+def test_every_private_name_that_is_used_is_listed_here():
+    used = {
+        node.attr
+        for path in COMPAT.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+    }
+    imported = {
+        f"{node.module}.{alias.name}"
+        for path in COMPAT.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith(("tensorflow.", "keras.", "tf_keras."))
+        for alias in node.names
+    }
+    listed = {
+        name
+        for names in (NAMES_OF_KERAS_2, NAMES_OF_KERAS_3, NAMES_OF_TENSORFLOW)
+        for some in names.values()
+        for name in some
+    }
+    assert used - OWN - listed == set(), "add these to the lists above"
+    modules = {**MODULES, **MODULES_OF_KERAS_3}
+    listed_imports = {f"{m}.{name}" for m, names in modules.items() for name in names}
+    assert imported - listed_imports - set(modules) == set(), "add these, too"

@@ -1,0 +1,168 @@
+"""Keras optimizers in plain float64 NumPy, with all that belongs to an update.
+
+A gradient is an array, or, of a sparse one, a pair of values and rows.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import adam_async_reference as reference
+import keras_variants
+import numpy as np
+
+Gradient = np.ndarray | tuple[np.ndarray, np.ndarray]
+
+
+def mean(gradients: Sequence[Gradient]) -> Gradient:
+    """The mean of the gradients of several batches; rows that one lacks count as 0."""
+    if isinstance(gradients[0], np.ndarray):
+        return np.mean(gradients, axis=0)
+    values, rows = zip(*gradients, strict=True)
+    return np.concatenate(values) / len(gradients), np.concatenate(rows)
+
+
+class AdamAsync:
+    """The rule of tfs.keras.AdamAsync for one variable."""
+
+    def __init__(self, var: np.ndarray):
+        self._slots = reference.initial_state(var, 0.9, 0.999)
+
+    def __call__(self, var, gradient, rate, step):
+        del step  # The powers count.
+        state = self._slots._replace(var=var)
+        arguments = (*state, rate, 0.9, 0.999, 1e-7)
+        if isinstance(gradient, tuple):
+            self._slots = reference.adam_async_sparse(*arguments, *gradient)
+        else:
+            self._slots = reference.adam_async_dense(*arguments, gradient)
+        return self._slots.var
+
+
+class Adam:
+    """The rule of tf.keras.optimizers.Adam, which moves all rows."""
+
+    def __init__(self, var: np.ndarray):
+        self._m, self._v = np.zeros_like(var), np.zeros_like(var)
+
+    def __call__(self, var, gradient, rate, step):
+        gradient = _dense(gradient, var)
+        self._m = 0.9 * self._m + 0.1 * gradient
+        self._v = 0.999 * self._v + 0.001 * gradient**2
+        alpha = rate * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+        return var - alpha * self._m / (np.sqrt(self._v) + 1e-7)
+
+
+class Momentum:
+    """The rule of tf.keras.optimizers.SGD with a momentum of 0.5."""
+
+    def __init__(self, var: np.ndarray):
+        self._m = np.zeros_like(var)
+
+    def __call__(self, var, gradient, rate, step):
+        del step
+        self._m = 0.5 * self._m - rate * _dense(gradient, var)
+        return var + self._m
+
+
+class Adagrad:
+    """The rule of tf.keras.optimizers.Adagrad."""
+
+    def __init__(self, var: np.ndarray):
+        self._sum = np.full_like(var, 0.1)
+
+    def __call__(self, var, gradient, rate, step):
+        del step
+        gradient = _dense(gradient, var)
+        self._sum = self._sum + gradient**2
+        return var - rate * gradient / np.sqrt(self._sum + 1e-7)
+
+
+class Twin:
+    """An optimizer and its variables.
+
+    Attributes:
+        values: the variables.
+        averages: their moving averages.
+        steps: how many updates were made.
+    """
+
+    def __init__(
+        self,
+        rule: type,
+        values: Sequence[Any],
+        rate: Callable[[int], float],
+        *,
+        excluded: Sequence[int] = (),
+        **options: Any,
+    ):
+        """Begins a training.
+
+        Args:
+            rule: a class of this module.
+            values: what the variables begin with.
+            rate: the learning rate of an update, which are counted from 0.
+            excluded: the places of variables that weight decay leaves alone.
+            **options: arguments of `tf.keras.optimizers.Optimizer`.
+        """
+        self.values = [np.array(x, np.float64) for x in values]
+        self.averages = [x.copy() for x in self.values]
+        self.steps = 0
+        self._rules = [rule(x) for x in self.values]
+        self._rate, self._excluded, self._options = rate, excluded, options
+
+    def apply(self, gradients: dict[int, Gradient]) -> None:
+        """Makes an update; the gradients are named by their variables' places."""
+        rate = self._rate(self.steps)
+        clipped = _clip([_sum_equal_rows(g) for g in gradients.values()], self._options)
+        for i, gradient in zip(gradients, clipped, strict=True):
+            if i not in self._excluded:
+                decay = rate * (self._options.get("weight_decay") or 0)
+                self.values[i] = self.values[i] * (1 - decay)
+            rule = self._rules[i]
+            self.values[i] = rule(self.values[i], gradient, rate, self.steps + 1)
+        if self._options.get("use_ema"):
+            self._average()
+        self.steps += 1
+
+    def _average(self) -> None:
+        """Keras 3 begins with the first updated values, Keras 2 with the first."""
+        is_first = self.steps == 0 and keras_variants.IS_KERAS_3
+        kept = 0.0 if is_first else self._options["ema_momentum"]
+        every = self._options.get("ema_overwrite_frequency")
+        for i, value in enumerate(self.values):
+            self.averages[i] = kept * self.averages[i] + (1 - kept) * value
+            if every and (self.steps + 1) % every == 0:
+                self.values[i] = self.averages[i].copy()
+
+
+def _dense(gradient: Gradient, var: np.ndarray) -> np.ndarray:
+    if isinstance(gradient, np.ndarray):
+        return gradient
+    total = np.zeros_like(var)
+    np.add.at(total, gradient[1], gradient[0])
+    return total
+
+
+def _sum_equal_rows(gradient: Gradient) -> Gradient:
+    if isinstance(gradient, np.ndarray):
+        return gradient
+    rows, places = np.unique(gradient[1], return_inverse=True)
+    values = np.zeros((len(rows), *gradient[0].shape[1:]))
+    np.add.at(values, places, gradient[0])
+    return values, rows
+
+
+def _clip(gradients: list[Gradient], options: dict[str, Any]) -> list[Gradient]:
+    """Clips gradients whose rows are distinct."""
+    values = [g[0] if isinstance(g, tuple) else g for g in gradients]
+    if norm := options.get("clipnorm"):
+        values = [x * min(1, norm / np.linalg.norm(x)) for x in values]
+    if limit := options.get("clipvalue"):
+        values = [np.clip(x, -limit, limit) for x in values]
+    if norm := options.get("global_clipnorm"):
+        total = np.sqrt(sum(np.sum(x**2) for x in values))
+        values = [x * min(1, norm / total) for x in values]
+    return [
+        (x, g[1]) if isinstance(g, tuple) else x
+        for x, g in zip(values, gradients, strict=True)
+    ]

@@ -1,0 +1,39 @@
+"""Variables of an optimizer that are made in its first step."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+
+def outside_of_functions(make_variables: Callable[[], None]) -> None:
+    """Makes variables where those made before the first step would be.
+
+    The first step is often traced: in a function that a ClusterCoordinator schedules,
+    in a replica of a MirroredStrategy, under control dependencies. What is made there
+    would belong to that function, and its initial value be computed in it, by ops that
+    cannot be placed or lifted. So this leaves all of that, and the replica too.
+
+    Args:
+        make_variables: makes them; called once, also where replicas call this
+            together, in the strategy's scope.
+    """
+    if not tf.distribute.has_strategy():
+        with tf.init_scope():
+            make_variables()
+    elif tf.distribute.in_cross_replica_context():
+        _make_in_scope(tf.distribute.get_strategy(), make_variables)
+    else:
+        # Not as an argument, which would become one for each replica.
+        tf.distribute.get_replica_context().merge_call(
+            lambda strategy: _make_in_scope(strategy, make_variables)
+        )
+
+
+def _make_in_scope(strategy: Any, make_variables: Callable[[], None]) -> None:
+    # Outside of the function there may be no strategy any more.
+    with tf.init_scope(), contextlib.ExitStack() as scope:
+        if not tf.distribute.has_strategy():
+            scope.enter_context(strategy.scope())
+        make_variables()

@@ -1,0 +1,32 @@
+"""The context in which an optimizer makes an update of its own."""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class UpdateContext(tf.distribute.ReplicaContext):
+    """The context that optimizers expect an update in: that of one replica.
+
+    A context manager, to be entered in the strategy's scope:
+
+    ```python
+    with strategy.scope(), UpdateContext(strategy):
+        optimizer.apply_gradients(zip(means, variables))
+    ```
+
+    The gradients are those of the whole step already: what is to be summed over the
+    replicas stays as it is. `strategy.run` would send the update to a worker, and ends
+    in a context whose sums are those of the workers.
+
+    The class is public; that a program makes an object of it and enters it is not
+    foreseen. TensorFlow's own strategies do both.
+    """
+
+    def __init__(self, strategy: Any):
+        super().__init__(strategy, replica_id_in_sync_group=0)
+
+    def all_reduce(self, reduce_op, value, options=None):
+        """Leaves the value as it is."""
+        del reduce_op, options
+        return value

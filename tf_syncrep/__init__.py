@@ -14,14 +14,15 @@ import sys
 from typing import TYPE_CHECKING
 
 from tf_syncrep.python.ops.op_library import library_path, load
+from tf_syncrep.python.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tf_syncrep import keras, ops, train
+    from tf_syncrep import distribute, keras, ops, train
     from tf_syncrep.python.train.v1_names import install_v1_names
 
-__version__ = "0.1.0"
 __all__ = [
     "__version__",
+    "distribute",
     "install_v1_names",
     "keras",
     "library_path",
@@ -47,7 +48,7 @@ def _imported_by_own_command() -> bool:
 
 def __getattr__(name: str):
     """Imports a public module or name at its first use."""
-    if name in ("keras", "ops", "train"):
+    if name in ("distribute", "keras", "ops", "train"):
         return importlib.import_module(f"{__name__}.{name}")
     if name == "install_v1_names":
         module = importlib.import_module(f"{__name__}.python.train.v1_names")

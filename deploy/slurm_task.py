@@ -19,8 +19,6 @@ import re
 import subprocess
 import sys
 
-from tf_syncrep.python import cli
-
 
 def tf_config(workers: int, ps: int, port: int) -> str:
     """TF_CONFIG of this task of the Slurm step.
@@ -82,8 +80,9 @@ def main() -> None:
             f"{os.environ.get('SLURM_STEP_NUM_TASKS')}"
         )
     os.environ["TF_CONFIG"] = tf_config(options.workers, options.ps, options.port)
-    task = ["task", "--run-script-on", options.run_script_on, options.script]
-    sys.exit(cli.main([*task, *options.args]))
+    command = [sys.executable, "-m", "tf_syncrep", "task"]
+    command += ["--run-script-on", options.run_script_on, options.script]
+    os.execv(command[0], [*command, *options.args])
 
 
 if __name__ == "__main__":

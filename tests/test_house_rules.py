@@ -148,6 +148,36 @@ def test_python_layers_use_only_those_below():
     assert wrong == [], f"A layer may import those below it: {PYTHON_LAYERS}."
 
 
+def test_what_lies_in_python_does_not_import_the_public_modules_above_it():
+    wrong = [
+        f"{_name(path)}:{line} imports {name}"
+        for path in _files("*.py")
+        if _name(path).startswith("tf_syncrep/python/")
+        for line, name in _imports(path)
+        if re.match(r"tf_syncrep(?!\.(python|_build_info)\b)", name)
+    ]
+    assert wrong == [], "Import the module of tf_syncrep/python that has it."
+
+
+def test_documents_and_examples_use_public_names_only():
+    internal = r"\btf_syncrep\.python\b|\btfs\.python\b"
+    shown = [
+        path
+        for path in _files("*.md", "*.py", "*.yaml", "*.sh", "*.sbatch", "Dockerfile")
+        if path.suffix == ".md" or _name(path).startswith(("examples/", "deploy/"))
+    ]
+    assert _places(internal, shown) == [], "Name what is public: tfs.distribute, say."
+    in_docstrings = [
+        f"{_name(path)}: {getattr(node, 'name', 'the module')}"
+        for path in _files("*.py")
+        if _name(path).startswith("tf_syncrep/")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and re.search(internal, ast.get_docstring(node) or "")
+    ]
+    assert in_docstrings == [], "Name what is public in docstrings."
+
+
 def test_tensorflow_versions_are_distinguished_in_cc_tf_only():
     sources = _files("tf_syncrep/cc/*/*.cc", "tf_syncrep/cc/*/*.h")
     others = [path for path in sources if path.parent.name != "tf"]
@@ -176,7 +206,9 @@ def test_op_has_shape_function_doc_wrapper_and_test(op, path):
     )
 
 
-@pytest.mark.parametrize("module", ["tf_syncrep", "train", "keras", "ops"])
+@pytest.mark.parametrize(
+    "module", ["tf_syncrep", "distribute", "train", "keras", "ops"]
+)
 def test_public_names_are_documented(module):
     public = tfs if module == "tf_syncrep" else getattr(tfs, module)
     undocumented = [

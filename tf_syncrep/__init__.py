@@ -15,14 +15,15 @@ import sys
 from typing import TYPE_CHECKING
 
 from tf_syncrep.python.ops.op_library import library_path, load
+from tf_syncrep.python.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tf_syncrep import keras, ops, train
+    from tf_syncrep import distribute, keras, ops, train
     from tf_syncrep.python.train.v1_names import install_v1_names
 
-__version__ = "0.1.0"
 __all__ = [
     "__version__",
+    "distribute",
     "install_v1_names",
     "keras",
     "library_path",
@@ -53,7 +54,7 @@ def __getattr__(name: str):
     """Imports a public module or name at its first use."""
     if name == "keras" and _keras_error is not None:
         raise ImportError(f"{__name__}.keras needs Keras.") from _keras_error
-    if name in ("keras", "ops", "train"):
+    if name in ("distribute", "keras", "ops", "train"):
         return importlib.import_module(f"{__name__}.{name}")
     if name == "install_v1_names":
         module = importlib.import_module(f"{__name__}.python.train.v1_names")

@@ -6,6 +6,8 @@ import sys
 import commands
 import pytest
 
+import tf_syncrep as tfs
+
 
 def python(*args, cwd):
     """Runs Python in a folder without the package: the installed one is used."""
@@ -22,7 +24,9 @@ def test_the_package_runs_as_a_module(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "args", [["--help"], ["launch", "no_such.py"], ["serve"]], ids=" ".join
+    "args",
+    [["--help"], ["--version"], ["launch", "no_such.py"], ["serve"]],
+    ids=" ".join,
 )
 def test_help_and_errors_come_at_once_because_tensorflow_is_not_imported(args):
     # Python lists what it imports on standard error, last the name of the module.
@@ -30,6 +34,12 @@ def test_help_and_errors_come_at_once_because_tensorflow_is_not_imported(args):
     imported = {line.rpartition("|")[2].strip() for line in result.stderr}
     assert "tf_syncrep.python.cli" in imported
     assert not imported & {"numpy", "tensorflow"}
+
+
+def test_the_command_says_its_version():
+    result = commands.run("--version")
+    assert result.stdout == [f"tf_syncrep {tfs.__version__}"]
+    assert result.process.returncode == 0
 
 
 def test_a_module_of_a_package_that_imports_tf_syncrep_has_the_op_library(tmp_path):

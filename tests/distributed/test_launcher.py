@@ -5,6 +5,7 @@ import re
 import signal
 import stat
 import subprocess
+import sys
 
 import commands
 import pytest
@@ -82,7 +83,63 @@ def test_keeps_standard_output_and_standard_error_apart(script):
     path = script("import sys; print('to out'); print('to err', file=sys.stderr)")
     result = commands.run(*WORKERS_ONLY, 1, path)
     assert messages(result.stdout) == ["worker-0 | to out"]
-    assert messages(result.stderr) == ["worker-0 | to err"]
+    assert "worker-0 | to err" in messages(result.stderr)
+
+
+def test_says_the_process_id_of_each_task_that_runs_the_script(script):
+    path = script("import os; print('pid', os.getpid())")
+    result = commands.run(*WORKERS_ONLY, 2, path)
+    said = re.findall(r"(worker-\d) runs the script \(pid (\d+)\)", result.output)
+    assert sorted(said) == sorted(
+        re.fullmatch(r"(worker-\d) \| pid (\d+)", line).groups()
+        for line in messages(result.stdout)
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "noted"),
+    [
+        ("", ["--workers", 2, "--ps=1", "--ps=2", "--epochs=3"], ["--workers", "--ps"]),
+        ("", ["x", "--", "--workers", 2], []),
+        ("parser.add_argument('--workers')", ["--workers", 2, "--ps=1"], ["--ps"]),
+        ("flags.DEFINE_integer('workers', 1, '')", ["--workers=2"], []),
+    ],
+)
+def test_an_option_of_launch_after_a_script_that_does_not_know_it_is_noted(
+    script, source, args, noted
+):
+    path = script(f"# {source}\nimport sys; print(sys.argv[1:])")
+    result = commands.run(*WORKERS_ONLY, 1, path, *args)
+    assert result.process.returncode == 0
+    assert messages(result.stdout) == [f"worker-0 | {list(map(str, args))}"]
+    assert [line for line in result.stderr if "note:" in line] == [
+        f"tf-syncrep launch: note: {option} stands after the script, which gets it; "
+        "options of launch stand before the script"
+        for option in noted
+    ]
+
+
+def test_tasks_that_write_nothing_for_long_get_a_hint_once(script):
+    path = script(
+        "import os, time\n"
+        "if '\"type\": \"ps\"' in os.environ['TF_CONFIG']:\n"
+        "    time.sleep(1000)\n"
+        "time.sleep(1.5)\n"
+    )
+    program = (
+        "import sys\n"
+        "from tf_syncrep.python.distribute import launcher\n"
+        "launcher._SILENCE_SECS = 0.3\n"
+        "options = launcher.LaunchOptions(sys.argv[1], run_script_on='all')\n"
+        "sys.exit(launcher.launch(options))\n"
+    ).replace("launcher.launch(", "launcher.launch_here(")
+    result = commands.run(path, program=[sys.executable, "-c", program])
+    assert result.process.returncode == 0
+    assert [line for line in messages(result.stderr) if "has written" in line] == [
+        "launch   | no task has written a line for 0.3 s. If the script makes a "
+        "tf.distribute.ParameterServerStrategy, which one coordinator does while the "
+        "workers serve, leave out --run-script-on"
+    ]
 
 
 def test_no_prefix_passes_lines_on_as_they_are(script):
@@ -131,7 +188,7 @@ def test_colours_prefixes_on_a_terminal_unless_told_not_to(script, env, coloured
     path = script("print('hello')")
     master, slave = os.openpty()
     process = subprocess.Popen(
-        [commands.console_script(), *map(str, (*WORKERS_ONLY, 1, path))],
+        [commands.console_script(), *map(str, (*WORKERS_ONLY, 2, path))],
         env={k: v for k, v in (os.environ | env).items() if v is not None},
         stdin=subprocess.DEVNULL,
         stdout=slave,
@@ -144,9 +201,25 @@ def test_colours_prefixes_on_a_terminal_unless_told_not_to(script, env, coloured
     assert (b"\x1b[36m" in shown) == coloured
 
 
-def test_no_colours_into_a_pipe(script):
-    result = commands.run(*WORKERS_ONLY, 1, script("print('hello')"))
+def test_no_colours_into_a_pipe_not_even_those_of_the_script(script):
+    path = script("print('\x1b[1m\x1b[38;5;4mhello\x1b[0m\x1b[K')")
+    result = commands.run(*WORKERS_ONLY, 1, path)
     assert "\x1b" not in result.output
+    assert messages(result.stdout) == ["worker-0 | hello"]
+
+
+def test_logs_that_a_coordinator_frees_what_it_cannot_are_left_out(script):
+    freed = (
+        "kernel_and_device.cc:101] Ignoring error status when releasing multi-device "
+        "function handle UNIMPLEMENTED: Releasing a multi-device component handle on a "
+        "remote device is not yet implemented."
+    )
+    old = f"2026-01-02 03:04:05.6: I tensorflow/core/common_runtime/eager/{freed}"
+    lines = [f"I0000 00:00:1.2    3 {freed}", old, f"E0000 {freed}", f"{old} And more"]
+    path = script(f"import sys; sys.stderr.write({chr(10).join(lines)!r})")
+    result = commands.run(*WORKERS_ONLY, 1, path, env={"TF_CPP_MIN_LOG_LEVEL": "0"})
+    shown = [line for line in messages(result.stderr) if line.startswith("worker")]
+    assert shown == [f"worker-0 | {line}" for line in lines[2:]]
 
 
 def test_runs_a_module(tmp_path):

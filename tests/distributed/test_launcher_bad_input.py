@@ -74,11 +74,7 @@ def test_an_option_that_is_none(script):
 
 def test_no_script():
     result = commands.run("launch")
-    assert len(result.stderr) == 1
-    assert result.stderr[0].startswith(
-        "tf-syncrep launch: error: the following arguments are required: script"
-    )
-    assert result.process.returncode == 2
+    assert_refused(result, "the following arguments are required: script")
 
 
 def test_a_script_that_does_not_exist():

@@ -24,19 +24,22 @@ def console_script() -> str:
 class Command:
     """A running `tf-syncrep`; on leaving the context nothing of it is left."""
 
-    def __init__(self, *args, env=None, stdin=subprocess.DEVNULL, **popen):
+    def __init__(
+        self, *args, env=None, stdin=subprocess.DEVNULL, program=None, **popen
+    ):
         """Starts it.
 
         Args:
             *args: its arguments, turned to strings.
             env: variables to set; None as a value removes one.
             stdin: as in `subprocess.Popen`.
+            program: the words of another command to run in its place.
             **popen: further arguments of `subprocess.Popen`.
         """
         self._mark = uuid.uuid4().hex
         environ = os.environ | {_MARK: self._mark} | (env or {})
         self.process = subprocess.Popen(
-            [console_script(), *map(str, args)],
+            [*(program or [console_script()]), *map(str, args)],
             env={k: v for k, v in environ.items() if v is not None},
             stdin=stdin,
             stdout=subprocess.PIPE,

@@ -4,9 +4,12 @@ Nothing that takes time is imported before the arguments are known to be right.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
+
+from tf_syncrep.python.version import VERSION
 
 _BAD_USAGE = 2
 
@@ -52,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Training with parameter servers in TensorFlow 2.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"tf_syncrep {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     launch = commands.add_parser(
         "launch",
@@ -62,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_launch_arguments(launch)
-    launch.set_defaults(run=_launch)
+    # Said of misplaced ones; the usage names each of them.
+    options = frozenset(re.findall(r"--[a-z-]+", launch.format_usage()))
+    launch.set_defaults(run=_launch, options=options)
     task = commands.add_parser(
         "task",
         help="be the task of TF_CONFIG: serve it, or run the script",
@@ -189,9 +195,10 @@ def _add_script(parser: argparse.ArgumentParser) -> None:
         help="the script is a module's name, as in `python -m`",
     )
     parser.add_argument("script", help="a Python file, or another executable one")
-    parser.add_argument(
+    args = parser.add_argument(
         "args", nargs=argparse.REMAINDER, help="the script's own arguments"
     )
+    args.required = False  # argparse would name it where the script is missing.
 
 
 def _launch(arguments: argparse.Namespace) -> int:
@@ -213,10 +220,40 @@ def _launch(arguments: argparse.Namespace) -> int:
             grace_secs=arguments.grace,
             prefix=arguments.prefix,
         )
-        return launcher.launch(options)
+        for option in _misplaced_options(arguments):
+            print(
+                f"tf-syncrep launch: note: {option} stands after the script, which "
+                "gets it; options of launch stand before the script",
+                file=sys.stderr,
+            )
+        return launcher.launch_here(options)
     except (launcher.LaunchError, ports.PortUnavailableError) as error:
         print(f"tf-syncrep launch: error: {error}", file=sys.stderr)
         return _BAD_USAGE
+
+
+def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
+    """Options of launch among the script's arguments that the script does not name."""
+    options = []
+    for argument in arguments.args:
+        if argument == "--":
+            break
+        option = argument.partition("=")[0]
+        if option in arguments.options and option not in options:
+            options.append(option)
+    if arguments.module or not options:
+        return options
+    try:
+        with open(arguments.script, encoding="utf-8", errors="replace") as file:
+            source = file.read()
+    except OSError:  # A folder, say.
+        return options
+    # As argparse and click have it, and as absl.flags has it.
+    return [
+        option
+        for option in options
+        if not re.search(rf"{option}\b|[\"']{option[2:]}[\"']", source)
+    ]
 
 
 def _task(arguments: argparse.Namespace) -> int:

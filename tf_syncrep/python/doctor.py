@@ -15,8 +15,8 @@ import subprocess
 import sys
 from types import ModuleType
 
-import tf_syncrep
 from tf_syncrep.python.ops import op_library
+from tf_syncrep.python.version import VERSION
 
 OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = "2.15", "2.21"
 
@@ -65,7 +65,7 @@ def examine() -> Report:
     """Returns what is installed here and what is wrong with it."""
     report = Report()
     report.facts += [
-        ("tf_syncrep", f"{tf_syncrep.__version__} in {_package_folder()}"),
+        ("tf_syncrep", f"{VERSION} in {_package_folder()}"),
         ("Python", f"{platform.python_version()}, {sys.executable}"),
     ]
     tf = _examine_tensorflow(report)
@@ -200,7 +200,7 @@ def _is_supported(tf_version: str) -> bool:
 
 
 def _package_folder() -> str:
-    return os.path.dirname(tf_syncrep.__file__)
+    return os.path.dirname(op_library.library_path())
 
 
 def _op_names(module: ModuleType) -> list[str]:

@@ -2,18 +2,24 @@
 
 import collections
 import dataclasses
+import json
 import math
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tf_syncrep.python.distribute import local_cluster, script, supervision
 from tf_syncrep.python.distribute.local_cluster import Task
-from tf_syncrep.python.distribute.output import Output, is_unwanted_log
+from tf_syncrep.python.distribute.output import (
+    Output,
+    is_unwanted_log,
+    open_terminal,
+)
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
 
@@ -23,6 +29,8 @@ FAILED = 1  # The status where a part of the cluster, not the script, ended the 
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
 _PROBE_INTERVAL_SECS = 0.1
 _STOP_SECS = 5.0
+# Tasks that say nothing for so long may wait for something for ever.
+_SILENCE_SECS = 30.0
 
 
 class LaunchError(ValueError):
@@ -56,7 +64,7 @@ class LaunchOptions:
         prefix: whether lines begin with the time and the task's name.
     """
 
-    script: str
+    script: str | os.PathLike[str]
     args: Sequence[str] = ()
     num_workers: int = 1
     num_ps: int = 1
@@ -102,7 +110,7 @@ class LaunchOptions:
                 f"Received: {self.base_port}"
             )
         try:
-            script.check(self.script, self.module)
+            script.check(os.fspath(self.script), self.module)
         except script.ScriptError as error:
             raise LaunchError(str(error)) from None
 
@@ -120,13 +128,16 @@ class LaunchOptions:
 
     def command(self) -> list[str]:
         """The command line that runs the script."""
-        return script.command(self.script, self.args, self.module)
+        return script.command(os.fspath(self.script), self.args, self.module)
 
 
 def launch(options: LaunchOptions) -> int:
     """Runs a script on a local cluster and returns when every process has ended.
 
-    Call it in a process that has no threads: it forks (see `run_supervised`).
+    Any process may call it, also one that has threads or has imported TensorFlow: an
+    interpreter of its own supervises the run, and ends it if this process dies. What
+    the tasks print goes to this process's file descriptors 1 and 2. In the main thread
+    SIGINT, SIGTERM and SIGHUP are passed on to the script while it runs.
 
     Args:
         options: what to launch.
@@ -141,12 +152,55 @@ def launch(options: LaunchOptions) -> int:
     cluster = local_cluster.LocalCluster(
         options.num_workers, options.num_ps, options.has_chief, options.base_port
     )
+    command = local_cluster.own_command(
+        "distribute.launcher",
+        str(os.getpid()),
+        json.dumps(_plain(options)),
+        json.dumps(cluster.tasks[0].config.cluster),
+    )
     try:
-        return supervision.run_supervised(
-            lambda parent_pipe: _Run(options, cluster.tasks, parent_pipe).run()
-        )
+        return supervision.run_command(command)
     finally:
         cluster.close()
+
+
+def launch_here(options: LaunchOptions) -> int:
+    """`launch` for a process that has no threads: it forks (see `run_supervised`)."""
+    cluster = local_cluster.LocalCluster(
+        options.num_workers, options.num_ps, options.has_chief, options.base_port
+    )
+    try:
+        return _supervise(options, cluster.tasks)
+    finally:
+        cluster.close()
+
+
+def main() -> int:
+    """The interpreter that `launch` starts: supervises the run.
+
+    Its arguments are the process that started it, the options and the cluster, whose
+    ports that process holds.
+    """
+    parent, options, cluster = sys.argv[1:]
+    supervision.die_with_parent(int(parent))
+    return _supervise(
+        LaunchOptions(**json.loads(options)),
+        local_cluster.tasks_of(json.loads(cluster)),
+    )
+
+
+def _plain(options: LaunchOptions) -> dict[str, Any]:
+    """Options as JSON has them."""
+    values = dataclasses.asdict(options)
+    values["script"] = os.fspath(options.script)
+    values["args"] = [str(arg) for arg in options.args]
+    return values
+
+
+def _supervise(options: LaunchOptions, tasks: Sequence[Task]) -> int:
+    return supervision.run_supervised(
+        lambda parent_pipe: _Run(options, tasks, parent_pipe).run()
+    )
 
 
 class _Stop(Exception):
@@ -209,6 +263,9 @@ class _Run:
         self._processes: dict[str, TaskProcess] = {}
         self._restarts = collections.Counter[str]()
         self._lost: set[str] = set()
+        self._last_line = time.monotonic()
+        # ParameterServerStrategy waits for servers in the workers, and says nothing.
+        self._may_hang = options.run_script_on != "coordinator" and options.num_ps > 0
         self._parent_pipe = parent_pipe
         # Unlike Queue, SimpleQueue allows put() in a signal handler.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
@@ -225,6 +282,10 @@ class _Run:
             self._start_servers()
             for name in self._scripts:
                 self._start(name)
+                self._output.say(
+                    f"{name} runs the script (pid {self._processes[name].pid})"
+                )
+            self._last_line = time.monotonic()
             status = self._wait_for_script()
         except _Stop as stop:
             status = stop.status
@@ -268,8 +329,10 @@ class _Run:
 
         def on_line(line: bytes, stream: str) -> None:
             if stream == "stdout" or not is_unwanted_log(line, environ):
+                self._last_line = time.monotonic()
                 self._output.write(name, line, stream)
 
+        alone = self._scripts == [name]
         try:
             self._processes[name] = TaskProcess(
                 name,
@@ -277,7 +340,10 @@ class _Run:
                 environ,
                 on_line=on_line,
                 on_exit=lambda process: self._events.put(_Exit(process)),
-                reads_stdin=self._scripts == [name],
+                reads_stdin=alone,
+                # A progress bar that redraws needs the terminal for itself.
+                terminal=open_terminal() if alone else None,
+                on_data=self._output.pass_on,
             )
         except OSError as error:
             self._output.say(f"{name} could not be started: {error}")
@@ -330,8 +396,15 @@ class _Run:
         while self._awaited:
             if deadline is None and self._leader not in self._awaited:
                 deadline = time.monotonic() + self._options.grace_secs
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            event = self._next_event(left)
+            if self._may_hang and deadline is None:
+                event = self._next_event(self._say_if_silent())
+                if event is None:
+                    continue
+            else:
+                left = None
+                if deadline is not None:
+                    left = max(0.0, deadline - time.monotonic())
+                event = self._next_event(left)
             if isinstance(event, _Signal):
                 return self._forward(event)
             if isinstance(event, _Exit):
@@ -344,6 +417,23 @@ class _Run:
                     )
                 break
         return 0
+
+    def _say_if_silent(self) -> float:
+        """Says what may be wrong if no task wrote a line for long; at most once.
+
+        Returns:
+            After how many seconds to look again.
+        """
+        left = self._last_line + _SILENCE_SECS - time.monotonic()
+        if left > 0:
+            return left
+        self._may_hang = False
+        self._output.say(
+            f"no task has written a line for {_SILENCE_SECS:g} s. If the script makes "
+            "a tf.distribute.ParameterServerStrategy, which one coordinator does while "
+            "the workers serve, leave out --run-script-on"
+        )
+        return 0.0
 
     def _handle_exit(self, process: TaskProcess) -> None:
         """Decides what the end of a process means for the run.

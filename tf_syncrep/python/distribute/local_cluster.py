@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tf_syncrep.python.distribute import ports
 from tf_syncrep.python.distribute.cluster import TaskConfig
@@ -14,12 +14,12 @@ JOBS = ("chief", "worker", "ps")
 # How a child runs this very package: the path of the parent's own copy is last on its
 # module path, and the current folder, which `-c` puts first, is not on it, lest a
 # folder that happens to be called like the package is taken for it.
-_SERVE = """\
+_RUN = """\
 import sys
 sys.path[:1] = []
 sys.path.append({root!r})
 sys.argv[0] = "tf-syncrep"
-from tf_syncrep.python.cli import main
+from tf_syncrep.python.{module} import main
 sys.exit(main())
 """
 _PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -79,6 +79,19 @@ class Task:
         return {"TF_CPP_MIN_LOG_LEVEL": "2"} | self.environment(base)
 
 
+def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[Task]:
+    """All tasks of a cluster: the chief first, then workers, then parameter servers.
+
+    Args:
+        cluster: job -> addresses.
+    """
+    return [
+        Task(TaskConfig(cluster, job, index))
+        for job in JOBS
+        for index in range(len(cluster.get(job, ())))
+    ]
+
+
 def task_name(job: str, index: int) -> str:
     """The name of a task for people: "chief", of which there is one, or "ps-1"."""
     return job if job == "chief" else f"{job}-{index}"
@@ -86,8 +99,18 @@ def task_name(job: str, index: int) -> str:
 
 def server_command() -> list[str]:
     """The command that serves a task with this interpreter and this package."""
+    return own_command("cli", "serve")
+
+
+def own_command(module: str, *args: str) -> list[str]:
+    """The command that runs `main` of a module with this interpreter and package.
+
+    Args:
+        module: its name below this package's own modules.
+        *args: what `sys.argv` has after the program.
+    """
     root = os.path.dirname(_PACKAGE_DIRECTORY)
-    return [sys.executable, "-c", _SERVE.format(root=root), "serve"]
+    return [sys.executable, "-c", _RUN.format(root=root, module=module), *args]
 
 
 class LocalCluster:
@@ -123,11 +146,7 @@ class LocalCluster:
         except ports.PortUnavailableError:
             self.close()
             raise
-        self.tasks = [
-            Task(TaskConfig(cluster, job, index))
-            for job in JOBS
-            for index in range(counts[job])
-        ]
+        self.tasks = tasks_of(cluster)
 
     def close(self) -> None:
         """Gives all ports back."""

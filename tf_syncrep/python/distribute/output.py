@@ -10,10 +10,13 @@ running when the manager itself is killed.
 
 import datetime
 import errno
+import fcntl
 import io
 import os
 import re
+import struct
 import sys
+import termios
 import threading
 from collections.abc import Callable, Mapping
 
@@ -21,6 +24,17 @@ from honcho.colour import get_colours
 from honcho.printer import Message, Printer
 
 LAUNCHER_NAME = "launch"
+
+# What a coordinator logs, several times, when it ends: it frees functions that run on
+# several tasks, and TensorFlow has not implemented that for parts on other tasks.
+_UNIMPLEMENTED_RELEASE = re.compile(
+    rb"(I0000 |\d{4}-\d\d-\d\d [^ ]+ I ).*kernel_and_device\.cc:\d+\] Ignoring error "
+    rb"status when releasing multi-device function handle UNIMPLEMENTED: Releasing a "
+    rb"multi-device component handle on a remote device is not yet implemented\.?$"
+)
+
+# Colours and movements of the cursor, for terminals alone (ECMA-48, "CSI").
+_CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 
 # What TensorFlow logs before it reads TF_CPP_MIN_LOG_LEVEL.
 _EARLY_LOG = re.compile(rb"I0000 |WARNING: All log messages before absl::InitializeLog")
@@ -51,13 +65,17 @@ class Output:
             stream: Printer(output, width=width, colour=colour, prefix=prefix)
             for stream, output in (("stdout", sys.stdout), ("stderr", sys.stderr))
         }
+        self._terminals = {s for s, p in self._printers.items() if p.output.isatty()}
         self._colours = dict(zip(names, get_colours(), strict=False))
         self._on_closed = on_closed
         self._closed = False  # Guarded by _lock.
+        self._in_line = False  # Whether `pass_on` ended within one. Guarded by _lock.
         self._lock = threading.Lock()
 
-    def write(self, name: str, line: str | bytes, stream: str = "stdout") -> None:
+    def write(self, name: str, line: bytes, stream: str = "stdout") -> None:
         """Prints one line of the task `name` on "stdout" or "stderr"."""
+        if stream not in self._terminals:
+            line = _CONTROL_SEQUENCE.sub(b"", line)
         message = Message(
             type="line",
             data=line or "\n",  # The printer would leave an empty line out.
@@ -69,6 +87,10 @@ class Output:
             if self._closed:
                 return
             try:
+                if self._in_line and stream in self._terminals:
+                    # Below what a script has begun, a progress bar, say.
+                    print(file=self._printers[stream].output, flush=True)
+                    self._in_line = False
                 self._printers[stream].write(message)
                 return
             except OSError as error:
@@ -79,22 +101,59 @@ class Output:
                 self._closed = True
         self._on_closed()
 
+    def pass_on(self, data: bytes) -> None:
+        """Writes to standard output, a terminal, what a script wrote to its own."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                sys.stdout.flush()
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+                self._in_line = not data.endswith(b"\n")
+                return
+            except OSError:  # The terminal has gone.
+                self._closed = True
+        self._on_closed()
+
     def say(self, text: str) -> None:
         """Prints a line of the launcher itself, on standard error."""
-        self.write(LAUNCHER_NAME, text, "stderr")
+        self.write(LAUNCHER_NAME, text.encode(), "stderr")
+
+
+def open_terminal() -> tuple[int, int] | None:
+    """Opens a terminal for a script, of the size of standard output's.
+
+    Returns:
+        The end to read from and the script's; None if standard output is no terminal.
+    """
+    if not sys.stdout.isatty():
+        return None
+    ours, scripts = os.openpty()
+    attributes = termios.tcgetattr(scripts)
+    attributes[1] &= ~termios.OPOST  # The terminal behind it turns \n into \r\n.
+    termios.tcsetattr(scripts, termios.TCSANOW, attributes)
+    nothing = struct.pack("4H", 0, 0, 0, 0)  # Rows, columns, and both in pixels.
+    size = fcntl.ioctl(sys.stdout.fileno(), termios.TIOCGWINSZ, nothing)
+    fcntl.ioctl(scripts, termios.TIOCSWINSZ, size)
+    return ours, scripts
 
 
 def is_unwanted_log(line: bytes, environ: Mapping[str, str]) -> bool:
-    """Whether a line is below the log level that a task was started with.
+    """Whether a line of a log says nothing to anybody.
 
-    TensorFlow writes a dozen lines before it reads TF_CPP_MIN_LOG_LEVEL.
+    TensorFlow writes a dozen lines before it reads TF_CPP_MIN_LOG_LEVEL, and at the
+    end of a coordinator that it does not free what it never can.
 
     Args:
         line: a line of the task's standard error.
         environ: the task's environment.
 
     Returns:
-        True for these lines, if TF_CPP_MIN_LOG_LEVEL says that they are not wanted.
+        True for the former if TF_CPP_MIN_LOG_LEVEL says that they are not wanted, and
+        for the latter.
     """
+    if _UNIMPLEMENTED_RELEASE.match(line):
+        return True
     level = environ.get("TF_CPP_MIN_LOG_LEVEL", "0")
     return level in ("1", "2", "3") and _EARLY_LOG.match(line) is not None

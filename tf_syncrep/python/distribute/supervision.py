@@ -12,10 +12,12 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -65,6 +67,44 @@ def kill_descendants() -> None:
         except ChildProcessError:
             return
         time.sleep(0.01)
+
+
+def run_command(command: Sequence[str]) -> int:
+    """Runs a command, which must call `die_with_parent`, to its end.
+
+    It leads a session of its own, so that a terminal's Ctrl-C reaches this process
+    only, which passes on the STOP_SIGNALS that it is not deaf to. Handlers can be set
+    in the main thread alone: in another one nothing is passed on.
+
+    Returns:
+        Its status, or 128 plus the number of the signal that killed it.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    forwarded = STOP_SIGNALS if in_main_thread else ()
+    # A signal that comes before there is a process to pass it on to waits.
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    process, previous = None, {}
+    try:
+        process = subprocess.Popen(list(command), start_new_session=True)
+        previous = {s: signal.getsignal(s) for s in forwarded}
+        for signum, handler in previous.items():
+            if handler != signal.SIG_IGN:
+                signal.signal(signum, lambda s, _, to=process: to.send_signal(s))
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+        status = process.wait()
+    except BaseException:  # Raised by a handler of the caller's.
+        if process is not None:
+            process.kill()  # What it supervises ends when it does.
+            process.wait()
+        raise
+    finally:
+        for signum, handler in previous.items():
+            if handler is not None:  # None: it was not set from Python.
+                signal.signal(signum, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+    return status if status >= 0 else 128 - status
 
 
 def run_supervised(body: Callable[[int], int]) -> int:

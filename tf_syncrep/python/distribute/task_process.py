@@ -31,6 +31,8 @@ class TaskProcess:
         on_line: Callable[[bytes, str], None],
         on_exit: Callable[["TaskProcess"], None],
         reads_stdin: bool = False,
+        terminal: tuple[int, int] | None = None,
+        on_data: Callable[[bytes], None] | None = None,
     ):
         """Starts the process.
 
@@ -44,6 +46,9 @@ class TaskProcess:
               its last lines have been given to `on_line`.
             reads_stdin: whether it reads this process's standard input; otherwise it
               finds it at its end.
+            terminal: the process's standard output, in place of a pipe: the end to read
+              from and the process's; both are closed by this object.
+            on_data: called, as `on_line` is, with what comes from `terminal`.
 
         Raises:
             OSError: if the program cannot be executed.
@@ -52,15 +57,19 @@ class TaskProcess:
         parent = os.getpid()
         # A preexec_fn is the only means for a death signal in front of a program that
         # is not ours; see die_with_parent for why it is safe beside threads.
-        self._process = subprocess.Popen(
-            list(command),
-            env=dict(environ),
-            stdin=None if reads_stdin else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=lambda: die_with_parent(parent),
-        )
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                env=dict(environ),
+                stdin=None if reads_stdin else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if terminal is None else terminal[1],
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=lambda: die_with_parent(parent),
+            )
+        finally:
+            if terminal is not None:
+                os.close(terminal[1])
         self._readers = [
             threading.Thread(
                 target=self._read, args=(pipe, stream, on_line), daemon=True
@@ -69,7 +78,14 @@ class TaskProcess:
                 (self._process.stdout, "stdout"),
                 (self._process.stderr, "stderr"),
             )
+            if pipe is not None
         ]
+        if terminal is not None:
+            self._readers.append(
+                threading.Thread(
+                    target=_read_terminal, args=(terminal[0], on_data), daemon=True
+                )
+            )
         for reader in self._readers:
             reader.start()
         self._ended = threading.Event()
@@ -145,3 +161,10 @@ class TaskProcess:
             reader.join(max(0.0, deadline - time.monotonic()))
         self._ended.set()
         on_exit(self)
+
+
+def _read_terminal(descriptor: int, on_data: Callable[[bytes], None]) -> None:
+    with contextlib.suppress(OSError):  # EIO: nobody has its other end open any more.
+        while data := os.read(descriptor, 65536):
+            on_data(data)
+    os.close(descriptor)

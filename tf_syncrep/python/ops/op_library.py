@@ -17,14 +17,15 @@ import sys
 from types import ModuleType
 from urllib.parse import unquote, urlparse
 
-import tf_syncrep
-
 _LIBRARY_NAME = "libtf_syncrep.so"
+_PACKAGE_FOLDER = os.path.dirname(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)
 
 
 def library_path() -> str:
     """Returns the path of the op library, as `tf.load_op_library` takes it."""
-    return os.path.join(os.path.dirname(tf_syncrep.__file__), _LIBRARY_NAME)
+    return os.path.join(_PACKAGE_FOLDER, _LIBRARY_NAME)
 
 
 def build_info() -> ModuleType | None:

@@ -6,8 +6,16 @@ import importlib
 import os
 import pathlib
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tf_syncrep.python.report.training import Training
 
 PICTURE_NAME = "sync_report.png"
+_NO_MATPLOTLIB = (
+    "Matplotlib, which draws the picture, is not installed. Install it: "
+    f"{sys.executable} -m pip install matplotlib"
+)
 
 
 class ReportError(Exception):
@@ -22,27 +30,23 @@ def write(logdir: str, output: str | None = None) -> str:
     Args:
         logdir: the folder; event files are searched in all folders below it.
         output: the picture's file, with an ending that Matplotlib knows;
-          `PICTURE_NAME` in `logdir` by default.
+          `PICTURE_NAME` in `logdir` by default, and none without Matplotlib.
 
     Returns:
         What is to be printed.
 
     Raises:
-        ReportError: there is no such folder, nothing in it to report, no Matplotlib,
-          or the picture cannot be written.
+        ReportError: there is no such folder, nothing in it to report, no Matplotlib
+          for the picture asked for, or it cannot be written.
     """
     root = pathlib.Path(logdir)
     if not root.is_dir():
         raise ReportError(f"LOGDIR must be a folder. Received: {logdir!r}")
-    try:
-        importlib.import_module("matplotlib")
-    except ImportError:
-        raise ReportError(
-            "Matplotlib, which draws the picture, is not installed. Install it: "
-            f"{sys.executable} -m pip install matplotlib"
-        ) from None
+    can_draw = _has_matplotlib()
+    if output is not None and not can_draw:
+        raise ReportError(_NO_MATPLOTLIB)
     _import_tensorflow()
-    from tf_syncrep.python.report import event_files, picture, summary, training
+    from tf_syncrep.python.report import event_files, summary, training
 
     paths = event_files.find(root)
     files = []
@@ -62,8 +66,32 @@ def write(logdir: str, output: str | None = None) -> str:
 
     title = f"Synchronous training in {found.folder}"
     headline, details = summary.headline(found), summary.details(found)
-    path = pathlib.Path(output) if output is not None else root / PICTURE_NAME
-    figure = picture.draw(found, title, f"{headline}\n{details}")
+    if can_draw:
+        path = pathlib.Path(output) if output is not None else root / PICTURE_NAME
+        _draw(found, title, f"{headline}\n{details}", path)
+        last = f"Wrote {path}."
+    else:
+        last = f"No picture: {_NO_MATPLOTLIB}"
+    lines = [f"{title}:", headline, details, "", summary.table(found), ""]
+    if others:
+        lines.append(
+            f"It is the latest of {others + 1}; for another name its own folder."
+        )
+    return "\n".join([*lines, last])
+
+
+def _has_matplotlib() -> bool:
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError:
+        return False
+    return True
+
+
+def _draw(found: Training, title: str, subtitle: str, path: pathlib.Path) -> None:
+    from tf_syncrep.python.report import picture
+
+    figure = picture.draw(found, title, subtitle)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
@@ -71,12 +99,6 @@ def write(logdir: str, output: str | None = None) -> str:
         # ValueError: an ending that Matplotlib does not know.
         reason = str(error).splitlines()[0]
         raise ReportError(f"{path} cannot be written: {reason}") from None
-    lines = [f"{title}:", headline, details, "", summary.table(found), ""]
-    if others:
-        lines.append(
-            f"It is the latest of {others + 1}; for another name its own folder."
-        )
-    return "\n".join([*lines, f"Wrote {path}."])
 
 
 def _import_tensorflow() -> None:

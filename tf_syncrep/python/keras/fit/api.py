@@ -1,21 +1,23 @@
 """Model.fit, evaluate and predict under ParameterServerStrategy, also in Keras 3."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.fit.exact_state import optimizers_of
-from tf_syncrep.python.keras.fit.data import (
-    Batches,
-    SentBatches,
-    WorkersBatches,
-    dataset_of_arrays,
-    split_arrays,
-    with_class_weights,
+from tf_syncrep.python.keras.fit import loop as fit_loop
+from tf_syncrep.python.keras.fit.checks import (
+    refuse_uncompiled,
+    refuse_variables_elsewhere,
+    refuse_what_cannot_be,
+)
+from tf_syncrep.python.keras.fit.data import split_arrays
+from tf_syncrep.python.keras.fit.inputs import (
+    evaluation_batches,
+    input_arrays,
+    training_batches,
 )
 
 __all__ = ["evaluate", "fit", "predict"]
@@ -135,15 +137,15 @@ def fit(
                 validation_batch_size=validation_batch_size,
                 validation_freq=validation_freq,
             )
-    _refuse_uncompiled(model)
-    _refuse_what_cannot_be(model)
+    refuse_uncompiled(model)
+    refuse_what_cannot_be(model)
     if validation_split and validation_data is None:
-        arrays = _arrays(x, y, sample_weight)
+        arrays = input_arrays(x, y, sample_weight)
         (x, y, sample_weight), validation_data = (
             (*part, None, None)[:3] for part in split_arrays(arrays, validation_split)
         )
     steps = fit_loop.ScheduledSteps(model)
-    batches, dataset = _training_batches(
+    batches, dataset = training_batches(
         steps.coordinator,
         x,
         y,
@@ -158,7 +160,7 @@ def fit(
         parts = validation_data
         if not isinstance(parts, (tuple, list)):
             parts = (parts,)
-        validation = _evaluation_batches(
+        validation = evaluation_batches(
             *(*parts, None, None)[:3],
             validation_batch_size or batch_size,
             validation_steps,
@@ -233,9 +235,9 @@ def evaluate(
             callbacks=callbacks,
             return_dict=return_dict,
         )
-    _refuse_uncompiled(model)
-    _refuse_what_cannot_be(model)
-    batches = _evaluation_batches(x, y, sample_weight, batch_size, steps)
+    refuse_uncompiled(model)
+    refuse_what_cannot_be(model)
+    batches = evaluation_batches(x, y, sample_weight, batch_size, steps)
     _build(model, batches.dataset, "test")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, []):
@@ -277,8 +279,8 @@ def predict(
         return model.predict(
             x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks
         )
-    _refuse_what_cannot_be(model)
-    batches = _evaluation_batches(x, None, None, batch_size, steps)
+    refuse_what_cannot_be(model)
+    batches = evaluation_batches(x, None, None, batch_size, steps)
     _build(model, batches.dataset, "predict")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, []):
@@ -315,62 +317,6 @@ def _is_scheduled(model: Any) -> bool:
     )
 
 
-def _refuse_uncompiled(model: Any) -> None:
-    if not model.compiled:
-        raise ValueError("The model must be compiled. Received: one that is not")
-
-
-def _refuse_what_cannot_be(model: Any) -> None:
-    """Raises for what Keras 3 cannot do under ParameterServerStrategy."""
-    if model.run_eagerly:
-        raise ValueError(
-            "Steps that run on workers cannot run eagerly. Received: run_eagerly=True"
-        )
-    if model.jit_compile:
-        raise ValueError(
-            "XLA cannot compile steps whose variables are on parameter servers. "
-            "Received: jit_compile=True"
-        )
-    for optimizer in optimizers_of(model):
-        accumulated = getattr(optimizer, "gradient_accumulation_steps", None)
-        if accumulated:
-            raise ValueError(
-                "Keras 3 cannot accumulate gradients under ParameterServerStrategy. "
-                f"Received: gradient_accumulation_steps={accumulated}"
-            )
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas > 1:
-        raise ValueError(
-            "A worker must be one replica: show one GPU to each worker task. "
-            f"Received: num_replicas_in_sync={replicas}"
-        )
-
-
-def _refuse_variables_elsewhere(model: Any) -> None:
-    """Raises for variables that workers cannot train."""
-    extended = model.distribute_strategy.extended
-    for optimizer in optimizers_of(model):
-        if not extended.variable_created_in_scope(optimizer.iterations.value):
-            raise ValueError(
-                "The optimizer must be made in the scope of the strategy. "
-                f"Received: optimizer {optimizer.name} from outside of it"
-            )
-    for variable in model.variables:
-        value = variable.value
-        # What a partitioner made is a list of variables, without a handle.
-        if not hasattr(value, "handle"):
-            raise ValueError(
-                "Keras 3 cannot train variables in parts: make the strategy without "
-                "variable_partitioner, or use tf_keras (TF_USE_LEGACY_KERAS=1). "
-                f"Received: variable {variable.path} in {len(value.variables)} parts"
-            )
-        if not extended.variable_created_in_scope(value):
-            raise ValueError(
-                "The model must be made in the scope of the strategy. "
-                f"Received: variable {variable.path} from outside of it"
-            )
-
-
 def _build(model: Any, dataset: tf.data.Dataset, kind: str) -> None:
     """Makes the variables that are missing for a kind of step.
 
@@ -396,127 +342,9 @@ def _build(model: Any, dataset: tf.data.Dataset, kind: str) -> None:
             if not loss_built:
                 model.compute_loss(x, y, y_pred, sample_weight)
             model.reset_metrics()
-        _refuse_variables_elsewhere(model)
+        refuse_variables_elsewhere(model)
         if kind == "train" and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-
-
-def _training_batches(
-    coordinator: Any,
-    x: Any,
-    y: Any,
-    sample_weight: Any,
-    batch_size: int | None,
-    shuffle: bool,
-    class_weight: Mapping[int, float] | None,
-    steps_per_epoch: int | None,
-) -> tuple[Batches, tf.data.Dataset]:
-    """The batches to train on, and the same as a dataset of the coordinator's."""
-    if steps_per_epoch is not None and steps_per_epoch < 1:
-        raise ValueError(
-            f"steps_per_epoch must be at least 1. "
-            f"Received: steps_per_epoch={steps_per_epoch}"
-        )
-
-    def weighed(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        return with_class_weights(dataset, class_weight) if class_weight else dataset
-
-    if not _has_batches(x):
-        arrays = _arrays(x, y, sample_weight)
-        repeat = steps_per_epoch is not None
-        dataset = weighed(dataset_of_arrays(arrays, batch_size, shuffle, repeat))
-        return SentBatches(dataset, steps_per_epoch), dataset
-    _refuse_arrays_beside(y, sample_weight)
-    if isinstance(x, tf.data.Dataset):
-        dataset = weighed(x)
-        if steps_per_epoch is None:
-            if int(x.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
-                raise ValueError(
-                    "A dataset without end needs steps_per_epoch. "
-                    "Received: steps_per_epoch=None"
-                )
-            return SentBatches(dataset, None), dataset
-        repeated = dataset.repeat()
-        return WorkersBatches(repeated, steps_per_epoch, coordinator), dataset
-    if steps_per_epoch is None:
-        raise ValueError(
-            "A function that makes datasets needs steps_per_epoch. "
-            "Received: steps_per_epoch=None"
-        )
-
-    def make() -> tf.data.Dataset:
-        return weighed(_made_by(x))
-
-    dataset = make()
-    batches = WorkersBatches(lambda: make().repeat(), steps_per_epoch, coordinator)
-    return batches, dataset
-
-
-def _evaluation_batches(
-    x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None
-) -> SentBatches:
-    """The batches to evaluate on."""
-    if _has_batches(x):
-        _refuse_arrays_beside(y, sample_weight)
-        dataset = x if isinstance(x, tf.data.Dataset) else _made_by(x)
-    else:
-        dataset = dataset_of_arrays(_arrays(x, y, sample_weight), batch_size)
-    if steps is not None:
-        dataset = dataset.take(steps)
-    elif int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
-        raise ValueError(
-            "A dataset without end needs validation_steps (fit) or steps (evaluate). "
-            "Received: None"
-        )
-    return SentBatches(dataset, None)
-
-
-def _has_batches(x: Any) -> bool:
-    """Whether `x` is made of batches, and not of arrays."""
-    return isinstance(x, tf.data.Dataset) or callable(x)
-
-
-def _made_by(dataset_fn: Callable[[Any], tf.data.Dataset]) -> tf.data.Dataset:
-    """Calls a dataset function with what it gets under this strategy everywhere."""
-    dataset = dataset_fn(tf.distribute.InputContext())
-    if not isinstance(dataset, tf.data.Dataset):
-        raise ValueError(
-            "A function given for x must return a tf.data.Dataset. "
-            f"Received: {type(dataset).__name__}"
-        )
-    return dataset
-
-
-def _arrays(x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
-    """The arrays that are there, as batches hold them."""
-    leaves = tf.nest.flatten(x)
-    if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
-        raise ValueError(
-            "x must be a tf.data.Dataset, a function that returns one, or arrays. "
-            f"Received: x={x!r}"
-        )
-    if y is None and sample_weight is not None:
-        raise ValueError("sample_weight needs targets. Received: y=None")
-    arrays = tuple(part for part in (x, y, sample_weight) if part is not None)
-    return _with_tuples(arrays)
-
-
-def _with_tuples(structure: Any) -> Any:
-    """Makes tuples of lists, which tf.data would take for tensors."""
-    if isinstance(structure, (list, tuple)):
-        return tuple(map(_with_tuples, structure))
-    if isinstance(structure, dict):
-        return {name: _with_tuples(part) for name, part in structure.items()}
-    return structure
-
-
-def _refuse_arrays_beside(y: Any, sample_weight: Any) -> None:
-    for name, value in (("y", y), ("sample_weight", sample_weight)):
-        if value is not None:
-            raise ValueError(
-                f"{name} must be part of the dataset's batches. "
-                f"Received: {name} of type {type(value).__name__}"
-            )
 
 
 def _is_due(epoch: int, validation_freq: int | Sequence[int]) -> bool:

@@ -207,7 +207,12 @@ def class_weights(side):
         metrics=["accuracy"],
         weighted_metrics=["accuracy"],
     )
-    return side.trained(model, classes, class_weight={0: 1.0, 1: 5.0, 2: 0.5})
+    trained = side.trained(model, classes, class_weight={1: 5.0, 2: 0.5})
+    # Keras takes classes above all that are named from arrays alone.
+    of_arrays = side.trained(
+        model, WORDS, y=WORDS[:, :1] % 3, shuffle=False, class_weight={1: 5.0}
+    )
+    return {"dataset": trained, "arrays": of_arrays}
 
 
 def metrics_of_all_kinds(side):
@@ -319,6 +324,43 @@ def own_train_step(side):
             return {"error": error, "total": self.total.result()}
 
     return side.trained(side.compiled(Own, loss=None, metrics=None))
+
+
+class Pair(tf.keras.Model):
+    """Two networks with an optimizer each, which nothing calls as one."""
+
+    def __init__(self):
+        super().__init__()
+        self.networks = [tf.keras.Sequential([layers.Input((3,)), layers.Dense(1)])]
+        self.other = keras_variants.small_model()
+        self.first_optimizer = tf.keras.optimizers.SGD(0.01)
+        self.second_optimizer = tf.keras.optimizers.Adam(0.05)
+        self.error = tf.keras.metrics.Mean(name="error")
+
+    def train_step(self, data):
+        words, y = data  # pyright: ignore
+        pairs = [
+            (self.networks[0], self.first_optimizer, tf.cast(words, tf.float32)),
+            (self.other, self.second_optimizer, words),
+        ]
+        for network, optimizer, x in pairs:
+            with tf.GradientTape() as tape:
+                error = tf.reduce_mean((network(x, training=True) - y) ** 2)
+            variables = network.trainable_variables
+            grads = tape.gradient(error, variables)
+            optimizer.apply_gradients(zip(grads, variables, strict=True))
+            self.error.update_state(error)
+        return {"error": self.error.result()}
+
+
+def two_networks_without_call_or_optimizer(side):
+    model = side.compiled(Pair, optimizer=None, loss=None, metrics=None)
+    history = side.fit(model, dataset(), epochs=3, verbose=0).history
+    counted = [
+        int(optimizer.iterations.numpy())
+        for optimizer in (model.first_optimizer, model.second_optimizer)
+    ]
+    return {"history": history, "counted": counted}
 
 
 def averages_and_clipping(side):
@@ -446,6 +488,7 @@ SCENARIOS = {
         layers_with_state_and_losses,
         unbuilt_model_with_two_outputs,
         own_train_step,
+        two_networks_without_call_or_optimizer,
         averages_and_clipping,
         schedule_and_adagrad,
         stopping_and_rates,

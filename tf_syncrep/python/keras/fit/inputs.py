@@ -4,16 +4,27 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
+from tf_syncrep.python.keras.compat import datasets
+from tf_syncrep.python.keras.fit.cluster import num_tasks
 from tf_syncrep.python.keras.fit.data import (
+    NO_BATCHES,
     Batches,
     SentBatches,
     WorkersBatches,
     dataset_of_arrays,
+    datasets_of_workers,
+    endless,
     with_class_weights,
 )
 
-__all__ = ["evaluation_batches", "input_arrays", "training_batches"]
+__all__ = [
+    "evaluation_batches",
+    "first_batch",
+    "input_arrays",
+    "training_batches",
+]
 
 
 def training_batches(
@@ -43,6 +54,7 @@ def training_batches(
         return SentBatches(dataset, steps_per_epoch), dataset
     refuse_arrays_beside(y, sample_weight)
     if isinstance(x, tf.data.Dataset):
+        refuse_empty(x)
         dataset = weighed(x)
         if steps_per_epoch is None:
             if int(x.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
@@ -51,20 +63,21 @@ def training_batches(
                     "Received: steps_per_epoch=None"
                 )
             return SentBatches(dataset, None), dataset
-        repeated = dataset.repeat()
-        return WorkersBatches(repeated, steps_per_epoch, coordinator), dataset
+        _say_that_all_read_all(x)
+        iterator = iter(coordinator.create_per_worker_dataset(endless(dataset, "x")))
+        return WorkersBatches(iterator, steps_per_epoch), dataset
     if steps_per_epoch is None:
         raise ValueError(
             "A function that makes datasets needs steps_per_epoch. "
             "Received: steps_per_epoch=None"
         )
 
-    def make() -> tf.data.Dataset:
-        return weighed(made_by(x))
-
-    dataset = make()
-    batches = WorkersBatches(lambda: make().repeat(), steps_per_epoch, coordinator)
-    return batches, dataset
+    iterator, dataset = datasets_of_workers(
+        coordinator,
+        num_tasks("worker"),
+        lambda context: weighed(made_by(x, context)),
+    )
+    return WorkersBatches(iterator, steps_per_epoch), dataset
 
 
 def evaluation_batches(
@@ -73,7 +86,10 @@ def evaluation_batches(
     """The batches to evaluate on."""
     if has_batches(x):
         refuse_arrays_beside(y, sample_weight)
-        dataset = x if isinstance(x, tf.data.Dataset) else made_by(x)
+        # One pipeline reads it all, and that is what the function is told.
+        context = tf.distribute.InputContext()
+        dataset = x if isinstance(x, tf.data.Dataset) else made_by(x, context)
+        refuse_empty(dataset)
     else:
         dataset = dataset_of_arrays(input_arrays(x, y, sample_weight), batch_size)
     if steps is not None:
@@ -91,9 +107,24 @@ def has_batches(x: Any) -> bool:
     return isinstance(x, tf.data.Dataset) or callable(x)
 
 
-def made_by(dataset_fn: Callable[[Any], tf.data.Dataset]) -> tf.data.Dataset:
-    """Calls a dataset function with what it gets under this strategy everywhere."""
-    dataset = dataset_fn(tf.distribute.InputContext())
+def first_batch(dataset: Any) -> Any:
+    """The first batch, to build a model with; raises if there is none."""
+    for batch in dataset:
+        return batch
+    raise ValueError(NO_BATCHES)
+
+
+def refuse_empty(dataset: tf.data.Dataset) -> None:
+    """Raises for a dataset that is known to be empty."""
+    if int(dataset.cardinality()) == 0:
+        raise ValueError(NO_BATCHES)
+
+
+def made_by(
+    dataset_fn: Callable[[Any], tf.data.Dataset], context: tf.distribute.InputContext
+) -> tf.data.Dataset:
+    """Calls a dataset function."""
+    dataset = dataset_fn(context)
     if not isinstance(dataset, tf.data.Dataset):
         raise ValueError(
             "A function given for x must return a tf.data.Dataset. "
@@ -113,6 +144,8 @@ def input_arrays(x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
     if y is None and sample_weight is not None:
         raise ValueError("sample_weight needs targets. Received: y=None")
     arrays = tuple(part for part in (x, y, sample_weight) if part is not None)
+    if any(leaf.shape[:1] == (0,) for leaf in leaves):
+        raise ValueError("There is nothing in x. Received: arrays of 0 examples")
     return with_tuples(arrays)
 
 
@@ -133,3 +166,17 @@ def refuse_arrays_beside(y: Any, sample_weight: Any) -> None:
                 f"{name} must be part of the dataset's batches. "
                 f"Received: {name} of type {type(value).__name__}"
             )
+
+
+def _say_that_all_read_all(dataset: tf.data.Dataset) -> None:
+    """Says once in a process that workers read the same in the same order."""
+    num_workers = num_tasks("worker")
+    if num_workers > 1 and not datasets.differs_between_workers(dataset):
+        logging.log_first_n(
+            logging.WARNING,
+            "Each of the %d workers reads the whole dataset, in the same order: it "
+            "neither shuffles nor is sharded. Let it shuffle, or give a function of a "
+            "tf.distribute.InputContext as x, which can shard it.",
+            1,
+            num_workers,
+        )

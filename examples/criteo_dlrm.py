@@ -150,10 +150,7 @@ def train(paths: list[str], options: argparse.Namespace):
 
     def dataset_fn(_: tf.distribute.InputContext) -> tf.data.Dataset:
         """Makes the dataset of one worker; runs on that worker."""
-        try:
-            worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        except RuntimeError:
-            worker = 0  # tfs.keras.fit looks at the shapes on the coordinator.
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         return criteo_logs.shard_of_batches(
             paths, options.batch_size, options.buckets, workers, worker, options.seed
         )

@@ -384,9 +384,7 @@ def refusals(strategy, partitioned):
 
     def largest():
         with strategy.scope():
-            metric = fit_scenarios.Largest()
-            metric.largest.aggregation = "sum"
-        return metric
+            return fit_scenarios.Largest(aggregation="sum")
 
     def accumulating():
         return tf.keras.optimizers.SGD(gradient_accumulation_steps=2)
@@ -412,13 +410,13 @@ def refusals(strategy, partitioned):
         "class_weight": lambda: tfs.keras.fit(compiled(), good, class_weight={-1: 1.0}),
         "empty": lambda: tfs.keras.fit(compiled(), good.take(0)),
         "empty_in_the_end": lambda: tfs.keras.fit(
-            compiled(), good.filter(lambda *_: False)
+            compiled(), good.filter(lambda *_: False), verbose=0
         ),
         "empty_on_workers": lambda: tfs.keras.fit(
-            compiled(), nothing, steps_per_epoch=1
+            compiled(), nothing, steps_per_epoch=1, verbose=0
         ),
         "empty_for_a_built_model": lambda: tfs.keras.fit(
-            built(), nothing, steps_per_epoch=1
+            built(), nothing, steps_per_epoch=1, verbose=0
         ),
         "empty_arrays": lambda: tfs.keras.fit(
             compiled(), np.ones([0, 3], int), np.ones([0])
@@ -426,7 +424,7 @@ def refusals(strategy, partitioned):
         "all_made_outside": lambda: tfs.keras.fit(outside(), good),
         "without_call": lambda: tfs.keras.fit(compiled(make=tf.keras.Model), good),
         "without_call_unbuilt": lambda: tfs.keras.fit(compiled(make=Unbuilt), good),
-        "no_sum": lambda: tfs.keras.fit(compiled(metrics=[largest()]), good),
+        "no_sum": lambda: tfs.keras.fit(compiled(metrics=[largest()]), good, verbose=0),
         "split": lambda: tfs.keras.fit(
             compiled(), np.ones([2, 3], int), np.ones(2), validation_split=1.0
         ),

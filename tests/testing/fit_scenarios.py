@@ -234,11 +234,11 @@ def metrics_of_all_kinds(side):
 
 
 class Largest(tf.keras.metrics.Metric):
-    """A metric that is no sum, and says so."""
+    """A metric that is no sum, and says so by default."""
 
-    def __init__(self):
+    def __init__(self, aggregation="mean"):
         super().__init__(name="largest")
-        self.largest = self.add_variable((), "zeros", aggregation="mean")
+        self.largest = self.add_variable((), "zeros", aggregation=aggregation)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         self.largest.assign(tf.maximum(self.largest.value, tf.reduce_max(y_true)))

@@ -14,6 +14,13 @@ import tensorflow as tf
 from tf_syncrep.python.keras.compat import trainer
 
 
+_NO_SUM = (
+    "Metric {} is no sum: a batch adds something else to its variables the second "
+    'time. Make them with add_variable(..., aggregation="mean"), so that they are left '
+    "alone"
+)
+
+
 @contextlib.contextmanager
 def exact_state(
     model: Any, execution: tf.Tensor | None = None, check: tf.Tensor | None = None
@@ -54,6 +61,7 @@ def _update_by_difference(metric: Any, check: tf.Tensor | None) -> Callable[...,
     update_state = metric.update_state
     variables = _unique(metric.variables)
     shared = [variable.value for variable in variables]
+    names = _names_of_owners(metric, variables)
 
     def updated(state: list[tf.Tensor], args: Any, kwargs: Any) -> list[tf.Tensor]:
         """The state after a batch, without a change to variables."""
@@ -69,19 +77,15 @@ def _update_by_difference(metric: Any, check: tf.Tensor | None) -> Callable[...,
         once = updated([tf.zeros(x.shape, x.dtype) for x in variables], args, kwargs)
         checks = []
         if check is not None:
-            checks = [
-                tf.cond(
-                    check,
-                    lambda: _are_doubled(once, updated(once, args, kwargs)),
-                    lambda: True,
-                )
-            ]
-            message = (
-                f"Metric {metric.name} is no sum: a batch adds something else to its "
-                "variables the second time. Make them with "
-                'add_variable(..., aggregation="mean"), so that they are left alone'
+            answers = tf.cond(
+                check,
+                lambda: _are_doubled(once, updated(once, args, kwargs)),
+                lambda: tf.ones([len(variables)], tf.bool),
             )
-            checks = [tf.debugging.Assert(checks[0], [message])]
+            checks = [
+                tf.debugging.Assert(answer, [_NO_SUM.format(name)])
+                for answer, name in zip(tf.unstack(answers), names, strict=True)
+            ]
         with tf.control_dependencies(checks):
             for destination, difference in zip(shared, once, strict=True):
                 destination.assign_add(tf.cast(difference, destination.dtype))
@@ -89,18 +93,32 @@ def _update_by_difference(metric: Any, check: tf.Tensor | None) -> Callable[...,
     return update
 
 
+def _names_of_owners(metric: Any, variables: list[Any]) -> list[str]:
+    """The name of the metric that each variable belongs to.
+
+    Those that a model is compiled with are parts of one.
+    """
+    owners = {
+        id(variable): part.name
+        for part in getattr(metric, "metrics", ())
+        for variable in part.variables
+    }
+    return [owners.get(id(variable), metric.name) for variable in variables]
+
+
 def _are_doubled(once: list[tf.Tensor], twice: list[tf.Tensor]) -> tf.Tensor:
-    """Whether the same batch has added the same again, to rounding.
+    """For each variable whether a batch has added the same again, to rounding.
 
     What is not finite, as after a loss of NaN, tells nothing.
     """
-    answers = [tf.constant(True)]
+    answers = [tf.zeros([0], tf.bool)]
     for first, second in zip(once, twice, strict=True):
         first, second = tf.cast(first, tf.float64), tf.cast(second, tf.float64)
         size = tf.maximum(tf.abs(first), tf.abs(second))
         near = tf.abs(second - 2 * first) <= 1e-2 * size
-        answers.append(tf.reduce_all(near | ~tf.math.is_finite(second)))
-    return tf.reduce_all(tf.stack(answers))
+        answer = tf.reduce_all(near | ~tf.math.is_finite(second))
+        answers.append(tf.reshape(answer, [1]))
+    return tf.concat(answers, axis=0)
 
 
 def _atomic_add(variable: Any) -> Callable[[Any], Any]:

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
 
-
 _NO_SUM = (
     "Metric {} is no sum: a batch adds something else to its variables the second "
     'time. Make them with add_variable(..., aggregation="mean"), so that they are left '

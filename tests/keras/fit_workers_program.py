@@ -288,7 +288,7 @@ class Reading(tf.keras.Model):
     def train_step(self, data):
         example, worker, pipeline = data  # pyright: ignore
         self(example)
-        return {"read": tf.stack([example[0], worker, pipeline])}
+        return {"read": tf.stack([example[0], worker, pipeline])}  # pyright: ignore
 
 
 def readers(strategy):

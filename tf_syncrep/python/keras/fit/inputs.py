@@ -36,8 +36,8 @@ def training_batches(
     shuffle: bool,
     class_weight: Mapping[int, float] | None,
     steps_per_epoch: int | None,
-) -> tuple[Batches, tf.data.Dataset]:
-    """The batches to train on, and the same as a dataset of the coordinator's."""
+) -> tuple[Batches, Any]:
+    """The batches to train on, and what the coordinator can read some of them from."""
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(
             f"steps_per_epoch must be at least 1. "

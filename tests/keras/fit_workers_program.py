@@ -4,7 +4,10 @@ Argument: what to find out, the name of one of the functions in `main`.
 """
 
 import json
+import pathlib
+import shutil
 import sys
+import tempfile
 import time
 
 import fit_scenarios
@@ -16,6 +19,7 @@ import tensorflow as tf
 import tf_syncrep as tfs
 
 STEPS = 400
+EXAMPLES = 12
 BATCH = 4
 
 
@@ -145,39 +149,6 @@ def by_a_loop_of_ones_own(model, collect):
     collect.values = [float(value.fetch()["drawn"]) for value in values]
 
 
-def shards(strategy):
-    """Each worker reads its part; returns what was read, and what functions learnt."""
-    contexts = []
-
-    def dataset_fn(context):
-        contexts.append((context.num_input_pipelines, context.input_pipeline_id))
-        index = tf.distribute.coordinator.experimental_get_current_worker_index()
-        numbers = tf.data.Dataset.range(20 * context.num_input_pipelines)
-        part = numbers.shard(context.num_input_pipelines, context.input_pipeline_id)
-        return part.map(lambda number: tf.stack([number, index])).batch(1)
-
-    class Reader(tf.keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.weight = self.add_weight(shape=[], initializer="zeros", name="weight")
-
-        def train_step(self, data):
-            return {"number": data[0, 0], "worker": data[0, 1]}
-
-    numbers = []
-
-    class Read(tf.keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs):
-            numbers.append([int(logs["number"]), int(logs["worker"])])
-
-    with strategy.scope():
-        model = Reader()
-        model.compile("sgd")
-    # Enough for each worker to come to the end of its part.
-    tfs.keras.fit(model, dataset_fn, steps_per_epoch=400, verbose=0, callbacks=[Read()])
-    return {"contexts": contexts, "read": numbers}
-
-
 def evaluation(strategy):
     """Each batch exactly once, whoever evaluates it."""
     with strategy.scope():
@@ -284,6 +255,89 @@ def failures(strategy):
     return result
 
 
+class Unbuilt(tf.keras.Model):
+    """Has a train step, and a layer that nobody has called."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = tf.keras.layers.Dense(1)
+
+    def train_step(self, data):
+        return {}
+
+
+class Reading(tf.keras.Model):
+    """Tells in its logs which worker has read what."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = tf.keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(tf.cast(x[:, None], tf.float32))
+
+    def train_step(self, data):
+        example, worker, pipeline = data  # pyright: ignore
+        self(example)
+        return {"read": tf.stack([example[0], worker, pipeline])}  # pyright: ignore
+
+
+def readers(strategy):
+    """For each way to shard, which workers have read which examples."""
+    folder = tempfile.mkdtemp()
+    for number in range(EXAMPLES):
+        pathlib.Path(folder, str(number)).write_text(str(number))
+
+    def with_worker(dataset, context):
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        pipeline = int(context.input_pipeline_id)
+        assert context.num_input_pipelines == 3
+        return dataset.batch(1).map(
+            lambda example: (example, worker, tf.constant(pipeline, tf.int64))
+        )
+
+    def by_shard(context):
+        examples = tf.data.Dataset.range(EXAMPLES)
+        shard = context.num_input_pipelines, context.input_pipeline_id
+        return with_worker(examples.shard(*shard), context)
+
+    def by_files(context):
+        files = tf.data.Dataset.list_files(f"{folder}/*", shuffle=False)
+        files = files.shard(context.num_input_pipelines, context.input_pipeline_id)
+        texts = files.map(tf.io.read_file)
+        return with_worker(
+            texts.map(lambda text: tf.strings.to_number(text, tf.int64)), context
+        )
+
+    def by_worker_index(context):
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        examples = tf.data.Dataset.range(EXAMPLES).shard(3, worker)
+        return with_worker(examples, context)
+
+    class Stop(tf.keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.found = set()
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.found.add(tuple(map(int, logs["read"])))  # pyright: ignore
+            if len({example for example, *_ in self.found}) == EXAMPLES:
+                self.model.stop_training = True
+
+    result = {}
+    for function in (by_shard, by_files, by_worker_index):
+        with strategy.scope():
+            model = Reading()
+            model.compile(optimizer=None)
+        stop = Stop()
+        tfs.keras.fit(
+            model, function, steps_per_epoch=100_000, verbose=0, callbacks=[stop]
+        )
+        result[function.__name__] = sorted(stop.found)
+    shutil.rmtree(folder)
+    return result
+
+
 def refusals(strategy, partitioned):
     """The sentence for each thing that cannot be."""
     good = fit_scenarios.dataset()
@@ -306,6 +360,23 @@ def refusals(strategy, partitioned):
         optimizer = tf.keras.optimizers.SGD()
         return compiled(optimizer=lambda: optimizer)
 
+    def nothing(_):
+        return fit_scenarios.dataset().filter(lambda *_: False)
+
+    def outside():
+        model = keras_variants.small_model()
+        model.compile(tf.keras.optimizers.SGD(), loss="mse")
+        return model
+
+    def built():
+        model = compiled()
+        tfs.keras.fit(model, good, verbose=0)
+        return model
+
+    def largest():
+        with strategy.scope():
+            return fit_scenarios.Largest(aggregation="sum")
+
     def accumulating():
         return tf.keras.optimizers.SGD(gradient_accumulation_steps=2)
 
@@ -327,7 +398,24 @@ def refusals(strategy, partitioned):
         "no_data": lambda: tfs.keras.fit(compiled(), iter([1])),
         "targets_beside": lambda: tfs.keras.fit(compiled(), good, [1.0]),
         "no_steps": lambda: tfs.keras.fit(compiled(), good, steps_per_epoch=0),
-        "class_weight": lambda: tfs.keras.fit(compiled(), good, class_weight={1: 1.0}),
+        "class_weight": lambda: tfs.keras.fit(compiled(), good, class_weight={-1: 1.0}),
+        "empty": lambda: tfs.keras.fit(compiled(), good.take(0)),
+        "empty_in_the_end": lambda: tfs.keras.fit(
+            compiled(), good.filter(lambda *_: False), verbose=0
+        ),
+        "empty_on_workers": lambda: tfs.keras.fit(
+            compiled(), nothing, steps_per_epoch=1, verbose=0
+        ),
+        "empty_for_a_built_model": lambda: tfs.keras.fit(
+            built(), nothing, steps_per_epoch=1, verbose=0
+        ),
+        "empty_arrays": lambda: tfs.keras.fit(
+            compiled(), np.ones([0, 3], int), np.ones([0])
+        ),
+        "all_made_outside": lambda: tfs.keras.fit(outside(), good),
+        "without_call": lambda: tfs.keras.fit(compiled(make=tf.keras.Model), good),
+        "without_call_unbuilt": lambda: tfs.keras.fit(compiled(make=Unbuilt), good),
+        "no_sum": lambda: tfs.keras.fit(compiled(metrics=[largest()]), good, verbose=0),
         "split": lambda: tfs.keras.fit(
             compiled(), np.ones([2, 3], int), np.ones(2), validation_split=1.0
         ),
@@ -370,8 +458,8 @@ def main():
     parts = {
         "counts": all_counts,
         "evaluation": lambda: evaluation(strategy),
-        "shards": lambda: shards(strategy),
         "failures": lambda: failures(strategy),
+        "readers": lambda: readers(strategy),
         "refusals": lambda: refusals(strategy, partitioned),
     }
     programs.report(parts[json.loads(sys.argv[1])]())

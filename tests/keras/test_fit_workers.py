@@ -108,17 +108,6 @@ def test_fit_raises_what_failed_and_the_next_fit_works(training, place, message)
     assert "end" not in failure["calls"]
 
 
-def test_each_worker_reads_the_part_of_its_number(training):
-    shards = training["shards"]
-    assert {tuple(context) for context in shards["contexts"]} == {
-        (NUM_WORKERS, number) for number in range(NUM_WORKERS)
-    }
-    # Workers go on anew from their parts' beginning; nobody reads another's.
-    assert {tuple(pair) for pair in shards["read"]} == {
-        (number, number % NUM_WORKERS) for number in range(20 * NUM_WORKERS)
-    }
-
-
 @pytest.mark.parametrize(
     ("what", "message"),
     [
@@ -183,8 +172,24 @@ def test_each_worker_reads_the_part_of_its_number(training):
         ),
         (
             "class_weight",
-            "class_weight must have a weight for each class from 0 on. "
-            "Received: class_weight={1: 1.0}",
+            "class_weight must have integers from 0 on for keys. "
+            "Received: class_weight={-1: 1.0}",
+        ),
+        ("empty", "There are no batches. Received: an empty dataset"),
+        ("empty_in_the_end", "There are no batches. Received: an empty dataset"),
+        ("empty_arrays", "There is nothing in x. Received: arrays of 0 examples"),
+        (
+            "all_made_outside",
+            "The model must be made in the scope of the strategy, or it trains on the "
+            "coordinator alone. Received: model ",
+        ),
+        (
+            "without_call",
+            "A model without `call` needs a train_step of its own. Received: model ",
+        ),
+        (
+            "without_call_unbuilt",
+            "The layers of a model without `call` must be built: ",
         ),
         (
             "split",
@@ -195,3 +200,24 @@ def test_each_worker_reads_the_part_of_its_number(training):
 )
 def test_what_cannot_be_is_refused_in_one_sentence(training, what, message):
     assert training["refusals"][what].startswith(f"ValueError: {message}")
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("empty_on_workers", "There are no batches: the dataset of worker 0 is empty"),
+        ("empty_for_a_built_model", "There are no batches: the dataset of worker "),
+        ("no_sum", "Metric largest is no sum: a batch adds something else"),
+    ],
+)
+def test_what_a_step_finds_out_is_told_in_one_sentence(training, what, message):
+    assert message in training["refusals"][what]
+
+
+@pytest.mark.parametrize("way", ["by_shard", "by_files", "by_worker_index"])
+def test_every_example_is_read_by_exactly_one_worker(training, way):
+    read = training["readers"][way]
+    assert sorted(example for example, _, _ in read) == list(range(12))
+    for example, worker, pipeline in read:
+        assert worker == pipeline == example % 3 or way == "by_files"
+        assert worker == pipeline

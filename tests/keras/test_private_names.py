@@ -22,7 +22,8 @@ COMPAT = pathlib.Path(inspect.getfile(tfs)).parent / "python" / "keras" / "compa
 MODULES = {
     "tensorflow.python.eager.cancellation": ["context"],
     "tensorflow.python.distribute.coordinator.coordinator_context": [
-        "get_current_dispatch_context"
+        "get_current_dispatch_context",
+        "with_dispatch_context",
     ],
     "tensorflow.python.eager.context": ["cancellation"],  # asks the former
     "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],

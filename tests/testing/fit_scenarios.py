@@ -207,7 +207,14 @@ def class_weights(side):
         metrics=["accuracy"],
         weighted_metrics=["accuracy"],
     )
-    return side.trained(model, classes, class_weight={0: 1.0, 1: 5.0, 2: 0.5})
+    if not keras_variants.IS_KERAS_3:  # which wants a weight for each class
+        return side.trained(model, classes, class_weight={0: 1.0, 1: 5.0, 2: 0.5})
+    trained = side.trained(model, classes, class_weight={1: 5.0, 2: 0.5})
+    # Keras takes classes above all that are named from arrays alone.
+    of_arrays = side.trained(
+        model, WORDS, y=WORDS[:, :1] % 3, shuffle=False, class_weight={1: 5.0}
+    )
+    return {"dataset": trained, "arrays": of_arrays}
 
 
 def metrics_of_all_kinds(side):
@@ -228,11 +235,11 @@ def metrics_of_all_kinds(side):
 
 
 class Largest(tf.keras.metrics.Metric):
-    """A metric that is no sum, and says so."""
+    """A metric that is no sum, and says so by default."""
 
-    def __init__(self):
+    def __init__(self, aggregation="mean"):
         super().__init__(name="largest")
-        self.largest = self.add_variable((), "zeros", aggregation="mean")
+        self.largest = self.add_variable((), "zeros", aggregation=aggregation)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         self.largest.assign(tf.maximum(self.largest.value, tf.reduce_max(y_true)))
@@ -322,44 +329,41 @@ def own_train_step(side):
     return side.trained(side.compiled(Own, loss=None, metrics=None))
 
 
-def model_without_call_and_with_optimizers_of_its_own(side):
-    class Gan(tf.keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.generator = tf.keras.Sequential([layers.Input((3,)), layers.Dense(1)])
-            self.discriminator = tf.keras.Sequential(
-                [layers.Input((1,)), layers.Dense(1)]
-            )
+class Pair(tf.keras.Model):
+    """Two networks with an optimizer each, which nothing calls as one."""
 
-        def compile(self, make_optimizer, **options):
-            stock = None if keras_variants.IS_KERAS_3 else "sgd"
-            super().compile(optimizer=stock, **options)
-            self.optimizers = [make_optimizer(0.05), make_optimizer(0.01)]
+    def __init__(self):
+        super().__init__()
+        self.networks = [tf.keras.Sequential([layers.Input((3,)), layers.Dense(1)])]
+        self.other = keras_variants.small_model()
+        self.first_optimizer = tf.keras.optimizers.SGD(0.01)
+        self.second_optimizer = tf.keras.optimizers.Adam(0.05)
+        self.error = tf.keras.metrics.Mean(name="error")
 
-        def train_step(self, data):
-            words, y = data  # pyright: ignore
-            losses = {}
-            for model, optimizer, sign in (
-                (self.generator, self.optimizers[0], 1),
-                (self.discriminator, self.optimizers[1], -1),
-            ):
-                with tf.GradientTape() as tape:
-                    made = self.generator(tf.cast(words, tf.float32))
-                    gap = self.discriminator(y) - self.discriminator(made)
-                    loss = sign * tf.reduce_mean(gap**2 - 0.1 * gap)
-                variables = model.trainable_variables
-                grads = tape.gradient(loss, variables)
-                optimizer.apply_gradients(zip(grads, variables, strict=True))
-                losses["ab"[sign < 0]] = loss
-            return losses
+    def train_step(self, data):
+        words, y = data  # pyright: ignore
+        pairs = [
+            (self.networks[0], self.first_optimizer, tf.cast(words, tf.float32)),
+            (self.other, self.second_optimizer, words),
+        ]
+        for network, optimizer, x in pairs:
+            with tf.GradientTape() as tape:
+                error = tf.reduce_mean((network(x, training=True) - y) ** 2)
+            variables = network.trainable_variables
+            grads = tape.gradient(error, variables)
+            optimizer.apply_gradients(zip(grads, variables, strict=True))
+            self.error.update_state(error)
+        return {"error": self.error.result()}
 
-    with side.scope():
-        tf.keras.utils.set_random_seed(1)
-        model = Gan()
-        model.compile(tf.keras.optimizers.Adam)
-    history = side.fit(model, dataset(), epochs=2, verbose=0)
-    weights = [float(np.sum(x)) for x in model.get_weights()]
-    return {"history": history.history, "weights": weights}
+
+def two_networks_without_call_or_optimizer(side):
+    model = side.compiled(Pair, optimizer=None, loss=None, metrics=None)
+    history = side.fit(model, dataset(), epochs=3, verbose=0).history
+    counted = [
+        int(optimizer.iterations.numpy())
+        for optimizer in (model.first_optimizer, model.second_optimizer)
+    ]
+    return {"history": history, "counted": counted}
 
 
 def averages_and_clipping(side):
@@ -470,7 +474,7 @@ def second_fit_goes_on(side):
 
 
 # What Keras 2 has no name for.
-_KERAS_3_ONLY = (metric_that_is_no_sum,)
+_KERAS_3_ONLY = (metric_that_is_no_sum, two_networks_without_call_or_optimizer)
 
 SCENARIOS = {
     function.__name__: function
@@ -490,7 +494,7 @@ SCENARIOS = {
         layers_with_state_and_losses,
         unbuilt_model_with_two_outputs,
         own_train_step,
-        model_without_call_and_with_optimizers_of_its_own,
+        two_networks_without_call_or_optimizer,
         averages_and_clipping,
         schedule_and_adagrad,
         stopping_and_rates,

@@ -3,8 +3,12 @@
 import tensorflow as tf
 
 
-def num_workers() -> int:
-    """The number of worker tasks; 0 in a process without a cluster."""
+def num_tasks(job: str) -> int:
+    """The number of tasks of a job; 0 in a process without a cluster.
+
+    Args:
+        job: "worker" or "ps".
+    """
     devices = tf.config.list_logical_devices("CPU")
     specs = [tf.DeviceSpec.from_string(device.name) for device in devices]
-    return len({spec.task for spec in specs if spec.job == "worker"})
+    return len({spec.task for spec in specs if spec.job == job})

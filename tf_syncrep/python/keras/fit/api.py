@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
@@ -111,6 +112,8 @@ def fit(
     back; steps that it was at are made again by another, from their beginning, and may
     count twice. A lost parameter server ends training with an error.
     """
+    checks.refuse_multi_worker(model)
+    checks.refuse_model_outside_of_scope(model)
     if not is_scheduled(model):
         return model.fit(
             x,
@@ -133,12 +136,12 @@ def fit(
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
     if validation_split and validation_data is None:
-        arrays = inputs.arrays_of(x, y, sample_weight)
+        arrays = inputs.input_arrays(x, y, sample_weight)
         (x, y, sample_weight), validation_data = (
             (*part, None, None)[:3] for part in split_arrays(arrays, validation_split)
         )
     steps = fit_loop.ScheduledSteps(model)
-    batches, first_batch = inputs.training_batches(
+    batches, dataset = inputs.training_batches(
         steps.coordinator,
         x,
         y,
@@ -158,7 +161,10 @@ def fit(
             validation_batch_size or batch_size,
             validation_steps,
         )
-    build(model, first_batch, "train")
+    build(model, dataset, "train")
+    replicas = getattr(model.optimizer, "total_num_replicas", None)
+    if replicas is not None:
+        checks.warn_of_replicas(replicas, num_tasks("worker"))
     with fit_loop.closing(steps.coordinator, rounds_of(model.optimizer)):
         listed = _callback_list(
             model, callbacks, verbose, batches.num_steps, epochs, add_history=True
@@ -231,7 +237,7 @@ def evaluate(
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, y, sample_weight, batch_size, steps)
-    build(model, batches.first, "test")
+    build(model, batches.dataset, "test")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)
@@ -274,7 +280,7 @@ def predict(
         )
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, None, None, batch_size, steps)
-    build(model, batches.first, "predict")
+    build(model, batches.dataset, "predict")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)

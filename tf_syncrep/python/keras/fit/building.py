@@ -1,25 +1,23 @@
 """Makes the variables that a model misses before its steps are scheduled."""
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.fit.checks import refuse_variables_elsewhere
+from tf_syncrep.python.keras.fit import checks
+from tf_syncrep.python.keras.fit.inputs import first_batch
 
 
-def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
+def build(model: Any, dataset: Any, kind: str) -> None:
     """Makes the variables that are missing for a kind of step.
 
     Args:
         model: the model.
-        first_batch: returns a batch to build it with.
+        dataset: batches to build it with.
         kind: "train", "test" or "predict"; the last needs the layers alone.
     """
-    has_call = type(model).call is not tf.keras.Model.call
-    unbuilt = [x for x in trainer.layers_of(model) if not x.built and x is not model]
-    layers_built = not unbuilt and (model.built or not has_call)
+    unbuilt = [x for x in trainer.layers_of(model) if not x.built]
     metrics_built = loss_built = kind == "predict"
     if kind != "predict":
         metrics_built = trainer.are_metrics_built(model)
@@ -27,20 +25,19 @@ def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
         own_step = type(model).train_step is not tf.keras.Model.train_step
         loss_built = own_step or trainer.is_loss_built(model)
     with model.distribute_strategy.scope():
-        if not has_call and unbuilt:
-            raise ValueError(
-                "The layers of a model without `call` must be built before it is "
-                f"trained. Received: layer {unbuilt[0].name}, which is not"
-            )
-        if has_call and not (layers_built and metrics_built and loss_built):
-            x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(first_batch())
+        if not checks.has_call(model):
+            checks.check_model_without_call(model, kind)
+        elif unbuilt or not (metrics_built and loss_built):
+            batch = first_batch(dataset)
+            x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
             y_pred = model(x)
             if not metrics_built:
                 model.compute_metrics(x, y, y_pred, sample_weight)
             if not loss_built:
                 model.compute_loss(x, y, y_pred, sample_weight)
             model.reset_metrics()
-        refuse_variables_elsewhere(model)
+        checks.refuse_variables_elsewhere(model)
+        checks.warn_of_large_embeddings(model)
         if kind == "train":
             optimizer = model.optimizer
             # Those of Keras 2 build but once, whatever they are told.

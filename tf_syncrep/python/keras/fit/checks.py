@@ -1,21 +1,134 @@
-"""What `fit` refuses before anything is trained, each in a sentence."""
+"""What fit, evaluate and predict refuse before they begin, and what they warn of."""
 
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.embedding import Embedding
 from tf_syncrep.python.keras.fit.exact_state import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 
+__all__ = [
+    "check_model_without_call",
+    "has_call",
+    "refuse_model_outside_of_scope",
+    "refuse_multi_worker",
+    "refuse_uncompiled",
+    "refuse_variables_elsewhere",
+    "refuse_what_cannot_be",
+    "warn_of_large_embeddings",
+    "warn_of_replicas",
+]
+
+# Tables above it are worth a warning where each step reads them.
+LARGE_TABLE_BYTES = 64 * 2**20
+
+
+def refuse_model_outside_of_scope(model: Any) -> None:
+    """Raises for a model that would train on the coordinator of a cluster.
+
+    A process that is connected to workers and parameter servers is the coordinator
+    of a ParameterServerStrategy.
+    """
+    kind = tf.distribute.ParameterServerStrategy
+    on_cluster = num_tasks("worker") and num_tasks("ps")
+    if on_cluster and not isinstance(model.distribute_strategy, kind):
+        raise ValueError(
+            "The model must be made in the scope of the strategy, or it trains on the "
+            f"coordinator alone. Received: model {model.name} from outside of it"
+        )
+
+
+def refuse_multi_worker(model: Any) -> None:
+    """Raises for Keras 3 under MultiWorkerMirroredStrategy, with several workers.
+
+    Its `Model.fit` fails there, with its own optimizers too; one worker works.
+    """
+    strategy = model.distribute_strategy
+    if not compat.IS_KERAS_3 or not isinstance(
+        strategy, tf.distribute.MultiWorkerMirroredStrategy
+    ):
+        return
+    tasks = strategy.cluster_resolver.cluster_spec().as_dict()
+    num_workers = sum(len(tasks.get(job, ())) for job in ("chief", "worker"))
+    if num_workers > 1:
+        raise ValueError(
+            "Keras 3 does not support MultiWorkerMirroredStrategy: use tf_keras "
+            "(TF_USE_LEGACY_KERAS=1) or ParameterServerStrategy. "
+            f"Received: a strategy of {num_workers} workers"
+        )
+
+
+def has_call(model: Any) -> bool:
+    """Whether a model can be called; one with steps of its own need not be."""
+    return type(model).call is not tf.keras.Model.call
+
+
+def check_model_without_call(model: Any, kind: str) -> None:
+    """Raises for a model without `call` that cannot do a kind of step.
+
+    Args:
+        model: the model.
+        kind: "train", "test" or "predict".
+    """
+    step = f"{kind}_step"
+    if getattr(type(model), step) is getattr(tf.keras.Model, step):
+        raise ValueError(
+            f"A model without `call` needs a {step} of its own. "
+            f"Received: model {model.name}, which has neither"
+        )
+    for layer in trainer.layers_of(model):
+        if layer is not model and not layer.built:
+            raise ValueError(
+                "The layers of a model without `call` must be built: call each once in "
+                "the scope of the strategy, or give it an Input. "
+                f"Received: layer {layer.name}, which is not"
+            )
+
+
+def warn_of_large_embeddings(model: Any) -> None:
+    """Says which tables Keras 3 reads as a whole in each step."""
+    if not compat.IS_KERAS_3:
+        return
+    for layer in trainer.layers_of(model):
+        is_stock = isinstance(layer, tf.keras.layers.Embedding)
+        if not is_stock or isinstance(layer, Embedding) or not layer.built:
+            continue
+        table = layer.weights[0]
+        size = int(np.prod(table.shape)) * compat.native(table).dtype.size
+        if size > LARGE_TABLE_BYTES:
+            logging.warning(
+                "Keras 3 reads all %.0f MiB of the table of Embedding layer %s from "
+                "its parameter server in each step. tfs.keras.Embedding reads rows.",
+                size / 2**20,
+                layer.name,
+            )
+
+
+def warn_of_replicas(total_num_replicas: int, num_workers: int) -> None:
+    """Says that a SyncReplicas counts on other workers than there are."""
+    if num_workers and total_num_replicas != num_workers:
+        logging.warning(
+            "SyncReplicas counts on total_num_replicas=%d, and the cluster has %d "
+            "workers.",
+            total_num_replicas,
+            num_workers,
+        )
+
 
 def refuse_uncompiled(model: Any) -> None:
-    """Raises for a model whose `compile` was not called."""
+    """Raises for a model that is not compiled."""
     if not trainer.is_compiled(model):
         raise ValueError("The model must be compiled. Received: one that is not")
 
 
 def refuse_what_cannot_be(model: Any) -> None:
-    """Raises for what Keras 3 cannot do under ParameterServerStrategy."""
+    """Raises for what cannot be done under ParameterServerStrategy."""
     if model.run_eagerly:
         raise ValueError(
             "Steps that run on workers cannot run eagerly. Received: run_eagerly=True"
@@ -32,14 +145,13 @@ def refuse_what_cannot_be(model: Any) -> None:
                 "Keras 3 cannot accumulate gradients under ParameterServerStrategy. "
                 f"Received: gradient_accumulation_steps={accumulated}"
             )
-    outer, *inner = [*optimizers_of(model)] or [None]
-    if any(isinstance(optimizer, SyncReplicas) for optimizer in inner):
-        raise ValueError(
-            "SyncReplicas under ParameterServerStrategy has no place in a "
-            f"{type(outer).__name__}: train with mixed_bfloat16, without loss scaling, "
-            "or, in Keras 3, with `loss_scale_factor` of the inner optimizer and "
-            "`auto_scale_loss=False` in `compile`."
-        )
+        if isinstance(getattr(optimizer, "inner_optimizer", None), SyncReplicas):
+            raise ValueError(
+                "SyncReplicas under ParameterServerStrategy has no place in a "
+                f"{type(optimizer).__name__}: train with mixed_bfloat16, without loss "
+                "scaling, or, in Keras 3, with `loss_scale_factor` of the inner "
+                "optimizer and `auto_scale_loss=False` in `compile`."
+            )
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:
         raise ValueError(

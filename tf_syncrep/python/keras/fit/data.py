@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat import datasets
+
+NO_BATCHES = "There are no batches. Received: an empty dataset"
+
 # What is scheduled for one execution: its first step, the number of steps, and the
 # arguments of the function that `Batches.function` made.
 Execution = tuple[int, int, tuple[Any, ...]]
@@ -71,16 +75,6 @@ class SentBatches(Batches):
             cardinality = int(dataset.cardinality())
             self.num_steps = cardinality if cardinality >= 0 else None
 
-    def first(self) -> Any:
-        """The first batch, or one like it.
-
-        Raises:
-            ValueError: there is none.
-        """
-        for batch in self.dataset:
-            return batch
-        raise ValueError("There must be data. Received: x without any batch")
-
     def executions(self, steps_per_execution: int) -> Iterator[Execution]:
         """The executions of one epoch."""
         limit = self._steps_of_epoch
@@ -98,6 +92,8 @@ class SentBatches(Batches):
                     break
                 batches.append(batch)
             if not batches:
+                if first == 0:
+                    raise ValueError(NO_BATCHES)
                 return
             yield first, len(batches), (batches,)
             first += len(batches)
@@ -125,14 +121,15 @@ class SentBatches(Batches):
 class WorkersBatches(Batches):
     """Batches that each worker reads by itself, going on from epoch to epoch."""
 
-    def __init__(self, dataset: Any, num_steps: int):
-        """Makes the iterator of each worker.
+    def __init__(self, iterator: Any, num_steps: int):
+        """Wraps the workers' iterators.
 
         Args:
-            dataset: without end, of each worker; made by the ClusterCoordinator.
+            iterator: what `iter` of a dataset of the ClusterCoordinator's is, without
+                end.
             num_steps: steps of an epoch.
         """
-        self._iterator = iter(dataset)
+        self._iterator = iterator
         self._steps_of_epoch = self.num_steps = num_steps
 
     def executions(self, steps_per_execution: int) -> Iterator[Execution]:
@@ -157,6 +154,86 @@ class WorkersBatches(Batches):
 
 
 _END = object()
+
+
+class DatasetOfWorker:
+    """The dataset of the first worker, made in this process only if it is read.
+
+    Attributes:
+        element_spec: the specs of a batch.
+    """
+
+    def __init__(self, function: Any):
+        """Wraps the concrete function that makes it."""
+        self._function = function
+        self.element_spec = function.structured_outputs.element_spec
+
+    def __iter__(self) -> Iterator[Any]:
+        """Makes the dataset and reads it."""
+        return iter(datasets.dataset_of_worker(self._function, 0))
+
+
+def datasets_of_workers(
+    coordinator: Any,
+    num_workers: int,
+    dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+) -> tuple[Any, DatasetOfWorker]:
+    """Makes the dataset of each worker by a function that is told which worker it is.
+
+    The function is traced once for each worker, with numbers of Python's, so that it
+    can do with them what it likes. A worker that comes back gets its dataset again.
+
+    Args:
+        coordinator: the ClusterCoordinator.
+        num_workers: the number of its workers.
+        dataset_fn: the function.
+
+    Returns:
+        The iterators of the workers, without end, and the first worker's dataset.
+
+    Raises:
+        ValueError: the batches of two workers have different specs.
+    """
+
+    def refuse_variable(*_: Any, **__: Any) -> Any:
+        raise ValueError(
+            "A function given for x cannot make variables. Received: one that does"
+        )
+
+    functions = []
+    for worker in range(num_workers):
+
+        def make(worker: int = worker) -> tf.data.Dataset:
+            context = tf.distribute.InputContext(num_workers, worker)
+            return endless(dataset_fn(context), f"the dataset of worker {worker}")
+
+        with tf.variable_creator_scope(refuse_variable):
+            function = tf.function(make, autograph=False).get_concrete_function()
+        functions.append(function)
+        specs = [
+            known.structured_outputs.element_spec for known in (functions[0], function)
+        ]
+        if specs[0] != specs[1]:
+            raise ValueError(
+                "A function given for x must make batches of the same specs for all "
+                f"workers. Received: {specs[0]} for worker 0 and {specs[1]} for worker "
+                f"{worker}"
+            )
+    iterator = datasets.iterator_of_workers(coordinator, functions)
+    return iterator, DatasetOfWorker(functions[0])
+
+
+def endless(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
+    """A dataset again and again; reading it fails with a sentence if it is empty.
+
+    Without that, a step would end with the end of a sequence.
+    """
+
+    def fail(_: tf.Tensor) -> tf.data.Dataset:
+        tf.debugging.Assert(False, [f"There are no batches: {name} is empty"])
+        return dataset.take(0)
+
+    return dataset.repeat().concatenate(tf.data.Dataset.from_tensors(0).flat_map(fail))
 
 
 def dataset_of_arrays(
@@ -194,14 +271,19 @@ def split_arrays(
 def with_class_weights(
     dataset: tf.data.Dataset, class_weight: Mapping[int, float]
 ) -> tf.data.Dataset:
-    """Adds to each batch the weights of its examples, by their class."""
-    num_classes = int(max(class_weight)) + 1
-    if sorted(map(int, class_weight)) != list(range(num_classes)):
+    """Adds to each batch the weights of its examples, by their class.
+
+    As in Keras, classes without a weight weigh 1.
+    """
+    if not all(int(index) == index and index >= 0 for index in class_weight):
         raise ValueError(
-            "class_weight must have a weight for each class from 0 on. "
+            "class_weight must have integers from 0 on for keys. "
             f"Received: class_weight={dict(class_weight)}"
         )
-    weights = tf.constant([float(class_weight[i]) for i in range(num_classes)])
+    given = {int(index): float(weight) for index, weight in class_weight.items()}
+    num_classes = max(given) + 1
+    # One more for all classes above.
+    weights = tf.constant([given.get(i, 1.0) for i in range(num_classes + 1)])
 
     def weigh(*batch):
         batch = batch[0] if len(batch) == 1 else batch
@@ -220,7 +302,8 @@ def with_class_weights(
             )
         else:
             classes = _as_class(y)
-        return x, y, tf.gather(weights, classes)
+        known = (classes >= 0) & (classes < num_classes)
+        return x, y, tf.gather(weights, tf.where(known, classes, num_classes))
 
     return dataset.map(weigh, num_parallel_calls=tf.data.AUTOTUNE)
 

@@ -14,9 +14,17 @@ import tensorflow as tf
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 
+_NO_SUM = (
+    "Metric {} is no sum: a batch adds something else to its variables the second "
+    'time. Make them with add_variable(..., aggregation="mean"), so that they are left '
+    "alone"
+)
+
 
 @contextlib.contextmanager
-def exact_state(model: Any, execution: tf.Tensor | None = None) -> Iterator[None]:
+def exact_state(
+    model: Any, execution: tf.Tensor | None = None, check: tf.Tensor | None = None
+) -> Iterator[None]:
     """While in it, steps of a Keras 3 model are traced so that no addition is lost.
 
     It concerns the metrics, whose state must be sums (that is what Keras asks of
@@ -28,6 +36,8 @@ def exact_state(model: Any, execution: tf.Tensor | None = None) -> Iterator[None
         execution: int64 scalar that differs between steps run at once. It is folded
             into the seeds of layers, so that no two workers draw the same numbers; if
             None, these are the numbers that one process would draw.
+        check: boolean scalar, whether to try in this step that metrics are sums; the
+            step fails if one is not. None for never.
     """
     if not compat.IS_KERAS_3:  # whose variables are added to by one op
         yield
@@ -39,7 +49,7 @@ def exact_state(model: Any, execution: tf.Tensor | None = None) -> Iterator[None
 
         for metric in _unique(model.metrics):
             if all(_is_sum(variable) for variable in metric.variables):
-                replace(metric, "update_state", _update_by_difference(metric))
+                replace(metric, "update_state", _update_by_difference(metric, check))
         for optimizer in optimizers_of(model):
             replace(
                 optimizer.iterations, "assign_add", _atomic_add(optimizer.iterations)
@@ -49,21 +59,69 @@ def exact_state(model: Any, execution: tf.Tensor | None = None) -> Iterator[None
         yield
 
 
-def _update_by_difference(metric: Any) -> Callable[..., None]:
+def _update_by_difference(metric: Any, check: tf.Tensor | None) -> Callable[..., None]:
     """A metric's `update_state` that adds what a batch changes to the variables."""
     update_state = metric.update_state
     variables = _unique(metric.variables)
     shared = [variable.value for variable in variables]
+    names = _names_of_owners(metric, variables)
+
+    def updated(state: list[tf.Tensor], args: Any, kwargs: Any) -> list[tf.Tensor]:
+        """The state after a batch, without a change to variables."""
+        mapping = list(zip(variables, state, strict=True))
+        with tf.keras.StatelessScope(state_mapping=mapping) as scope:
+            update_state(*args, **kwargs)
+        return [
+            tf.convert_to_tensor(scope.get_current_value(variable))
+            for variable in variables
+        ]
 
     def update(*args: Any, **kwargs: Any) -> None:
-        zeros = [(x, tf.zeros(x.shape, x.dtype)) for x in variables]
-        with tf.keras.StatelessScope(state_mapping=zeros) as scope:
-            update_state(*args, **kwargs)
-        for variable, destination in zip(variables, shared, strict=True):
-            difference = scope.get_current_value(variable)
-            destination.assign_add(tf.cast(difference, destination.dtype))
+        once = updated([tf.zeros(x.shape, x.dtype) for x in variables], args, kwargs)
+        checks = []
+        if check is not None:
+            answers = tf.cond(
+                check,
+                lambda: _are_doubled(once, updated(once, args, kwargs)),
+                lambda: tf.ones([len(variables)], tf.bool),
+            )
+            checks = [
+                tf.debugging.Assert(answer, [_NO_SUM.format(name)])
+                for answer, name in zip(tf.unstack(answers), names, strict=True)
+            ]
+        with tf.control_dependencies(checks):
+            for destination, difference in zip(shared, once, strict=True):
+                destination.assign_add(tf.cast(difference, destination.dtype))
 
     return update
+
+
+def _names_of_owners(metric: Any, variables: list[Any]) -> list[str]:
+    """The name of the metric that each variable belongs to.
+
+    Those that a model is compiled with are parts of one.
+    """
+    owners = {
+        id(variable): part.name
+        for part in getattr(metric, "metrics", ())
+        for variable in part.variables
+    }
+    return [owners.get(id(variable), metric.name) for variable in variables]
+
+
+def _are_doubled(once: list[tf.Tensor], twice: list[tf.Tensor]) -> tf.Tensor:
+    """For each variable whether a batch has added the same again, to rounding.
+
+    What is not finite, as after a loss of NaN, tells nothing.
+    """
+    answers = [tf.zeros([0], tf.bool)]
+    for first, second in zip(once, twice, strict=True):
+        first, second = tf.cast(first, tf.float64), tf.cast(second, tf.float64)
+        size = tf.maximum(tf.abs(first), tf.abs(second))
+        near = tf.abs(second - 2 * first) <= 1e-2 * size
+        answer = tf.reduce_all(near | ~tf.math.is_finite(second))
+        answers.append(tf.reshape(answer, [1]))
+    return tf.concat(answers, axis=0)
 
 
 def _atomic_add(variable: Any) -> Callable[[Any], Any]:
@@ -116,11 +174,17 @@ def _is_sum(variable: Any) -> bool:
 
 
 def optimizers_of(model: Any) -> Iterator[Any]:
-    """The optimizer of a model, if it has one, and those that it wraps."""
-    optimizer = getattr(model, "optimizer", None)
-    while optimizer is not None:
-        yield optimizer
-        optimizer = getattr(optimizer, "inner_optimizer", None)
+    """All optimizers of a model, each once, and those that they wrap.
+
+    Besides the one that it was compiled with, a model with a train step of its own may
+    have some in attributes.
+    """
+    found = [getattr(model, "optimizer", None), *vars(model).values()]
+    kind = tf.keras.optimizers.Optimizer
+    for optimizer in _unique(x for x in found if isinstance(x, kind)):
+        while optimizer is not None:
+            yield optimizer
+            optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 def _unique(objects: Iterable[Any]) -> list[Any]:

@@ -1,19 +1,30 @@
-"""What `fit`, `evaluate` and `predict` take for `x`, made into batches."""
+"""The batches of fit, evaluate and predict, from what their caller gives."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
-from tf_syncrep.python.keras import cluster
-from tf_syncrep.python.keras.compat import worker_datasets
+from tf_syncrep.python.keras.cluster import num_tasks
+from tf_syncrep.python.keras.compat import datasets
 from tf_syncrep.python.keras.fit.data import (
+    NO_BATCHES,
     Batches,
     SentBatches,
     WorkersBatches,
     dataset_of_arrays,
+    datasets_of_workers,
+    endless,
     with_class_weights,
 )
+
+__all__ = [
+    "evaluation_batches",
+    "first_batch",
+    "input_arrays",
+    "training_batches",
+]
 
 
 def training_batches(
@@ -25,8 +36,8 @@ def training_batches(
     shuffle: bool,
     class_weight: Mapping[int, float] | None,
     steps_per_epoch: int | None,
-) -> tuple[Batches, Callable[[], Any]]:
-    """The batches to train on, and what returns one of them for the coordinator."""
+) -> tuple[Batches, Any]:
+    """The batches to train on, and what the coordinator can read some of them from."""
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(
             f"steps_per_epoch must be at least 1. "
@@ -36,14 +47,14 @@ def training_batches(
     def weighed(dataset: tf.data.Dataset) -> tf.data.Dataset:
         return with_class_weights(dataset, class_weight) if class_weight else dataset
 
-    if not _has_batches(x):
-        arrays = arrays_of(x, y, sample_weight)
+    if not has_batches(x):
+        arrays = input_arrays(x, y, sample_weight)
         repeat = steps_per_epoch is not None
         dataset = weighed(dataset_of_arrays(arrays, batch_size, shuffle, repeat))
-        batches = SentBatches(dataset, steps_per_epoch)
-        return batches, batches.first
-    _refuse_arrays_beside(y, sample_weight)
+        return SentBatches(dataset, steps_per_epoch), dataset
+    refuse_arrays_beside(y, sample_weight)
     if isinstance(x, tf.data.Dataset):
+        refuse_empty(x)
         dataset = weighed(x)
         if steps_per_epoch is None:
             if int(x.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
@@ -51,49 +62,36 @@ def training_batches(
                     "A dataset without end needs steps_per_epoch. "
                     "Received: steps_per_epoch=None"
                 )
-            batches = SentBatches(dataset, None)
-            return batches, batches.first
-        per_worker = coordinator.create_per_worker_dataset(dataset.repeat())
-        first = SentBatches(dataset, None).first
-        return WorkersBatches(per_worker, steps_per_epoch), first
+            return SentBatches(dataset, None), dataset
+        _say_that_all_read_all(x)
+        iterator = iter(coordinator.create_per_worker_dataset(endless(dataset, "x")))
+        return WorkersBatches(iterator, steps_per_epoch), dataset
     if steps_per_epoch is None:
         raise ValueError(
             "A function that makes datasets needs steps_per_epoch. "
             "Received: steps_per_epoch=None"
         )
 
-    num_workers = cluster.num_workers()
-
-    def make(number: int) -> tf.data.Dataset:
-        return weighed(_made_by(x, tf.distribute.InputContext(num_workers, number)))
-
-    def of_workers(change: Callable[[tf.data.Dataset], tf.data.Dataset]) -> Any:
-        return worker_datasets.of_each_worker(
-            coordinator, lambda number: change(make(number)), num_workers
-        )
-
-    def first() -> Any:
-        # Of a worker, as it alone may be where the data is.
-        iterator = iter(of_workers(lambda dataset: dataset.take(1)))
-        take = tf.function(lambda iterator: next(iterator))
-        return coordinator.schedule(take, args=(iterator,)).fetch()
-
-    return WorkersBatches(of_workers(lambda x: x.repeat()), steps_per_epoch), first
+    iterator, dataset = datasets_of_workers(
+        coordinator,
+        num_tasks("worker"),
+        lambda context: weighed(made_by(x, context)),
+    )
+    return WorkersBatches(iterator, steps_per_epoch), dataset
 
 
 def evaluation_batches(
     x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None
 ) -> SentBatches:
     """The batches to evaluate on."""
-    if _has_batches(x):
-        _refuse_arrays_beside(y, sample_weight)
-        dataset = (
-            x
-            if isinstance(x, tf.data.Dataset)
-            else _made_by(x, tf.distribute.InputContext())
-        )
+    if has_batches(x):
+        refuse_arrays_beside(y, sample_weight)
+        # One pipeline reads it all, and that is what the function is told.
+        context = tf.distribute.InputContext()
+        dataset = x if isinstance(x, tf.data.Dataset) else made_by(x, context)
+        refuse_empty(dataset)
     else:
-        dataset = dataset_of_arrays(arrays_of(x, y, sample_weight), batch_size)
+        dataset = dataset_of_arrays(input_arrays(x, y, sample_weight), batch_size)
     if steps is not None:
         dataset = dataset.take(steps)
     elif int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
@@ -104,15 +102,28 @@ def evaluation_batches(
     return SentBatches(dataset, None)
 
 
-def _has_batches(x: Any) -> bool:
+def has_batches(x: Any) -> bool:
     """Whether `x` is made of batches, and not of arrays."""
     return isinstance(x, tf.data.Dataset) or callable(x)
 
 
-def _made_by(
+def first_batch(dataset: Any) -> Any:
+    """The first batch, to build a model with; raises if there is none."""
+    for batch in dataset:
+        return batch
+    raise ValueError(NO_BATCHES)
+
+
+def refuse_empty(dataset: tf.data.Dataset) -> None:
+    """Raises for a dataset that is known to be empty."""
+    if int(dataset.cardinality()) == 0:
+        raise ValueError(NO_BATCHES)
+
+
+def made_by(
     dataset_fn: Callable[[Any], tf.data.Dataset], context: tf.distribute.InputContext
 ) -> tf.data.Dataset:
-    """Calls a dataset function; checks what it returns."""
+    """Calls a dataset function."""
     dataset = dataset_fn(context)
     if not isinstance(dataset, tf.data.Dataset):
         raise ValueError(
@@ -122,7 +133,7 @@ def _made_by(
     return dataset
 
 
-def arrays_of(x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
+def input_arrays(x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
     """The arrays that are there, as batches hold them."""
     leaves = tf.nest.flatten(x)
     if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
@@ -133,22 +144,39 @@ def arrays_of(x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
     if y is None and sample_weight is not None:
         raise ValueError("sample_weight needs targets. Received: y=None")
     arrays = tuple(part for part in (x, y, sample_weight) if part is not None)
-    return _with_tuples(arrays)
+    if any(leaf.shape[:1] == (0,) for leaf in leaves):
+        raise ValueError("There is nothing in x. Received: arrays of 0 examples")
+    return with_tuples(arrays)
 
 
-def _with_tuples(structure: Any) -> Any:
+def with_tuples(structure: Any) -> Any:
     """Makes tuples of lists, which tf.data would take for tensors."""
     if isinstance(structure, (list, tuple)):
-        return tuple(map(_with_tuples, structure))
+        return tuple(map(with_tuples, structure))
     if isinstance(structure, dict):
-        return {name: _with_tuples(part) for name, part in structure.items()}
+        return {name: with_tuples(part) for name, part in structure.items()}
     return structure
 
 
-def _refuse_arrays_beside(y: Any, sample_weight: Any) -> None:
+def refuse_arrays_beside(y: Any, sample_weight: Any) -> None:
+    """Raises for what is given beside batches, which hold it already."""
     for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             raise ValueError(
                 f"{name} must be part of the dataset's batches. "
                 f"Received: {name} of type {type(value).__name__}"
             )
+
+
+def _say_that_all_read_all(dataset: tf.data.Dataset) -> None:
+    """Says once in a process that workers read the same in the same order."""
+    num_workers = num_tasks("worker")
+    if num_workers > 1 and not datasets.differs_between_workers(dataset):
+        logging.log_first_n(
+            logging.WARNING,
+            "Each of the %d workers reads the whole dataset, in the same order: it "
+            "neither shuffles nor is sharded. Let it shuffle, or give a function of a "
+            "tf.distribute.InputContext as x, which can shard it.",
+            1,
+            num_workers,
+        )

@@ -43,7 +43,7 @@ class ScheduledSteps:
         self._model = model
         strategy = model.distribute_strategy
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self._num_workers = cluster.num_workers()
+        self._num_workers = cluster.num_tasks("worker")
         self._num_scheduled = itertools.count()
 
     def run(
@@ -151,7 +151,10 @@ class _StepFunction:
 
         @tf.function(autograph=False, reduce_retracing=True)
         def run_step(number, batch):
-            with rounds.step(), exact_state(model, number if fold_seeds else None):
+            with (
+                rounds.step(),
+                exact_state(model, number if fold_seeds else None, number == 0),
+            ):
                 result = strategy.run(step, args=(batch,))
                 trainer.count_steps(model, kind)
                 return self._pack(result)

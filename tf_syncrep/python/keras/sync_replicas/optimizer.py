@@ -116,7 +116,7 @@ class SyncReplicas(RoundsOptimizer):
         # As it was given, and so saved: another cluster may have other workers.
         self._given_total = total_num_replicas
         if total_num_replicas is None:
-            total_num_replicas = cluster.num_workers() or replicas_to_aggregate
+            total_num_replicas = cluster.num_tasks("worker") or replicas_to_aggregate
         self.total_num_replicas = check_count("total_num_replicas", total_num_replicas)
         self.lease_secs = check_positive("lease_secs", lease_secs)
         self.start_secs = check_positive("start_secs", start_secs)

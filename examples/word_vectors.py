@@ -93,7 +93,7 @@ class SkipGram(tf.keras.Model):
         """Fetches the word vectors `[words, dimensions]` from their servers."""
         return tf.convert_to_tensor(self.vectors).numpy()
 
-    def call(self, centres: tf.Tensor) -> tf.Tensor:
+    def call(self, centres):
         """Looks up the vectors `[batch, dimensions]` of the words `[batch]`."""
         return tf.nn.embedding_lookup(table(self.vectors), centres)
 
@@ -105,7 +105,7 @@ class SkipGram(tf.keras.Model):
             tf.nn.sampled_softmax_loss(
                 weights=table(self.context_vectors),
                 biases=table(self.context_biases),
-                labels=tf.cast(y[:, tf.newaxis], tf.int64),
+                labels=tf.cast(tf.expand_dims(y, 1), tf.int64),
                 inputs=y_pred,
                 num_sampled=self.negatives,
                 num_classes=self.vocabulary,
@@ -212,7 +212,7 @@ def train(
         return pydoc_corpus.skip_gram_batches(corpus, options.batch_size, seed=seed)
 
     model.fit(
-        dataset_fn,
+        dataset_fn,  # pyright: ignore[reportArgumentType]
         epochs=epochs,
         steps_per_epoch=options.steps_per_epoch,
         callbacks=callbacks,

@@ -1,7 +1,6 @@
 """The word vector example, run as a user runs it but for fewer steps."""
 
 import collections
-import importlib.util
 import pathlib
 import re
 
@@ -15,12 +14,7 @@ pytestmark = pytest.mark.one_version
 pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "word_vectors.py"
-# Before TensorFlow 2.16, tf.keras is Keras 2 in any case.
-HAS_TF_KERAS = importlib.util.find_spec("tf_keras") is not None
-KERAS_2 = {
-    "TF_USE_LEGACY_KERAS": "1" if HAS_TF_KERAS else None,
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-}
+ENV = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def fixed_phrases(corpus):
@@ -65,7 +59,7 @@ def test_learns_on_a_cluster_and_shows_what_it_learned(
         *("launch", "--workers", workers, "--ps", 2, SCRIPT),
         *("--steps", steps, "--steps-per-epoch", steps // 3, "--batch-size", 512),
         *("--dimensions", 16, "--negatives", 16, "--output", tmp_path, *options),
-        env=KERAS_2,
+        env=ENV,
     )
     output = result.output
     assert result.process.returncode == 0, output
@@ -89,14 +83,14 @@ def test_learns_on_a_cluster_and_shows_what_it_learned(
     assert share > 0.6, output
 
     if options:
-        report = commands.run("report", tmp_path / "logs", env=KERAS_2)
+        report = commands.run("report", tmp_path / "logs", env=ENV)
         assert re.search(r"[1-9]\d* updates .*; quorum 2 of 3 workers", report.output)
 
 
 def test_without_a_cluster_it_says_how_to_start_one(tmp_path):
     result = commands.run(
         *("launch", "--workers", 1, "--ps", 0, SCRIPT, "--output", tmp_path),
-        env=KERAS_2,
+        env=ENV,
     )
     assert result.process.returncode == 1
     assert "tf-syncrep launch --workers 2 --ps 2" in result.output

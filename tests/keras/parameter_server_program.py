@@ -145,13 +145,13 @@ def train_unbuilt(strategy, coordinator):
         gradient_step = optimizer.step if is_synchronous else contextlib.nullcontext
 
         def update():
-            with gradient_step():
-                grads = [gradient_of_ones(x) for x in variables]
-                optimizer.apply_gradients(zip(grads, variables, strict=True))
+            grads = [gradient_of_ones(x) for x in variables]
+            optimizer.apply_gradients(zip(grads, variables, strict=True))
 
         @tf.function
         def step():
-            update() if is_synchronous else strategy.run(update)
+            with gradient_step():
+                strategy.run(update)
 
         updater = optimizer.updater(strategy) if is_synchronous else gradient_step()
         with updater:

@@ -206,19 +206,26 @@ def test_replica_id_of_the_oldest_scripts_is_taken_with_a_warning():
     [
         (
             {"quorum": 0},
-            "replicas_to_aggregate must be positive. Received: replicas_to_aggregate=0",
+            "`replicas_to_aggregate` must be a whole number of at least 1. "
+            "Received: replicas_to_aggregate=0",
+        ),
+        (
+            {"quorum": 2.5},
+            "`replicas_to_aggregate` must be a whole number of at least 1. "
+            "Received: replicas_to_aggregate=2.5",
         ),
         (
             {"total": -1},
-            "total_num_replicas must be positive. Received: total_num_replicas=-1",
+            "`total_num_replicas` must be a whole number of at least 1. "
+            "Received: total_num_replicas=-1",
         ),
         (
             {"lease_secs": 0.0},
-            "lease_secs must be positive. Received: lease_secs=0.0",
+            "`lease_secs` must be a finite number above 0. Received: lease_secs=0.0",
         ),
         (
             {"start_secs": float("nan")},
-            "start_secs must be positive. Received: start_secs=nan",
+            "`start_secs` must be a finite number above 0. Received: start_secs=nan",
         ),
         (
             {"sparse_reduction_type": "AVERAGE"},
@@ -250,3 +257,111 @@ def test_install_v1_names_puts_it_in_place_of_tensorflows_class(monkeypatch):
         monkeypatch.setattr(module, "SyncReplicasOptimizer", STOCK)
     tfs.install_v1_names()
     assert tf1.train.SyncReplicasOptimizer is OURS
+
+
+def test_what_keras_has_is_refused_as_the_optimizer_inside():
+    with pytest.raises(ValueError, match=r"tfs.keras.SyncReplicas\. Received: opt of"):
+        OURS(tf.keras.optimizers.SGD(0.1), 2)
+
+
+def test_tensors_are_refused_in_var_list(graph):
+    optimizer = OURS(tf1.train.GradientDescentOptimizer(0.1), 2)
+    loss = tf.reduce_sum(tf1.get_variable("w", initializer=[1.0]))
+    with pytest.raises(ValueError, match=r"must hold variables\. Received: .*Const"):
+        optimizer.compute_gradients(loss, var_list=[tf.constant([1.0])])
+
+
+@pytest.mark.parametrize("place", ["eager mode", "a tf.function", "the scope of Mirr"])
+def test_places_without_a_v1_graph_are_refused_with_what_to_use(place):
+    optimizer = OURS(tf1.train.GradientDescentOptimizer(0.1), 2)
+
+    def minimize():
+        with (
+            pytest.raises(RuntimeError, match=f"tfs.keras.SyncReplicas.*{place}"),
+        ):
+            optimizer.minimize(lambda: 0.0, global_step=None)
+
+    if place == "eager mode":
+        with tf.init_scope():
+            minimize()
+    elif place == "a tf.function":
+        tf.function(minimize, autograph=False)()
+    else:
+        strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+        with tf.Graph().as_default(), strategy.scope():
+            minimize()
+
+
+def test_it_is_an_instance_of_tensorflows_class_and_uses_nothing_of_it(graph):
+    optimizer = OURS(tf1.train.GradientDescentOptimizer(0.1), 2)
+    assert isinstance(optimizer, STOCK)
+    inherited = {
+        name
+        for name in vars(STOCK)
+        if callable(getattr(STOCK, name))
+        and getattr(OURS, name) is getattr(STOCK, name)
+    }
+    assert inherited == set()
+
+
+class Spy(tf1.train.GradientDescentOptimizer):
+    """Notes what it is asked."""
+
+    def __init__(self):
+        super().__init__(0.1)
+        self.asked = []
+
+    def compute_gradients(self, *args, **kwargs):
+        self.asked.append((args, kwargs))
+        return super().compute_gradients(*args, **kwargs)
+
+    def get_slot_names(self, *args, **kwargs):
+        self.asked.append((args, kwargs))
+        return super().get_slot_names(*args, **kwargs)
+
+
+def test_what_minimize_is_told_reaches_the_optimizer_inside_as_with_tensorflows():
+    options = {
+        "gate_gradients": tf1.train.Optimizer.GATE_GRAPH,
+        "aggregation_method": tf.AggregationMethod.EXPERIMENTAL_ACCUMULATE_N,
+        "colocate_gradients_with_ops": True,
+    }
+    asked = []
+    for make in (STOCK, OURS):
+        with tf.Graph().as_default():
+            variable = tf1.get_variable("w", initializer=[1.0, 2.0], use_resource=False)
+            loss = variable**2
+            spy = Spy()
+            optimizer = make(spy, 2, use_locking=True, name="mine")
+            grad_loss = tf.constant([3.0, 4.0])
+            optimizer.minimize(
+                loss,
+                tf1.train.get_or_create_global_step(),
+                var_list=[variable],
+                grad_loss=grad_loss,
+                **options,
+            )
+            ((args, kwargs),) = spy.asked
+            assert args == (loss,)
+            assert kwargs.pop("grad_loss") is grad_loss
+            assert kwargs.pop("var_list") == [variable]
+            asked.append((kwargs, optimizer.get_name(), optimizer._use_locking))
+    assert asked[0] == asked[1]
+    assert asked[0] == (options, "mine", True)
+
+
+def test_averages_are_kept_of_the_variables_that_were_named(graph):
+    averages = tf1.train.ExponentialMovingAverage(0.5)
+    named = tf1.get_variable("named", initializer=[1.0])
+    other = tf1.get_variable("other", initializer=[1.0])
+    optimizer = OURS(
+        tf1.train.GradientDescentOptimizer(0.1),
+        1,
+        variable_averages=averages,
+        variables_to_average=[named],
+    )
+    optimizer.minimize(
+        tf.reduce_sum(named + other), tf1.train.get_or_create_global_step()
+    )
+    assert averages.average(named) is not None
+    assert averages.average(other) is None

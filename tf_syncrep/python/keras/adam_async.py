@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import adam_async_tf_ops, compat
-from tf_syncrep.python.keras.hyper_parameters import check_number
 from tf_syncrep.python.ops import adam_async_ops, op_library
+from tf_syncrep.python.sync.arguments import check_number
 
 __all__ = ["AdamAsync"]
 

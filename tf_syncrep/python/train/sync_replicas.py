@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.ops import sync_gate_ops
@@ -17,6 +18,7 @@ from tf_syncrep.python.sync import (
     gradient_transfers,
     messages,
 )
+from tf_syncrep.python.sync.arguments import check_count, check_positive
 from tf_syncrep.python.sync.gradient_accumulators import (
     NO_ROUND,
     kind_of,
@@ -29,12 +31,17 @@ from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
 __all__ = ["SyncReplicasOptimizer"]
 
 
-class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
+# Its place is taken by ours after `install_v1_names`.
+_StockOptimizer = tf.compat.v1.train.SyncReplicasOptimizer
+
+
+class SyncReplicasOptimizer(_StockOptimizer):
     r"""Makes asynchronous replicas train synchronously, step by step.
 
     A drop-in for `tf.compat.v1.train.SyncReplicasOptimizer`: same constructor,
     methods, variable name and init ops, so that scripts and their checkpoints work as
-    they are. Each replica computes a gradient on the present weights; when
+    they are; tf_slim and others that ask whether it is an instance of TensorFlow's class
+    get a yes. Each replica computes a gradient on the present weights; when
     `replicas_to_aggregate` of them are in, the chief applies their average once, and
     all go on with the new weights:
 
@@ -121,16 +128,22 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             )
         if total_num_replicas is None:
             total_num_replicas = replicas_to_aggregate
-        _check_positive("replicas_to_aggregate", replicas_to_aggregate)
-        _check_positive("total_num_replicas", total_num_replicas)
-        _check_positive("lease_secs", lease_secs)
-        _check_positive("start_secs", start_secs)
+        check_count("replicas_to_aggregate", replicas_to_aggregate)
+        check_count("total_num_replicas", total_num_replicas)
+        check_positive("lease_secs", lease_secs)
+        check_positive("start_secs", start_secs)
+        if not isinstance(opt, tf.compat.v1.train.Optimizer):
+            raise ValueError(
+                "`opt` must be a tf.compat.v1.train.Optimizer; around one of Keras use "
+                f"tfs.keras.SyncReplicas. Received: opt of type {type(opt).__name__}"
+            )
         if sparse_reduction_type not in ("MEAN", "CMEAN", "SUM"):
             raise ValueError(
                 "sparse_reduction_type must be one of 'MEAN', 'CMEAN' and 'SUM'. "
                 f"Received: sparse_reduction_type={sparse_reduction_type!r}"
             )
-        super().__init__(use_locking, name)
+        # Not the constructor of TensorFlow's class, none of whose methods are used.
+        tf.compat.v1.train.Optimizer.__init__(self, use_locking, name)
         tf.compat.v1.logging.info(
             "SyncReplicas: replicas_to_aggregate=%s; total_num_replicas=%s",
             replicas_to_aggregate,
@@ -160,7 +173,14 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
 
         Returns:
             A list of (gradient, variable) pairs.
+
+        Raises:
+            RuntimeError: in eager mode, in a `tf.function`, or in the scope of a
+                `tf.distribute` strategy.
+            ValueError: `var_list` holds something else than variables.
         """
+        _refuse_what_is_no_v1_graph()
+        _refuse_no_variables(kwargs.get("var_list", args[1] if args[1:] else None))
         return self._opt.compute_gradients(*args, **kwargs)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
@@ -177,9 +197,11 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             it if it came too late, and waits until the next is wanted.
 
         Raises:
+            RuntimeError: as for `compute_gradients`.
             ValueError: no gradients, no global step, or a gradient of another type.
         """
         del name
+        _refuse_what_is_no_v1_graph()
         grads_and_vars = list(grads_and_vars)
         if not grads_and_vars:
             raise ValueError("Must supply at least one variable")
@@ -294,7 +316,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
             log_every_n_steps: after how many of its own steps the chief logs a line
                 of what `stats` says; None: never.
             summary_dir: folder into which the chief writes the same as TensorBoard
-                scalars, as often; None: nowhere.
+                scalars, as often and at the end; None: nowhere.
 
         Returns:
             A `tf.compat.v1.train.SessionRunHook`, whose attribute `stats` is what
@@ -580,9 +602,29 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         )
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{name} must be positive. Received: {name}={value}")
+def _refuse_what_is_no_v1_graph() -> None:
+    """Raises where there is no graph that a session could run, or a strategy."""
+    if tf.executing_eagerly() or tf.inside_function():
+        where = "eager mode" if tf.executing_eagerly() else "a tf.function"
+    elif tf.distribute.has_strategy():
+        where = f"the scope of {type(tf.distribute.get_strategy()).__name__}"
+    else:
+        return
+    raise RuntimeError(
+        "SyncReplicasOptimizer trains in tf.compat.v1 graphs and sessions, whose "
+        "variables tf.compat.v1.train.replica_device_setter places. Under "
+        "ParameterServerStrategy use tfs.keras.SyncReplicas. "
+        f"Received: a call in {where}"
+    )
+
+
+def _refuse_no_variables(var_list: Any) -> None:
+    """Raises for tensors and numbers in the place of variables."""
+    for variable in tf.nest.flatten([] if var_list is None else var_list):
+        if isinstance(variable, (tf.Tensor, np.ndarray, np.generic, int, float, str)):
+            raise ValueError(
+                f"`var_list` must hold variables. Received: {variable!r} in var_list"
+            )
 
 
 def _read(variable) -> tf.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.sync import gate_stats
+from tf_syncrep.python.sync.arguments import check_count
 
 
 class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
@@ -26,12 +27,15 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             optimizer: the `SyncReplicasOptimizer`.
             is_chief: whether this replica is the chief.
             num_tokens: for `get_init_tokens_op`.
-            log_every_n_steps: how often the chief reports, in its own steps, or None.
+            log_every_n_steps: how often the chief reports, in its own steps; None for
+                no line, and summaries at the end alone.
             summary_dir: where it writes TensorBoard scalars, or None.
         """
         self._optimizer = optimizer
         self._is_chief = is_chief
         self._num_tokens = num_tokens
+        if log_every_n_steps is not None:
+            check_count("log_every_n_steps", log_every_n_steps)
         self._log_every_n_steps = log_every_n_steps
         self._summary_dir = summary_dir
         self._steps = 0
@@ -56,7 +60,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             self._init_tokens_op = optimizer.get_init_tokens_op(self._num_tokens)
             self._queue_runner = optimizer._hooks_queue_runner
             self._end_op = optimizer._close_op
-            if self._summary_dir is not None and self._log_every_n_steps:
+            if self._summary_dir is not None:
                 self._summary_writer = tf.compat.v1.summary.FileWriterCache.get(
                     self._summary_dir
                 )
@@ -115,12 +119,13 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             session: the session, before it is closed.
         """
         self.stats = self._optimizer.stats(session)
-        if self._is_chief and self._log_every_n_steps:
+        if self._is_chief:
             self._report(self.stats)
         session.run(self._end_op)
 
     def _report(self, stats: dict[str, Any]) -> None:
-        tf.compat.v1.logging.info("SyncReplicas: %s", gate_stats.to_line(stats))
+        if self._log_every_n_steps is not None:
+            tf.compat.v1.logging.info("SyncReplicas: %s", gate_stats.to_line(stats))
         if self._summary_writer is not None:
             summary = tf.compat.v1.Summary(
                 value=[

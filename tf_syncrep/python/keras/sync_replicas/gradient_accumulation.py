@@ -5,10 +5,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.hyper_parameters import check_count
 from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
 from tf_syncrep.python.keras.sync_replicas.rounds import RefusedRounds, Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import RoundsOptimizer
+from tf_syncrep.python.sync.arguments import check_count
 
 __all__ = ["GradientAccumulation"]
 

@@ -7,7 +7,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import cluster, compat
-from tf_syncrep.python.keras.hyper_parameters import check_count, check_positive
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
 from tf_syncrep.python.keras.sync_replicas.in_process_rounds import InProcessRounds
@@ -20,6 +19,7 @@ from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
     RoundsOptimizer,
     ending,
 )
+from tf_syncrep.python.sync.arguments import check_count, check_positive
 
 __all__ = ["SyncReplicas"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.hyper_parameters import check_count
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 from tf_syncrep.python.keras.sync_replicas.scalars_writer import ScalarsWriter
 from tf_syncrep.python.sync import gate_stats
+from tf_syncrep.python.sync.arguments import check_count
 
 __all__ = ["SyncReport"]
 

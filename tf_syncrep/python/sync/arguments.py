@@ -1,4 +1,4 @@
-"""Checks of the numbers that a Keras optimizer is made with."""
+"""Checks of the numbers that optimizers and their reports are made with."""
 
 import math
 import numbers

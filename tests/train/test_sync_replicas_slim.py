@@ -1,0 +1,16 @@
+"""tf_slim's training loop, which asks for an instance of TensorFlow's class."""
+
+import pathlib
+
+import programs
+import pytest
+
+pytest.importorskip("tf_slim", reason="needs tf-slim")
+
+PROGRAM = pathlib.Path(__file__).with_name("slim_program.py")
+
+
+def test_slims_training_loop_trains_to_its_last_step(tmp_path):
+    loss = programs.run(PROGRAM, str(tmp_path))
+    # 25, and a quarter of it with each step.
+    assert 0 < loss <= 25 / 4**4

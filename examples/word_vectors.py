@@ -24,6 +24,7 @@ import argparse
 import math
 import pathlib
 import time
+from typing import Any
 
 import numpy as np
 import ps_cluster
@@ -98,14 +99,19 @@ class SkipGram(tf.keras.Model):
         return tf.nn.embedding_lookup(table(self.vectors), centres)
 
     def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
     ):
         """Sampled softmax of the true context words `y` against random ones."""
         loss = tf.reduce_mean(
             tf.nn.sampled_softmax_loss(
                 weights=table(self.context_vectors),
                 biases=table(self.context_biases),
-                labels=tf.cast(tf.expand_dims(y, 1), tf.int64),
+                labels=tf.cast(y, tf.int64)[:, tf.newaxis],
                 inputs=y_pred,
                 num_sampled=self.negatives,
                 num_classes=self.vocabulary,

@@ -197,3 +197,12 @@ def test_two_replicas_agree_with_the_twin_and_with_each_other(
     with np.load(path) as values:
         for name, want in zip(("table", "vector"), expected(), strict=True):
             np.testing.assert_allclose(values[name], want, rtol=1e-5, atol=1e-6)
+
+
+def test_sync_replicas_optimizer_says_eagerly_what_to_use_instead():
+    optimizer = tfs.train.SyncReplicasOptimizer(
+        tfs.train.AdamAsyncOptimizer(), replicas_to_aggregate=2
+    )
+    variable = tf.Variable(1.0)
+    with pytest.raises(RuntimeError, match=r"tfs\.keras\.SyncReplicas.*eager mode"):
+        optimizer.minimize(lambda: variable**2, tf.Variable(0, dtype=tf.int64))

@@ -271,7 +271,7 @@ def test_tensors_are_refused_in_var_list(graph):
         optimizer.compute_gradients(loss, var_list=[tf.constant([1.0])])
 
 
-@pytest.mark.parametrize("place", ["eager mode", "a tf.function", "the scope of Mirr"])
+@pytest.mark.parametrize("place", ["a tf.function", "the scope of Mirr"])
 def test_places_without_a_v1_graph_are_refused_with_what_to_use(place):
     optimizer = OURS(tf1.train.GradientDescentOptimizer(0.1), 2)
 
@@ -281,10 +281,7 @@ def test_places_without_a_v1_graph_are_refused_with_what_to_use(place):
         ):
             optimizer.minimize(lambda: 0.0, global_step=None)
 
-    if place == "eager mode":
-        with tf.init_scope():
-            minimize()
-    elif place == "a tf.function":
+    if place == "a tf.function":
         tf.function(minimize, autograph=False)()
     else:
         strategy = tf.distribute.MirroredStrategy(["CPU:0"])

@@ -40,10 +40,10 @@ class SyncReplicasOptimizer(_StockOptimizer):
 
     A drop-in for `tf.compat.v1.train.SyncReplicasOptimizer`: same constructor,
     methods, variable name and init ops, so that scripts and their checkpoints work as
-    they are; tf_slim and others that ask whether it is an instance of TensorFlow's class
-    get a yes. Each replica computes a gradient on the present weights; when
-    `replicas_to_aggregate` of them are in, the chief applies their average once, and
-    all go on with the new weights:
+    they are. It is an instance of TensorFlow's class for those that ask, tf_slim for
+    one, and uses nothing of it. Each replica computes a gradient on the present
+    weights; when `replicas_to_aggregate` of them are in, the chief applies their
+    average once, and all go on with the new weights:
 
     $$w \leftarrow w - \mathrm{opt}\Big(\frac{1}{N} \sum_{i=1}^{N} g_i(w)\Big)$$
 
@@ -314,7 +314,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
                 and at whose end training ends for all.
             num_tokens: for `get_init_tokens_op`.
             log_every_n_steps: after how many of its own steps the chief logs a line
-                of what `stats` says; None: never.
+                of what `stats` says; None or 0: never.
             summary_dir: folder into which the chief writes the same as TensorBoard
                 scalars, as often and at the end; None: nowhere.
 

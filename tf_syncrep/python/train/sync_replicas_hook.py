@@ -27,14 +27,14 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             optimizer: the `SyncReplicasOptimizer`.
             is_chief: whether this replica is the chief.
             num_tokens: for `get_init_tokens_op`.
-            log_every_n_steps: how often the chief reports, in its own steps; None for
-                no line, and summaries at the end alone.
+            log_every_n_steps: how often the chief reports, in its own steps; None or 0
+                for no line, and summaries at the end alone.
             summary_dir: where it writes TensorBoard scalars, or None.
         """
         self._optimizer = optimizer
         self._is_chief = is_chief
         self._num_tokens = num_tokens
-        if log_every_n_steps is not None:
+        if log_every_n_steps:
             check_count("log_every_n_steps", log_every_n_steps)
         self._log_every_n_steps = log_every_n_steps
         self._summary_dir = summary_dir
@@ -124,7 +124,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         session.run(self._end_op)
 
     def _report(self, stats: dict[str, Any]) -> None:
-        if self._log_every_n_steps is not None:
+        if self._log_every_n_steps:
             tf.compat.v1.logging.info("SyncReplicas: %s", gate_stats.to_line(stats))
         if self._summary_writer is not None:
             summary = tf.compat.v1.Summary(

@@ -92,6 +92,8 @@ OWN = {
     "_is_clipping",
     "_make_variables",
     "_move_averages",
+    "_receive",
+    "_update",
     "_name",
 }
 

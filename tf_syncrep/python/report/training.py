@@ -176,7 +176,7 @@ def latest(files: Sequence[EventFile], root: pathlib.Path) -> tuple[Training, in
             f"no figures of a synchronous training (sync/...) in the {len(files)} "
             f"event file{'s' if len(files) > 1 else ''} below {root}. In v1 "
             "make_session_run_hook(summary_dir=...) writes them, in Keras "
-            "make_callback(log_dir=...)"
+            "tfs.keras.SyncReport(log_dir=...)"
         )
     folder = max(folders, key=lambda folder: _end(folders[folder]))
     sessions = folders[folder]

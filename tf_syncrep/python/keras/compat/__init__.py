@@ -17,9 +17,9 @@ Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
 
 `WrapperOptimizer` is the base class of those around another optimizer:
 
-* `receive(gradients, variables)`, to be overridden: the gradients of a batch, none of
+* `_receive(gradients, variables)`, to be overridden: the gradients of a batch, none of
   them None, each with its variable;
-* `update(gradients, variables)`: an update of the inner optimizer, with all that
+* `_update(gradients, variables)`: an update of the inner optimizer, with all that
   belongs to an update: clipping, weight decay, averages, `iterations`;
 * `variables`, `iterations`, `learning_rate`, the arguments of the base class's
   constructor (weight decay, clipping, averages) and all that is saved are the inner

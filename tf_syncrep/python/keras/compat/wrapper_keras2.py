@@ -32,11 +32,11 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
         self._iterations = inner_optimizer._iterations
         self._variables = inner_optimizer._variables
 
-    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    def _receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Takes the gradients of a batch; to be overridden."""
         raise NotImplementedError
 
-    def update(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    def _update(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Makes an update of the inner optimizer, in replica context."""
         self.inner_optimizer.apply_gradients(
             zip(gradients, variables, strict=True), skip_gradients_aggregation=True
@@ -83,7 +83,7 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
         if not pairs:
             raise ValueError("No gradients provided for any variable.")
         gradients, variables = zip(*pairs, strict=True)
-        self.receive(gradients, variables)
+        self._receive(gradients, variables)
         return self.iterations
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):

@@ -31,11 +31,11 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
         # Private: the counter that `iterations`, schedules and checkpoints look at.
         self._iterations = inner_optimizer._iterations
 
-    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    def _receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Takes the gradients of a batch; to be overridden."""
         raise NotImplementedError
 
-    def update(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    def _update(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Makes an update of the inner optimizer, in replica context."""
         self.inner_optimizer.apply(gradients, variables)
 
@@ -97,7 +97,7 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
                 f"{len(grads)} gradients for {len(variables)} variables."
             )
         # Private: the base class's own check, with its warning.
-        self.receive(*self._filter_empty_gradients(grads, variables))
+        self._receive(*self._filter_empty_gradients(grads, variables))
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         """Leaves variables out of the inner optimizer's weight decay.

@@ -77,7 +77,7 @@ class GradientAccumulation(RoundsOptimizer):
             self.num_batches,
             self.reject_nonfinite,
             compat.native(self.iterations),
-            self.update,
+            self._update,
         )
 
     def stats(self) -> dict[str, Any]:

@@ -142,7 +142,7 @@ class SyncReplicas(RoundsOptimizer):
                 self.reject_nonfinite,
                 device=iterations.device,
             )
-            return ClusterRounds(ops, self._strategy, iterations, self.update)
+            return ClusterRounds(ops, self._strategy, iterations, self._update)
         if tf.distribute.has_strategy():
             return RefusedRounds(
                 "SyncReplicas trains under ParameterServerStrategy, or without any "
@@ -153,7 +153,7 @@ class SyncReplicas(RoundsOptimizer):
             self.replicas_to_aggregate,
             self.reject_nonfinite,
             iterations,
-            self.update,
+            self._update,
             note="SyncReplicas trains in this process alone: each "
             f"{self.replicas_to_aggregate} batches make up one update. "
             "tfs.keras.GradientAccumulation says so by its name; "

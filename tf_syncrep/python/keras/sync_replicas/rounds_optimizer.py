@@ -34,7 +34,7 @@ class RoundsOptimizer(compat.WrapperOptimizer):
         super().build(variables)
         place(self, variables)
 
-    def receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    def _receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Hands in the gradients of a batch; called by Keras.
 
         Args:

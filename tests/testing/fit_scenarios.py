@@ -129,9 +129,13 @@ def seen_in_the_end(line):
 
 
 def progress_bars(side):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
     result = {}
     for verbose in (1, 2):
-        output = io.StringIO()
+        output = Terminal()
         with contextlib.redirect_stdout(output):
             trained = side.trained(
                 side.compiled(), validation_data=dataset(), verbose=verbose

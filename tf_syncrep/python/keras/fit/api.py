@@ -11,6 +11,7 @@ from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.building import build
 from tf_syncrep.python.keras.fit.data import split_arrays
+from tf_syncrep.python.keras.fit.progress import ProgressLines, has_progress_bar
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
 
@@ -70,7 +71,8 @@ def fit(
         y: targets, if `x` is arrays.
         batch_size: examples per batch if `x` is arrays, 32 by default.
         epochs: the epoch before which to end, counted from 0.
-        verbose: "auto", 0 (silent), 1 (progress bar) or 2 (a line for each epoch).
+        verbose: "auto", 0 (silent), 1 (progress bar; without a terminal, a line every
+            few seconds) or 2 (a line for each epoch).
         callbacks: instances of `tf.keras.callbacks.Callback`.
         validation_split: share of the arrays, their end, to validate on.
         validation_data: what `evaluate` takes for `x`, or a tuple of arrays `(x, y)` or
@@ -298,10 +300,14 @@ def _callback_list(
     """The callbacks as Keras calls them, with those that it adds."""
     if isinstance(callbacks, tf.keras.callbacks.CallbackList):
         return callbacks
+    has_bar = has_progress_bar(verbose)
+    callbacks = [*tf.nest.flatten(callbacks or [])]
+    if verbose != 0 and not has_bar:
+        callbacks.append(ProgressLines())
     return tf.keras.callbacks.CallbackList(
         callbacks,
         add_history=add_history,
-        add_progbar=verbose != 0,
+        add_progbar=has_bar,
         verbose=verbose,
         epochs=epochs,
         steps=num_steps,

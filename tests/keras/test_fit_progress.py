@@ -1,0 +1,71 @@
+"""What `verbose` shows of a training, on a terminal and elsewhere."""
+
+import io
+
+import numpy as np
+import pytest
+
+from tf_syncrep.python.keras.fit import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("verbose", "on_terminal", "elsewhere"),
+    [("auto", True, False), (1, True, False), (2, True, True), (0, False, False)],
+)
+def test_bar_of_keras_is_for_terminals(verbose, on_terminal, elsewhere, monkeypatch):
+    monkeypatch.setattr("sys.stdout", Terminal())
+    assert progress.has_progress_bar(verbose) == on_terminal
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert progress.has_progress_bar(verbose) == elsewhere
+
+
+@pytest.fixture
+def clock():
+    return {"now": 100.0}
+
+
+@pytest.fixture
+def lines(clock):
+    made = progress.ProgressLines(lambda: clock["now"])
+    made.set_params({"epochs": 3, "steps": 40})
+    return made
+
+
+def test_a_line_every_five_seconds_and_one_at_the_end(lines, clock, capsys):
+    lines.on_train_begin()
+    lines.on_epoch_begin(1)
+    for batch in range(40):
+        clock["now"] += 0.3
+        lines.on_train_batch_end(batch, {"loss": 1 / (batch + 1)})
+    lines.on_test_begin()
+    clock["now"] += 60  # is no time of training
+    lines.on_test_batch_end(3, {"loss": 9.0})
+    lines.on_test_end({"loss": 9.0})
+    lines.on_epoch_end(1, {"loss": 0.5, "f1": np.ones(2), "val_loss": np.float32(2)})
+    assert capsys.readouterr().out.splitlines() == [
+        "epoch 2/3: 17/40 steps, 3.3 steps/s - loss: 0.05882",
+        "epoch 2/3: 34/40 steps, 3.3 steps/s - loss: 0.02941",
+        "epoch 2/3: 40/40 steps, 3.3 steps/s - loss: 0.5 - val_loss: 2",
+    ]
+
+
+def test_evaluation_and_prediction_have_lines_of_their_own(lines, clock, capsys):
+    lines.set_params({"steps": None})
+    lines.on_test_begin()
+    clock["now"] += 6
+    lines.on_test_batch_end(11, {"loss": 0.25})
+    lines.on_test_end({"loss": 0.25})
+    lines.on_predict_begin()
+    clock["now"] += 1
+    lines.on_predict_batch_end(1, {"outputs": np.ones(3)})
+    lines.on_predict_end()
+    assert capsys.readouterr().out.splitlines() == [
+        "evaluation: 12 steps, 2.0 steps/s - loss: 0.25",
+        "evaluation: 12 steps, 2.0 steps/s - loss: 0.25",
+        "prediction: 2 steps, 2.0 steps/s",
+    ]

@@ -1,0 +1,122 @@
+"""What `verbose` shows of a training where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# How often a line says how far training is.
+_EVERY_SECS = 5.0
+
+
+def has_progress_bar(verbose: str | int) -> bool:
+    """Whether Keras' own bar is shown, or its line for an epoch.
+
+    A bar that redraws wants a terminal, or a notebook. Elsewhere Keras would say
+    nothing until an epoch has ended, and write what only terminals understand.
+
+    Args:
+        verbose: "auto", 0 (nothing), 1 (bar) or 2 (a line for each epoch).
+    """
+    if verbose in (0, 2):
+        return verbose == 2
+    return sys.stdout.isatty() or "ipykernel" in sys.modules
+
+
+class ProgressLines(tf.keras.callbacks.Callback):
+    """Writes a line every few seconds, and one at the end of each epoch.
+
+    Steps per second count from an epoch's begin to its last step: validation, what
+    callbacks do at the ends of epochs, and what lies between are not time of training.
+    """
+
+    # Keras 2 refuses callbacks that look at batches in the strategy's scope without it.
+    _supports_tf_logs = True
+
+    def __init__(self, now: Callable[[], float] = time.monotonic):
+        """Writes nothing yet.
+
+        Args:
+            now: the clock, in seconds.
+        """
+        super().__init__()
+        self._now = now
+        self._epoch = 0
+        self._is_training = False
+        self._begin("")
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Notes that what follows is training."""
+        self._is_training = True
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Begins an epoch."""
+        self._begin(f"epoch {epoch + 1}/{self.params.get('epochs', '?')}")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Says how far training is, if it is time."""
+        self._step(batch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Says what an epoch has come to, with its validation."""
+        self._write(logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Notes that training has ended."""
+        self._is_training = False
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Begins an evaluation, if it is not one of a training."""
+        if not self._is_training:
+            self._begin("evaluation")
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Says how far an evaluation is, if it is time."""
+        if not self._is_training:
+            self._step(batch, logs)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Says what an evaluation has come to."""
+        if not self._is_training:
+            self._write(logs)
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        """Begins a prediction."""
+        self._begin("prediction")
+
+    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Says how far a prediction is, if it is time."""
+        self._step(batch, None)
+
+    def on_predict_end(self, logs: Any = None) -> None:
+        """Says that a prediction has ended."""
+        self._write(None)
+
+    def _begin(self, what: str) -> None:
+        self._what = what
+        self._steps = 0
+        self._first_time = self._last_time = self._written_at = self._now()
+
+    def _step(self, batch: int, logs: Any) -> None:
+        self._steps = batch + 1
+        self._last_time = self._now()
+        if self._last_time - self._written_at >= _EVERY_SECS:
+            self._written_at = self._last_time
+            self._write(logs)
+
+    def _write(self, logs: Any) -> None:
+        total = self.params.get("steps")
+        line = f"{self._what}: {self._steps}{f'/{total}' if total else ''} steps"
+        secs = self._last_time - self._first_time
+        if secs > 0:
+            line += f", {self._steps / secs:.1f} steps/s"
+        for name, value in (logs or {}).items():
+            # A vector has no place in a line; SyncReport and TensorBoard show it.
+            if np.ndim(value) == 0:
+                line += f" - {name}: {float(value):.4g}"
+        print(line, flush=True)

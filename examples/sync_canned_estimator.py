@@ -9,12 +9,11 @@ items are embedded by feature columns.
 
 from __future__ import annotations
 
-import argparse
 import os
-import pathlib
 
 import clicks
 import tensorflow.compat.v1 as tf
+from absl import app, flags
 
 import tf_syncrep as tfs
 
@@ -23,6 +22,12 @@ if not hasattr(tf, "estimator"):
         "This example needs Estimator, which TensorFlow 2.15 was the last to have. "
         f"Found: TensorFlow {tf.__version__}."
     )
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("steps", 400, "Updates in all.", lower_bound=1)
+flags.DEFINE_string(
+    "model_dir", "build/sync_canned_estimator", "A folder of all tasks."
+)
+
 tf.disable_v2_behavior()
 tf.logging.set_verbosity(tf.logging.INFO)
 
@@ -56,19 +61,9 @@ def input_fn(seed: int) -> tf.data.Dataset:
     return dataset.map(split).prefetch(2)
 
 
-def main() -> None:
+def main(_: list[str]) -> None:
     """Runs the task that TF_CONFIG names, or trains alone without it."""
-    parser = argparse.ArgumentParser(description="Predicts clicks, by DNNClassifier.")
-    parser.add_argument("--steps", type=int, default=400, help="updates in all")
-    parser.add_argument(
-        "--model-dir",
-        type=pathlib.Path,
-        default="build/sync_canned_estimator",
-        help="shared",
-    )
-    options = parser.parse_args()
-
-    config = tf.estimator.RunConfig(model_dir=str(options.model_dir))
+    config = tf.estimator.RunConfig(model_dir=FLAGS.model_dir)
     seed = config.global_id_in_cluster or 0
     optimizer = tfs.train.SyncReplicasOptimizer(
         tfs.train.AdamAsyncOptimizer(0.02),
@@ -83,16 +78,16 @@ def main() -> None:
         tf.estimator.train_and_evaluate(
             classifier,
             tf.estimator.TrainSpec(
-                lambda: input_fn(seed), max_steps=options.steps, hooks=[hook]
+                lambda: input_fn(seed), max_steps=FLAGS.steps, hooks=[hook]
             ),
             tf.estimator.EvalSpec(lambda: input_fn(1000), steps=10),
         )
     else:
-        classifier.train(lambda: input_fn(seed), [hook], max_steps=options.steps)
+        classifier.train(lambda: input_fn(seed), [hook], max_steps=FLAGS.steps)
     if config.is_chief:
         # By itself: the checkpoint is all that is needed of the cluster.
         os.environ.pop("TF_CONFIG", None)
-        config = tf.estimator.RunConfig(model_dir=str(options.model_dir))
+        config = tf.estimator.RunConfig(model_dir=FLAGS.model_dir)
         metrics = make_classifier(config, optimizer).evaluate(
             lambda: input_fn(1000), steps=10
         )
@@ -103,4 +98,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

@@ -10,12 +10,11 @@ serve, the chief and the workers train, and what the chief has trained it evalua
 
 from __future__ import annotations
 
-import argparse
 import os
-import pathlib
 
 import clicks
 import tensorflow.compat.v1 as tf
+from absl import app, flags
 
 import tf_syncrep as tfs
 
@@ -24,6 +23,10 @@ if not hasattr(tf, "estimator"):
         "This example needs Estimator, which TensorFlow 2.15 was the last to have. "
         f"Found: TensorFlow {tf.__version__}."
     )
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("steps", 200, "Updates in all.", lower_bound=1)
+flags.DEFINE_string("model_dir", "build/sync_estimator", "A folder of all tasks.")
+
 tf.disable_v2_behavior()
 tf.logging.set_verbosity(tf.logging.INFO)
 
@@ -71,26 +74,19 @@ def input_fn(seed: int) -> tf.data.Dataset:
     return dataset.map(lambda batch: (batch, batch.pop("click"))).prefetch(2)
 
 
-def main() -> None:
+def main(_: list[str]) -> None:
     """Runs the task that TF_CONFIG names, or trains alone without it."""
-    parser = argparse.ArgumentParser(description="Predicts clicks, by an Estimator.")
-    parser.add_argument("--steps", type=int, default=200, help="updates in all")
-    parser.add_argument(
-        "--model-dir", type=pathlib.Path, default="build/sync_estimator", help="shared"
-    )
-    options = parser.parse_args()
-
-    config = tf.estimator.RunConfig(model_dir=str(options.model_dir))
+    config = tf.estimator.RunConfig(model_dir=FLAGS.model_dir)
     seed = config.global_id_in_cluster or 0
     tf.estimator.train_and_evaluate(
         tf.estimator.Estimator(model_fn, config=config),
-        tf.estimator.TrainSpec(lambda: input_fn(seed), max_steps=options.steps),
+        tf.estimator.TrainSpec(lambda: input_fn(seed), max_steps=FLAGS.steps),
         tf.estimator.EvalSpec(lambda: input_fn(1000), steps=10),
     )
     if config.is_chief:
         # By itself: the checkpoint is all that is needed of the cluster.
         os.environ.pop("TF_CONFIG", None)
-        config = tf.estimator.RunConfig(model_dir=str(options.model_dir))
+        config = tf.estimator.RunConfig(model_dir=FLAGS.model_dir)
         estimator = tf.estimator.Estimator(model_fn, config=config)
         metrics = estimator.evaluate(lambda: input_fn(1000), steps=10)
         print(
@@ -100,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

@@ -8,32 +8,31 @@ sparse gradients, which AdamAsync applies to just the rows that they name.
     tf-syncrep launch --workers 2 --ps 2 --run-script-on workers \
         examples/sync_session.py
 
-With `--replicas-to-aggregate 1` of 2 workers the other one is a backup: the gradient
+With `--replicas_to_aggregate 1` of 2 workers the other one is a backup: the gradient
 that comes late is dropped.
 """
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import click_model
 import clicks
 import tensorflow.compat.v1 as tf
+from absl import app, flags
 
 import tf_syncrep as tfs
+
+FLAGS = flags.FLAGS
+flags.DEFINE_integer("steps", 200, "Updates in all.", lower_bound=1)
+flags.DEFINE_integer("replicas_to_aggregate", None, "Default: all workers.")
 
 tf.disable_v2_behavior()
 tf.logging.set_verbosity(tf.logging.INFO)
 
 
-def main() -> None:
+def main(_: list[str]) -> None:
     """Trains as the task that TF_CONFIG names."""
-    parser = argparse.ArgumentParser(description="Predicts clicks, synchronously.")
-    parser.add_argument("--steps", type=int, default=200, help="updates in all")
-    parser.add_argument("--replicas-to-aggregate", type=int, help="default: workers")
-    options = parser.parse_args()
-
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster = resolver.cluster_spec()
     if "ps" not in cluster.jobs:
@@ -55,13 +54,13 @@ def main() -> None:
         inputs, loss = click_model.build(num_ps)
         optimizer = tfs.train.SyncReplicasOptimizer(
             tfs.train.AdamAsyncOptimizer(0.05),
-            replicas_to_aggregate=options.replicas_to_aggregate or num_workers,
+            replicas_to_aggregate=FLAGS.replicas_to_aggregate or num_workers,
             total_num_replicas=num_workers,
         )
         train_op = optimizer.minimize(loss, global_step=global_step)
 
     sync_hook = optimizer.make_session_run_hook(is_chief, log_every_n_steps=50)
-    hooks = [sync_hook, tf.train.StopAtStepHook(last_step=options.steps)]
+    hooks = [sync_hook, tf.train.StopAtStepHook(last_step=FLAGS.steps)]
     # Each worker sees the parameter servers and itself, and so none has to wait for
     # another one that has not started yet, or has ended.
     config = tf.ConfigProto(device_filters=["/job:ps", device])
@@ -99,4 +98,4 @@ def report(stats: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

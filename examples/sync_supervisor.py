@@ -12,6 +12,7 @@ from __future__ import annotations
 import click_model
 import clicks
 import tensorflow.compat.v1 as tf
+from absl import app
 
 import tf_syncrep as tfs
 
@@ -20,7 +21,7 @@ tf.disable_v2_behavior()
 LAST_STEP = 200
 
 
-def main() -> None:
+def main(_: list[str]) -> None:
     """Trains as the task that TF_CONFIG names."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster, task = resolver.cluster_spec(), resolver.task_id
@@ -75,4 +76,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

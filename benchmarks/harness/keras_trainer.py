@@ -297,7 +297,8 @@ class Coordinator(Trainer):
         batch = tf.TensorSpec([None], tf.int64)
         counted = [(step, batch)]
         if name in self._updaters:
-            update = tf.function(self._updaters[name]._wait_and_apply)
+            rounds = self._trainings[name].optimizer._rounds
+            update = tf.function(rounds._updater._wait_and_apply)
             counted.append((update, tf.TensorSpec([], tf.int64)))
         with self._strategy.scope():
             return [

@@ -44,7 +44,7 @@ def test_monitored_training_session_trains_with_all_workers_alike():
 
 @pytest.mark.soak
 def test_monitored_training_session_trains_with_a_backup_worker():
-    status, output = launch("sync_session.py", "--replicas-to-aggregate", 1)
+    status, output = launch("sync_session.py", "--replicas_to_aggregate", 1)
     assert status == 0, output
     assert "200 updates of 200 gradients" in output, output
     assert len(trained(output)) == 2, output
@@ -89,7 +89,7 @@ ESTIMATORS = {"sync_estimator.py": 0.7, "sync_canned_estimator.py": 0.6}
 @pytest.mark.parametrize("script", ESTIMATORS)
 def test_estimator_trains_on_a_cluster_and_evaluates(script, tmp_path):
     status, output = launch(
-        *(script, "--model-dir", tmp_path),
+        *(script, "--model_dir", tmp_path),
         workers=1,
         options=("--chief", "--run-script-on", "all"),
     )
@@ -113,7 +113,7 @@ def test_canned_estimator_trains_alone_with_the_hook_that_train_is_given(tmp_pat
     finished = subprocess.run(
         [
             *(sys.executable, EXAMPLES / "sync_canned_estimator.py"),
-            *("--steps", "40", "--model-dir", tmp_path),
+            *("--steps", "40", "--model_dir", tmp_path),
         ],
         capture_output=True,
         text=True,

@@ -165,6 +165,7 @@ class Recorder:
 
     def finish(self) -> list[list[Any]]:
         """The weights after each update, a last one at the end included."""
+        self._step = None  # The next training begins anew.
         weights = weights_of(self._model)
         if any(
             not np.array_equal(a, b)

@@ -133,7 +133,9 @@ def test_tasks_that_write_nothing_for_long_get_a_hint_once(script):
         "options = launcher.LaunchOptions(sys.argv[1], run_script_on='all')\n"
         "sys.exit(launcher.launch(options))\n"
     ).replace("launcher.launch(", "launcher.launch_here(")
-    result = commands.run(path, program=[sys.executable, "-c", program])
+    result = commands.run(
+        path, program=[sys.executable, "-c", program], cwd=path.parent
+    )
     assert result.process.returncode == 0
     assert [line for line in messages(result.stderr) if "has written" in line] == [
         "launch   | no task has written a line for 0.3 s. If the script makes a "

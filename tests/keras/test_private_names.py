@@ -188,9 +188,12 @@ assert answers == [manager, manager]
 """
 
 
-def test_cancellation_manager_is_replaced_at_first_need_and_for_this_thread_alone():
+def test_cancellation_manager_is_replaced_at_first_need_and_for_this_thread_alone(
+    tmp_path,
+):
     # In a process where nobody has needed that yet.
-    subprocess.run([sys.executable, "-c", REPLACEMENT], check=True, timeout=120)
+    program = [sys.executable, "-c", REPLACEMENT]
+    subprocess.run(program, check=True, timeout=120, cwd=tmp_path)
 
 
 def test_every_private_name_that_is_used_is_listed_here():

@@ -157,16 +157,5 @@ def test_version_is_that_of_the_distribution():
     assert tfs.__version__ == importlib.metadata.version("tf_syncrep")
 
 
-def test_keras_is_imported_at_its_first_use(copy):
-    program = (
-        "import sys, tf_syncrep\n"
-        "before = 'tf_syncrep.keras' in sys.modules\n"
-        "tf_syncrep.keras.AdamAsync\n"
-        "print(before, 'tf_syncrep.keras' in sys.modules)\n"
-    )
-    result = copy.run("-c", program)
-    assert result.stdout.split() == ["False", "True"], result.stderr
-
-
 def test_library_is_beside_the_package():
     assert os.path.dirname(tfs.library_path()) == os.path.dirname(tfs.__file__)

@@ -1,5 +1,6 @@
 """Trains by tf_slim's loop; reports the loss of the last step. Argument: a folder."""
 
+import json
 import sys
 
 import programs
@@ -24,7 +25,7 @@ def main():
     )
     loss = learning.train(
         train_op,
-        sys.argv[1],
+        json.loads(sys.argv[1]),
         master=server.target,
         number_of_steps=6,
         sync_optimizer=optimizer,

@@ -13,7 +13,7 @@ import os
 
 import clicks
 import tensorflow.compat.v1 as tf
-from absl import app, flags
+from absl import app, flags, logging
 
 import tf_syncrep as tfs
 
@@ -29,7 +29,11 @@ flags.DEFINE_string(
 )
 
 tf.disable_v2_behavior()
+# The library speaks by absl, TensorFlow by a logger of its own, whose lines absl would
+# print a second time.
+logging.set_verbosity(logging.INFO)
 tf.logging.set_verbosity(tf.logging.INFO)
+tf.get_logger().propagate = False
 
 
 def make_classifier(

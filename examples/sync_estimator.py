@@ -14,7 +14,7 @@ import os
 
 import clicks
 import tensorflow.compat.v1 as tf
-from absl import app, flags
+from absl import app, flags, logging
 
 import tf_syncrep as tfs
 
@@ -28,7 +28,11 @@ flags.DEFINE_integer("steps", 200, "Updates in all.", lower_bound=1)
 flags.DEFINE_string("model_dir", "build/sync_estimator", "A folder of all tasks.")
 
 tf.disable_v2_behavior()
+# The library speaks by absl, TensorFlow by a logger of its own, whose lines absl would
+# print a second time.
+logging.set_verbosity(logging.INFO)
 tf.logging.set_verbosity(tf.logging.INFO)
+tf.get_logger().propagate = False
 
 
 def model_fn(features, labels, mode, config) -> tf.estimator.EstimatorSpec:

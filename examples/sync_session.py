@@ -19,16 +19,20 @@ from typing import Any
 import click_model
 import clicks
 import tensorflow.compat.v1 as tf
-from absl import app, flags
+from absl import app, flags, logging
 
 import tf_syncrep as tfs
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("steps", 200, "Updates in all.", lower_bound=1)
-flags.DEFINE_integer("replicas_to_aggregate", None, "Default: all workers.")
+flags.DEFINE_integer("replicas_to_aggregate", None, "Default: all.", lower_bound=1)
 
 tf.disable_v2_behavior()
+# The library speaks by absl, TensorFlow by a logger of its own, whose lines absl would
+# print a second time.
+logging.set_verbosity(logging.INFO)
 tf.logging.set_verbosity(tf.logging.INFO)
+tf.get_logger().propagate = False
 
 
 def main(_: list[str]) -> None:

@@ -37,6 +37,8 @@ def test_monitored_training_session_trains_with_all_workers_alike():
     assert [batches for batches, _ in workers.values()] == [200, 200], output
     assert max(loss for _, loss in workers.values()) < 0.5, output
     assert "200 updates of 400 gradients" in output, output
+    # The chief's hook says so, once, every 50 steps.
+    assert len(re.findall(r"SyncReplicas: step 150: 150 updates", output)) == 1, output
     for task in (0, 1):
         line = rf"/job:worker/replica:0/task:{task}: 200 gradients, 0 dropped"
         assert re.search(line, output), output

@@ -1,7 +1,5 @@
 """Hyper-parameters of AdamAsyncOptimizer: kinds, values at each step, errors."""
 
-import re
-
 import adam_async_reference as reference
 import numpy as np
 import pytest
@@ -159,39 +157,30 @@ def test_numbers_at_the_edges_are_taken():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"beta1": 1.5}, "beta1 must be in [0, 1). Received: beta1=1.5"),
-        ({"beta1": 1}, "beta1 must be in [0, 1). Received: beta1=1"),
-        ({"beta2": -0.1}, "beta2 must be in [0, 1). Received: beta2=-0.1"),
-        ({"beta2": np.float32(2)}, "beta2 must be in [0, 1). Received: beta2=2.0"),
-        ({"epsilon": -1e-8}, "epsilon must be in [0, inf). Received: epsilon=-1e-08"),
-        (
-            {"learning_rate": -0.1},
-            "learning_rate must be in [0, inf). Received: learning_rate=-0.1",
-        ),
-        (
-            {"learning_rate": float("nan")},
-            "learning_rate must be in [0, inf). Received: learning_rate=nan",
-        ),
-        (
-            {"learning_rate": float("inf")},
-            "learning_rate must be in [0, inf). Received: learning_rate=inf",
-        ),
-        (
-            {"rmsprop_momentum": 1.0},
-            "rmsprop_momentum must be in [0, 1). Received: rmsprop_momentum=1.0",
-        ),
-        (
-            {"rmsprop_momentum": -1.0},
-            "rmsprop_momentum must be in [0, 1). Received: rmsprop_momentum=-1.0",
-        ),
-        ({"name": ""}, "Must specify the optimizer name"),
+        ({"beta1": 1.5}, "[0, 1). Received: beta1=1.5"),
+        ({"beta1": 1}, "[0, 1). Received: beta1=1"),
+        ({"beta2": -0.1}, "[0, 1). Received: beta2=-0.1"),
+        ({"beta2": np.float32(2)}, "[0, 1). Received: beta2=2.0"),
+        ({"epsilon": -1e-8}, "[0, inf). Received: epsilon=-1e-08"),
+        ({"learning_rate": -0.1}, "[0, inf). Received: learning_rate=-0.1"),
+        ({"learning_rate": float("nan")}, "[0, inf). Received: learning_rate=nan"),
+        ({"learning_rate": float("inf")}, "[0, inf). Received: learning_rate=inf"),
+        ({"rmsprop_momentum": 1.0}, "[0, 1). Received: rmsprop_momentum=1.0"),
+        ({"rmsprop_momentum": -1.0}, "[0, 1). Received: rmsprop_momentum=-1.0"),
     ],
     ids=str,
 )
 def test_numbers_out_of_range_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+    with pytest.raises(ValueError, match="must be in the range") as caught:
         tfs.train.AdamAsyncOptimizer(**arguments)
-    assert str(caught.value) == message
+    assert (
+        str(caught.value) == f"`{next(iter(arguments))}` must be in the range {message}"
+    )
+
+
+def test_an_empty_name_is_refused():
+    with pytest.raises(ValueError, match=r"^Must specify the optimizer name$"):
+        tfs.train.AdamAsyncOptimizer(name="")
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -215,14 +204,14 @@ def test_other_types_are_refused(name, value):
 
 
 def test_rmsprop_momentum_must_be_a_number():
-    with pytest.raises(TypeError, match="rmsprop_momentum must be a Python number"):
+    with pytest.raises(ValueError, match=r"`rmsprop_momentum` must be a number\. Rec"):
         tfs.train.AdamAsyncOptimizer(rmsprop_momentum=lambda: 0.5)
 
 
 def test_what_a_callable_returns_is_checked_when_it_is_called():
     x = tf.Variable([1.0])
     optimizer = tfs.train.AdamAsyncOptimizer(beta2=lambda: 1.5)
-    with pytest.raises(ValueError, match=r"beta2 must be in \[0, 1\). Received"):
+    with pytest.raises(ValueError, match=r"`beta2` must be in the range \[0, 1\)\. R"):
         optimizer.apply_gradients([(tf.ones([1]), x)])
 
 

@@ -3,16 +3,20 @@
 import glob
 import logging
 
+import absl.logging
 import pytest
 import sync_replicas_graphs as graphs
 import tensorflow as tf
 
 tf1 = tf.compat.v1
 
+# Scripts of v1 set TensorFlow's verbosity, others that of absl; the line is shown once.
+LOGGERS = {"absl": absl.logging.get_absl_logger, "tensorflow": tf.get_logger}
 
-@pytest.fixture
-def logged():
-    """The messages that are logged meanwhile."""
+
+@pytest.fixture(params=LOGGERS)
+def logged(request):
+    """The messages that are logged by one or the other, where this one shows INFO."""
     messages = []
 
     class _Handler(logging.Handler):
@@ -20,13 +24,23 @@ def logged():
             messages.append(record.getMessage())
 
     handler = _Handler()
-    logger = tf.get_logger()
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    loggers = {name: get() for name, get in LOGGERS.items()}
+    levels = {name: logger.level for name, logger in loggers.items()}
+    verbosity = absl.logging.get_verbosity()
+    loggers["tensorflow"].setLevel(logging.WARNING)
+    absl.logging.set_verbosity(absl.logging.WARNING)
+    if request.param == "absl":
+        absl.logging.set_verbosity(absl.logging.INFO)
+    else:
+        tf1.logging.set_verbosity(tf1.logging.INFO)
+    for logger in loggers.values():
+        logger.addHandler(handler)
     yield messages
-    logger.setLevel(level)
-    logger.removeHandler(handler)
+    for logger in loggers.values():
+        logger.removeHandler(handler)
+    absl.logging.set_verbosity(verbosity)
+    for name, level in levels.items():
+        loggers[name].setLevel(level)
 
 
 def _steps_in(messages):

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.ops import adam_async_ops
+from tf_syncrep.python.sync.arguments import check_number
 from tf_syncrep.python.train import hyper_parameters
 
 __all__ = ["AdamAsyncOptimizer"]
@@ -133,7 +134,10 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
         if rmsprop_momentum is None:
             self._rmsprop_momentum = -1.0
         else:
-            self._rmsprop_momentum = _check_number("rmsprop_momentum", rmsprop_momentum)
+            # An attribute of the ops: no tensor can be.
+            self._rmsprop_momentum = check_number(
+                "rmsprop_momentum", rmsprop_momentum, below=1
+            )
 
         # The hyper-parameters of the step being built, evaluated in `_prepare`, and
         # their tensors by graph, device and dtype.
@@ -275,11 +279,3 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
 
     def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices):
         return self._resource_apply_sparse(grad, handle, indices)
-
-
-def _check_number(name, value):
-    """Checks an argument that becomes an attribute of an op: a number in [0, 1)."""
-    value = hyper_parameters.check(name, value, below=1)
-    if not isinstance(value, float):
-        raise TypeError(f"{name} must be a Python number. Received: {name}={value!r}")
-    return value

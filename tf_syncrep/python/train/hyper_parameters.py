@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_syncrep.python.sync.arguments import check_number
+
 # What a user may give for a hyper-parameter.
 HyperParameter = float | tf.Tensor | tf.Variable | Callable[[], Any]
 
@@ -30,14 +32,8 @@ def check(name: str, value: Any, *, below: float = math.inf) -> Any:
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
-    if isinstance(value, (numbers.Real, np.floating)) and not isinstance(value, bool):
-        # A comparison with NaN is false, so NaN is refused with the rest.
-        number = float(value)
-        if not 0 <= number < below:
-            raise ValueError(
-                f"{name} must be in [0, {below:g}). Received: {name}={value}"
-            )
-        return number
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return check_number(name, value, below=below)
     if isinstance(value, (tf.Tensor, tf.Variable)):
         if not value.shape.is_compatible_with([]):
             raise ValueError(

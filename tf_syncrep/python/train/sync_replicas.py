@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.ops import sync_gate_ops
@@ -25,6 +24,7 @@ from tf_syncrep.python.sync.gradient_accumulators import (
     make_accumulator,
 )
 from tf_syncrep.python.sync.gradients import as_tensors, flatten
+from tf_syncrep.python.train import information
 from tf_syncrep.python.train.chief_queue_runner import ChiefQueueRunner
 from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
 
@@ -144,7 +144,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
             )
         # Not the constructor of TensorFlow's class, none of whose methods are used.
         tf.compat.v1.train.Optimizer.__init__(self, use_locking, name)
-        tf.compat.v1.logging.info(
+        information.info(
             "SyncReplicas: replicas_to_aggregate=%s; total_num_replicas=%s",
             replicas_to_aggregate,
             total_num_replicas,
@@ -177,7 +177,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         Raises:
             RuntimeError: in eager mode, in a `tf.function`, or in the scope of a
                 `tf.distribute` strategy.
-            ValueError: `var_list` holds something else than variables.
+            ValueError: `var_list` holds something else than variables and tensors.
         """
         _refuse_what_is_no_v1_graph()
         _refuse_no_variables(kwargs.get("var_list", args[1] if args[1:] else None))
@@ -198,7 +198,8 @@ class SyncReplicasOptimizer(_StockOptimizer):
 
         Raises:
             RuntimeError: as for `compute_gradients`.
-            ValueError: no gradients, no global step, or a gradient of another type.
+            ValueError: no gradients, no global step, a gradient of another type, or
+                something else in the place of a variable.
         """
         del name
         _refuse_what_is_no_v1_graph()
@@ -210,6 +211,12 @@ class SyncReplicasOptimizer(_StockOptimizer):
         for gradient, _ in grads_and_vars:
             if not isinstance(gradient, (tf.Tensor, tf.IndexedSlices, type(None))):
                 raise ValueError("Unknown grad type!")
+        for _, variable in grads_and_vars:
+            if not isinstance(variable, tf.Variable):
+                raise ValueError(
+                    "`grads_and_vars` must pair gradients with variables. "
+                    f"Received: {variable!r} in the place of a variable"
+                )
         grads_and_vars = [
             (gradient if gradient is None else as_tensors(gradient), variable)
             for gradient, variable in grads_and_vars
@@ -619,9 +626,13 @@ def _refuse_what_is_no_v1_graph() -> None:
 
 
 def _refuse_no_variables(var_list: Any) -> None:
-    """Raises for tensors and numbers in the place of variables."""
+    """Raises for what no gradient can be asked of, numbers or names say.
+
+    Tensors pass, as with TensorFlow's class: a script may want the gradient of one
+    without having it applied.
+    """
     for variable in tf.nest.flatten([] if var_list is None else var_list):
-        if isinstance(variable, (tf.Tensor, np.ndarray, np.generic, int, float, str)):
+        if not (isinstance(variable, tf.Variable) or tf.is_tensor(variable)):
             raise ValueError(
                 f"`var_list` must hold variables. Received: {variable!r} in var_list"
             )

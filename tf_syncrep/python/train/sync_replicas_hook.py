@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.sync import gate_stats
 from tf_syncrep.python.sync.arguments import check_count
+from tf_syncrep.python.train import information
 
 
 class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
@@ -125,7 +126,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
 
     def _report(self, stats: dict[str, Any]) -> None:
         if self._log_every_n_steps:
-            tf.compat.v1.logging.info("SyncReplicas: %s", gate_stats.to_line(stats))
+            information.info("SyncReplicas: %s", gate_stats.to_line(stats))
         if self._summary_writer is not None:
             summary = tf.compat.v1.Summary(
                 value=[

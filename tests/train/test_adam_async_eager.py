@@ -1,10 +1,11 @@
 """AdamAsyncOptimizer without a graph: eagerly, in tf.function, under strategies."""
 
-import subprocess
-import sys
+import functools
+import pathlib
 
 import adam_async_reference as reference
 import numpy as np
+import programs
 import pytest
 import tensorflow as tf
 import v1_models
@@ -14,69 +15,7 @@ import tf_syncrep as tfs
 OPTIONS = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6}
 STEPS = 4
 
-# Trains under a strategy over two devices, writes the table and what its replicas
-# hold, and exits with an error if these differ. Two halves of a GPU are two devices.
-_STRATEGY_SCRIPT = """
-import sys
-
-import numpy as np
-import tensorflow as tf
-
-device = sys.argv[3]
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices(device)[0],
-    [
-        tf.config.LogicalDeviceConfiguration(
-            memory_limit=1024 if device == "GPU" else None
-        )
-    ]
-    * 2,
-)
-names = [f"{device}:0", f"{device}:1"]
-
-import tf_syncrep as tfs
-import v1_models
-
-if sys.argv[1] == "mirrored":
-    strategy = tf.distribute.MirroredStrategy(names)
-else:
-    strategy = tf.distribute.experimental.CentralStorageStrategy(names)
-with strategy.scope():
-    table = tf.Variable(tf.constant(v1_models.TABLE, tf.float32))
-    vector = tf.Variable(tf.constant(v1_models.VECTOR, tf.float32))
-optimizer = tfs.train.AdamAsyncOptimizer(0.05, beta1=0.8, beta2=0.95, epsilon=1e-6)
-
-
-@tf.function
-def train(rows, row_grads, vector_grad):
-    def replica(rows, row_grads, vector_grad):
-        # Gradients of replicas are summed: each gives one half.
-        optimizer.apply_gradients(
-            [
-                (tf.IndexedSlices(row_grads / 2, rows, tf.constant([9, 4])), table),
-                (vector_grad / 2, vector),
-            ]
-        )
-
-    strategy.run(replica, (rows, row_grads, vector_grad))
-
-
-for step in range(4):
-    rows, row_grads, vector_grad = v1_models.gradients(step)
-    train(
-        tf.constant(rows),
-        tf.constant(row_grads, tf.float32),
-        tf.constant(vector_grad, tf.float32),
-    )
-
-for variable in (table, vector):
-    slots = [optimizer.get_slot(variable, x) for x in optimizer.get_slot_names()]
-    for state in (variable, *slots):
-        first, *others = strategy.experimental_local_results(state)
-        for other in others:
-            np.testing.assert_array_equal(first, other)
-np.savez(sys.argv[2], table=table.numpy(), vector=vector.numpy())
-"""
+STRATEGIES_PROGRAM = pathlib.Path(__file__).with_name("strategies_program.py")
 
 
 def expected():
@@ -179,24 +118,42 @@ def test_one_replica_agrees_with_the_twin(make_strategy, device):
     np.testing.assert_allclose(vector.numpy(), expected()[1], rtol=1e-5)
 
 
+@functools.cache
+def under_strategy(name, device):
+    """What two replicas of one process have come to."""
+    return programs.run(STRATEGIES_PROGRAM, name, device)
+
+
+@pytest.mark.parametrize("how", ["by_the_optimizer", "by_hand"])
 @pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
-def test_two_replicas_agree_with_the_twin_and_with_each_other(
-    strategy, device, tmp_path
-):
-    path = tmp_path / "values.npz"
-    program = f"import sys\nsys.path[:] = {sys.path!r}\n{_STRATEGY_SCRIPT}"
-    result = subprocess.run(
-        [sys.executable, "-c", program, strategy, path, device],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    with np.load(path) as values:
-        for name, want in zip(("table", "vector"), expected(), strict=True):
-            np.testing.assert_allclose(values[name], want, rtol=1e-5, atol=1e-6)
+def test_two_replicas_agree_with_the_twin_and_with_each_other(strategy, how, device):
+    training = under_strategy(strategy, device)[how]
+    for value, want in zip(training["values"], expected(), strict=True):
+        np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
+    # Two variables and four slots of each.
+    assert len(training["copies"]) == 10
+    for first, *others in training["copies"]:
+        assert len(others) == (strategy == "mirrored")
+        assert all(other == first for other in others)
+
+
+def test_variables_synchronized_on_reading_are_each_replicas_own_to_the_op(device):
+    training = under_strategy("mirrored", device)["on_read"]
+    wanted = []
+    for replica in range(2):
+        state = reference.initial_state(v1_models.VECTOR, 0.8, 0.95)
+        for step in range(STEPS):
+            gradient = v1_models.gradients(step + 10 * replica)[2]
+            state = reference.adam_async_dense(
+                *state, lr=0.05, **OPTIONS, grad=gradient
+            )
+        wanted.append(state.var)
+    assert not np.allclose(*wanted)
+    for how, read in (("sum", np.sum), ("mean", np.mean)):
+        np.testing.assert_allclose(training[how]["copies"], wanted, rtol=1e-5)
+        np.testing.assert_allclose(
+            training[how]["read"], read(wanted, axis=0), rtol=1e-5
+        )
 
 
 def test_sync_replicas_optimizer_says_eagerly_what_to_use_instead():

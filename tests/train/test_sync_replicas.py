@@ -252,6 +252,26 @@ def test_total_num_replicas_is_replicas_to_aggregate_by_default(graph):
     assert (stats["quorum"], stats["total"]) == (3, 3)
 
 
+def test_gates_of_two_optimizers_are_told_apart_by_name_whatever_their_order():
+    def gates(*names):
+        with tf.Graph().as_default() as graph:
+            step = tf1.train.get_or_create_global_step()
+            loss = tf1.get_variable("w", initializer=1.0) ** 2
+            found = {}
+            for name in names:
+                before = set(graph.get_operations())
+                _optimizer(OURS, name=name).minimize(loss, step)
+                (gate,) = (
+                    op
+                    for op in graph.get_operations()
+                    if op not in before and op.type == "Syncrep>SyncGate"
+                )
+                found[name] = gate.get_attr("shared_name")
+        return found
+
+    assert gates("one", "other") == gates("other", "one")
+
+
 def test_install_v1_names_puts_it_in_place_of_tensorflows_class(monkeypatch):
     for module in (tf1.train, tf.compat.v2.compat.v1.train, tf1.compat.v1.train):
         monkeypatch.setattr(module, "SyncReplicasOptimizer", STOCK)

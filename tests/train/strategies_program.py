@@ -1,0 +1,171 @@
+"""Trains under a strategy over two devices of one process; reports what came of it.
+
+By AdamAsyncOptimizer; by its ops in the pattern of `merge_call`, `batch_reduce_to` and
+`update`, as optimizers are written by hand; and on variables that each replica has of
+its own until they are read. Arguments: "mirrored" or "central_storage", and "CPU" or
+"GPU". Two halves of a GPU are two devices.
+"""
+
+import json
+import sys
+
+import numpy as np
+import programs
+import tensorflow as tf
+import v1_models
+
+import tf_syncrep as tfs
+
+STEPS = 4
+NUMBERS = (0.05, 0.8, 0.95, 1e-6)  # Learning rate, beta1, beta2, epsilon.
+
+
+def make_strategy(name, device):
+    limit = 1024 if device == "GPU" else None
+    halves = [tf.config.LogicalDeviceConfiguration(memory_limit=limit)] * 2
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices(device)[0], halves
+    )
+    names = [f"{device}:0", f"{device}:1"]
+    if name == "mirrored":
+        return tf.distribute.MirroredStrategy(names)
+    return tf.distribute.experimental.CentralStorageStrategy(names)
+
+
+def make_optimizer():
+    return tfs.train.AdamAsyncOptimizer(*NUMBERS)
+
+
+def make_slots(variable, **options):
+    """The four slots of one variable, made by hand."""
+    values = [tf.zeros(variable.shape), tf.zeros(variable.shape), *NUMBERS[1:3]]
+    return [tf.Variable(value, trainable=False, **options) for value in values]
+
+
+def apply(variable, *others):
+    """One update by the op; `others` are the slots and the gradient."""
+    *slots, gradient = others
+    operands = [x.handle for x in (variable, *slots)]
+    if isinstance(gradient, tf.IndexedSlices):
+        return tfs.ops.resource_sparse_apply_adam_async(
+            *operands, *NUMBERS, gradient.values, gradient.indices
+        )
+    return tfs.ops.resource_apply_adam_async(*operands, *NUMBERS, gradient)
+
+
+def merge(strategy, gradients, variables, slots):
+    """The sum of the replicas' gradients, applied where each variable is."""
+    pairs = list(zip(gradients, variables, strict=True))
+    sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+    for variable, its_slots, gradient in zip(variables, slots, sums, strict=True):
+        strategy.extended.update(variable, apply, args=(*its_slots, gradient))
+
+
+def halves(step):
+    """Gradients of table and vector; those of replicas are summed."""
+    rows, row_grads, vector_grad = v1_models.gradients(step)
+    row_grads = tf.constant(row_grads / 2, tf.float32)
+    return (
+        tf.IndexedSlices(row_grads, tf.constant(rows), tf.constant([9, 4])),
+        tf.constant(vector_grad / 2, tf.float32),
+    )
+
+
+def own(step):
+    """A gradient of the vector, another one in each replica."""
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    gradients = [v1_models.gradients(step + 10 * i)[2] for i in range(2)]
+    return tf.constant(np.stack(gradients), tf.float32)[replica]
+
+
+def run(strategy, replica):
+    """Runs it in all replicas, step by step."""
+
+    def train(step):
+        strategy.run(replica, (step,))
+
+    for step in range(STEPS):
+        # A number, so that each step is traced by itself.
+        tf.function(train)(step)
+
+
+def model(strategy):
+    with strategy.scope():
+        return [
+            tf.Variable(tf.constant(value, tf.float32))
+            for value in (v1_models.TABLE, v1_models.VECTOR)
+        ]
+
+
+def copies(strategy, variable):
+    parts = strategy.experimental_local_results(variable)
+    return [part.numpy().tolist() for part in parts]
+
+
+def outcome(strategy, variables, slots):
+    return {
+        "values": [variable.numpy().tolist() for variable in variables],
+        "copies": [copies(strategy, x) for x in (*variables, *slots)],
+    }
+
+
+def by_the_optimizer(strategy):
+    variables, optimizer = model(strategy), make_optimizer()
+
+    def replica(step):
+        optimizer.apply_gradients(list(zip(halves(step), variables, strict=True)))
+
+    run(strategy, replica)
+    names = optimizer.get_slot_names()
+    slots = [optimizer.get_slot(x, name) for x in variables for name in names]
+    return outcome(strategy, variables, slots)
+
+
+def by_hand(strategy):
+    variables = model(strategy)
+    with strategy.scope():
+        slots = [make_slots(variable) for variable in variables]
+
+    def replica(step):
+        context = tf.distribute.get_replica_context()
+        context.merge_call(merge, args=(halves(step), variables, slots))
+
+    run(strategy, replica)
+    return outcome(strategy, variables, [x for part in slots for x in part])
+
+
+def on_read(strategy, aggregation):
+    """What each replica has trained by the op, and what a reader gets of it."""
+    options = {
+        "synchronization": tf.VariableSynchronization.ON_READ,
+        "aggregation": aggregation,
+    }
+    start = tf.constant(v1_models.VECTOR, tf.float32)
+    with strategy.scope():
+        vector = tf.Variable(start, trainable=False, **options)
+        slots = make_slots(vector, **options)
+
+    def replica(step):
+        apply(vector, *slots, own(step))
+
+    run(strategy, replica)
+    return {"copies": copies(strategy, vector), "read": vector.numpy().tolist()}
+
+
+def main():
+    strategy = make_strategy(*map(json.loads, sys.argv[1:]))
+    result = {
+        "by_the_optimizer": by_the_optimizer(strategy),
+        "by_hand": by_hand(strategy),
+    }
+    if isinstance(strategy, tf.distribute.MirroredStrategy):
+        kinds = tf.VariableAggregation
+        result["on_read"] = {
+            "sum": on_read(strategy, kinds.SUM),
+            "mean": on_read(strategy, kinds.MEAN),
+        }
+    programs.report(result)
+
+
+if __name__ == "__main__":
+    main()

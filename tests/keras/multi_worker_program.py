@@ -50,6 +50,33 @@ def train(strategy, context):
     }
 
 
+def train_v1(strategy):
+    """Three steps of the v1 optimizer; returns what this task holds."""
+    with strategy.scope():
+        variables = [tf.Variable(tf.ones([5, 2])), tf.Variable(tf.ones([3]))]
+    optimizer = tfs.train.AdamAsyncOptimizer(0.25)
+
+    def replica():
+        optimizer.apply_gradients(list(zip(gradients(), variables, strict=True)))
+
+    @tf.function
+    def step():
+        strategy.run(replica)
+
+    for _ in range(3):
+        step()
+    return [
+        [
+            x.numpy().tolist()
+            for x in (
+                variable,
+                *(optimizer.get_slot(variable, y) for y in optimizer.get_slot_names()),
+            )
+        ]
+        for variable in variables
+    ]
+
+
 def make_model():
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(1)
@@ -113,7 +140,8 @@ def loop(strategy, model, optimizer, data):
 def main():
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     updates = {context: train(strategy, context) for context in CONTEXTS}
-    programs.report({"updates": updates, "learning": learn(strategy)})
+    result = {"updates": updates, "v1": train_v1(strategy)}
+    programs.report({**result, "learning": learn(strategy)})
 
 
 if __name__ == "__main__":

@@ -93,6 +93,37 @@ def train_concurrently(strategy, coordinator, num_steps, **options):
     return {**result, "from_the_coordinator": outcome()}
 
 
+def train_v1(strategy, coordinator, num_steps):
+    """The same by the v1 optimizer; its slots are made in the first step."""
+    with strategy.scope():
+        variables = [tf.Variable(tf.ones([ROWS, DIM])), tf.Variable(tf.ones([3]))]
+    optimizer = tfs.train.AdamAsyncOptimizer(0.01)
+
+    @tf.function
+    def step():
+        def update():
+            grads = [gradient_of_ones(x) for x in variables]
+            optimizer.apply_gradients(zip(grads, variables, strict=True))
+
+        strategy.run(update)
+
+    for _ in range(num_steps):
+        coordinator.schedule(step)
+    coordinator.join()
+
+    def report_on_it(variable):
+        names = optimizer.get_slot_names()
+        slots = [optimizer.get_slot(variable, name) for name in names]
+        return {
+            "device": variable.device,
+            "slot_devices": [slot.device for slot in slots],
+            "value": variable.numpy().tolist(),
+            "power": float(optimizer.get_slot(variable, "beta1_power").numpy()),
+        }
+
+    return [report_on_it(variable) for variable in variables]
+
+
 def train_custom_loop(strategy, coordinator):
     """A model's own gradients in a scheduled loop, with all of Keras's extras."""
     words, targets = keras_variants.small_data()
@@ -214,6 +245,7 @@ def main():
     if num_parts == 1:
         result["custom_loop"] = train_custom_loop(strategy, coordinator)
         result["unbuilt"] = train_unbuilt(strategy, coordinator)
+        result["v1"] = train_v1(strategy, coordinator, num_steps)
     # Keras 3 has no fit under this strategy.
     if not keras_variants.IS_KERAS_3:
         result["fit"] = fit(strategy)

@@ -34,21 +34,35 @@ def tasks():
         cluster.__exit__()
 
 
-@each_context
-def test_replicas_gradients_are_summed(tasks, context):
+def train_alone(optimizer):
+    """The tasks' three steps in one; returns the variables."""
     variables = [tf.Variable(tf.ones([5, 2])), tf.Variable(tf.ones([3]))]
-    optimizer = tfs.keras.AdamAsync(0.25, weight_decay=0.5)
     values = tf.constant([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0], [2.0, 2.0]])
     rows = tf.constant([0, 3, 1, 3])
     for _ in range(3):
         table_gradient = tf.IndexedSlices(values, rows, tf.constant([5, 2]))
         grads = table_gradient, 3.0 * tf.ones([3])
         optimizer.apply_gradients(zip(grads, variables, strict=True))
+    return variables
+
+
+@each_context
+def test_replicas_gradients_are_summed(tasks, context):
+    variables = train_alone(tfs.keras.AdamAsync(0.25, weight_decay=0.5))
     for task in tasks:
         training = task["updates"][context]
         assert training["iterations"] == 3
         for (value, *_), expected in zip(training["states"], variables, strict=True):
             np.testing.assert_allclose(value, expected.numpy(), rtol=1e-5)
+
+
+def test_v1_optimizer_sums_gradients_and_keeps_both_tasks_identical(tasks):
+    variables = train_alone(tfs.train.AdamAsyncOptimizer(0.25))
+    first, second = (task["v1"] for task in tasks)
+    for (value, *_), expected in zip(first, variables, strict=True):
+        np.testing.assert_allclose(value, expected.numpy(), rtol=1e-5)
+    assert first == second
+    assert [len(state) for state in first] == [5, 5]
 
 
 @each_context

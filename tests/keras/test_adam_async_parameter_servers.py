@@ -128,6 +128,22 @@ def test_slots_made_in_the_first_step_are_beside_their_variables(training, name)
     assert unbuilt["updates"] == (8 if name == "adam_async" else 4)
 
 
+def test_v1_optimizer_loses_no_step_of_any_worker(training):
+    if "v1" not in training:
+        pytest.skip("partitioned layers are trained by fit")
+    table, vector = training["v1"]
+    for variable in (table, vector):
+        assert "/job:ps/" in variable["device"]
+        assert variable["slot_devices"] == [variable["device"]] * 4
+        np.testing.assert_allclose(steps_made(variable["power"]), STEPS, atol=0.01)
+    # A gradient that stays the same moves by the learning rate; not exactly where
+    # workers share a value of the power.
+    np.testing.assert_allclose(vector["value"], 1 - 0.01 * STEPS, atol=0.05)
+    np.testing.assert_allclose(table["value"][1], 1 - 0.01 * STEPS, atol=0.05)
+    others = np.delete(np.array(table["value"]), 1, axis=0)
+    np.testing.assert_array_equal(others, 1.0)
+
+
 @keras_2_only
 def test_fit_learns_and_counts_its_steps(training):
     fit = training["fit"]

@@ -62,7 +62,8 @@ def report_on(optimizer, variable):
 def train_concurrently(strategy, coordinator, num_steps, **options):
     """Schedules steps of constant gradients, which all workers run at once."""
     with strategy.scope():
-        variables = make_model().trainable_variables
+        model = make_model()  # Keras 2 refers weakly to what its parts are of.
+        variables = model.trainable_variables
         optimizer = tfs.keras.AdamAsync(0.01, **options)
         optimizer.build(variables)
         steps = tf.Variable(0, dtype=tf.int64)
@@ -160,7 +161,8 @@ def train_custom_loop(strategy, coordinator):
 def train_unbuilt(strategy, coordinator):
     """TensorFlow's tutorial: optimizers make their slots in the first step."""
     with strategy.scope():
-        variables = make_model().trainable_variables
+        model = make_model()  # Keras 2 refers weakly to what its parts are of.
+        variables = model.trainable_variables
         optimizers = {
             "adam_async": tfs.keras.AdamAsync(0.01),
             "sync_adam_async": tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.01), 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,8 @@ from tf_syncrep.python.sync import gate_stats
 
 # How long the end of a training waits for what is still to be written.
 _END_SECS = 5.0
+# How many readings wait for a slow disk at most.
+_MOST_READINGS = 100
 # What TensorBoard takes for numbers to draw as curves.
 _SCALARS = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
@@ -37,7 +40,10 @@ class ScalarsWriter:
         # Guards what follows. Notified when one of them has changed.
         self._changed = threading.Condition()
         self._is_asked = False
-        self._readings: list[tuple[dict[str, Any], dict[str, float]]] = []
+        # Of a disk that is slower than epochs are, the oldest are left out.
+        self._readings: collections.deque[tuple[dict[str, Any], dict[str, float]]] = (
+            collections.deque(maxlen=_MOST_READINGS)
+        )
         self._is_closed = False
         self._thread = threading.Thread(
             target=self._run, name="sync_report", daemon=True
@@ -92,7 +98,7 @@ class ScalarsWriter:
                 lambda: self._is_asked or self._readings or self._is_closed
             )
             if self._readings:
-                stats, more = self._readings.pop(0)
+                stats, more = self._readings.popleft()
             elif self._is_asked:
                 self._is_asked = False
                 stats, more = None, {}

@@ -93,7 +93,9 @@ class SyncReport(tf.keras.callbacks.Callback):
             logs: unused.
         """
         del logs
-        self._end()  # what a `fit` has left that an error has ended
+        # What a `fit` has left that an error has ended.
+        self._line = None
+        self._end()
         if self._log_dir is not None:
             self._writer = ScalarsWriter(self._log_dir, self._read)
             self._optimizer.add_observer(self._on_update)

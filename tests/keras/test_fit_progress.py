@@ -4,8 +4,10 @@ import io
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tf_syncrep.python.keras.fit import progress
+from tf_syncrep.python.keras.training_clock import TrainingClock
 
 
 class Terminal(io.StringIO):
@@ -24,14 +26,41 @@ def test_bar_of_keras_is_for_terminals(verbose, on_terminal, elsewhere, monkeypa
     assert progress.has_progress_bar(verbose) == elsewhere
 
 
+def test_whoever_has_disabled_keras_bar_gets_keras_logger(monkeypatch):
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    tf.keras.utils.disable_interactive_logging()
+    try:
+        assert progress.has_progress_bar("auto")
+        assert not progress.has_progress_bar(0)
+    finally:
+        tf.keras.utils.enable_interactive_logging()
+
+
+def test_time_of_training_is_without_what_interrupts_it(clock):
+    training = TrainingClock(lambda: clock["now"])
+    for _ in range(2):
+        clock["now"] += 1000  # lies between epochs.
+        training.start()
+        for hook_secs in (0.01, 30.0, 0.01, 0.01):
+            clock["now"] += 0.25
+            with training.hook():
+                clock["now"] += hook_secs
+                training.note_step()
+    assert training.secs == pytest.approx(4 * 0.25 + 2 * 0.01)
+    assert training.total_secs == pytest.approx(2 * training.secs)
+
+
 @pytest.fixture
 def clock():
     return {"now": 100.0}
 
 
 @pytest.fixture
-def lines(clock):
+def lines(clock, monkeypatch):
     made = progress.ProgressLines(lambda: clock["now"])
+    monkeypatch.setattr(
+        progress, "clock_of", lambda _: TrainingClock(lambda: clock["now"])
+    )
     made.set_params({"epochs": 3, "steps": 40})
     return made
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.sync_replicas import scalars_writer, sync_report
+from tf_syncrep.python.keras.training_clock import TrainingClock
 
 WORKER = "/job:worker/replica:0/task:"
 
@@ -23,6 +24,8 @@ class Training:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
+        clock = TrainingClock(lambda: self.now)
+        monkeypatch.setattr(sync_report, "clock_of", lambda _: clock)
         self.observers = []
         self.counters = {
             "step": 10,
@@ -43,7 +46,6 @@ class Training:
 
     def report(self, **options):
         report = tfs.keras.SyncReport(**options)
-        report._clock = sync_report._TrainingClock(lambda: self.now)
         report.set_model(self.model)
         report.on_train_begin()
         report.on_epoch_begin(0)
@@ -133,6 +135,8 @@ def test_event_files_have_the_counters_by_update_and_the_epochs_logs(
     observer(10)
     assert written.wait(timeout=20)
     training.go_on()
+    training.now = 2.5
+    report.on_train_batch_end(3)
     # F1Score(average=None) has a number for each class; a name is none.
     report.on_epoch_end(0, {"loss": 0.5, "f1": tf.constant([0.25, 0.75]), "x": "y"})
     training.counters["step"] = 17
@@ -144,6 +148,7 @@ def test_event_files_have_the_counters_by_update_and_the_epochs_logs(
     assert scalars["sync/contributed/worker:0", 10] == 7
     assert scalars["sync/waited_secs/worker:1", 16] == 2
     assert scalars["sync/waited_secs", 16] == 7.5
+    assert scalars["sync/training_secs", 16] == 2.5
     assert scalars["epoch_loss", 16] == 0.5
     assert scalars["epoch_f1/0", 16] == 0.25
     assert scalars["epoch_f1/1", 16] == 0.75

@@ -63,6 +63,28 @@ def test_sessions_of_one_folder_are_joined_without_the_time_between(tmp_path):
     assert found.updates_per_second == pytest.approx(10)
 
 
+@pytest.mark.parametrize("pause_secs", [0.0, 60.0])
+def test_time_of_training_is_told_by_who_writes_it(tmp_path, pause_secs):
+    events = [
+        (
+            1e9 + i * 0.05 + pause_secs * (i > 120),  # Validation, say.
+            event_logs.sync_figures(
+                i,
+                {"worker:0": i, "worker:1": i},
+                {"worker:0": i * 0.02, "worker:1": 0.0},
+                training_secs=i * 0.05,
+            ),
+        )
+        for i in range(1, 201)
+    ]
+    event_logs.write(tmp_path / "a.tfevents.1", events, 1e9)
+    found, _ = latest(tmp_path)
+    assert found.seconds == pytest.approx(10 + pause_secs)
+    assert found.updates_per_second == pytest.approx(20)
+    assert found.seconds_of_work(found.slowest) == pytest.approx(0.05)
+    assert found.waited_share(found.workers["worker:0"]) == pytest.approx(0.4)
+
+
 def test_of_several_trainings_the_latest_is_reported(tmp_path):
     session(tmp_path / "old" / "a.tfevents.1", 1e9, 5)
     session(tmp_path / "new" / "a.tfevents.1", 1e9 + 100, 7)

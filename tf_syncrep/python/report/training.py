@@ -21,6 +21,7 @@ DROPS = {
 }
 
 _UPDATES = "sync/updates"
+_TRAINING_SECS = "training_secs"
 _FIGURE = re.compile(r"sync/(?P<name>[^/]+)(/(?P<task>.+))?")
 _LOSS = re.compile(r"(^|[/_.])loss($|[/_.])", re.IGNORECASE)
 _VALIDATION = re.compile(r"(^|[/_.])(val|eval|validation|evaluation)[/_.]")
@@ -83,7 +84,9 @@ class Worker:
 class Training:
     """A training, perhaps in several sessions (it was stopped and went on).
 
-    Seconds are those of training: what lies between sessions is left out.
+    Seconds are those of training: what lies between sessions is left out. So is what
+    interrupts a session, validation and checkpoints, from what is told of work and of
+    updates per second, where whoever wrote the figures has told the time of training.
 
     Attributes:
         folder: where its figures lie.
@@ -92,9 +95,9 @@ class Training:
         workers: by name, in the order of their names.
         quorum: gradients in an update, by the last figures.
         losses: by a name for each.
-        seconds: how long training took.
-        measured_seconds: how much of that lies between the first and the last figures
-          of a session: without the time in which a training starts.
+        seconds: how long training took, with its interruptions.
+        measured_seconds: how long training took between the first and the last
+          figures of a session: without its start and its interruptions.
         measured_updates: how many updates were made in these.
         restarts: when each session but the first began.
     """
@@ -123,11 +126,18 @@ class Training:
         """Updates in a second, where that can be told without the start."""
         if self.measured_seconds > 0 and self.measured_updates > 0:
             return self.measured_updates / self.measured_seconds
-        return self.total("updates") / self.seconds if self.seconds > 0 else 0.0
+        secs = self.working_seconds
+        return self.total("updates") / secs if secs > 0 else 0.0
+
+    @property
+    def working_seconds(self) -> float:
+        """How long training took, as far as can be told without its interruptions."""
+        return self.total(_TRAINING_SECS) or self.seconds
 
     def waited_share(self, worker: Worker) -> float:
         """The share of the training's time that a worker waited."""
-        return worker.total("waited_secs") / self.seconds if self.seconds > 0 else 0.0
+        secs = self.working_seconds
+        return worker.total("waited_secs") / secs if secs > 0 else 0.0
 
     def seconds_of_work(self, worker: Worker) -> float:
         """How long a worker took for a gradient, its waits left out.
@@ -136,7 +146,8 @@ class Training:
         share, all have the same.
         """
         gradients = worker.total("contributed") + worker.dropped
-        return (self.seconds - worker.total("waited_secs")) / max(gradients, 1.0)
+        work = max(self.working_seconds - worker.total("waited_secs"), 0.0)
+        return work / max(gradients, 1.0)
 
     @property
     def slowest(self) -> Worker | None:
@@ -243,6 +254,10 @@ def _training(
                 last[name, task] = float(sessions[-1].scalars[tag].values[-1])
     spans = [clock.seconds(file.scalars[_UPDATES].times[[0, -1]]) for file in sessions]
     updates = [counters["updates"].at(span) for span in spans]
+    if _TRAINING_SECS in counters:
+        measured = [counters[_TRAINING_SECS].at(span) for span in spans]
+    else:
+        measured = spans
     return Training(
         folder=folder,
         counters=counters,
@@ -257,7 +272,7 @@ def _training(
             for name, points in losses.items()
         },
         seconds=clock.end,
-        measured_seconds=float(np.ptp(spans, axis=1).sum()),
+        measured_seconds=float(np.ptp(measured, axis=1).sum()),
         measured_updates=float(np.ptp(updates, axis=1).sum()),
         restarts=clock.begins[1:],
     )

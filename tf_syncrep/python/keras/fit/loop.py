@@ -28,6 +28,7 @@ from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
     place,
     rounds_of,
 )
+from tf_syncrep.python.keras.training_clock import clock_of
 
 # Under which name a model keeps the functions that were traced for it.
 _TRACED = "_tf_syncrep_traced"
@@ -319,7 +320,7 @@ def train(
         validate: called with each epoch when its training is over; returns what to
             add to its logs.
     """
-    rounds = rounds_of(model.optimizer)
+    rounds, clock = rounds_of(model.optimizer), clock_of(model)
     flush = getattr(model.optimizer, "flush_last", True)
     # Before callbacks ask the gate for anything, and so have it made.
     if model.trainable_variables:
@@ -339,7 +340,8 @@ def train(
         for first, last, result in executions:
             callbacks.on_train_batch_begin(first)
             logs = result.fetch(if_lost=logs)
-            callbacks.on_train_batch_end(last, logs)
+            with clock.hook():
+                callbacks.on_train_batch_end(last, logs)
             if model.stop_training:
                 break
         steps.coordinator.join()

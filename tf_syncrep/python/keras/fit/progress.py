@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_syncrep.python.keras.training_clock import TrainingClock, clock_of
+
 # How often a line says how far training is.
 _EVERY_SECS = 5.0
 
@@ -18,21 +20,24 @@ def has_progress_bar(verbose: str | int) -> bool:
     """Whether Keras' own bar is shown, or its line for an epoch.
 
     A bar that redraws wants a terminal, or a notebook. Elsewhere Keras would say
-    nothing until an epoch has ended, and write what only terminals understand.
+    nothing until an epoch has ended, and write what only terminals understand. Who has
+    called `tf.keras.utils.disable_interactive_logging` wants it so, by Keras' logger.
 
     Args:
         verbose: "auto", 0 (nothing), 1 (bar) or 2 (a line for each epoch).
     """
     if verbose in (0, 2):
         return verbose == 2
+    if not tf.keras.utils.is_interactive_logging_enabled():
+        return True
     return sys.stdout.isatty() or "ipykernel" in sys.modules
 
 
 class ProgressLines(tf.keras.callbacks.Callback):
     """Writes a line every few seconds, and one at the end of each epoch.
 
-    Steps per second count from an epoch's begin to its last step: validation, what
-    callbacks do at the ends of epochs, and what lies between are not time of training.
+    Steps per second are those of the time of training, as `TrainingClock` has it:
+    without validation, what lies between epochs, and checkpoints.
     """
 
     # Keras 2 refuses callbacks that look at batches in the strategy's scope without it.
@@ -48,11 +53,13 @@ class ProgressLines(tf.keras.callbacks.Callback):
         self._now = now
         self._epoch = 0
         self._is_training = False
+        self._clock = TrainingClock(now)
         self._begin("")
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Notes that what follows is training."""
         self._is_training = True
+        self._clock = clock_of(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begins an epoch."""
@@ -69,6 +76,7 @@ class ProgressLines(tf.keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         """Notes that training has ended."""
         self._is_training = False
+        self._clock = TrainingClock(self._now)
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Begins an evaluation, if it is not one of a training."""
@@ -100,21 +108,21 @@ class ProgressLines(tf.keras.callbacks.Callback):
     def _begin(self, what: str) -> None:
         self._what = what
         self._steps = 0
-        self._first_time = self._last_time = self._written_at = self._now()
+        self._clock.start()
+        self._written_at = self._now()
 
     def _step(self, batch: int, logs: Any) -> None:
         self._steps = batch + 1
-        self._last_time = self._now()
-        if self._last_time - self._written_at >= _EVERY_SECS:
-            self._written_at = self._last_time
+        self._clock.note_step()
+        if self._now() - self._written_at >= _EVERY_SECS:
+            self._written_at = self._now()
             self._write(logs)
 
     def _write(self, logs: Any) -> None:
         total = self.params.get("steps")
         line = f"{self._what}: {self._steps}{f'/{total}' if total else ''} steps"
-        secs = self._last_time - self._first_time
-        if secs > 0:
-            line += f", {self._steps / secs:.1f} steps/s"
+        if self._clock.secs > 0:
+            line += f", {self._steps / self._clock.secs:.1f} steps/s"
         for name, value in (logs or {}).items():
             # A vector has no place in a line; SyncReport and TensorBoard show it.
             if np.ndim(value) == 0:

@@ -45,6 +45,7 @@ class ScalarsWriter:
             collections.deque(maxlen=_MOST_READINGS)
         )
         self._is_closed = False
+        self._has_failed = False
         self._thread = threading.Thread(
             target=self._run, name="sync_report", daemon=True
         )
@@ -59,8 +60,9 @@ class ScalarsWriter:
     def write(self, stats: dict[str, Any], more: dict[str, float]) -> None:
         """Has a reading written, and numbers by tag beside it."""
         with self._changed:
-            self._readings.append((stats, more))
-            self._changed.notify()
+            if not self._has_failed:
+                self._readings.append((stats, more))
+                self._changed.notify()
 
     def close(self) -> None:
         """Ends the thread when all is written, or leaves it behind after seconds."""
@@ -84,6 +86,9 @@ class ScalarsWriter:
                     pass
                 writer.close()
         except Exception as error:
+            with self._changed:
+                self._has_failed = True
+                self._readings.clear()
             logging.warning(
                 "SyncReport: writing to %s failed, and nothing more is written there. "
                 "Training goes on. Received: %s",

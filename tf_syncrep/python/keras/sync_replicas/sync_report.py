@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 from tf_syncrep.python.keras.sync_replicas.scalars_writer import ScalarsWriter
+from tf_syncrep.python.keras.training_clock import clock_of
 from tf_syncrep.python.sync import gate_stats
 from tf_syncrep.python.sync.arguments import check_count
 
@@ -25,8 +25,10 @@ class SyncReport(tf.keras.callbacks.Callback):
     `sync/late`, `sync/stale`, `sync/voided` and `sync/waited_secs`. Like those that
     TensorBoard gets, they count from the beginning of the training. Callbacks that are
     to see them in the logs come behind this one. The line that is printed counts what
-    was in the epoch. Its updates per second leave out validation, and what lies
-    between epochs.
+    was in the epoch. Its updates per second are those of the time of training, without
+    validation, what lies between epochs, and callbacks that take a second or more
+    between two steps, to write a checkpoint, say. TensorBoard gets that time as
+    `sync/training_secs`.
 
     It observes: training is the same without it. TensorBoard's files are written by a
     thread of their own. Workers never wait for it, and where it fails, on a full disk,
@@ -64,7 +66,6 @@ class SyncReport(tf.keras.callbacks.Callback):
         self._writer: ScalarsWriter | None = None
         self._before: dict[str, Any] = {}
         self._line: str | None = None
-        self._clock = _TrainingClock()
 
     def set_model(self, model: Any) -> None:
         """Finds the optimizer to report on.
@@ -110,7 +111,7 @@ class SyncReport(tf.keras.callbacks.Callback):
         del epoch, logs
         self._print_line()
         self._before = self._optimizer.stats()
-        self._clock.start()
+        clock_of(self.model).start()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Notes that training goes on.
@@ -120,7 +121,7 @@ class SyncReport(tf.keras.callbacks.Callback):
             logs: unused.
         """
         del batch, logs
-        self._clock.note()
+        clock_of(self.model).note_step()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Reports on the epoch, all of whose updates are complete.
@@ -132,13 +133,13 @@ class SyncReport(tf.keras.callbacks.Callback):
         del epoch
         stats = self._optimizer.stats()
         if self._writer is not None:
-            self._writer.write(stats, _epoch_scalars(logs))
+            self._writer.write(self._timed(stats), _epoch_scalars(logs))
         if logs is not None:
             scalars = gate_stats.to_scalars(stats)
             names = [f"sync/{name}" for name in _LOGGED]
             logs.update({name: scalars[name] for name in names if name in scalars})
         if self._verbose:
-            self._line = _line(self._before, stats, self._clock.secs)
+            self._line = _line(self._before, stats, clock_of(self.model).secs)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Writes what is left, and observes no more.
@@ -149,7 +150,7 @@ class SyncReport(tf.keras.callbacks.Callback):
         del logs
         self._print_line()
         if self._writer is not None:
-            self._writer.write(self._optimizer.stats(), {})
+            self._writer.write(self._read(), {})
         self._end()
 
     def _print_line(self) -> None:
@@ -169,25 +170,11 @@ class SyncReport(tf.keras.callbacks.Callback):
             self._writer.ask()
 
     def _read(self) -> dict[str, Any]:
-        return self._optimizer.stats()
+        return self._timed(self._optimizer.stats())
 
-
-class _TrainingClock:
-    """The time from an epoch's beginning to the end of its last step."""
-
-    def __init__(self, now=time.monotonic):
-        self._now = now
-        self._start = self._last = 0.0
-
-    def start(self) -> None:
-        self._start = self._last = self._now()
-
-    def note(self) -> None:
-        self._last = self._now()
-
-    @property
-    def secs(self) -> float:
-        return self._last - self._start
+    def _timed(self, stats: dict[str, Any]) -> dict[str, Any]:
+        """Adds the time of training, by which rates are to be told from files."""
+        return {**stats, "training_secs": clock_of(self.model).total_secs}
 
 
 def _epoch_scalars(logs: dict[str, Any] | None) -> dict[str, float]:

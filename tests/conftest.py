@@ -56,15 +56,3 @@ def on_device(device):
 
     with devices.scope():
         yield device
-
-
-@pytest.fixture(scope="session")
-def forks():
-    """Where processes come from that are to have imported TensorFlow already."""
-    import fork_server
-
-    server = fork_server.ForkServer(
-        "tensorflow.compat.v1", "tf_syncrep", "tf_syncrep.python.cli"
-    )
-    yield server
-    server.close()

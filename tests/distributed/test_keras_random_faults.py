@@ -10,10 +10,9 @@ NUM_SEEDS = 50
 NUM_FEW_SEEDS = 3
 
 
-def check(seed, tmp_path, forks):
+def check(seed, tmp_path):
     with KerasSyncCluster(
         tmp_path,
-        forks,
         num_workers=3,
         loop=("fit", "custom")[seed % 2],
         quorum=2 + seed % 3 // 2,
@@ -33,11 +32,11 @@ def check(seed, tmp_path, forks):
 
 
 @pytest.mark.parametrize("seed", range(NUM_FEW_SEEDS))
-def test_schedules_of_faults_lose_and_repeat_no_gradient(seed, tmp_path, forks):
-    check(seed, tmp_path, forks)
+def test_schedules_of_faults_lose_and_repeat_no_gradient(seed, tmp_path):
+    check(seed, tmp_path)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))
-def test_no_schedule_of_faults_loses_or_repeats_a_gradient(seed, tmp_path, forks):
-    check(seed, tmp_path, forks)
+def test_no_schedule_of_faults_loses_or_repeats_a_gradient(seed, tmp_path):
+    check(seed, tmp_path)

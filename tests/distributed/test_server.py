@@ -1,12 +1,8 @@
 """`tf-syncrep serve`: one task of TF_CONFIG, its errors and its end."""
 
 import json
-import os
-import select
 import signal
 import socket
-import subprocess
-import sys
 
 import clusters
 import commands
@@ -206,24 +202,3 @@ def test_a_suspended_server_does_not_answer_although_its_port_accepts():
         assert not grpc_answers(address, timeout_secs=0.5)
         cluster.resume("worker-0")
         cluster.wait_until_ready("worker-0")
-
-
-def test_servers_die_with_the_process_that_started_them(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text(
-        "import clusters, signal\n"
-        "with clusters.Cluster(num_ps=0) as cluster:\n"
-        "    print(cluster.pid('worker-0'), flush=True)\n"
-        "    signal.pause()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, path],
-        env=os.environ | {"PYTHONPATH": os.path.dirname(clusters.__file__)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        server = os.pidfd_open(int(process.stdout.readline()))
-        process.kill()
-        ended, _, _ = select.select([server], [], [], clusters.DEADLINE_SECS)
-        os.close(server)
-        assert ended

@@ -13,9 +13,9 @@ from sync_replicas_cluster import CHIEF, SyncReplicasCluster
 
 
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["dense", "indices", "values"])
-def test_push_that_is_refused_for_one_of_two_variables_voids_the_round(place, forks):
+def test_push_that_is_refused_for_one_of_two_variables_voids_the_round(place):
     lease_secs = 2.0
-    with SyncReplicasCluster(2, forks, lease_secs=lease_secs) as cluster:
+    with SyncReplicasCluster(2, lease_secs=lease_secs) as cluster:
         cluster.start(0, batches=10)
         cluster.start(1, batches=1000, malformed_push=[3, place])
         assert cluster.tasks.wait("worker-1") == 1
@@ -29,8 +29,8 @@ def test_push_that_is_refused_for_one_of_two_variables_voids_the_round(place, fo
     assert (chief["contributed"], other["contributed"]) == (10, 3)
 
 
-def test_nonfinite_gradient_is_dropped_and_counted_where_that_is_asked_for(forks):
-    with SyncReplicasCluster(2, forks, reject_nonfinite=True) as cluster:
+def test_nonfinite_gradient_is_dropped_and_counted_where_that_is_asked_for():
+    with SyncReplicasCluster(2, reject_nonfinite=True) as cluster:
         cluster.start(0, batches=10)
         cluster.start(1, batches=1000, nan_at=3)
         result = cluster.result(ending=(0, 1))
@@ -43,8 +43,8 @@ def test_nonfinite_gradient_is_dropped_and_counted_where_that_is_asked_for(forks
     assert result["global_step"] == 10
 
 
-def test_nonfinite_gradient_is_seen_in_the_weights_otherwise(forks):
-    with SyncReplicasCluster(2, forks) as cluster:
+def test_nonfinite_gradient_is_seen_in_the_weights_otherwise():
+    with SyncReplicasCluster(2) as cluster:
         cluster.start(0, batches=10)
         cluster.start(1, batches=1000, nan_at=3)
         assert cluster.tasks.wait(CHIEF) == 0

@@ -10,8 +10,8 @@ from sync_replicas_cluster import ADMITTED, POINTS, SyncReplicasCluster
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_chief_goes_on_from_its_checkpoint(point, forks, tmp_path):
-    with SyncReplicasCluster(2, forks) as cluster:
+def test_killed_chief_goes_on_from_its_checkpoint(point, tmp_path):
+    with SyncReplicasCluster(2) as cluster:
         folder = str(tmp_path)
         cluster.start(0, batches=100, checkpoint_dir=folder, stop_at={point: [4]})
         cluster.start(1, batches=1000)
@@ -31,8 +31,8 @@ def test_killed_chief_goes_on_from_its_checkpoint(point, forks, tmp_path):
         assert stats["aborted"] == 1
 
 
-def test_chief_ends_at_once_and_another_begins_anew_on_the_same_servers(forks):
-    with SyncReplicasCluster(2, forks) as cluster:
+def test_chief_ends_at_once_and_another_begins_anew_on_the_same_servers():
+    with SyncReplicasCluster(2) as cluster:
         for worker in range(2):
             cluster.start(worker, batches=5)
         first = cluster.result(ending=(0, 1))

@@ -24,9 +24,9 @@ STARTS = [
 
 @pytest.mark.parametrize(("order", "use_resource", "secs_apart"), STARTS, ids=str)
 def test_weights_are_those_of_one_process_in_whichever_order_replicas_start(
-    order, use_resource, secs_apart, forks
+    order, use_resource, secs_apart
 ):
-    with SyncReplicasCluster(3, forks) as cluster:
+    with SyncReplicasCluster(3) as cluster:
         for place, worker in enumerate(order):
             if place and secs_apart:
                 # For no event: that others come late is what is tried here.
@@ -52,8 +52,8 @@ def test_weights_are_those_of_one_process_in_whichever_order_replicas_start(
     ]
 
 
-def test_replica_with_fewer_batches_leaves_and_the_chief_takes_over_its_share(forks):
-    with SyncReplicasCluster(2, forks) as cluster:
+def test_replica_with_fewer_batches_leaves_and_the_chief_takes_over_its_share():
+    with SyncReplicasCluster(2) as cluster:
         cluster.start(0, batches=11)
         cluster.start(1, batches=3)
         cluster.result(ending=(0, 1))
@@ -64,8 +64,8 @@ def test_replica_with_fewer_batches_leaves_and_the_chief_takes_over_its_share(fo
 
 
 @pytest.mark.parametrize("quorum", [2, 4])
-def test_fewer_replicas_than_gradients_give_the_same_share_each(quorum, forks):
-    with SyncReplicasCluster(2, forks, quorum) as cluster:
+def test_fewer_replicas_than_gradients_give_the_same_share_each(quorum):
+    with SyncReplicasCluster(2, quorum) as cluster:
         for worker in range(2):
             cluster.start(worker, batches=12)
         cluster.result(ending=(0, 1))
@@ -76,8 +76,8 @@ def test_fewer_replicas_than_gradients_give_the_same_share_each(quorum, forks):
         assert [worker for worker, _ in sorted(pairs)] == [0] * share + [1] * share
 
 
-def test_every_variable_averages_the_same_gradients_those_of_the_fastest(forks):
-    with SyncReplicasCluster(3, forks, quorum=2) as cluster:
+def test_every_variable_averages_the_same_gradients_those_of_the_fastest():
+    with SyncReplicasCluster(3, quorum=2) as cluster:
         cluster.start(0, batches=12, stop_at={"computing": [0, 6]})
         cluster.start(1, batches=1000)
         cluster.start(2, batches=1000, stop_at={"computing": [0]})
@@ -104,8 +104,8 @@ def test_every_variable_averages_the_same_gradients_those_of_the_fastest(forks):
     assert stats["voids"] == stats["expired"] == 0
 
 
-def _train_to_a_common_last_step(forks):
-    with SyncReplicasCluster(3, forks) as cluster:
+def _train_to_a_common_last_step():
+    with SyncReplicasCluster(3) as cluster:
         for worker in range(3):
             cluster.start(worker, batches=1000, last_step=10)
         result = cluster.result(ending=range(3))
@@ -113,13 +113,13 @@ def _train_to_a_common_last_step(forks):
 
 
 @pytest.mark.parametrize("run", range(2))
-def test_all_replicas_reach_a_common_last_step(run, forks):
+def test_all_replicas_reach_a_common_last_step(run):
     del run
-    _train_to_a_common_last_step(forks)
+    _train_to_a_common_last_step()
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_all_replicas_reach_a_common_last_step_thirty_times_in_a_row(forks):
+def test_all_replicas_reach_a_common_last_step_thirty_times_in_a_row():
     for _ in range(30):
-        _train_to_a_common_last_step(forks)
+        _train_to_a_common_last_step()

@@ -34,9 +34,9 @@ def _kill_at(cluster, point, step=3):
 
 
 @points
-def test_killed_replica_delays_the_others_by_its_lease_and_no_more(point, forks):
+def test_killed_replica_delays_the_others_by_its_lease_and_no_more(point):
     lease_secs = 2.0
-    with SyncReplicasCluster(2, forks, lease_secs=lease_secs) as cluster:
+    with SyncReplicasCluster(2, lease_secs=lease_secs) as cluster:
         killed = _kill_at(cluster, point)
         result = cluster.result()
         elapsed = time.monotonic() - killed
@@ -50,9 +50,9 @@ def test_killed_replica_delays_the_others_by_its_lease_and_no_more(point, forks)
     assert chief["expired"] == 0
 
 
-def test_replica_killed_in_its_first_step_delays_the_others_by_no_more(forks):
+def test_replica_killed_in_its_first_step_delays_the_others_by_no_more():
     # A first step may take `start_secs`, while nobody knows how long others take.
-    with SyncReplicasCluster(2, forks, lease_secs=2.0, start_secs=600.0) as cluster:
+    with SyncReplicasCluster(2, lease_secs=2.0, start_secs=600.0) as cluster:
         killed = _kill_at(cluster, "computing", step=0)
         stats = cluster.result()["stats"]
         elapsed = time.monotonic() - killed
@@ -63,10 +63,8 @@ def test_replica_killed_in_its_first_step_delays_the_others_by_no_more(forks):
 
 
 @points
-def test_replica_that_comes_back_takes_the_place_of_the_killed_one_at_once(
-    point, forks
-):
-    with SyncReplicasCluster(2, forks, lease_secs=60.0) as cluster:
+def test_replica_that_comes_back_takes_the_place_of_the_killed_one_at_once(point):
+    with SyncReplicasCluster(2, lease_secs=60.0) as cluster:
         killed = _kill_at(cluster, point)
         cluster.start(1, batches=1000, first_batch=1000)
         result = cluster.result(ending=(0, 1))

@@ -11,10 +11,8 @@ servers = pytest.mark.parametrize(
 
 
 @servers
-def test_monitored_sessions_recover_when_a_killed_server_is_back(
-    server, forks, tmp_path
-):
-    with SyncReplicasCluster(2, forks) as cluster:
+def test_monitored_sessions_recover_when_a_killed_server_is_back(server, tmp_path):
+    with SyncReplicasCluster(2) as cluster:
         cluster.start(0, batches=30, checkpoint_dir=str(tmp_path))
         cluster.start(1, batches=1000)
         cluster.tasks.wait_for_output("worker-0", "ran 4")
@@ -27,8 +25,8 @@ def test_monitored_sessions_recover_when_a_killed_server_is_back(
 
 
 @servers
-def test_bare_session_gets_an_error_in_seconds_when_a_server_is_killed(server, forks):
-    with SyncReplicasCluster(1, forks) as cluster:
+def test_bare_session_gets_an_error_in_seconds_when_a_server_is_killed(server):
+    with SyncReplicasCluster(1) as cluster:
         cluster.start(0, batches=100000, bare=True)
         cluster.tasks.wait_for_output("worker-0", "ran 4")
         cluster.tasks.kill(server)

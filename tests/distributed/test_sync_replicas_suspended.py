@@ -13,10 +13,10 @@ pytestmark = pytest.mark.one_version
 
 
 @pytest.mark.parametrize("point", [*POINTS, "waiting"])
-def test_replica_stopped_past_its_lease_comes_back_and_does_no_harm(point, forks):
+def test_replica_stopped_past_its_lease_comes_back_and_does_no_harm(point):
     # On a busy machine a living replica may be silent for more than a second.
     lease_secs = 3.0
-    with SyncReplicasCluster(2, forks, lease_secs=lease_secs) as cluster:
+    with SyncReplicasCluster(2, lease_secs=lease_secs) as cluster:
         # The chief gives a gradient a round beside the other's, then two alone, and
         # stops before the first of a round, so that there is room for the other's:
         # its fourth is in a round with the next where the other's does not come, and

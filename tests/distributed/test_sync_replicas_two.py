@@ -6,8 +6,8 @@ import sync_replicas_twin as twin
 from sync_replicas_cluster import CHIEF, SyncReplicasCluster
 
 
-def test_two_optimizers_that_take_turns_are_exact_each(forks):
-    with SyncReplicasCluster(2, forks) as cluster:
+def test_two_optimizers_that_take_turns_are_exact_each():
+    with SyncReplicasCluster(2) as cluster:
         for worker in range(2):
             cluster.start(worker, batches=10, two_optimizers=True)
         for worker in range(2):

@@ -56,11 +56,10 @@ A_FEW_OF_FOUR = [
 ]
 
 
-def cluster_for(trainings, num_workers, folder, forks, compute_secs, **options):
+def cluster_for(trainings, num_workers, folder, compute_secs, **options):
     first, *further = map(dataclasses.asdict, trainings)
     return KerasSyncCluster(
         folder,
-        forks,
         num_workers,
         **first,
         epochs=1,
@@ -143,21 +142,19 @@ def assert_all_ended_well(trainings, cluster, may_drop):
     assert len(result["weights"]) == begin + 1
 
 
-def check_with_a_slow_worker(trainings, num_workers, folder, forks):
+def check_with_a_slow_worker(trainings, num_workers, folder):
     compute_secs = [FAST_SECS] * (num_workers - 1) + [SLOW_SECS]
-    with cluster_for(trainings, num_workers, folder, forks, compute_secs) as cluster:
+    with cluster_for(trainings, num_workers, folder, compute_secs) as cluster:
         cluster.start()
         wait_for_ends(cluster, trainings)
         assert_all_ended_well(trainings, cluster, may_drop=False)
 
 
-def check_with_a_dead_worker(trainings, num_workers, folder, forks, start_secs):
+def check_with_a_dead_worker(trainings, num_workers, folder, start_secs):
     compute_secs = [FAST_SECS] * num_workers
     last = num_workers - 1
     leases = {"lease_secs": LEASE_SECS, "start_secs": start_secs}
-    with cluster_for(
-        trainings, num_workers, folder, forks, compute_secs, **leases
-    ) as cluster:
+    with cluster_for(trainings, num_workers, folder, compute_secs, **leases) as cluster:
         worker_seams.stop_at(folder, "computing", last)
         cluster.start()
         cluster.tasks.wait_for_output(f"worker-{last}", "at computing")
@@ -167,32 +164,32 @@ def check_with_a_dead_worker(trainings, num_workers, folder, forks, start_secs):
         assert_all_ended_well(trainings, cluster, may_drop=True)
 
 
-def test_fit_ends_with_a_slow_worker_whatever_is_left_over(tmp_path, forks):
-    check_with_a_slow_worker(A_FEW, 2, tmp_path, forks)
+def test_fit_ends_with_a_slow_worker_whatever_is_left_over(tmp_path):
+    check_with_a_slow_worker(A_FEW, 2, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("num_workers", "trainings"), [(2, A_FEW[1:4]), (4, A_FEW_OF_FOUR)]
 )
 def test_fit_ends_with_a_dead_worker_whatever_is_left_over(
-    num_workers, trainings, tmp_path, forks
+    num_workers, trainings, tmp_path
 ):
     # It dies in its first step, and from the others the gate knows how long that takes.
-    check_with_a_dead_worker(trainings, num_workers, tmp_path, forks, start_secs=600.0)
+    check_with_a_dead_worker(trainings, num_workers, tmp_path, start_secs=600.0)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
-def test_fit_ends_with_a_slow_worker_for_every_rest(num_workers, tmp_path, forks):
-    check_with_a_slow_worker(every_rest(num_workers), num_workers, tmp_path, forks)
+def test_fit_ends_with_a_slow_worker_for_every_rest(num_workers, tmp_path):
+    check_with_a_slow_worker(every_rest(num_workers), num_workers, tmp_path)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("num_workers", [2, 3, 4])
-def test_fit_ends_with_a_dead_worker_for_every_rest(num_workers, tmp_path, forks):
+def test_fit_ends_with_a_dead_worker_for_every_rest(num_workers, tmp_path):
     # In the first of them it has the only permit, and the gate knows of no first step.
     check_with_a_dead_worker(
-        every_rest(num_workers), num_workers, tmp_path, forks, start_secs=LEASE_SECS
+        every_rest(num_workers), num_workers, tmp_path, start_secs=LEASE_SECS
     )

@@ -13,13 +13,10 @@ pytestmark = pytest.mark.one_version
 loops = pytest.mark.parametrize("loop", ["fit", "custom"])
 
 
-def test_killed_coordinator_goes_on_from_its_backup_with_living_servers(
-    tmp_path, forks
-):
+def test_killed_coordinator_goes_on_from_its_backup_with_living_servers(tmp_path):
     quorum, steps, epochs = 2, 8, 6
     with KerasSyncCluster(
         tmp_path,
-        forks,
         num_workers=quorum,
         steps=steps,
         epochs=epochs,
@@ -48,9 +45,9 @@ def test_killed_coordinator_goes_on_from_its_backup_with_living_servers(
 
 @loops
 @pytest.mark.parametrize("index", [0, 1])
-def test_killed_parameter_server_is_an_error_in_seconds(index, loop, tmp_path, forks):
+def test_killed_parameter_server_is_an_error_in_seconds(index, loop, tmp_path):
     device = f"/job:ps/replica:0/task:{index}"
-    with KerasSyncCluster(tmp_path, forks, num_workers=2, loop=loop) as cluster:
+    with KerasSyncCluster(tmp_path, num_workers=2, loop=loop) as cluster:
         cluster.start()
         cluster.wait_for_updates()
         cluster.tasks.kill(f"ps-{index}")
@@ -66,10 +63,8 @@ def test_killed_parameter_server_is_an_error_in_seconds(index, loop, tmp_path, f
 
 
 @loops
-def test_error_in_a_step_is_raised_and_a_second_training_works(loop, tmp_path, forks):
-    with KerasSyncCluster(
-        tmp_path, forks, num_workers=2, loop=loop, further=[{}]
-    ) as cluster:
+def test_error_in_a_step_is_raised_and_a_second_training_works(loop, tmp_path):
+    with KerasSyncCluster(tmp_path, num_workers=2, loop=loop, further=[{}]) as cluster:
         cluster.start()
         cluster.wait_for_updates()
         worker_seams.fail(tmp_path, worker=1)
@@ -82,11 +77,10 @@ def test_error_in_a_step_is_raised_and_a_second_training_works(loop, tmp_path, f
     assert nothing is None
 
 
-def test_quorum_can_be_changed_while_training_runs(tmp_path, forks):
+def test_quorum_can_be_changed_while_training_runs(tmp_path):
     steps, epochs = 12, 3
     with KerasSyncCluster(
         tmp_path,
-        forks,
         num_workers=3,
         quorum=3,
         steps=steps,

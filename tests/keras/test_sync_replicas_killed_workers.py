@@ -17,11 +17,9 @@ loops = pytest.mark.parametrize("loop", ["fit", "custom"])
 
 @loops
 def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
-    loop, tmp_path, forks
+    loop, tmp_path
 ):
-    with KerasSyncCluster(
-        tmp_path, forks, num_workers=2, loop=loop, **LEASES
-    ) as cluster:
+    with KerasSyncCluster(tmp_path, num_workers=2, loop=loop, **LEASES) as cluster:
         cluster.start()
         cluster.wait_for_updates()
         for point in worker_seams.POINTS:
@@ -49,11 +47,9 @@ def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
 
 @loops
 def test_training_goes_on_without_two_killed_workers_until_they_are_back(
-    loop, tmp_path, forks
+    loop, tmp_path
 ):
-    with KerasSyncCluster(
-        tmp_path, forks, num_workers=3, loop=loop, **LEASES
-    ) as cluster:
+    with KerasSyncCluster(tmp_path, num_workers=3, loop=loop, **LEASES) as cluster:
         cluster.start()
         cluster.wait_for_updates()
         cluster.kill_at("computing", worker=2)

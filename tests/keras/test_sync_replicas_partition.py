@@ -28,11 +28,11 @@ def counts_of(stats, worker):
 @pytest.mark.soak
 @pytest.mark.parametrize("point", ["computing", "half_pushed"])
 def test_training_goes_on_without_a_worker_cut_off_whose_gradient_comes_too_late(
-    point, namespace, tmp_path, forks
+    point, namespace, tmp_path
 ):
     # Few steps in an epoch would end before the cut: then all wait for the one step.
     with KerasSyncCluster(
-        tmp_path, forks, 3, namespace, loop="custom", steps=120, **LEASES
+        tmp_path, 3, namespace, loop="custom", steps=120, **LEASES
     ) as cluster:
         cluster.start()
         cluster.tasks.wait_for_output("chief", "epoch ")

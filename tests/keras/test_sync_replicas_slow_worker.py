@@ -32,9 +32,9 @@ def assert_no_fault(stats):
 @pytest.mark.parametrize(
     "loop", ["fit", pytest.param("custom", marks=pytest.mark.soak)]
 )
-def test_without_backups_each_update_waits_for_the_slow_worker(loop, tmp_path, forks):
+def test_without_backups_each_update_waits_for_the_slow_worker(loop, tmp_path):
     with KerasSyncCluster(
-        tmp_path, forks, num_workers=3, quorum=3, total=3, loop=loop
+        tmp_path, num_workers=3, quorum=3, total=3, loop=loop
     ) as cluster:
         cluster.start()
         cluster.wait_for_updates(1)
@@ -66,13 +66,10 @@ def test_without_backups_each_update_waits_for_the_slow_worker(loop, tmp_path, f
 
 
 @pytest.mark.parametrize("loop", ["fit", "custom"])
-def test_with_a_backup_the_others_go_on_and_late_gradients_are_dropped(
-    loop, tmp_path, forks
-):
+def test_with_a_backup_the_others_go_on_and_late_gradients_are_dropped(loop, tmp_path):
     steps = 8 * NUM_SLOW_STEPS * TIMES_AS_SLOW
     with KerasSyncCluster(
         tmp_path,
-        forks,
         num_workers=3,
         quorum=2,
         total=3,

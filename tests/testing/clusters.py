@@ -4,8 +4,8 @@
         process = cluster.run_script(source)  # As the coordinator.
         cluster.kill("worker-1")
 
-They are made of the launcher's own parts. On leaving the context, and if pytest itself
-is killed, no process is left.
+They are made of the launcher's own parts; their processes come from a fork server. On
+leaving the context, and if pytest itself is killed, no process is left.
 """
 
 import contextlib
@@ -14,14 +14,13 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-import fork_server
 import network_namespaces
+import programs
 
 from tf_syncrep.python.distribute import local_cluster
 from tf_syncrep.python.distribute.readiness import grpc_answers
@@ -45,7 +44,6 @@ class Cluster:
         chief: bool = True,
         env: Mapping[str, str] | None = None,
         serving: Collection[str] = ("worker", "ps"),
-        forks: fork_server.ForkServer | None = None,
         namespaces: Mapping[str, network_namespaces.Namespace] | None = None,
     ):
         """Reserves the ports; the servers start when the context is entered.
@@ -57,8 +55,6 @@ class Cluster:
             env: variables to add to the environment of all tasks.
             serving: jobs whose tasks serve from the beginning; the others are left
                 to the test to start.
-            forks: where all processes but those of `run_script` come from; they are
-                started anew by default.
             namespaces: those in which tasks are that are not on this machine's network;
                 one at most, as the others have one address for all.
         """
@@ -68,8 +64,7 @@ class Cluster:
         self._tasks = {task.name: task for task in tasks}
         self._env = os.environ | (env or {})
         self._serving = serving
-        self._forks = forks
-        self._processes: dict[str, TaskProcess | fork_server.ForkedProcess] = {}
+        self._processes: dict[str, TaskProcess | programs.Program] = {}
         self._lines: dict[str, list[str]] = {name: [] for name in self._tasks}
         self._changed = threading.Condition()  # Guards _lines.
 
@@ -149,12 +144,12 @@ class Cluster:
 
         if name in self._namespaces:
             command = [*self._namespaces[name].within, *command]
-        if self._forks is None or name in self._namespaces:
+        if name in self._namespaces:
             self._processes[name] = TaskProcess(
                 name, command, environ, on_line, on_exit=lambda _: None
             )
         else:
-            self._processes[name] = self._forks.start(command, environ, on_line)
+            self._processes[name] = programs.Program(command, environ, on_line)
 
     def wait_until_ready(self, *names: str) -> None:
         """Waits until tasks answer; all that run by default."""
@@ -221,22 +216,13 @@ class Cluster:
             Its status and output.
 
         Raises:
-            subprocess.TimeoutExpired: if it took longer; it has been killed then.
+            AssertionError: it took longer; it has been killed then.
         """
-        # Not `python -c`, which puts the current folder, and with it perhaps a source
-        # tree, in front of the installed package.
         with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "script.py")
-            with open(path, "w") as script:
-                script.write(source)
-            return subprocess.run(
-                [sys.executable, path, *map(str, args)],
-                env=self.environment(name),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=timeout_secs,
-                check=False,
+            path = pathlib.Path(folder) / "script.py"
+            path.write_text(source)
+            return programs.run_script(
+                path, *map(str, args), env=self.environment(name), secs=timeout_secs
             )
 
     def _add_line(self, name: str, line: bytes) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import clusters
-import fork_server
 import keras_sync_replicas as helpers
 import network_namespaces
 import programs
@@ -29,7 +28,6 @@ class KerasSyncCluster:
     def __init__(
         self,
         folder: pathlib.Path,
-        forks: fork_server.ForkServer,
         num_workers: int,
         namespace: network_namespaces.Namespace | None = None,
         **arguments: Any,
@@ -38,7 +36,6 @@ class KerasSyncCluster:
 
         Args:
             folder: an empty folder for files that tell tasks what to do.
-            forks: where its processes come from.
             num_workers: how many workers it has.
             namespace: in which the last worker is; on this machine's network by
                 default.
@@ -52,7 +49,7 @@ class KerasSyncCluster:
             hosts = f"{namespace.inside},{namespace.outside}"
             env |= {"no_proxy": hosts, "NO_PROXY": hosts}
         self.tasks = clusters.Cluster(
-            num_workers, num_ps=2, env=env, forks=forks, namespaces=namespaces
+            num_workers, num_ps=2, env=env, namespaces=namespaces
         )
         self.folder = folder
         self._arguments = {

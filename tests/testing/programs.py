@@ -1,43 +1,113 @@
-"""Programs that tests run in processes of their own, and that report as JSON."""
+"""Programs that tests run in processes of their own, and that report as JSON.
 
+Importing TensorFlow and Keras takes five seconds of CPU time, and tests start hundreds
+of processes. So they come from the standard library's fork server, which imports once
+and runs nothing: what a program does, to its servers and signals, happens in a process
+of its own.
+"""
+
+import contextlib
 import json
+import multiprocessing
+import multiprocessing.connection
+import multiprocessing.forkserver
 import os
 import pathlib
+import runpy
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from tf_syncrep.python.distribute.supervision import die_with_parent
 
 _PREFIX = "RESULT "
 _DEADLINE_SECS = 200.0
+_CONTEXT = multiprocessing.get_context("forkserver")
+# pytest is what each process finds as its main module, and imports.
+_CONTEXT.set_forkserver_preload(
+    ["pytest", "tensorflow.compat.v1", "tf_syncrep", "tf_syncrep.python.cli"]
+)
 
 
-def environment() -> dict[str, str]:
-    """What a program's environment must add, so that it finds the tests' helpers."""
-    paths = [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+class Program:
+    """A process that begins with TensorFlow imported, in a session of its own.
 
-
-def report(result: Mapping[str, Any]) -> None:
-    """Called by a program, once: hands its result to the test."""
-    print(_PREFIX + json.dumps(result), flush=True)
-
-
-def result_in(output: str) -> Any:
-    """What a program whose output this is reported.
-
-    Raises:
-        AssertionError: it reported nothing.
+    It dies with this process. `clusters.Cluster` takes it for a `TaskProcess`.
     """
-    for line in output.splitlines():
-        if line.startswith(_PREFIX):
-            return json.loads(line.removeprefix(_PREFIX))
-    raise AssertionError(f"no result in\n{output[-5000:]}")
 
+    def __init__(
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        on_line: Callable[[bytes, str], None],
+    ):
+        """Starts it.
 
-def last_result_in(output: str) -> Any:
-    """The same of a program that was run several times."""
-    return result_in("\n".join(reversed(output.splitlines())))
+        Args:
+            command: of this interpreter: it, a file or "-c" and source, arguments.
+            environ: its whole environment; what was read at import was this process's.
+            on_line: called in another thread with each line that it writes, without
+                its end, and "stdout" or "stderr".
+        """
+        self.status: int | None = None  # As of a TaskProcess.
+        self._ended = threading.Event()
+        self._on_line = on_line
+        _start_fork_server()
+        pipes = [_CONTEXT.Pipe(duplex=False) for _ in range(2)]
+        self._process = _CONTEXT.Process(
+            target=_become,
+            args=(list(command), dict(environ), [theirs for _, theirs in pipes]),
+            daemon=True,
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        readers = []
+        for (ours, theirs), stream in zip(pipes, ("stdout", "stderr"), strict=True):
+            theirs.close()
+            readers.append(
+                threading.Thread(target=self._read, args=(ours, stream), daemon=True)
+            )
+            readers[-1].start()
+        threading.Thread(target=self._wait, args=(readers,), daemon=True).start()
+
+    @property
+    def exit_status(self) -> int:
+        """The status of a process that has ended, as a shell gives it: 128 + signal."""
+        self._ended.wait()
+        assert self.status is not None
+        return self.status if self.status >= 0 else 128 - self.status
+
+    def send_signal(self, signum: int) -> None:
+        """Sends a signal; nothing happens if the process has ended."""
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
+
+    def send_signal_to_group(self, signum: int) -> None:
+        """Sends a signal to the process, which starts no other."""
+        self.send_signal(signum)
+
+    def wait(self, timeout_secs: float | None = None) -> bool:
+        """Waits for the end and the last lines; False if the time was up before."""
+        return self._ended.wait(timeout_secs)
+
+    def _wait(self, readers: list[threading.Thread]) -> None:
+        self._process.join()
+        self.status = self._process.exitcode
+        for reader in readers:
+            reader.join()
+        self._ended.set()
+
+    def _read(self, pipe: multiprocessing.connection.Connection, stream: str) -> None:
+        with open(os.dup(pipe.fileno()), "rb") as lines, pipe:
+            for line in lines:
+                self._on_line(line.rstrip(b"\r\n"), stream)
 
 
 def run(path: pathlib.Path, *args: object, env: Mapping[str, str] = os.environ) -> Any:
@@ -49,17 +119,119 @@ def run(path: pathlib.Path, *args: object, env: Mapping[str, str] = os.environ) 
         env: its environment, to which `environment` is added.
 
     Raises:
-        AssertionError: it failed.
-        subprocess.TimeoutExpired: it took too long; it has been killed then.
+        AssertionError: it failed, or took too long; it has been killed then.
     """
-    finished = subprocess.run(
-        [sys.executable, str(path), *map(json.dumps, args)],
-        env={**env, **environment()},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_DEADLINE_SECS,
-        check=False,
+    finished = run_script(
+        path, *map(json.dumps, args), env={**env, **environment()}, secs=_DEADLINE_SECS
     )
-    assert finished.returncode == 0, finished.stderr[-5000:]
+    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-5000:]
     return result_in(finished.stdout)
+
+
+def run_script(
+    path: pathlib.Path, *args: str, env: Mapping[str, str], secs: float
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end, and returns its status and output.
+
+    Args:
+        path: a Python file.
+        *args: its arguments.
+        env: its environment.
+        secs: how long it may take.
+
+    Raises:
+        AssertionError: it took longer; it has been killed then.
+    """
+    output: dict[str, list[str]] = {"stdout": [], "stderr": []}
+    command = [sys.executable, str(path), *args]
+    program = Program(
+        command, env, lambda line, name: output[name].append(line.decode())
+    )
+    if not program.wait(secs):
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+        raise AssertionError(f"{path} has not ended after {secs} s:\n{output}")
+    lines = {name: "\n".join([*lines, ""]) for name, lines in output.items()}
+    return subprocess.CompletedProcess(command, program.exit_status, **lines)
+
+
+def environment() -> dict[str, str]:
+    """What the environment of a program that is started anew must have added.
+
+    So that it finds the tests' helpers; those of the fork server find them anyway.
+    """
+    paths = [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def report(result: Any) -> None:
+    """Called by a program, once: hands its result to the test."""
+    print(_PREFIX + json.dumps(result), flush=True)
+
+
+def result_in(output: str) -> Any:
+    """What a program whose output this is reported last.
+
+    Raises:
+        AssertionError: it reported nothing.
+    """
+    for line in reversed(output.splitlines()):
+        if line.startswith(_PREFIX):
+            return json.loads(line.removeprefix(_PREFIX))
+    raise AssertionError(f"no result in\n{output[-5000:]}")
+
+
+def _start_fork_server() -> None:
+    """Starts the fork server, if it does not run, where nothing is in its way.
+
+    What it imports is the installed package, not what lies in the current folder; and
+    it must not look for GPUs, which do not outlive a fork.
+    """
+    before = os.getcwd(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.chdir(tempfile.gettempdir())
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        os.chdir(before[0])
+        if before[1] is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before[1]
+
+
+def _become(
+    command: list[str],
+    environ: dict[str, str],
+    outputs: list[multiprocessing.connection.Connection],
+) -> None:
+    """Becomes what was asked for, in a process that was just forked."""
+    die_with_parent(os.getppid())
+    status = 1
+    try:
+        os.setsid()
+        for fd, output in enumerate(outputs, start=1):
+            os.dup2(output.fileno(), fd)
+            output.close()
+        os.environ.clear()
+        os.environ.update(environ)
+        _, what, *arguments = command
+        if what == "-c":
+            source, *arguments = arguments
+            sys.argv = ["-c", *arguments]
+            sys.path.insert(0, "")
+            exec(source, {"__name__": "__main__"})
+        else:
+            sys.argv = [what, *arguments]
+            sys.path.insert(0, str(pathlib.Path(what).parent))
+            runpy.run_path(what, run_name="__main__")
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Not by the interpreter's own end, which is the server's as well.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

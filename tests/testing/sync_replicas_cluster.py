@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import clusters
-import fork_server
 import numpy as np
 import programs
 import sync_replicas_twin as twin
@@ -40,7 +39,6 @@ class SyncReplicasCluster:
     def __init__(
         self,
         num_workers: int,
-        forks: fork_server.ForkServer,
         quorum: int | None = None,
         total: int | None = None,
         **optimizer: Any,
@@ -49,7 +47,6 @@ class SyncReplicasCluster:
 
         Args:
             num_workers: how many replicas there may be, the first being the chief.
-            forks: where its processes come from.
             quorum: `replicas_to_aggregate`, as many as replicas by default.
             total: `total_num_replicas`, as many as replicas by default.
             **optimizer: further arguments of the optimizer.
@@ -60,7 +57,6 @@ class SyncReplicasCluster:
             chief=False,
             env=programs.environment(),
             serving=("ps",),
-            forks=forks,
         )
         self._quorum = quorum or num_workers
         self._arguments = {
@@ -130,7 +126,7 @@ class SyncReplicasCluster:
         for worker in ending:
             name = f"worker-{worker}"
             assert self.tasks.wait(name) == 0, self.tasks.output(name)
-        result = programs.last_result_in(self.tasks.output(CHIEF))
+        result = programs.result_in(self.tasks.output(CHIEF))
         stats = result["stats"]
         applied = self.applied()
         if stats["pending"] == self._quorum:

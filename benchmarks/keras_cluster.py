@@ -113,7 +113,6 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
                     num_ps=num_ps,
                     program=program,
                     coordinated=contenders is _COORDINATED,
-                    forked=True,
                 )
             )
             clusters |= dict.fromkeys(contenders, cluster)

@@ -40,7 +40,6 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
         _MODEL,
         program="keras_trainer.py",
         coordinated=True,
-        forked=True,
     ) as cluster:
         runs = {
             name: functools.partial(cluster.all, "run", name) for name in _CONTENDERS

@@ -53,7 +53,6 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
         _MODEL,
         program="keras_trainer.py",
         coordinated=True,
-        forked=True,
     ) as cluster:
         curves: dict[str, list[list[float]]] = {name: [] for name in contenders}
         for name in contenders:

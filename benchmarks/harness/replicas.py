@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import pathlib
 import secrets
@@ -14,7 +13,6 @@ from multiprocessing import connection
 from typing import Any
 
 import clusters
-import fork_server
 
 _FOLDER = pathlib.Path(__file__).parent
 _DEADLINE_SECS = 120.0
@@ -84,14 +82,6 @@ class Replicas:
         return result
 
 
-@functools.cache
-def forks() -> fork_server.ForkServer:
-    """Where processes may come from that have imported all; it ends with this one."""
-    return fork_server.ForkServer(
-        "tensorflow.compat.v1", "tf_syncrep", "tf_syncrep.python.cli"
-    )
-
-
 @contextlib.contextmanager
 def start(
     num_workers: int,
@@ -100,7 +90,6 @@ def start(
     num_ps: int = 2,
     program: str = "replica.py",
     coordinated: bool = False,
-    forked: bool = False,
 ) -> Iterator[Replicas]:
     """Starts the processes; none is left at the end.
 
@@ -112,7 +101,6 @@ def start(
         program: a file beside this one, for the processes that are told what to do.
         coordinated: whether that is a chief alone, and the workers are servers. If
             not, each worker is told, worker 0 being the chief.
-        forked: whether processes come from `forks`, not to import TensorFlow each.
     """
     key = secrets.token_hex()
     cluster = clusters.Cluster(
@@ -121,7 +109,6 @@ def start(
         chief=coordinated,
         env={"TF_SYNCREP_BENCHMARK_KEY": key},
         serving=("worker", "ps") if coordinated else ("ps",),
-        forks=forks() if forked else None,
     )
     names = cluster.names("chief" if coordinated else "worker")
     tasks = {*names, *cluster.names("worker"), *cluster.names("ps")}

@@ -77,9 +77,14 @@ class RoundsOptimizer(compat.WrapperOptimizer):
         Returns:
             The optimizer, without state.
         """
-        inner_optimizer = tf.keras.optimizers.deserialize(
-            config["inner_optimizer"], custom_objects=custom_objects
+        inner = config["inner_optimizer"]
+        # While Keras 2 loads an .h5 file it knows registered classes by these alone.
+        registered = tf.keras.utils.get_registered_object(
+            inner.get("registered_name") or "", custom_objects
         )
+        if registered is not None:
+            custom_objects = {**(custom_objects or {}), inner["class_name"]: registered}
+        inner_optimizer = tf.keras.optimizers.deserialize(inner, custom_objects)
         return cls(**{**config, "inner_optimizer": inner_optimizer})
 
 

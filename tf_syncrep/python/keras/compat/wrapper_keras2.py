@@ -5,22 +5,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.compat.of_inner import OfInner
+from tf_syncrep.python.keras.compat.of_inner import OfInner, TakenFromInner
 
 
-class WrapperOptimizer(tf.keras.optimizers.Optimizer):
+class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
     """Hands gradients to a subclass, and all else to the inner optimizer.
 
     See the package's documentation for what subclasses override.
     """
 
-    weight_decay = OfInner()
-    clipnorm = OfInner()
-    clipvalue = OfInner()
-    global_clipnorm = OfInner()
-    use_ema = OfInner()
-    ema_momentum = OfInner()
-    ema_overwrite_frequency = OfInner()
     # Private: the counter, which Keras 2 lets one replace.
     _iterations = OfInner()
 
@@ -32,24 +25,11 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
         self._iterations = inner_optimizer._iterations
         self._variables = inner_optimizer._variables
 
-    def _receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Takes the gradients of a batch; to be overridden."""
-        raise NotImplementedError
-
     def _update(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Makes an update of the inner optimizer, in replica context."""
         self.inner_optimizer.apply_gradients(
             zip(gradients, variables, strict=True), skip_gradients_aggregation=True
         )
-
-    @property
-    def learning_rate(self):
-        """The inner optimizer's learning rate, which can be set."""
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate):
-        self.inner_optimizer.learning_rate = learning_rate
 
     def build(self, var_list):
         """Makes the inner optimizer's variables, once."""
@@ -85,39 +65,3 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
         gradients, variables = zip(*pairs, strict=True)
         self._receive(gradients, variables)
         return self.iterations
-
-    def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Leaves variables out of the inner optimizer's weight decay.
-
-        Args:
-            var_list: the variables.
-            var_names: parts of the names of others.
-
-        Raises:
-            ValueError: the optimizer is built already.
-        """
-        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
-
-    def set_weights(self, weights):
-        """Sets the inner optimizer's variables.
-
-        Args:
-            weights: arrays, in the order of `variables`.
-        """
-        self.inner_optimizer.set_weights(weights)
-
-    def save_own_variables(self, store):
-        """Saves nothing: the inner optimizer's state is saved as its own."""
-
-    def load_own_variables(self, store):
-        """Loads nothing, but from files that hold the inner optimizer's state here.
-
-        Args:
-            store: arrays by name.
-        """
-        if len(store.keys()):
-            self.inner_optimizer.load_own_variables(store)
-
-    def finalize_variable_values(self, var_list):
-        """Does what the inner optimizer does at the end of a training."""
-        self.inner_optimizer.finalize_variable_values(var_list)

@@ -6,22 +6,15 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.lifting import outside_of_functions
-from tf_syncrep.python.keras.compat.of_inner import OfInner
+from tf_syncrep.python.keras.compat.of_inner import OfInner, TakenFromInner
 
 
-class WrapperOptimizer(tf.keras.optimizers.Optimizer):
+class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
     """Hands gradients to a subclass, and all else to the inner optimizer.
 
     See the package's documentation for what subclasses override.
     """
 
-    weight_decay = OfInner()
-    clipnorm = OfInner()
-    clipvalue = OfInner()
-    global_clipnorm = OfInner()
-    use_ema = OfInner()
-    ema_momentum = OfInner()
-    ema_overwrite_frequency = OfInner()
     loss_scale_factor = OfInner()
 
     def __init__(self, inner_optimizer: Any, name: str):
@@ -31,10 +24,6 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
         # Private: the counter that `iterations`, schedules and checkpoints look at.
         self._iterations = inner_optimizer._iterations
 
-    def _receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Takes the gradients of a batch; to be overridden."""
-        raise NotImplementedError
-
     def _update(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Makes an update of the inner optimizer, in replica context."""
         self.inner_optimizer.apply(gradients, variables)
@@ -43,15 +32,6 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
     def variables(self):
         """The inner optimizer's variables."""
         return self.inner_optimizer.variables
-
-    @property
-    def learning_rate(self):
-        """The inner optimizer's learning rate, which can be set."""
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate):
-        self.inner_optimizer.learning_rate = learning_rate
 
     def scale_loss(self, loss):
         """Scales a loss as the inner optimizer wants it."""
@@ -98,36 +78,3 @@ class WrapperOptimizer(tf.keras.optimizers.Optimizer):
             )
         # Private: the base class's own check, with its warning.
         self._receive(*self._filter_empty_gradients(grads, variables))
-
-    def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Leaves variables out of the inner optimizer's weight decay.
-
-        Args:
-            var_list: the variables.
-            var_names: parts of the names of others.
-        """
-        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
-
-    def save_own_variables(self, store):
-        """Saves nothing: the inner optimizer's state is saved as its own."""
-
-    def load_own_variables(self, store):
-        """Loads nothing, but from files that hold the inner optimizer's state here.
-
-        Args:
-            store: arrays by name.
-        """
-        if len(store.keys()):
-            self.inner_optimizer.load_own_variables(store)
-
-    def set_weights(self, weights):
-        """Sets the inner optimizer's variables.
-
-        Args:
-            weights: arrays, in the order of `variables`.
-        """
-        self.inner_optimizer.set_weights(weights)
-
-    def finalize_variable_values(self, var_list):
-        """Does what the inner optimizer does at the end of a training."""
-        self.inner_optimizer.finalize_variable_values(var_list)

@@ -13,7 +13,7 @@ import sysconfig
 
 import pytest
 
-pytestmark = pytest.mark.one_version
+pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = sorted(path.stem for path in (ROOT / "tests" / "cc").glob("*_test.cc"))

@@ -6,7 +6,9 @@ and runs nothing: what a program does, to its servers and signals, happens in a 
 of its own.
 """
 
+import atexit
 import contextlib
+import functools
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -22,6 +24,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 from tf_syncrep.python.distribute.supervision import die_with_parent
 
@@ -181,23 +184,24 @@ def result_in(output: str) -> Any:
     raise AssertionError(f"no result in\n{output[-5000:]}")
 
 
+@functools.cache
 def _start_fork_server() -> None:
-    """Starts the fork server, if it does not run, where nothing is in its way.
+    """Starts the fork server where nothing is in its way.
 
     What it imports is the installed package, not what lies in the current folder; and
-    it must not look for GPUs, which do not outlive a fork.
+    it must not look for GPUs, which do not outlive a fork. What its processes would
+    have removed at their ends is removed with their folder.
     """
-    before = os.getcwd(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    os.chdir(tempfile.gettempdir())
-    try:
-        multiprocessing.forkserver.ensure_running()
-    finally:
-        os.chdir(before[0])
-        if before[1] is None:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = before[1]
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    environ = {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": folder.name}
+    with mock.patch.dict(os.environ, environ):
+        before = os.getcwd()
+        os.chdir(folder.name)
+        try:
+            multiprocessing.forkserver.ensure_running()
+        finally:
+            os.chdir(before)
 
 
 def _become(

@@ -29,8 +29,14 @@ WITHOUT_BYTES = (
     "keras_cluster",
     "sync_latency",
 )
-# Clusters of the same parts as those of sync_cluster and keras_cluster.
-LIKE_OTHERS = ("sync_backup", "sync_latency", "sync_staleness")
+# One of them shows that the machinery works. The last three are clusters of the same
+# parts as those of sync_cluster and keras_cluster.
+MARKS = dict.fromkeys(NAMES, pytest.mark.slow) | {
+    "sparse_apply": (),
+    "sync_backup": pytest.mark.soak,
+    "sync_latency": pytest.mark.soak,
+    "sync_staleness": pytest.mark.soak,
+}
 
 
 def run(*args):
@@ -44,11 +50,7 @@ def run(*args):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.soak) if name in LIKE_OTHERS else name
-        for name in NAMES
-    ],
+    "name", [pytest.param(name, marks=MARKS[name]) for name in NAMES]
 )
 def test_benchmark_measures_every_contender_and_writes_results(name, tmp_path):
     result = run(name, "--quick", "--output", tmp_path)

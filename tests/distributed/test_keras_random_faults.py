@@ -6,11 +6,13 @@ from keras_sync_cluster import KerasSyncCluster
 
 LEASE_SECS = 4.0
 NUM_SEEDS = 50
-# Those of each change.
-NUM_FEW_SEEDS = 3
 
 
-def check(seed, tmp_path):
+@pytest.mark.parametrize(
+    "seed",
+    [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, NUM_SEEDS))],
+)
+def test_no_schedule_of_faults_loses_or_repeats_a_gradient(seed, tmp_path):
     with KerasSyncCluster(
         tmp_path,
         num_workers=3,
@@ -29,14 +31,3 @@ def check(seed, tmp_path):
         cluster.end()
         result = cluster.result()
     assert result["errors"] == [None], faults
-
-
-@pytest.mark.parametrize("seed", range(NUM_FEW_SEEDS))
-def test_schedules_of_faults_lose_and_repeat_no_gradient(seed, tmp_path):
-    check(seed, tmp_path)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(NUM_SEEDS))
-def test_no_schedule_of_faults_loses_or_repeats_a_gradient(seed, tmp_path):
-    check(seed, tmp_path)

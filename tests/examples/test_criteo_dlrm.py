@@ -37,6 +37,7 @@ def assert_learned(output):
     assert re.search(r"Speed: [\d,]+ examples per second", output), output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(HAS_KERAS_3 and not HAS_TF_KERAS, reason="needs Keras 2")
 def test_learns_asynchronously_with_a_table_in_parts(tmp_path):
     legacy = {"TF_USE_LEGACY_KERAS": "1" if HAS_TF_KERAS else None}
@@ -59,6 +60,7 @@ def test_learns_synchronously_and_leaves_logs_for_a_report(tmp_path):
     assert list(tmp_path.glob("logs/*/events.out.tfevents.*"))
 
 
+@pytest.mark.slow
 def test_logs_that_are_given_are_trained_and_evaluated_on(tmp_path):
     paths, _ = criteo_logs.write_planted(tmp_path / "logs", 8000, files=2)
     held_out = criteo_logs.batches(paths, 1000, 10, held_out=True)

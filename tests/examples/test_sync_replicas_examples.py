@@ -62,6 +62,7 @@ def test_without_parameter_servers_it_says_how_to_start():
     assert "--run-script-on workers examples/sync_session.py" in result.output
 
 
+@pytest.mark.slow
 def test_supervisor_trains_with_ops_that_it_runs_itself():
     status, output = launch("sync_supervisor.py")
     assert status == 0, output

@@ -49,8 +49,10 @@ def share_of_phrases_closer_than_exchanged_ones(vectors, phrases):
 
 @pytest.mark.parametrize(
     ("workers", "steps", "options"),
-    [(2, 300, []), (3, 600, ["--replicas-to-aggregate", 2])],
-    ids=["asynchronously", "synchronously"],
+    [
+        pytest.param(2, 300, [], marks=pytest.mark.slow, id="asynchronously"),
+        pytest.param(3, 600, ["--replicas-to-aggregate", 2], id="synchronously"),
+    ],
 )
 def test_learns_on_a_cluster_and_shows_what_it_learned(
     workers, steps, options, tmp_path

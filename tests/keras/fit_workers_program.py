@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
-STEPS = 400
+STEPS = 150
 EXAMPLES = 12
 BATCH = 4
 
@@ -81,9 +81,7 @@ def counts(strategy, make_optimizer, train):
     with strategy.scope():
         model = counting_model(strategy, make_optimizer())
     collect = Collect("drawn")
-    started = time.monotonic()
     train(model, collect)
-    seconds = time.monotonic() - started
     generator = model.inner.layers[0].generator
     optimizer = model.optimizer
     is_synchronous = isinstance(optimizer, tfs.keras.SyncReplicas)
@@ -95,7 +93,6 @@ def counts(strategy, make_optimizer, train):
         "one_count": float(model.one.variables[1].numpy()),
         "draws": int(generator.state.numpy()[1]),
         "different_draws": len(set(collect.values)),
-        "seconds": seconds,
     }
 
 
@@ -129,24 +126,6 @@ def by_fit_of_finite_data(model, collect):
 
 def by_fit_synchronously(model, collect):
     by_fit(model, collect)
-
-
-def by_a_loop_of_ones_own(model, collect):
-    """What users of Keras 3 have to write without `tfs.keras.fit`."""
-    strategy = model.distribute_strategy
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    with strategy.scope():
-        model(tf.ones([BATCH, 2]))
-        model.optimizer.build(model.trainable_variables)
-    iterator = iter(coordinator.create_per_worker_dataset(dataset().repeat()))
-
-    @tf.function
-    def step(iterator):
-        return strategy.run(model.train_step, args=(next(iterator),))
-
-    values = [coordinator.schedule(step, args=(iterator,)) for _ in range(STEPS)]
-    coordinator.join()
-    collect.values = [float(value.fetch()["drawn"]) for value in values]
 
 
 def evaluation(strategy):
@@ -451,7 +430,6 @@ def main():
                 (by_fit_of_a_function, adam_async),
                 (by_fit_of_finite_data, adam),
                 (by_fit_synchronously, synchronous),
-                (by_a_loop_of_ones_own, adam),
             )
         }
 

@@ -10,8 +10,6 @@ from keras_sync_cluster import KerasSyncCluster, assert_exact
 
 pytestmark = pytest.mark.one_version
 
-loops = pytest.mark.parametrize("loop", ["fit", "custom"])
-
 
 def test_killed_coordinator_goes_on_from_its_backup_with_living_servers(tmp_path):
     quorum, steps, epochs = 2, 8, 6
@@ -43,8 +41,15 @@ def test_killed_coordinator_goes_on_from_its_backup_with_living_servers(tmp_path
         assert not np.allclose(weights, np.asarray(new))
 
 
-@loops
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize(
+    ("index", "loop"),
+    [
+        (0, "fit"),
+        (1, "custom"),
+        pytest.param(1, "fit", marks=pytest.mark.soak),
+        pytest.param(0, "custom", marks=pytest.mark.soak),
+    ],
+)
 def test_killed_parameter_server_is_an_error_in_seconds(index, loop, tmp_path):
     device = f"/job:ps/replica:0/task:{index}"
     with KerasSyncCluster(tmp_path, num_workers=2, loop=loop) as cluster:
@@ -62,7 +67,9 @@ def test_killed_parameter_server_is_an_error_in_seconds(index, loop, tmp_path):
     assert lost in cluster.tasks.output("chief")
 
 
-@loops
+@pytest.mark.parametrize(
+    "loop", ["fit", pytest.param("custom", marks=pytest.mark.soak)]
+)
 def test_error_in_a_step_is_raised_and_a_second_training_works(loop, tmp_path):
     with KerasSyncCluster(tmp_path, num_workers=2, loop=loop, further=[{}]) as cluster:
         cluster.start()

@@ -12,10 +12,11 @@ pytestmark = pytest.mark.one_version
 
 # Also for first steps, which those that are killed may be at.
 LEASES = {"lease_secs": 5.0, "start_secs": 5.0}
-loops = pytest.mark.parametrize("loop", ["fit", "custom"])
 
 
-@loops
+@pytest.mark.parametrize(
+    "loop", ["fit", pytest.param("custom", marks=pytest.mark.soak)]
+)
 def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
     loop, tmp_path
 ):
@@ -45,7 +46,9 @@ def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
     assert stats["voids"] == stats["aborted"]
 
 
-@loops
+@pytest.mark.parametrize(
+    "loop", [pytest.param("fit", marks=pytest.mark.soak), "custom"]
+)
 def test_training_goes_on_without_two_killed_workers_until_they_are_back(
     loop, tmp_path
 ):

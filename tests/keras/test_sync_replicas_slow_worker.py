@@ -65,7 +65,9 @@ def test_without_backups_each_update_waits_for_the_slow_worker(loop, tmp_path):
     assert stats["applied"] == 3 * stats["updates"]
 
 
-@pytest.mark.parametrize("loop", ["fit", "custom"])
+@pytest.mark.parametrize(
+    "loop", [pytest.param("fit", marks=pytest.mark.soak), "custom"]
+)
 def test_with_a_backup_the_others_go_on_and_late_gradients_are_dropped(loop, tmp_path):
     steps = 8 * NUM_SLOW_STEPS * TIMES_AS_SLOW
     with KerasSyncCluster(

@@ -232,8 +232,6 @@ def saved_and_restored(training, saved_as, folder):
 @pytest.mark.parametrize("saved_as", SAVED_AS)
 @each_optimizer
 def test_restored_training_goes_on_as_if_never_stopped(name, saved_as, tmp_path):
-    if saved_as == "h5_file" and name == "sync_adam_async":
-        pytest.skip("Keras 2 knows its own optimizers alone inside of another")
     decay = tf.keras.optimizers.schedules.ExponentialDecay(LEARNING_RATE, 4, 0.5)
     training = Training(name, decay, **OPTIONS["all"])
     training.run(2)

@@ -13,11 +13,9 @@ import tf_syncrep as tfs
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adam": lambda: tf.keras.optimizers.Adam(0.05),
     "sgd": lambda: tf.keras.optimizers.SGD(0.1),
-    "momentum": lambda: tf.keras.optimizers.SGD(0.05, momentum=0.5),
-    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.1),
-    "adam_async": lambda: tfs.keras.AdamAsync(0.05),
-    "clipped": lambda: tfs.keras.AdamAsync(0.05, global_clipnorm=0.1),
-    "decayed": lambda: tfs.keras.AdamAsync(0.05, weight_decay=0.01),
+    "clipped": lambda: tfs.keras.AdamAsync(
+        0.05, global_clipnorm=0.1, weight_decay=0.01
+    ),
     "averaged": lambda: tfs.keras.AdamAsync(
         0.05, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
     ),

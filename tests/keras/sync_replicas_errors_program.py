@@ -9,7 +9,6 @@ from unittest import mock
 
 import keras_sync_replicas as helpers
 import programs
-import round_records
 import tensorflow as tf
 import worker_seams
 
@@ -21,7 +20,7 @@ from tf_syncrep.python.keras.sync_replicas import updater as sync_replicas_updat
 def fit(model, callbacks=(), steps=8, epochs=1, dataset=None):
     """Returns what it raised, or an empty string."""
     if dataset is None:
-        dataset = round_records.dataset(seed=None)
+        dataset = helpers.dataset(seed=None)
     try:
         tfs.keras.fit(
             model,
@@ -40,9 +39,9 @@ def scheduled_step(model, optimizer, strategy):
     """A coordinator, and the arguments of its `schedule`."""
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     data = coordinator.create_per_worker_dataset(
-        lambda _=None: round_records.dataset(seed=None)
+        lambda _=None: helpers.dataset(seed=None)
     )
-    train_step = round_records.train_step(model, optimizer)
+    train_step = helpers.train_step(model, optimizer)
     return coordinator, (train_step, (iter(data),))
 
 
@@ -71,7 +70,7 @@ def with_bad_batch():
         word = tf.cast(tf.where(number == 2, 1_000_000, 0), tf.int32)
         return inputs + word * tf.constant([0, 1, 0, 0]), targets
 
-    return round_records.dataset(seed=None).enumerate().map(spoil)
+    return helpers.dataset(seed=None).enumerate().map(spoil)
 
 
 def outcome(optimizer, recorder, **result):
@@ -84,8 +83,8 @@ def outcome(optimizer, recorder, **result):
 
 
 def error_in_a_closure(strategy):
-    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
-    recorder = round_records.Recorder(optimizer, model)
+    model, optimizer = helpers.make(strategy, "sgd", 2, 2)
+    recorder = helpers.Recorder(optimizer, model)
     error = fit(model, dataset=with_bad_batch())
     after = fit(model)
     return outcome(optimizer, recorder, error=error, after=after)
@@ -99,7 +98,7 @@ def error_in_an_update(strategy):
         ("fit", lambda model, _: fit(model)),
         ("custom", lambda *made: custom_loop(*made, strategy)),
     ):
-        model, optimizer = round_records.make(strategy, "sgd", 2, 2)
+        model, optimizer = helpers.make(strategy, "sgd", 2, 2)
         updater = optimizer._rounds._updater
         updater._update = fail_before(updater._update)
         logging.getLogger("absl").addHandler(handler)
@@ -124,8 +123,8 @@ def fail_before(update):
 
 def slow_rounds(strategy):
     """Each takes longer than the updater waits for it at a time."""
-    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
-    recorder = round_records.Recorder(optimizer, model)
+    model, optimizer = helpers.make(strategy, "sgd", 2, 2)
+    recorder = helpers.Recorder(optimizer, model)
     with (
         tempfile.TemporaryDirectory() as folder,
         worker_seams.Seams(folder, compute_secs=[0.5] * 3).in_place(),
@@ -137,7 +136,7 @@ def slow_rounds(strategy):
 
 def updater_left_behind(strategy):
     """The thread of one training ends only after the next one has begun."""
-    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
+    model, optimizer = helpers.make(strategy, "sgd", 2, 2)
     in_update, go_on = threading.Event(), threading.Event()
 
     def wait_after_the_first(step):
@@ -145,7 +144,7 @@ def updater_left_behind(strategy):
             in_update.set()
             go_on.wait()
 
-    recorder = round_records.Recorder(optimizer, model, on_update=wait_after_the_first)
+    recorder = helpers.Recorder(optimizer, model, on_update=wait_after_the_first)
     with mock.patch.object(sync_replicas_updater, "_END_SECS", 0.2):
         rounds = optimizer._rounds
         rounds.start()
@@ -217,8 +216,8 @@ def errors_apart_from_closures(strategy):
 
 
 def error_in_a_custom_loop(strategy):
-    model, optimizer = round_records.make(strategy, "sgd", 2, 2)
-    recorder = round_records.Recorder(optimizer, model)
+    model, optimizer = helpers.make(strategy, "sgd", 2, 2)
+    recorder = helpers.Recorder(optimizer, model)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     result = {}
 
@@ -242,8 +241,8 @@ def error_in_a_custom_loop(strategy):
 
 
 def other_quorum(strategy):
-    model, optimizer = round_records.make(strategy, "sgd", 3, 3)
-    recorder = round_records.Recorder(optimizer, model)
+    model, optimizer = helpers.make(strategy, "sgd", 3, 3)
+    recorder = helpers.Recorder(optimizer, model)
 
     def configure(epoch, logs):
         del logs
@@ -260,7 +259,7 @@ def loss_scaling(strategy):
     before = policies.global_policy()
     policies.set_global_policy("mixed_float16")
     try:
-        model, _ = round_records.make(strategy, "sgd", 2, 2)
+        model, _ = helpers.make(strategy, "sgd", 2, 2)
         return {"error": fit(model)}
     except ValueError as error:
         return {"error": str(error)}
@@ -269,7 +268,7 @@ def loss_scaling(strategy):
 
 
 def main():
-    strategy = round_records.make_strategy()
+    strategy = helpers.make_strategy()
     trainings = (
         error_in_a_closure,
         error_in_an_update,

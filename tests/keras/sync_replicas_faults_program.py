@@ -15,7 +15,6 @@ import threading
 import time
 
 import keras_sync_replicas as helpers
-import round_records
 import tensorflow as tf
 import worker_seams
 
@@ -62,7 +61,7 @@ def train_by_fit(model, optimizer, steps, epochs, folder, configure, backup):
         callbacks.append(tf.keras.callbacks.BackupAndRestore(backup))
     tfs.keras.fit(
         model,
-        round_records.dataset(seed=None),
+        helpers.dataset(seed=None),
         steps_per_epoch=steps,
         epochs=epochs,
         verbose=0,
@@ -73,11 +72,9 @@ def train_by_fit(model, optimizer, steps, epochs, folder, configure, backup):
 def train_by_loop(strategy, model, optimizer, steps, epochs, folder):
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     iterator = iter(
-        coordinator.create_per_worker_dataset(
-            lambda _=None: round_records.dataset(seed=None)
-        )
+        coordinator.create_per_worker_dataset(lambda _=None: helpers.dataset(seed=None))
     )
-    train_step = round_records.train_step(model, optimizer)
+    train_step = helpers.train_step(model, optimizer)
 
     with optimizer.updater(strategy):
         for epoch in range(epochs):
@@ -122,13 +119,13 @@ def main(
         tf.distribute.cluster_resolver.TFConfigClusterResolver()
     )
     with strategy.scope():
-        model = round_records.make_model()
+        model = helpers.make_model()
         optimizer = tfs.keras.SyncReplicas(
             helpers.OPTIMIZERS["sgd"](), quorum, total, **options
         )
-        model.compile(optimizer, loss=round_records.loss)
+        model.compile(optimizer, loss=helpers.loss)
         optimizer.build(model.trainable_variables)
-    recorder = round_records.Recorder(
+    recorder = helpers.Recorder(
         optimizer, model, on_update=lambda step: print(f"update {step}", flush=True)
     )
     threading.Thread(target=tell, args=(optimizer, folder), daemon=True).start()

@@ -9,7 +9,6 @@ import sys
 import keras_sync_replicas as helpers
 import keras_variants
 import programs
-import round_records
 
 import tf_syncrep as tfs
 
@@ -34,7 +33,7 @@ def train(strategy, make_inner, workers, updates):
 
 def main():
     workers, updates = map(json.loads, sys.argv[1:])
-    strategy = round_records.make_strategy()
+    strategy = helpers.make_strategy()
     programs.report(
         {
             name: train(strategy, make_inner, workers, updates)

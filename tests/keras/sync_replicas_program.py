@@ -16,7 +16,6 @@ import tempfile
 
 import keras_sync_replicas as helpers
 import programs
-import round_records
 import tensorflow as tf
 
 import tf_syncrep as tfs
@@ -25,7 +24,7 @@ import tf_syncrep as tfs
 def dataset_of_worker(context=None):
     # Not the same order on all workers.
     del context
-    return round_records.dataset(seed=None)
+    return helpers.dataset(seed=None)
 
 
 def train_by_fit(strategy, model, optimizer, steps, epochs):
@@ -41,20 +40,20 @@ def train_by_fit(strategy, model, optimizer, steps, epochs):
             callbacks.append(tf.keras.callbacks.TensorBoard(f"{folder}/board"))
         history = tfs.keras.fit(
             model,
-            round_records.dataset(seed=None),
+            helpers.dataset(seed=None),
             steps_per_epoch=steps,
             epochs=epochs,
-            validation_data=round_records.dataset(seed=1).take(4),
+            validation_data=helpers.dataset(seed=1).take(4),
             validation_steps=4,
             verbose=0,
             callbacks=callbacks,
         )
         with strategy.scope():
-            saved = round_records.make_model()
+            saved = helpers.make_model()
         saved.load_weights(f"{folder}/1.weights.h5")
         return {
             "history": {name: x[-1] for name, x in history.history.items()},
-            "saved": [x.tolist() for x in round_records.weights_of(saved)],
+            "saved": [x.tolist() for x in helpers.weights_of(saved)],
             "board": [
                 value.tag
                 for path in sorted(glob.glob(f"{folder}/board/*/events*"))
@@ -71,7 +70,7 @@ def train_by_strategy_run(strategy, model, optimizer, steps, epochs):
 def train_by_loop(strategy, model, optimizer, steps, epochs, run_by=None):
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     iterator = iter(coordinator.create_per_worker_dataset(dataset_of_worker))
-    train_step = round_records.train_step(model, optimizer, run_by)
+    train_step = helpers.train_step(model, optimizer, run_by)
 
     with optimizer.updater(strategy) as updater:
         for _ in range(epochs):
@@ -83,8 +82,8 @@ def train_by_loop(strategy, model, optimizer, steps, epochs, run_by=None):
 
 
 def train(strategy, loop, steps, epochs, **arguments):
-    model, optimizer = round_records.make(strategy, **arguments)
-    recorder = round_records.Recorder(optimizer, model)
+    model, optimizer = helpers.make(strategy, **arguments)
+    recorder = helpers.Recorder(optimizer, model)
     trainers = {
         "fit": train_by_fit,
         "custom": train_by_loop,
@@ -108,7 +107,7 @@ def train(strategy, loop, steps, epochs, **arguments):
 
 def main():
     num_parts, trainings = map(json.loads, sys.argv[1:])
-    strategy = round_records.make_strategy(num_parts)
+    strategy = helpers.make_strategy(num_parts)
     programs.report([train(strategy, **training) for training in trainings])
 
 

@@ -8,7 +8,6 @@ import dataclasses
 
 import keras_sync_replicas as helpers
 import pytest
-import round_records
 import sync_accounting
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster
@@ -114,7 +113,7 @@ def assert_ended_well(training, output, before, after, weights):
     assert output.count(message) == bool(rest and not training.flush_last)
     counts = [training.quorum] * num_full
     counts += [rest] if rest and training.flush_last else []
-    round_records.replay(weights, helpers.OPTIMIZERS["sgd"], counts)
+    helpers.replay(weights, helpers.OPTIMIZERS["sgd"], counts)
     return dropped
 
 

@@ -3,10 +3,10 @@
 import pathlib
 
 import clusters
+import keras_sync_replicas as helpers
 import keras_variants
 import programs
 import pytest
-import round_records
 import sync_accounting
 
 pytestmark = pytest.mark.one_version
@@ -30,7 +30,7 @@ def test_error_in_a_closure_is_raised_and_the_next_fit_works(errors):
     assert result["error"].startswith("InvalidArgumentError")
     assert "1000" in result["error"]
     assert result["after"] == ""
-    round_records.assert_exact(result)
+    helpers.assert_exact(result)
 
 
 @pytest.mark.parametrize("loop", ["fit", "custom"])
@@ -50,14 +50,14 @@ def test_rounds_that_outlast_the_wait_for_them_are_waited_for(errors):
     result = errors["slow_rounds"]
     assert result["error"] == ""
     assert result["stats"]["updates"] == 4
-    round_records.assert_exact(result)
+    helpers.assert_exact(result)
 
 
 def test_updater_that_outlives_its_training_takes_no_part_in_the_next(errors):
     result = errors["updater_left_behind"]
     assert result["left_behind"]
     assert result["ended"]
-    round_records.assert_exact(result)
+    helpers.assert_exact(result)
 
 
 def test_functions_and_closures_fail_without_cancelling_each_other(errors):
@@ -73,14 +73,14 @@ def test_error_in_a_custom_loop_is_raised_and_a_fit_works_after_it(errors):
     assert "in the scheduled function and" in result["no_step"]
     assert result["in_the_loop"].startswith("ZeroDivisionError")
     assert result["after"] == ""
-    round_records.assert_exact(result)
+    helpers.assert_exact(result)
 
 
 def test_quorum_changed_while_running_holds_from_the_next_round_on(errors):
     result = errors["other_quorum"]
     assert result["error"] == ""
     # The round that was open at the change is of the old size.
-    round_records.assert_exact(result, [3, 3, 3, 3, 2, 2, 2])
+    helpers.assert_exact(result, [3, 3, 3, 3, 2, 2, 2])
 
 
 def test_loss_scaling_is_refused(errors):

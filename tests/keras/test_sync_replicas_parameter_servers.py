@@ -8,10 +8,10 @@ import importlib.util
 import pathlib
 
 import clusters
+import keras_sync_replicas as helpers
 import keras_variants
 import programs
 import pytest
-import round_records
 
 PROGRAM = pathlib.Path(__file__).with_name("sync_replicas_program.py")
 NUM_WORKERS = 3
@@ -98,7 +98,7 @@ def results(cluster):
 
 @pytest.mark.parametrize("name", TRAININGS)
 def test_each_update_is_the_mean_of_its_round_on_the_weights_before(name, results):
-    round_records.assert_exact(results[name], EXPECTED_COUNTS.get(name))
+    helpers.assert_exact(results[name], EXPECTED_COUNTS.get(name))
 
 
 def test_late_gradients_of_backups_are_dropped_and_counted(results):
@@ -150,4 +150,4 @@ def test_line_of_each_epoch_names_updates_and_the_slowest_worker(results):
 def test_partitioned_variables_train_exactly(cluster):
     training = {**TRAININGS["fit"], "inner": "sgd"}
     results = run(cluster, 2, {"fit": training})
-    round_records.assert_exact(results["fit"], EXPECTED_COUNTS["fit"])
+    helpers.assert_exact(results["fit"], EXPECTED_COUNTS["fit"])

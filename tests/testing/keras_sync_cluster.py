@@ -8,11 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import clusters
-import keras_sync_replicas as helpers
+import keras_sync_replicas
 import network_namespaces
 import programs
-import round_records
-import sync_accounting
 import worker_seams
 
 _POLL_SECS = 0.02
@@ -124,7 +122,7 @@ class KerasSyncCluster:
         """Lets the training end with the epoch."""
         (self.folder / "end").touch()
 
-    def result(self, exact: bool = True) -> dict[str, Any]:
+    def result(self, exact: bool = True, first_step: int | None = 0) -> dict[str, Any]:
         """Waits for the end, and checks that all is in order.
 
         That is: the counters agree with each other, `iterations` are updates, and each
@@ -133,6 +131,7 @@ class KerasSyncCluster:
 
         Args:
             exact: whether nothing but workers failed, so that weights can be replayed.
+            first_step: as of `keras_sync_replicas.assert_exact`.
 
         Returns:
             What the coordinator reported.
@@ -140,7 +139,7 @@ class KerasSyncCluster:
         assert self.tasks.wait("chief") == 0, self.tasks.output("chief")
         result = json.loads((self.folder / "result").read_text())
         if exact:
-            assert_exact(result)
+            keras_sync_replicas.assert_exact(result, first_step=first_step)
         if result["errors"] == [None]:
             stats = result["stats"]
             steps = self._arguments["steps"] * (
@@ -150,24 +149,3 @@ class KerasSyncCluster:
                 stats[fate] for fate in ("admitted", "late", "stale", "rejected")
             )
         return result
-
-
-def assert_exact(result: dict[str, Any], counts: list[int] | None = None) -> None:
-    """Checks what a program reported that came to an orderly end.
-
-    Args:
-        result: the report.
-        counts: gradients of each update; by default all rounds but the last had the
-            same quorum.
-    """
-    stats, updates = result["stats"], len(result["weights"]) - 1
-    sync_accounting.assert_identities(stats)
-    assert stats["in_flight"] == 0
-    assert stats["updates"] == updates
-    assert stats["step"] == result["iterations"]
-    if counts is None:
-        counts = [stats["quorum"]] * updates
-        counts[-1] -= stats["quorum"] * updates - stats["applied"]
-        assert 0 < counts[-1] <= stats["quorum"]
-    assert stats["applied"] == sum(counts)
-    round_records.replay(result["weights"], helpers.OPTIMIZERS["sgd"], counts)

@@ -112,26 +112,6 @@ def test_acquire_waits_until_the_gate_is_opened():
     assert int(acquired[2]) == 7
 
 
-def test_acquire_waits_until_the_round_is_over_once_the_share_is_given():
-    handle = _gate()
-    generation = ops.sync_gate_open(handle, 0)
-    _contribute(handle, A)
-    wait = _Wait(lambda: ops.sync_gate_acquire(handle, *A))
-    round_number, _ = _contribute(handle, B)
-    assert wait.is_alive()
-    assert ops.sync_gate_advance(handle, generation, round_number, 1)
-    assert int(wait.end()[2]) == 1
-
-
-def test_late_gradient_is_not_admitted():
-    handle = _gate(quorum=1, total=2)
-    ops.sync_gate_open(handle, 0)
-    generation, round_number, _ = ops.sync_gate_acquire(handle, *B)
-    _contribute(handle, A)
-    assert not ops.sync_gate_admit(handle, generation, round_number, *B, True)
-    assert _stats(handle)[0]["late"] == 1
-
-
 def test_unfit_gradient_is_not_admitted():
     handle = _gate()
     ops.sync_gate_open(handle, 0)
@@ -150,16 +130,6 @@ def test_abort_of_an_admitted_gradient_voids_the_round():
     gate, _ = _stats(handle)
     assert (gate["aborted"], gate["voids"]) == (1, 1)
     assert gate["round"] == int(round_number) + 1
-
-
-def test_lease_of_a_silent_worker_ends_by_itself():
-    handle = _gate(lease_secs=0.05, start_secs=0.05)
-    ops.sync_gate_open(handle, 0)
-    generation, round_number, _ = ops.sync_gate_acquire(handle, *A)
-    assert ops.sync_gate_admit(handle, generation, round_number, *A, True)
-    _until(lambda: _stats(handle)[0]["voids"] == 1)
-    assert not ops.sync_gate_commit(handle, generation, round_number, *A)
-    assert _stats(handle)[1][A[0]]["expired"] == 1
 
 
 def test_leave_hands_the_share_over():
@@ -196,17 +166,6 @@ def test_flush_ends_a_round_that_will_not_fill():
     ops.sync_gate_drain(handle, generation)
 
 
-def test_configured_quorum_holds_from_the_next_round_on():
-    handle = _gate()
-    generation = ops.sync_gate_open(handle, 0)
-    ops.sync_gate_configure(handle, 1, 2)
-    _contribute(handle, A)
-    round_number, _ = _contribute(handle, B)
-    assert ops.sync_gate_advance(handle, generation, round_number, 1)
-    _contribute(handle, B)
-    assert int(ops.sync_gate_wait_quorum(handle, generation)[1]) == 1
-
-
 def test_close_ends_waits_as_end_of_input_and_open_begins_anew():
     handle = _gate()
     generation = ops.sync_gate_open(handle, 0)
@@ -223,53 +182,6 @@ def test_close_ends_waits_as_end_of_input_and_open_begins_anew():
         ops.sync_gate_acquire(handle, *A)
     ops.sync_gate_open(handle, 9)
     assert int(ops.sync_gate_acquire(handle, *A)[2]) == 9
-
-
-def test_first_acquire_of_a_closed_gate_returns_the_step():
-    handle = _gate()
-    ops.sync_gate_open(handle, 4)
-    _contribute(handle, A)
-    ops.sync_gate_close(handle)
-    assert int(ops.sync_gate_acquire(handle, *A, first=True)[2]) == 4
-
-
-def test_worker_that_comes_before_its_chief_waits_for_it():
-    handle = _gate()
-    ops.sync_gate_open(handle, 4)
-    ops.sync_gate_close(handle)
-    wait = _Wait(lambda: ops.sync_gate_acquire(handle, *A, first=True))
-    _until(lambda: A[0] in _stats(handle)[1])
-    assert wait.is_alive()
-    ops.sync_gate_open(handle, 5)
-    assert int(wait.end()[2]) == 5
-
-
-def test_worker_whose_chief_does_not_come_is_let_go():
-    handle = _gate(start_secs=0.05)
-    ops.sync_gate_open(handle, 4)
-    ops.sync_gate_close(handle)
-    assert int(ops.sync_gate_acquire(handle, *A, first=True)[2]) == 4
-    with pytest.raises(tf.errors.OutOfRangeError, match="the chief has ended"):
-        ops.sync_gate_acquire(handle, *A)
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        ops.sync_gate_close,
-        lambda handle, generation: ops.sync_gate_fail(handle, 3, "no", generation),
-    ],
-    ids=["close", "fail"],
-)
-def test_chief_cannot_end_its_successors_training(end):
-    handle = _gate(quorum=1, total=1)
-    old = ops.sync_gate_open(handle, 0)
-    present = ops.sync_gate_open(handle, 0)
-    end(handle, old)
-    _contribute(handle, A)
-    end(handle, present)
-    with pytest.raises((tf.errors.OutOfRangeError, tf.errors.InvalidArgumentError)):
-        ops.sync_gate_acquire(handle, *A)
 
 
 def test_generations_of_a_new_gate_come_after_those_of_an_old_one():
@@ -304,48 +216,11 @@ def test_worker_with_other_terms_than_the_chiefs_is_told_so():
     ops.sync_gate_acquire(handle, *A, quorum=2, total=2)
 
 
-def test_worker_with_the_next_chiefs_terms_waits_for_it():
-    handle = _gate(quorum=2, total=2)
-    ops.sync_gate_open(handle, 0)
-    wait = _Wait(
-        lambda: ops.sync_gate_acquire(handle, *A, first=True, quorum=1, total=1)
-    )
-    _until(lambda: A[0] in _stats(handle)[1])
-    assert wait.is_alive()
-    ops.sync_gate_open(handle, 6, quorum=1, total=1)
-    assert int(wait.end()[2]) == 6
-
-
 @pytest.mark.parametrize("argument", ["lease_secs", "start_secs"])
 @pytest.mark.parametrize("value", [-1.0, float("nan")])
 def test_leases_of_an_opening_must_be_positive(argument, value):
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"{argument} must be"):
         ops.sync_gate_open(_gate(), 0, **{argument: value})
-
-
-def test_one_process_may_be_several_workers_under_names_of_their_own():
-    handle = _gate(strict=False)
-    generation = ops.sync_gate_open(handle, 0)
-    device, incarnation = ops.task_id()
-    rounds = {
-        _contribute(handle, (tf.strings.join([device, f"/thread:{i}"]), incarnation))
-        for i in range(2)
-    }
-    (full,) = {round_number for round_number, _ in rounds}
-    assert ops.sync_gate_advance(handle, generation, full, 1)
-    assert len(_stats(handle)[1]) == 2
-
-
-def test_step_that_is_run_again_gives_up_what_it_held():
-    handle = _gate(quorum=1, total=1, strict=False)
-    generation = ops.sync_gate_open(handle, 0)
-    permit = ops.sync_gate_acquire(handle, *A)
-    assert ops.sync_gate_admit(handle, *permit[:2], *A, True)
-    round_number, _ = _contribute(handle, A)
-    assert not ops.sync_gate_commit(handle, *permit[:2], *A)
-    assert round_number == int(permit[1]) + 1
-    assert ops.sync_gate_advance(handle, generation, round_number, 1)
-    assert _stats(handle)[0]["applied"] == 1
 
 
 def test_fast_worker_gives_more_where_shares_are_not_strict():

@@ -19,26 +19,6 @@ def _slices(num_indices, columns, dtype=tf.float32):
 LONG = _slices(None, 16)  # 64 bytes, the least there may be.
 
 
-def test_small_parts_are_dense_ones_and_indices_of_long_rows():
-    dense = [tf.TensorSpec([1 << 14], tf.float32), tf.TensorSpec([], tf.float64)]
-    assert [gradient_transfers.small_part(one) for one in dense] == dense
-    for slices in (LONG, _slices(1 << 20, 32, tf.float16), _slices(1 << 13, 1)):
-        assert gradient_transfers.small_part(slices) is slices.indices
-    for too_large_or_unknown in (
-        tf.TensorSpec([(1 << 14) + 1], tf.float32),
-        tf.TensorSpec([None], tf.float32),
-        tf.TensorSpec(None, tf.float32),
-        _slices(None, 15),
-        _slices((1 << 13) + 1, 1),
-        _slices(None, None),
-        tf.IndexedSlices(LONG.values, tf.TensorSpec(None, tf.int64), LONG.dense_shape),
-        tf.IndexedSlices(
-            tf.TensorSpec(None, tf.float32), LONG.indices, LONG.dense_shape
-        ),
-    ):
-        assert gradient_transfers.small_part(too_large_or_unknown) is None
-
-
 # Where eager tensors are. In a function it is not known where its tensors are.
 LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -82,13 +62,6 @@ def test_small_parts_come_out_as_they_went_in():
             np.testing.assert_array_equal(actual, expected)
 
 
-def test_parts_that_are_there_already_are_not_packed():
-    slices = tf.IndexedSlices(tf.ones([1, 16]), tf.constant([0]))
-    gradients = [tf.constant([1.0]), tf.constant([2.0]), slices]
-    sent = gradient_transfers.join_small(gradients, [LOCAL] * 3)
-    assert all(one is other for one, other in zip(sent, gradients, strict=True))
-
-
 def test_parts_that_have_arrived_are_not_sent_again():
     @tf.function
     def there(gradients, arrived):
@@ -105,19 +78,6 @@ def test_parts_that_have_arrived_are_not_sent_again():
     gradients = [*(tf.constant([float(i)]) for i in range(3)), slices]
     sent = there(gradients, {1: tf.constant([10.0]), 3: tf.constant([5])})
     assert [float(one[0]) for one in sent] == [0.0, 10.0, 2.0]
-
-
-def test_gradients_for_devices_of_one_task_are_one_tensor():
-    @tf.function
-    def there(gradients):
-        devices = [LOCAL, LOCAL.replace("CPU", "GPU")]
-        return gradient_transfers.join_small(gradients, devices)
-
-    gradients = [tf.constant([1.0]), tf.constant([2.0])]
-    assert [float(one[0]) for one in there(gradients)] == [1.0, 2.0]
-    operations = there.get_concrete_function(gradients).graph.get_operations()
-    unpacked = [one for one in operations if one.type == "SplitV"]
-    assert [one.device for one in unpacked] == [LOCAL]
 
 
 HERE = "/job:ps/task:1/device:CPU:0"
@@ -154,10 +114,6 @@ def test_small_parts_for_the_task_go_along_with_a_message():
         (LONG, "/job:ps/task:0"),
         (SMALL, ""),
     ) == [1, 3, 5, 9]
-
-
-def test_one_gradient_goes_along_too():
-    assert _chosen((SMALL, HERE), (SMALL, "/job:ps/task:0")) == [0]
 
 
 def test_gradients_that_are_too_much_together_do_not_go_along():

@@ -98,13 +98,11 @@ def _six_layers():
     return tf.reduce_mean(signal)
 
 
-def _tables(number=1, columns=16):
-    """Of each the same rows, of which it is not known beforehand how many."""
+def _table():
+    """Of it some rows, of which it is not known beforehand how many."""
     rows = tf.range(tf1.random_uniform([], 1, 5, tf.int64))[:, tf.newaxis]
-    tables = [tf1.get_variable(f"t{i}", [100, columns]) for i in range(number)]
-    return tf.add_n(
-        [tf.reduce_sum(tf.nn.embedding_lookup(table, rows)) for table in tables]
-    )
+    table = tf1.get_variable("table", [100, 16])
+    return tf.reduce_sum(tf.nn.embedding_lookup(table, rows))
 
 
 def _variables(*sizes_and_dtypes):
@@ -130,56 +128,12 @@ def test_a_step_sends_few_tensors_between_tasks(cluster):
 
 
 DTYPES = (tf.float32, tf.half, tf.bfloat16, tf.double)
-SMALL = (1 << 14, tf.float32)  # 64 KB
-
-
-@pytest.mark.parametrize(
-    ("sizes_and_dtypes", "num_messages"),
-    [
-        ([(2, tf.float32)] * 2, 1),
-        ([(2, dtype) for dtype in DTYPES for _ in range(2)], 1),
-        ([SMALL] * 8, 1),
-        # Each server has five: too much together.
-        ([SMALL] * 10, 2),
-        ([(1 << 15, tf.float32), (1 << 15, tf.float32), SMALL, SMALL], 2),
-        # The gate is beside it, not with the global step.
-        ([(2, tf.float32)], 1),
-    ],
-    ids=["one_each", "dtypes", "most", "too_many", "beside_a_large_one", "alone"],
-)
-def test_small_gradients_go_with_what_the_gate_is_told(
-    cluster, sizes_and_dtypes, num_messages
-):
-    transfers = _transfers(cluster, lambda: _loss_of(_variables(*sizes_and_dtypes)))
-    gate = "ps-1" if len(sizes_and_dtypes) == 1 else "ps-0"
-    assert transfers.count(("worker-0", gate)) == num_messages
-
-
-@pytest.mark.parametrize(
-    ("arguments", "at_gate", "elsewhere"),
-    [
-        # The rows to look up, once; what the gate is told; the gradient's values.
-        ((1,), 1 + 1 + 1, 0),
-        # The other server gets the indices of two tables in one tensor.
-        ((4,), 1 + 1 + 2, 1 + 1 + 2),
-        # Indices of short rows may be most of the gradient: they go by themselves.
-        ((1, 15), 1 + 1 + 2, 0),
-    ],
-    ids=["one_table", "four_tables", "short_rows"],
-)
-def test_indices_go_with_what_the_gate_is_told_or_together(
-    cluster, arguments, at_gate, elsewhere
-):
-    transfers = _transfers(cluster, lambda: _tables(*arguments))
-    gate, other = ("ps-1", "ps-0") if arguments[0] == 1 else ("ps-0", "ps-1")
-    assert transfers.count(("worker-0", gate)) == at_gate
-    assert transfers.count(("worker-0", other)) == elsewhere
 
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
 def test_a_step_is_between_a_replica_and_the_server_of_its_table(cluster, use_resource):
     # The global step is on the other one.
-    tasks = set(_transfers(cluster, _tables, use_resource))
+    tasks = set(_transfers(cluster, _table, use_resource))
     assert tasks == {("ps-1", "worker-0"), ("worker-0", "ps-1")}
 
 

@@ -25,43 +25,26 @@ _POLL_SECS = 0.02
 
 def tell(optimizer, folder):
     """Tells the gate's counters whenever they are asked for, for ever."""
-    asked, unready = pathlib.Path(folder, "tell"), pathlib.Path(folder, "telling")
+    asked, unready = folder / "tell", folder / "telling"
     while True:
         if asked.exists():
             asked.unlink()
             unready.write_text(json.dumps(optimizer.stats()))
-            unready.rename(unready.with_name("told"))
+            unready.rename(folder / "told")
         time.sleep(_POLL_SECS)
 
 
-class Progress(tf.keras.callbacks.Callback):
-    """Tells how far training is, and ends it; changes the quorum where told to."""
+def train_by_fit(model, steps, epochs, epoch_ends, backup):
+    class Progress(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = epoch_ends(epoch)
 
-    def __init__(self, optimizer, folder, configure):
-        super().__init__()
-        self._optimizer = optimizer
-        self._end = pathlib.Path(folder, "end")
-        self._configure = configure or {}
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if str(epoch) in self._configure:
-            self._optimizer.configure(*self._configure[str(epoch)])
-
-    def on_epoch_end(self, epoch, logs=None):
-        print(f"epoch {epoch}", flush=True)
-        self.model.stop_training = self._end.exists()
-
-
-def train_by_fit(model, optimizer, steps, epochs, folder, configure, backup):
-    callbacks = [
-        tfs.keras.SyncReport(),
-        Progress(optimizer, folder, configure),
-    ]
+    callbacks = [tfs.keras.SyncReport(), Progress()]
     if backup:
         callbacks.append(tf.keras.callbacks.BackupAndRestore(backup))
     tfs.keras.fit(
         model,
-        helpers.dataset(seed=None),
+        helpers.dataset(),
         steps_per_epoch=steps,
         epochs=epochs,
         verbose=0,
@@ -69,20 +52,12 @@ def train_by_fit(model, optimizer, steps, epochs, folder, configure, backup):
     )
 
 
-def train_by_loop(strategy, model, optimizer, steps, epochs, folder):
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    iterator = iter(
-        coordinator.create_per_worker_dataset(lambda _=None: helpers.dataset(seed=None))
-    )
-    train_step = helpers.train_step(model, optimizer)
-
+def train_by_loop(strategy, model, optimizer, steps, epochs, epoch_ends):
+    loop = helpers.CustomLoop(strategy, model, optimizer)
     with optimizer.updater(strategy):
         for epoch in range(epochs):
-            for _ in range(steps):
-                coordinator.schedule(train_step, args=(iterator,))
-            coordinator.join()
-            print(f"epoch {epoch}", flush=True)
-            if pathlib.Path(folder, "end").exists():
+            loop.make_steps(steps)
+            if epoch_ends(epoch):
                 break
 
 
@@ -95,7 +70,6 @@ def main(
     epochs=1,
     further=(),
     compute_secs=(0.01,) * 8,
-    configure=None,
     backup=None,
     **options,
 ):
@@ -109,26 +83,26 @@ def main(
         steps: of an epoch.
         epochs: how many, if nothing ends them.
         further: for each training after the first a dict of what is other: "quorum",
-            "total", "steps", "flush_last"; an empty one is the same again.
+            "total", "steps", "flush_last".
         compute_secs: how long each worker computes.
-        configure: quorum and total to change to, by epoch.
         backup: where to back up to and to restore from.
         **options: of SyncReplicas.
     """
-    strategy = tf.distribute.ParameterServerStrategy(
-        tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    )
-    with strategy.scope():
-        model = helpers.make_model()
-        optimizer = tfs.keras.SyncReplicas(
-            helpers.OPTIMIZERS["sgd"](), quorum, total, **options
-        )
-        model.compile(optimizer, loss=helpers.loss)
-        optimizer.build(model.trainable_variables)
-    recorder = helpers.Recorder(
-        optimizer, model, on_update=lambda step: print(f"update {step}", flush=True)
+    folder = pathlib.Path(folder)
+    strategy = helpers.make_strategy()
+    model, optimizer, recorder = helpers.make(
+        strategy,
+        quorum,
+        total,
+        on_update=lambda step: print(f"update {step}", flush=True),
+        **options,
     )
     threading.Thread(target=tell, args=(optimizer, folder), daemon=True).start()
+
+    def epoch_ends(epoch):
+        print(f"epoch {epoch}", flush=True)
+        return (folder / "end").exists()
+
     result = {"errors": [], "trainings": []}
     for number, changes in enumerate([{}, *further]):
         if changes:
@@ -137,31 +111,23 @@ def main(
             steps = changes["steps"]
         error = None
         try:
-            with worker_seams.Seams(folder, compute_secs).in_place():
+            with worker_seams.Seams(str(folder), compute_secs).in_place():
                 if loop == "fit":
-                    train_by_fit(
-                        model, optimizer, steps, epochs, folder, configure, backup
-                    )
+                    train_by_fit(model, steps, epochs, epoch_ends, backup)
                 else:
-                    train_by_loop(strategy, model, optimizer, steps, epochs, folder)
+                    train_by_loop(strategy, model, optimizer, steps, epochs, epoch_ends)
         except Exception as exception:
             error = f"{type(exception).__name__}: {exception}"
             print(f"raised {error}", flush=True)
-            worker_seams.undo_failures(pathlib.Path(folder))
         result["errors"].append(error)
         # What was lost with a parameter server cannot be read.
         with contextlib.suppress(tf.errors.OpError):
-            result |= {
-                "stats": optimizer.stats(),
-                "iterations": helpers.iterations_of(optimizer),
-                "weights": recorder.finish(),
-            }
-            result["trainings"].append(
-                {name: result[name] for name in ("stats", "iterations")}
-            )
+            result |= recorder.result()
+            names = ("stats", "iterations")
+            result["trainings"].append({name: result[name] for name in names})
         print(f"training {number} has ended", flush=True)
     # Not as output, into which TensorFlow's threads write of lost connections.
-    pathlib.Path(folder, "result").write_text(json.dumps(result))
+    (folder / "result").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -1,114 +1,311 @@
-"""Trains synchronously as the coordinator of a cluster; reports what came of it.
+"""Trains synchronously as the coordinator of two workers, also where something raises.
 
-Arguments: the number of parts that variables are to have, and a list of trainings, each
-a dict: "loop" ("fit", "custom" or "strategy_run"), "inner" (one of OPTIMIZERS),
-"quorum", "total", "steps" (of an epoch), "epochs", and options of SyncReplicas.
+Reports what came of each of the trainings.
 """
 
 import contextlib
 import glob
 import importlib.util
 import io
-import json
 import logging
-import sys
 import tempfile
+import threading
+import time
+from unittest import mock
 
 import keras_sync_replicas as helpers
+import keras_variants
 import programs
 import tensorflow as tf
+import worker_seams
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.sync_replicas import updater as sync_replicas_updater
 
 
-def dataset_of_worker(context=None):
-    # Not the same order on all workers.
-    del context
-    return helpers.dataset(seed=None)
+def error_of(call, *args, **kwargs):
+    """What a call raised, or an empty string."""
+    try:
+        call(*args, **kwargs)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
-def train_by_fit(strategy, model, optimizer, steps, epochs):
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint = tf.keras.callbacks.ModelCheckpoint(
-            f"{folder}/{{epoch}}.weights.h5", save_weights_only=True
-        )
+def fit(model, steps=8, epochs=1, callbacks=(), dataset=None, **options):
+    return tfs.keras.fit(
+        model,
+        dataset or helpers.dataset(),
+        steps_per_epoch=steps,
+        epochs=epochs,
+        verbose=0,
+        callbacks=list(callbacks),
+        **options,
+    )
+
+
+@contextlib.contextmanager
+def logged():
+    handler = logging.StreamHandler(io.StringIO())
+    logging.getLogger("absl").addHandler(handler)
+    yield handler.stream
+    logging.getLogger("absl").removeHandler(handler)
+
+
+def full_rounds(strategy):
+    model, _, recorder = helpers.make(strategy, 2, 2)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(io.StringIO()) as output,
+    ):
         callbacks = [
             tfs.keras.SyncReport(log_dir=f"{folder}/logs"),
-            checkpoint,
+            tf.keras.callbacks.ModelCheckpoint(
+                f"{folder}/{{epoch}}.weights.h5", save_weights_only=True
+            ),
         ]
         if importlib.util.find_spec("tensorboard"):
             callbacks.append(tf.keras.callbacks.TensorBoard(f"{folder}/board"))
-        history = tfs.keras.fit(
-            model,
-            helpers.dataset(seed=None),
-            steps_per_epoch=steps,
-            epochs=epochs,
-            validation_data=helpers.dataset(seed=1).take(4),
-            validation_steps=4,
-            verbose=0,
-            callbacks=callbacks,
-        )
+        validation = {"validation_data": helpers.dataset(), "validation_steps": 4}
+        history = fit(model, 6, 2, callbacks, **validation).history
         with strategy.scope():
             saved = helpers.make_model()
         saved.load_weights(f"{folder}/1.weights.h5")
-        return {
-            "history": {name: x[-1] for name, x in history.history.items()},
-            "saved": [x.tolist() for x in helpers.weights_of(saved)],
-            "board": [
-                value.tag
-                for path in sorted(glob.glob(f"{folder}/board/*/events*"))
-                for event in tf.compat.v1.train.summary_iterator(path)
-                for value in event.summary.value
-            ],
-        }
-
-
-def train_by_strategy_run(strategy, model, optimizer, steps, epochs):
-    return train_by_loop(strategy, model, optimizer, steps, epochs, strategy)
-
-
-def train_by_loop(strategy, model, optimizer, steps, epochs, run_by=None):
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    iterator = iter(coordinator.create_per_worker_dataset(dataset_of_worker))
-    train_step = helpers.train_step(model, optimizer, run_by)
-
-    with optimizer.updater(strategy) as updater:
-        for _ in range(epochs):
-            for _ in range(steps):
-                coordinator.schedule(train_step, args=(iterator,))
-            coordinator.join()
-            updater.drain()
-    return {}
-
-
-def train(strategy, loop, steps, epochs, **arguments):
-    model, optimizer = helpers.make(strategy, **arguments)
-    recorder = helpers.Recorder(optimizer, model)
-    trainers = {
-        "fit": train_by_fit,
-        "custom": train_by_loop,
-        "strategy_run": train_by_strategy_run,
-    }
-    output, said = io.StringIO(), logging.StreamHandler(io.StringIO())
-    logging.getLogger("absl").addHandler(said)
-    with contextlib.redirect_stdout(output):
-        result = trainers[loop](strategy, model, optimizer, steps, epochs)
-    logging.getLogger("absl").removeHandler(said)
+        board = [
+            value.tag
+            for path in sorted(glob.glob(f"{folder}/board/*/events*"))
+            for event in tf.compat.v1.train.summary_iterator(path)
+            for value in event.summary.value
+        ]
     return {
-        **result,
+        **recorder.result(),
         "output": output.getvalue(),
-        "said": said.stream.getvalue(),
-        "total": optimizer.total_num_replicas,
-        "weights": recorder.finish(),
-        "stats": optimizer.stats(),
-        "iterations": helpers.iterations_of(optimizer),
+        "history": {name: values[-1] for name, values in history.items()},
+        "saved": [x.tolist() for x in helpers.weights_of(saved)],
+        "board": board,
     }
+
+
+def dropped_rest(strategy):
+    model, _, recorder = helpers.make(strategy, 3, 2, flush_last=False)
+    with logged() as said:
+        fit(model, steps=5, epochs=2)
+    return {**recorder.result(), "said": said.getvalue()}
+
+
+def several_steps_at_once(strategy):
+    model, _, recorder = helpers.make(strategy, 2, 2, steps_per_execution=4)
+    fit(model)
+    return recorder.result()
+
+
+def strategy_run(strategy):
+    model, optimizer, recorder = helpers.make(strategy, 3, None)
+    loop = helpers.CustomLoop(strategy, model, optimizer, by_run=True)
+    with optimizer.updater(strategy) as updater:
+        for _ in range(2):
+            loop.make_steps(7)
+            updater.drain()
+    return {**recorder.result(), "total": optimizer.total_num_replicas}
+
+
+def variables_in_parts(strategy):
+    del strategy
+    model, _, recorder = helpers.make(helpers.make_strategy(num_parts=2), 2, 2)
+    fit(model)
+    return recorder.result()
+
+
+def other_quorums(strategy):
+    model, optimizer, recorder = helpers.make(strategy, 3, 3)
+    after_epoch = {0: (2, 2), 1: (1, 3)}
+
+    def configure(epoch, logs):
+        del logs
+        if epoch in after_epoch:
+            optimizer.configure(*after_epoch[epoch])
+
+    callback = tf.keras.callbacks.LambdaCallback(on_epoch_end=configure)
+    fit(model, steps=9, epochs=3, callbacks=[callback])
+    return recorder.result()
+
+
+def slow_rounds(strategy):
+    """Each takes longer than the updater waits for it at a time."""
+    model, _, recorder = helpers.make(strategy, 2, 2)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        worker_seams.Seams(folder, compute_secs=[0.2] * 2).in_place(),
+        mock.patch.object(sync_replicas_updater, "_WAIT_SECS", 0.05),
+    ):
+        fit(model)
+    return recorder.result()
+
+
+def error_in_a_closure(strategy):
+    def spoil(number, batch):
+        # The third batch has a word that is not in the table. With Keras 2 each worker
+        # has batches of its own, and one of two comes to its third in eight steps.
+        inputs, targets = batch
+        word = tf.cast(tf.where(number == 2, 1_000_000, 0), tf.int32)
+        return inputs + word * tf.constant([0, 1, 0, 0]), targets
+
+    model, _, recorder = helpers.make(strategy, 2, 2)
+    spoilt = helpers.dataset().enumerate().map(spoil)
+    error = error_of(fit, model, dataset=spoilt)
+    return {"error": error, "after": error_of(fit, model), **recorder.result()}
+
+
+def error_in_an_update(strategy):
+    def fail_before(update):
+        def fail(gradients, variables):
+            large = tf.reduce_sum(gradients[1]) > 1e9
+            with tf.control_dependencies([tf.debugging.Assert(large, ["too small"])]):
+                update(gradients, variables)
+
+        return fail
+
+    def train_by_loop(model, optimizer):
+        loop = helpers.CustomLoop(strategy, model, optimizer)
+        with optimizer.updater(strategy):
+            loop.make_steps(8)
+
+    result = {}
+    for name, train in (
+        ("fit", lambda model, _: fit(model)),
+        ("custom", train_by_loop),
+    ):
+        model, optimizer, recorder = helpers.make(strategy, 2, 2)
+        updater = optimizer._rounds._updater
+        updater._update = fail_before(updater._update)
+        with logged() as said:
+            error = error_of(train, model, optimizer)
+        result[name] = {**recorder.result(), "error": error, "said": said.getvalue()}
+    return result
+
+
+def error_in_a_custom_loop(strategy):
+    model, optimizer, recorder = helpers.make(strategy, 2, 2)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+    @tf.function
+    def outside_of_a_step():
+        optimizer.apply_gradients(
+            (tf.zeros_like(x), x) for x in model.trainable_variables
+        )
+
+    def in_updater(call):
+        with optimizer.updater(strategy):
+            call()
+            coordinator.join()
+
+    errors = {
+        "no_step": error_of(
+            in_updater, lambda: coordinator.schedule(outside_of_a_step)
+        ),
+        "in_the_loop": error_of(in_updater, lambda: 1 / 0),
+        "after": error_of(fit, model),
+    }
+    return {**errors, **recorder.result()}
+
+
+def updater_left_behind(strategy):
+    """The thread of one training ends only after the next one has begun."""
+    in_update, go_on = threading.Event(), threading.Event()
+
+    def wait_after_the_first(step):
+        if step == 1:
+            in_update.set()
+            go_on.wait()
+
+    model, optimizer, recorder = helpers.make(
+        strategy, 2, 2, on_update=wait_after_the_first
+    )
+    loop = helpers.CustomLoop(strategy, model, optimizer)
+    with mock.patch.object(sync_replicas_updater, "_END_SECS", 0.2):
+        rounds = optimizer._rounds
+        rounds.start()
+        first = rounds._updater._thread
+        loop.make_steps(2)
+        in_update.wait()
+        rounds.close()
+    left_behind = first.is_alive()
+    with optimizer.updater(strategy):
+        go_on.set()
+        loop.make_steps(4)
+        first.join(timeout=20)
+        ended = not first.is_alive()
+    return {**recorder.result(), "left_behind": left_behind, "ended": ended}
+
+
+def errors_apart_from_closures(strategy):
+    """A function fails beside a closure, and a closure beside a function."""
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        num_begun = tf.Variable(0)
+
+    def sleep_and_check(secs, fails):
+        with tf.control_dependencies([worker_seams.sleep(secs)]):
+            check = tf.debugging.Assert(tf.logical_not(fails), ["made to fail"])
+        with tf.control_dependencies([check]):
+            return tf.identity(secs)
+
+    @tf.function
+    def closure(secs, fails):
+        with tf.control_dependencies([num_begun.assign_add(1)]):
+            return sleep_and_check(secs, fails)
+
+    function = tf.function(sleep_and_check)
+    said = {}
+
+    def call_apart(name, *args):
+        with compat.apart_from_closures():
+            said[name] = error_of(function, *args)
+
+    for number, closure_fails in enumerate([False, True], start=1):
+        short, long = map(tf.constant, (0.1, 0.5))
+        mine, other = (short, long) if closure_fails else (long, short)
+        coordinator.schedule(closure, args=(mine, tf.constant(closure_fails)))
+        while int(num_begun) < number:
+            time.sleep(0.01)
+        args = (f"function {number}", other, tf.constant(not closure_fails))
+        call = threading.Thread(target=call_apart, args=args)
+        call.start()
+        said[f"closure {number}"] = error_of(coordinator.join)
+        call.join()
+    return said
+
+
+def loss_scaling(strategy):
+    policies = tf.keras.mixed_precision
+    before = policies.global_policy()
+    policies.set_global_policy("mixed_float16")
+    try:
+        return {"error": error_of(lambda: fit(helpers.make(strategy, 2, 2)[0]))}
+    finally:
+        policies.set_global_policy(before)
 
 
 def main():
-    num_parts, trainings = map(json.loads, sys.argv[1:])
-    strategy = helpers.make_strategy(num_parts)
-    programs.report([train(strategy, **training) for training in trainings])
+    strategy = helpers.make_strategy()
+    trainings = [
+        full_rounds,
+        dropped_rest,
+        several_steps_at_once,
+        strategy_run,
+        other_quorums,
+        slow_rounds,
+        error_in_a_closure,
+        error_in_an_update,
+        error_in_a_custom_loop,
+        updater_left_behind,
+        errors_apart_from_closures,
+        loss_scaling,
+    ]
+    if not keras_variants.IS_KERAS_3:  # which cannot train variables in parts
+        trainings.append(variables_in_parts)
+    programs.report({training.__name__: training(strategy) for training in trainings})
 
 
 if __name__ == "__main__":

@@ -6,17 +6,15 @@ quorum, with and without backups, and with its last incomplete round applied or 
 
 import dataclasses
 
-import keras_sync_replicas as helpers
 import pytest
 import sync_accounting
 import worker_seams
-from keras_sync_cluster import KerasSyncCluster
+from keras_sync_cluster import KerasSyncCluster, replay
 
 pytestmark = pytest.mark.one_version
 
 SLOW_SECS, FAST_SECS = 0.1, 0.01
-# A worker is gone for good after that.
-LEASE_SECS = 3.0
+LEASE_SECS = 3.0  # A worker is gone for good after that.
 SUMS = ("updates", "applied", "late", "stale", "rejected", "voided")
 
 
@@ -55,22 +53,11 @@ A_FEW_OF_FOUR = [
 ]
 
 
-def cluster_for(trainings, num_workers, folder, compute_secs, **options):
+def cluster_for(trainings, num_workers, folder, **options):
     first, *further = map(dataclasses.asdict, trainings)
     return KerasSyncCluster(
-        folder,
-        num_workers,
-        **first,
-        epochs=1,
-        further=further,
-        compute_secs=compute_secs,
-        **options,
+        folder, num_workers, **first, epochs=1, further=further, **options
     )
-
-
-def wait_for_ends(cluster, trainings):
-    for number in range(len(trainings)):
-        cluster.tasks.wait_for_output("chief", f"training {number} has ended")
 
 
 def outputs_of(cluster, trainings):
@@ -83,18 +70,7 @@ def outputs_of(cluster, trainings):
 
 
 def assert_ended_well(training, output, before, after, weights):
-    """Checks one training.
-
-    Args:
-        training: the `Training`.
-        output: what was written in it.
-        before: "stats" and "iterations" before it.
-        after: the same after it.
-        weights: before it, and after each update.
-
-    Returns:
-        How many gradients were dropped because they came too late.
-    """
+    """Returns how many gradients were dropped because they came too late."""
     stats, updates = after["stats"], len(weights) - 1
     sums = {name: stats[name] - before["stats"].get(name, 0) for name in SUMS}
     left = stats["pending"]
@@ -113,18 +89,14 @@ def assert_ended_well(training, output, before, after, weights):
     assert output.count(message) == bool(rest and not training.flush_last)
     counts = [training.quorum] * num_full
     counts += [rest] if rest and training.flush_last else []
-    helpers.replay(weights, helpers.OPTIMIZERS["sgd"], counts)
+    replay(weights, counts)
     return dropped
 
 
 def assert_all_ended_well(trainings, cluster, may_drop):
-    """Checks all trainings of a cluster.
-
-    Args:
-        trainings: the list of `Training`.
-        cluster: the cluster, whose coordinator has ended.
-        may_drop: whether gradients may be late without backups.
-    """
+    """`may_drop`: gradients may be late without backups."""
+    for number in range(len(trainings)):
+        cluster.tasks.wait_for_output("chief", f"training {number} has ended")
     result = cluster.result(exact=False)
     assert result["errors"] == [None] * len(trainings)
     before, begin = {"stats": {}, "iterations": 0}, 0
@@ -143,22 +115,20 @@ def assert_all_ended_well(trainings, cluster, may_drop):
 
 def check_with_a_slow_worker(trainings, num_workers, folder):
     compute_secs = [FAST_SECS] * (num_workers - 1) + [SLOW_SECS]
-    with cluster_for(trainings, num_workers, folder, compute_secs) as cluster:
+    cluster = cluster_for(trainings, num_workers, folder, compute_secs=compute_secs)
+    with cluster:
         cluster.start()
-        wait_for_ends(cluster, trainings)
         assert_all_ended_well(trainings, cluster, may_drop=False)
 
 
 def check_with_a_dead_worker(trainings, num_workers, folder, start_secs):
-    compute_secs = [FAST_SECS] * num_workers
     last = num_workers - 1
     leases = {"lease_secs": LEASE_SECS, "start_secs": start_secs}
-    with cluster_for(trainings, num_workers, folder, compute_secs, **leases) as cluster:
+    with cluster_for(trainings, num_workers, folder, **leases) as cluster:
         worker_seams.stop_at(folder, "computing", last)
         cluster.start()
         cluster.tasks.wait_for_output(f"worker-{last}", "at computing")
         cluster.tasks.kill(f"worker-{last}")
-        wait_for_ends(cluster, trainings)
         # Who was taken for dead, and was only busy, may come too late.
         assert_all_ended_well(trainings, cluster, may_drop=True)
 
@@ -167,14 +137,9 @@ def test_fit_ends_with_a_slow_worker_whatever_is_left_over(tmp_path):
     check_with_a_slow_worker(A_FEW, 2, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "trainings"), [(2, A_FEW[1:4]), (4, A_FEW_OF_FOUR)]
-)
-def test_fit_ends_with_a_dead_worker_whatever_is_left_over(
-    num_workers, trainings, tmp_path
-):
+def test_fit_ends_with_a_dead_worker_whatever_is_left_over(tmp_path):
     # It dies in its first step, and from the others the gate knows how long that takes.
-    check_with_a_dead_worker(trainings, num_workers, tmp_path, start_secs=600.0)
+    check_with_a_dead_worker(A_FEW_OF_FOUR, 4, tmp_path, start_secs=600.0)
 
 
 @pytest.mark.soak

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import clusters
-import keras_sync_replicas
+import keras_sync_replicas as helpers
 import network_namespaces
+import numpy as np
 import programs
+import sync_accounting
+import tensorflow as tf
 import worker_seams
 
 _POLL_SECS = 0.02
@@ -69,11 +72,12 @@ class KerasSyncCluster:
 
     def start(self) -> None:
         """Starts the coordinator."""
-        self._epochs_before = self._num_epochs()
+        self._epochs_before = self.num_epochs()
         command = [sys.executable, str(_PROGRAM), json.dumps(self._arguments)]
         self.tasks.start("chief", command)
 
-    def _num_epochs(self) -> int:
+    def num_epochs(self) -> int:
+        """How many epochs have ended."""
         lines = self.tasks.output("chief").splitlines()
         return sum(line.startswith("epoch ") for line in lines)
 
@@ -90,13 +94,10 @@ class KerasSyncCluster:
         self.tasks.kill(f"worker-{worker}")
         worker_seams.go_on(self.folder, point, worker)
 
-    def updates(self) -> int:
-        """How many updates the coordinator has told of so far."""
-        return self.tasks.output("chief").count("update ")
-
     def wait_for_updates(self, more: int = 3) -> None:
-        """Waits for so many updates more."""
-        self.tasks.wait_for_output("chief", "update ", self.updates() + more)
+        """Waits for so many updates more than the coordinator has told of so far."""
+        updates = self.tasks.output("chief").count("update ")
+        self.tasks.wait_for_output("chief", "update ", updates + more)
 
     def stats(self) -> dict[str, Any]:
         """The gate's counters as they are now."""
@@ -122,30 +123,89 @@ class KerasSyncCluster:
         """Lets the training end with the epoch."""
         (self.folder / "end").touch()
 
-    def result(self, exact: bool = True, first_step: int | None = 0) -> dict[str, Any]:
-        """Waits for the end, and checks that all is in order.
-
-        That is: the counters agree with each other, `iterations` are updates, and each
-        update was the mean of one round's gradients, on the weights before it; and no
-        step that was to be made was lost with a worker.
+    def result(self, exact: bool = True) -> dict[str, Any]:
+        """What the coordinator reported in the end.
 
         Args:
-            exact: whether nothing but workers failed, so that weights can be replayed.
-            first_step: as of `keras_sync_replicas.assert_exact`.
-
-        Returns:
-            What the coordinator reported.
+            exact: whether nothing but workers failed in the one training there was: it
+                is to be exact then, and no step may be lost with a worker.
         """
         assert self.tasks.wait("chief") == 0, self.tasks.output("chief")
         result = json.loads((self.folder / "result").read_text())
         if exact:
-            keras_sync_replicas.assert_exact(result, first_step=first_step)
-        if result["errors"] == [None]:
-            stats = result["stats"]
-            steps = self._arguments["steps"] * (
-                self._num_epochs() - self._epochs_before
-            )
-            assert steps <= sum(
-                stats[fate] for fate in ("admitted", "late", "stale", "rejected")
-            )
+            assert result["errors"] == [None]
+            assert_exact(result)
+            epochs = self.num_epochs() - self._epochs_before
+            fates = ("admitted", "late", "stale", "rejected")
+            done = sum(result["stats"][fate] for fate in fates)
+            assert self._arguments["steps"] * epochs <= done
         return result
+
+
+def assert_exact(result: dict[str, Any], counts: list[int] | None = None) -> None:
+    """Checks what holds of any training that came to an orderly end, and replays it.
+
+    The counters agree with each other, `iterations` are updates, and each update was
+    the mean of one round's gradients, on the weights before it.
+
+    Args:
+        result: what a `Recorder` has, of a program.
+        counts: how many gradients each update was made of; by default the quorum,
+            and of the last one what is left.
+    """
+    stats, updates = result["stats"], len(result["weights"]) - 1
+    sync_accounting.assert_identities(stats)
+    assert stats["in_flight"] == 0
+    assert stats["updates"] == updates
+    assert stats["step"] == result["iterations"]
+    if counts is None:
+        counts = [stats["quorum"]] * updates
+        counts[-1] -= stats["quorum"] * updates - stats["applied"]
+        assert 0 < counts[-1] <= stats["quorum"]
+    assert stats["applied"] == sum(counts)
+    replay(result["weights"], counts)
+
+
+def replay(weights: list[list[Any]], counts: list[int]) -> None:
+    """Makes the same updates in this process, without SyncReplicas, and compares.
+
+    Args:
+        weights: before the first update, and after each.
+        counts: how many gradients each update was made of.
+
+    Raises:
+        AssertionError: an update was not the mean of that many gradients of batches,
+            each computed on the weights before the update.
+    """
+    assert len(weights) == len(counts) + 1
+    inputs, targets = helpers.data()
+    inputs = inputs.reshape(helpers.NUM_BATCHES, helpers.BATCH_SIZE, -1)
+    targets = targets.reshape(helpers.NUM_BATCHES, helpers.BATCH_SIZE, -1)
+    model, optimizer = helpers.make_model(), helpers.OPTIMIZERS["sgd"]()
+    variables = model.trainable_variables
+    rate = float(np.asarray(optimizer.learning_rate))
+    (table,) = (i for i, x in enumerate(variables) if x.shape[0] == helpers.NUM_BATCHES)
+    for variable, value in zip(variables, weights[0], strict=True):
+        variable.assign(np.array(value))
+    for before, after, count in zip(weights, weights[1:], counts, strict=False):
+        # SGD moves a row of the table by its rate times its mean gradient.
+        change = np.array(before[table]) - np.array(after[table])
+        times = change[:, 0] / rate * count
+        np.testing.assert_allclose(times, np.round(times), atol=1e-3)
+        times = np.round(times).astype(int)
+        assert times.min() >= 0
+        assert times.sum() == count
+        batches = np.repeat(np.arange(helpers.NUM_BATCHES), times)
+        # All of them are of one size.
+        x, y = np.concatenate(inputs[batches]), np.concatenate(targets[batches])
+        with tf.GradientTape() as tape:
+            value = helpers.loss(y, model(tf.constant(x)))
+        gradients = map(
+            tf.convert_to_tensor, tape.gradient(value, model.trainable_variables)
+        )
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        for variable, value in zip(variables, after, strict=True):
+            np.testing.assert_allclose(
+                np.asarray(variable), np.array(value), rtol=1e-4, atol=1e-5
+            )
+    assert helpers.iterations_of(optimizer) == len(counts)

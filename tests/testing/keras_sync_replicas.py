@@ -1,24 +1,16 @@
-"""What the tests of tfs.keras.SyncReplicas share, and programs that run in tasks.
-
-Programs record which batches each update was made of, and tests replay them. A model
-that is trained for this has, beside what it learns, a table with a row for each batch.
-Its loss holds the row of its batch, so that the row's gradient is 1; the mean gradient
-of the row tells how often the batch is in an update.
-"""
+"""What tests of tfs.keras.SyncReplicas share with the programs that they run."""
 
 from collections.abc import Callable
 from typing import Any
 
 import keras_variants
 import numpy as np
-import sync_accounting
 import tensorflow as tf
 
 import tf_syncrep as tfs
 
 NUM_BATCHES = 16
 BATCH_SIZE = 8
-_WORDS, _DIM = 20, 4
 
 # Inner optimizers by name. Those that look at past gradients, and those that do not;
 # with what belongs to an update: clipping, weight decay, averages, a schedule.
@@ -79,17 +71,17 @@ def iterations_of(optimizer: Any) -> int:
 
 
 def make_model() -> Any:
-    """An embedding and a dense layer, and the table of batches."""
+    """An embedding and a dense layer, and a table with a row for each batch."""
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(1)
     inputs = layers.Input((4,), dtype="int32")
     words, batch = inputs[:, :3], inputs[:, 3]
-    embedded = layers.Flatten()(layers.Embedding(_WORDS, _DIM, name="words")(words))
-    prediction = layers.Dense(1)(layers.Dense(6, activation="tanh")(embedded))
+    embedded = layers.Flatten()(layers.Embedding(20, 4, name="words")(words))
     row = layers.Embedding(
         NUM_BATCHES, 1, embeddings_initializer="zeros", name="batches"
     )(batch)
-    return tf.keras.Model(inputs, layers.Concatenate()([prediction, row]))
+    outputs = layers.Concatenate()([layers.Dense(1)(embedded), row])
+    return tf.keras.Model(inputs, outputs)
 
 
 def weights_of(model: Any) -> list[np.ndarray]:
@@ -102,7 +94,11 @@ def weights_of(model: Any) -> list[np.ndarray]:
 
 
 def loss(targets: Any, outputs: Any) -> Any:
-    """The mean squared error, and the row of each example's batch."""
+    """The mean squared error, and the row of each example's batch.
+
+    The gradient of a row is 1 in its batch. So the mean gradient of an update tells how
+    often each batch is in it.
+    """
     error = tf.reshape(targets, [-1]) - outputs[:, 0]
     return tf.reduce_mean(error**2 + outputs[:, 1])
 
@@ -114,19 +110,15 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([words, numbers[:, None]], axis=1), targets
 
 
-def dataset(seed: int) -> tf.data.Dataset:
-    """Batches for ever, in an order of its own for each seed."""
-    inputs, targets = data()
-    batches = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(BATCH_SIZE)
-    return batches.shuffle(NUM_BATCHES, seed=seed).repeat()
+def dataset(context: Any = None) -> tf.data.Dataset:
+    """Batches for ever, in an order of its own on each worker."""
+    del context
+    batches = tf.data.Dataset.from_tensor_slices(data()).batch(BATCH_SIZE)
+    return batches.shuffle(NUM_BATCHES).repeat()
 
 
 def make_strategy(num_parts: int = 1) -> Any:
-    """The strategy of the cluster that TF_CONFIG names.
-
-    Args:
-        num_parts: the number of parts that variables are to have.
-    """
+    """The strategy of TF_CONFIG's cluster; variables have so many parts."""
     partitioner = None
     if num_parts > 1:
         partitioners = tf.distribute.experimental.partitioners
@@ -139,75 +131,63 @@ def make_strategy(num_parts: int = 1) -> Any:
 
 def make(
     strategy: Any,
-    inner: str,
     quorum: int,
-    total: int,
+    total: int | None,
     steps_per_execution: int = 1,
+    on_update: Callable[[int], Any] | None = None,
     **options: Any,
-) -> tuple[Any, Any]:
-    """Makes a model, compiled with a SyncReplicas, and that.
-
-    Args:
-        strategy: made by `make_strategy`.
-        inner: name of the inner optimizer.
-        quorum: gradients in an update.
-        total: workers.
-        steps_per_execution: as in `compile`.
-        **options: of SyncReplicas.
-    """
+) -> tuple[Any, Any, "Recorder"]:
+    """Makes a model, its SyncReplicas of SGD with these options, and its recorder."""
     with strategy.scope():
         model = make_model()
         optimizer = tfs.keras.SyncReplicas(
-            OPTIMIZERS[inner](), quorum, total, **options
+            OPTIMIZERS["sgd"](), quorum, total, **options
         )
         model.compile(optimizer, loss=loss, steps_per_execution=steps_per_execution)
         optimizer.build(model.trainable_variables)
-    return model, optimizer
+    return model, optimizer, Recorder(model, optimizer, on_update)
 
 
-def train_step(model: Any, optimizer: Any, strategy: Any = None) -> Any:
-    """The step of a custom loop, a `tf.function` of an iterator that returns the loss.
+class CustomLoop:
+    """The loop of a user who schedules steps, as TensorFlow's tutorial has it."""
 
-    Args:
-        model: made by `make_model`.
-        optimizer: the SyncReplicas.
-        strategy: by whose `run` the step is made, as in TensorFlow's tutorial; None
-            for no such call.
-    """
-    variables = model.trainable_variables
+    def __init__(self, strategy: Any, model: Any, optimizer: Any, by_run: bool = False):
+        """Makes the step; `by_run`: by `strategy.run`."""
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self._batches = iter(self.coordinator.create_per_worker_dataset(dataset))
+        variables = model.trainable_variables
 
-    def replica_step(inputs, targets):
-        with tf.GradientTape() as tape:
-            value = loss(targets, model(inputs, training=True))
-        gradients = tape.gradient(value, variables)
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return value
+        def replica_step(inputs, targets):
+            with tf.GradientTape() as tape:
+                value = loss(targets, model(inputs, training=True))
+            gradients = tape.gradient(value, variables)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            return value
 
-    @tf.function
-    def step(iterator):
-        batch = next(iterator)
-        with optimizer.step():
-            if strategy is None:
+        @tf.function
+        def step(batches):
+            batch = next(batches)
+            with optimizer.step():
+                if by_run:
+                    return strategy.run(replica_step, args=batch)
                 return replica_step(*batch)
-            return strategy.run(replica_step, args=batch)
 
-    return step
+        self._step = step
+
+    def make_steps(self, steps: int) -> None:
+        """Schedules so many steps, and waits for them."""
+        for _ in range(steps):
+            self.coordinator.schedule(self._step, args=(self._batches,))
+        self.coordinator.join()
 
 
 class Recorder:
-    """Called after each update, before the next: keeps the weights."""
+    """Observes an optimizer: after each update, before the next, keeps the weights."""
 
-    def __init__(self, optimizer: Any, model: Any, on_update: Any = None):
-        """Observes the optimizer.
-
-        Args:
-            optimizer: the SyncReplicas.
-            model: made by `make_model`.
-            on_update: called after each update with its number.
-        """
-        self._model = model
-        self.weights: list[list[np.ndarray]] = []
-        self._on_update = on_update
+    def __init__(self, model: Any, optimizer: Any, on_update: Any = None):
+        """Begins to; `on_update` is called after each update with its number."""
+        self._model, self._optimizer, self._on_update = model, optimizer, on_update
+        self._weights: list[list[np.ndarray]] = []
         self._step: int | None = None
         optimizer.add_observer(self._record)
 
@@ -216,95 +196,20 @@ class Recorder:
         # what there is to restore.
         is_update = self._step is not None and step == self._step + 1
         self._step = step
-        if is_update or not self.weights:
-            self.weights.append(weights_of(self._model))
+        if is_update or not self._weights:
+            self._weights.append(weights_of(self._model))
         if is_update and self._on_update is not None:
             self._on_update(step)
 
-    def finish(self) -> list[list[Any]]:
-        """The weights after each update, a last one at the end included."""
+    def result(self) -> dict[str, Any]:
+        """What `assert_exact` checks: the weights after each update, the counters."""
         self._step = None  # The next training begins anew.
-        weights = weights_of(self._model)
-        if any(
-            not np.array_equal(a, b)
-            for a, b in zip(weights, self.weights[-1], strict=True)
-        ):
-            self.weights.append(weights)
-        return [[x.tolist() for x in weights] for weights in self.weights]
-
-
-def replay(weights: list[list[Any]], make_inner: Any, counts: list[int]) -> None:
-    """Makes the same updates in one process, without SyncReplicas, and compares.
-
-    Args:
-        weights: what `Recorder.finish` returned.
-        make_inner: makes the inner optimizer.
-        counts: how many gradients each update was made of.
-
-    Raises:
-        AssertionError: an update was not the mean of that many gradients of batches,
-            each computed on the weights before the update.
-    """
-    assert len(weights) == len(counts) + 1
-    inputs, targets = data()
-    model, optimizer = make_model(), make_inner()
-    variables = model.trainable_variables
-    table = next(
-        i for i, variable in enumerate(variables) if variable.shape[0] == NUM_BATCHES
-    )
-    for variable, value in zip(variables, weights[0], strict=True):
-        variable.assign(np.array(value))
-    for before, after, count in zip(weights, weights[1:], counts, strict=False):
-        # SGD moves a row of the table by its rate times its mean gradient.
-        change = np.array(before[table]) - np.array(after[table])
-        rate = float(np.asarray(optimizer.learning_rate))
-        times = change[:, 0] / rate * count
-        np.testing.assert_allclose(times, np.round(times), atol=1e-3)
-        times = np.round(times).astype(int)
-        assert times.min() >= 0
-        assert times.sum() == count
-        gradients = []
-        for number in np.repeat(np.arange(NUM_BATCHES), times):
-            part = slice(number * BATCH_SIZE, (number + 1) * BATCH_SIZE)
-            with tf.GradientTape() as tape:
-                value = loss(targets[part], model(tf.constant(inputs[part])))
-            gradients.append(
-                [tf.convert_to_tensor(x) for x in tape.gradient(value, variables)]
-            )
-        means = [sum(parts) / count for parts in zip(*gradients, strict=True)]
-        optimizer.apply_gradients(zip(means, variables, strict=True))
-        for variable, value in zip(variables, after, strict=True):
-            np.testing.assert_allclose(
-                np.asarray(variable), np.array(value), rtol=1e-4, atol=1e-5
-            )
-    assert iterations_of(optimizer) == len(counts)
-
-
-def assert_exact(
-    result: dict[str, Any],
-    counts: list[int] | None = None,
-    first_step: int | None = 0,
-) -> None:
-    """Replays a training that SGD made, and checks what holds of any that has ended.
-
-    Args:
-        result: "weights", "stats" and "iterations" of a program.
-        counts: how many gradients each update was made of; by default the quorum,
-            and of the last one what is left.
-        first_step: `iterations` at its beginning, or None if that is not known.
-
-    Raises:
-        AssertionError: something was counted wrongly, or trained wrongly.
-    """
-    stats, updates = result["stats"], len(result["weights"]) - 1
-    sync_accounting.assert_identities(stats)
-    assert stats["in_flight"] == 0
-    assert stats["updates"] == updates
-    assert stats["step"] == result["iterations"]
-    assert first_step in (None, result["iterations"] - updates)
-    if counts is None:
-        counts = [stats["quorum"]] * updates
-        counts[-1] -= stats["quorum"] * updates - stats["applied"]
-        assert 0 < counts[-1] <= stats["quorum"]
-    assert stats["applied"] == sum(counts)
-    replay(result["weights"], OPTIMIZERS["sgd"], counts)
+        stats = self._optimizer.stats()
+        last = weights_of(self._model)
+        if not all(map(np.array_equal, last, self._weights[-1])):
+            self._weights.append(last)
+        return {
+            "weights": [[x.tolist() for x in weights] for weights in self._weights],
+            "stats": stats,
+            "iterations": iterations_of(self._optimizer),
+        }

@@ -23,30 +23,13 @@ _POLL_SECS = 0.02
 
 
 def stop_at(folder: pathlib.Path, point: str, worker: int) -> None:
-    """Makes a worker say "at POINT" when it comes to a point, and go no further.
-
-    Args:
-        folder: that of the `Seams`.
-        point: one of POINTS.
-        worker: its index.
-    """
+    """Makes a worker say "at POINT" when it comes to a point, and go no further."""
     (folder / f"stop-{point}-{worker}").touch()
 
 
 def go_on(folder: pathlib.Path, point: str, worker: int) -> None:
     """Undoes `stop_at`."""
     (folder / f"stop-{point}-{worker}").unlink()
-
-
-def fail(folder: pathlib.Path, worker: int) -> None:
-    """Makes each step of a worker fail that comes to "computing"."""
-    (folder / f"fail-{worker}").touch()
-
-
-def undo_failures(folder: pathlib.Path) -> None:
-    """Undoes `fail`."""
-    for path in folder.glob("fail-*"):
-        path.unlink()
 
 
 class Seams:
@@ -123,32 +106,23 @@ class Seams:
                     return tf.constant(True)
 
             return tf.while_loop(
-                lambda _: tf.logical_and(admitted, _exists(path)),
+                lambda _: tf.logical_and(
+                    admitted, tf.size(tf.io.matching_files(path)) > 0
+                ),
                 wait,
                 [tf.constant(False)],
             )[0]
 
     def _compute(self) -> tf.Tensor:
         with tf.device(None), tf.device("/device:CPU:0"):
-            task = _task()
-            fails = _exists(tf.strings.join([f"{self._folder}/fail-", task]))
-            check = tf.debugging.Assert(
-                tf.logical_not(fails), ["this step was made to fail"]
-            )
-            worker = tf.strings.to_number(task, tf.int32)
-            with tf.control_dependencies([check]):
-                secs = tf.gather(tf.constant(self._compute_secs), worker)
-                return sleep(secs)
+            worker = tf.strings.to_number(_task(), tf.int32)
+            return sleep(tf.gather(tf.constant(self._compute_secs), worker))
 
 
 def _task() -> tf.Tensor:
     """The index of the worker that runs this, as text."""
     name, _ = sync_gate_ops.task_id()
     return tf.strings.regex_replace(name, ".*task:", "")
-
-
-def _exists(path: tf.Tensor) -> tf.Tensor:
-    return tf.size(tf.io.matching_files(path)) > 0
 
 
 def sleep(secs: Any) -> tf.Tensor:

@@ -10,7 +10,7 @@ import pytest
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest.register_assert_rewrite("sync_replicas_cluster", "keras_sync_cluster")
+pytest.register_assert_rewrite("keras_sync_cluster", "sync_replicas_cluster")
 
 
 # Why tests that take a device run on the CPU alone, once that is known.

@@ -1,18 +1,64 @@
-"""Does scenarios by `Model.fit`, also as a coordinator, after `install_fit`.
+"""Does each of `fit_scenarios` by `Model.fit`, alone and with parameter servers.
 
-Argument: their names.
+And one of them before `install_fit` was called.
 """
 
 import contextlib
+import dataclasses
 import json
-import sys
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 import fit_scenarios
+import keras_sync_replicas
+import keras_variants
+import numpy as np
 import programs
 import tensorflow as tf
 
 import tf_syncrep as tfs
+
+
+@dataclasses.dataclass
+class Side:
+    """One of the two: without a strategy, or in the scope of one."""
+
+    scope: Callable[[], Any]
+    is_stock: bool
+
+    # Methods of the class as they are when they are called.
+
+    def fit(self, model, *args, **options):
+        return tf.keras.Model.fit(model, *args, **options)
+
+    def evaluate(self, model, *args, **options):
+        return tf.keras.Model.evaluate(model, *args, **options)
+
+    def predict(self, model, *args, **options):
+        return tf.keras.Model.predict(model, *args, **options)
+
+    def compiled(self, make=keras_variants.small_model, **options):
+        with self.scope():
+            tf.keras.utils.set_random_seed(1)
+            model = make()
+            make_optimizer = options.pop("make_optimizer", tf.keras.optimizers.Adam)
+            options.setdefault("optimizer", make_optimizer(0.05))
+            options.setdefault("loss", "mse")
+            options.setdefault("metrics", ["mae"])
+            model.compile(**options)
+        return model
+
+    def trained(self, model, data=None, **options):
+        data = fit_scenarios.dataset() if data is None else data
+        history = self.fit(model, data, **{"epochs": 2, "verbose": 0, **options})
+        return {
+            "history": history.history,
+            "epochs": history.epoch,
+            "params": history.params,
+            "iterations": int(model.optimizer.iterations.numpy()),
+            "weights": [float(np.sum(x)) for x in model.get_weights()],
+        }
 
 
 def outcome(scenario, side):
@@ -24,36 +70,15 @@ def outcome(scenario, side):
 
 
 def main():
-    strategy = tf.distribute.ParameterServerStrategy(
-        tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    )
-    stock, ours = (
-        fit_scenarios.Side(
-            # Methods of the class as they are when they are called.
-            *(
-                lambda *args, _name=name, **kwargs: getattr(tf.keras.Model, _name)(
-                    *args, **kwargs
-                )
-                for name in ("fit", "evaluate", "predict")
-            ),
-            scope,
-        )
-        for scope in (contextlib.nullcontext, strategy.scope)
-    )
-    names = json.loads(sys.argv[1])
+    stock = Side(contextlib.nullcontext, is_stock=True)
+    ours = Side(keras_sync_replicas.make_strategy().scope, is_stock=False)
     said = outcome(fit_scenarios.every_batch_once, ours)
     tfs.keras.install_fit()
-    programs.report(
-        {
-            name: {
-                "expected": outcome(scenario, stock),
-                "actual": outcome(scenario, ours),
-            }
-            for name, scenario in fit_scenarios.SCENARIOS.items()
-            if name in names
-        }
-        | {"before install_fit": said}
-    )
+    results = {
+        name: {"expected": outcome(scenario, stock), "actual": outcome(scenario, ours)}
+        for name, scenario in fit_scenarios.SCENARIOS.items()
+    }
+    programs.report({**results, "before install_fit": said})
 
 
 if __name__ == "__main__":

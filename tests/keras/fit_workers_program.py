@@ -1,13 +1,5 @@
-"""Trains by `tfs.keras.fit` on several workers; reports what was counted and raised.
+"""Trains by `tfs.keras.fit` on three workers; reports what was counted and raised."""
 
-Argument: what to find out, the name of one of the functions in `main`.
-"""
-
-import json
-import pathlib
-import shutil
-import sys
-import tempfile
 import time
 
 import fit_scenarios
@@ -15,10 +7,11 @@ import keras_variants
 import numpy as np
 import programs
 import tensorflow as tf
+from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 
-STEPS = 150
+STEPS = 60
 EXAMPLES = 12
 BATCH = 4
 
@@ -56,80 +49,52 @@ class Counting(tf.keras.Model):
         return {**logs, "drawn": self.inner.layers[0].drawn}
 
 
-class Collect(tf.keras.callbacks.Callback):
-    def __init__(self, name):
-        super().__init__()
-        self.name, self.values = name, []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.values.append(logs[self.name])
-
-
-def dataset():
+def dataset(context=None):
+    del context
     return tf.data.Dataset.from_tensors((tf.ones([BATCH, 2]), tf.ones([BATCH, 1])))
 
 
-def counting_model(strategy, optimizer="adam", **options):
-    with strategy.scope():
-        model = Counting()
-        model.compile(tf.keras.optimizers.get(optimizer), loss="mse", **options)
-    return model
-
-
-def counts(strategy, make_optimizer, train):
-    """What was counted of so many steps, by all that counts."""
-    with strategy.scope():
-        model = counting_model(strategy, make_optimizer())
-    collect = Collect("drawn")
-    train(model, collect)
-    generator = model.inner.layers[0].generator
-    optimizer = model.optimizer
-    is_synchronous = isinstance(optimizer, tfs.keras.SyncReplicas)
-    return {
-        "iterations": int(optimizer.iterations.numpy()),
-        "stats": optimizer.stats() if is_synchronous else None,
-        "examples": float(model.examples.result()),
-        "one": float(model.one.result()),
-        "one_count": float(model.one.variables[1].numpy()),
-        "draws": int(generator.state.numpy()[1]),
-        "different_draws": len(set(collect.values)),
+def counts(strategy):
+    """For each of some trainings, what was counted by all that counts."""
+    adam, adam_async = tf.keras.optimizers.Adam, tfs.keras.AdamAsync
+    steps = {"steps_per_epoch": STEPS}
+    trainings = {
+        "dataset": (adam, 1, dataset(), steps),
+        "function_and_executions": (adam_async, 7, dataset, steps),
+        "finite": (adam, 1, dataset().repeat(STEPS), {}),
+        "synchronous": (
+            lambda: tfs.keras.SyncReplicas(adam(), 2, 3),
+            1,
+            dataset(),
+            steps,
+        ),
     }
-
-
-def by_fit(model, collect):
-    tfs.keras.fit(
-        model, dataset(), steps_per_epoch=STEPS, verbose=0, callbacks=[collect]
-    )
-
-
-def by_fit_in_executions(model, collect):
-    model.steps_per_execution = 7
-    tfs.keras.fit(
-        model, dataset(), steps_per_epoch=STEPS, verbose=0, callbacks=[collect]
-    )
-
-
-def by_fit_of_a_function(model, collect):
-    def dataset_fn(context):
-        assert isinstance(context, tf.distribute.InputContext)
-        return dataset()
-
-    tfs.keras.fit(
-        model, dataset_fn, steps_per_epoch=STEPS, verbose=0, callbacks=[collect]
-    )
-
-
-def by_fit_of_finite_data(model, collect):
-    data = dataset().repeat(STEPS)
-    tfs.keras.fit(model, data, verbose=0, callbacks=[collect])
-
-
-def by_fit_synchronously(model, collect):
-    by_fit(model, collect)
+    result = {}
+    for name, (make_optimizer, per_execution, data, options) in trainings.items():
+        with strategy.scope():
+            model = Counting()
+            model.compile(
+                make_optimizer(), loss="mse", steps_per_execution=per_execution
+            )
+        draws = set()
+        collect = tf.keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda _, logs, draws=draws: draws.add(logs["drawn"])
+        )
+        tfs.keras.fit(model, data, verbose=0, callbacks=[collect], **options)
+        optimizer = model.optimizer
+        result[name] = {
+            "iterations": int(optimizer.iterations.numpy()),
+            "stats": optimizer.stats() if name == "synchronous" else None,
+            "examples": float(model.examples.result()),
+            "one": float(model.one.result()),
+            "one_count": float(model.one.variables[1].numpy()),
+            "draws": int(model.inner.layers[0].generator.state.numpy()[1]),
+            "different_draws": len(draws),
+        }
+    return result
 
 
 def evaluation(strategy):
-    """Each batch exactly once, whoever evaluates it."""
     with strategy.scope():
         model = keras_variants.small_model()
         model.compile(loss="mse", optimizer="sgd", metrics=["mae"])
@@ -142,48 +107,22 @@ def evaluation(strategy):
 
 
 class Watch(tf.keras.callbacks.Callback):
-    """Writes down what it is told; raises where it is told to."""
+    """Knows whether it was told of the end; may raise when five batches are done."""
 
-    def __init__(self, raise_in=None):
+    def __init__(self, raises):
         super().__init__()
-        self.calls, self.raise_in = [], raise_in
-
-    def _note(self, name):
-        self.calls.append(name)
-        if name == self.raise_in:
-            raise RuntimeError(f"raised in {name}")
-
-    def on_train_begin(self, logs=None):
-        self._note("begin")
+        self.raises, self.has_ended = raises, False
 
     def on_train_batch_end(self, batch, logs=None):
-        if batch == 5:
-            self._note("batch")
-
-    def on_test_begin(self, logs=None):
-        self._note("test")
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._note("epoch_end")
+        if batch == 5 and self.raises:
+            raise RuntimeError("raised in a callback")
 
     def on_train_end(self, logs=None):
-        self._note("end")
+        self.has_ended = True
 
 
 def failures(strategy):
     """What fit raises, and that the same model trains afterwards."""
-    with strategy.scope():
-        model = keras_variants.small_model()
-        model.compile(loss="mse", optimizer="sgd")
-    good = fit_scenarios.dataset()
-
-    def check(words, y):
-        tf.debugging.assert_less(words, 0, message="these words are too large")
-        return words, y
-
-    def bad(*_):
-        good = fit_scenarios.dataset()
-        return good.concatenate(good.map(check))
 
     class Broken(tf.keras.layers.Layer):
         def call(self, x, training=False):
@@ -192,43 +131,38 @@ def failures(strategy):
             return tf.debugging.check_numerics(x / 0.0, message) if training else x
 
     with strategy.scope():
+        model = keras_variants.small_model()
+        model.compile(loss="mse", optimizer="sgd")
         broken = tf.keras.Sequential([Broken(), tf.keras.layers.Dense(1)])
         broken.compile(loss="mse", optimizer="sgd")
+    good = fit_scenarios.dataset()
+
+    def check(words, y):
+        tf.debugging.assert_less(words, 0, message="these words are too large")
+        return words, y
+
+    bad, steps = good.concatenate(good.map(check)), {"steps_per_epoch": 50}
     attempts = {
-        "step": (broken, good, {"steps_per_epoch": 50}),
-        "step_of_sent_data": (broken, good, {}),
-        "data_of_workers": (model, bad(), {"steps_per_epoch": 50}),
-        "data_of_a_function": (model, bad, {"steps_per_epoch": 50}),
-        "sent_data": (model, bad(), {}),
-        "begin": (model, good, {"steps_per_epoch": 50}),
-        "batch": (model, good, {"steps_per_epoch": 50}),
-        "epoch_end": (model, good, {"steps_per_epoch": 50}),
-        "nothing": (model, good, {"steps_per_epoch": 50}),
+        "step": (broken, good, steps),
+        "data_of_workers": (model, bad, steps),
+        "sent_data": (model, bad, {}),
+        "callback": (model, good, steps),
     }
     result = {}
     for name, (tried, data, options) in attempts.items():
-        watch = Watch(raise_in=name)
-        started = time.monotonic()
-        raised = None
+        watch = Watch(raises=name == "callback")
+        started, raised = time.monotonic(), None
         try:
-            tfs.keras.fit(
-                tried,
-                data,
-                verbose=0,
-                callbacks=[watch],
-                validation_data=good,
-                **options,
-            )
+            tfs.keras.fit(tried, data, verbose=0, callbacks=[watch], **options)
         except Exception as error:
             raised = f"{type(error).__name__}: {error}"
         seconds = time.monotonic() - started
         before = int(model.optimizer.iterations.numpy())
-        again = tfs.keras.fit(model, good, steps_per_epoch=20, verbose=0)
+        tfs.keras.fit(model, good, steps_per_epoch=20, verbose=0)
         result[name] = {
             "raised": raised,
             "seconds": seconds,
-            "calls": watch.calls,
-            "loss_of_second_fit": again.history["loss"][0],
+            "has_ended": watch.has_ended,
             "steps_of_second_fit": int(model.optimizer.iterations.numpy()) - before,
         }
     return result
@@ -262,62 +196,32 @@ class Reading(tf.keras.Model):
 
 
 def readers(strategy):
-    """For each way to shard, which workers have read which examples."""
-    folder = tempfile.mkdtemp()
-    for number in range(EXAMPLES):
-        pathlib.Path(folder, str(number)).write_text(str(number))
+    """Which workers have read which examples, as which input pipeline."""
 
-    def with_worker(dataset, context):
+    def by_shard(context):
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         pipeline = int(context.input_pipeline_id)
-        assert context.num_input_pipelines == 3
-        return dataset.batch(1).map(
+        examples = tf.data.Dataset.range(EXAMPLES)
+        examples = examples.shard(context.num_input_pipelines, pipeline)
+        return examples.batch(1).map(
             lambda example: (example, worker, tf.constant(pipeline, tf.int64))
         )
 
-    def by_shard(context):
-        examples = tf.data.Dataset.range(EXAMPLES)
-        shard = context.num_input_pipelines, context.input_pipeline_id
-        return with_worker(examples.shard(*shard), context)
+    found = set()
 
-    def by_files(context):
-        files = tf.data.Dataset.list_files(f"{folder}/*", shuffle=False)
-        files = files.shard(context.num_input_pipelines, context.input_pipeline_id)
-        texts = files.map(tf.io.read_file)
-        return with_worker(
-            texts.map(lambda text: tf.strings.to_number(text, tf.int64)), context
-        )
+    def stop_when_all_are_read(_, logs):
+        found.add(tuple(map(int, logs["read"])))
+        model.stop_training = len({example for example, *_ in found}) == EXAMPLES
 
-    def by_worker_index(context):
-        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-        examples = tf.data.Dataset.range(EXAMPLES).shard(3, worker)
-        return with_worker(examples, context)
-
-    class Stop(tf.keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.found = set()
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.found.add(tuple(map(int, logs["read"])))  # pyright: ignore
-            if len({example for example, *_ in self.found}) == EXAMPLES:
-                self.model.stop_training = True
-
-    result = {}
-    for function in (by_shard, by_files, by_worker_index):
-        with strategy.scope():
-            model = Reading()
-            model.compile(optimizer=None)
-        stop = Stop()
-        tfs.keras.fit(
-            model, function, steps_per_epoch=100_000, verbose=0, callbacks=[stop]
-        )
-        result[function.__name__] = sorted(stop.found)
-    shutil.rmtree(folder)
-    return result
+    with strategy.scope():
+        model = Reading()
+        model.compile(optimizer=None)
+    stop = tf.keras.callbacks.LambdaCallback(on_train_batch_end=stop_when_all_are_read)
+    tfs.keras.fit(model, by_shard, steps_per_epoch=100_000, verbose=0, callbacks=[stop])
+    return sorted(found)
 
 
-def refusals(strategy, partitioned):
+def refusals(strategy):
     """The sentence for each thing that cannot be."""
     good = fit_scenarios.dataset()
 
@@ -334,10 +238,6 @@ def refusals(strategy, partitioned):
             outer = tf.keras.Sequential([model])
             outer.compile(tf.keras.optimizers.SGD(), loss="mse")
         return outer
-
-    def optimizer_made_outside():
-        optimizer = tf.keras.optimizers.SGD()
-        return compiled(optimizer=lambda: optimizer)
 
     def nothing(_):
         return fit_scenarios.dataset().filter(lambda *_: False)
@@ -359,50 +259,38 @@ def refusals(strategy, partitioned):
     def accumulating():
         return tf.keras.optimizers.SGD(gradient_accumulation_steps=2)
 
+    outer = tf.keras.optimizers.SGD()
+    words, one_step = fit_scenarios.WORDS, {"steps_per_epoch": 1}
     cases = {
-        "run_eagerly": lambda: tfs.keras.fit(compiled(run_eagerly=True), good),
-        "jit_compile": lambda: tfs.keras.fit(compiled(jit_compile=True), good),
-        "accumulation": lambda: tfs.keras.fit(compiled(optimizer=accumulating), good),
-        "partitions": lambda: tfs.keras.fit(compiled(partitioned), good),
-        "made_outside": lambda: tfs.keras.fit(made_outside(), good),
-        "optimizer_made_outside": lambda: tfs.keras.fit(optimizer_made_outside(), good),
-        "endless": lambda: tfs.keras.fit(compiled(), good.repeat()),
-        "endless_validation": lambda: tfs.keras.fit(
-            compiled(), good, validation_data=good.repeat(), verbose=0
-        ),
-        "function_without_steps": lambda: tfs.keras.fit(compiled(), lambda _: good),
-        "function_of_something_else": lambda: tfs.keras.fit(
-            compiled(), lambda _: 3, steps_per_epoch=1
-        ),
-        "no_data": lambda: tfs.keras.fit(compiled(), iter([1])),
-        "targets_beside": lambda: tfs.keras.fit(compiled(), good, [1.0]),
-        "no_steps": lambda: tfs.keras.fit(compiled(), good, steps_per_epoch=0),
-        "class_weight": lambda: tfs.keras.fit(compiled(), good, class_weight={-1: 1.0}),
-        "empty": lambda: tfs.keras.fit(compiled(), good.take(0)),
-        "empty_in_the_end": lambda: tfs.keras.fit(
-            compiled(), good.filter(lambda *_: False), verbose=0
-        ),
-        "empty_on_workers": lambda: tfs.keras.fit(
-            compiled(), nothing, steps_per_epoch=1, verbose=0
-        ),
-        "empty_for_a_built_model": lambda: tfs.keras.fit(
-            built(), nothing, steps_per_epoch=1, verbose=0
-        ),
-        "empty_arrays": lambda: tfs.keras.fit(
-            compiled(), np.ones([0, 3], int), np.ones([0])
-        ),
-        "all_made_outside": lambda: tfs.keras.fit(outside(), good),
-        "without_call": lambda: tfs.keras.fit(compiled(make=tf.keras.Model), good),
-        "without_call_unbuilt": lambda: tfs.keras.fit(compiled(make=Unbuilt), good),
-        "no_sum": lambda: tfs.keras.fit(compiled(metrics=[largest()]), good, verbose=0),
-        "split": lambda: tfs.keras.fit(
-            compiled(), np.ones([2, 3], int), np.ones(2), validation_split=1.0
-        ),
+        "run_eagerly": (lambda: compiled(run_eagerly=True), good),
+        "jit_compile": (lambda: compiled(jit_compile=True), good),
+        "accumulation": (lambda: compiled(optimizer=accumulating), good),
+        "partitions": (lambda: compiled(make_strategy(num_parts=2)), good),
+        "made_outside": (made_outside, good),
+        "optimizer_made_outside": (lambda: compiled(optimizer=lambda: outer), good),
+        "endless": (compiled, good.repeat()),
+        "endless_validation": (compiled, good, {"validation_data": good.repeat()}),
+        "function_without_steps": (compiled, lambda _: good),
+        "function_of_something_else": (compiled, lambda _: 3, one_step),
+        "no_data": (compiled, iter([1])),
+        "targets_beside": (compiled, good, {"y": [1.0]}),
+        "no_steps": (compiled, good, {"steps_per_epoch": 0}),
+        "class_weight": (compiled, good, {"class_weight": {-1: 1.0}}),
+        "empty": (compiled, good.take(0)),
+        "empty_in_the_end": (compiled, good.filter(lambda *_: False)),
+        "empty_on_workers": (compiled, nothing, one_step),
+        "empty_for_a_built_model": (built, nothing, one_step),
+        "empty_arrays": (compiled, words[:0], {"y": np.ones([0])}),
+        "all_made_outside": (outside, good),
+        "without_call": (lambda: compiled(make=tf.keras.Model), good),
+        "without_call_unbuilt": (lambda: compiled(make=Unbuilt), good),
+        "no_sum": (lambda: compiled(metrics=[largest()]), good),
+        "split": (compiled, words[:2], {"y": np.ones(2), "validation_split": 1.0}),
     }
     result = {}
-    for name, case in cases.items():
+    for name, (make, data, *options) in cases.items():
         try:
-            case()
+            tfs.keras.fit(make(), data, verbose=0, **(options[0] if options else {}))
             result[name] = "no error"
         except Exception as error:
             result[name] = f"{type(error).__name__}: {error}"
@@ -410,37 +298,16 @@ def refusals(strategy, partitioned):
 
 
 def main():
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    strategy = tf.distribute.ParameterServerStrategy(resolver)
-    partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
-    partitioned = tf.distribute.ParameterServerStrategy(
-        resolver, variable_partitioner=partitioner
-    )
-    adam, adam_async = tf.keras.optimizers.Adam, tfs.keras.AdamAsync
-
-    def synchronous():
-        return tfs.keras.SyncReplicas(adam(), 2, 3)
-
-    def all_counts():
-        return {
-            train.__name__: counts(strategy, make_optimizer, train)
-            for train, make_optimizer in (
-                (by_fit, adam),
-                (by_fit_in_executions, adam_async),
-                (by_fit_of_a_function, adam_async),
-                (by_fit_of_finite_data, adam),
-                (by_fit_synchronously, synchronous),
-            )
+    strategy = make_strategy()
+    programs.report(
+        {
+            "counts": counts(strategy),
+            "evaluation": evaluation(strategy),
+            "failures": failures(strategy),
+            "readers": readers(strategy),
+            "refusals": refusals(strategy),
         }
-
-    parts = {
-        "counts": all_counts,
-        "evaluation": lambda: evaluation(strategy),
-        "failures": lambda: failures(strategy),
-        "readers": lambda: readers(strategy),
-        "refusals": lambda: refusals(strategy, partitioned),
-    }
-    programs.report(parts[json.loads(sys.argv[1])]())
+    )
 
 
 if __name__ == "__main__":

@@ -12,33 +12,14 @@ import keras_variants
 import numpy as np
 import programs
 import pytest
-import tensorflow as tf
-
-import tf_syncrep as tfs
 
 PROGRAM = pathlib.Path(__file__).with_name("fit_program.py")
-
-
-class Outcomes:
-    """What came of the scenarios, found out by halves when they are asked for."""
-
-    def __init__(self, cluster):
-        self._cluster = cluster
-        self._found = {}
-
-    def __getitem__(self, scenario):
-        names = list(fit_scenarios.SCENARIOS)
-        if scenario not in self._found:
-            half = names[scenario in names[1::2] :: 2]
-            env = self._cluster.environment()
-            self._found |= programs.run(PROGRAM, half, env=env)
-        return self._found[scenario]
 
 
 @pytest.fixture(scope="module")
 def outcomes():
     with clusters.Cluster(num_workers=1, num_ps=2) as cluster:
-        yield Outcomes(cluster)
+        yield programs.run(PROGRAM, env=cluster.environment())
 
 
 def assert_same(actual, expected, where):
@@ -75,18 +56,3 @@ def test_fit_of_keras_3_names_what_makes_it_run(outcomes):
         "Call tfs.keras.install_fit() before"
         in outcomes["before install_fit"]["failed"]
     )
-
-
-def test_without_parameter_servers_the_models_own_methods_are_called():
-    words, targets = fit_scenarios.WORDS, fit_scenarios.TARGETS
-    results = []
-    for owner in (tf.keras.Model, tfs.keras):
-        model = keras_variants.small_model()
-        model.compile("sgd", loss="mse", metrics=["mae"])
-        data = fit_scenarios.dataset()
-        options = {"epochs": 2, "validation_data": (words, targets), "verbose": 0}
-        history = owner.fit(model, data, steps_per_epoch=5, **options).history
-        losses = owner.evaluate(model, words, targets, batch_size=5, verbose=0)
-        outputs = owner.predict(model, words, verbose=0)
-        results.append([history, losses, outputs.astype(float).tolist()])
-    assert_same(results[1], results[0], "results")

@@ -33,14 +33,19 @@ def test_installing_twice_is_as_once_and_can_be_undone():
     assert [getattr(tf.keras.Model, name) for name in METHODS] == before
 
 
-def test_installed_methods_leave_models_without_parameter_servers_alone():
+def test_models_without_parameter_servers_are_left_to_their_own_methods():
     words, targets = fit_scenarios.WORDS, fit_scenarios.TARGETS
-    results = []
-    for install in (lambda: None, tfs.keras.install_fit):
-        install()
+
+    def results(owner):
         model = keras_variants.small_model()
-        model.compile("sgd", "mse")
-        history = model.fit(words, targets, shuffle=False, verbose=0).history
-        results.append([history["loss"], model.evaluate(words, targets, verbose=0)])
-        results[-1] += model.predict(words, verbose=0).tolist()
-    assert results[0] == results[1]
+        model.compile("sgd", loss="mse", metrics=["mae"])
+        options = {"epochs": 2, "validation_data": (words, targets), "verbose": 0}
+        data = fit_scenarios.dataset()
+        history = owner.fit(model, data, steps_per_epoch=3, **options).history
+        losses = owner.evaluate(model, words, targets, batch_size=5, verbose=0)
+        return history, losses, owner.predict(model, words, verbose=0).tolist()
+
+    expected = results(tf.keras.Model)
+    assert results(tfs.keras) == expected
+    tfs.keras.install_fit()
+    assert results(tf.keras.Model) == expected

@@ -39,22 +39,6 @@ def stats_of(rounds):
     return stats
 
 
-def test_full_round_has_the_mean_gradients_of_all_variables(variables):
-    rounds = make(quorum=2)
-    generation = rounds.open(tf.constant(7, tf.int64))
-    contribute(rounds, variables, 1.0)
-    contribute(rounds, variables, 2.0)
-    quorum = rounds.wait_quorum(generation, 30.0)
-    (dense, sparse), targets = rounds.take(quorum)
-    assert rounds.advance(generation, quorum, tf.constant(8, tf.int64))
-    assert dense.numpy().tolist() == [1.5, 1.5]
-    assert sparse.indices.numpy().tolist() == [3]
-    assert sparse.values.numpy().tolist() == [[1.5]]
-    assert [x is y for x, y in zip(targets, variables, strict=True)] == [True, True]
-    stats = stats_of(rounds)
-    assert (stats["step"], stats["updates"], stats["applied"]) == (8, 1, 2)
-
-
 def test_nonfinite_gradient_is_rejected_on_request_and_the_round_goes_on(variables):
     rounds = make(reject_nonfinite=True)
     generation = rounds.open(tf.constant(0, tf.int64))
@@ -160,15 +144,3 @@ def test_two_optimizers_have_gates_of_their_own(variables):
     contribute(first, variables, 1.0)
     assert stats_of(first)["committed"] == 1
     assert stats_of(second)["committed"] == 0
-
-
-def test_new_generation_discards_what_the_last_one_left(variables):
-    rounds = make(quorum=2)
-    rounds.open(tf.constant(0, tf.int64))
-    contribute(rounds, variables, 100.0)
-    generation = rounds.open(tf.constant(0, tf.int64))
-    contribute(rounds, variables, 1.0)
-    contribute(rounds, variables, 2.0)
-    (dense, _), _ = rounds.take(rounds.wait_quorum(generation, 30.0))
-    assert dense.numpy().tolist() == [1.5, 1.5]
-    assert stats_of(rounds)["voided"] == 1

@@ -1,18 +1,16 @@
 """Trainings that `Model.fit` and `tfs.keras.fit` are to do alike.
 
-Each scenario is a function of a `Side` that returns what there is to compare, as JSON.
+Each scenario is a function of a `Side` of fit_program.py, and returns what there is to
+compare, as JSON.
 """
 
 import contextlib
 import csv
-import dataclasses
 import importlib.util
 import io
 import pathlib
 import re
 import tempfile
-from collections.abc import Callable
-from typing import Any
 
 import keras_variants
 import numpy as np
@@ -31,40 +29,6 @@ def dataset(*arrays):
     on a device of another name.
     """
     return tf.data.Dataset.from_tensor_slices(arrays or (WORDS, TARGETS)).batch(10)
-
-
-@dataclasses.dataclass
-class Side:
-    """One of the two: `Model.fit` without a strategy, or `tfs.keras.fit` under one."""
-
-    fit: Callable[..., Any]
-    evaluate: Callable[..., Any]
-    predict: Callable[..., Any]
-    scope: Callable[[], Any] = contextlib.nullcontext
-
-    def compiled(self, make=keras_variants.small_model, **options):
-        with self.scope():
-            tf.keras.utils.set_random_seed(1)
-            model = make()
-            make_optimizer = options.pop("make_optimizer", tf.keras.optimizers.Adam)
-            options.setdefault("optimizer", make_optimizer(0.05))
-            options.setdefault("loss", "mse")
-            options.setdefault("metrics", ["mae"])
-            model.compile(**options)
-        return model
-
-    def trained(self, model, data=None, **options):
-        data = dataset() if data is None else data
-        options.setdefault("epochs", 2)
-        options.setdefault("verbose", 0)
-        history = self.fit(model, data, **options)
-        return {
-            "history": history.history,
-            "epochs": history.epoch,
-            "params": history.params,
-            "iterations": int(model.optimizer.iterations.numpy()),
-            "weights": [float(np.sum(x)) for x in model.get_weights()],
-        }
 
 
 class Recorder(tf.keras.callbacks.Callback):
@@ -90,10 +54,6 @@ def every_batch_once(side):
     return side.trained(side.compiled(), validation_data=dataset())
 
 
-def steps_per_epoch(side):
-    return side.trained(side.compiled(), dataset().repeat(), steps_per_epoch=5)
-
-
 def several_steps_per_execution(side):
     model = side.compiled(steps_per_execution=3)
     recorder = Recorder()
@@ -107,18 +67,23 @@ def several_steps_per_execution(side):
     return {**trained, "calls": ends[:-1]}
 
 
-def calls_of_callbacks(side):
+def calls_of_callbacks_that_change_rates_and_stop(side):
     recorder = Recorder()
-    side.trained(
+    callbacks = [
+        recorder,
+        tf.keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1)),
+        tf.keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=2),
+    ]
+    trained = side.trained(
         side.compiled(),
         validation_data=dataset(),
         validation_steps=2,
         validation_freq=[2],
-        epochs=3,
+        epochs=9,
         initial_epoch=1,
-        callbacks=[recorder],
+        callbacks=callbacks,
     )
-    return {"calls": recorder.calls}
+    return {**trained, "calls": recorder.calls}
 
 
 def seen_in_the_end(line):
@@ -128,73 +93,86 @@ def seen_in_the_end(line):
     return re.sub(r"\d+(s|ms|us)(/step)?", "TIME", line).rstrip()
 
 
-def progress_bars(side):
+def fits_one_after_the_other_with_progress_bars(side):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
-    result = {}
+    model, result = side.compiled(), {}
     for verbose in (1, 2):
-        output = Terminal()
-        with contextlib.redirect_stdout(output):
-            trained = side.trained(
-                side.compiled(), validation_data=dataset(), verbose=verbose
-            )
+        with contextlib.redirect_stdout(Terminal()) as output:
+            trained = side.trained(model, validation_data=dataset(), verbose=verbose)
         lines = [seen_in_the_end(line) for line in output.getvalue().split("\n")]
-        history = trained["history"]
         for epoch, line in enumerate(lines[1::2]):
             # Rounded, so that those of both sides need not be the same.
             for name, value in re.findall(r"(\w+): (\S+)", line):
-                assert abs(float(value) - history[name][epoch]) < 1e-4, line
+                assert abs(float(value) - trained["history"][name][epoch]) < 1e-4, line
         names = [re.sub(r": \S+", "", line) for line in lines]
         result[f"verbose={verbose}"] = {**trained, "output": names}
-    return result
+    with side.scope():
+        model.compile(optimizer="sgd", loss="mae", metrics=["mse"])
+    return {**result, "compiled anew": side.trained(model, epochs=1)}
 
 
-def dataset_of_unknown_length(side):
-    # Keras 3 itself counts steps for which there is no batch any more.
-    is_stock = side.scope is contextlib.nullcontext
-    data = dataset() if is_stock else dataset().filter(lambda *_: True)
-    model = side.compiled()
-    trained = side.trained(model, data)
-    del trained["params"]
-    return {**trained, "evaluated": side.evaluate(model, data, verbose=0)}
+def arrays_for_several_inputs_and_outputs_of_an_unbuilt_model(side):
+    class Two(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.table = layers.Embedding(20, 4)
+            self.heads = {"a": layers.Dense(1), "b": layers.Dense(2)}
 
+        def call(self, inputs):
+            words, numbers = inputs
+            x = tf.reduce_mean(self.table(words), axis=1) * numbers
+            return {name: head(x) for name, head in self.heads.items()}
 
-def arrays(side):
+    model = side.compiled(
+        Two, loss={"a": "mse", "b": "mae"}, metrics={"a": ["mae"], "b": ["mse"]}
+    )
+    x = [WORDS[:, :2], WORDS[:, 2:].astype(np.float32)]
+    y = {"a": TARGETS, "b": np.tile(TARGETS, [1, 2])}
     trained = side.trained(
-        side.compiled(),
-        WORDS,
-        y=TARGETS,
-        sample_weight=WEIGHTS,
+        model,
+        x,
+        y=y,
+        sample_weight={"a": WEIGHTS, "b": WEIGHTS[::-1]},
         batch_size=8,
         shuffle=False,
         validation_split=0.25,
     )
-    return trained
-
-
-def arrays_for_several_inputs(side):
-    def make():
-        inputs = [layers.Input((2,), name="a"), layers.Input((1,), name="b")]
-        return tf.keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(inputs)))
-
-    model = side.compiled(make)
-    x = [WORDS[:, :2].astype(float), WORDS[:, 2:].astype(float)]
-    trained = side.trained(
-        model, x, y=TARGETS[:, 0], batch_size=8, shuffle=False, validation_split=0.2
-    )
     outputs = side.predict(model, x, verbose=0)
-    return {**trained, "outputs": outputs.astype(float).tolist()}
+    return {
+        **trained,
+        "evaluated": side.evaluate(model, x, y, verbose=0),
+        "outputs": {name: value.tolist() for name, value in outputs.items()},
+    }
 
 
-def sample_weights(side):
-    model = side.compiled(weighted_metrics=["mse", "mae"])
-    return side.trained(
-        model,
+class Largest(tf.keras.metrics.Metric):
+    """A metric that is no sum, and says so by default."""
+
+    def __init__(self, aggregation="mean"):
+        super().__init__(name="largest")
+        self.largest = self.add_variable((), "zeros", aggregation=aggregation)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.largest.assign(tf.maximum(self.largest.value, tf.reduce_max(y_true)))
+
+    def result(self):
+        return self.largest
+
+
+def sample_weights_and_a_metric_that_is_no_sum(side):
+    # Keras 2 has no name for such a metric.
+    metrics = ["mae", *([Largest()] if keras_variants.IS_KERAS_3 else [])]
+    trained = side.trained(
+        side.compiled(metrics=metrics, weighted_metrics=["mse", "mae"]),
         dataset(WORDS, TARGETS, WEIGHTS),
         validation_data=(WORDS, TARGETS, WEIGHTS),
     )
+    if keras_variants.IS_KERAS_3:
+        assert np.isclose(trained["history"]["largest"][0], TARGETS.max())
+    return trained
 
 
 def class_weights(side):
@@ -221,41 +199,22 @@ def class_weights(side):
     return {"dataset": trained, "arrays": of_arrays}
 
 
-def metrics_of_all_kinds(side):
+def metrics_of_all_kinds_of_a_dataset_of_unknown_length(side):
     metrics = tf.keras.metrics
     data = dataset().map(lambda words, y: (words, tf.cast(y > 0.9, tf.float32)))
+    if not side.is_stock:  # Keras 3 counts steps for which there is no batch any more.
+        data = data.filter(lambda *_: True)
     with side.scope():
         made = [
             metrics.RootMeanSquaredError(name="rmse"),
             metrics.AUC(name="auc"),
-            metrics.Precision(name="precision"),
             metrics.R2Score(name="r2"),
-            metrics.CosineSimilarity(name="cosine"),
             metrics.BinaryIoU(name="iou"),
         ]
-    model = side.compiled(loss="mse", metrics=made)
-    trained = side.trained(model, data, validation_data=data)
+    model = side.compiled(metrics=made)
+    trained = side.trained(model, data)
+    del trained["params"]
     return {**trained, "evaluated": side.evaluate(model, data, verbose=0)}
-
-
-class Largest(tf.keras.metrics.Metric):
-    """A metric that is no sum, and says so by default."""
-
-    def __init__(self, aggregation="mean"):
-        super().__init__(name="largest")
-        self.largest = self.add_variable((), "zeros", aggregation=aggregation)
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.largest.assign(tf.maximum(self.largest.value, tf.reduce_max(y_true)))
-
-    def result(self):
-        return self.largest
-
-
-def metric_that_is_no_sum(side):
-    trained = side.trained(side.compiled(metrics=[Largest()]))
-    assert np.isclose(trained["history"]["largest"][0], TARGETS.max())
-    return trained
 
 
 def layers_with_state_and_losses(side):
@@ -291,50 +250,8 @@ def layers_with_state_and_losses(side):
     return {**trained, "counted": counted}
 
 
-def unbuilt_model_with_two_outputs(side):
-    class Two(tf.keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.table = layers.Embedding(20, 4)
-            self.heads = {"a": layers.Dense(1), "b": layers.Dense(2)}
-
-        def call(self, words):
-            x = tf.reduce_mean(self.table(words), axis=1)
-            return {name: head(x) for name, head in self.heads.items()}
-
-    data = dataset().map(lambda words, y: (words, {"a": y, "b": tf.tile(y, [1, 2])}))
-    model = side.compiled(
-        Two, loss={"a": "mse", "b": "mae"}, metrics={"a": ["mae"], "b": ["mse"]}
-    )
-    trained = side.trained(model, data, validation_data=data)
-    return {**trained, "evaluated": side.evaluate(model, data, verbose=0)}
-
-
-def own_train_step(side):
-    class Own(tf.keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.inner = keras_variants.small_model()
-            self.total = tf.keras.metrics.Sum(name="total")
-
-        def call(self, words):
-            return self.inner(words)
-
-        def train_step(self, data):
-            words, y = data  # pyright: ignore
-            with tf.GradientTape() as tape:
-                error = tf.reduce_mean((self(words, training=True) - y) ** 2)
-            variables = self.trainable_variables
-            grads = tape.gradient(error, variables)
-            self.optimizer.apply_gradients(zip(grads, variables, strict=True))
-            self.total.update_state(tf.ones([7]))
-            return {"error": error, "total": self.total.result()}
-
-    return side.trained(side.compiled(Own, loss=None, metrics=None))
-
-
 class Pair(tf.keras.Model):
-    """Two networks with an optimizer each, which nothing calls as one."""
+    """Two networks with an optimizer each, and a step of its own, but no `call`."""
 
     def __init__(self):
         super().__init__()
@@ -357,7 +274,7 @@ class Pair(tf.keras.Model):
             grads = tape.gradient(error, variables)
             optimizer.apply_gradients(zip(grads, variables, strict=True))
             self.error.update_state(error)
-        return {"error": self.error.result()}
+        return {"error": self.error.result(), "last": error}
 
 
 def two_networks_without_call_or_optimizer(side):
@@ -370,30 +287,18 @@ def two_networks_without_call_or_optimizer(side):
     return {"history": history, "counted": counted}
 
 
-def averages_and_clipping(side):
+def optimizer_with_all_options_and_steps_per_epoch(side):
     def make_optimizer(rate):
         return tf.keras.optimizers.Adam(
-            rate, use_ema=True, ema_momentum=0.9, global_clipnorm=0.5, weight_decay=0.01
+            keras_variants.slow_decay(rate),
+            use_ema=True,
+            ema_momentum=0.9,
+            global_clipnorm=0.5,
+            weight_decay=0.01,
         )
 
-    return side.trained(side.compiled(make_optimizer=make_optimizer))
-
-
-def schedule_and_adagrad(side):
-    def make_optimizer(rate):
-        return tf.keras.optimizers.Adagrad(keras_variants.slow_decay(rate))
-
-    return side.trained(side.compiled(make_optimizer=make_optimizer))
-
-
-def stopping_and_rates(side):
-    callbacks = [
-        tf.keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1)),
-        tf.keras.callbacks.EarlyStopping("val_loss", min_delta=1e9, patience=2),
-    ]
-    return side.trained(
-        side.compiled(), epochs=9, validation_data=dataset(), callbacks=callbacks
-    )
+    model = side.compiled(make_optimizer=make_optimizer)
+    return side.trained(model, dataset().repeat(), steps_per_epoch=5)
 
 
 def files_of_callbacks(side):
@@ -441,8 +346,8 @@ def backup_after_an_interruption(side):
     with tempfile.TemporaryDirectory() as folder:
         backup = tf.keras.callbacks.BackupAndRestore(f"{folder}/backup")
         with contextlib.suppress(KeyboardInterrupt):
-            side.trained(side.compiled(), epochs=4, callbacks=[backup, Interruption()])
-        return side.trained(side.compiled(), epochs=4, callbacks=[backup])
+            side.trained(side.compiled(), epochs=3, callbacks=[backup, Interruption()])
+        return side.trained(side.compiled(), epochs=3, callbacks=[backup])
 
 
 def predictions(side):
@@ -468,44 +373,28 @@ def predictions(side):
     return {"outputs": outputs, "some": some, "calls": recorder.calls}
 
 
-def second_fit_goes_on(side):
-    model = side.compiled()
-    first = side.trained(model, epochs=1)
-    second = side.trained(model, epochs=1)
-    with side.scope():
-        model.compile(optimizer="sgd", loss="mae", metrics=["mse"])
-    return {"first": first, "second": second, "third": side.trained(model, epochs=1)}
-
-
-# What Keras 2 has no name for.
-_KERAS_3_ONLY = (metric_that_is_no_sum, two_networks_without_call_or_optimizer)
+_SCENARIOS = (
+    every_batch_once,
+    several_steps_per_execution,
+    calls_of_callbacks_that_change_rates_and_stop,
+    fits_one_after_the_other_with_progress_bars,
+    arrays_for_several_inputs_and_outputs_of_an_unbuilt_model,
+    sample_weights_and_a_metric_that_is_no_sum,
+    class_weights,
+    metrics_of_all_kinds_of_a_dataset_of_unknown_length,
+    layers_with_state_and_losses,
+    optimizer_with_all_options_and_steps_per_epoch,
+    files_of_callbacks,
+    backup_after_an_interruption,
+    predictions,
+)
+# Keras 2 calls what it trains.
+_OF_KERAS_3 = (two_networks_without_call_or_optimizer,)
 
 SCENARIOS = {
     function.__name__: function
     for function in (
-        every_batch_once,
-        steps_per_epoch,
-        several_steps_per_execution,
-        calls_of_callbacks,
-        progress_bars,
-        dataset_of_unknown_length,
-        arrays,
-        arrays_for_several_inputs,
-        sample_weights,
-        class_weights,
-        metrics_of_all_kinds,
-        metric_that_is_no_sum,
-        layers_with_state_and_losses,
-        unbuilt_model_with_two_outputs,
-        own_train_step,
-        two_networks_without_call_or_optimizer,
-        averages_and_clipping,
-        schedule_and_adagrad,
-        stopping_and_rates,
-        files_of_callbacks,
-        backup_after_an_interruption,
-        predictions,
-        second_fit_goes_on,
+        *_SCENARIOS,
+        *(_OF_KERAS_3 if keras_variants.IS_KERAS_3 else ()),
     )
-    if keras_variants.IS_KERAS_3 or function not in _KERAS_3_ONLY
 }

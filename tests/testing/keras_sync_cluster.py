@@ -145,9 +145,6 @@ class KerasSyncCluster:
 def assert_exact(result: dict[str, Any], counts: list[int] | None = None) -> None:
     """Checks what holds of any training that came to an orderly end, and replays it.
 
-    The counters agree with each other, `iterations` are updates, and each update was
-    the mean of one round's gradients, on the weights before it.
-
     Args:
         result: what a `Recorder` has, of a program.
         counts: how many gradients each update was made of; by default the quorum,
@@ -169,13 +166,7 @@ def assert_exact(result: dict[str, Any], counts: list[int] | None = None) -> Non
 def replay(weights: list[list[Any]], counts: list[int]) -> None:
     """Makes the same updates in this process, without SyncReplicas, and compares.
 
-    Args:
-        weights: before the first update, and after each.
-        counts: how many gradients each update was made of.
-
-    Raises:
-        AssertionError: an update was not the mean of that many gradients of batches,
-            each computed on the weights before the update.
+    Each must be the mean of so many gradients of batches, on the weights before it.
     """
     assert len(weights) == len(counts) + 1
     inputs, targets = helpers.data()

@@ -34,35 +34,23 @@ def one_batch() -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(keras_variants.small_data(8))
 
 
-def unique_rows(gradient: Any) -> Any:
-    """A gradient as what it is the sum of: each row of a sparse one once.
+def train_on_batch(model: Any, optimizer: Any, words: Any, targets: Any) -> None:
+    """One update on one batch, without SyncReplicas."""
+    variables = model.trainable_variables
+    with tf.GradientTape() as tape:
+        outputs = model(tf.constant(words), training=True)
+        error = tf.reduce_mean((outputs - targets) ** 2)
+    gradients = map(_unique_rows, tape.gradient(error, variables))
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
-    Stock optimizers of Keras 3 square each occurrence of a row by itself.
-    """
+
+def _unique_rows(gradient: Any) -> Any:
+    """Each row of a sparse gradient once: stock optimizers square each occurrence."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     rows, places = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
-
-
-def loss_of(model: Any, words: Any, targets: Any) -> Any:
-    """The mean squared error of a batch."""
-    return tf.reduce_mean((model(tf.constant(words), training=True) - targets) ** 2)
-
-
-def gradients_of(model: Any, words: Any, targets: Any) -> list[Any]:
-    """The gradients of a batch."""
-    with tf.GradientTape() as tape:
-        loss = loss_of(model, words, targets)
-    return tape.gradient(loss, model.trainable_variables)
-
-
-def train_on_batch(model: Any, optimizer: Any, words: Any, targets: Any) -> None:
-    """One update on one batch, without SyncReplicas."""
-    variables = model.trainable_variables
-    gradients = map(unique_rows, gradients_of(model, words, targets))
-    optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
 
 def iterations_of(optimizer: Any) -> int:

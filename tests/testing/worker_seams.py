@@ -6,7 +6,7 @@ So the points are loops in their graphs, that last as long as a file is there.
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import replaced_ops
@@ -42,12 +42,7 @@ class Seams:
     """
 
     def __init__(self, folder: str, compute_secs: Sequence[float]):
-        """Keeps what all points need.
-
-        Args:
-            folder: where the files are.
-            compute_secs: how long each worker computes, at least.
-        """
+        """Takes where the files are, and how long each worker computes at least."""
         self._folder = folder
         self._compute_secs = compute_secs
         self._pushes: list[tf.Tensor] = []
@@ -63,15 +58,15 @@ class Seams:
             )
         )
 
-    def _admit(self, admit: Callable[..., Any], *args: Any) -> Any:
-        with tf.control_dependencies([self._stop("computing")]):
-            sleep = self._compute()
-        with tf.control_dependencies([sleep]):
+    def _admit(self, admit, *args):
+        stop = self._stop("computing")
+        with tf.control_dependencies([stop]), _on_worker():
+            worker = tf.strings.to_number(_task(), tf.int32)
+            computed = sleep(tf.gather(tf.constant(self._compute_secs), worker))
+        with tf.control_dependencies([computed]):
             return admit(*args)
 
-    def _push(
-        self, push: Callable[..., Any], handle: Any, round_number: Any, *gradient: Any
-    ) -> Any:
+    def _push(self, push, handle, round_number, *gradient):
         point = "half_pushed" if self._pushes else "admitted"
         with tf.control_dependencies(self._pushes):
             stop = self._stop(point, admitted=round_number != NO_ROUND)
@@ -79,14 +74,7 @@ class Seams:
             self._pushes.append(push(handle, round_number, *gradient))
         return self._pushes[-1]
 
-    def _commit(
-        self,
-        commit: Callable[..., Any],
-        gate: Any,
-        generation: Any,
-        round_number: Any,
-        *worker: Any,
-    ) -> Any:
+    def _commit(self, commit, gate, generation, round_number, *worker):
         self._pushes = []
         admitted = round_number != NO_ROUND
         with tf.control_dependencies([self._stop("pushed", admitted)]):
@@ -96,8 +84,8 @@ class Seams:
         with tf.control_dependencies([stop]):
             return tf.identity(counts)
 
-    def _stop(self, point: str, admitted: Any = True) -> tf.Tensor:
-        with tf.device(None), tf.device("/device:CPU:0"):
+    def _stop(self, point, admitted=True):
+        with _on_worker():
             path = tf.strings.join([f"{self._folder}/stop-{point}-", _task()])
 
             def wait(has_told):
@@ -113,10 +101,11 @@ class Seams:
                 [tf.constant(False)],
             )[0]
 
-    def _compute(self) -> tf.Tensor:
-        with tf.device(None), tf.device("/device:CPU:0"):
-            worker = tf.strings.to_number(_task(), tf.int32)
-            return sleep(tf.gather(tf.constant(self._compute_secs), worker))
+
+@contextlib.contextmanager
+def _on_worker() -> Iterator[None]:
+    with tf.device(None), tf.device("/device:CPU:0"):
+        yield
 
 
 def _task() -> tf.Tensor:

@@ -54,7 +54,7 @@ help:
 	@sed -n '1,12s/^# \{0,1\}//p' Makefile
 
 # These say what they do, or are long.
-.SILENT: $(tensorflow) $(installed) $(lint_tools) tidy
+.SILENT: $(tensorflow) $(installed) $(lint_tools) test soak tidy
 
 # A virtual environment with TensorFlow, made anew for another version of it.
 # tf_keras is installed without its dependencies: it asks for the distribution

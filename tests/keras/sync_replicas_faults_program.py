@@ -73,20 +73,11 @@ def main(
     backup=None,
     **options,
 ):
-    """Trains.
+    """Trains by a loop, "fit" or "custom", so many steps in each epoch.
 
-    Args:
-        folder: for files that tell workers and coordinator what to do.
-        loop: "fit" or "custom".
-        quorum: gradients of an update.
-        total: number of workers.
-        steps: of an epoch.
-        epochs: how many, if nothing ends them.
-        further: for each training after the first a dict of what is other: "quorum",
-            "total", "steps", "flush_last".
-        compute_secs: how long each worker computes.
-        backup: where to back up to and to restore from.
-        **options: of SyncReplicas.
+    After the first training there is one for each of `further`: a dict of its "quorum",
+    "total", "steps" and "flush_last". What is not named here are options of
+    SyncReplicas.
     """
     folder = pathlib.Path(folder)
     strategy = helpers.make_strategy()

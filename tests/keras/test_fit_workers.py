@@ -22,6 +22,47 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+REFUSALS = {
+    "run_eagerly": "Steps that run on workers cannot run eagerly. Received: "
+    "run_eagerly=True",
+    "jit_compile": "XLA cannot compile steps whose variables are on parameter "
+    "servers. Received: jit_compile=True",
+    "accumulation": "Keras 3 cannot accumulate gradients under "
+    "ParameterServerStrategy. Received: gradient_accumulation_steps=2",
+    "partitions": "Keras 3 cannot train variables in parts: make the strategy without "
+    "variable_partitioner, or use tf_keras (TF_USE_LEGACY_KERAS=1). Received: ",
+    "made_outside": "The model must be made in the scope of the strategy. Received: "
+    "variable ",
+    "optimizer_made_outside": "The optimizer must be made in the scope of the "
+    "strategy. Received: ",
+    "endless": "A dataset without end needs steps_per_epoch. Received: "
+    "steps_per_epoch=None",
+    "endless_validation": "A dataset without end needs validation_steps (fit) or "
+    "steps (evaluate). Received: None",
+    "function_without_steps": "A function that makes datasets needs steps_per_epoch. "
+    "Received: steps_per_epoch=None",
+    "function_of_something_else": "A function given for x must return a "
+    "tf.data.Dataset. Received: int",
+    "no_data": "x must be a tf.data.Dataset, a function that returns one, or arrays. "
+    "Received: x=<list_iterator",
+    "targets_beside": "y must be part of the dataset's batches. Received: y of type "
+    "list",
+    "no_steps": "steps_per_epoch must be at least 1. Received: steps_per_epoch=0",
+    "class_weight": "class_weight must have integers from 0 on for keys. Received: "
+    "class_weight={-1: 1.0}",
+    "empty": "There are no batches. Received: an empty dataset",
+    "empty_in_the_end": "There are no batches. Received: an empty dataset",
+    "empty_arrays": "There is nothing in x. Received: arrays of 0 examples",
+    "all_made_outside": "The model must be made in the scope of the strategy, or it "
+    "trains on the coordinator alone. Received: model ",
+    "without_call": "A model without `call` needs a train_step of its own. Received: "
+    "model ",
+    "without_call_unbuilt": "The layers of a model without `call` must be built: ",
+    "split": "validation_split must leave examples on both sides of the split of 2. "
+    "Received: validation_split=1.0",
+}
+
+
 @pytest.fixture(scope="module")
 def training():
     with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
@@ -78,98 +119,9 @@ def test_fit_raises_what_failed_and_the_next_fit_works(training, place, message)
     assert not failure["has_ended"]
 
 
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        (
-            "run_eagerly",
-            "Steps that run on workers cannot run eagerly. Received: run_eagerly=True",
-        ),
-        (
-            "jit_compile",
-            "XLA cannot compile steps whose variables are on parameter servers. "
-            "Received: jit_compile=True",
-        ),
-        (
-            "accumulation",
-            "Keras 3 cannot accumulate gradients under ParameterServerStrategy. "
-            "Received: gradient_accumulation_steps=2",
-        ),
-        (
-            "partitions",
-            "Keras 3 cannot train variables in parts: make the strategy without "
-            "variable_partitioner, or use tf_keras (TF_USE_LEGACY_KERAS=1). Received: ",
-        ),
-        (
-            "made_outside",
-            "The model must be made in the scope of the strategy. Received: variable ",
-        ),
-        (
-            "optimizer_made_outside",
-            "The optimizer must be made in the scope of the strategy. Received: ",
-        ),
-        (
-            "endless",
-            "A dataset without end needs steps_per_epoch. "
-            "Received: steps_per_epoch=None",
-        ),
-        (
-            "endless_validation",
-            "A dataset without end needs validation_steps (fit) or steps (evaluate). "
-            "Received: None",
-        ),
-        (
-            "function_without_steps",
-            "A function that makes datasets needs steps_per_epoch. "
-            "Received: steps_per_epoch=None",
-        ),
-        (
-            "function_of_something_else",
-            "A function given for x must return a tf.data.Dataset. Received: int",
-        ),
-        (
-            "no_data",
-            "x must be a tf.data.Dataset, a function that returns one, or arrays. "
-            "Received: x=<list_iterator",
-        ),
-        (
-            "targets_beside",
-            "y must be part of the dataset's batches. Received: y of type list",
-        ),
-        (
-            "no_steps",
-            "steps_per_epoch must be at least 1. Received: steps_per_epoch=0",
-        ),
-        (
-            "class_weight",
-            "class_weight must have integers from 0 on for keys. "
-            "Received: class_weight={-1: 1.0}",
-        ),
-        ("empty", "There are no batches. Received: an empty dataset"),
-        ("empty_in_the_end", "There are no batches. Received: an empty dataset"),
-        ("empty_arrays", "There is nothing in x. Received: arrays of 0 examples"),
-        (
-            "all_made_outside",
-            "The model must be made in the scope of the strategy, or it trains on the "
-            "coordinator alone. Received: model ",
-        ),
-        (
-            "without_call",
-            "A model without `call` needs a train_step of its own. Received: model ",
-        ),
-        (
-            "without_call_unbuilt",
-            "The layers of a model without `call` must be built: ",
-        ),
-        (
-            "split",
-            "validation_split must leave examples on both sides of the split of 2. "
-            "Received: validation_split=1.0",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_sentence(training, what, message):
-    assert training["refusals"][what].startswith(f"ValueError: {message}")
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_cannot_be_is_refused_in_one_sentence(training, what):
+    assert training["refusals"][what].startswith(f"ValueError: {REFUSALS[what]}")
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,25 @@ pytestmark = pytest.mark.one_version
 LEASES = {"lease_secs": 5.0, "start_secs": 5.0}
 
 
+# At the other points two are killed below.
 @pytest.mark.parametrize(
-    "loop", ["fit", pytest.param("custom", marks=pytest.mark.soak)]
+    ("loop", "points"),
+    [
+        ("fit", ("admitted", "pushed", "committed")),
+        pytest.param("fit", worker_seams.POINTS, marks=pytest.mark.soak),
+        pytest.param("custom", worker_seams.POINTS, marks=pytest.mark.soak),
+    ],
 )
 def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
-    loop, tmp_path
+    loop, points, tmp_path
 ):
-    with KerasSyncCluster(tmp_path, num_workers=2, loop=loop, **LEASES) as cluster:
+    # A shorter epoch may be at its end, with no step left for who is to wait below.
+    with KerasSyncCluster(
+        tmp_path, num_workers=2, loop=loop, steps=120, **LEASES
+    ) as cluster:
         cluster.start()
         cluster.wait_for_updates()
-        for point in worker_seams.POINTS:
+        for point in points:
             cluster.kill_at(point, worker=1)
             cluster.tasks.restart("worker-1")
             cluster.wait_for_updates()
@@ -40,7 +49,7 @@ def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
         result = cluster.result()
     stats = result["stats"]
     # Those in the midst of a contribution, whose rounds were void.
-    in_part = len(worker_seams.ADMITTED)
+    in_part = len(set(points) & set(worker_seams.ADMITTED))
     assert in_part <= stats["voids"] <= in_part + stats["expired"]
     assert stats["voids"] == stats["aborted"]
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.one_version
 SLOW, FAST = 2, 0
 # One step of the slow worker lasts as long as so many updates by the others.
 TIMES_AS_SLOW = 10
-NUM_SLOW_STEPS = 3
+NUM_SLOW_STEPS = 2
 
 
 def gradients_of(worker, stats):

@@ -36,12 +36,11 @@ class KerasSyncCluster:
         """Describes it; the servers start when the context is entered.
 
         Args:
-            folder: an empty folder for files that tell tasks what to do.
+            folder: an empty one, for files that tell tasks what to do.
             num_workers: how many workers it has.
-            namespace: in which the last worker is; on this machine's network by
-                default.
-            **arguments: those of the program's `main`; there are as many steps as a
-                test wants, and a quorum of all workers, if they are not said.
+            namespace: where the last of them is, if not on this machine's network.
+            **arguments: of the program's `main`. By default there are as many steps as
+                a test wants, and a quorum of all workers.
         """
         env, namespaces = programs.environment(), {}
         if namespace is not None:

@@ -11,6 +11,7 @@ from tf_syncrep.python.sync.gate_placement import gate_device, on_same_task
 tf1 = tf.compat.v1
 
 PS = ["/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:2"]
+CPU_1 = f"{PS[1]}/device:CPU:0"
 
 
 @dataclasses.dataclass
@@ -22,49 +23,54 @@ class Variable:
     dtype: tf.DType = tf.float32
 
 
-def _variables(*devices_and_sizes):
-    return [
-        Variable(device, tf.TensorShape([size])) for device, size in devices_and_sizes
-    ]
+def _gate(fallback, *variables):
+    """The gate's device for variables of so many elements, or shapes, and dtypes."""
+    return gate_device(
+        [
+            Variable(device, tf.TensorShape([x] if isinstance(x, int) else x), *dtype)
+            for device, x, *dtype in variables
+        ],
+        fallback,
+    )
 
 
-def _gate(fallback, *devices_and_sizes):
-    return gate_device(_variables(*devices_and_sizes), fallback)
+@pytest.mark.parametrize(
+    "variables",
+    [
+        [(PS[0], 9), (PS[1], 10)],
+        [(PS[0], 9), (PS[1], 19), (PS[2], 9)],
+        # Of all its variables together, not of the largest.
+        [(PS[1], 6), (PS[0], 9), (PS[1], 6)],
+        # Bytes, not elements.
+        [(PS[0], 9), (PS[1], 6, tf.float64)],
+    ],
+)
+def test_task_with_more_than_half_of_the_bytes_gets_the_gate(variables):
+    for order in itertools.permutations(variables):
+        assert _gate(PS[0], *order) == CPU_1
 
 
-def test_task_with_more_than_half_of_the_bytes_gets_the_gate():
-    cpu = "/job:ps/task:1/device:CPU:0"
-    assert _gate(PS[0], (PS[0], 9), (PS[1], 10)) == cpu
-    assert _gate(PS[0], (PS[0], 9), (PS[1], 19), (PS[2], 9)) == cpu
-    # Of all its variables together, not of the largest.
-    assert _gate(PS[0], (PS[1], 6), (PS[0], 9), (PS[1], 6)) == cpu
-    # Bytes, not elements.
-    double = Variable(PS[1], tf.TensorShape([6]), tf.float64)
-    assert gate_device([*_variables((PS[0], 9)), double], PS[0]) == cpu
-
-
-def test_gate_stays_where_no_task_has_more_than_half():
-    cpu = "/job:ps/task:1/device:CPU:0"
-    assert _gate(PS[1]) == cpu
-    assert _gate(PS[1], (PS[0], 0)) == cpu
-    assert _gate(PS[1], (PS[0], 10), (PS[1], 10)) == cpu
-    assert _gate(PS[1], (PS[0], 10), (PS[2], 10)) == cpu
-    # What has the most, has not more than both of the others.
-    assert _gate(PS[1], (PS[0], 10), (PS[1], 5), (PS[2], 5)) == cpu
-
-
-def test_order_of_variables_does_not_matter():
-    sizes = [(PS[0], 10), (PS[1], 16), (PS[2], 5)]
-    for order in itertools.permutations(sizes):
-        assert _gate(PS[2], *order) == "/job:ps/task:1/device:CPU:0"
+@pytest.mark.parametrize(
+    "variables",
+    [
+        [],
+        [(PS[0], 0)],
+        [(PS[0], 10), (PS[1], 10)],
+        [(PS[0], 10), (PS[2], 10)],
+        # What has the most, has not more than both of the others.
+        [(PS[0], 10), (PS[1], 5), (PS[2], 5)],
+    ],
+)
+def test_gate_stays_where_no_task_has_more_than_half(variables):
+    assert _gate(PS[1], *variables) == CPU_1
 
 
 @pytest.mark.parametrize(
     ("device", "expected"),
     [
-        ("/job:ps/task:1", "/job:ps/task:1/device:CPU:0"),
-        ("/job:ps/task:1/cpu:0", "/job:ps/task:1/device:CPU:0"),
-        ("/job:ps/task:1/device:GPU:2", "/job:ps/task:1/device:CPU:0"),
+        (PS[1], CPU_1),
+        ("/job:ps/task:1/cpu:0", CPU_1),
+        ("/job:ps/task:1/device:GPU:2", CPU_1),
         (
             "/job:ps/replica:0/task:1/device:GPU:0",
             "/job:ps/replica:0/task:1/device:CPU:0",
@@ -79,7 +85,7 @@ def test_answer_is_a_cpu_in_the_words_of_the_variable(device, expected):
 def test_one_task_may_be_spelt_in_several_ways():
     full = "/job:ps/replica:0/task:1/device:CPU:0"
     ways = [(PS[1], 5), (full, 5), ("/job:ps/task:1/device:GPU:0", 1)]
-    assert _gate(PS[0], (PS[0], 10), *ways) == "/job:ps/task:1/device:CPU:0"
+    assert _gate(PS[0], (PS[0], 10), *ways) == CPU_1
     assert _gate(full, (PS[0], 10), *ways) == full
 
 
@@ -95,18 +101,16 @@ def test_devices_of_one_task_are_told_from_others(device):
 
 @pytest.mark.parametrize("device", ["", "/device:GPU:0", "/job:ps"])
 def test_device_that_names_no_task_counts_for_none(device):
-    assert _gate(PS[0], (device, 1000)) == "/job:ps/task:0/device:CPU:0"
-    assert _gate(PS[0], (device, 1000), (PS[1], 1)) == "/job:ps/task:1/device:CPU:0"
+    assert _gate(PS[1], (device, 1000)) == CPU_1
+    assert _gate(PS[0], (device, 1000), (PS[1], 1)) == CPU_1
     assert _gate("", (device, 1000)) == ""
-    assert _gate("", (device, 1000), (PS[1], 1)) == "/job:ps/task:1/device:CPU:0"
+    assert _gate("", (device, 1000), (PS[1], 1)) == CPU_1
 
 
 @pytest.mark.parametrize("shape", [None, [None, 1000]])
 def test_size_that_is_not_known_counts_for_none(shape):
-    unknown = Variable(PS[1], tf.TensorShape(shape))
-    assert gate_device([unknown], PS[0]) == "/job:ps/task:0/device:CPU:0"
-    others = _variables((PS[2], 1))
-    assert gate_device([unknown, *others], PS[0]) == "/job:ps/task:2/device:CPU:0"
+    assert _gate(PS[1], (PS[0], shape)) == CPU_1
+    assert _gate(PS[0], (PS[0], shape), (PS[1], 1)) == CPU_1
 
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])

@@ -36,43 +36,33 @@ def _assert_come_back(values):
         assert [_bits(one) for one in unpacked] == [_bits(one) for one in tensors]
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_a_tensor_comes_back(name):
-    _assert_come_back([NUMBERS[name]])
-
-
-def test_tensors_of_several_dtypes_come_back():
+def test_tensors_come_back_by_themselves_and_together():
+    texts = [b"", b"\0x\0", bytes(range(256)), "größer".encode()]
+    for value in (*NUMBERS.values(), *texts):
+        _assert_come_back([value])
     _assert_come_back(list(NUMBERS.values()))
-
-
-@pytest.mark.parametrize("text", [b"", b"\0x\0", bytes(range(256)), "größer".encode()])
-def test_any_text_comes_back(text):
-    _assert_come_back([text])
-    _assert_come_back([NUMBERS["half"], text, NUMBERS["a_vector"]])
+    for text in texts:
+        _assert_come_back([NUMBERS["half"], text, NUMBERS["a_vector"]])
 
 
 @pytest.mark.parametrize("lengths", [(0, 0, 0), (1, 0, 5), (3, 1, 0), (2, 10**5, 7)])
 def test_vectors_of_any_length_come_back(lengths):
-    def vector(length, dtype):
-        return tf.TensorSpec([length], dtype)
-
+    longs, ints, halves = lengths
+    # Each with the length that is known beforehand, if it is.
+    values_and_lengths = [
+        (np.arange(longs) - 1, None),
+        (np.array([5e-324, np.pi]), 2),
+        (np.arange(ints, dtype=np.int32), None),
+        (np.arange(halves, dtype=np.float16), None),
+        (np.array([1, 2, 3], np.int32), 3),
+    ]
+    values = [tf.constant(value) for value, _ in values_and_lengths]
     like = [
-        vector(None, tf.int64),
-        vector(2, tf.float64),
-        tf.TensorSpec([], tf.string),
-        vector(None, tf.int32),
-        vector(None, tf.float16),
-        vector(3, tf.int32),
+        tf.TensorSpec([length], value.dtype)
+        for value, (_, length) in zip(values, values_and_lengths, strict=True)
     ]
-    longs, ints, halves = (np.arange(length) - 1 for length in lengths)
-    values = [
-        longs.astype(np.int64),
-        np.array([5e-324, np.pi]),
-        b"between",
-        ints.astype(np.int32),
-        halves.astype(np.float16),
-        np.array([1, 2, 3], np.int32),
-    ]
+    values.insert(2, tf.constant(b"between"))
+    like.insert(2, tf.TensorSpec([], tf.string))
 
     @tf.function(input_signature=like)
     def there_and_back(*tensors):
@@ -80,25 +70,13 @@ def test_vectors_of_any_length_come_back(lengths):
         assert [one.shape.rank for one in unpacked] == [1, 1, 0, 1, 1, 1]
         return unpacked
 
-    unpacked = there_and_back(*map(tf.constant, values))
-    assert list(map(_bits, unpacked)) == [_bits(tf.constant(one)) for one in values]
-
-
-def test_empty_vectors_come_back():
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)] * 2)
-    def there_and_back(*tensors):
-        return messages.unpack(messages.pack(tensors), tensors)
-
-    unpacked = there_and_back(*[tf.zeros([0], tf.int64)] * 2)
-    assert [one.shape for one in unpacked] == [[0], [0]]
+    unpacked = there_and_back(*values)
+    assert list(map(_bits, unpacked)) == list(map(_bits, values))
 
 
 def test_shapes_are_known_where_a_message_is_taken_apart():
-    like = [
-        tf.TensorSpec([2, 3], tf.float16),
-        tf.TensorSpec([], tf.string),
-        tf.TensorSpec([], tf.int64),
-    ]
+    shapes = ([2, 3], tf.float16), ([], tf.string), ([], tf.int64)
+    like = [tf.TensorSpec(*one) for one in shapes]
     with tf.Graph().as_default():
         message = tf.compat.v1.placeholder(tf.uint8, [None])
         unpacked = messages.unpack(message, like)

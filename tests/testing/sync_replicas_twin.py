@@ -1,8 +1,24 @@
-"""What synchronous training must come to, in float64 NumPy: one process, the mean."""
+"""What tests of SyncReplicasOptimizer train: a graph, and what it must come to.
 
+That is said by one process in float64 NumPy, which takes the mean.
+"""
+
+import contextlib
 import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import devices
 import numpy as np
+import tensorflow as tf
+import v1_models
+
+import tf_syncrep as tfs
+
+tf1 = tf.compat.v1
+
+DEADLINE_SECS = 30.0
 
 LEARNING_RATE = 0.125
 DENSE = np.linspace(-1.0, 1.0, 5)
@@ -27,6 +43,11 @@ def batch(worker: int, number: int) -> Batch:
     )
 
 
+def batches(number: int) -> list[Batch]:
+    """Returns so many batches of worker 0."""
+    return [batch(0, i) for i in range(number)]
+
+
 def train(steps: list[list[Batch]]) -> tuple[np.ndarray, np.ndarray]:
     """Applies the mean of each step's gradients once.
 
@@ -47,3 +68,101 @@ def train(steps: list[list[Batch]]) -> tuple[np.ndarray, np.ndarray]:
         dense -= LEARNING_RATE * dense_gradient / len(batches)
         table -= LEARNING_RATE * table_gradient / len(batches)
     return dense, table
+
+
+def assert_weights(weights: Any, steps: list[list[Batch]]) -> None:
+    """Compares a replica's weights with what the steps' batches come to."""
+    for actual, expected in zip(weights, train(steps), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Waits until a condition holds that another thread brings about."""
+    deadline = time.monotonic() + DEADLINE_SECS
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come about"
+        time.sleep(0.005)
+
+
+class Replica:
+    """The model and an optimizer around another, in a graph of their own.
+
+    Attributes:
+        graph: the graph; its ops may be added to until a session finalizes it.
+        global_step: the variable, and so are `dense`, `table` and `unused`, whose
+            gradient is None.
+        optimizer: the `SyncReplicasOptimizer`.
+        train_op: its train op.
+    """
+
+    def __init__(
+        self,
+        quorum: int = 1,
+        total: int | None = None,
+        *,
+        inner: Callable[[], Any] = lambda: tf1.train.GradientDescentOptimizer(
+            LEARNING_RATE
+        ),
+        use_resource: bool = False,
+        partitions: int | None = None,
+        step_dtype: tf.DType = tf.int64,
+        **arguments: Any,
+    ):
+        """Builds it; `arguments` are for the optimizer."""
+        arguments.setdefault("sparse_reduction_type", "CMEAN")
+        self.graph = tf.Graph()
+        scope = tf1.variable_scope("", use_resource=use_resource)
+        with self.graph.as_default(), scope:
+            self.global_step = tf1.get_variable(
+                "global_step",
+                initializer=tf.constant(0, step_dtype),
+                trainable=False,
+                collections=[
+                    tf1.GraphKeys.GLOBAL_VARIABLES,
+                    tf1.GraphKeys.GLOBAL_STEP,
+                ],
+            )
+            with devices.scope():
+                self.dense = tf1.get_variable("dense", initializer=DENSE)
+                self.table = tf1.get_variable(
+                    "table",
+                    TABLE.shape,
+                    tf.float64,
+                    initializer=v1_models.initializer_of(TABLE),
+                    partitioner=partitions and tf1.fixed_size_partitioner(partitions),
+                )
+                self.unused = tf1.get_variable("unused", initializer=[7.0])
+            self.target = tf1.placeholder(tf.float64, self.dense.shape)
+            self.rows = tf1.placeholder(tf.int64, [None])
+            found = tf1.nn.embedding_lookup(
+                self.table, self.rows, partition_strategy="div"
+            )
+            self.loss = tf.reduce_sum((self.dense - self.target) ** 2)
+            self.loss += tf.reduce_sum(found**2)
+            self.optimizer = tfs.train.SyncReplicasOptimizer(
+                inner(), quorum, total, **arguments
+            )
+            self.train_op = self.optimizer.minimize(self.loss, self.global_step)
+            self.init_op = tf1.global_variables_initializer()
+            self.weights = [
+                tf.convert_to_tensor(self.dense),
+                tf.convert_to_tensor(self.table),
+            ]
+
+    def feed(self, batch: Batch) -> dict[Any, Any]:
+        """Returns what a train op must be fed with for this batch."""
+        return {self.target: batch.target, self.rows: batch.rows}
+
+    def train(self, session: Any, batches: list[Batch]) -> list[int]:
+        """Runs the train op on each batch; returns the local step after each."""
+        return [int(session.run(self.train_op, self.feed(batch))) for batch in batches]
+
+    @contextlib.contextmanager
+    def monitored_session(self, num_tokens: int = -1, **arguments: Any) -> Iterator:
+        """Opens a session with the chief's hook, which `arguments` are for."""
+        with self.graph.as_default():
+            hook = self.optimizer.make_session_run_hook(True, num_tokens, **arguments)
+            # The gate, and what belongs to it, is where the global step is.
+            config = tf1.ConfigProto(allow_soft_placement=True)
+            with tf1.train.SingularMonitoredSession([hook], config=config) as session:
+                yield session

@@ -1,5 +1,6 @@
 """Small models for tests of v1 optimizers, on each kind of variable."""
 
+from collections.abc import Callable
 from typing import Any
 
 import devices
@@ -47,7 +48,11 @@ class Model:
         """Builds the model in the current graph; `kind` is one of KINDS."""
         with devices.scope():
             table = tf1.get_variable(
-                "table", TABLE.shape, dtype, initializer=_slice_of_table, **KINDS[kind]
+                "table",
+                TABLE.shape,
+                dtype,
+                initializer=initializer_of(TABLE),
+                **KINDS[kind],
             )
             self.vector = tf1.get_variable(
                 "vector",
@@ -70,13 +75,8 @@ class Model:
 
     def feed(self, step: int) -> dict[Any, Any]:
         """The gradients of one step; every third leaves the first three rows alone."""
-        return dict(
-            zip(
-                (self.rows, self.row_grads, self.vector_grad),
-                gradients(step),
-                strict=True,
-            )
-        )
+        fed = (self.rows, self.row_grads, self.vector_grad)
+        return dict(zip(fed, gradients(step), strict=True))
 
 
 def gradients(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -88,10 +88,11 @@ def gradients(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rows, row_grads, random.uniform(0.5, 1.0, 3)
 
 
-def _slice_of_table(shape, dtype=None, partition_info=None):
-    """An initializer: TABLE, or the part of it that a part of a variable holds."""
-    value = TABLE
-    if partition_info is not None:
-        first = partition_info.var_offset[0]
-        value = TABLE[first : first + shape[0]]
-    return tf.constant(value, dtype)
+def initializer_of(value: np.ndarray) -> Callable[..., tf.Tensor]:
+    """Returns an initializer: the value, or the rows of it that a part holds."""
+
+    def initialize(shape, dtype=None, partition_info=None):
+        first = 0 if partition_info is None else partition_info.var_offset[0]
+        return tf.constant(value[first : first + shape[0]], dtype)
+
+    return initialize

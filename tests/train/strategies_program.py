@@ -1,9 +1,8 @@
 """Trains under a strategy over two devices of one process; reports what came of it.
 
-By AdamAsyncOptimizer; by its ops in the pattern of `merge_call`, `batch_reduce_to` and
-`update`, as optimizers are written by hand; and on variables that each replica has of
-its own until they are read. Arguments: "mirrored" or "central_storage", and "CPU" or
-"GPU". Two halves of a GPU are two devices.
+By AdamAsyncOptimizer, and by its op on variables that each replica has of its own until
+they are read. Arguments: "mirrored" or "central_storage", and "CPU" or "GPU". Two
+halves of a GPU are two devices.
 """
 
 import json
@@ -30,35 +29,6 @@ def make_strategy(name, device):
     if name == "mirrored":
         return tf.distribute.MirroredStrategy(names)
     return tf.distribute.experimental.CentralStorageStrategy(names)
-
-
-def make_optimizer():
-    return tfs.train.AdamAsyncOptimizer(*NUMBERS)
-
-
-def make_slots(variable, **options):
-    """The four slots of one variable, made by hand."""
-    values = [tf.zeros(variable.shape), tf.zeros(variable.shape), *NUMBERS[1:3]]
-    return [tf.Variable(value, trainable=False, **options) for value in values]
-
-
-def apply(variable, *others):
-    """One update by the op; `others` are the slots and the gradient."""
-    *slots, gradient = others
-    operands = [x.handle for x in (variable, *slots)]
-    if isinstance(gradient, tf.IndexedSlices):
-        return tfs.ops.resource_sparse_apply_adam_async(
-            *operands, *NUMBERS, gradient.values, gradient.indices
-        )
-    return tfs.ops.resource_apply_adam_async(*operands, *NUMBERS, gradient)
-
-
-def merge(strategy, gradients, variables, slots):
-    """The sum of the replicas' gradients, applied where each variable is."""
-    pairs = list(zip(gradients, variables, strict=True))
-    sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
-    for variable, its_slots, gradient in zip(variables, slots, sums, strict=True):
-        strategy.extended.update(variable, apply, args=(*its_slots, gradient))
 
 
 def halves(step):
@@ -89,28 +59,19 @@ def run(strategy, replica):
         tf.function(train)(step)
 
 
-def model(strategy):
-    with strategy.scope():
-        return [
-            tf.Variable(tf.constant(value, tf.float32))
-            for value in (v1_models.TABLE, v1_models.VECTOR)
-        ]
-
-
 def copies(strategy, variable):
     parts = strategy.experimental_local_results(variable)
     return [part.numpy().tolist() for part in parts]
 
 
-def outcome(strategy, variables, slots):
-    return {
-        "values": [variable.numpy().tolist() for variable in variables],
-        "copies": [copies(strategy, x) for x in (*variables, *slots)],
-    }
-
-
 def by_the_optimizer(strategy):
-    variables, optimizer = model(strategy), make_optimizer()
+    """What replicas have trained whose gradients are summed: values, all copies."""
+    with strategy.scope():
+        variables = [
+            tf.Variable(tf.constant(value, tf.float32))
+            for value in (v1_models.TABLE, v1_models.VECTOR)
+        ]
+    optimizer = tfs.train.AdamAsyncOptimizer(*NUMBERS)
 
     def replica(step):
         optimizer.apply_gradients(list(zip(halves(step), variables, strict=True)))
@@ -118,52 +79,42 @@ def by_the_optimizer(strategy):
     run(strategy, replica)
     names = optimizer.get_slot_names()
     slots = [optimizer.get_slot(x, name) for x in variables for name in names]
-    return outcome(strategy, variables, slots)
-
-
-def by_hand(strategy):
-    variables = model(strategy)
-    with strategy.scope():
-        slots = [make_slots(variable) for variable in variables]
-
-    def replica(step):
-        context = tf.distribute.get_replica_context()
-        context.merge_call(merge, args=(halves(step), variables, slots))
-
-    run(strategy, replica)
-    return outcome(strategy, variables, [x for part in slots for x in part])
+    return {
+        "values": [variable.numpy().tolist() for variable in variables],
+        "copies": [copies(strategy, x) for x in (*variables, *slots)],
+    }
 
 
 def on_read(strategy, aggregation):
     """What each replica has trained by the op, and what a reader gets of it."""
-    options = {
-        "synchronization": tf.VariableSynchronization.ON_READ,
-        "aggregation": aggregation,
-    }
     start = tf.constant(v1_models.VECTOR, tf.float32)
+    values = [start, tf.zeros_like(start), tf.zeros_like(start), *NUMBERS[1:3]]
     with strategy.scope():
-        vector = tf.Variable(start, trainable=False, **options)
-        slots = make_slots(vector, **options)
+        variables = [
+            tf.Variable(
+                value,
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=aggregation,
+            )
+            for value in values
+        ]
 
     def replica(step):
-        apply(vector, *slots, own(step))
+        handles = [x.handle for x in variables]
+        tfs.ops.resource_apply_adam_async(*handles, *NUMBERS, own(step))
 
     run(strategy, replica)
+    vector = variables[0]
     return {"copies": copies(strategy, vector), "read": vector.numpy().tolist()}
 
 
 def main():
     strategy = make_strategy(*map(json.loads, sys.argv[1:]))
-    result = {
-        "by_the_optimizer": by_the_optimizer(strategy),
-        "by_hand": by_hand(strategy),
-    }
+    result = by_the_optimizer(strategy)
     if isinstance(strategy, tf.distribute.MirroredStrategy):
-        kinds = tf.VariableAggregation
-        result["on_read"] = {
-            "sum": on_read(strategy, kinds.SUM),
-            "mean": on_read(strategy, kinds.MEAN),
-        }
+        result["sum"] = on_read(strategy, tf.VariableAggregation.SUM)
+        result["mean"] = on_read(strategy, tf.VariableAggregation.MEAN)
     programs.report(result)
 
 

@@ -16,46 +16,24 @@ tf1 = tf.compat.v1
 
 pytestmark = pytest.mark.usefixtures("device")
 
-kinds = pytest.mark.parametrize("kind", v1_models.KINDS)
 SLOTS = ("m", "v", "beta1_power", "beta2_power")
 OPTIONS = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6}
 
 
 class Trainer:
-    """A graph with a model, its training, and a session; each is a new world."""
+    """A model and its training in the current graph, to be run in a session."""
 
-    def __init__(self, kind, dtype=tf.float32, **options):
-        self.graph = tf.Graph()
-        with self.graph.as_default():
-            self.model = v1_models.Model(kind, dtype)
-            self.optimizer = tfs.train.AdamAsyncOptimizer(0.05, **OPTIONS, **options)
-            global_step = tf1.train.get_or_create_global_step()
-            self.train_op = self.optimizer.minimize(self.model.loss, global_step)
-            self.saver = tf1.train.Saver()
-            self.variables = tf1.global_variables()
-            self.initializer = tf1.global_variables_initializer()
-        self.session = tf1.Session(graph=self.graph)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self.session.close()
-
-    def initialize(self):
-        self.session.run(self.initializer)
+    def __init__(self, session, kind, dtype=tf.float32, **options):
+        self.session = session
+        self.model = v1_models.Model(kind, dtype)
+        self.optimizer = tfs.train.AdamAsyncOptimizer(0.05, **OPTIONS, **options)
+        global_step = tf1.train.get_or_create_global_step()
+        self.train_op = self.optimizer.minimize(self.model.loss, global_step)
+        self.variables = tf1.global_variables()
 
     def train(self, steps):
         for step in steps:
             self.session.run(self.train_op, self.model.feed(step))
-
-    def save(self, path):
-        with self.graph.as_default():
-            return self.saver.save(self.session, str(path))
-
-    def restore(self, path):
-        with self.graph.as_default():
-            self.saver.restore(self.session, path)
 
     def values(self):
         return {x.op.name: self.session.run(x) for x in self.variables}
@@ -65,67 +43,65 @@ def assert_identical(actual, expected):
     assert sorted(actual) == sorted(expected)
     for name, value in expected.items():
         np.testing.assert_array_equal(actual[name], value, err_msg=name)
+        assert actual[name].dtype == value.dtype, name
 
 
-@kinds
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16], ids=lambda x: x.name)
-@pytest.mark.parametrize("rmsprop", [False, True], ids=["adam", "rmsprop"])
-def test_saver_continues_as_if_never_stopped(kind, dtype, rmsprop, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "restored", "dtype", "rmsprop"),
+    [
+        ("ref", "ref", tf.float16, False),
+        ("ref", "resource", tf.float32, True),
+        ("resource", "ref", tf.float32, False),
+        ("partitioned_ref", "partitioned_resource", tf.float32, True),
+        ("partitioned_resource", "partitioned_resource", tf.float16, False),
+    ],
+)
+def test_saver_continues_as_if_never_stopped(kind, restored, dtype, rmsprop, tmp_path):
     options = {"apply_sparse_rmsprop": rmsprop}
-    with Trainer(kind, dtype, **options) as first:
-        first.initialize()
+    with tf.Graph().as_default(), tf1.Session() as session:
+        first = Trainer(session, kind, dtype, **options)
+        session.run(tf1.global_variables_initializer())
         first.train(range(3))
-        path = first.save(tmp_path / "model")
+        path = tf1.train.Saver().save(session, str(tmp_path / "model"))
         first.train(range(3, 6))
         expected = first.values()
 
-    with Trainer(kind, dtype, **options) as second:
-        second.restore(path)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        second = Trainer(session, restored, dtype, **options)
+        tf1.train.Saver().restore(session, path)
         second.train(range(3, 6))
         assert_identical(second.values(), expected)
 
 
-@kinds
-def test_monitored_session_continues_as_if_never_stopped(kind, tmp_path):
-    def train(steps, folder):
-        with tf.Graph().as_default():
-            model = v1_models.Model(kind)
-            global_step = tf1.train.get_or_create_global_step()
-            optimizer = tfs.train.AdamAsyncOptimizer(0.05, **OPTIONS)
-            train_op = optimizer.minimize(model.loss, global_step)
-            with tf1.train.MonitoredTrainingSession(
-                checkpoint_dir=folder, log_step_count_steps=None
-            ) as session:
-                for step in steps:
-                    session.run(train_op, model.feed(step))
-                return session.run([*model.variables, global_step])
+def test_checkpoint_of_a_graph_is_continued_in_another_graph(tmp_path):
+    def build(session):
+        trainer = Trainer(session, "resource")
+        model, step = trainer.model, tf1.train.get_global_step()
+        checkpoint = tf1.train.Checkpoint(
+            table=model.table_parts[0],
+            vector=model.vector,
+            step=step,
+            optimizer=trainer.optimizer,
+        )
+        return trainer, checkpoint
 
-    train(range(3), str(tmp_path / "stopped"))
-    continued = train(range(3, 6), str(tmp_path / "stopped"))
-    never_stopped = train(range(6), str(tmp_path / "never_stopped"))
-    for got, want in zip(continued, never_stopped, strict=True):
-        np.testing.assert_array_equal(got, want)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        first, checkpoint = build(session)
+        session.run(tf1.global_variables_initializer())
+        first.train([0])
+        path = checkpoint.save(str(tmp_path / "model"), session=session)
+        first.train([1])
+        expected = first.values()
 
-
-def test_ref_and_resource_variables_read_each_others_checkpoints(tmp_path):
-    for first_kind, second_kind in (("ref", "resource"), ("resource", "ref")):
-        with Trainer(first_kind) as first, Trainer(second_kind) as second:
-            first.initialize()
-            first.train(range(3))
-            path = first.save(tmp_path / first_kind)
-            first.train(range(3, 6))
-            second.restore(path)
-            second.train(range(3, 6))
-            assert_identical(second.values(), first.values())
+    with tf.Graph().as_default(), tf1.Session() as session:
+        second, checkpoint = build(session)
+        checkpoint.restore(path).assert_consumed().run_restore_ops(session)
+        second.train([1])
+        assert_identical(second.values(), expected)
 
 
 def deeprec_variables(kind, dtype, state):
     """Variables with the names and shapes that DeepRec gives them; no optimizer."""
-    if "part" not in kind:
-        partitioner, power_scopes = None, ["table/"]
-    else:
-        partitioner = tf1.fixed_size_partitioner(3)
-        power_scopes = [f"table/part_{i}/" for i in range(3)]
     for name, value in [
         ("table", state.var),
         ("table/AdamAsync", state.m),
@@ -135,23 +111,27 @@ def deeprec_variables(kind, dtype, state):
             name,
             value.shape,
             dtype,
-            initializer=lambda shape, dtype, partition_info, value=value: tf.constant(
-                value[partition_info.var_offset[0] :][: shape[0]]
-                if partitioner
-                else value,
-                dtype,
-            ),
-            partitioner=partitioner,
+            initializer=v1_models.initializer_of(value),
+            **v1_models.KINDS[kind],
         )
-    for scope in power_scopes:
+    parts = [f"part_{i}/" for i in range(3)] if "part" in kind else [""]
+    for part in parts:
         for suffix, power in [("2", state.beta1_power), ("3", state.beta2_power)]:
             tf1.get_variable(
-                f"{scope}AdamAsync_{suffix}", initializer=tf.constant(power, dtype)
+                f"table/{part}AdamAsync_{suffix}",
+                initializer=tf.constant(power, dtype),
             )
 
 
-@kinds
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float64], ids=lambda x: x.name)
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("ref", tf.float32),
+        ("resource", tf.float64),
+        ("partitioned_ref", tf.float64),
+        ("partitioned_resource", tf.float32),
+    ],
+)
 def test_a_checkpoint_of_deeprec_is_continued(kind, dtype, tmp_path):
     """Written variable by variable under DeepRec's names, as its Saver lays it out."""
     rows = np.arange(9)
@@ -174,17 +154,18 @@ def test_a_checkpoint_of_deeprec_is_continued(kind, dtype, tmp_path):
         session.run(model.vector.initializer)
         feed = {model.rows: rows, model.row_grads: grads[3]}
         session.run(train_op, {**feed, model.vector_grad: np.zeros([3])})
-        parts = session.run(model.table_parts)
-        m = session.run([optimizer.get_slot(x, "m") for x in model.table_parts])
-        powers = session.run(
-            [optimizer.get_slot(x, "beta2_power") for x in model.table_parts]
-        )
+        states = [
+            session.run([x, *(optimizer.get_slot(x, slot) for slot in SLOTS)])
+            for x in model.table_parts
+        ]
 
     state = reference.adam_async_sparse(*state, **options, grad=grads[3], indices=rows)
     tolerance = 1e-6 if dtype == tf.float32 else 1e-14
-    np.testing.assert_allclose(np.concatenate(parts), state.var, rtol=tolerance)
-    np.testing.assert_allclose(np.concatenate(m), state.m, rtol=tolerance)
-    np.testing.assert_allclose(powers, [state.beta2_power] * len(powers), rtol=1e-6)
+    var, m, v, *powers = zip(*states, strict=True)
+    for parts, want in ((var, state.var), (m, state.m), (v, state.v)):
+        np.testing.assert_allclose(np.concatenate(parts), want, rtol=tolerance)
+    for parts, want in zip(powers, state[3:], strict=True):
+        np.testing.assert_allclose(parts, [want] * len(states), rtol=1e-6)
 
 
 class EagerTrainer(tf.train.Checkpoint):
@@ -242,50 +223,3 @@ def test_checkpoint_continues_as_if_never_stopped(when, tmp_path):
     second.train(range(3, 6))
     status.assert_consumed()
     assert_identical(second.values(), first.values())
-
-
-def test_slots_restored_ahead_of_time_have_their_own_shapes_and_dtypes(tmp_path):
-    first = EagerTrainer(seed=1)
-    first.train(range(1))
-    path = first.save(str(tmp_path / "model"))
-    second = EagerTrainer(seed=2)
-    second.restore(path).assert_consumed()
-    for variable, dtype in [
-        (second.table, tf.float32),
-        (second.half, tf.float32),
-        (second.double, tf.float64),
-    ]:
-        for name in SLOTS:
-            slot = second.optimizer.get_slot(variable, name)
-            assert slot.dtype == dtype
-            assert slot.shape == ([] if "power" in name else variable.shape)
-
-
-def test_checkpoint_of_a_graph_is_continued_in_another_graph(tmp_path):
-    def build():
-        model = v1_models.Model("resource")
-        optimizer = tfs.train.AdamAsyncOptimizer(0.05, **OPTIONS)
-        train_op = optimizer.minimize(model.loss)
-        checkpoint = tf1.train.Checkpoint(
-            table=model.table_parts[0], vector=model.vector, optimizer=optimizer
-        )
-        return model, optimizer, train_op, checkpoint
-
-    def values(session, model, optimizer):
-        return session.run([*model.variables, *optimizer.variables()])
-
-    with tf.Graph().as_default(), tf1.Session() as session:
-        model, optimizer, train_op, checkpoint = build()
-        session.run(tf1.global_variables_initializer())
-        session.run(train_op, model.feed(0))
-        path = checkpoint.save(str(tmp_path / "model"), session=session)
-        session.run(train_op, model.feed(1))
-        expected = values(session, model, optimizer)
-
-    with tf.Graph().as_default(), tf1.Session() as session:
-        model, optimizer, train_op, checkpoint = build()
-        status = checkpoint.restore(path)
-        status.assert_consumed().run_restore_ops(session)
-        session.run(train_op, model.feed(1))
-        for got, want in zip(values(session, model, optimizer), expected, strict=True):
-            np.testing.assert_array_equal(got, want)

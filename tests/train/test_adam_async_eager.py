@@ -61,9 +61,9 @@ def test_minimize_of_a_loss_function_agrees_with_the_twin(in_function):
         np.testing.assert_allclose(actual, want, rtol=1e-5, atol=1e-6)
 
 
-def test_a_function_is_not_traced_anew_at_each_step():
+def test_one_optimizer_serves_eager_code_and_functions():
     x = tf.Variable([1.0, 2.0])
-    optimizer = tfs.train.AdamAsyncOptimizer(0.1)
+    optimizer = tfs.train.AdamAsyncOptimizer(0.1, epsilon=0.0)
     traces = []
 
     @tf.function
@@ -73,49 +73,14 @@ def test_a_function_is_not_traced_anew_at_each_step():
 
     train(tf.ones([2]))
     first = len(traces)
-    for _ in range(3):
-        train(tf.ones([2]))
+    optimizer.apply_gradients([(tf.ones([2]), x)])
+    train(tf.ones([2]))
+    # It is not traced anew at each step.
     assert len(traces) == first
     assert len(optimizer.variables()) == 4
-
-
-def test_one_optimizer_serves_eager_code_and_functions():
-    x = tf.Variable([1.0, 2.0])
-    optimizer = tfs.train.AdamAsyncOptimizer(0.1, epsilon=0.0)
-
-    @tf.function
-    def train():
-        optimizer.apply_gradients([(tf.ones([2]), x)])
-
-    train()
-    optimizer.apply_gradients([(tf.ones([2]), x)])
-    train()
     np.testing.assert_allclose(x, [0.7, 1.7], rtol=1e-5)
     power = optimizer.get_slot(x, "beta1_power")
     np.testing.assert_allclose(power, 0.9**4, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "make_strategy",
-    [
-        tf.distribute.OneDeviceStrategy,
-        lambda name: tf.distribute.MirroredStrategy([name]),
-    ],
-    ids=["one_device", "mirrored"],
-)
-def test_one_replica_agrees_with_the_twin(make_strategy, device):
-    strategy = make_strategy(f"{device}:0")
-    with strategy.scope():
-        vector = tf.Variable(tf.constant(v1_models.VECTOR, tf.float32))
-    optimizer = tfs.train.AdamAsyncOptimizer(0.05, **OPTIONS)
-
-    @tf.function
-    def train(grad):
-        strategy.run(lambda grad: optimizer.apply_gradients([(grad, vector)]), (grad,))
-
-    for step in range(STEPS):
-        train(tf.constant(v1_models.gradients(step)[2], tf.float32))
-    np.testing.assert_allclose(vector.numpy(), expected()[1], rtol=1e-5)
 
 
 @functools.cache
@@ -124,10 +89,9 @@ def under_strategy(name, device):
     return programs.run(STRATEGIES_PROGRAM, name, device)
 
 
-@pytest.mark.parametrize("how", ["by_the_optimizer", "by_hand"])
 @pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
-def test_two_replicas_agree_with_the_twin_and_with_each_other(strategy, how, device):
-    training = under_strategy(strategy, device)[how]
+def test_two_replicas_agree_with_the_twin_and_with_each_other(strategy, device):
+    training = under_strategy(strategy, device)
     for value, want in zip(training["values"], expected(), strict=True):
         np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-6)
     # Two variables and four slots of each.
@@ -138,7 +102,7 @@ def test_two_replicas_agree_with_the_twin_and_with_each_other(strategy, how, dev
 
 
 def test_variables_synchronized_on_reading_are_each_replicas_own_to_the_op(device):
-    training = under_strategy("mirrored", device)["on_read"]
+    training = under_strategy("mirrored", device)
     wanted = []
     for replica in range(2):
         state = reference.initial_state(v1_models.VECTOR, 0.8, 0.95)

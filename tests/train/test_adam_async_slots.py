@@ -12,72 +12,40 @@ tf1 = tf.compat.v1
 kinds = pytest.mark.parametrize("kind", v1_models.KINDS)
 
 
-@kinds
-def test_slots_have_the_names_of_deeprec(kind):
-    with tf.Graph().as_default():
-        model = v1_models.Model(kind)
-        optimizer = tfs.train.AdamAsyncOptimizer()
-        optimizer.minimize(model.loss)
-        assert optimizer.get_slot_names() == ["beta1_power", "beta2_power", "m", "v"]
-        for variable in model.variables:
-            for slot_name, suffix in [
-                ("m", "AdamAsync"),
-                ("v", "AdamAsync_1"),
-                ("beta1_power", "AdamAsync_2"),
-                ("beta2_power", "AdamAsync_3"),
-            ]:
-                slot = optimizer.get_slot(variable, slot_name)
-                assert slot.op.name == f"{variable.op.name}/{suffix}"
+# What they begin with, in the order of their suffixes, which is DeepRec's.
+SLOTS = {"m": 0.0, "v": 0.0, "beta1_power": 0.7, "beta2_power": 0.95}
 
 
-def test_the_optimizers_name_is_the_slots_name():
-    with tf.Graph().as_default():
-        model = v1_models.Model("resource")
-        optimizer = tfs.train.AdamAsyncOptimizer(name="Fast")
-        optimizer.minimize(model.loss)
-        names = {variable.op.name for variable in optimizer.variables()}
-    suffixes = ("Fast", "Fast_1", "Fast_2", "Fast_3")
-    assert names == {f"{v}/{s}" for v in ("table", "vector") for s in suffixes}
-
-
-@kinds
 @pytest.mark.parametrize(
-    ("dtype", "slot_dtype"),
+    ("kind", "dtype", "slot_dtype", "name"),
     [
-        (tf.float16, tf.float32),
-        (tf.bfloat16, tf.float32),
-        (tf.float32, tf.float32),
-        (tf.float64, tf.float64),
+        ("ref", tf.float16, tf.float32, "AdamAsync"),
+        ("resource", tf.bfloat16, tf.float32, "Fast"),
+        ("resource", tf.float64, tf.float64, "AdamAsync"),
+        ("partitioned_ref", tf.float64, tf.float64, "Fast"),
+        ("partitioned_resource", tf.float32, tf.float32, "AdamAsync"),
     ],
-    ids=lambda dtype: dtype.name,
 )
-def test_slots_begin_at_zero_and_powers_at_the_betas(kind, dtype, slot_dtype):
+def test_names_shapes_dtypes_and_initial_values_of_slots(kind, dtype, slot_dtype, name):
+    options = {"name": name} if name != "AdamAsync" else {}  # The default.
     with tf.Graph().as_default(), tf1.Session() as session:
         model = v1_models.Model(kind, dtype)
-        optimizer = tfs.train.AdamAsyncOptimizer(beta1=0.7, beta2=0.95)
+        optimizer = tfs.train.AdamAsyncOptimizer(beta1=0.7, beta2=0.95, **options)
         optimizer.minimize(model.loss)
         session.run(tf1.global_variables_initializer())
+        assert optimizer.get_slot_names() == sorted(SLOTS)
         for variable in model.variables:
-            for name in ("m", "v"):
-                slot = optimizer.get_slot(variable, name)
+            for suffix, (slot_name, initial) in zip(
+                ("", "_1", "_2", "_3"), SLOTS.items(), strict=True
+            ):
+                slot = optimizer.get_slot(variable, slot_name)
+                assert slot.op.name == f"{variable.op.name}/{name}{suffix}"
                 assert slot.dtype.base_dtype == slot_dtype
-                assert slot.shape == variable.shape
-                np.testing.assert_array_equal(session.run(slot), np.zeros(slot.shape))
-            for name, beta in (("beta1_power", 0.7), ("beta2_power", 0.95)):
-                slot = optimizer.get_slot(variable, name)
-                assert slot.dtype.base_dtype == slot_dtype
-                # A slot of shape (1,) would inherit the slices of a partitioned
+                # A power of shape (1,) would inherit the slices of a partitioned
                 # variable, and Saver fails on that.
-                assert slot.shape == []
-                assert session.run(slot) == slot_dtype.as_numpy_dtype(beta)
-
-
-@kinds
-def test_slots_are_not_trained(kind):
-    with tf.Graph().as_default():
-        model = v1_models.Model(kind)
-        optimizer = tfs.train.AdamAsyncOptimizer()
-        optimizer.minimize(model.loss)
+                assert slot.shape == ([] if initial else variable.shape)
+                expected = np.full(slot.shape, initial, slot_dtype.as_numpy_dtype)
+                np.testing.assert_array_equal(session.run(slot), expected)
         assert tf1.trainable_variables() == model.variables
         assert len(optimizer.variables()) == 4 * len(model.variables)
         assert all(x in tf1.global_variables() for x in optimizer.variables())

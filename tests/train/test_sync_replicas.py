@@ -43,23 +43,12 @@ def test_constructor_and_methods_take_the_arguments_of_tensorflows_class():
     assert len(signatures.assert_takes_the_arguments_of(STOCK, OURS)) >= 9
 
 
-def test_gate_constants_are_those_of_tensorflows_class():
-    for name in ("GATE_NONE", "GATE_OP", "GATE_GRAPH"):
-        assert getattr(OURS, name) == getattr(STOCK, name)
-
-
 @either
 @pytest.mark.parametrize("step_dtype", [tf.int32, tf.int64])
 def test_local_step_is_a_local_variable_found_by_its_name(cls, step_dtype, graph):
     _applied(cls, step_dtype=step_dtype)
-    names = [variable.name for variable in tf1.local_variables()]
-    assert "sync_rep_local_step:0" in names
-    (local_step,) = [
-        variable
-        for variable in tf1.local_variables()
-        if variable.name == "sync_rep_local_step:0"
-    ]
-    assert local_step.dtype.base_dtype == step_dtype
+    variables = {variable.name: variable for variable in tf1.local_variables()}
+    assert variables["sync_rep_local_step:0"].dtype.base_dtype == step_dtype
     assert graph.get_operation_by_name("sync_rep_local_step") is not None
 
 
@@ -69,95 +58,60 @@ def test_only_the_inner_optimizers_variables_are_saved_and_trained(cls):
     assert [v.name for v in tf1.global_variables()] == ["step:0", "w:0", "w/Momentum:0"]
     assert [v.name for v in tf1.trainable_variables()] == ["w:0"]
     assert optimizer.get_slot_names() == ["momentum"]
-    slot = optimizer.get_slot(variable, "momentum")
+    slot = optimizer.get_slot(variable, name="momentum")
     assert slot.name == "w/Momentum:0"
     assert [v.name for v in optimizer.variables()] == [slot.name]
     assert optimizer.get_name() == "sync_replicas"
 
 
 @either
-def test_init_ops_can_be_grouped_with_others_and_run_by_themselves(cls):
+def test_init_ops_and_queue_runner_are_there_for_other_styles(cls):
     optimizer, _ = _applied(cls)
     assert isinstance(optimizer.chief_init_op, tf.Operation)
     assert optimizer.local_step_init_op.name
     assert optimizer.ready_for_local_init_op.dtype == tf.string
     tf.group(optimizer.chief_init_op, optimizer.local_step_init_op)
-
-
-@either
-def test_chief_queue_runner_is_the_same_at_each_call(cls):
-    optimizer, _ = _applied(cls)
     runner = optimizer.get_chief_queue_runner()
     assert isinstance(runner, tf1.train.QueueRunner)
     assert optimizer.get_chief_queue_runner() is runner
 
 
 @either
-def test_no_gradients_are_an_error(cls):
-    with pytest.raises(ValueError, match=r"^Must supply at least one variable$"):
-        _optimizer(cls).apply_gradients([])
-
-
-@either
-def test_no_global_step_is_an_error(cls):
-    variable = tf1.get_variable("w", initializer=1.0)
-    with pytest.raises(
-        ValueError, match=r"^Global step is required to check staleness$"
-    ):
-        _optimizer(cls).minimize(variable**2)
-
-
-@either
-def test_gradient_of_an_unknown_type_is_an_error(cls):
+def test_gradients_that_cannot_be_applied_are_an_error(cls):
     variable = tf1.get_variable("w", initializer=[1.0])
+    sparse = tf.SparseTensor([[0]], [1.0], [1])
     step = tf1.train.get_or_create_global_step()
-    gradient = tf.SparseTensor([[0]], [1.0], [1])
-    with pytest.raises(ValueError, match=r"^Unknown grad type!$"):
-        _optimizer(cls).apply_gradients([(gradient, variable)], global_step=step)
+    for pairs, step_or_none, message in [
+        ([], step, r"^Must supply at least one variable$"),
+        ([(sparse, variable)], step, r"^Unknown grad type!$"),
+        ([(None, variable)], step, "No gradients provided for any variable"),
+        (
+            [(tf.ones([1]), variable)],
+            None,
+            r"^Global step is required to check staleness$",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _optimizer(cls).apply_gradients(pairs, global_step=step_or_none)
 
 
 @either
-def test_only_absent_gradients_are_an_error(cls):
-    variable = tf1.get_variable("w", initializer=[1.0])
-    step = tf1.train.get_or_create_global_step()
-    with pytest.raises(ValueError, match="No gradients provided for any variable"):
-        _optimizer(cls).apply_gradients([(None, variable)], global_step=step)
-
-
-@either
-@pytest.mark.parametrize(
-    ("use", "message"),
-    [
-        (
-            lambda optimizer: optimizer.get_chief_queue_runner(),
-            r"^Should be called after apply_gradients\(\)\.$",
-        ),
-        (
-            lambda optimizer: optimizer.get_init_tokens_op(),
-            r"^get_init_tokens_op\(\) should be called after apply_gradients\(\)\.$",
-        ),
-        (
-            lambda optimizer: optimizer.make_session_run_hook(True).begin(),
-            r"^SyncReplicasOptimizer.apply_gradient should be called before using "
-            r"the hook\.$",
-        ),
-    ],
-    ids=["queue_runner", "tokens", "hook"],
-)
-def test_use_before_apply_gradients_is_an_error(cls, use, message):
-    with pytest.raises(ValueError, match=message):
-        use(_optimizer(cls))
-
-
-def test_clean_up_op_before_apply_gradients_is_an_error():
-    message = r"^get_clean_up_op\(\) should be called after apply_gradients\(\)\.$"
-    with pytest.raises(ValueError, match=message):
-        _optimizer(OURS).get_clean_up_op()
-
-
-def test_stats_before_apply_gradients_are_an_error():
-    with pytest.raises(ValueError, match=r"^Should be called after apply_gradients"):
-        _optimizer(OURS).stats(None)
+def test_use_before_apply_gradients_is_an_error(cls):
+    optimizer = _optimizer(cls)
+    hook = "SyncReplicasOptimizer.apply_gradient should be called before using the hook"
+    should = "hould be called after apply_gradients()"
+    uses = [
+        (optimizer.get_chief_queue_runner, f"S{should}."),
+        (optimizer.get_init_tokens_op, f"get_init_tokens_op() s{should}."),
+        (optimizer.make_session_run_hook(True).begin, f"{hook}."),
+    ]
+    if cls is OURS:
+        uses.append((optimizer.get_clean_up_op, f"get_clean_up_op() s{should}."))
+        uses.append((lambda: optimizer.stats(None), f"S{should}."))
+    for use, message in uses:
+        with pytest.raises(ValueError, match="apply_gradient") as caught:
+            use()
+        assert str(caught.value) == message
 
 
 @either
@@ -188,10 +142,7 @@ def test_session_without_initialized_variables_is_an_error(cls):
         rf"local_init. Init op: {optimizer.chief_init_op.name}, error: .*"
         r"Variables not initialized: step, w"
     )
-    with (
-        tf1.Session() as session,
-        pytest.raises(RuntimeError, match=message),
-    ):
+    with tf1.Session() as session, pytest.raises(RuntimeError, match=message):
         hook.after_create_session(session, tf1.train.Coordinator())
 
 
@@ -202,51 +153,39 @@ def test_replica_id_of_the_oldest_scripts_is_taken_with_a_warning():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "rule"),
     [
-        (
-            {"quorum": 0},
-            "`replicas_to_aggregate` must be a whole number of at least 1. "
-            "Received: replicas_to_aggregate=0",
-        ),
-        (
-            {"quorum": 2.5},
-            "`replicas_to_aggregate` must be a whole number of at least 1. "
-            "Received: replicas_to_aggregate=2.5",
-        ),
-        (
-            {"total": -1},
-            "`total_num_replicas` must be a whole number of at least 1. "
-            "Received: total_num_replicas=-1",
-        ),
-        (
-            {"lease_secs": 0.0},
-            "`lease_secs` must be a finite number above 0. Received: lease_secs=0.0",
-        ),
-        (
-            {"start_secs": float("nan")},
-            "`start_secs` must be a finite number above 0. Received: start_secs=nan",
-        ),
-        (
-            {"sparse_reduction_type": "AVERAGE"},
-            "sparse_reduction_type must be one of 'MEAN', 'CMEAN' and 'SUM'. "
-            "Received: sparse_reduction_type='AVERAGE'",
-        ),
+        ({"total_num_replicas": -1}, "a whole number of at least 1"),
+        ({"lease_secs": 0.0}, "a finite number above 0"),
+        ({"start_secs": float("nan")}, "a finite number above 0"),
+        ({"sparse_reduction_type": "AVERAGE"}, "one of 'MEAN', 'CMEAN' and 'SUM'"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    ids=str,
 )
-def test_argument_out_of_range_is_an_error_that_names_it(arguments, message):
+def test_argument_out_of_range_is_an_error_that_names_it(arguments, rule):
+    ((name, value),) = arguments.items()
     with pytest.raises(ValueError, match="must be") as caught:
-        _optimizer(OURS, **arguments)
-    assert str(caught.value) == message
+        OURS(tf1.train.GradientDescentOptimizer(0.1), 1, **arguments)
+    said = str(caught.value).replace("`", "")
+    assert said == f"{name} must be {rule}. Received: {name}={value!r}"
+
+
+@pytest.mark.parametrize("value", [2.5, True, 0, "2", None], ids=repr)
+def test_counts_are_refused_in_the_words_of_keras_class(value):
+    for make in (
+        lambda: OURS(tf1.train.GradientDescentOptimizer(0.1), value),
+        lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.1), value),
+    ):
+        with pytest.raises(ValueError, match="must be a whole") as caught:
+            make()
+        assert str(caught.value) == (
+            "`replicas_to_aggregate` must be a whole number of at least 1. "
+            f"Received: replicas_to_aggregate={value!r}"
+        )
 
 
 def test_total_num_replicas_is_replicas_to_aggregate_by_default(graph):
-    inner = tf1.train.GradientDescentOptimizer(0.1)
-    optimizer = OURS(inner, 3)
-    step = tf1.train.get_or_create_global_step()
-    variable = tf1.get_variable("w", initializer=[1.0])
-    optimizer.minimize(tf.reduce_sum(variable), global_step=step)
+    optimizer, _ = _applied(OURS, 3, None)
     with tf1.Session(graph=graph) as session:
         stats = optimizer.stats(session)
     assert (stats["quorum"], stats["total"]) == (3, 3)
@@ -272,13 +211,6 @@ def test_gates_of_two_optimizers_are_told_apart_by_name_whatever_their_order():
     assert gates("one", "other") == gates("other", "one")
 
 
-def test_install_v1_names_puts_it_in_place_of_tensorflows_class(monkeypatch):
-    for module in (tf1.train, tf.compat.v2.compat.v1.train, tf1.compat.v1.train):
-        monkeypatch.setattr(module, "SyncReplicasOptimizer", STOCK)
-    tfs.install_v1_names()
-    assert tf1.train.SyncReplicasOptimizer is OURS
-
-
 def test_what_keras_has_is_refused_as_the_optimizer_inside():
     with pytest.raises(ValueError, match=r"tfs.keras.SyncReplicas\. Received: opt of"):
         OURS(tf.keras.optimizers.SGD(0.1), 2)
@@ -302,21 +234,6 @@ def test_tensors_have_gradients_that_cannot_be_applied():
         optimizer.apply_gradients(
             [(gradient, tensor)], tf1.train.get_or_create_global_step()
         )
-
-
-@pytest.mark.parametrize("value", [2.5, True, 0, "2", None], ids=repr)
-def test_counts_are_refused_in_the_words_of_keras_class(value):
-    said = []
-    for make in (
-        lambda: OURS(tf1.train.GradientDescentOptimizer(0.1), value),
-        lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.1), value),
-    ):
-        with pytest.raises(
-            ValueError, match="`replicas_to_aggregate` must be"
-        ) as caught:
-            make()
-        said.append(str(caught.value))
-    assert said[0] == said[1]
 
 
 STRATEGIES = {
@@ -350,3 +267,73 @@ def test_it_is_an_instance_of_tensorflows_class_and_uses_nothing_of_it():
     methods = {name for name, value in vars(STOCK).items() if callable(value)}
     assert len(methods) >= 9
     assert methods - set(vars(OURS)) == set()
+
+
+# What is handed on to the optimizer inside. Each option is not the default.
+OPTIONS = {
+    "gate_gradients": tf1.train.Optimizer.GATE_GRAPH,
+    "aggregation_method": tf.AggregationMethod.EXPERIMENTAL_ACCUMULATE_N,
+    "colocate_gradients_with_ops": True,
+}
+
+
+class Inner(tf1.train.GradientDescentOptimizer):
+    """Notes what it is asked for gradients and names."""
+
+    asked = ()
+
+    def compute_gradients(self, *args, **kwargs):
+        self.asked = (args, dict(kwargs))
+        return super().compute_gradients(*args, **kwargs)
+
+    def get_slot_names(self, *args, **kwargs):
+        self.asked = (args, dict(kwargs))
+        return super().get_slot_names()
+
+
+@either
+def test_options_reach_the_optimizer_inside(cls, graph):
+    variable, inner = tf1.get_variable("w", initializer=[1.0, 2.0]), Inner(0.5)
+    loss, grad_loss = variable**2, tf.constant([3.0, 4.0])
+    options = {"var_list": [variable], **OPTIONS, "grad_loss": grad_loss}
+    optimizer = cls(inner, 1)
+    ((gradient, of),) = optimizer.compute_gradients(loss, **options)
+    assert inner.asked == ((loss,), options)
+    assert of is variable
+    optimizer.compute_gradients(loss, *options.values())
+    assert inner.asked == ((loss, *options.values()), {})
+    optimizer.minimize(loss, tf1.train.get_or_create_global_step(), **options)
+    assert inner.asked == ((loss,), options)
+    with tf1.Session(graph=graph) as session:
+        session.run(variable.initializer)
+        assert session.run(gradient).tolist() == [6.0, 16.0]
+    assert optimizer.get_slot_names("some", other="argument") == []
+    assert inner.asked == (("some",), {"other": "argument"})
+
+
+@either
+def test_name_is_the_scope_of_its_operations(cls, graph):
+    optimizer, _ = _applied(cls, name="mine", use_locking=True)
+    assert optimizer.get_name() == "mine"
+    # All that the base class does with it is to keep it.
+    assert optimizer._use_locking is True
+    names = [op.name for op in graph.get_operations()]
+    assert any(name.startswith("mine/") for name in names)
+    assert not any(name.startswith("sync_replicas") for name in names)
+
+
+@either
+@pytest.mark.parametrize("how_many", [1, None], ids=["named", "all"])
+def test_averages_are_kept_of_the_variables_that_are_named_or_else_of_all(
+    cls, how_many
+):
+    averages = tf1.train.ExponentialMovingAverage(0.5)
+    variables = [tf1.get_variable(name, initializer=[1.0]) for name in "ab"]
+    optimizer = _optimizer(
+        cls,
+        variable_averages=averages,
+        variables_to_average=how_many and variables[:how_many],
+    )
+    optimizer.minimize(tf.add_n(variables), tf1.train.get_or_create_global_step())
+    kept = [averages.average(variable) is not None for variable in variables]
+    assert kept == [True, how_many is None]

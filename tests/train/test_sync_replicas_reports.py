@@ -5,7 +5,7 @@ import logging
 
 import absl.logging
 import pytest
-import sync_replicas_graphs as graphs
+import sync_replicas_twin as twin
 import tensorflow as tf
 
 tf1 = tf.compat.v1
@@ -14,33 +14,28 @@ tf1 = tf.compat.v1
 LOGGERS = {"absl": absl.logging.get_absl_logger, "tensorflow": tf.get_logger}
 
 
-@pytest.fixture(params=LOGGERS)
+@pytest.fixture
 def logged(request):
     """The messages that are logged by one or the other, where this one shows INFO."""
     messages = []
-
-    class _Handler(logging.Handler):
-        def emit(self, record):
-            messages.append(record.getMessage())
-
-    handler = _Handler()
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())
     loggers = {name: get() for name, get in LOGGERS.items()}
     levels = {name: logger.level for name, logger in loggers.items()}
     verbosity = absl.logging.get_verbosity()
-    loggers["tensorflow"].setLevel(logging.WARNING)
     absl.logging.set_verbosity(absl.logging.WARNING)
+    for logger in loggers.values():
+        logger.addHandler(handler)
+    loggers["tensorflow"].setLevel(logging.WARNING)
     if request.param == "absl":
         absl.logging.set_verbosity(absl.logging.INFO)
     else:
         tf1.logging.set_verbosity(tf1.logging.INFO)
-    for logger in loggers.values():
-        logger.addHandler(handler)
     yield messages
-    for logger in loggers.values():
-        logger.removeHandler(handler)
     absl.logging.set_verbosity(verbosity)
-    for name, level in levels.items():
-        loggers[name].setLevel(level)
+    for name, logger in loggers.items():
+        logger.removeHandler(handler)
+        logger.setLevel(levels[name])
 
 
 def _steps_in(messages):
@@ -63,77 +58,68 @@ def _scalars_in(folder):
 
 
 def test_stats_count_what_happened():
-    replica = graphs.Replica(2, 1)
-    with replica.monitored_session() as session:
-        replica.train(session, graphs.batches(5))
-        stats = replica.optimizer.stats(session)
-    assert stats["updates"] == stats["rounds"] == stats["step"] == 2
-    assert stats["admitted"] == stats["committed"] == 5
-    assert (stats["applied"], stats["pending"]) == (4, 1)
-    for name in ("late", "stale", "rejected", "voided", "expired", "voids"):
-        assert stats[name] == 0, name
-    (worker,) = stats["workers"].values()
-    assert list(stats["workers"]) == ["/job:localhost/replica:0/task:0"]
-    assert worker["contributed"] == 5
-    assert worker["live"] is True
-    assert worker["waited_secs"] > 0
-
-
-def test_hook_knows_them_when_the_session_has_ended():
-    replica = graphs.Replica()
+    replica = twin.Replica(2, 1)
     with replica.graph.as_default():
         hook = replica.optimizer.make_session_run_hook(True)
         stop = tf1.train.StopAtStepHook(last_step=2)
         assert hook.stats == {}
         with tf1.train.SingularMonitoredSession([hook, stop]) as session:
-            replica.train(session, graphs.batches(2))
+            replica.train(session, twin.batches(3))
+            stats = replica.optimizer.stats(session)
+            replica.train(session, twin.batches(1))
             assert session.should_stop()
-    assert (hook.stats["step"], hook.stats["applied"]) == (2, 2)
-    (worker,) = hook.stats["workers"].values()
-    assert worker["contributed"] == 2
+    assert (stats["updates"], stats["applied"], stats["pending"]) == (1, 2, 1)
+    # The hook knows them when the session has ended.
+    stats = hook.stats
+    assert stats["updates"] == stats["rounds"] == stats["step"] == 2
+    assert stats["admitted"] == stats["committed"] == stats["applied"] == 4
+    for name in ("pending", "late", "stale", "rejected", "voided", "expired", "voids"):
+        assert stats[name] == 0, name
+    (worker,) = stats["workers"].values()
+    assert list(stats["workers"]) == ["/job:localhost/replica:0/task:0"]
+    assert worker["contributed"] == 4
+    assert worker["live"] is True
+    assert worker["waited_secs"] > 0
 
 
-def test_chief_logs_a_line_every_so_many_steps_and_at_the_end(logged):
-    replica = graphs.Replica()
-    with replica.monitored_session(log_every_n_steps=2) as session:
-        replica.train(session, graphs.batches(5))
+@pytest.mark.parametrize("logged", LOGGERS, indirect=True)
+def test_chief_reports_every_so_many_steps_and_at_the_end(logged, tmp_path):
+    replica = twin.Replica()
+    with replica.monitored_session(
+        log_every_n_steps=2, summary_dir=str(tmp_path)
+    ) as session:
+        replica.train(session, twin.batches(5))
     assert _steps_in(logged) == [2, 4, 5]
+    scalars = _scalars_in(tmp_path)
+    assert {step for _, step in scalars} == {2, 4, 5}
+    for step in (2, 4, 5):
+        assert scalars["sync/updates", step] == step
+        assert scalars["sync/contributed/localhost:0", step] == step
+        assert scalars["sync/late", step] == 0
+    assert scalars["sync/waited_secs/localhost:0", 5] > 0
 
 
-@pytest.mark.parametrize("never", [None, 0])
+@pytest.mark.parametrize(
+    ("logged", "never"), [("absl", None), ("tensorflow", 0)], indirect=["logged"]
+)
 def test_chief_logs_no_line_where_none_is_wanted(logged, never, tmp_path):
-    replica = graphs.Replica()
+    replica = twin.Replica()
     with replica.monitored_session(
         log_every_n_steps=never, summary_dir=str(tmp_path)
     ) as session:
-        replica.train(session, graphs.batches(2))
+        replica.train(session, twin.batches(2))
     assert _steps_in(logged) == []
     # TensorBoard gets the end of the training all the same.
     assert {step for _, step in _scalars_in(tmp_path)} == {2}
 
 
-def test_chief_writes_scalars_for_tensorboard(tmp_path):
-    replica = graphs.Replica()
-    with replica.monitored_session(
-        log_every_n_steps=2, summary_dir=str(tmp_path)
-    ) as session:
-        replica.train(session, graphs.batches(3))
-    scalars = _scalars_in(tmp_path)
-    assert {step for _, step in scalars} == {2, 3}
-    for step in (2, 3):
-        assert scalars["sync/updates", step] == step
-        assert scalars["sync/contributed/localhost:0", step] == step
-        assert scalars["sync/late", step] == 0
-    assert scalars["sync/waited_secs/localhost:0", 3] > 0
-
-
 def test_scalars_are_written_outside_of_the_graphs_context_too(tmp_path):
-    replica = graphs.Replica()
+    replica = twin.Replica()
     with replica.graph.as_default():
         hook = replica.optimizer.make_session_run_hook(
             True, log_every_n_steps=1, summary_dir=str(tmp_path)
         )
         session = tf1.train.SingularMonitoredSession([hook])
-    replica.train(session, graphs.batches(1))
+    replica.train(session, twin.batches(1))
     session.close()
     assert _scalars_in(tmp_path)["sync/updates", 1] == 1

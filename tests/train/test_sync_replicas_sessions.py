@@ -2,9 +2,7 @@
 
 import time
 
-import numpy as np
 import pytest
-import sync_replicas_graphs as graphs
 import sync_replicas_twin as twin
 import tensorflow as tf
 
@@ -18,21 +16,18 @@ CLOSE_SECS = 10.0
 
 
 def _assert_weights(session, replica, batches):
-    weights = session.run(replica.weights)
-    expected = twin.train([[batch] for batch in batches])
-    for actual, wanted in zip(weights, expected, strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-12)
+    twin.assert_weights(session.run(replica.weights), [[batch] for batch in batches])
 
 
 class _ByHand:
     """A chief that runs init ops, queue runner and tokens itself."""
 
-    def __init__(self, replica, target="", num_tokens=-1, initialize=True):
+    def __init__(self, replica, target="", initialize=True):
         optimizer = replica.optimizer
         self.coordinator = tf1.train.Coordinator()
         with replica.graph.as_default():
             runner = optimizer.get_chief_queue_runner()
-            tokens = optimizer.get_init_tokens_op(num_tokens)
+            tokens = optimizer.get_init_tokens_op()
         self.session = tf1.Session(target, graph=replica.graph)
         if initialize:
             self.session.run(replica.init_op)
@@ -53,31 +48,27 @@ class _ByHand:
         self.session.close()
 
 
-def test_bare_session_trains_with_a_coordinator():
-    replica = graphs.Replica()
-    batches = graphs.batches(3)
-    with _ByHand(replica) as session:
-        assert replica.train(session, batches) == [1, 2, 3]
-        _assert_weights(session, replica, batches)
-
-
 def test_coordinator_that_stops_ends_the_training_of_all_at_once():
-    replica = graphs.Replica()
+    replica = twin.Replica()
+    batches = twin.batches(3)
     by_hand = _ByHand(replica)
     with by_hand as session:
-        replica.train(session, graphs.batches(1))
+        assert replica.train(session, batches) == [1, 2, 3]
+        _assert_weights(session, replica, batches)
+        # The queue runner has not begun it anew.
+        assert replica.optimizer.stats(session)["generation"] == by_hand.generation
         started = time.monotonic()
         by_hand.coordinator.request_stop()
         by_hand.coordinator.join(by_hand.threads, stop_grace_period_secs=2 * CLOSE_SECS)
         assert time.monotonic() - started < CLOSE_SECS
         with pytest.raises(tf.errors.OutOfRangeError):
-            replica.train(session, graphs.batches(1))
+            replica.train(session, batches)
 
 
 def test_supervisor_runs_a_script_that_starts_the_queue_runner_itself():
-    replica = graphs.Replica()
+    replica = twin.Replica()
     optimizer = replica.optimizer
-    batches = graphs.batches(3)
+    batches = twin.batches(3)
     with replica.graph.as_default():
         runner = optimizer.get_chief_queue_runner()
         tokens = optimizer.get_init_tokens_op()
@@ -103,13 +94,16 @@ def test_supervisor_runs_a_script_that_starts_the_queue_runner_itself():
         session.close()
 
 
-@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
-@pytest.mark.parametrize("local_init", [False, True], ids=["bare", "initialized"])
+@pytest.mark.parametrize(
+    ("use_resource", "local_init"),
+    [(False, False), (True, False), (True, True)],
+    ids=["bare-ref", "bare-resource", "initialized"],
+)
 def test_script_that_knows_no_chief_init_op_trains(use_resource, local_init):
     # Scripts of the oldest API start the queue runner and nothing else. On
     # TensorFlow's class they train as soon as the local step is initialized.
-    replica = graphs.Replica(use_resource=use_resource)
-    batches = graphs.batches(4)
+    replica = twin.Replica(use_resource=use_resource)
+    batches = twin.batches(4)
     coordinator = tf1.train.Coordinator()
     with replica.graph.as_default(), tf1.Session() as session:
         runner = replica.optimizer.get_chief_queue_runner()
@@ -129,26 +123,9 @@ def test_script_that_knows_no_chief_init_op_trains(use_resource, local_init):
         coordinator.join(threads)
 
 
-def test_queue_runner_does_not_begin_a_training_anew():
-    replica = graphs.Replica()
-    by_hand = _ByHand(replica)
-    with by_hand as session:
-        replica.train(session, graphs.batches(2))
-        stats = replica.optimizer.stats(session)
-        assert stats["generation"] == by_hand.generation
-
-
-def test_session_with_the_hook_closes_at_once():
-    replica = graphs.Replica()
-    with replica.monitored_session() as session:
-        replica.train(session, graphs.batches(1))
-        started = time.monotonic()
-    assert time.monotonic() - started < CLOSE_SECS
-
-
-def test_monitored_training_session_reaches_its_last_step(tmp_path):
-    replica = graphs.Replica()
-    batches = graphs.batches(3)
+def test_monitored_training_session_saves_its_last_step_and_closes_at_once(tmp_path):
+    replica = twin.Replica()
+    batches = twin.batches(3)
     with replica.graph.as_default():
         hooks = [
             replica.optimizer.make_session_run_hook(True),
@@ -161,81 +138,57 @@ def test_monitored_training_session_reaches_its_last_step(tmp_path):
                 assert not session.should_stop()
                 replica.train(session, [batch])
             assert session.should_stop()
-    restored = graphs.Replica()
+            started = time.monotonic()
+    assert time.monotonic() - started < CLOSE_SECS
+    restored = twin.Replica()
     with restored.graph.as_default(), tf1.Session() as session:
         saver = tf1.train.Saver()
         saver.restore(session, tf1.train.latest_checkpoint(str(tmp_path)))
         _assert_weights(session, restored, batches)
 
 
-def test_with_as_many_passes_as_replicas_the_second_gradient_is_stale():
-    replica = graphs.Replica()
-    batches = graphs.batches(4)
-    with replica.monitored_session(num_tokens=1) as session:
-        assert replica.train(session, batches) == [0, 1, 2, 3]
+def test_with_more_passes_than_replicas_gradients_are_stale():
+    replica = twin.Replica()
+    batches = twin.batches(4)
+    with replica.monitored_session(num_tokens=2) as session:
+        assert replica.train(session, batches) == [0, 0, 1, 2]
         stats = replica.optimizer.stats(session)
-        _assert_weights(session, replica, [batches[0], *batches[2:]])
-    assert (stats["updates"], stats["applied"], stats["stale"]) == (3, 3, 1)
+        _assert_weights(session, replica, [batches[0], batches[3]])
+    assert (stats["updates"], stats["applied"], stats["stale"]) == (2, 2, 2)
 
 
-def test_without_a_number_of_tokens_no_gradient_is_stale():
-    replica = graphs.Replica()
-    batches = graphs.batches(3)
-    with replica.monitored_session(num_tokens=-1) as session:
-        assert replica.train(session, batches) == [1, 2, 3]
-        assert replica.optimizer.stats(session)["stale"] == 0
-
-
-def test_tokens_by_hand_are_passes_too():
-    replica = graphs.Replica()
-    with _ByHand(replica, num_tokens=2) as session:
-        assert replica.train(session, graphs.batches(4)) == [0, 0, 1, 2]
-        assert replica.optimizer.stats(session)["stale"] == 2
-
-
-def test_chief_that_closed_and_came_back_to_the_same_server_goes_on(tmp_path):
+def test_chief_that_closed_and_came_back_goes_on_with_another_quorum(tmp_path):
     server = tf1.train.Server.create_local_server()
-    batches = graphs.batches(5)
+    batches = twin.batches(7)
+    alone = [[batch] for batch in batches[:3]]
     generations = []
-    for first, last in ((0, 3), (3, 5)):
-        replica = graphs.Replica()
+    for quorum, some, steps, applied in (
+        (1, batches[:3], [1, 2, 3], alone),
+        (2, batches[3:], [3, 4, 4, 5], [*alone, batches[3:5], batches[5:]]),
+    ):
+        replica = twin.Replica(quorum, total=1, lease_secs=30.0 * quorum)
         with replica.graph.as_default():
             hook = replica.optimizer.make_session_run_hook(True)
             with tf1.train.MonitoredTrainingSession(
                 server.target, checkpoint_dir=str(tmp_path), hooks=[hook]
             ) as session:
-                steps = replica.train(session, batches[first:last])
-                assert steps == list(range(first + 1, last + 1))
+                assert replica.train(session, some) == steps
                 stats = replica.optimizer.stats(session)
                 generations.append(stats["generation"])
-                _assert_weights(session, replica, batches[:last])
-    assert stats["updates"] == 5
+                twin.assert_weights(session.run(replica.weights), applied)
+    assert (stats["quorum"], stats["updates"], stats["applied"]) == (2, 5, 7)
     assert generations[1] == generations[0] + 1
-
-
-def test_chief_that_comes_back_may_aggregate_another_number_of_replicas(tmp_path):
-    server = tf1.train.Server.create_local_server()
-    for quorum, steps in ((1, [1, 2]), (2, [2, 3])):
-        replica = graphs.Replica(quorum, total=1, lease_secs=30.0 * quorum)
-        with replica.graph.as_default():
-            hook = replica.optimizer.make_session_run_hook(True)
-            with tf1.train.MonitoredTrainingSession(
-                server.target, checkpoint_dir=str(tmp_path), hooks=[hook]
-            ) as session:
-                assert replica.train(session, graphs.batches(2)) == steps
-                stats = replica.optimizer.stats(session)
-    assert (stats["quorum"], stats["updates"], stats["applied"]) == (2, 3, 4)
 
 
 def test_chief_that_comes_back_after_a_death_goes_on_where_the_weights_are():
     server = tf1.train.Server.create_local_server()
-    batches = graphs.batches(4)
-    dead = graphs.Replica()
+    batches = twin.batches(4)
+    dead = twin.Replica()
     died = _ByHand(dead, server.target)
     dead.train(died.session, batches[:2])
     # Its connection is gone before coordinator or hook can end anything.
     died.session.close()
-    replica = graphs.Replica()
+    replica = twin.Replica()
     with _ByHand(replica, server.target, initialize=False) as session:
         assert replica.train(session, batches[2:]) == [3, 4]
         _assert_weights(session, replica, batches)
@@ -244,7 +197,7 @@ def test_chief_that_comes_back_after_a_death_goes_on_where_the_weights_are():
 
 
 def test_chief_that_was_replaced_does_not_end_the_training_of_its_successor():
-    replica = graphs.Replica()
+    replica = twin.Replica()
     optimizer = replica.optimizer
     other = ("/job:worker/replica:0/task:7", 77)
     with replica.graph.as_default():
@@ -254,7 +207,7 @@ def test_chief_that_was_replaced_does_not_end_the_training_of_its_successor():
         acquired = sync_gate_ops.sync_gate_acquire(gate, *other)
     by_hand = _ByHand(replica)
     with by_hand as session:
-        replica.train(session, graphs.batches(1))
+        replica.train(session, twin.batches(1))
         present = by_hand.generation
         assert session.run(successor) == present + 1
         # Its wait for the next quorum was ended, or had not begun yet.
@@ -290,25 +243,3 @@ def test_two_optimizers_of_a_graph_take_turns_on_the_same_variables():
     # The second one waits for its second gradient.
     assert weights == [0.0, 0.0, -1.0, -11.0]
     assert [one["updates"] for one in stats] == [2, 1]
-
-
-def test_two_optimizers_of_a_graph_train_a_part_each():
-    with tf.Graph().as_default():
-        step = tf1.train.get_or_create_global_step()
-        generator = tf1.get_variable("generator", initializer=1.0)
-        critic = tf1.get_variable("critic", initializer=5.0)
-        trained = []
-        for name, variable in (("g", generator), ("c", critic)):
-            optimizer = tfs.train.SyncReplicasOptimizer(
-                tf1.train.GradientDescentOptimizer(0.5), 1, name=name
-            )
-            train_op = optimizer.minimize(
-                (generator - critic) ** 2, global_step=step, var_list=[variable]
-            )
-            trained.append((train_op, optimizer.make_session_run_hook(True)))
-        hooks = [hook for _, hook in trained]
-        with tf1.train.SingularMonitoredSession(hooks) as session:
-            session.run(trained[0][0])
-            assert session.run([generator, critic]) == [5.0, 5.0]
-            session.run(trained[1][0])
-            assert session.run([generator, critic, step]) == [5.0, 5.0, 2]

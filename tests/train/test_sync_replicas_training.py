@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import sync_replicas_graphs as graphs
 import sync_replicas_twin as twin
 import tensorflow as tf
 
@@ -17,16 +16,20 @@ variable_kinds = pytest.mark.parametrize(
 )
 
 
-def _assert_weights(weights, steps):
-    for actual, expected in zip(weights, twin.train(steps), strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12)
-
-
-@variable_kinds
-@pytest.mark.parametrize("step_dtype", [tf.int32, tf.int64])
-def test_one_replica_trains_as_without_it(use_resource, step_dtype):
-    replica = graphs.Replica(use_resource=use_resource, step_dtype=step_dtype)
-    batches = graphs.batches(4)
+@pytest.mark.parametrize(
+    ("use_resource", "step_dtype", "partitions"),
+    [
+        (False, tf.int32, None),
+        (True, tf.int64, None),
+        (False, tf.int64, 3),
+        (True, tf.int32, 3),
+    ],
+)
+def test_one_replica_trains_as_without_it(use_resource, step_dtype, partitions):
+    replica = twin.Replica(
+        use_resource=use_resource, step_dtype=step_dtype, partitions=partitions
+    )
+    batches = twin.batches(4)
     with replica.monitored_session() as session:
         assert replica.train(session, batches) == [1, 2, 3, 4]
         step = session.run(replica.global_step)
@@ -34,32 +37,8 @@ def test_one_replica_trains_as_without_it(use_resource, step_dtype):
         unused = session.run(replica.unused)
     assert step == 4
     assert step.dtype == step_dtype.as_numpy_dtype
-    _assert_weights(weights, [[batch] for batch in batches])
+    twin.assert_weights(weights, [[batch] for batch in batches])
     assert unused == [7.0]
-
-
-@variable_kinds
-def test_partitioned_table_trains_part_by_part(use_resource):
-    replica = graphs.Replica(use_resource=use_resource, partitions=3)
-    batches = graphs.batches(3)
-    with replica.monitored_session() as session:
-        replica.train(session, batches)
-        weights = session.run(replica.weights)
-    _assert_weights(weights, [[batch] for batch in batches])
-
-
-@variable_kinds
-def test_fewer_replicas_than_gradients_compute_several_on_the_same_weights(
-    use_resource,
-):
-    replica = graphs.Replica(2, 1, use_resource=use_resource)
-    batches = graphs.batches(6)
-    with replica.monitored_session() as session:
-        assert replica.train(session, batches) == [0, 1, 1, 2, 2, 3]
-        weights = session.run(replica.weights)
-        stats = replica.optimizer.stats(session)
-    assert (stats["updates"], stats["applied"]) == (3, 6)
-    _assert_weights(weights, [batches[i : i + 2] for i in (0, 2, 4)])
 
 
 def test_gradient_is_admitted_when_it_is_ready_and_not_before():
@@ -73,7 +52,9 @@ def test_gradient_is_admitted_when_it_is_ready_and_not_before():
         step = tf1.train.get_or_create_global_step()
         weight = tf1.get_variable("weight", initializer=0.0)
         gradient = tf.ensure_shape(tf.numpy_function(compute, [], tf.float32), [])
-        optimizer = tfs.train.SyncReplicasOptimizer(graphs.gradient_descent(), 1)
+        optimizer = tfs.train.SyncReplicasOptimizer(
+            tf1.train.GradientDescentOptimizer(0.1), 1
+        )
         train_op = optimizer.apply_gradients([(gradient, weight)], step)
         hook = optimizer.make_session_run_hook(True)
         with tf1.train.SingularMonitoredSession([hook]) as session:
@@ -81,6 +62,49 @@ def test_gradient_is_admitted_when_it_is_ready_and_not_before():
             for _ in range(3):
                 session.run(train_op)
     assert seen == [0, 1, 2]
+
+
+def test_malformed_gradients_are_named_and_not_pushed_and_others_applied_as_they_are():
+    with tf.Graph().as_default():
+        vector = tf1.get_variable("vector", initializer=[1.0, 1.0])
+        table = tf1.get_variable("table", initializer=[[1.0], [1.0], [1.0]])
+        dense, values = (tf1.placeholder(tf.float32, None) for _ in range(2))
+        rows = tf1.placeholder(tf.int32, None)
+        optimizer = tfs.train.SyncReplicasOptimizer(
+            tf1.train.GradientDescentOptimizer(1.0), 1
+        )
+        train_op = optimizer.apply_gradients(
+            [(dense, vector), (tf.IndexedSlices(values, rows), table)],
+            tf1.train.get_or_create_global_step(),
+        )
+        good = {dense: [1.0, 1.0], rows: [2], values: [[1.0]]}
+        hook = optimizer.make_session_run_hook(True)
+        with tf1.train.SingularMonitoredSession([hook]) as session:
+            for malformed, message in [
+                (
+                    {rows: [0, 3], values: [[1.0], [1.0]]},
+                    r"indices in \[0, 3\), but has",
+                ),
+                ({rows: [-1]}, r"indices in \[0, 3\), but has"),
+                ({rows: [0, 1]}, "values of shape"),
+                ({values: [[1.0, 2.0]]}, "values of shape"),
+                ({dense: [1.0, 1.0, 1.0]}, "shape"),
+                ({dense: [[1.0, 1.0]]}, "shape"),
+            ]:
+                name = "vector:0" if dense in malformed else "table:0"
+                message = f"The gradient of {name} must have {message}"
+                with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+                    session.raw_session().run(train_op, {**good, **malformed})
+            stats = optimizer.stats(session)
+            assert (stats["admitted"], stats["updates"]) == (0, 0)
+            assert session.run(train_op, good) == 1
+            assert session.run(vector).tolist() == [0.0, 0.0]
+            assert session.run(table).tolist() == [[1.0], [1.0], [0.0]]
+            # What is not finite is not looked for unless that is asked for.
+            assert session.run(train_op, {**good, dense: [np.nan, 1.0]}) == 2
+            np.testing.assert_array_equal(session.run(vector), [np.nan, -1.0])
+            assert session.run(table).tolist() == [[1.0], [1.0], [-1.0]]
+            assert optimizer.stats(session)["rejected"] == 0
 
 
 @pytest.mark.parametrize(
@@ -111,23 +135,19 @@ def test_sparse_rows_are_divided_as_asked_for(reduction_type, expected):
     np.testing.assert_array_equal(np.ravel(result), expected)
 
 
-def _adam_async():
-    return tfs.train.AdamAsyncOptimizer(0.01)
-
-
-@variable_kinds
 @pytest.mark.parametrize(
-    "inner",
+    ("inner", "use_resource"),
     [
-        _adam_async,
-        lambda: tf1.train.AdamOptimizer(0.01),
-        lambda: tf1.train.AdagradOptimizer(0.1),
+        (lambda: tfs.train.AdamAsyncOptimizer(0.01), False),
+        (lambda: tfs.train.AdamAsyncOptimizer(0.01), True),
+        (lambda: tf1.train.AdamOptimizer(0.01), False),
+        (lambda: tf1.train.AdagradOptimizer(0.1), True),
     ],
-    ids=["adam_async", "adam", "adagrad"],
+    ids=["adam_async-ref", "adam_async-resource", "adam-ref", "adagrad-resource"],
 )
 def test_any_optimizer_inside_does_what_it_does_alone(inner, use_resource):
-    replica = graphs.Replica(inner=inner, use_resource=use_resource)
-    batches = graphs.batches(3)
+    replica = twin.Replica(inner=inner, use_resource=use_resource)
+    batches = twin.batches(3)
     with replica.graph.as_default():
         # The same graph, its variables initialized alike, another way to train.
         alone = inner().minimize(replica.loss)
@@ -172,4 +192,4 @@ def test_variable_averages_follow_every_step(use_resource):
                 expected = 0.5 * expected + 0.5 * value
                 assert session.run(weight) == value
             # The last one comes after the replicas were let go on.
-            graphs.until(lambda: session.run(average) == expected)
+            twin.until(lambda: session.run(average) == expected)

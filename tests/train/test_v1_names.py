@@ -3,10 +3,6 @@
 import subprocess
 import sys
 
-import numpy as np
-import pytest
-import tensorflow as tf
-
 import tf_syncrep as tfs
 
 # The example of DeepRec's manual: what its users' scripts look like. Its one changed
@@ -36,34 +32,7 @@ with tf.Session(config=sess_config) as sess:
     losses = []
     for _ in range(3):
         losses.append(sess.run([loss, emb, train_op])[0])
-    table = sess.run(tf.convert_to_tensor(var))
 """
-
-IMPORT_ORDERS = {
-    "installed_first": """
-import tensorflow
-held = tensorflow.compat.v1
-import tf_syncrep
-tf_syncrep.install_v1_names()
-import tensorflow.compat.v1 as tf
-""",
-    "installed_last": """
-import tensorflow
-held = tensorflow.compat.v1
-import tensorflow.compat.v1 as tf
-import tensorflow.compat.v1.train
-import tf_syncrep
-tf_syncrep.install_v1_names()
-tf_syncrep.install_v1_names()
-""",
-    "tf_syncrep_first": """
-import tf_syncrep
-tf_syncrep.install_v1_names()
-import tensorflow
-held = tensorflow.compat.v1
-import tensorflow.compat.v1 as tf
-""",
-}
 
 CHECKS = """
 from tensorflow.compat import v1
@@ -94,40 +63,30 @@ def run(program, folder):
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("order", IMPORT_ORDERS)
-def test_names_are_there_under_every_name_of_the_module(order, tmp_path):
-    run(IMPORT_ORDERS[order] + CHECKS, tmp_path)
+def test_manuals_example_runs_if_tensorflows_v1_is_imported_after_the_names(tmp_path):
+    program = """
+import tf_syncrep
+tf_syncrep.install_v1_names()
+import tensorflow
+held = tensorflow.compat.v1
+import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+"""
+    example = MANUALS_EXAMPLE + "assert abs(losses[2] - 153.6) < 1e-3, losses\n"
+    run(program + example + CHECKS, tmp_path)
 
 
-def test_the_manuals_example_runs_as_a_script(tmp_path):
-    run(
-        "import tensorflow.compat.v1 as tf\n"
-        "tf.disable_v2_behavior()\n"
-        "import tf_syncrep\n"
-        "tf_syncrep.install_v1_names()\n"
-        + MANUALS_EXAMPLE
-        + "assert abs(losses[2] - 153.6) < 1e-3, losses\n",
-        tmp_path,
-    )
-
-
-@pytest.mark.parametrize("partitions", [None, 1, 3])
-@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
-def test_the_manuals_example_runs_on_each_kind_of_variable(use_resource, partitions):
-    tfs.install_v1_names()
-    tf1 = tf.compat.v1
-    partitioner = partitions and tf1.fixed_size_partitioner(partitions)
-    namespace = {}
-    with (
-        tf.Graph().as_default(),
-        tf1.variable_scope("", use_resource=use_resource, partitioner=partitioner),
-    ):
-        exec(MANUALS_EXAMPLE, namespace)
-
-    # The same gradient at every step: Adam moves each row by the learning rate.
-    np.testing.assert_allclose(namespace["losses"], [192.0, 172.8, 153.6], rtol=1e-6)
-    assert np.count_nonzero(np.isclose(namespace["table"][:, 0], 0.7)) == 6
-    assert np.count_nonzero(namespace["table"][:, 0] == 1.0) == 4
+def test_names_are_there_if_tensorflows_v1_was_imported_before(tmp_path):
+    program = """
+import tensorflow
+held = tensorflow.compat.v1
+import tensorflow.compat.v1 as tf
+import tensorflow.compat.v1.train
+import tf_syncrep
+tf_syncrep.install_v1_names()
+tf_syncrep.install_v1_names()
+"""
+    run(program + CHECKS, tmp_path)
 
 
 def test_the_classes_example_says_what_it_prints(capsys):

@@ -10,67 +10,48 @@ BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 FIRST, SECOND = "/job:ps/task:0", "/job:ps/replica:0/task:1/device:CPU:0"
 
 
-@pytest.fixture
-def count(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    hops = importlib.import_module("harness.hops")
-
-    def count_in(function):
-        concrete = tf.function(function).get_concrete_function(tf.TensorSpec([]))
-        return hops.count(concrete)
-
-    return count_in
-
-
 def add(x, device):
     with tf.device(device):
         return x + 1
 
 
-def test_what_stays_at_home_needs_none(count):
-    assert count(lambda x: x + 1) == 0
+def effect_that_nothing_waits_for(x):
+    with tf.device(FIRST):
+        tf.print(x)
+    return x
 
 
-def test_there_and_back(count):
-    assert count(lambda x: add(x, FIRST) + 1) == 2
+def control_dependency(x):
+    with tf.control_dependencies([add(x, FIRST)]):
+        return add(x, SECOND)
 
 
-def test_an_effect_that_nothing_waits_for_has_to_end_all_the_same(count):
-    def function(x):
-        with tf.device(FIRST):
-            tf.print(x)
-        return x
-
-    assert count(function) == 2
+def branch(x):
+    return tf.cond(add(x, FIRST) > 0, lambda: add(x, SECOND), lambda: x)
 
 
-def test_side_by_side_counts_once(count):
-    assert count(lambda x: add(x, FIRST) + add(x, SECOND)) == 2
+inner = tf.function(lambda x: add(x, SECOND))
 
 
-def test_from_server_to_server(count):
-    assert count(lambda x: add(add(x, FIRST), SECOND)) == 3
-
-
-def test_one_after_the_other(count):
-    assert count(lambda x: add(add(x, FIRST) + 1, SECOND)) == 4
-
-
-def test_a_control_dependency_is_a_hop(count):
-    def function(x):
-        with tf.control_dependencies([add(x, FIRST)]):
-            return add(x, SECOND)
-
-    assert count(function) == 3
-
-
-def test_a_branch_waits_for_its_condition(count):
-    def function(x):
-        return tf.cond(add(x, FIRST) > 0, lambda: add(x, SECOND), lambda: x)
-
-    assert count(function) == 4
-
-
-def test_what_is_in_a_function_counts(count):
-    inner = tf.function(lambda x: add(x, SECOND))
-    assert count(lambda x: inner(add(x, FIRST) + 1)) == 4
+@pytest.mark.parametrize(
+    ("function", "hops"),
+    [
+        pytest.param(lambda x: x + 1, 0, id="at_home"),
+        pytest.param(lambda x: add(x, FIRST) + 1, 2, id="there_and_back"),
+        pytest.param(lambda x: add(x, FIRST) + add(x, SECOND), 2, id="side_by_side"),
+        pytest.param(lambda x: add(add(x, FIRST), SECOND), 3, id="server_to_server"),
+        pytest.param(
+            lambda x: add(add(x, FIRST) + 1, SECOND), 4, id="one_after_the_other"
+        ),
+        pytest.param(lambda x: inner(add(x, FIRST) + 1), 4, id="in_a_function"),
+        # It has to end all the same.
+        (effect_that_nothing_waits_for, 2),
+        (control_dependency, 3),
+        # It waits for its condition.
+        (branch, 4),
+    ],
+)
+def test_hops_are_counted(function, hops, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    concrete = tf.function(function).get_concrete_function(tf.TensorSpec([]))
+    assert importlib.import_module("harness.hops").count(concrete) == hops

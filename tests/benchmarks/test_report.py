@@ -100,12 +100,9 @@ def test_losses_become_a_table_and_a_picture(report, tmp_path):
         "| theirs | 0.5 | 0.25 to 0.75 |",
     ):
         assert f"\n{line}\n" in section
-    figure = pictures.draw_losses(result)
-    left, right = figure.axes
-    assert [panel.get_title(loc="left") for panel in figure.axes] == [
-        "learning rate 1",
-        "learning rate 8",
-    ]
+    left, right = pictures.draw_losses(result).axes
+    titles = [panel.get_title(loc="left") for panel in (left, right)]
+    assert titles == ["learning rate 1", "learning rate 8"]
     assert [list(line.get_ydata()) for line in left.lines] == [[1, 0.25], [1, 0.5]]
     assert left.get_ylim()[0] == right.get_ylim()[0] == 0
 

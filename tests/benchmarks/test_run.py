@@ -39,13 +39,14 @@ MARKS = dict.fromkeys(NAMES, pytest.mark.slow) | {
 }
 
 
-def run(*args):
+def run(*args, env=None):
     return subprocess.run(
         [sys.executable, BENCHMARKS / "run.py", *map(str, args)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=280,
+        env=env,
     )
 
 
@@ -91,14 +92,8 @@ def test_a_wrong_contender_ends_the_run(tmp_path):
         "right = adam_async_reference._step_size\n"
         "adam_async_reference._step_size = lambda *a: 1.01 * right(*a)\n"
     )
-    result = subprocess.run(
-        [sys.executable, BENCHMARKS / "run.py", "dense_apply", "--quick"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=280,
-        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
-    )
+    env = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    result = run("dense_apply", "--quick", env=env)
     assert result.returncode == 1, result.stdout
     assert "AssertionError" in result.stdout
     assert "failed: dense_apply" in result.stdout

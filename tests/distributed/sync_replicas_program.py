@@ -33,11 +33,10 @@ class Seams:
     "computing": before its gradient is ready. "admitted": the gate has admitted it,
     nothing is pushed. "half_pushed": the first of two pushes was acknowledged, the
     second is not begun. "pushed": both were. "committed": it counts, and the wait for
-    the next permit begins.
+    the next permit begins. The arguments are those of `main`.
     """
 
     def __init__(self, worker, stop_at, compute_secs, malformed_push):
-        """Keeps what to do where; the arguments are those of `main`."""
         self._device = f"/job:worker/task:{worker}/cpu:0"
         self._worker = worker
         self._stop_at = stop_at
@@ -65,13 +64,10 @@ class Seams:
 
     def in_place(self):
         """Puts the points into the train op that is built meanwhile."""
-        return replaced_ops.replaced(
-            (
-                (accumulator_ops, "accumulator_apply_dense", self._push),
-                (accumulator_ops, "accumulator_apply_sparse", self._push),
-                (sync_gate_ops, "sync_gate_commit", self._commit),
-            )
-        )
+        pushes = ("accumulator_apply_dense", "accumulator_apply_sparse")
+        replacements = [(accumulator_ops, name, self._push) for name in pushes]
+        replacements.append((sync_gate_ops, "sync_gate_commit", self._commit))
+        return replaced_ops.replaced(replacements)
 
     def _push(self, push, handle, round_number, *gradient):
         point = "half_pushed" if self._pushes else "admitted"
@@ -97,11 +93,11 @@ class Seams:
         with tf.control_dependencies([self.stop("pushed")]):
             counts = commit(handle, generation, round_number, *args)
 
-        def record(counts, generation, round_number, number):
+        def record(counts, *numbers):
             if counts:
-                contribution = [int(generation), int(round_number)]
-                contribution += [self._worker, int(number)]
-                print(f"committed {json.dumps(contribution)}", flush=True)
+                generation, round_number, number = map(int, numbers)
+                place = [generation, round_number, self._worker, number]
+                print(f"committed {place}", flush=True)
             return counts
 
         with tf.device(self._device):
@@ -122,7 +118,7 @@ class Seams:
         return recorded
 
     def completed(self, train_op) -> tf.Operation:
-        """Returns the train op with what it does for the record alone."""
+        """The train op with what it does for the record alone."""
         return tf.group(train_op, self._waiting)
 
 
@@ -130,13 +126,11 @@ class WorkerSessionCreator(tf.train.SessionCreator):
     """TensorFlow's own, but that it looks more often whether the model is ready."""
 
     def __init__(self, target, config):
-        """Keeps where to make a session."""
         self._target = target
         self._config = config
         self._scaffold = tf.train.Scaffold()
 
     def create_session(self):
-        """Waits until the chief has made the model ready; returns a session."""
         self._scaffold.finalize()
         manager = tf.train.SessionManager(
             local_init_op=self._scaffold.local_init_op,
@@ -151,16 +145,15 @@ class ReportOpening(tf.train.SessionRunHook):
     """Tells of each generation that the chief opens; stands behind the chief's hook."""
 
     def __init__(self, sync, global_step):
-        """Keeps what to read."""
         self._sync = sync
         self._global_step = global_step
 
     def after_create_session(self, session, coord):
-        """Reads it while the others wait for this replica's gradient."""
+        # The others wait for this replica's gradient meanwhile.
         del coord
         generation = self._sync.stats(session)["generation"]
         opened = [generation, int(session.run(self._global_step))]
-        print(f"opened {json.dumps(opened)}", flush=True)
+        print(f"opened {opened}", flush=True)
 
 
 def train_in_bare_session(train, sync, target, config):
@@ -190,7 +183,6 @@ def main(
     bare=False,
     nan_at=None,
     malformed_push=None,
-    two_optimizers=False,
     use_resource=False,
     optimizer=(),
 ):
@@ -199,8 +191,8 @@ def main(
     Args:
         quorum: `replicas_to_aggregate`.
         total: `total_num_replicas`.
-        batches: how many batches this replica has.
-        first_batch: the number of the first.
+        batches: how many batches this replica has, from `first_batch` on.
+        first_batch: its number.
         stop_at: lists of batches by points, see `Seams`.
         compute_secs: how long each gradient takes.
         last_step: of a `StopAtStepHook`.
@@ -209,7 +201,6 @@ def main(
         nan_at: the batch whose gradient has a NaN in it.
         malformed_push: the number of a batch and of the input of a push, of which that
             batch's is malformed: 0 for the dense gradient, 1 for indices, 2 for values.
-        two_optimizers: whether another optimizer trains the table.
         use_resource: whether variables are resource variables.
         optimizer: further arguments of the optimizer, by name.
     """
@@ -237,26 +228,17 @@ def main(
         target = tf.placeholder(dense.dtype, dense.shape)
         rows = tf.placeholder(tf.int64, [None])
         with tf.control_dependencies([seams.stop("computing")]):
-            losses = [
-                tf.reduce_sum((dense - target) ** 2),
-                tf.reduce_sum(tf.gather(table, rows) ** 2),
-            ]
-        syncs = [
-            tfs.train.SyncReplicasOptimizer(
-                tf.train.GradientDescentOptimizer(twin.LEARNING_RATE),
-                quorum,
-                total,
-                sparse_reduction_type="CMEAN",
-                **dict(optimizer),
-            )
-            for _ in range(1 + two_optimizers)
-        ]
-        sync = syncs[0]
-        loss = losses[0] if two_optimizers else sum(losses)
+            loss = tf.reduce_sum((dense - target) ** 2)
+            loss += tf.reduce_sum(tf.gather(table, rows) ** 2)
+        sync = tfs.train.SyncReplicasOptimizer(
+            tf.train.GradientDescentOptimizer(twin.LEARNING_RATE),
+            quorum,
+            total,
+            sparse_reduction_type="CMEAN",
+            **dict(optimizer),
+        )
         with seams.in_place():
-            train_ops = [seams.completed(sync.minimize(loss, global_step))]
-        if two_optimizers:
-            train_ops.append(syncs[1].minimize(losses[1], global_step))
+            train_op = seams.completed(sync.minimize(loss, global_step))
 
     def train(session):
         for number in range(first_batch, first_batch + batches):
@@ -266,8 +248,7 @@ def main(
             feed = {target: batch.target, rows: batch.rows, seams.number: number}
             if number == nan_at:
                 feed[target] = np.full_like(batch.target, np.nan)
-            for train_op in train_ops:
-                session.run(train_op, feed)
+            session.run(train_op, feed)
             print(f"ran {number}", flush=True)
 
     if bare:
@@ -279,8 +260,8 @@ def main(
         )
     else:
         creator = WorkerSessionCreator(server.target, session_config)
-    closing = time.monotonic()
-    hooks = [one.make_session_run_hook(is_chief) for one in syncs]
+    closing = time.monotonic()  # In case the others end the training.
+    hooks = [sync.make_session_run_hook(is_chief)]
     if is_chief:
         hooks.append(ReportOpening(sync, global_step))
     if is_chief and checkpoint_dir is not None:

@@ -9,37 +9,32 @@ import pytest
 
 import tf_syncrep as tfs
 
-# As programs are: TensorFlow is loaded and has threads, and there is one more.
+# As programs are: TensorFlow is loaded and has threads, and there is one more. It
+# launches once in another thread, then in the main one.
 PROGRAM = """
 import sys, threading
 import tensorflow as tf
 import tf_syncrep as tfs
 
 tf.linalg.matmul(tf.ones([500, 500]), tf.ones([500, 500])).numpy()
-began = threading.Event()
-threading.Thread(
-    target=lambda: (began.set(), threading.Event().wait()), daemon=True
-).start()
-began.wait()
-options = tfs.distribute.LaunchOptions(
-    script=sys.argv[1], args=sys.argv[2:], run_script_on="workers",
-    num_workers=2, num_ps=0, grace_secs=5.0,
-)
-statuses = []
-def launch():
-    statuses.append(tfs.distribute.launch(options))
+threading.Thread(target=threading.Event().wait, daemon=True).start()
 
-if "thread" in sys.argv:
-    thread = threading.Thread(target=launch)
-    thread.start()
-    thread.join()
-else:
-    launch()
-print("launched", statuses, flush=True)
+def launch(*args):
+    options = tfs.distribute.LaunchOptions(
+        script=sys.argv[1], args=args, run_script_on="workers",
+        num_workers=2, num_ps=0, grace_secs=5.0,
+    )
+    print("launched", tfs.distribute.launch(options), flush=True)
+
+thread = threading.Thread(target=launch, args=("it's",))
+thread.start()
+thread.join()
+launch("ends")
+launch("waits")
 """
 SCRIPT = """
 import os, sys, time
-print("runs", os.environ["TF_CONFIG"][-45:], sys.argv[1:], flush=True)
+print("begins", sys.argv[1:], flush=True)
 if "waits" in sys.argv:
     try:
         time.sleep(1000)
@@ -49,41 +44,37 @@ if "waits" in sys.argv:
 """
 
 
-def program(folder, *args):
+@pytest.fixture
+def program(tmp_path):
     """A running program that launches, watched as the command is."""
     for name, source in (("program.py", PROGRAM), ("script.py", SCRIPT)):
-        (folder / name).write_text(source)
-    return commands.Command(
-        folder / "program.py", folder / "script.py", *args, program=[sys.executable]
-    )
+        (tmp_path / name).write_text(source)
+    with commands.Command(
+        tmp_path / "program.py", tmp_path / "script.py", program=[sys.executable]
+    ) as program:
+        program.wait_for_line("begins .'waits'.", occurrence=2)
+        yield program
 
 
-@pytest.mark.parametrize("where", ["main", "thread"])
-def test_runs_a_script_from_a_process_with_threads(tmp_path, where):
-    with program(tmp_path, where, "it's") as command:
-        assert command.wait() == 0, command.output
-        assert command.pids() == []
-    ran = [line for line in command.stdout if "runs" in line]
-    assert len(ran) == 2
-    assert all(line.endswith(f"['{where}', \"it's\"]") for line in ran)
-    assert command.stdout[-1] == "launched [0]"
+def test_runs_a_script_from_any_thread_passes_signals_on_and_returns_the_status(
+    program,
+):
+    program.process.send_signal(signal.SIGINT)
+    assert program.wait() == 0, program.output
+    assert program.pids() == []
+    assert program.output.count("interrupted") == 2
+    assert [x.partition("begins ")[2] for x in program.stdout if "begins" in x] == [
+        *2 * ['["it\'s"]'],
+        *2 * ["['ends']"],
+        *2 * ["['waits']"],
+    ]
+    launched = [line for line in program.stdout if "launched" in line]
+    assert launched == ["launched 0", "launched 0", "launched 9"]
 
 
-def test_passes_signals_on_and_returns_the_status(tmp_path):
-    with program(tmp_path, "waits") as command:
-        command.wait_for_line("runs", occurrence=4)  # Also said by the launcher.
-        command.send_signal(signal.SIGINT)
-        assert command.wait() == 0, command.output
-        assert command.pids() == []
-    assert command.output.count("interrupted") == 2
-    assert command.stdout[-1] == "launched [9]"
-
-
-def test_nothing_is_left_when_the_program_is_killed(tmp_path):
-    with program(tmp_path, "waits") as command:
-        command.wait_for_line("runs", occurrence=4)
-        command.send_signal(signal.SIGKILL)
-        command.wait_until_no_process_is_left()
+def test_nothing_is_left_when_the_program_is_killed(program):
+    program.process.send_signal(signal.SIGKILL)
+    program.wait_until_no_process_is_left()
 
 
 def test_what_cannot_be_launched_is_raised(tmp_path):

@@ -1,8 +1,6 @@
 """Whatever ends a launch, its signals arrive and no process is left behind."""
 
-import contextlib
 import os
-import pty
 import re
 import select
 import signal
@@ -49,70 +47,53 @@ def only_child(pid):
     return child
 
 
-def test_ctrl_c_reaches_the_script_whose_status_is_returned(script):
-    with commands.Command(*WORKERS_ONLY, script) as command:
-        command.wait_for_line("ready")
-        command.send_signal(signal.SIGINT)
-        assert command.wait() == 9
-        assert command.pids() == []
-    assert re.search(r"worker-0 \| interrupted", command.output)
-    assert re.search(
-        r"launch   \| SIGINT received, passed on to worker-0; "
-        "a second one kills at once",
-        command.output,
+def test_ctrl_c_on_a_terminal_arrives_once_and_leaves_the_terminal(script):
+    status, shown = commands.run_on_terminal(
+        *WORKERS_ONLY, script, answers={b"ready": b"\x03"}
     )
-
-
-def test_ctrl_c_on_a_terminal_arrives_once(script):
-    pid, terminal = pty.fork()
-    if pid == 0:
-        command = [commands.console_script(), *WORKERS_ONLY, script]
-        os.execv(command[0], [str(argument) for argument in command])
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO: the last process has left the terminal.
-        while True:
-            before = shown
-            shown += os.read(terminal, 1000)
-            if b"ready" in shown and b"ready" not in before:
-                os.write(terminal, b"\x03")
-    os.close(terminal)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 9
+    assert status == 9
     assert shown.count(b"interrupted") == 1
     assert shown.count(b"SIGINT received") == 1
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_other_signals_reach_the_script_too(script, name):
+@pytest.mark.parametrize(
+    ("name", "ignored", "options", "status", "said"),
+    [
+        (
+            *("SIGINT", [], [], 9),
+            "SIGINT received, passed on to worker-0; a second one kills at once",
+        ),
+        (*("SIGTERM", [], [], 128 + signal.SIGTERM), "SIGTERM received"),
+        (*("SIGHUP", [], [], 128 + signal.SIGHUP), "SIGHUP received"),
+        (
+            *("SIGTERM", ["SIGTERM"], ["--grace", 0.2], 128 + signal.SIGKILL),
+            r"worker-0 \(pid \d+\) did not end within 0\.2 s; killing it",
+        ),
+    ],
+)
+def test_a_signal_reaches_the_script_whose_status_is_returned(
+    script, name, ignored, options, status, said
+):
     signum = getattr(signal, name)
     if signal.getsignal(signum) == signal.SIG_IGN:
         pytest.skip(f"{name} is ignored here, as under nohup, and so by the launcher")
-    with commands.Command(*WORKERS_ONLY, script) as command:
+    with commands.Command(*WORKERS_ONLY, *options, script, *ignored) as command:
         command.wait_for_line("ready")
-        command.send_signal(signum)
-        assert command.wait() == 128 + signum
+        command.process.send_signal(signum)
+        assert command.wait() == status
         assert command.pids() == []
+    assert re.search(rf"launch   \| {said}", command.output)
+    assert ("worker-0 | interrupted" in command.output) == (name == "SIGINT")
 
 
 def test_a_second_ctrl_c_kills_at_once(script):
     with commands.Command(*WORKERS_ONLY, "--grace", 1e6, script, "SIGINT") as command:
         command.wait_for_line("ready")
-        command.send_signal(signal.SIGINT)
+        command.process.send_signal(signal.SIGINT)
         command.wait_for_line("SIGINT received")
-        command.send_signal(signal.SIGINT)
+        command.process.send_signal(signal.SIGINT)
         assert command.wait() == 128 + signal.SIGINT
         assert command.pids() == []
-
-
-def test_a_script_that_does_not_end_in_time_is_killed(script):
-    with commands.Command(*WORKERS_ONLY, "--grace", 0.2, script, "SIGTERM") as command:
-        command.wait_for_line("ready")
-        command.send_signal(signal.SIGTERM)
-        assert command.wait() == 128 + signal.SIGKILL
-        assert command.pids() == []
-    assert re.search(
-        r"worker-0 \(pid \d+\) did not end within 0\.2 s; killing it", command.output
-    )
 
 
 def test_grandchildren_are_killed_when_the_script_ends(tmp_path):
@@ -150,7 +131,7 @@ def test_a_reader_that_goes_away_ends_the_run(tmp_path):
     path = tmp_path / "script.py"
     path.write_text("while True: print('line')")
     process = subprocess.Popen(
-        [commands.console_script(), *map(str, WORKERS_ONLY), path],
+        [commands.CONSOLE_SCRIPT, *map(str, WORKERS_ONLY), path],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

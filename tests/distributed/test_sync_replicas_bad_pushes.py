@@ -6,13 +6,15 @@ the parameter server's process for a step that is no scalar.
 
 import time
 
-import numpy as np
-import programs
 import pytest
-from sync_replicas_cluster import CHIEF, SyncReplicasCluster
+from sync_replicas_cluster import SyncReplicasCluster
 
 
-@pytest.mark.parametrize("place", [0, 1, 2], ids=["dense", "indices", "values"])
+@pytest.mark.parametrize(
+    "place",
+    [0, 1, pytest.param(2, marks=pytest.mark.soak)],
+    ids=["dense", "indices", "values"],
+)
 def test_push_that_is_refused_for_one_of_two_variables_voids_the_round(place):
     lease_secs = 2.0
     with SyncReplicasCluster(2, lease_secs=lease_secs) as cluster:
@@ -41,13 +43,3 @@ def test_nonfinite_gradient_is_dropped_and_counted_where_that_is_asked_for():
     # It gave the next batch's gradient instead.
     assert cluster.applied()[3] in ([(0, 3), (1, 4)], [(1, 4), (0, 3)])
     assert result["global_step"] == 10
-
-
-def test_nonfinite_gradient_is_seen_in_the_weights_otherwise():
-    with SyncReplicasCluster(2) as cluster:
-        cluster.start(0, batches=10)
-        cluster.start(1, batches=1000, nan_at=3)
-        assert cluster.tasks.wait(CHIEF) == 0
-        dense, table = programs.result_in(cluster.tasks.output(CHIEF))["weights"]
-    assert np.all(np.isnan(dense))
-    assert np.all(np.isfinite(table))

@@ -6,10 +6,10 @@ and a new chief against the same parameter servers failed with CancelledError,
 """
 
 import pytest
-from sync_replicas_cluster import ADMITTED, POINTS, SyncReplicasCluster
+from sync_replicas_cluster import ADMITTED, POINT_PARAMETERS, SyncReplicasCluster
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", POINT_PARAMETERS)
 def test_killed_chief_goes_on_from_its_checkpoint(point, tmp_path):
     with SyncReplicasCluster(2) as cluster:
         folder = str(tmp_path)

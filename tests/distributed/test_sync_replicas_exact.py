@@ -7,30 +7,31 @@ it waited for ever. Of three with a common last step of 10 two ended after 1 and
 steps, and the chief after 20 and two minutes more.
 """
 
-import itertools
 import time
 
 import pytest
 from sync_replicas_cluster import SyncReplicasCluster
 
-# In all orders; in the last the chief comes seconds after the others.
-STARTS = [
-    (order, use_resource, 2.0 if order == (2, 1, 0) else 0.0)
-    for order, use_resource in zip(
-        itertools.permutations(range(3)), (False, True, True, False) * 2, strict=False
-    )
-]
 
-
-@pytest.mark.parametrize(("order", "use_resource", "secs_apart"), STARTS, ids=str)
+@pytest.mark.parametrize(
+    ("order", "use_resource"),
+    [
+        ((0, 1, 2), False),
+        ((1, 0, 2), True),
+        ((2, 1, 0), True),
+        pytest.param((0, 2, 1), True, marks=pytest.mark.soak),
+        pytest.param((1, 2, 0), False, marks=pytest.mark.soak),
+        pytest.param((2, 0, 1), False, marks=pytest.mark.soak),
+    ],
+)
 def test_weights_are_those_of_one_process_in_whichever_order_replicas_start(
-    order, use_resource, secs_apart
+    order, use_resource
 ):
     with SyncReplicasCluster(3) as cluster:
         for place, worker in enumerate(order):
-            if place and secs_apart:
-                # For no event: that others come late is what is tried here.
-                time.sleep(secs_apart)
+            if worker == 0 and place == 2:
+                # For no event: that the chief comes late is what is tried here.
+                time.sleep(2.0)
             cluster.start(
                 worker,
                 batches=8,
@@ -63,17 +64,15 @@ def test_replica_with_fewer_batches_leaves_and_the_chief_takes_over_its_share():
     assert steps[3:] == [[(0, batch), (0, batch + 1)] for batch in range(3, 11, 2)]
 
 
-@pytest.mark.parametrize("quorum", [2, 4])
-def test_fewer_replicas_than_gradients_give_the_same_share_each(quorum):
-    with SyncReplicasCluster(2, quorum) as cluster:
+def test_fewer_replicas_than_gradients_give_the_same_share_each():
+    with SyncReplicasCluster(2, quorum=4) as cluster:
         for worker in range(2):
             cluster.start(worker, batches=12)
         cluster.result(ending=(0, 1))
-    share = quorum // 2
     applied = cluster.applied()
-    assert len(applied) == 12 // share
+    assert len(applied) == 6
     for pairs in applied:
-        assert [worker for worker, _ in sorted(pairs)] == [0] * share + [1] * share
+        assert [worker for worker, _ in sorted(pairs)] == [0, 0, 1, 1]
 
 
 def test_every_variable_averages_the_same_gradients_those_of_the_fastest():
@@ -104,22 +103,13 @@ def test_every_variable_averages_the_same_gradients_those_of_the_fastest():
     assert stats["voids"] == stats["expired"] == 0
 
 
-def _train_to_a_common_last_step():
+@pytest.mark.parametrize(
+    "run", [0, *(pytest.param(run, marks=pytest.mark.soak) for run in range(1, 30))]
+)
+def test_all_replicas_reach_a_common_last_step(run):
+    del run
     with SyncReplicasCluster(3) as cluster:
         for worker in range(3):
             cluster.start(worker, batches=1000, last_step=10)
         result = cluster.result(ending=range(3))
     assert result["global_step"] == 10
-
-
-@pytest.mark.parametrize("run", range(2))
-def test_all_replicas_reach_a_common_last_step(run):
-    del run
-    _train_to_a_common_last_step()
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1200)
-def test_all_replicas_reach_a_common_last_step_thirty_times_in_a_row():
-    for _ in range(30):
-        _train_to_a_common_last_step()

@@ -9,12 +9,12 @@ its 60 batches made 43 updates in one run and 57 in another.
 import time
 
 import pytest
-from sync_replicas_cluster import ADMITTED, POINTS, SyncReplicasCluster
+from sync_replicas_cluster import ADMITTED, POINT_PARAMETERS, SyncReplicasCluster
 
 pytestmark = pytest.mark.one_version
 
 BATCHES = 10
-points = pytest.mark.parametrize("point", [*POINTS, "waiting"])
+points = pytest.mark.parametrize("point", [*POINT_PARAMETERS, "waiting"])
 
 
 def _kill_at(cluster, point, step=3):

@@ -7,15 +7,15 @@ With TensorFlow's own class they wait for as long as it is stopped.
 import time
 
 import pytest
-from sync_replicas_cluster import ADMITTED, POINTS, SyncReplicasCluster
+from sync_replicas_cluster import ADMITTED, POINT_PARAMETERS, SyncReplicasCluster
 
 pytestmark = pytest.mark.one_version
 
 
-@pytest.mark.parametrize("point", [*POINTS, "waiting"])
+@pytest.mark.parametrize("point", [*POINT_PARAMETERS, "waiting"])
 def test_replica_stopped_past_its_lease_comes_back_and_does_no_harm(point):
     # On a busy machine a living replica may be silent for more than a second.
-    lease_secs = 3.0
+    lease_secs = 2.0
     with SyncReplicasCluster(2, lease_secs=lease_secs) as cluster:
         # The chief gives a gradient a round beside the other's, then two alone, and
         # stops before the first of a round, so that there is room for the other's:

@@ -39,25 +39,6 @@ def legend(axes):
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def assert_drawn(axes, expected):
-    """Checks the areas or outlines of a panel, and that nothing of them is cut off.
-
-    Args:
-        axes: the panel.
-        expected: bottom and top of each, the same in all seconds.
-    """
-    assert len(axes.patches) == len(expected)
-    for patch, (bottom, top) in zip(axes.patches, expected, strict=True):
-        tops, edges, baseline = patch.get_data()
-        assert (edges[0], edges[-1]) == (0, SECONDS)
-        np.testing.assert_allclose(tops, top)
-        if bottom is not None:
-            np.testing.assert_allclose(baseline, bottom)
-        low, high = axes.get_ylim()
-        assert low <= (bottom or 0) < top <= high
-        assert patch.get_visible()
-
-
 def test_four_panels_share_the_time_and_are_named(figure):
     labels = [axes.get_ylabel().replace("\n", " ") for axes in figure.axes]
     assert labels == [
@@ -81,17 +62,26 @@ def test_first_panel_has_the_loss_of_each_moment(figure):
     assert legend(axes) == ["loss\n0.1 at the end"]
 
 
-def test_second_panel_stacks_the_contributions_of_the_workers(figure):
-    assert_drawn(figure.axes[1], [(0, 4), (4, 6)])
-    # From the top down, as they lie on one another.
-    assert legend(figure.axes[1]) == ["worker:1: 20, slowest", "worker:0: 40"]
-
-
-def test_third_panel_stacks_what_was_dropped_by_its_reasons(figure):
-    assert_drawn(figure.axes[2], [(0, 3), (3, 4)])
-    assert legend(figure.axes[2]) == ["late: 30", "void: 10"]
-
-
-def test_fourth_panel_has_the_share_of_time_that_each_worker_waited(figure):
-    assert_drawn(figure.axes[3], [(None, 25), (None, 50)])
-    assert legend(figure.axes[3]) == ["worker:0: 25 %", "worker:1: 50 %"]
+@pytest.mark.parametrize(
+    ("panel", "drawn", "names"),
+    [
+        # From the top down, as they lie on one another.
+        (1, [(0, 4), (4, 6)], ["worker:1: 20, slowest", "worker:0: 40"]),
+        (2, [(0, 3), (3, 4)], ["late: 30", "void: 10"]),
+        (3, [(None, 25), (None, 50)], ["worker:0: 25 %", "worker:1: 50 %"]),
+    ],
+    ids=["contributions", "dropped", "share_of_time_waited"],
+)
+def test_other_panels_have_the_same_in_each_second(figure, panel, drawn, names):
+    axes = figure.axes[panel]
+    assert legend(axes) == names
+    for patch, (bottom, top) in zip(axes.patches, drawn, strict=True):
+        tops, edges, baseline = patch.get_data()
+        assert (edges[0], edges[-1]) == (0, SECONDS)
+        np.testing.assert_allclose(tops, top)
+        if bottom is not None:
+            np.testing.assert_allclose(baseline, bottom)
+        # Nothing of it is cut off.
+        low, high = axes.get_ylim()
+        assert low <= (bottom or 0) < top <= high
+        assert patch.get_visible()

@@ -1,5 +1,7 @@
 """What a report makes of event files."""
 
+import re
+
 import event_logs
 import numpy as np
 import pytest
@@ -12,20 +14,15 @@ NAMES = ("worker:0", "worker:1", "worker:10", "worker:2")
 
 def session(path, begin, rounds, as_tensors=False, **totals):
     """A session in which a round takes 1 s, and worker:2 is half as fast."""
-    shares = {"worker:0": 6, "worker:1": 6, "worker:10": 6, "worker:2": 2}
-    waits = {"worker:0": 0.5, "worker:1": 0.5, "worker:10": 0.5, "worker:2": 0.1}
-    events = [
-        (
-            begin + 5.0 + i,
-            event_logs.sync_figures(
-                10 * i,
-                {name: i * share for name, share in shares.items()},
-                {name: i * wait for name, wait in waits.items()},
-                **{name: i * count for name, count in totals.items()},
-            ),
+    events = []
+    for i in range(1, rounds + 1):
+        figures = event_logs.sync_figures(
+            10 * i,
+            {name: i * (2 if name == "worker:2" else 6) for name in NAMES},
+            {name: i * (0.1 if name == "worker:2" else 0.5) for name in NAMES},
+            **{name: i * count for name, count in totals.items()},
         )
-        for i in range(1, rounds + 1)
-    ]
+        events.append((begin + 5.0 + i, figures))
     return event_logs.write(path, events, begin, as_tensors)
 
 
@@ -65,18 +62,17 @@ def test_sessions_of_one_folder_are_joined_without_the_time_between(tmp_path):
 
 @pytest.mark.parametrize("pause_secs", [0.0, 60.0])
 def test_time_of_training_is_told_by_who_writes_it(tmp_path, pause_secs):
-    events = [
-        (
-            1e9 + i * 0.05 + pause_secs * (i > 120),  # Validation, say.
-            event_logs.sync_figures(
-                i,
-                {"worker:0": i, "worker:1": i},
-                {"worker:0": i * 0.02, "worker:1": 0.0},
-                training_secs=i * 0.05,
-            ),
+    events = []
+    for i in range(1, 201):
+        contributed, waited = (
+            {NAMES[0]: i, NAMES[1]: i},
+            {NAMES[0]: i * 0.02, NAMES[1]: 0},
         )
-        for i in range(1, 201)
-    ]
+        time = 1e9 + i * 0.05 + pause_secs * (i > 120)  # Validation, say.
+        figures = event_logs.sync_figures(
+            i, contributed, waited, training_secs=i * 0.05
+        )
+        events.append((time, figures))
     event_logs.write(tmp_path / "a.tfevents.1", events, 1e9)
     found, _ = latest(tmp_path)
     assert found.seconds == pytest.approx(10 + pause_secs)
@@ -128,29 +124,15 @@ def test_a_worker_of_an_earlier_session_alone_is_gone_and_not_the_slowest(tmp_pa
     figures = event_logs.sync_figures(7, contributed, waited)
     event_logs.write(tmp_path / "a.tfevents.2", [(1e9 + 60, figures)], 1e9 + 50)
     found, _ = latest(tmp_path)
-    assert [x.name for x in found.workers.values() if x.live] == [
-        "worker:0",
-        "worker:1",
-    ]
+    live = [worker.name for worker in found.workers.values() if worker.live]
+    assert live == ["worker:0", "worker:1"]
     assert found.slowest.name == "worker:1"
-
-
-def test_event_files_without_figures_are_an_error_that_says_who_writes_them(tmp_path):
-    event_logs.write(tmp_path / "a.tfevents.1", [(1e9 + 1, {"loss": 1.0})], 1e9)
-    with pytest.raises(training.NoFiguresError, match=r"in the 1 event file below .*"):
-        latest(tmp_path)
 
 
 def test_an_incomplete_last_record_is_left_out(tmp_path):
     path = session(tmp_path / "a.tfevents.1", 1e9, 20)
     path.write_bytes(path.read_bytes()[:-5])
     assert len(event_files.read(path).scalars["sync/updates"].times) == 19
-
-
-def test_an_event_file_without_events_is_none(tmp_path):
-    path = tmp_path / "a.tfevents.1"
-    path.touch()
-    assert event_files.read(path) is None
 
 
 @pytest.mark.parametrize("kind", ["garbage", "no protocol buffer", "folder", "gone"])
@@ -163,7 +145,6 @@ def test_what_is_no_event_file_is_one_line(tmp_path, kind):
             writer.write(b"\xff" * 9)
     elif kind == "folder":
         path.mkdir()
-    with pytest.raises(event_files.UnreadableFileError) as error:
+    said = f"^{re.escape(str(path))} cannot be read: .*$"
+    with pytest.raises(event_files.UnreadableFileError, match=said):
         event_files.read(path)
-    assert str(error.value).startswith(f"{path} cannot be read: ")
-    assert "\n" not in str(error.value)

@@ -1,7 +1,7 @@
 """Clusters of real processes for tests, with tasks that can be killed and restarted.
 
     with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
-        process = cluster.run_script(source)  # As the coordinator.
+        result = programs.run(path, env=cluster.environment())  # As the coordinator.
         cluster.kill("worker-1")
 
 They are made of the launcher's own parts; their processes come from a fork server. On
@@ -12,29 +12,30 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 import signal
-import subprocess
-import tempfile
-import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 
 import network_namespaces
+import output_lines
 import programs
 
 from tf_syncrep.python.distribute import local_cluster
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
 
-# How long anything may take before a test gives up; nothing waits for it in vain.
-DEADLINE_SECS = 120.0
+DEADLINE_SECS = output_lines.DEADLINE_SECS
 _POLL_SECS = 0.05
 
 
 class Cluster:
     """A chief's place, workers and parameter servers on this machine.
 
-    Tasks are named as the launcher names them: "chief", "worker-0", "ps-1".
+    Tasks are named as the launcher names them: "chief", "worker-0", "ps-1". Those of
+    the jobs `serving` serve from the beginning; the others are left to the test to
+    start. `env` is added to the environment of all. One of them may be in a network
+    of its own, in `namespaces`.
     """
 
     def __init__(
@@ -46,18 +47,7 @@ class Cluster:
         serving: Collection[str] = ("worker", "ps"),
         namespaces: Mapping[str, network_namespaces.Namespace] | None = None,
     ):
-        """Reserves the ports; the servers start when the context is entered.
-
-        Args:
-            num_workers: the number of workers.
-            num_ps: the number of parameter servers.
-            chief: whether the cluster has a chief, which is left to the test to start.
-            env: variables to add to the environment of all tasks.
-            serving: jobs whose tasks serve from the beginning; the others are left
-                to the test to start.
-            namespaces: those in which tasks are that are not on this machine's network;
-                one at most, as the others have one address for all.
-        """
+        """Reserves the ports; the servers start when the context is entered."""
         self._ports = local_cluster.LocalCluster(num_workers, num_ps, chief)
         self._namespaces = namespaces or {}
         tasks = _in_namespaces(self._ports.tasks, self._namespaces)
@@ -65,8 +55,7 @@ class Cluster:
         self._env = os.environ | (env or {})
         self._serving = serving
         self._processes: dict[str, TaskProcess | programs.Program] = {}
-        self._lines: dict[str, list[str]] = {name: [] for name in self._tasks}
-        self._changed = threading.Condition()  # Guards _lines.
+        self._lines = {name: output_lines.Lines() for name in self._tasks}
 
     def __enter__(self) -> "Cluster":
         try:
@@ -112,25 +101,16 @@ class Cluster:
 
     def output(self, name: str) -> str:
         """What a task has written so far, over all of its lives."""
-        with self._changed:
-            return "\n".join(self._lines[name])
+        return "\n".join(self._lines[name].of())
 
     def wait_for_output(self, name: str, text: str, occurrence: int = 1) -> None:
         """Waits until a task has written `text` so many times."""
-        with self._changed:
-            if not self._changed.wait_for(
-                lambda: sum(text in line for line in self._lines[name]) >= occurrence,
-                DEADLINE_SECS,
-            ):
-                raise AssertionError(f"no {text!r} in\n{self._lines[name]}")
+        self._lines[name].wait_for(re.escape(text), occurrence)
 
     def start(self, name: str, command: Sequence[str] | None = None) -> None:
         """Starts a task that does not run, and does not wait for it.
 
-        Args:
-            name: the task.
-            command: what to run in it, beginning with this interpreter; `tf-syncrep
-                serve` by default.
+        By default it runs `tf-syncrep serve`; a command begins with this interpreter.
         """
         task = self._tasks[name]
         if command is None:
@@ -139,12 +119,9 @@ class Cluster:
         else:
             environ = task.environment(self._env)
 
-        def on_line(line: bytes, _: str) -> None:
-            self._add_line(name, line)
-
+        on_line = self._lines[name].add
         if name in self._namespaces:
             command = [*self._namespaces[name].within, *command]
-        if name in self._namespaces:
             self._processes[name] = TaskProcess(
                 name, command, environ, on_line, on_exit=lambda _: None
             )
@@ -196,39 +173,6 @@ class Cluster:
         """Starts a dead server at its old address and waits until it answers."""
         self.start(name)
         self.wait_until_ready(name)
-
-    def run_script(
-        self,
-        source: str,
-        *args: object,
-        name: str = "chief",
-        timeout_secs: float = DEADLINE_SECS,
-    ) -> subprocess.CompletedProcess[str]:
-        """Runs Python source as a task and waits for its end.
-
-        Args:
-            source: the program.
-            *args: its arguments, turned to strings.
-            name: the task whose place it takes.
-            timeout_secs: how long it may take.
-
-        Returns:
-            Its status and output.
-
-        Raises:
-            AssertionError: it took longer; it has been killed then.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "script.py"
-            path.write_text(source)
-            return programs.run_script(
-                path, *map(str, args), env=self.environment(name), secs=timeout_secs
-            )
-
-    def _add_line(self, name: str, line: bytes) -> None:
-        with self._changed:
-            self._lines[name].append(line.decode(errors="replace"))
-            self._changed.notify_all()
 
 
 def _in_namespaces(

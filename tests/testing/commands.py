@@ -1,111 +1,107 @@
 """Runs `tf-syncrep` as a user does, and finds every process that it started."""
 
 import contextlib
+import fcntl
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sysconfig
+import termios
 import threading
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 
-# How long anything may take before a test gives up; nothing waits for it in vain.
-DEADLINE_SECS = 120.0
+import output_lines
+
+DEADLINE_SECS = output_lines.DEADLINE_SECS
 _POLL_SECS = 0.02
 _MARK = "TF_SYNCREP_TEST_RUN"
-
-
-def console_script() -> str:
-    """The installed command, wherever pytest was started."""
-    return os.path.join(sysconfig.get_path("scripts"), "tf-syncrep")
+# The installed command, wherever pytest was started.
+CONSOLE_SCRIPT = os.path.join(sysconfig.get_path("scripts"), "tf-syncrep")
 
 
 class Command:
     """A running `tf-syncrep`; on leaving the context nothing of it is left."""
 
     def __init__(
-        self, *args, env=None, stdin=subprocess.DEVNULL, program=None, **popen
+        self,
+        *args: object,
+        env: Mapping[str, str | None] | None = None,
+        stdin: int = subprocess.DEVNULL,
+        program: Sequence[str] = (CONSOLE_SCRIPT,),
+        cwd: os.PathLike[str] | None = None,
     ):
-        """Starts it.
+        """Starts it, or another program, with arguments that are turned to strings.
 
-        Args:
-            *args: its arguments, turned to strings.
-            env: variables to set; None as a value removes one.
-            stdin: as in `subprocess.Popen`.
-            program: the words of another command to run in its place.
-            **popen: further arguments of `subprocess.Popen`.
+        To its environment `env` is added; None as a value removes a variable.
         """
         self._mark = uuid.uuid4().hex
-        environ = os.environ | {_MARK: self._mark} | (env or {})
+        environ = {**os.environ, _MARK: self._mark, **(env or {})}
         self.process = subprocess.Popen(
-            [*(program or [console_script()]), *map(str, args)],
+            [*program, *map(str, args)],
             env={k: v for k, v in environ.items() if v is not None},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            **popen,
+            cwd=cwd,
         )
-        self.stdout: list[str] = []
-        self.stderr: list[str] = []
-        self._open_streams = 2
-        self._changed = threading.Condition()
-        self._readers = [
-            threading.Thread(target=self._read, args=pair, daemon=True)
-            for pair in (
-                (self.process.stdout, self.stdout),
-                (self.process.stderr, self.stderr),
-            )
+        self._lines = output_lines.Lines()
+        readers = [
+            threading.Thread(target=self._read, args=(stream,), daemon=True)
+            for stream in ("stdout", "stderr")
         ]
-        for reader in self._readers:
-            reader.start()
+        self._last_lines = threading.Thread(
+            target=self._end, args=(readers,), daemon=True
+        )
+        for thread in (*readers, self._last_lines):
+            thread.start()
 
-    def __enter__(self):
+    def __enter__(self) -> "Command":
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: object) -> None:
         while pids := self.pids():
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(_POLL_SECS)
         self.process.wait()
-        for reader in self._readers:
-            reader.join()
+        self._last_lines.join()
+
+    @property
+    def stdout(self) -> list[str]:
+        """The lines of standard output so far."""
+        return self._lines.of("stdout")
+
+    @property
+    def stderr(self) -> list[str]:
+        """The lines of standard error so far."""
+        return self._lines.of("stderr")
 
     @property
     def output(self) -> str:
         """All lines so far, those of standard output first."""
         return "\n".join([*self.stdout, *self.stderr])
 
-    def wait_for_line(self, pattern: str, occurrence: int = 1) -> re.Match:
+    def wait_for_line(self, pattern: str, occurrence: int = 1) -> re.Match[str]:
         """Waits until as many lines match; returns the match of the last of them."""
-        found = []
-
-        def search():
-            lines = [*self.stdout, *self.stderr]
-            found[:] = filter(None, (re.search(pattern, line) for line in lines))
-            return len(found) >= occurrence or self._open_streams == 0
-
-        with self._changed:
-            self._changed.wait_for(search, DEADLINE_SECS)
-            if len(found) < occurrence:
-                raise AssertionError(
-                    f"{len(found)} lines match {pattern!r} in\n{self.output}"
-                )
-        return found[occurrence - 1]
+        return self._lines.wait_for(pattern, occurrence)
 
     def wait(self) -> int:
         """Waits for the command's end and all of its output; returns its status."""
         status = self.process.wait(DEADLINE_SECS)
-        for reader in self._readers:
-            reader.join(DEADLINE_SECS)
+        self._last_lines.join(DEADLINE_SECS)
         return status
 
-    def send_signal(self, signum: int) -> None:
-        """Sends a signal to the command's process, as `kill` does."""
-        self.process.send_signal(signum)
+    def write(self, text: str) -> None:
+        """Writes to its standard input, which is a pipe."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text.encode())
+        self.process.stdin.flush()
 
     def pids(self) -> list[int]:
         """The processes that inherited this command's environment and still run."""
@@ -128,18 +124,44 @@ class Command:
             assert time.monotonic() < deadline, f"left behind: {pids}\n{self.output}"
             time.sleep(_POLL_SECS)
 
-    def _read(self, pipe, lines):
-        for line in pipe:
-            with self._changed:
-                lines.append(line.rstrip("\n"))
-                self._changed.notify_all()
-        with self._changed:
-            self._open_streams -= 1
-            self._changed.notify_all()
+    def _read(self, stream: str) -> None:
+        for line in getattr(self.process, stream):
+            self._lines.add(line.rstrip(b"\n"), stream)
+
+    def _end(self, readers: Sequence[threading.Thread]) -> None:
+        for reader in readers:
+            reader.join()
+        self._lines.end()
 
 
-def run(*args, **options) -> Command:
+def run(*args: object, **options) -> Command:
     """Runs a command to its end; the result has `stdout`, `stderr`, `process`."""
     with Command(*args, **options) as command:
         command.wait()
     return command
+
+
+def run_on_terminal(
+    *args: object, answers: Mapping[bytes, bytes] | None = None, no_color: bool = True
+) -> tuple[int, bytes]:
+    """Runs the command on a terminal; returns its status and what was shown.
+
+    The terminal has 33 lines of 77 columns. Answers are typed, once each, when what is
+    shown matches their patterns.
+    """
+    environ = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    environ |= {"NO_COLOR": "1"} if no_color else {}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("4H", 33, 77, 0, 0))
+        os.execve(CONSOLE_SCRIPT, [CONSOLE_SCRIPT, *map(str, args)], environ)
+    shown = b""
+    to_answer = dict(answers or {})
+    with contextlib.suppress(OSError):  # EIO: the last process has left the terminal.
+        while True:
+            shown += os.read(terminal, 1000)
+            for pattern in [p for p in to_answer if re.search(p, shown)]:
+                os.write(terminal, to_answer.pop(pattern))
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status), shown

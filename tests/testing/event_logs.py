@@ -12,13 +12,9 @@ def write(
     begin: float,
     as_tensors: bool = False,
 ) -> pathlib.Path:
-    """Writes an event file.
+    """Writes an event file of times and scalars by tag; its folder is made.
 
-    Args:
-        path: the file; its folder is made.
-        events: times and scalars by tag.
-        begin: the time at which the file was begun.
-        as_tensors: whether scalars are tensors, as TF 2 writes them.
+    It was begun at `begin`. In TF 2, scalars are written as tensors.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:

@@ -25,64 +25,50 @@ class Namespace:
         outside: the address at which it reaches everything else.
     """
 
-    def __init__(self, number: int):
-        """Names it; makes nothing yet.
-
-        Args:
-            number: tells it from others on this machine.
-        """
+    def __init__(self):
+        number = os.getpid()
         self._name = f"syncrep-{number}"
         # An interface has at most 15 characters.
-        self._ends = (f"sr{number}o", f"sr{number}i")
+        self._outer, self._inner = f"sr{number}o", f"sr{number}i"
         self.within = ["ip", "netns", "exec", self._name]
         first = _NETWORK[number * 4 % _NETWORK.num_addresses]
         self.outside, self.inside = str(first + 1), str(first + 2)
 
     def make(self) -> None:
-        """Makes it and its link.
-
-        Raises:
-            subprocess.CalledProcessError: the system does not let us.
-        """
-        outer, inner = self._ends
-        _ip("netns", "add", self._name)
-        peer = ("type", "veth", "peer", "name", inner, "netns", self._name)
-        _ip("link", "add", outer, *peer)
-        _ip("address", "add", f"{self.outside}/30", "dev", outer)
-        _ip("link", "set", outer, "up")
-        within = ("-n", self._name)
-        _ip(*within, "address", "add", f"{self.inside}/30", "dev", inner)
-        _ip(*within, "link", "set", "lo", "up")
+        """Makes it and its link; CalledProcessError if the system does not let us."""
+        name, outer, inner = self._name, self._outer, self._inner
+        _ip(f"netns add {name}")
+        _ip(f"link add {outer} type veth peer name {inner} netns {name}")
+        _ip(f"address add {self.outside}/30 dev {outer}")
+        _ip(f"link set {outer} up")
+        _ip(f"-n {name} address add {self.inside}/30 dev {inner}")
+        _ip(f"-n {name} link set lo up")
         self.heal()
 
     def cut(self) -> None:
         """Cuts the link: what is sent is lost, and connections stay open."""
-        _ip("-n", self._name, "link", "set", self._ends[1], "down")
+        _ip(f"-n {self._name} link set {self._inner} down")
 
     def heal(self) -> None:
         """Lets through again what is sent."""
-        _ip("-n", self._name, "link", "set", self._ends[1], "up")
+        _ip(f"-n {self._name} link set {self._inner} up")
 
     def remove(self) -> None:
         """Removes it; nothing may run in it."""
         # Its interface, and so the whole link, goes with it, but not at once.
-        for what in (("link", "del", self._ends[0]), ("netns", "del", self._name)):
+        for what in (f"link del {self._outer}", f"netns del {self._name}"):
             with contextlib.suppress(subprocess.CalledProcessError):
-                _ip(*what)
+                _ip(what)
 
 
 @contextlib.contextmanager
 def namespace() -> Iterator[Namespace]:
-    """Makes a namespace, or skips the test where that cannot be.
-
-    Yields:
-        The namespace, with its link up.
-    """
+    """Makes a namespace with its link up, or skips the test where that cannot be."""
     if shutil.which("ip") is None:
         pytest.skip("a network namespace takes `ip`, of Debian's package iproute2")
     if os.geteuid() != 0:
         pytest.skip("a network namespace takes root")
-    made = Namespace(os.getpid())
+    made = Namespace()
     try:
         try:
             made.make()
@@ -93,5 +79,6 @@ def namespace() -> Iterator[Namespace]:
         made.remove()
 
 
-def _ip(*args: str) -> None:
-    subprocess.run(["ip", *args], capture_output=True, text=True, check=True)
+def _ip(arguments: str) -> None:
+    command = ["ip", *arguments.split()]
+    subprocess.run(command, capture_output=True, text=True, check=True)

@@ -26,6 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
+import output_lines
+
 from tf_syncrep.python.distribute.supervision import die_with_parent
 
 _PREFIX = "RESULT "
@@ -54,8 +56,7 @@ class Program:
         Args:
             command: of this interpreter: it, a file or "-c" and source, arguments.
             environ: its whole environment; what was read at import was this process's.
-            on_line: called in another thread with each line that it writes, without
-                its end, and "stdout" or "stderr".
+            on_line: as of a `TaskProcess`.
         """
         self.status: int | None = None  # As of a TaskProcess.
         self._ended = threading.Event()
@@ -114,15 +115,10 @@ class Program:
 
 
 def run(path: pathlib.Path, *args: object, env: Mapping[str, str] = os.environ) -> Any:
-    """Runs a program to its end and returns what it reported.
+    """Runs a Python file, with arguments as JSON, and returns what it reported.
 
-    Args:
-        path: a Python file.
-        *args: its arguments, turned to JSON.
-        env: its environment, to which `environment` is added.
-
-    Raises:
-        AssertionError: it failed, or took too long; it has been killed then.
+    To its environment `environment` is added. That it failed, or took too long and has
+    been killed, is an AssertionError.
     """
     finished = run_script(
         path, *map(json.dumps, args), env={**env, **environment()}, secs=_DEADLINE_SECS
@@ -134,28 +130,19 @@ def run(path: pathlib.Path, *args: object, env: Mapping[str, str] = os.environ) 
 def run_script(
     path: pathlib.Path, *args: str, env: Mapping[str, str], secs: float
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end, and returns its status and output.
+    """Runs a Python file, and returns its status and output.
 
-    Args:
-        path: a Python file.
-        *args: its arguments.
-        env: its environment.
-        secs: how long it may take.
-
-    Raises:
-        AssertionError: it took longer; it has been killed then.
+    That it took longer than so many seconds, and has been killed, is an AssertionError.
     """
-    output: dict[str, list[str]] = {"stdout": [], "stderr": []}
     command = [sys.executable, str(path), *args]
-    program = Program(
-        command, env, lambda line, name: output[name].append(line.decode())
-    )
+    lines = output_lines.Lines()
+    program = Program(command, env, lines.add)
     if not program.wait(secs):
         program.send_signal(signal.SIGKILL)
         program.wait()
-        raise AssertionError(f"{path} has not ended after {secs} s:\n{output}")
-    lines = {name: "\n".join([*lines, ""]) for name, lines in output.items()}
-    return subprocess.CompletedProcess(command, program.exit_status, **lines)
+        raise AssertionError(f"{path} has not ended after {secs} s:\n{lines.of()}")
+    stdout, stderr = ("\n".join([*lines.of(s), ""]) for s in ("stdout", "stderr"))
+    return subprocess.CompletedProcess(command, program.exit_status, stdout, stderr)
 
 
 def environment() -> dict[str, str]:
@@ -173,11 +160,7 @@ def report(result: Any) -> None:
 
 
 def result_in(output: str) -> Any:
-    """What a program whose output this is reported last.
-
-    Raises:
-        AssertionError: it reported nothing.
-    """
+    """What a program whose output this is reported last."""
     for line in reversed(output.splitlines()):
         if line.startswith(_PREFIX):
             return json.loads(line.removeprefix(_PREFIX))
@@ -232,6 +215,8 @@ def _become(
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:

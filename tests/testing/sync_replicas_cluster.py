@@ -14,6 +14,7 @@ from typing import Any
 import clusters
 import numpy as np
 import programs
+import pytest
 import sync_replicas_twin as twin
 
 _PROGRAM = (
@@ -22,8 +23,16 @@ _PROGRAM = (
 CHIEF = "worker-0"
 # Where a replica can stop itself (see `Seams` of the program), and between which of
 # them its gradient is admitted: it may have reached some variables and not others.
-POINTS = ("computing", "admitted", "half_pushed", "pushed", "committed")
-ADMITTED = POINTS[1:4]
+ADMITTED = ("admitted", "half_pushed", "pushed")
+# As a test's parameters. To the gate, a replica that is admitted is the same whether it
+# has pushed nothing, a half or all; a half is the hardest.
+POINT_PARAMETERS = [
+    "computing",
+    pytest.param("admitted", marks=pytest.mark.soak),
+    "half_pushed",
+    pytest.param("pushed", marks=pytest.mark.soak),
+    "committed",
+]
 
 # Pairs of a worker and the number of its batch, by generation and round.
 Rounds = dict[tuple[int, int], list[tuple[int, int]]]
@@ -33,24 +42,11 @@ class SyncReplicasCluster:
     """Two parameter servers that serve, and replicas that the test starts.
 
     The gate is on ps-1, where the variable "table" is; "dense" and the global step are
-    on ps-0.
+    on ps-0. The first of `num_workers` replicas is the chief; the quorum is as many by
+    default, and `optimizer` further arguments of the optimizer.
     """
 
-    def __init__(
-        self,
-        num_workers: int,
-        quorum: int | None = None,
-        total: int | None = None,
-        **optimizer: Any,
-    ):
-        """Describes it; the parameter servers start when the context is entered.
-
-        Args:
-            num_workers: how many replicas there may be, the first being the chief.
-            quorum: `replicas_to_aggregate`, as many as replicas by default.
-            total: `total_num_replicas`, as many as replicas by default.
-            **optimizer: further arguments of the optimizer.
-        """
+    def __init__(self, num_workers: int, quorum: int | None = None, **optimizer: Any):
         self.tasks = clusters.Cluster(
             num_workers,
             num_ps=2,
@@ -61,7 +57,7 @@ class SyncReplicasCluster:
         self._quorum = quorum or num_workers
         self._arguments = {
             "quorum": self._quorum,
-            "total": total or num_workers,
+            "total": num_workers,
             "optimizer": optimizer,
         }
 
@@ -79,7 +75,7 @@ class SyncReplicasCluster:
         self.tasks.start(f"worker-{worker}", command)
 
     def committed(self) -> Rounds:
-        """Returns worker and batch of each committed gradient, by generation and round.
+        """Worker and batch of each committed gradient, by generation and round.
 
         A replica whose session was lost runs its batch again, so that it may be there
         twice, in two generations.
@@ -91,7 +87,7 @@ class SyncReplicasCluster:
         return dict(sorted(rounds.items()))
 
     def applied(self) -> list[list[tuple[int, int]]]:
-        """Returns the same of the rounds whose updates are in the weights."""
+        """The same of the rounds whose updates are in the weights."""
         committed = self.committed()
         applied: list[list[tuple[int, int]]] = []
         for generation, step in self._told(CHIEF, "opened"):
@@ -105,13 +101,13 @@ class SyncReplicasCluster:
         return applied
 
     def num_generations(self) -> int:
-        """Returns how often the chief has opened the gate."""
+        """How often the chief has opened the gate."""
         return len(self._told(CHIEF, "opened"))
 
     def result(
         self, ending: Iterable[int] = (0,), same_gate: bool = True
     ) -> Mapping[str, Any]:
-        """Waits for the end, and checks that all is in order.
+        """Waits for the end, and returns what the chief reported, if all is in order.
 
         That is: weights of the applied batches' averages, to rounding, and
         counters that agree with each other and with what the replicas recorded.
@@ -119,9 +115,6 @@ class SyncReplicasCluster:
         Args:
             ending: the replicas that must come to an orderly end; the chief has to.
             same_gate: whether the gate's task was the same all the time.
-
-        Returns:
-            What the chief reported last.
         """
         for worker in ending:
             name = f"worker-{worker}"

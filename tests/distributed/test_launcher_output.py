@@ -1,0 +1,122 @@
+"""`tf-syncrep launch`: what tasks write is passed on to a pipe or a terminal."""
+
+import re
+import subprocess
+
+import commands
+import pytest
+
+ONE_SCRIPT = ("launch", "--run-script-on", "workers", "--ps", 0)
+FREED = (
+    "kernel_and_device.cc:101] Ignoring error status when releasing multi-device "
+    "function handle UNIMPLEMENTED: Releasing a multi-device component handle on a "
+    "remote device is not yet implemented."
+)
+LOGGED = f"2026-01-02 03:04:05.6: I tensorflow/core/common_runtime/eager/{FREED}"
+
+DRAWS_A_BAR = r"""
+print(sys.stdout.isatty(), sys.stderr.isatty(), end="")
+if sys.stdout.isatty():
+    print(tuple(os.get_terminal_size()), end="")
+for step in range(3):
+    print(f"\r\x1b[1m{step}/2\x1b[0m", end="", flush=True)
+sys.stderr.write("a warning\n")
+sys.stderr.flush()
+input()
+print("\rdone")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A function that writes a script, after an import, and returns its path."""
+
+    def write(source):
+        path = tmp_path / "script.py"
+        path.write_text(f"import os, sys\n{source}\n")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("source", "stdout", "stderr"),
+    [
+        ("print('out'); print('err', file=sys.stderr)", ["out"], ["err"]),
+        (r"print('a\n\nb')", ["a", "", "b"], []),
+        (r"os.write(1, b'\xff bytes\n')", ["\ufffd bytes"], []),
+        # Of a progress bar, the last state.
+        (r"os.write(1, b'1/2\r2/2\nno end')", ["2/2", "no end"], []),
+        # No colours into a pipe.
+        (r"print('\x1b[1m\x1b[38;5;4mhello\x1b[0m\x1b[K')", ["hello"], []),
+        # What a coordinator logs when it frees what it cannot is left out.
+        (
+            f"print({LOGGED!r}, 'I0000 00:00:1.2  3 {FREED}', sep='\\n', "
+            f"file=sys.stderr); print('E0000 {FREED}', {LOGGED!r} + ' And more', "
+            "sep='\\n', file=sys.stderr)",
+            *([], [f"E0000 {FREED}", f"{LOGGED} And more"]),
+        ),
+    ],
+    ids=["streams", "empty", "not_utf8", "progress", "colours", "logs"],
+)
+def test_lines_have_the_time_and_the_name_of_their_task(script, source, stdout, stderr):
+    env = {"TF_CPP_MIN_LOG_LEVEL": "0"}
+    result = commands.run(*ONE_SCRIPT, script(source), env=env)
+    assert result.process.returncode == 0
+    for lines, expected in ((result.stdout, stdout), (result.stderr, stderr)):
+        own = [line for line in lines if " launch   | " not in line]
+        assert all(re.match(r"\d\d:\d\d:\d\d worker-0 \| ", line) for line in own)
+        assert [line.partition(" | ")[2] for line in own] == expected
+
+
+def test_what_the_locale_cannot_show_is_replaced(script):
+    path = script("os.write(1, '\u00e9 and more\\n'.encode())")
+    result = commands.run(*ONE_SCRIPT, path, env={"PYTHONIOENCODING": "ascii"})
+    assert result.stdout[0].endswith("worker-0 | ? and more")
+    assert result.process.returncode == 0
+
+
+def test_no_prefix_passes_lines_on_as_they_are(script):
+    result = commands.run(*ONE_SCRIPT, "--no-prefix", script("print('plain')"))
+    assert result.stdout == ["plain"]
+
+
+def test_shows_a_line_when_it_is_written_and_not_at_the_end(script):
+    path = script("print('first'); input()")
+    with commands.Command(*ONE_SCRIPT, path, stdin=subprocess.PIPE) as command:
+        command.wait_for_line(r"worker-0 \| first$")
+        command.write("go\n")
+        assert command.wait() == 0
+
+
+def test_a_progress_bar_redraws_on_a_terminal_beside_lines_of_other_kinds(script):
+    path = script(DRAWS_A_BAR)
+    cue = rb"(?s)(?=.*2/2).*a warning"
+    status, shown = commands.run_on_terminal(*ONE_SCRIPT, path, answers={cue: b"\n"})
+    assert status == 0
+    bar = b"".join(b"\r\x1b[1m%d/2\x1b[0m" % step for step in range(3))
+    # What else is said is on lines of its own, even where the script has begun one.
+    said = rb"\d\d:\d\d:\d\d (worker-0|launch  ) \| [^\r]*\r\n"
+    assert len(re.findall(rb"(?:\A|\r\n)(?=" + said + rb")", shown)) == 2
+    rest = re.sub(rb"(?:\r\n)?" + said, b"", shown)
+    assert b"True False(77, 33)" + bar in rest
+    assert shown.endswith(b"\rdone\r\n")
+
+
+def test_a_script_has_no_terminal_where_the_launcher_has_none(script):
+    path = script(DRAWS_A_BAR)
+    with commands.Command(*ONE_SCRIPT, path, stdin=-1) as command:
+        command.wait_for_line("a warning")
+        command.write("\n")
+        assert command.wait() == 0
+    # Of what redraws, a line shows the last state.
+    assert command.stdout[-1].endswith("worker-0 | done")
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_colours_prefixes_on_a_terminal_unless_told_not_to(script, no_color):
+    command = (*ONE_SCRIPT, "--workers", 2, script("print('hello')"))
+    status, shown = commands.run_on_terminal(*command, no_color=no_color)
+    assert status == 0
+    assert shown.count(b"hello\r\n") == 2
+    assert (b"\x1b[36m" in shown) != no_color

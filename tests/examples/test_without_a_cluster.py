@@ -1,0 +1,49 @@
+"""Examples that cannot run where they are started say what they need."""
+
+import json
+import os
+import pathlib
+
+import programs
+import pytest
+import tensorflow as tf
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+NO_SERVERS = {
+    "cluster": {"worker": ["127.0.0.1:1"]},
+    "task": {"type": "worker", "index": 0},
+}
+HAS_ESTIMATOR = tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16)
+
+
+def run(script, *args):
+    env = os.environ | {"TF_CONFIG": json.dumps(NO_SERVERS)}
+    return programs.run_script(EXAMPLES / script, *args, env=env, secs=120)
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "options"),
+    [
+        ("criteo_dlrm.py", ["--lines=100", "--output=."], "--workers 3 --ps 2"),
+        ("word_vectors.py", ["--output=."], "--workers 2 --ps 2"),
+        ("sync_session.py", [], "--workers 2 --ps 2 --run-script-on workers"),
+    ],
+)
+def test_without_parameter_servers_it_says_how_to_start_it(
+    script, args, options, tmp_path
+):
+    if script == "word_vectors.py":
+        pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
+    result = run(script, *(arg.replace("=.", f"={tmp_path}") for arg in args))
+    assert result.returncode == 1
+    assert f"by: tf-syncrep launch {options} examples/{script}" in result.stderr
+
+
+@pytest.mark.skipif(HAS_ESTIMATOR, reason="this TensorFlow has Estimator")
+@pytest.mark.parametrize("script", ["sync_estimator.py", "sync_canned_estimator.py"])
+def test_without_estimator_it_says_which_tensorflow_has_it(script):
+    result = run(script)
+    assert result.returncode == 1
+    said = f"2.15 was the last to have. Found: TensorFlow {tf.__version__}."
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr

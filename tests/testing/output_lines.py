@@ -1,0 +1,48 @@
+"""What processes write, line by line, and waiting for a line of it."""
+
+import re
+import threading
+
+# How long anything may take before a test gives up; nothing waits for it in vain.
+DEADLINE_SECS = 120.0
+
+
+class Lines:
+    """Lines that other threads add while a test waits for one of them."""
+
+    def __init__(self):
+        self._lines: list[tuple[str, str]] = []
+        self._ended = False
+        self._changed = threading.Condition()  # Guards the others.
+
+    def add(self, line: bytes, stream: str) -> None:
+        """Adds a line, without its end, of "stdout" or "stderr"."""
+        with self._changed:
+            self._lines.append((stream, line.decode(errors="replace")))
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Says that no line follows, so that nobody waits for one."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def of(self, *streams: str) -> list[str]:
+        """The lines so far, of the given streams or of both, as they came."""
+        with self._changed:
+            return [line for s, line in self._lines if not streams or s in streams]
+
+    def wait_for(self, pattern: str, occurrence: int = 1) -> re.Match[str]:
+        """Waits until so many lines match a pattern; returns the last one's match."""
+        found = []
+
+        def enough() -> bool:
+            found[:] = filter(None, (re.search(pattern, x) for x in self.of()))
+            return len(found) >= occurrence or self._ended
+
+        with self._changed:
+            self._changed.wait_for(enough, DEADLINE_SECS)
+        assert len(found) >= occurrence, (
+            f"{len(found)} lines match {pattern!r} in\n" + "\n".join(self.of())
+        )
+        return found[occurrence - 1]

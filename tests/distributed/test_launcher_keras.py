@@ -1,0 +1,87 @@
+"""`tf-syncrep launch` of a script that calls `tfs.keras.fit`, with a worker killed."""
+
+import os
+import signal
+import time
+
+import commands
+import keras_variants
+import pytest
+
+TRAINS = """
+import os, sys
+import tensorflow as tf
+import tf_syncrep as tfs
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+
+def dataset(context):
+    tf.print("reads as", context.input_pipeline_id)
+
+    def batch(_):
+        return tf.ones([4, 2]), tf.ones([4, 1])
+
+    return tf.data.Dataset.range(1).repeat().map(batch)
+
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile(OPTIMIZER, loss="mse")
+
+
+class StopWhenTold(tf.keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = os.path.exists(sys.argv[1])
+
+tfs.keras.fit(
+    model, dataset, epochs=10**6, steps_per_epoch=20, verbose=0,
+    callbacks=[StopWhenTold()],
+)
+print("fit ended", flush=True)
+"""
+# Where the process waited for what it cannot have, it took a minute.
+END_SECS = 20.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not keras_variants.IS_KERAS_3, reason="Keras 2 has a fit of its own there"
+)
+@pytest.mark.parametrize(
+    ("optimizer", "policy"),
+    [
+        ("tfs.keras.AdamAsync()", "restart"),
+        ("tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(), 2, 2)", "restart"),
+        ("tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(), 1, 2)", "continue"),
+    ],
+    ids=["asynchronous", "synchronous", "backup"],
+)
+def test_process_ends_soon_after_fit_and_a_worker_that_returns_has_its_number_again(
+    optimizer, policy, tmp_path
+):
+    path, stop = tmp_path / "script.py", tmp_path / "stop"
+    path.write_text(TRAINS.replace("OPTIMIZER", optimizer))
+    reads = r"worker-1 \| reads as 1$"
+    with commands.Command(
+        "launch", "--workers", 2, "--on-worker-failure", policy, path, stop
+    ) as command:
+        pid = command.wait_for_line(r"worker-1 starts at \S+ \(pid (\d+)\)")[1]
+        command.wait_for_line(reads)
+        os.kill(int(pid), signal.SIGKILL)
+        if policy == "restart":
+            command.wait_for_line(reads, occurrence=2)
+        else:
+            command.wait_for_line("going on without it")
+        stop.touch()
+        command.wait_for_line("fit ended")
+        ended = time.monotonic()
+        assert command.wait() == 0, command.output
+        assert time.monotonic() - ended < END_SECS
+    # The coordinator reads one to build the model.
+    read = [x.partition(" ")[2] for x in command.stderr if "reads as" in x]
+    returned = 2 if policy == "restart" else 1
+    assert sorted(read) == [
+        "chief    | reads as 0",
+        "worker-0 | reads as 0",
+        *returned * ["worker-1 | reads as 1"],
+    ]

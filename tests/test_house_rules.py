@@ -24,8 +24,9 @@ CC_LAYERS = {
 PYTHON_LAYERS = {
     "ops": set(),
     "sync": {"ops"},
-    "train": {"ops", "sync"},
-    "keras": {"ops", "sync"},
+    "embedding": {"ops"},
+    "train": {"ops", "sync", "embedding"},
+    "keras": {"ops", "sync", "embedding"},
     "distribute": {"ops"},
     "report": set(),
 }

@@ -20,6 +20,12 @@ from tf_syncrep.python.ops.adam_async_ops import (
     resource_sparse_apply_adam_async,
     sparse_apply_adam_async,
 )
+from tf_syncrep.python.ops.embedding_ops import (
+    embedding_combine,
+    embedding_combine_grad,
+    embedding_gather,
+    embedding_rows,
+)
 
 __all__ = [
     "AccumulatorStats",
@@ -34,6 +40,10 @@ __all__ = [
     "accumulator_take_sparse",
     "apply_adam_async",
     "dense_accumulator",
+    "embedding_combine",
+    "embedding_combine_grad",
+    "embedding_gather",
+    "embedding_rows",
     "resource_apply_adam_async",
     "resource_sparse_apply_adam_async",
     "sparse_accumulator",

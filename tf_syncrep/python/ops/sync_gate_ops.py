@@ -82,7 +82,7 @@ def task_id(name=None):
 def sync_gate_open(
     handle, step, *, quorum=0, total=0, lease_secs=0.0, start_secs=0.0, name=None
 ):
-    """Starts a generation: what the last one left is void, its waits end as Unavailable.
+    """Starts a generation: the last one is void, its waits end as Unavailable.
 
     Args:
         handle: the gate, a resource tensor.
@@ -155,8 +155,8 @@ def sync_gate_acquire(
 
     Raises:
         tf.errors.OutOfRangeError: the gate is closed.
-        tf.errors.UnavailableError: the gate was opened anew, or another acquire of the same
-            task took this one's place.
+        tf.errors.UnavailableError: the gate was opened anew, or another acquire of the
+            same task took this one's place.
         tf.errors.InvalidArgumentError: the gate is open with another quorum or total.
     """
     return op_library.load().syncrep_sync_gate_acquire(

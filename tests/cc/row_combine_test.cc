@@ -1,0 +1,263 @@
+// CombineRows and its gradient against plain loops in double.
+
+#include "tf_syncrep/cc/lib/row_combine.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/cc/thread_sharder.h"
+#include "tf_syncrep/cc/lib/float16.h"
+
+namespace tf_syncrep {
+namespace {
+
+// Features of all kinds over the rows of three shards, one of them empty.
+class Batch {
+ public:
+  explicit Batch(int64_t num_results) : num_results_(num_results) {
+    for (const Combiner combiner :
+         {Combiner::kNone, Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
+      for (const bool is_ragged : {false, true}) {
+        for (const bool is_weighted : {false, true}) {
+          if (combiner == Combiner::kNone && (is_ragged || is_weighted)) {
+            continue;
+          }
+          Add(combiner, is_ragged, is_weighted);
+        }
+      }
+    }
+  }
+
+  const std::vector<CombinedFeature>& features() const { return features_; }
+  const std::vector<int64_t>& shard_sizes() const { return shard_sizes_; }
+  int64_t num_rows() const { return 40; }
+
+  // What id `id` of result `result` counts.
+  static double Factor(const CombinedFeature& feature, int64_t begin,
+                       int64_t end, int64_t id) {
+    if (feature.combiner == Combiner::kNone) {
+      return 1;
+    }
+    const auto weight = [&](int64_t i) {
+      return feature.weights == nullptr ? 1.0 : double{feature.weights[i]};
+    };
+    double sum = 0;
+    double squares = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      sum += weight(i);
+      squares += weight(i) * weight(i);
+    }
+    switch (feature.combiner) {
+      case Combiner::kMean:
+        return sum == 0 ? 0 : weight(id) / sum;
+      case Combiner::kSqrtn:
+        return squares == 0 ? 0 : weight(id) / std::sqrt(squares);
+      default:
+        return weight(id);
+    }
+  }
+
+  static void Range(const CombinedFeature& feature, int64_t result,
+                    int64_t* begin, int64_t* end) {
+    if (feature.combiner == Combiner::kNone) {
+      *begin = result;
+      *end = result + 1;
+    } else if (feature.row_splits != nullptr) {
+      *begin = feature.row_splits[result];
+      *end = feature.row_splits[result + 1];
+    } else {
+      *begin = result * feature.ids_per_result;
+      *end = *begin + feature.ids_per_result;
+    }
+  }
+
+ private:
+  void Add(Combiner combiner, bool is_ragged, bool is_weighted) {
+    splits_.push_back({0});
+    for (int64_t i = 0; i < num_results_; ++i) {
+      // Some have no ids.
+      splits_.back().push_back(splits_.back().back() +
+                               static_cast<int64_t>(random_() % 4));
+    }
+    const int64_t num_ids = combiner == Combiner::kNone ? num_results_
+                            : is_ragged                 ? splits_.back().back()
+                                                        : 3 * num_results_;
+    places_.emplace_back();
+    weights_.emplace_back();
+    for (int64_t i = 0; i < num_ids; ++i) {
+      places_.back().push_back(static_cast<int32_t>(random_() % num_rows()));
+      // Some weigh nothing.
+      weights_.back().push_back(static_cast<float>(random_() % 4) / 4);
+    }
+    features_.push_back({combiner, places_.back().data(), num_ids, num_results_,
+                         combiner == Combiner::kNone ? 1 : 3,
+                         is_ragged ? splits_.back().data() : nullptr,
+                         is_weighted ? weights_.back().data() : nullptr});
+  }
+
+  const int64_t num_results_;
+  std::mt19937 random_{3};
+  const std::vector<int64_t> shard_sizes_ = {15, 0, 25};
+  std::vector<CombinedFeature> features_;
+  // What features point to; inner vectors stay where they are when these grow.
+  std::vector<std::vector<int32_t>> places_;
+  std::vector<std::vector<int64_t>> splits_;
+  std::vector<std::vector<float>> weights_;
+};
+
+template <typename T>
+class RowCombineTest : public testing::Test {
+ protected:
+  using Sum = SlotType<T>;
+
+  std::vector<Sum> RandomSums(int64_t size) {
+    std::uniform_real_distribution<Sum> uniform(-1, 1);
+    std::vector<Sum> values(size);
+    for (Sum& value : values) {
+      value = uniform(random_);
+    }
+    return values;
+  }
+
+  // Half of all digits of T.
+  double tolerance() const { return sizeof(T) == 2 ? 2e-2 : 1e-5; }
+
+  // The addresses of one vector's parts.
+  template <typename U>
+  static std::vector<ShardRows<U>> Shards(const Batch& batch, int64_t width,
+                                          U* rows) {
+    std::vector<ShardRows<U>> shards;
+    for (const int64_t size : batch.shard_sizes()) {
+      shards.push_back({rows, size});
+      rows += size * width;
+    }
+    return shards;
+  }
+
+  std::mt19937 random_{1};
+};
+
+using Types = testing::Types<float, double, Half, BFloat16>;
+TYPED_TEST_SUITE(RowCombineTest, Types);
+
+TYPED_TEST(RowCombineTest, EachResultIsTheCombinationOfItsRows) {
+  using Sum = SlotType<TypeParam>;
+  for (const int64_t width : {1, 16, 37}) {
+    const Batch batch(500);
+    std::vector<TypeParam> rows;
+    for (const Sum value : this->RandomSums(batch.num_rows() * width)) {
+      rows.push_back(Narrow<TypeParam>(value));
+    }
+    std::vector<std::vector<Sum>> first;
+    for (const int num_threads : {1, 4}) {
+      ThreadSharder sharder(num_threads);
+      std::vector<std::vector<Sum>> results;
+      std::vector<Sum*> pointers;
+      for (const CombinedFeature& feature : batch.features()) {
+        results.emplace_back(feature.num_results * width, Sum(99));
+        pointers.push_back(results.back().data());
+      }
+      bool has_memory;
+      ASSERT_TRUE(CombineRows<TypeParam>(
+          this->template Shards<const TypeParam>(batch, width, rows.data()),
+          width, batch.features(), pointers, sharder, &has_memory));
+      ASSERT_TRUE(has_memory);
+      for (size_t f = 0; f < results.size(); ++f) {
+        const CombinedFeature& feature = batch.features()[f];
+        for (int64_t i = 0; i < feature.num_results; ++i) {
+          int64_t begin;
+          int64_t end;
+          Batch::Range(feature, i, &begin, &end);
+          for (int64_t c = 0; c < width; ++c) {
+            double expected = 0;
+            for (int64_t id = begin; id < end; ++id) {
+              expected += Batch::Factor(feature, begin, end, id) *
+                          double{Widen(rows[feature.places[id] * width + c])};
+            }
+            ASSERT_NEAR(results[f][i * width + c], expected, 1e-5);
+          }
+        }
+      }
+      if (first.empty()) {
+        first = results;
+      }
+      ASSERT_EQ(first, results);
+    }
+  }
+}
+
+TYPED_TEST(RowCombineTest, GradientOfEachRowIsTheSumOfItsIdsShares) {
+  using Sum = SlotType<TypeParam>;
+  for (const int64_t width : {1, 16, 37}) {
+    const Batch batch(500);
+    std::vector<std::vector<Sum>> gradients;
+    std::vector<const Sum*> pointers;
+    std::vector<double> expected(batch.num_rows() * width, 0);
+    std::vector<double> magnitude(expected);
+    for (const CombinedFeature& feature : batch.features()) {
+      gradients.push_back(this->RandomSums(feature.num_results * width));
+      pointers.push_back(gradients.back().data());
+      for (int64_t i = 0; i < feature.num_results; ++i) {
+        int64_t begin;
+        int64_t end;
+        Batch::Range(feature, i, &begin, &end);
+        for (int64_t id = begin; id < end; ++id) {
+          for (int64_t c = 0; c < width; ++c) {
+            const double share = Batch::Factor(feature, begin, end, id) *
+                                 double{gradients.back()[i * width + c]};
+            expected[feature.places[id] * width + c] += share;
+            magnitude[feature.places[id] * width + c] += std::abs(share);
+          }
+        }
+      }
+    }
+    std::vector<TypeParam> first;
+    for (const int num_threads : {1, 4}) {
+      ThreadSharder sharder(num_threads);
+      std::vector<TypeParam> rows(batch.num_rows() * width);
+      bool has_memory;
+      ASSERT_TRUE(CombineRowsGradient<TypeParam>(
+          this->template Shards<TypeParam>(batch, width, rows.data()), width,
+          batch.features(), pointers, sharder, &has_memory));
+      ASSERT_TRUE(has_memory);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        ASSERT_NEAR(
+            Widen(rows[i]), expected[i],
+            1e-6 * magnitude[i] + this->tolerance() * std::abs(expected[i]));
+      }
+      if (first.empty()) {
+        first = rows;
+      }
+      ASSERT_EQ(std::memcmp(first.data(), rows.data(),
+                            rows.size() * sizeof(TypeParam)),
+                0);
+    }
+  }
+}
+
+TEST(RowCombineErrorsTest, PlacesWithoutARowAreRefused) {
+  ThreadSharder sharder(2);
+  std::vector<float> rows(2 * 3);
+  std::vector<float> results(3);
+  for (const int32_t place : {2, -1}) {
+    for (const Combiner combiner : {Combiner::kNone, Combiner::kSum}) {
+      const std::vector<CombinedFeature> features = {
+          {combiner, &place, 1, 1, 1, nullptr, nullptr}};
+      bool has_memory;
+      EXPECT_FALSE(CombineRows<float>({{rows.data(), 2}}, 3, features,
+                                      {results.data()}, sharder, &has_memory));
+      EXPECT_TRUE(has_memory);
+      EXPECT_FALSE(CombineRowsGradient<float>({{rows.data(), 2}}, 3, features,
+                                              {results.data()}, sharder,
+                                              &has_memory));
+      EXPECT_TRUE(has_memory);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tf_syncrep

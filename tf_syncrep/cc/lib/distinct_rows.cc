@@ -1,0 +1,243 @@
+#include "tf_syncrep/cc/lib/distinct_rows.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <limits>
+#include <new>
+
+#include "tf_syncrep/cc/lib/row_hash.h"
+#include "tf_syncrep/cc/lib/row_order.h"
+
+namespace tf_syncrep {
+namespace {
+
+constexpr int64_t kMinIdsPerThread = 8192;
+constexpr int32_t kEmpty = -1;
+
+// Not filled with zeros, as a vector would be; null when there is no memory.
+template <typename T>
+std::unique_ptr<T[]> NewArray(int64_t size) {
+  return std::unique_ptr<T[]>(new (std::nothrow) T[static_cast<size_t>(size)]);
+}
+
+// Sets keys[i] for the ids in [begin, end) of all features' ids. Returns the
+// first id that is not in its table.
+template <typename Key>
+BadId FindKeys(const std::vector<FeatureIds>& features,
+               const std::vector<int64_t>& feature_begins,
+               const RowPartition& partition, int64_t begin, int64_t end,
+               Key* keys) {
+  auto next =
+      std::upper_bound(feature_begins.begin(), feature_begins.end(), begin);
+  for (int64_t i = begin; i < end; ++next) {
+    const int64_t number = next - feature_begins.begin() - 1;
+    const FeatureIds& feature = features[number];
+    const int64_t feature_begin = feature_begins[number];
+    const int64_t last = std::min(end, *next);
+    const auto find = [&](const auto* ids) -> BadId {
+      for (; i < last; ++i) {
+        const int64_t id = ids[i - feature_begin];
+        if (id < 0 || id >= feature.vocabulary_size) {
+          return {number, i - feature_begin, id};
+        }
+        keys[i] = static_cast<Key>(partition.Key(feature.first_row + id));
+      }
+      return {};
+    };
+    const BadId bad_id =
+        feature.ids32 != nullptr ? find(feature.ids32) : find(feature.ids64);
+    if (bad_id.feature >= 0) {
+      return bad_id;
+    }
+  }
+  return {};
+}
+
+// The different keys of one of `num_parts` parts; a key's hash says which. Sets
+// groups[i], for each key i of the part, to the position of the key's first
+// occurrence, and `firsts` to these positions. Returns false when there is no
+// memory.
+template <typename Key>
+bool FindFirsts(const Key* keys, int64_t num_keys, int64_t part,
+                int64_t num_parts, int32_t* groups,
+                std::unique_ptr<int32_t[]>* firsts, int64_t* num_firsts) {
+  *num_firsts = 0;
+  // Open addressing with linear probing, at most half full: a fair share of the
+  // keys and some more; skewed parts make it grow.
+  uint64_t num_buckets = 64;
+  while (num_buckets < static_cast<uint64_t>(2 * (num_keys / num_parts) +
+                                             num_keys / num_parts / 4)) {
+    num_buckets *= 2;
+  }
+  auto buckets = NewArray<int32_t>(static_cast<int64_t>(num_buckets));
+  *firsts = NewArray<int32_t>(static_cast<int64_t>(num_buckets / 2));
+  if (buckets == nullptr || *firsts == nullptr) {
+    return false;
+  }
+  std::fill_n(buckets.get(), num_buckets, kEmpty);
+  const auto find = [&](Key key, uint64_t hash) -> int32_t& {
+    uint64_t bucket = hash & (num_buckets - 1);
+    while (buckets[bucket] != kEmpty && keys[buckets[bucket]] != key) {
+      bucket = (bucket + 1) & (num_buckets - 1);
+    }
+    return buckets[bucket];
+  };
+  const auto grow = [&] {
+    num_buckets *= 2;
+    auto more = NewArray<int32_t>(static_cast<int64_t>(num_buckets / 2));
+    buckets = NewArray<int32_t>(static_cast<int64_t>(num_buckets));
+    if (buckets == nullptr || more == nullptr) {
+      return false;
+    }
+    std::copy_n(firsts->get(), *num_firsts, more.get());
+    *firsts = std::move(more);
+    std::fill_n(buckets.get(), num_buckets, kEmpty);
+    for (int64_t i = 0; i < *num_firsts; ++i) {
+      const Key key = keys[(*firsts)[i]];
+      find(key, HashRow(static_cast<int64_t>(key))) = (*firsts)[i];
+    }
+    return true;
+  };
+  for (int64_t i = 0; i < num_keys; ++i) {
+    const Key key = keys[i];
+    const uint64_t hash = HashRow(static_cast<int64_t>(key));
+    // The part is chosen by the upper half of the hash, buckets by the lower.
+    if (num_parts > 1 &&
+        static_cast<int64_t>(
+            ((hash >> 32) * static_cast<uint64_t>(num_parts)) >> 32) != part) {
+      continue;
+    }
+    int32_t& first = find(key, hash);
+    if (first == kEmpty) {
+      first = static_cast<int32_t>(i);
+      (*firsts)[(*num_firsts)++] = first;
+      groups[i] = first;
+      if (2 * static_cast<uint64_t>(*num_firsts) == num_buckets && !grow()) {
+        return false;
+      }
+    } else {
+      groups[i] = first;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+DistinctRows::Status DistinctRows::Find(const std::vector<FeatureIds>& features,
+                                        const RowPartition& partition,
+                                        Sharder& sharder, BadId* bad_id) {
+  feature_begins_ = {0};
+  for (const FeatureIds& feature : features) {
+    feature_begins_.push_back(feature_begins_.back() + feature.size);
+  }
+  num_ids_ = feature_begins_.back();
+  const bool is_small = partition.begin(partition.num_shards()) <=
+                        std::numeric_limits<uint32_t>::max();
+  const Status status =
+      is_small ? FindOf<uint32_t>(features, partition, sharder, bad_id)
+               : FindOf<uint64_t>(features, partition, sharder, bad_id);
+  if (status != Status::kOk) {
+    *this = DistinctRows();
+  }
+  return status;
+}
+
+template <typename Key>
+DistinctRows::Status DistinctRows::FindOf(
+    const std::vector<FeatureIds>& features, const RowPartition& partition,
+    Sharder& sharder, BadId* bad_id) {
+  const auto keys = NewArray<Key>(num_ids_);
+  groups_ = NewArray<int32_t>(num_ids_);
+  places_ = NewArray<int32_t>(num_ids_);
+  if (keys == nullptr || groups_ == nullptr || places_ == nullptr) {
+    return Status::kOutOfMemory;
+  }
+  const int64_t num_parts = sharder.NumShards(num_ids_, kMinIdsPerThread);
+  std::vector<BadId> bad_ids(num_parts);
+  sharder.Run(num_parts, [&](int64_t part) {
+    bad_ids[part] =
+        FindKeys(features, feature_begins_, partition,
+                 ShardBegin(part, num_parts, num_ids_),
+                 ShardBegin(part + 1, num_parts, num_ids_), keys.get());
+  });
+  for (const BadId& bad : bad_ids) {
+    if (bad.feature >= 0) {
+      *bad_id = bad;
+      return Status::kBadId;
+    }
+  }
+  // Each of these reads all keys: one for a thread, and none to even them out.
+  const int64_t num_tables = (num_parts + 3) / 4;
+  std::vector<Array<int32_t>> firsts(num_tables);
+  std::vector<int64_t> num_firsts(num_tables);
+  std::atomic<bool> has_memory{true};
+  sharder.Run(num_tables, [&](int64_t part) {
+    if (!FindFirsts(keys.get(), num_ids_, part, num_tables, groups_.get(),
+                    &firsts[part], &num_firsts[part])) {
+      has_memory = false;
+    }
+  });
+  int64_t num_rows = 0;
+  for (const int64_t number : num_firsts) {
+    num_rows += number;
+  }
+  const auto rows = NewArray<RowOccurrence<Key>>(num_rows);
+  const auto spare = NewArray<RowOccurrence<Key>>(num_rows);
+  keys_ = NewArray<uint64_t>(num_rows);
+  if (!has_memory || rows == nullptr || spare == nullptr || keys_ == nullptr) {
+    return Status::kOutOfMemory;
+  }
+  int64_t end = 0;
+  for (int64_t part = 0; part < num_tables; ++part) {
+    for (int64_t i = 0; i < num_firsts[part]; ++i) {
+      const int32_t first = firsts[part][i];
+      rows[end++] = {keys[first], static_cast<Key>(first)};
+    }
+  }
+  const RowOccurrence<Key>* const sorted =
+      SortByRow(rows.get(), spare.get(), num_rows, sharder);
+  for (int64_t i = 0; i < num_rows; ++i) {
+    keys_[i] = sorted[i].row;
+    places_[sorted[i].place] = static_cast<int32_t>(i);
+  }
+  shard_begins_.clear();
+  for (int64_t shard = 0; shard <= partition.num_shards(); ++shard) {
+    shard_begins_.push_back(
+        std::lower_bound(keys_.get(), keys_.get() + num_rows,
+                         static_cast<uint64_t>(partition.begin(shard))) -
+        keys_.get());
+  }
+  return Status::kOk;
+}
+
+template <typename Row>
+void DistinctRows::WriteRows(const RowPartition& partition, int64_t shard,
+                             Row* rows) const {
+  const auto begin = static_cast<uint64_t>(partition.begin(shard));
+  const uint64_t* const keys = keys_.get() + shard_begins_[shard];
+  for (int64_t i = 0; i < num_rows(shard); ++i) {
+    rows[i] = static_cast<Row>(keys[i] - begin);
+  }
+}
+
+template void DistinctRows::WriteRows(const RowPartition&, int64_t,
+                                      int32_t*) const;
+template void DistinctRows::WriteRows(const RowPartition&, int64_t,
+                                      int64_t*) const;
+
+void DistinctRows::WritePlaces(int64_t feature, Sharder& sharder,
+                               int32_t* places) const {
+  const int64_t size = feature_begins_[feature + 1] - feature_begins_[feature];
+  const int32_t* const groups = groups_.get() + feature_begins_[feature];
+  const int64_t num_parts = sharder.NumShards(size, 4 * kMinIdsPerThread);
+  sharder.Run(num_parts, [&](int64_t part) {
+    const int64_t end = ShardBegin(part + 1, num_parts, size);
+    for (int64_t i = ShardBegin(part, num_parts, size); i < end; ++i) {
+      places[i] = places_[groups[i]];
+    }
+  });
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,23 @@
+// Copies rows out of a table.
+
+#ifndef TF_SYNCREP_CC_LIB_ROW_GATHER_H_
+#define TF_SYNCREP_CC_LIB_ROW_GATHER_H_
+
+#include <cstdint>
+
+#include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/sharder.h"
+
+namespace tf_syncrep {
+
+// Sets row i of `result` to row rows[i] of `table`, both `width` wide, rounded
+// to Out, which is T or, for float, a 16-bit type. Returns the first i for
+// which rows[i] is not in [0, num_rows), or -1 for none.
+template <typename T, typename Out, typename Row>
+int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
+                   const Row* rows, int64_t size, Out* result,
+                   Sharder& sharder);
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_ROW_GATHER_H_

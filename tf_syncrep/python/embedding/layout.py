@@ -1,0 +1,168 @@
+"""How tables lie on parameter servers: stacked into slabs, each parted by rows.
+
+Nothing here needs TensorFlow.
+
+A slab holds the rows of tables of one width and dtype, one table after the other, and
+has one part on each parameter server: row `g` of all is row `g // num_shards` of part
+`g % num_shards`. So each part has as many rows as any other, give or take one, whatever
+the tables, and the rows of each table, those that are used most too, are on all of
+them. This is the "mod" strategy of `tf.nn.embedding_lookup`, over all tables at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of vectors.
+
+    Attributes:
+        name: its name, which no other table of a layout has.
+        vocabulary_size: how many rows it has.
+        width: how many elements a row has.
+        dtype: of the elements, by name.
+    """
+
+    name: str
+    vocabulary_size: int
+    width: int
+    dtype: str = "float32"
+
+
+@dataclasses.dataclass(frozen=True)
+class TablePart:
+    """The rows of a table that are in one part of its slab.
+
+    They are rows `first_id`, `first_id + num_shards`, and so on of the table, and lie
+    next to each other in the part.
+
+    Attributes:
+        table: the table.
+        first_id: the first of these rows.
+        begin: its place in the part.
+        num_rows: how many there are; may be 0.
+    """
+
+    table: Table
+    first_id: int
+    begin: int
+    num_rows: int
+
+
+class Slab:
+    """Stacked tables, and how they are parted."""
+
+    def __init__(self, name: str, tables: Sequence[Table], num_shards: int):
+        """Stacks tables.
+
+        Args:
+            name: name of the slab.
+            tables: of one width and dtype; at least one.
+            num_shards: into how many parts to part the rows.
+        """
+        self.name = name
+        self.tables = tuple(tables)
+        self.num_shards = num_shards
+        self.width = tables[0].width
+        self.dtype = tables[0].dtype
+        self.num_rows = 0
+        self._first_rows: dict[str, int] = {}
+        for table in self.tables:
+            self._first_rows[table.name] = self.num_rows
+            self.num_rows += table.vocabulary_size
+
+    def first_row(self, table: Table) -> int:
+        """Which of all rows is row 0 of a table."""
+        return self._first_rows[table.name]
+
+    def shard_rows(self, shard: int) -> int:
+        """How many rows a part has."""
+        return self._rows_before(self.num_rows, shard)
+
+    def part(self, table: Table, shard: int) -> TablePart:
+        """The rows of a table that are in a part."""
+        first = self.first_row(table)
+        begin = self._rows_before(first, shard)
+        end = self._rows_before(first + table.vocabulary_size, shard)
+        first_id = begin * self.num_shards + shard - first
+        return TablePart(table, first_id, begin, end - begin)
+
+    def parts(self, shard: int) -> list[TablePart]:
+        """The rows that are in a part, by table, in their order there."""
+        return [self.part(table, shard) for table in self.tables]
+
+    def _rows_before(self, row: int, shard: int) -> int:
+        """How many of the first `row` rows are in a part."""
+        return max(0, -(-(row - shard) // self.num_shards))
+
+
+def stack(
+    tables: Iterable[Table],
+    num_shards: int,
+    stacking: str | Sequence[Sequence[str]] | None = "auto",
+) -> list[Slab]:
+    """Makes slabs of tables.
+
+    Args:
+        tables: the tables.
+        num_shards: into how many parts to part each slab.
+        stacking: `"auto"` to stack all tables of one width and dtype; None to stack
+            none; or names of tables that are to be stacked: a list of lists, or one
+            list. Tables that are not named are slabs by themselves.
+
+    Returns:
+        The slabs, in the order of their first tables.
+
+    Raises:
+        ValueError: tables of one name; `stacking` is none of these, names what is no
+            table, a table twice, or tables of different width or dtype together.
+    """
+    tables = list(tables)
+    by_name = {table.name: table for table in tables}
+    if len(by_name) != len(tables):
+        names = sorted(table.name for table in tables)
+        raise ValueError(f"Tables must have different names. Received: {names}")
+    group_of = _groups(by_name, stacking)
+    groups: dict[object, list[Table]] = {}
+    for table in tables:
+        groups.setdefault(group_of(table), []).append(table)
+    return [Slab(_slab_name(group), group, num_shards) for group in groups.values()]
+
+
+def _slab_name(tables: Sequence[Table]) -> str:
+    first = tables[0].name
+    return first if len(tables) == 1 else f"{first}_and_{len(tables) - 1}_more"
+
+
+def _groups(by_name, stacking):
+    """A function that tells of a table what it shares with those stacked with it."""
+    if stacking == "auto":
+        return lambda table: (table.width, table.dtype)
+    if stacking is None:
+        return lambda table: table.name
+    if isinstance(stacking, str) or not isinstance(stacking, Sequence):
+        raise ValueError(
+            "table_stacking must be 'auto', None, or lists of names of tables. "
+            f"Received: table_stacking={stacking!r}"
+        )
+    one_list = all(isinstance(name, str) for name in stacking)
+    lists = [stacking] if one_list else stacking
+    number_of = {}
+    for number, names in enumerate(lists):
+        for name in names:
+            if name not in by_name or name in number_of:
+                raise ValueError(
+                    "table_stacking must name tables, each once. Received: "
+                    f"{name!r} in table_stacking={stacking!r}"
+                )
+            number_of[name] = number
+        kinds = {(by_name[name].width, by_name[name].dtype) for name in names}
+        if len(kinds) > 1:
+            raise ValueError(
+                "Tables that are stacked must have one width and dtype. Received: "
+                f"{list(names)} of {sorted(kinds)}"
+            )
+    return lambda table: number_of.get(table.name, table.name)

@@ -1,0 +1,153 @@
+"""Lookups of several features in the parts of one slab."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.embedding import compat
+from tf_syncrep.python.embedding.layout import Slab, Table
+from tf_syncrep.python.ops import embedding_ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """What a batch asks of a table for one feature.
+
+    Attributes:
+        name: for errors.
+        table: the table.
+        ids: int32 or int64. A vector if there are `row_splits`; else of any shape,
+            whose last axis is combined if there is a combiner.
+        combiner: `"sum"`, `"mean"`, `"sqrtn"`, or None for one vector an id.
+        row_splits: None, or int64, where the ids of each example begin and end.
+        weights: None, or float32, one for each id.
+    """
+
+    name: str
+    table: Table
+    ids: tf.Tensor
+    combiner: str | None = None
+    row_splits: tf.Tensor | None = None
+    weights: tf.Tensor | None = None
+
+
+def look_up(
+    slab: Slab,
+    parts: Sequence[Any],
+    features: Sequence[Feature],
+    transfer_dtype: tf.DType | None = None,
+) -> list[tf.Tensor]:
+    """Looks features up by this package's ops: each row once, a message for each part.
+
+    Args:
+        slab: how the tables lie.
+        parts: its parts: resource variables on CPUs, those of this replica.
+        features: features of tables of the slab; at least one.
+        transfer_dtype: dtype in which rows and gradients travel; None for the slab's.
+
+    Returns:
+        For each feature its vectors, in float64 for float64 and float32 for all others.
+    """
+    most_rows = max(slab.shard_rows(shard) for shard in range(slab.num_shards))
+    rows, places = embedding_ops.embedding_rows(
+        [feature.ids for feature in features],
+        num_rows=slab.num_rows,
+        num_shards=slab.num_shards,
+        first_rows=[slab.first_row(feature.table) for feature in features],
+        vocabulary_sizes=[feature.table.vocabulary_size for feature in features],
+        features=[feature.name for feature in features],
+        tables=[feature.table.name for feature in features],
+        dtype=tf.int32 if most_rows <= tf.int32.max else tf.int64,
+    )
+    vectors = []
+    for part, part_rows in zip(parts, rows, strict=True):
+        compat.tell_tapes(part)
+        with tf.device(part.device):
+            vectors.append(
+                embedding_ops.embedding_gather(
+                    part.handle,
+                    part_rows,
+                    shape=part.shape,
+                    dtype=part.dtype,
+                    transfer_dtype=transfer_dtype,
+                )
+            )
+    return embedding_ops.embedding_combine(
+        vectors,
+        places,
+        [feature.combiner for feature in features],
+        [feature.row_splits for feature in features],
+        [feature.weights for feature in features],
+    )
+
+
+def look_up_with_stock_ops(
+    slab: Slab, parts: Sequence[Any], features: Sequence[Feature]
+) -> list[tf.Tensor]:
+    """The same by TensorFlow's own ops, which any process has, and any device.
+
+    Args:
+        slab: how the tables lie.
+        parts: its parts: variables.
+        features: features of tables of the slab.
+
+    Returns:
+        For each feature its vectors, as `look_up` gives them.
+    """
+    return [_look_up_one(slab, parts, feature) for feature in features]
+
+
+def _look_up_one(slab, parts, feature):
+    vocabulary_size = feature.table.vocabulary_size
+    ids = tf.cast(feature.ids, tf.int64)
+    # Beyond a table's end there may be another one.
+    are_ids = tf.debugging.Assert(
+        tf.reduce_all((ids >= 0) & (ids < vocabulary_size)),
+        [
+            f"ids of feature {feature.name} must be in [0, {vocabulary_size}), the "
+            f"vocabulary of table {feature.table.name}. Received: ids from",
+            tf.reduce_min(ids),
+            "to",
+            tf.reduce_max(ids),
+        ],
+    )
+    with tf.control_dependencies([are_ids] if are_ids is not None else []):
+        rows = ids + slab.first_row(feature.table)
+    if len(parts) == 1:
+        vectors = tf.gather(parts[0], rows)
+    else:
+        # Row g of all is row g // n of part g % n there, too.
+        vectors = tf.compat.v1.nn.embedding_lookup(
+            list(parts), rows, partition_strategy="mod"
+        )
+    vectors = tf.cast(
+        vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32
+    )
+    if feature.combiner is None:
+        return vectors
+    weights = feature.weights
+    if weights is None:
+        weights = tf.ones_like(ids, dtype=vectors.dtype)
+    weights = tf.cast(weights, vectors.dtype)
+    vectors *= tf.expand_dims(weights, -1)
+    sums, divisors = _sum(vectors, feature), None
+    if feature.combiner == "mean":
+        divisors = _sum(weights, feature)
+    elif feature.combiner == "sqrtn":
+        divisors = tf.sqrt(_sum(weights * weights, feature))
+    if divisors is None:
+        return sums
+    return tf.math.divide_no_nan(sums, tf.expand_dims(divisors, -1))
+
+
+def _sum(values, feature):
+    """The sums over the ids of each example."""
+    if feature.row_splits is None:
+        return tf.reduce_sum(values, axis=feature.ids.shape.rank - 1)
+    splits = feature.row_splits
+    examples = tf.ragged.row_splits_to_segment_ids(splits)
+    return tf.math.unsorted_segment_sum(values, examples, tf.size(splits) - 1)

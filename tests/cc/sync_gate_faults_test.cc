@@ -553,7 +553,7 @@ TEST_F(SyncGateFaultsTest, ANewIncarnationEndsTheWaitOfTheOld) {
   Acquire(b);
   const auto old = Acquire(a);
   const auto fresh = Acquire(Worker(0, 2));
-  EXPECT_TRUE(old->ended_with(GateStatus::kUnavailable));
+  EXPECT_TRUE(old->ended_with(GateStatus::kAborted));
   EXPECT_TRUE(fresh->waits());
   EXPECT_EQ(gate->Stats().live, 2);
 }
@@ -590,7 +590,7 @@ TEST_F(SyncGateFaultsTest, AnAcquireOfADeadIncarnationIsAborted) {
   const GateWorker restarted = Worker(0, 2);
   const auto fresh = Acquire(restarted);
   const auto zombie = Acquire(a);
-  EXPECT_TRUE(zombie->ended_with(GateStatus::kUnavailable));
+  EXPECT_TRUE(zombie->ended_with(GateStatus::kAborted));
   EXPECT_TRUE(Contribute(restarted, fresh->value));
   EXPECT_EQ(Update(), 1);
 }

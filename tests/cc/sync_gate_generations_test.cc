@@ -231,7 +231,7 @@ TEST_F(SyncGateGenerationsTest, ShutdownEndsAWaitForAChiefThatAgrees) {
   const auto early = Acquire(a, Kind::kFirst, Terms(2, 2));
   EXPECT_TRUE(early->waits());
   gate->Shutdown();
-  EXPECT_TRUE(early->ended_with(GateStatus::kUnavailable));
+  EXPECT_TRUE(early->ended_with(GateStatus::kAborted));
 }
 
 }  // namespace

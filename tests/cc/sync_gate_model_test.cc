@@ -258,7 +258,7 @@ class SyncGateModelTest : public GateTest {
     Abort(zombie.id, zombie.permit);
     gate->Leave(zombie.id);
     const auto acquire = Acquire(zombie.id);
-    EXPECT_TRUE(acquire->ended_with(GateStatus::kUnavailable));
+    EXPECT_TRUE(acquire->ended_with(GateStatus::kAborted));
     const SyncGateStats after = gate->Stats();
     EXPECT_EQ(after.round, stats.round);
     EXPECT_EQ(after.live, stats.live);
@@ -379,7 +379,7 @@ class SyncGateModelTest : public GateTest {
       }
       const bool told = closed && !granted &&
                         !actor->acquire->ended_with(GateStatus::kCancelled) &&
-                        !actor->acquire->ended_with(GateStatus::kUnavailable);
+                        !actor->acquire->ended_with(GateStatus::kAborted);
       actor->takes_part &= !told;
       const bool is_pass = actor->kind == Kind::kNext && passes > 0;
       passes -= granted && is_pass ? 1 : 0;

@@ -289,10 +289,10 @@ TEST_F(SyncGateUpdaterTest, OpenEndsAllWaitsOfTheLastGeneration) {
   const auto flush = Flush();
   const auto drain = Drain();
   generation = Open(5);
-  EXPECT_TRUE(acquire->ended_with(GateStatus::kUnavailable));
-  EXPECT_TRUE(quorum->ended_with(GateStatus::kUnavailable));
-  EXPECT_TRUE(flush->ended_with(GateStatus::kUnavailable));
-  EXPECT_TRUE(drain->ended_with(GateStatus::kUnavailable));
+  EXPECT_TRUE(acquire->ended_with(GateStatus::kAborted));
+  EXPECT_TRUE(quorum->ended_with(GateStatus::kAborted));
+  EXPECT_TRUE(flush->ended_with(GateStatus::kAborted));
+  EXPECT_TRUE(drain->ended_with(GateStatus::kAborted));
   EXPECT_EQ(gate->Stats().step, 5);
 }
 
@@ -308,15 +308,15 @@ TEST_F(SyncGateUpdaterTest, NothingOfAnOldGenerationCountsInTheNew) {
   EXPECT_FALSE(Commit(b, of_b->value));
   EXPECT_EQ(Admit(a, of_a->value), Admission::kStale);
   EXPECT_EQ(Admit(b, of_b->value), Admission::kStale);
-  EXPECT_TRUE(of_c->ended_with(GateStatus::kUnavailable));
+  EXPECT_TRUE(of_c->ended_with(GateStatus::kAborted));
   EXPECT_EQ(gate->Stats().voided, 1);
   EXPECT_EQ(gate->Stats().aborted, 1);
   bool advanced;
   EXPECT_EQ(gate->Advance(old, gate->Stats().round, 1, &advanced).code,
-            GateStatus::kUnavailable);
+            GateStatus::kAborted);
   const int64_t current = generation;
   generation = old;
-  EXPECT_TRUE(WaitQuorum()->ended_with(GateStatus::kUnavailable));
+  EXPECT_TRUE(WaitQuorum()->ended_with(GateStatus::kAborted));
   generation = current;
   Give(a);
   Give(b);
@@ -332,7 +332,7 @@ TEST_F(SyncGateUpdaterTest, OpenWithAFullRoundVoidsIt) {
   generation = Open(0);  // the chief died before it could apply
   bool advanced;
   EXPECT_EQ(gate->Advance(old, quorum->value.round, 1, &advanced).code,
-            GateStatus::kUnavailable);
+            GateStatus::kAborted);
   EXPECT_EQ(gate->Stats().voided, 1);
   EXPECT_EQ(gate->Stats().updates, 0);
 }

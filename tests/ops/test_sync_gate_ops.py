@@ -237,9 +237,9 @@ def test_open_ends_the_waits_of_the_generation_before():
     wait = _Wait(lambda: ops.sync_gate_wait_quorum(handle, old))
     ops.sync_gate_open(handle, 0)
     wait.end()
-    assert isinstance(wait.error, tf.errors.UnavailableError)
+    assert isinstance(wait.error, tf.errors.AbortedError)
     with pytest.raises(
-        tf.errors.UnavailableError, match=f"Generation {int(old)} of the gate is over"
+        tf.errors.AbortedError, match=f"Generation {int(old)} of the gate is over"
     ):
         ops.sync_gate_wait_quorum(handle, old)
 

@@ -212,7 +212,7 @@ def test_chief_that_was_replaced_does_not_end_the_training_of_its_successor():
         assert session.run(successor) == present + 1
         # Its wait for the next quorum was ended, or had not begun yet.
         over = f"A new generation|Generation {present} of the gate is over"
-        with pytest.raises(tf.errors.UnavailableError, match=over):
+        with pytest.raises(tf.errors.AbortedError, match=over):
             by_hand.coordinator.join(by_hand.threads)
         generation, _, step = session.run(acquired)
         assert (generation, step) == (present + 1, 1)

@@ -71,7 +71,7 @@ SyncGate::WaitId SyncGate::Acquire(const GateWorker& worker, AcquireKind kind,
     Worker* caller = Enter(worker, kind, &wakeups);
     if (caller == nullptr) {
       wakeups.push_back([done = std::move(done), device = worker.device] {
-        done({GateStatus::kUnavailable,
+        done({GateStatus::kAborted,
               "Another start of " + device + " took this one's place."},
              {});
       });
@@ -219,7 +219,7 @@ int64_t SyncGate::Open(int64_t step, const GateTerms& terms) {
     std::lock_guard<std::mutex> lock(mu_);
     if (generation_ > 0) {
       const GateStatus aborted = {
-          GateStatus::kUnavailable,
+          GateStatus::kAborted,
           "A new generation of the gate was opened: begin anew."};
       EndAcquires(aborted, &wakeups);
       EndUpdaterWaits(aborted, &wakeups);
@@ -370,7 +370,7 @@ void SyncGate::Shutdown() {
   {
     std::lock_guard<std::mutex> lock(mu_);
     shut_down_ = true;
-    EndTraining({GateStatus::kUnavailable, "The gate was deleted."}, &wakeups);
+    EndTraining({GateStatus::kAborted, "The gate was deleted."}, &wakeups);
     while (!early_acquires_.empty()) {
       EndEarly(early_acquires_.extract(early_acquires_.begin()), &wakeups);
     }
@@ -583,7 +583,7 @@ SyncGate::Worker* SyncGate::Enter(const GateWorker& worker, AcquireKind kind,
     caller.num_expired_pushes = 0;
   }
   EndAcquire(ExtractAcquire(caller.waiting),
-             {GateStatus::kUnavailable,
+             {GateStatus::kAborted,
               "Another acquire of " + worker.device + " took its place."},
              {}, wakeups);
   Release(&caller);
@@ -906,7 +906,7 @@ GateStatus SyncGate::CheckGeneration(int64_t generation) const {
     return {GateStatus::kFailedPrecondition, "The gate was never opened."};
   }
   if (generation != generation_) {
-    return {GateStatus::kUnavailable,
+    return {GateStatus::kAborted,
             "Generation " + std::to_string(generation) +
                 " of the gate is over; the present one is " +
                 std::to_string(generation_) + "."};

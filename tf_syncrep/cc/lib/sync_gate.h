@@ -23,12 +23,8 @@ struct GateStatus {
     kInvalidArgument = 3,
     kDeadlineExceeded = 4,
     kFailedPrecondition = 9,
+    kAborted = 10,
     kOutOfRange = 11,  // the end of input: training is over
-    // Begin anew. Not Aborted: where one task of a step fails, others report
-    // that they were cancelled, of these errors TensorFlow takes the code of
-    // the last in the alphabet, and sessions begin anew on this and on Aborted
-    // alone.
-    kUnavailable = 14,
   };
 
   int code = kOk;
@@ -197,7 +193,7 @@ class SyncGate {
   // not used up. Before the first Open() it waits. What this worker still held,
   // from an earlier Acquire() or as another incarnation, is given up. From then
   // on that other incarnation is dead: what it still calls has no effect, and
-  // its Acquire() is Unavailable.
+  // its Acquire() is Aborted.
   //
   // A kNext call that finds a pass takes it instead and returns at once, with
   // the pass's step and round and without a permit.
@@ -236,8 +232,8 @@ class SyncGate {
   // --- Updater ---
 
   // Starts a generation: voids what the last one left, ends its waits as
-  // Unavailable, and returns the new generation's number. After Close() or
-  // Fail() it starts a new training, too: workers that had left or expired are
+  // Aborted, and returns the new generation's number. After Close() or Fail()
+  // it starts a new training, too: workers that had left or expired are
   // expected again. Without them it carries on for a chief that was lost, and
   // who had left stays away.
   int64_t Open(int64_t step, const GateTerms& terms);
@@ -248,7 +244,7 @@ class SyncGate {
   // Waits for a full round: committed = admitted = quorum. Until Advance() it
   // returns the same round again. DeadlineExceeded after `timeout`, if that is
   // not zero; OutOfRange after Close(). Like all that the updater calls it is
-  // Unavailable in another generation, and FailedPrecondition before the first.
+  // Aborted in another generation, and FailedPrecondition before the first.
   WaitId WaitQuorum(int64_t generation, Time timeout, QuorumCallback done);
 
   // The same for a round that will not fill: admits no more, and waits until

@@ -86,7 +86,7 @@ REGISTER_OP("Syncrep>SyncGateOpen")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
     .Doc(R"doc(
-Starts a generation: what the last one left is void, its waits end as Unavailable.
+Starts a generation: what the last one left is void, its waits end as Aborted.
 
 handle: Handle of the gate.
 step: The global step.
@@ -126,7 +126,7 @@ REGISTER_OP("Syncrep>SyncGateAcquire")
     .Doc(R"doc(
 Waits until the round needs a gradient from this worker.
 
-Runs before the worker reads variables. OutOfRange when the gate is closed, Unavailable
+Runs before the worker reads variables. OutOfRange when the gate is closed, Aborted
 when it is opened anew.
 
 handle: Handle of the gate.

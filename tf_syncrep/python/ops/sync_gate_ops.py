@@ -82,7 +82,7 @@ def task_id(name=None):
 def sync_gate_open(
     handle, step, *, quorum=0, total=0, lease_secs=0.0, start_secs=0.0, name=None
 ):
-    """Starts a generation: the last one is void, its waits end as Unavailable.
+    """Starts a generation: what the last one left is void, its waits end as Aborted.
 
     Args:
         handle: the gate, a resource tensor.
@@ -155,8 +155,8 @@ def sync_gate_acquire(
 
     Raises:
         tf.errors.OutOfRangeError: the gate is closed.
-        tf.errors.UnavailableError: the gate was opened anew, or another acquire of the
-            same task took this one's place.
+        tf.errors.AbortedError: the gate was opened anew, or another acquire of the same
+            task took this one's place.
         tf.errors.InvalidArgumentError: the gate is open with another quorum or total.
     """
     return op_library.load().syncrep_sync_gate_acquire(
@@ -260,7 +260,7 @@ def sync_gate_wait_quorum(handle, generation, timeout_secs=0.0, name=None):
     Raises:
         tf.errors.OutOfRangeError: the gate is closed.
         tf.errors.DeadlineExceededError: no full round in this time.
-        tf.errors.UnavailableError: the generation is over.
+        tf.errors.AbortedError: the generation is over.
     """
     return op_library.load().syncrep_sync_gate_wait_quorum(
         handle, generation, timeout_secs=timeout_secs, name=name
@@ -280,7 +280,7 @@ def sync_gate_flush(handle, generation, name=None):
 
     Raises:
         tf.errors.OutOfRangeError: the gate is closed.
-        tf.errors.UnavailableError: the generation is over.
+        tf.errors.AbortedError: the generation is over.
     """
     return op_library.load().syncrep_sync_gate_flush(handle, generation, name=name)
 
@@ -300,7 +300,7 @@ def sync_gate_advance(handle, generation, round_number, step, name=None):
 
     Raises:
         tf.errors.FailedPreconditionError: the round is not full.
-        tf.errors.UnavailableError: the generation is over.
+        tf.errors.AbortedError: the generation is over.
     """
     return op_library.load().syncrep_sync_gate_advance(
         handle, generation, round_number, step, name=name
@@ -320,7 +320,7 @@ def sync_gate_drain(handle, generation, name=None):
 
     Raises:
         tf.errors.OutOfRangeError: the gate is closed.
-        tf.errors.UnavailableError: the generation is over.
+        tf.errors.AbortedError: the generation is over.
     """
     return op_library.load().syncrep_sync_gate_drain(handle, generation, name=name)
 

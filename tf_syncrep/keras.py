@@ -5,7 +5,11 @@
 """
 
 from tf_syncrep.python.keras.adam_async import AdamAsync
-from tf_syncrep.python.keras.embedding import Embedding
+from tf_syncrep.python.keras.embedding.config import FeatureConfig, TableConfig
+from tf_syncrep.python.keras.embedding.distributed_embedding import (
+    DistributedEmbedding,
+)
+from tf_syncrep.python.keras.embedding.embedding import Embedding
 from tf_syncrep.python.keras.fit.api import evaluate, fit, predict
 from tf_syncrep.python.keras.fit.install import (
     explain_stock_fit,
@@ -20,10 +24,13 @@ from tf_syncrep.python.keras.sync_replicas.sync_report import SyncReport
 
 __all__ = [
     "AdamAsync",
+    "DistributedEmbedding",
     "Embedding",
+    "FeatureConfig",
     "GradientAccumulation",
     "SyncReplicas",
     "SyncReport",
+    "TableConfig",
     "evaluate",
     "fit",
     "install_fit",

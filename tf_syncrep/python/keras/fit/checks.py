@@ -9,7 +9,7 @@ from absl import logging
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.embedding import Embedding
+from tf_syncrep.python.keras.embedding.embedding import Embedding
 from tf_syncrep.python.keras.fit.exact_state import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 

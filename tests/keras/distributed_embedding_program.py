@@ -1,0 +1,118 @@
+"""Trains a DistributedEmbedding on a cluster.
+
+Argument: a folder for files.
+"""
+
+import json
+import pathlib
+import sys
+
+import embedding_models as models
+import keras_variants
+import numpy as np
+import programs
+import tensorflow as tf
+from keras_sync_replicas import make_strategy
+
+import tf_syncrep as tfs
+
+STEPS, EXAMPLES = 40, 12
+
+
+def as_lists(tables):
+    return {name: table.tolist() for name, table in tables.items()}
+
+
+def dataset(context=None):
+    """The same batch for everybody, for ever."""
+    del context
+    return tf.data.Dataset.from_tensors(models.batch(EXAMPLES)).repeat()
+
+
+def make(strategy, optimizer, **options):
+    with strategy.scope():
+        return models.make(
+            models.Distributed, optimizer(), models.initial_tables(), **options
+        )
+
+
+def devices_of(variables):
+    return [keras_variants.native(x).device for x in variables]
+
+
+def asynchronous(strategy, folder):
+    """Each worker's steps advance the powers of each part."""
+    model = make(strategy, lambda: tfs.keras.AdamAsync(0.01, beta_1=0.5))
+    tfs.keras.fit(model, dataset, steps_per_epoch=STEPS, verbose=0)
+    parts = model.embedding.trainable_variables
+    powers = [model.optimizer.slots(part)["beta_1_power"].numpy() for part in parts]
+    ids, targets = models.batch(EXAMPLES)
+    data = tf.data.Dataset.from_tensors((ids, targets))
+    model.save_weights(str(pathlib.Path(folder) / "saved.weights.h5"))
+    return {
+        "steps": [float(np.log2(1 / power[0])) - 1 for power in powers],
+        "bytes": [int(np.prod(part.shape)) for part in parts],
+        "devices": devices_of(parts),
+        "slot_devices": devices_of(model.optimizer.slots(x)["m"] for x in parts),
+        "tables": as_lists(model.tables()),
+        "evaluated": tfs.keras.evaluate(model, data, verbose=0),
+        "predicted": np.asarray(
+            tfs.keras.predict(model, data.map(lambda x, _: x), verbose=0)
+        ).tolist(),
+    }
+
+
+def synchronous(strategy):
+    """Updates of two equal gradients are those of one."""
+    results = {}
+    for name, optimizer, options in (
+        ("adam", lambda: tf.keras.optimizers.Adam(0.01), {}),
+        ("adam_async", lambda: tfs.keras.AdamAsync(0.01), {}),
+        ("apart", lambda: tfs.keras.AdamAsync(0.01), {"table_stacking": None}),
+        ("bfloat16", lambda: tfs.keras.AdamAsync(0.01), {"transfer_dtype": "bfloat16"}),
+    ):
+        model = make(
+            strategy,
+            lambda make=optimizer: tfs.keras.SyncReplicas(make(), 2, 2),
+            **options,
+        )
+        tfs.keras.fit(model, dataset, steps_per_epoch=STEPS, verbose=0)
+        results[name] = {
+            "updates": int(model.optimizer.stats()["updates"]),
+            "applied": int(model.optimizer.stats()["applied"]),
+            "tables": as_lists(model.tables()),
+        }
+    return results
+
+
+def error(strategy):
+    """What a step says of an id that is in no table, and what it left."""
+    model = make(strategy, lambda: tfs.keras.AdamAsync(0.01))
+
+    def bad(context):
+        del context
+        ids, targets = models.batch(EXAMPLES)
+        ids["day"][3, 1] = -7
+        return tf.data.Dataset.from_tensors((ids, targets)).repeat()
+
+    try:
+        tfs.keras.fit(model, bad, steps_per_epoch=4, verbose=0)
+    except tf.errors.InvalidArgumentError as raised:
+        return str(raised), as_lists(model.tables())
+    return None
+
+
+def main():
+    folder = json.loads(sys.argv[1])
+    strategy = make_strategy()
+    programs.report(
+        {
+            "asynchronous": asynchronous(strategy, folder),
+            "synchronous": synchronous(strategy),
+            "error": error(strategy),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

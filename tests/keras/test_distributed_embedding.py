@@ -1,0 +1,401 @@
+"""DistributedEmbedding in one process, beside a plain layer for each table."""
+
+import pathlib
+import subprocess
+import sys
+
+import embedding_models as models
+import embedding_twin as twin
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+EXAMPLES, STEPS = 12, 4
+
+OPTIMIZERS = {
+    "sgd": lambda: tf.keras.optimizers.SGD(0.5, momentum=0.9),
+    "adam": lambda: tf.keras.optimizers.Adam(0.1),
+    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.5),
+    "ftrl": lambda: tf.keras.optimizers.Ftrl(0.5),
+    "adam_async": lambda: tfs.keras.AdamAsync(0.1),
+    "clipped": lambda: tfs.keras.AdamAsync(0.1, global_clipnorm=0.1),
+    "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(0.1), 2),
+    "sync_adam_async": lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.1), 2),
+}
+
+
+@pytest.mark.parametrize("stacking", ["auto", None])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_trains_as_one_layer_for_each_table_does(optimizer, stacking):
+    results = []
+    tables = models.initial_tables()
+    for cls, options in (
+        (models.Plain, {}),
+        (models.Distributed, {"table_stacking": stacking}),
+    ):
+        model = models.make(cls, OPTIMIZERS[optimizer](), tables, **options)
+        losses = [
+            models.train_on_batch(model, *models.batch(EXAMPLES, step))
+            for step in range(STEPS)
+        ]
+        results.append((losses, model.tables()))
+    (losses, plain), (other_losses, distributed) = results
+    np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
+    for name, table in plain.items():
+        assert not np.allclose(table, tables[name], atol=0.01)
+        # Orders of summation differ.
+        np.testing.assert_allclose(distributed[name], table, atol=2e-5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_ids_of_all_kinds_and_their_weights(training):
+    tables = {
+        name: tfs.keras.TableConfig(name, 20, 4, combiner=combiner)
+        for name, combiner in (("s", "sum"), ("m", "mean"), ("q", "sqrtn"), ("n", None))
+    }
+    kinds = {
+        "dense": tf.constant([[1, 2, 3], [4, 4, 0]]),
+        "ragged": tf.ragged.constant([[1, 2, 3, 4], []], dtype=tf.int64),
+        "sparse": tf.SparseTensor([[0, 5], [0, 9], [1, 2]], [3, 7, 7], [2, 10]),
+        "one": tf.constant([5, 6], tf.int64),
+    }
+    lists = {
+        "dense": [[1, 2, 3], [4, 4, 0]],
+        "ragged": [[1, 2, 3, 4], []],
+        "sparse": [[3, 7], [7]],
+        "one": [[5], [6]],
+    }
+    weights = {
+        "dense": tf.constant([[0.5, 1.0, 0.0], [2.0, 1.0, 1.0]]),
+        "ragged": tf.ragged.constant([[0.5, 1.0, 0.0, 3.0], []], ragged_rank=1),
+        "sparse": tf.SparseTensor([[0, 5], [0, 9], [1, 2]], [0.25, 4.0, 2.0], [2, 10]),
+        "one": tf.constant([3.0, 0.0]),
+    }
+    flat = {
+        "dense": [[0.5, 1.0, 0.0], [2.0, 1.0, 1.0]],
+        "ragged": [[0.5, 1.0, 0.0, 3.0], []],
+        "sparse": [[0.25, 4.0], [2.0]],
+        "one": [[3.0], [0.0]],
+    }
+    names = [(table, kind) for table in tables for kind in kinds]
+    layer = tfs.keras.DistributedEmbedding(
+        {
+            f"{table}_{kind}": tfs.keras.FeatureConfig(f"{table}_{kind}", tables[table])
+            for table, kind in names
+        }
+    )
+    inputs = {f"{table}_{kind}": kinds[kind] for table, kind in names}
+    some = {
+        f"{table}_{kind}": None if table == "n" else weights[kind]
+        for table, kind in names
+    }
+    for of_ids in (None, some):
+        arguments = {} if of_ids is None else {"weights": of_ids}
+        vectors = layer(inputs, training=training, **arguments)
+        values = {
+            k: v.astype(np.float64) for k, v in layer.get_embedding_tables().items()
+        }
+        for table, kind in names:
+            actual = vectors[f"{table}_{kind}"]
+            if table == "n":
+                ids = inputs[f"{table}_{kind}"]
+                if kind in ("ragged", "sparse"):
+                    ids = [id_ for row in lists[kind] for id_ in row]
+                    actual = actual.values
+                expected = values[table][np.asarray(ids, np.int64)]
+            else:
+                feature = twin.Feature(
+                    table,
+                    lists[kind],
+                    tables[table].combiner,
+                    None if of_ids is None else flat[kind],
+                )
+                expected = twin.look_up(values, feature)
+            np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+def test_mixed_precision_looks_up_in_float_and_computes_in_bfloat16():
+    layer = tfs.keras.DistributedEmbedding(
+        models.feature_configs(), dtype="mixed_bfloat16"
+    )
+    vectors = layer(models.batch(3)[0], training=True)
+    assert {x.dtype for x in vectors.values()} == {tf.bfloat16}
+    assert {x.dtype for x in models.variables_of(layer)} == {tf.float32}
+
+
+def test_configuration_is_all_that_a_layer_is():
+    movies = tfs.keras.TableConfig("movies", 31, 6, "zeros", combiner=None)
+    days = tfs.keras.TableConfig("days", 7, 6, tf.keras.initializers.Ones())
+    nested = {
+        "some": [
+            tfs.keras.FeatureConfig("a", movies, (None, 2)),
+            (tfs.keras.FeatureConfig("b", days), tfs.keras.FeatureConfig("c", movies)),
+        ]
+    }
+    layer = tfs.keras.DistributedEmbedding(
+        nested, table_stacking=["days", "movies"], transfer_dtype="bfloat16", name="all"
+    )
+    config = layer.get_config()
+    again = tfs.keras.DistributedEmbedding.from_config(config)
+    assert again.get_config() == config
+    one, two, three = tf.constant([[1, 2]]), tf.constant([[3]]), tf.constant([4])
+    vectors = again({"some": [one, (two, three)]})
+    assert tf.nest.map_structure(lambda x: x.shape.as_list(), vectors) == {
+        "some": [[1, 2, 6], ([1, 6], [1, 6])]
+    }
+    assert len(again.trainable_variables) == 1
+    assert again.get_embedding_tables()["days"].tolist() == [[1.0] * 6] * 7
+
+
+@pytest.mark.parametrize("kind", ["keras", "h5"])
+def test_files_hold_logical_tables_for_any_stacking_and_plain_layers(kind, tmp_path):
+    inputs = {
+        name: tf.keras.Input(shape, dtype="int64", name=name)
+        for name, shape in models.SHAPES.items()
+    }
+
+    def make(stacking):
+        layer = tfs.keras.DistributedEmbedding(
+            models.feature_configs(), table_stacking=stacking, name="tables"
+        )
+        vectors = list(layer(inputs).values())
+        model = tf.keras.Model(inputs, tf.keras.layers.Concatenate()(vectors))
+        return model, layer
+
+    model, layer = make("auto")
+    ids, _ = models.batch(5)
+    if kind == "keras":
+        model.save(tmp_path / "model.keras")
+        other = tf.keras.models.load_model(tmp_path / "model.keras")
+    else:
+        model.save_weights(tmp_path / "model.weights.h5")
+        other, other_layer = make(None)
+        assert len(other_layer.weights) == 3
+        other.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(
+        other.predict(ids, verbose=0), model.predict(ids, verbose=0)
+    )
+    plain = tf.keras.layers.Embedding(31, models.WIDTH)
+    plain.build((None,))
+    plain.set_weights([layer.get_embedding_tables()["movies"]])
+    np.testing.assert_allclose(
+        plain(ids["candidate"]), layer(ids)["candidate"], rtol=1e-6
+    )
+
+
+SERVES = """
+import sys
+import tensorflow as tf
+
+served = tf.saved_model.load(sys.argv[1])
+assert "tf_syncrep" not in sys.modules
+serve = served.signatures["serving_default"]
+print(sorted(serve.structured_input_signature[1]))
+ids = {"watched": [[3, 7, 7, 0]], "candidate": [30], "user": [49], "day": [[6, 0]]}
+(served,) = serve(**{k: tf.constant(v, tf.int64) for k, v in ids.items()}).values()
+print(float(tf.squeeze(served)))
+try:
+    serve(**{k: tf.constant(v, tf.int64) + 1 for k, v in ids.items()})
+except tf.errors.InvalidArgumentError as error:
+    print("ids of feature candidate must be in [0, 31)" in str(error))
+"""
+
+
+def test_exported_model_serves_where_the_package_is_not(tmp_path):
+    inputs = {
+        name: tf.keras.Input(shape, dtype="int64", name=name)
+        for name, shape in models.SHAPES.items()
+    }
+    layer = tfs.keras.DistributedEmbedding(models.feature_configs())
+    vectors = tf.keras.layers.Concatenate()(list(layer(inputs).values()))
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(vectors))
+    model.compile(tfs.keras.AdamAsync(), loss="mse")
+    model.fit(*models.batch(8), verbose=0)
+    folder = str(tmp_path / "served")
+    if hasattr(model, "export"):
+        model.export(folder)
+    else:
+        tf.saved_model.save(model, folder)
+    result = subprocess.run(
+        [sys.executable, "-c", SERVES, folder],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=pathlib.Path(tf.__file__).parent,
+    )
+    assert result.returncode == 0, result.stderr
+    signature, output, error = result.stdout.splitlines()[-3:]
+    assert signature == "['candidate', 'day', 'user', 'watched']"
+    ids = {"watched": [[3, 7, 7, 0]], "candidate": [30], "user": [49], "day": [[6, 0]]}
+    expected = model({k: np.asarray(v) for k, v in ids.items()}).numpy()
+    assert float(output) == pytest.approx(float(expected[0, 0]), rel=1e-4)
+    assert error == "True"
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_id_that_is_in_no_table_is_named_and_nothing_is_changed(training):
+    model = models.make(
+        models.Distributed, tf.keras.optimizers.SGD(1.0), models.initial_tables()
+    )
+    ids, targets = models.batch(3)
+    ids["user"][1] = 50
+    step = model.train_on_batch if training else model.test_on_batch
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        step(ids, targets)
+    for words in ("feature user", "table users", "[0, 50)", "50"):
+        assert words in str(raised.value)
+    for name, table in models.initial_tables().items():
+        np.testing.assert_array_equal(model.tables()[name], table)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": ""}, "A table must have a name. Received: name=''"),
+        (
+            {"vocabulary_size": 0},
+            "vocabulary_size must be a whole number of at least 1",
+        ),
+        ({"embedding_dim": 2.5}, "embedding_dim must be a whole number of at least 1"),
+        ({"optimizer": "sgd"}, "its own must be None. Received: optimizer='sgd'"),
+        (
+            {"combiner": "max"},
+            "must be 'sum', 'mean', 'sqrtn' or None. Received: combin",
+        ),
+        (
+            {"placement": "sparsecore"},
+            "there are no other places here. Received: place",
+        ),
+    ],
+)
+def test_bad_table_is_refused_in_a_sentence(arguments, message):
+    good = {"name": "t", "vocabulary_size": 3, "embedding_dim": 2}
+    with pytest.raises(ValueError, match=message):
+        tfs.keras.TableConfig(**{**good, **arguments})
+
+
+TABLE = tfs.keras.TableConfig("t", 3, 2)
+NONE = tfs.keras.TableConfig("n", 3, 2, combiner=None)
+FEATURE = tfs.keras.FeatureConfig("f", TABLE)
+
+
+@pytest.mark.parametrize(
+    ("configs", "options", "message"),
+    [
+        ([], {}, "feature_configs must have a feature"),
+        ([3], {}, "must be FeatureConfigs, or a nested structure of them. Received: 3"),
+        (
+            tfs.keras.FeatureConfig("f", 3),
+            {},
+            "must be a TableConfig. Received: table=3",
+        ),
+        (
+            [FEATURE, tfs.keras.FeatureConfig("g", tfs.keras.TableConfig("t", 4, 2))],
+            {},
+            "Tables must have different names",
+        ),
+        (FEATURE, {"table_stacking": "all"}, "table_stacking must be 'auto', None"),
+        (FEATURE, {"transfer_dtype": "int8"}, "Received: transfer_dtype='int8'"),
+        (FEATURE, {"transfer_dtype": "nine"}, "Received: transfer_dtype='nine'"),
+        (
+            FEATURE,
+            {"transfer_dtype": "float16", "dtype": "float64"},
+            "variables of float64",
+        ),
+    ],
+)
+def test_bad_features_are_refused_in_a_sentence(configs, options, message):
+    with pytest.raises(ValueError, match=message):
+        tfs.keras.DistributedEmbedding(configs, **options)
+
+
+@pytest.mark.parametrize(
+    ("features", "inputs", "weights", "message"),
+    [
+        (
+            {"f": FEATURE},
+            {"g": tf.constant(1)},
+            None,
+            "inputs must have the structure of feature_co",
+        ),
+        (
+            [FEATURE],
+            [tf.constant([1])],
+            [],
+            "weights must have the structure of feature_configs",
+        ),
+        (
+            [tfs.keras.FeatureConfig("f", TABLE, (2, 3))],
+            [tf.constant([[1, 2]])],
+            None,
+            r"Ids of feature 'f' must have shape \(2, 3\), its input_shape",
+        ),
+        (
+            [tfs.keras.FeatureConfig("f", NONE)],
+            [tf.constant([1])],
+            [tf.constant([1.0])],
+            "Feature 'f' has no combiner, and so no weights",
+        ),
+        (
+            [FEATURE],
+            [tf.ragged.constant([[[1], [2]]])],
+            None,
+            r"Ragged ids of feature 'f' must have shape \[batch, None\]",
+        ),
+    ],
+)
+def test_bad_inputs_are_refused_in_a_sentence(features, inputs, weights, message):
+    layer = tfs.keras.DistributedEmbedding(features)
+    with pytest.raises(ValueError, match=message):
+        layer.call(inputs, weights)
+
+
+def test_tables_are_set_by_name_and_of_their_shape():
+    layer = tfs.keras.DistributedEmbedding(FEATURE)
+    layer.build()
+    with pytest.raises(ValueError, match=r"no table 'u'. There are: \['t'\]"):
+        layer.set_embedding_tables({"u": np.zeros([3, 2])})
+    with pytest.raises(ValueError, match=r"table 't' must have shape \(3, 2\)"):
+        layer.set_embedding_tables({"t": np.zeros([2, 3])})
+
+
+def test_initial_values_are_those_of_the_whole_table_and_differ_between_parts():
+    initializers = tf.keras.initializers
+    from tf_syncrep.python.embedding import layout
+    from tf_syncrep.python.keras.embedding import initial_values
+
+    table = layout.Table("t", 3000, 16)
+
+    def part(initializer, first_id, step=3):
+        values = initial_values.initial_rows(
+            initializer, table, 1000, first_id, step, "float32"
+        )
+        return np.asarray(values)
+
+    for initializer, deviation in (
+        (initializers.RandomNormal(stddev=0.5, seed=1), 0.5),
+        (initializers.GlorotNormal(seed=1), np.sqrt(2 / 3016)),
+        (initializers.LecunUniform(seed=1), np.sqrt(1 / 3000)),
+        (initializers.VarianceScaling(mode="fan_out"), 0.25),
+    ):
+        parts = [part(initializer, first) for first in range(3)]
+        for values in parts:
+            assert values.shape == (1000, 16)
+            np.testing.assert_allclose(values.std(), deviation, rtol=0.05)
+        assert np.abs(np.corrcoef([x.ravel() for x in parts]) - np.eye(3)).max() < 0.1
+    whole = np.arange(48000.0).reshape(3000, 16)
+    np.testing.assert_array_equal(part(lambda shape, dtype: whole, 2), whole[2::3])
+    assert part(initializers.Ones(), 0).min() == 1
+
+
+def test_configs_of_keras_rs_are_taken():
+    keras_rs = pytest.importorskip("keras_rs")
+    table = keras_rs.layers.TableConfig("t", 5, 4, combiner="sum")
+    features = [keras_rs.layers.FeatureConfig("f", table, (2, 3), (2, 4))] * 2
+    vectors = tfs.keras.DistributedEmbedding(features)([tf.ones([2, 3], tf.int32)] * 2)
+    assert [x.shape.as_list() for x in vectors] == [[2, 4]] * 2
+    table.optimizer = "sgd"
+    with pytest.raises(ValueError, match="its own must be None"):
+        tfs.keras.DistributedEmbedding(features)

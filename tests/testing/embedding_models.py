@@ -1,0 +1,144 @@
+"""Models of several embedding tables: by one layer for all, and by one for each."""
+
+from typing import Any
+
+import keras_variants
+import numpy as np
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+WIDTH = 6
+# Two of one width, one of which two features share, and one of another.
+SIZES = {"movies": 31, "users": 50, "days": 7}
+WIDTHS = {"movies": WIDTH, "users": WIDTH, "days": 3}
+FEATURES = {"watched": "movies", "candidate": "movies", "user": "users", "day": "days"}
+SHAPES = {"watched": (4,), "candidate": (), "user": (), "day": (2,)}
+
+
+def initial_tables(seed: int = 0) -> dict[str, np.ndarray]:
+    """Values of the tables."""
+    draw = np.random.default_rng(seed)
+    return {
+        name: draw.normal(size=(size, WIDTHS[name])).astype(np.float32)
+        for name, size in SIZES.items()
+    }
+
+
+def batch(num_examples: int, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Ids of all features, and targets."""
+    draw = np.random.default_rng(seed)
+    ids = {
+        name: draw.integers(0, SIZES[table], (num_examples, *SHAPES[name]))
+        for name, table in FEATURES.items()
+    }
+    return ids, draw.normal(size=(num_examples, 1)).astype(np.float32)
+
+
+def feature_configs(combiner: str = "mean") -> dict[str, Any]:
+    """What the one layer for all is told."""
+    tables = {
+        name: tfs.keras.TableConfig(name, size, WIDTHS[name], combiner=combiner)
+        for name, size in SIZES.items()
+    }
+    return {
+        feature: tfs.keras.FeatureConfig(feature, tables[table])
+        for feature, table in FEATURES.items()
+    }
+
+
+class _Model(tf.keras.Model):
+    """A dense layer behind the vectors of all features."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = tf.keras.layers.Dense(1, kernel_initializer="ones")
+
+    def call(self, ids, training=None):
+        vectors = self.vectors(ids, training)
+        return self.dense(tf.concat([vectors[name] for name in FEATURES], axis=-1))
+
+
+class Distributed(_Model):
+    """One `DistributedEmbedding`."""
+
+    def __init__(self, **options: Any):
+        super().__init__()
+        self.embedding = tfs.keras.DistributedEmbedding(feature_configs(), **options)
+
+    def vectors(self, ids, training):
+        return self.embedding(ids, training=training)
+
+    def tables(self):
+        return self.embedding.get_embedding_tables()
+
+    def set_tables(self, tables):
+        self.embedding.set_embedding_tables(tables)
+
+
+class Plain(_Model):
+    """A layer of Keras's own for each table."""
+
+    def __init__(self):
+        super().__init__()
+        self.embeddings = {
+            name: tf.keras.layers.Embedding(size, WIDTHS[name], name=name)
+            for name, size in SIZES.items()
+        }
+        self.layers_of_tables = list(self.embeddings.values())
+
+    def vectors(self, ids, training):
+        del training
+        vectors = {}
+        for name, table in FEATURES.items():
+            vectors[name] = self.embeddings[table](ids[name])
+            if SHAPES[name]:
+                vectors[name] = tf.reduce_mean(vectors[name], axis=1)
+        return vectors
+
+    def tables(self):
+        return {name: x.get_weights()[0] for name, x in self.embeddings.items()}
+
+    def set_tables(self, tables):
+        for name, values in tables.items():
+            self.embeddings[name].set_weights([values])
+
+
+def make(
+    cls: Any, optimizer: Any, tables: dict[str, np.ndarray], **options: Any
+) -> Any:
+    """A compiled model, built, with these tables."""
+    model = cls(**options)
+    model.compile(optimizer, loss="mse")
+    model(batch(2)[0])
+    model.set_tables(tables)
+    return model
+
+
+def train_on_batch(model: Any, ids: Any, targets: Any) -> float:
+    """One update, in which sparse gradients name each row once, and its loss.
+
+    Stock optimizers of Keras 3 square each of a row's gradients by itself.
+    """
+    variables = variables_of(model)
+    with tf.GradientTape() as tape:
+        outputs = model(ids, training=True)
+        loss = tf.reduce_mean((outputs - targets) ** 2)
+    gradients = [_unique_rows(x) for x in tape.gradient(loss, variables)]
+    model.optimizer.apply_gradients(
+        zip(gradients, model.trainable_variables, strict=True)
+    )
+    return float(loss)
+
+
+def _unique_rows(gradient):
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+
+def variables_of(layer: Any) -> list[tf.Variable]:
+    """The TensorFlow variables of a layer."""
+    return [keras_variants.native(x) for x in layer.trainable_variables]

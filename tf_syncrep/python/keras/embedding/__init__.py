@@ -1,0 +1,1 @@
+"""Embedding layers whose tables are on parameter servers."""

@@ -1,0 +1,168 @@
+"""What a `DistributedEmbedding` is told of its tables and features."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+COMBINERS = ("sum", "mean", "sqrtn", None)
+_PLACEMENTS = ("auto", "default_device")
+
+
+def _default_initializer() -> Any:
+    return tf.keras.initializers.VarianceScaling(mode="fan_out")
+
+
+@dataclasses.dataclass
+class TableConfig:
+    """A table of embeddings, which several features may share.
+
+    It has the names and defaults of `keras_rs.layers.TableConfig`; but for the
+    optimizer, which is the model's.
+
+    Attributes:
+        name: its name, which no other table of the layer has. Saved files have it.
+        vocabulary_size: how many rows it has; ids are below.
+        embedding_dim: how many elements a row has.
+        initializer: a Keras initializer, or its name; by default normal numbers of
+            standard deviation `1 / sqrt(embedding_dim)`, none beyond twice that.
+        optimizer: None: tables are trained by the model's optimizer.
+        combiner: what becomes of several ids of an example: `"mean"`, `"sum"`,
+            `"sqrtn"`, all weighted if there are weights; None for one vector an id.
+        placement: `"auto"` or `"default_device"`: where the strategy puts variables.
+
+    Raises:
+        ValueError: an argument that is none of these.
+    """
+
+    name: str
+    vocabulary_size: int
+    embedding_dim: int
+    initializer: Any = dataclasses.field(default_factory=_default_initializer)
+    optimizer: Any = None
+    combiner: str | None = "mean"
+    placement: str = "auto"
+
+    def __post_init__(self):
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"A table must have a name. Received: name={self.name!r}")
+        table = f"Table {self.name!r}"
+        for name in ("vocabulary_size", "embedding_dim"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+                raise ValueError(
+                    f"{table}: {name} must be a whole number of at least 1. "
+                    f"Received: {name}={value!r}"
+                )
+        if self.optimizer is not None:
+            raise ValueError(
+                f"{table} is trained by the model's optimizer: its own must be None. "
+                f"Received: optimizer={self.optimizer!r}"
+            )
+        if self.combiner not in COMBINERS:
+            raise ValueError(
+                f"{table}: combiner must be 'sum', 'mean', 'sqrtn' or None. "
+                f"Received: combiner={self.combiner!r}"
+            )
+        if self.placement not in _PLACEMENTS:
+            raise ValueError(
+                f"{table}: placement must be 'auto' or 'default_device': there are no "
+                f"other places here. Received: placement={self.placement!r}"
+            )
+        self.initializer = tf.keras.initializers.get(self.initializer)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` makes an equal table of."""
+        return {
+            "name": self.name,
+            "vocabulary_size": self.vocabulary_size,
+            "embedding_dim": self.embedding_dim,
+            "initializer": tf.keras.initializers.serialize(self.initializer),
+            "combiner": self.combiner,
+            "placement": self.placement,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TableConfig:
+        """Makes a table of what `get_config` returned."""
+        initializer = tf.keras.initializers.deserialize(config["initializer"])
+        return cls(**{**config, "initializer": initializer})
+
+
+@dataclasses.dataclass
+class FeatureConfig:
+    """A feature, and the table that its ids count the rows of.
+
+    It has the names of `keras_rs.layers.FeatureConfig`.
+
+    Attributes:
+        name: its name, for errors.
+        table: the table.
+        input_shape: shape of its ids, the batch first; None for any. What is None in it
+            may be of any size.
+        output_shape: shape of its vectors; None for what follows from the ids.
+    """
+
+    name: str
+    table: TableConfig
+    input_shape: tuple[int | None, ...] | None = None
+    output_shape: tuple[int | None, ...] | None = None
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` makes an equal feature of."""
+        return {
+            "name": self.name,
+            "table": self.table.get_config(),
+            "input_shape": _as_list(self.input_shape),
+            "output_shape": _as_list(self.output_shape),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> FeatureConfig:
+        """Makes a feature of what `get_config` returned."""
+        return cls(
+            config["name"],
+            TableConfig.from_config(config["table"]),
+            _as_tuple(config["input_shape"]),
+            _as_tuple(config["output_shape"]),
+        )
+
+
+def own_table(table: Any) -> TableConfig:
+    """A table as this package has it.
+
+    Args:
+        table: a `TableConfig` of this package or of keras_rs. Of the latter's
+        optimizers
+            the default, which cannot be told from none, is taken for the model's.
+
+    Returns:
+        A `TableConfig` of this package.
+    """
+    if isinstance(table, TableConfig):
+        return table
+    try:
+        optimizer = table.optimizer
+        return TableConfig(
+            table.name,
+            table.vocabulary_size,
+            table.embedding_dim,
+            table.initializer,
+            None if isinstance(optimizer, str) and optimizer == "adam" else optimizer,
+            table.combiner,
+            table.placement,
+        )
+    except AttributeError:
+        raise ValueError(
+            f"A feature's table must be a TableConfig. Received: table={table!r}"
+        ) from None
+
+
+def _as_list(shape):
+    return None if shape is None else list(shape)
+
+
+def _as_tuple(shape):
+    return None if shape is None else tuple(shape)

@@ -1,0 +1,385 @@
+"""A layer of many embedding tables, spread over all parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.embedding import layout, lookup
+from tf_syncrep.python.keras.embedding.config import (
+    FeatureConfig,
+    TableConfig,
+    own_table,
+)
+from tf_syncrep.python.keras.embedding.tables import Tables, num_parts
+
+__all__ = ["DistributedEmbedding"]
+
+
+class _Features:
+    """The features of a layer. Keras leaves the structure of an object alone."""
+
+    def __init__(self, configs: Any):
+        self.configs = configs
+        self.flat: list[FeatureConfig] = []
+        self.tables: list[TableConfig] = []
+        own: dict[int, TableConfig] = {}
+        for config in tf.nest.flatten(configs):
+            try:
+                name, given, shapes = (
+                    config.name,
+                    config.table,
+                    (config.input_shape, config.output_shape),
+                )
+            except AttributeError:
+                raise ValueError(
+                    "feature_configs must be FeatureConfigs, or a nested structure of "
+                    f"them. Received: {config!r}"
+                ) from None
+            if id(given) not in own:
+                own[id(given)] = own_table(given)
+                self.tables.append(own[id(given)])
+            self.flat.append(FeatureConfig(name, own[id(given)], *shapes))
+        if not self.flat:
+            raise ValueError(
+                f"feature_configs must have a feature. Received: {configs!r}"
+            )
+
+    def flatten(self, inputs: Any, what: str) -> list[Any]:
+        """The inputs in the order of the features."""
+        flat: list[Any] = []
+        if not _add_leaves(self.configs, inputs, flat):
+            raise ValueError(
+                f"{what} must have the structure of feature_configs, "
+                f"{tf.nest.map_structure(lambda x: x.name, self.configs)}. "
+                f"Received: {what}={inputs!r}"
+            )
+        return flat
+
+
+def _add_leaves(configs, inputs, flat):
+    """Adds the inputs by feature. Says whether both have one structure.
+
+    Ragged and sparse tensors are one input each, and so may be None.
+    """
+    if isinstance(configs, Mapping):
+        # In the order of tf.nest.
+        return (
+            isinstance(inputs, Mapping)
+            and set(inputs) == set(configs)
+            and all(_add_leaves(configs[k], inputs[k], flat) for k in sorted(configs))
+        )
+    if isinstance(configs, list | tuple):
+        return (
+            isinstance(inputs, list | tuple)
+            and len(inputs) == len(configs)
+            and all(map(_add_leaves, configs, inputs, len(inputs) * [flat]))
+        )
+    flat.append(inputs)
+    return not isinstance(inputs, Mapping)
+
+
+@tf.keras.utils.register_keras_serializable(package="tf_syncrep")
+class DistributedEmbedding(tf.keras.layers.Layer):
+    """Embedding tables of any size, for many features, on all parameter servers.
+
+    Tables of one width are stacked, and the rows of the stack take turns on the
+    parameter
+    servers: each holds as many as any other, whatever the tables. A step finds the
+    different rows that the ids of all features name, asks each parameter server for its
+    own in one message, and sends it their gradients in one, summed by row. Rows out of
+    one table train as they would in a table of their own.
+
+    Under any other strategy, or none, it is the same layer with one variable for a
+    stack. Any Keras optimizer trains it; `tfs.keras.AdamAsync` and
+    `tfs.keras.SyncReplicas` without touching what a batch does not name.
+
+    Args:
+        feature_configs: a `tfs.keras.FeatureConfig`, or a nested structure of them;
+            those of keras_rs will do. Features may share a table.
+        table_stacking: `"auto"` to stack all tables of one width; None to stack none;
+            names of tables that are to be stacked, in a list or a list of lists.
+        transfer_dtype: dtype in which rows and their gradients travel, `"bfloat16"` or
+            `"float16"`; None for that of the variables. Sums and slots stay as they
+            are.
+        **kwargs: of the base class: `name`, `dtype`, `trainable`.
+
+    Inputs have the structure of `feature_configs`, each a tensor of shape `[batch]` or
+    `[batch, n]`, a `tf.RaggedTensor` of `[batch, None]` or a `tf.SparseTensor` of rank
+    2; int32 or int64 (others are cast to int32). With a combiner, the ids of the last
+    axis are one example's, and of one of no ids the vector is 0; `[batch]` is taken as
+    `[batch, 1]`. Without one, each id has a vector.
+
+    Outputs have the same structure: tensors of shape `[batch, embedding_dim]`, or that
+    of the ids + `[embedding_dim]` without a combiner, in the layer's compute dtype.
+
+    An id that is not in its table raises `tf.errors.InvalidArgumentError`, which names
+    feature, table, vocabulary and id; nothing is changed.
+
+    Raises:
+        ValueError: arguments that do not belong together.
+
+    Example:
+    ```python
+    import tensorflow as tf
+    import tf_syncrep as tfs
+
+    movies = tfs.keras.TableConfig("movies", 1_000_000, embedding_dim=64)
+    users = tfs.keras.TableConfig("users", 50_000_000, embedding_dim=64)
+    layer = tfs.keras.DistributedEmbedding(
+        {
+            "watched": tfs.keras.FeatureConfig("watched", movies),
+            "candidate": tfs.keras.FeatureConfig("candidate", movies),
+            "user": tfs.keras.FeatureConfig("user", users),
+        }
+    )
+    vectors = layer(
+        {
+            "watched": tf.ragged.constant([[3, 7, 7], []]),
+            "candidate": tf.constant([5, 9]),
+            "user": tf.constant([123, 456]),
+        }
+    )
+    ```
+
+    Sources: the names and the shape of `keras_rs.layers.DistributedEmbedding`; the
+    "mod" strategy of `tf.nn.embedding_lookup`.
+    """
+
+    def __init__(
+        self,
+        feature_configs: Any,
+        *,
+        table_stacking: Any = "auto",
+        transfer_dtype: Any = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        # There are no kernels of the ops for XLA.
+        self.supports_jit = False
+        self._features = _Features(feature_configs)
+        self._table_stacking = (
+            table_stacking
+            if table_stacking is None or isinstance(table_stacking, str)
+            else tuple(table_stacking)
+        )
+        self._transfer_dtype = _transfer_dtype(transfer_dtype, self.variable_dtype)
+        # Refuses what cannot be stacked before anything is made.
+        self._tables = self._lay_out(1)
+
+    def _lay_out(self, num_shards):
+        dtype = tf.as_dtype(self.variable_dtype).name
+        tables = [
+            layout.Table(table.name, table.vocabulary_size, table.embedding_dim, dtype)
+            for table in self._features.tables
+        ]
+        return Tables(tables, self._table_stacking, num_shards)
+
+    def build(self, input_shapes: Any = None) -> None:
+        """Makes the variables; their shapes hang on no input."""
+        if self.built:
+            return
+        self._tables = self._lay_out(num_parts())
+        self._tables.make(
+            self.add_weight,
+            {table.name: table.initializer for table in self._features.tables},
+        )
+        self.built = True
+
+    def call(self, inputs: Any, weights: Any = None, training: Any = None) -> Any:
+        """Looks the ids of all features up.
+
+        Args:
+            inputs: ids, in the structure of `feature_configs`.
+            weights: None, or weights of the ids, in the same structure and of the same
+                kinds and shapes; for a feature that has none, None. No gradient flows
+                to them.
+            training: whether this is a training step.
+
+        Returns:
+            Vectors, in the same structure.
+        """
+        ids = self._features.flatten(inputs, "inputs")
+        all_weights = [None] * len(ids)
+        if weights is not None:
+            all_weights = self._features.flatten(weights, "weights")
+        asked = [
+            _asked(config, self._tables.by_name[config.table.name], *of_feature)
+            for config, *of_feature in zip(
+                self._features.flat, ids, all_weights, strict=True
+            )
+        ]
+        vectors = self._tables.look_up(asked, bool(training), self._transfer_dtype)
+        vectors = [tf.cast(x, self.compute_dtype) for x in vectors]
+        for i, (feature, x) in enumerate(zip(asked, ids, strict=True)):
+            if feature.combiner is None and _is_ragged(x):
+                vectors[i] = _as_ragged(x).with_values(vectors[i])
+        return tf.nest.pack_sequence_as(self._features.configs, vectors)
+
+    def get_embedding_tables(self) -> dict[str, Any]:
+        """The values of the tables.
+
+        Returns:
+            By name, NumPy arrays of shape `[vocabulary_size, embedding_dim]`.
+        """
+        return {name: self._tables.read(name) for name in self._tables.by_name}
+
+    def set_embedding_tables(self, tables: dict[str, Any]) -> None:
+        """Sets the values of tables.
+
+        Args:
+            tables: by name, arrays of shape `[vocabulary_size, embedding_dim]`, those
+            of
+                a plain `keras.layers.Embedding`, say. Others stay as they are.
+
+        Raises:
+            ValueError: there is no such table, or it has another shape.
+        """
+        for name in tables:
+            if name not in self._tables.by_name:
+                raise ValueError(
+                    f"There is no table {name!r}. There are: "
+                    f"{sorted(self._tables.by_name)}"
+                )
+        for name, values in tables.items():
+            self._tables.write(name, values)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the tables by name, however they lie; called by Keras."""
+        for name in self._tables.by_name:
+            store[name] = self._tables.read(name)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads tables that were saved by name; called by Keras."""
+        missing = sorted(set(self._tables.by_name) - set(store.keys()))
+        if missing:
+            raise ValueError(
+                f"Layer {self.name!r} must be loaded from a file with its tables. "
+                f"Missing: {missing}"
+            )
+        for name in self._tables.by_name:
+            self._tables.write(name, store[name][...])
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` makes an equal layer of."""
+        tables = self._features.tables
+        numbers = {id(table): number for number, table in enumerate(tables)}
+        features = iter(self._features.flat)
+
+        def config_of(_):
+            feature = next(features)
+            return {**feature.get_config(), "table": numbers[id(feature.table)]}
+
+        transfer_dtype = self._transfer_dtype
+        return {
+            **super().get_config(),
+            "feature_configs": tf.nest.map_structure(config_of, self._features.configs),
+            "tables": [table.get_config() for table in tables],
+            "table_stacking": _as_lists(self._table_stacking),
+            "transfer_dtype": transfer_dtype and transfer_dtype.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> DistributedEmbedding:
+        """Makes a layer of what `get_config` returned."""
+        config = dict(config)
+        tables = [TableConfig.from_config(x) for x in config.pop("tables")]
+
+        def features_of(structure):
+            if isinstance(structure, dict):
+                if isinstance(structure.get("table"), int):
+                    return FeatureConfig(
+                        structure["name"],
+                        tables[structure["table"]],
+                        structure["input_shape"] and tuple(structure["input_shape"]),
+                        structure["output_shape"] and tuple(structure["output_shape"]),
+                    )
+                return {name: features_of(x) for name, x in structure.items()}
+            return type(structure)(features_of(x) for x in structure)
+
+        config["feature_configs"] = features_of(config["feature_configs"])
+        return cls(**config)
+
+
+def _transfer_dtype(dtype, variable_dtype):
+    if dtype is None:
+        return None
+    try:
+        found = tf.as_dtype(dtype)
+    except TypeError:
+        found = None
+    if found not in (tf.bfloat16, tf.half) or variable_dtype != "float32":
+        raise ValueError(
+            "transfer_dtype must be 'bfloat16', 'float16' or None, and the layer's "
+            "variables float32 with the first two. Received: "
+            f"transfer_dtype={dtype!r}, variables of {variable_dtype}"
+        )
+    return found
+
+
+def _as_lists(stacking):
+    if isinstance(stacking, tuple):
+        return [x if isinstance(x, str) else list(x) for x in stacking]
+    return stacking
+
+
+def _is_ragged(x):
+    return isinstance(x, tf.RaggedTensor | tf.SparseTensor)
+
+
+def _as_ragged(x):
+    """A ragged tensor of the examples' ids, or weights."""
+    if isinstance(x, tf.SparseTensor):
+        return tf.RaggedTensor.from_value_rowids(
+            x.values, x.indices[:, 0], nrows=x.dense_shape[0], validate=False
+        )
+    return x
+
+
+def _asked(config, table, ids, weights):
+    """What a feature asks of its table."""
+    combiner = config.table.combiner
+    splits = None
+    shape = ids.shape
+    if _is_ragged(ids):
+        ids = _as_ragged(ids)
+        if ids.ragged_rank != 1 or ids.values.shape.rank != 1:
+            raise ValueError(
+                f"Ragged ids of feature {config.name!r} must have shape [batch, None]. "
+                f"Received: ids of shape {ids.shape}"
+            )
+        splits, ids = tf.cast(ids.row_splits, tf.int64), ids.values
+    else:
+        ids = tf.convert_to_tensor(ids)
+        shape = ids.shape
+        if combiner is not None and shape.rank == 1:
+            ids = tf.expand_dims(ids, -1)
+    _check_shape(config, shape)
+    if ids.dtype not in (tf.int32, tf.int64):
+        ids = tf.cast(ids, tf.int32)
+    if weights is not None:
+        if combiner is None:
+            raise ValueError(
+                f"Feature {config.name!r} has no combiner, and so no weights. "
+                f"Received: weights={weights!r}"
+            )
+        if _is_ragged(weights):
+            weights = _as_ragged(weights).values
+        weights = tf.stop_gradient(tf.cast(weights, tf.float32))
+        weights = tf.reshape(weights, tf.shape(ids))
+    if combiner is None:
+        splits = None
+    return lookup.Feature(config.name, table, ids, combiner, splits, weights)
+
+
+def _check_shape(config, shape):
+    if config.input_shape is not None and not shape.is_compatible_with(
+        tf.TensorShape(config.input_shape)
+    ):
+        raise ValueError(
+            f"Ids of feature {config.name!r} must have shape "
+            f"{tuple(config.input_shape)}, its input_shape. Received: ids of shape "
+            f"{shape}"
+        )

@@ -1,0 +1,80 @@
+"""Initial values of parts of tables."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import tensorflow as tf
+
+# Those whose values hang on the shape by their scale alone, or not at all.
+_ELEMENTWISE = tuple(
+    getattr(tf.keras.initializers, name)
+    for name in (
+        "Zeros",
+        "Ones",
+        "RandomNormal",
+        "RandomUniform",
+        "TruncatedNormal",
+        "VarianceScaling",
+    )
+)
+
+
+def initial_rows(
+    initializer: Any,
+    table: Any,
+    num_rows: int,
+    first_id: int,
+    step: int,
+    dtype: Any,
+) -> Any:
+    """Makes the initial values of some rows of a table.
+
+    Random ones are drawn for these rows alone, wherever they are made, as an
+    initializer would for the whole table: its scale is the table's, and other rows get
+    other numbers even where the initializer has a seed. All others are made for the
+    whole table.
+
+    Args:
+        initializer: a Keras initializer.
+        table: the `layout.Table`.
+        num_rows: how many rows.
+        first_id: the first of them.
+        step: the next one is that many rows further on.
+        dtype: of the values.
+
+    Returns:
+        A tensor of shape `[num_rows, width]`.
+    """
+    size = table.vocabulary_size
+    if isinstance(initializer, _ELEMENTWISE) and num_rows < size:
+        initializer = _of_rows(initializer, table, num_rows, first_id)
+        return initializer((num_rows, table.width), dtype=dtype)
+    values = initializer((size, table.width), dtype=dtype)
+    return values[first_id::step][:num_rows]
+
+
+def _of_rows(initializer, table, num_rows, first_id):
+    config = initializer.get_config()
+    if "seed" not in config:
+        return initializer
+    if isinstance(config["seed"], int):
+        name = f"{config['seed']}/{table.name}/{first_id}"
+        config["seed"] = zlib.crc32(name.encode()) & 0x7FFFFFFF
+    if not isinstance(initializer, tf.keras.initializers.VarianceScaling):
+        return type(initializer).from_config(config)
+    # It divides by the sides of the shape that it is asked for.
+    rows, width = table.vocabulary_size, table.width
+    sides = {
+        "fan_in": (rows, num_rows),
+        "fan_out": (1, 1),
+        "fan_avg": (rows + width, num_rows + width),
+    }
+    whole, part = sides[initializer.mode]
+    return tf.keras.initializers.VarianceScaling(
+        initializer.scale * part / whole,
+        initializer.mode,
+        initializer.distribution,
+        config["seed"],
+    )

@@ -1,0 +1,210 @@
+"""The variables that hold a layer's tables, and the tables in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_syncrep.python.embedding import layout, lookup
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.cluster import num_tasks
+from tf_syncrep.python.keras.embedding.initial_values import initial_rows
+
+# Of what is read or written at a time.
+_CHUNK_BYTES = 64 * 2**20
+# What is looked up is cast, not all that is there.
+_NOT_CAST = {"autocast" if compat.IS_KERAS_3 else "experimental_autocast": False}
+
+
+def num_parts() -> int:
+    """Into how many parts tables are to be parted here: one for each server."""
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return 1
+    return max(1, num_tasks("ps"))
+
+
+class Tables:
+    """Tables, stacked into slabs, whose parts are variables of a layer."""
+
+    def __init__(self, tables: Iterable[layout.Table], stacking: Any, num_shards: int):
+        """Lays tables out.
+
+        Args:
+            tables: the tables.
+            stacking: as `layout.stack` takes it.
+            num_shards: into how many parts to part each slab.
+        """
+        self.slabs = layout.stack(tables, num_shards, stacking)
+        self.by_name = {t.name: t for slab in self.slabs for t in slab.tables}
+        self._slab_of = {t.name: slab for slab in self.slabs for t in slab.tables}
+        self._parts: dict[str, list[Any]] = {}
+
+    def make(
+        self, add_weight: Callable[..., Any], initializers: Mapping[str, Any]
+    ) -> None:
+        """Makes the variables.
+
+        The parts of a slab are made one after the other, which puts each on another
+        parameter server.
+
+        Args:
+            add_weight: that of the layer.
+            initializers: by table.
+        """
+        for slab in self.slabs:
+            parts = []
+            for shard in range(slab.num_shards):
+                number = f"_{shard}" if slab.num_shards > 1 else ""
+                part = add_weight(
+                    name=f"{slab.name}{number}",
+                    shape=(slab.shard_rows(shard), slab.width),
+                    dtype=slab.dtype,
+                    initializer=_initializer(slab, shard, initializers),
+                    trainable=True,
+                    **_NOT_CAST,
+                )
+                if getattr(compat.native(part), "variables", None) is not None:
+                    raise ValueError(
+                        "Tables are spread over the parameter servers by the layer: "
+                        "make the strategy without variable_partitioner. Received: "
+                        f"a variable in parts, {slab.name}"
+                    )
+                parts.append(part)
+            self._parts[slab.name] = parts
+
+    def parts(self, slab: layout.Slab) -> list[tf.Variable]:
+        """The variables that hold a slab."""
+        return [compat.native(part) for part in self._parts[slab.name]]
+
+    def look_up(
+        self,
+        features: Sequence[lookup.Feature],
+        training: bool,
+        transfer_dtype: tf.DType | None = None,
+    ) -> list[tf.Tensor]:
+        """Looks features up.
+
+        Args:
+            features: the features.
+            training: whether a gradient is likely to be asked for.
+            transfer_dtype: dtype in which rows and gradients travel; None for their
+            own.
+
+        Returns:
+            For each feature its vectors.
+        """
+        vectors: list[Any] = [None] * len(features)
+        for slab in self.slabs:
+            places = [
+                i for i, x in enumerate(features) if self._slab_of[x.table.name] is slab
+            ]
+            if not places:
+                continue
+            parts = self.parts(slab)
+            of_slab = [features[i] for i in places]
+            if _are_for_our_ops(parts, training):
+                found = lookup.look_up(slab, parts, of_slab, transfer_dtype)
+            else:
+                found = lookup.look_up_with_stock_ops(slab, parts, of_slab)
+            for i, x in zip(places, found, strict=True):
+                vectors[i] = x
+        return vectors
+
+    def read(self, name: str) -> np.ndarray:
+        """The values of a table, of shape `[vocabulary_size, width]`."""
+        slab, table = self._slab_of[name], self.by_name[name]
+        dtype = tf.as_dtype(slab.dtype).as_numpy_dtype
+        values = np.empty([table.vocabulary_size, table.width], dtype)
+        for part, ids, rows in self._chunks(slab, table):
+            values[ids] = tf.gather(part, tf.range(rows.start, rows.stop)).numpy()
+        return values
+
+    def write(self, name: str, values: Any) -> None:
+        """Sets the values of a table.
+
+        Args:
+            name: its name.
+            values: of shape `[vocabulary_size, width]`.
+
+        Raises:
+            ValueError: values of another shape.
+        """
+        slab, table = self._slab_of[name], self.by_name[name]
+        shape = (table.vocabulary_size, table.width)
+        if tuple(values.shape) != shape:
+            raise ValueError(
+                f"Values of table {name!r} must have shape {shape}. Received: values "
+                f"of shape {tuple(values.shape)}"
+            )
+        if slab.num_shards == 1:
+            # Strategies that keep copies of a variable assign all of it.
+            (part,) = self.parts(slab)
+            rows = slab.part(table, 0)
+            all_rows = part.numpy()
+            all_rows[rows.begin : rows.begin + rows.num_rows] = values
+            part.assign(all_rows)
+            return
+        for part, ids, rows in self._chunks(slab, table):
+            part.scatter_update(
+                tf.IndexedSlices(
+                    tf.cast(values[ids], slab.dtype), tf.range(rows.start, rows.stop)
+                )
+            )
+
+    def _chunks(self, slab, table):
+        """Ids of a table, and the rows of a part where they are, some at a time."""
+        row_bytes = slab.width * tf.as_dtype(slab.dtype).size
+        size = max(1, _CHUNK_BYTES // row_bytes)
+        for shard, part in enumerate(self.parts(slab)):
+            rows = slab.part(table, shard)
+            for done in range(0, rows.num_rows, size):
+                count = min(size, rows.num_rows - done)
+                first = rows.first_id + done * slab.num_shards
+                ids = slice(
+                    first, first + (count - 1) * slab.num_shards + 1, slab.num_shards
+                )
+                begin = rows.begin + done
+                yield part, ids, slice(begin, begin + count)
+
+
+def _initializer(slab, shard, initializers):
+    """Makes the initial values of a part, wherever that is."""
+
+    def initialize(shape, dtype=None, **kwargs):
+        del shape, kwargs
+        values = [
+            initial_rows(
+                initializers[part.table.name],
+                part.table,
+                part.num_rows,
+                part.first_id,
+                slab.num_shards,
+                dtype or slab.dtype,
+            )
+            for part in slab.parts(shard)
+            if part.num_rows
+        ]
+        return values[0] if len(values) == 1 else tf.concat(values, axis=0)
+
+    return initialize
+
+
+def _are_for_our_ops(parts, training):
+    """Whether this package's ops can look up in these variables, and are worth it.
+
+    What is exported is traced without training and outside of replicas, and served
+    where there may be none of our ops. There are none for XLA either, nor for GPUs. In
+    one process a plain gather is as good where no gradient is asked for.
+    """
+    strategy = tf.distribute.get_strategy()
+    is_replica = not tf.distribute.in_cross_replica_context()
+    on_servers = isinstance(strategy, tf.distribute.ParameterServerStrategy)
+    if not (training or (on_servers and is_replica)) or compat.compiled_by_xla():
+        return False
+    if tf.distribute.has_strategy() and not is_replica:
+        return False
+    return all("GPU" not in part.device.upper() for part in parts)

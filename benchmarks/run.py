@@ -43,6 +43,7 @@ BENCHMARKS = (
     "keras_cluster",
     "sync_latency",
     "sync_staleness",
+    "embedding_cluster",
 )
 # Measured once in each Keras that tf.keras can be.
 IN_EACH_KERAS = ("small_variables",)

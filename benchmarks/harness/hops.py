@@ -43,6 +43,31 @@ def count(function: Any) -> int:
     Args:
         function: a `tf.types.experimental.ConcreteFunction` without loops.
     """
+    graph, values = _follow_all(function)
+    del graph
+    return max(value.at(_HOME) for value in values.values())
+
+
+def messages(function: Any) -> int:
+    """Counts all messages of a call, those that wait for one another and those beside.
+
+    What a task makes is sent once to each other task that uses it.
+
+    Args:
+        function: a `tf.types.experimental.ConcreteFunction` without calls of others.
+    """
+    graph, values = _follow_all(function)
+    sent = set()
+    for node in graph.node:
+        for name in node.input:
+            value = values[name.removeprefix("^").partition(":")[0]]
+            if values[node.name].task != value.task and not value.is_handle:
+                sent.add((name, values[node.name].task))
+    return len(sent)
+
+
+def _follow_all(function):
+    """The graph of a function, and what each of its nodes comes to."""
     graph = function.graph.as_graph_def()
     functions = {body.signature.name: body for body in graph.library.function}
     captured = function.captured_inputs
@@ -53,8 +78,7 @@ def count(function: Any) -> int:
         )
         for outer, placeholder in zip(captured, inside, strict=True)
     }
-    values = _walk(graph.node, arguments, functions, 0)
-    return max(value.at(_HOME) for value in values.values())
+    return graph, _walk(graph.node, arguments, functions, 0)
 
 
 def _walk(

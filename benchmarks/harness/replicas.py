@@ -90,6 +90,7 @@ def start(
     num_ps: int = 2,
     program: str = "replica.py",
     coordinated: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Replicas]:
     """Starts the processes; none is left at the end.
 
@@ -101,13 +102,14 @@ def start(
         program: a file beside this one, for the processes that are told what to do.
         coordinated: whether that is a chief alone, and the workers are servers. If
             not, each worker is told, worker 0 being the chief.
+        env: added to the environment of all.
     """
     key = secrets.token_hex()
     cluster = clusters.Cluster(
         num_workers,
         num_ps,
         chief=coordinated,
-        env={"TF_SYNCREP_BENCHMARK_KEY": key},
+        env={**(env or {}), "TF_SYNCREP_BENCHMARK_KEY": key},
         serving=("worker", "ps") if coordinated else ("ps",),
     )
     names = cluster.names("chief" if coordinated else "worker")

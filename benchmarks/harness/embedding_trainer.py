@@ -1,0 +1,300 @@
+"""Training of many embedding tables, told by the benchmark what to run.
+
+    python embedding_trainer.py HOST PORT
+
+A task of TF_CONFIG: where there are parameter servers, the chief that coordinates the
+workers by a custom loop; where there are none, a process that trains alone.
+
+All contenders have the same model: a vector of each of so many features, each with a
+table of its own, and two dense layers behind them. They differ in how the tables lie
+and are looked up, in the optimizer, and in whether SyncReplicas is around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import hops
+import keras_variants
+import numpy as np
+import serving
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+_BATCHES = 16
+# With so large an epsilon the weights show by what a gradient was divided.
+_ADAM = {"learning_rate": 0.1, "epsilon": 1e-4}
+
+
+class _Layers:
+    """A layer for each table."""
+
+    def __init__(self, layer: Any, model: Mapping[str, Any]):
+        self._layers = [
+            layer(model["rows"], model["width"], embeddings_initializer="ones")
+            for _ in range(model["tables"])
+        ]
+        for one in self._layers:
+            one.build((None,))
+
+    @property
+    def variables(self) -> list[Any]:
+        return [layer.trainable_variables[0] for layer in self._layers]
+
+    def __call__(self, ids: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [layer(x) for layer, x in zip(self._layers, ids, strict=True)]
+
+    def rows(self, number: int) -> np.ndarray:
+        """The first rows of a table."""
+        table = keras_variants.native(self.variables[0])
+        return tf.gather(table, np.arange(number)).numpy()
+
+
+class _Distributed:
+    """One `DistributedEmbedding`."""
+
+    def __init__(self, model: Mapping[str, Any]):
+        names = [f"table_{number}" for number in range(model["tables"])]
+        self._layer = tfs.keras.DistributedEmbedding(
+            [
+                tfs.keras.FeatureConfig(
+                    name,
+                    tfs.keras.TableConfig(name, model["rows"], model["width"], "ones"),
+                )
+                for name in names
+            ]
+        )
+        self._layer.build()
+
+    @property
+    def variables(self) -> list[Any]:
+        return self._layer.trainable_variables
+
+    def __call__(self, ids: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return self._layer(list(ids), training=True)
+
+    def rows(self, number: int) -> np.ndarray:
+        """The first rows of a table."""
+        return self._layer.get_embedding_tables()["table_0"][:number]
+
+
+class _StockOps(_Distributed):
+    """The same tables, looked up by TensorFlow's own ops."""
+
+    def __init__(self, model: Mapping[str, Any]):
+        super().__init__(model)
+        self._rows = model["rows"]
+
+    def __call__(self, ids: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        rows = tf.concat([x + i * self._rows for i, x in enumerate(ids)], axis=0)
+        rows, places = tf.unique(rows)
+        parts = list(map(keras_variants.native, self.variables))
+        owners = rows % len(parts)
+        numbers = tf.dynamic_partition(tf.range(tf.size(rows)), owners, len(parts))
+        asked = tf.dynamic_partition(rows // len(parts), owners, len(parts))
+        found = [tf.gather(p, x) for p, x in zip(parts, asked, strict=True)]
+        vectors = tf.gather(tf.dynamic_stitch(numbers, found), places)
+        return tf.split(vectors, len(ids))
+
+
+_TABLES = {
+    "distributed": _Distributed,
+    "stock_ops": _StockOps,
+    "layers": functools.partial(_Layers, tfs.keras.Embedding),
+    "keras_layers": functools.partial(_Layers, tf.keras.layers.Embedding),
+}
+_OPTIMIZERS = {
+    "AdamAsync": functools.partial(tfs.keras.AdamAsync, **_ADAM),
+    "Adam": functools.partial(tf.keras.optimizers.Adam, **_ADAM),
+}
+
+
+class Training:
+    """One contender's variables and optimizer."""
+
+    def __init__(
+        self, contender: Mapping[str, Any], model: Mapping[str, Any], num_workers: int
+    ):
+        """Makes them where the current strategy wants them.
+
+        Args:
+            contender: names of its "tables" and "inner" optimizer, and "sync", whether
+                SyncReplicas is around it.
+            model: number of "tables", their "rows" and "width".
+            num_workers: the quorum of SyncReplicas.
+        """
+        self.tables = _TABLES[contender["tables"]](model)
+        size = model["tables"] * model["width"]
+        self._dense = [
+            tf.keras.layers.Dense(units, kernel_initializer=_spread(number))
+            for number, units in enumerate((64, 1))
+        ]
+        for layer, inputs in zip(self._dense, (size, 64), strict=True):
+            layer.build((None, inputs))
+        self.variables = [
+            *self.tables.variables,
+            *(x for layer in self._dense for x in layer.trainable_variables),
+        ]
+        self.optimizer = _OPTIMIZERS[contender["inner"]]()
+        self.is_synchronous = contender["sync"]
+        if self.is_synchronous:
+            self.optimizer = tfs.keras.SyncReplicas(self.optimizer, num_workers)
+        self.optimizer.build(self.variables)
+
+    def step(self, ids: Sequence[tf.Tensor]) -> None:
+        """One step of a worker."""
+        synchronously = self.is_synchronous
+        with self.optimizer.step() if synchronously else contextlib.nullcontext():
+            with tf.GradientTape() as tape:
+                hidden = self._dense[0](tf.concat(self.tables(ids), axis=-1))
+                loss = tf.reduce_mean(tf.square(self._dense[1](tf.tanh(hidden)) - 1.0))
+            natives = list(map(keras_variants.native, self.variables))
+            gradients = tape.gradient(loss, natives)
+            self.optimizer.apply_gradients(zip(gradients, self.variables, strict=True))
+
+    def updates(self) -> int:
+        """How many updates were made."""
+        return int(keras_variants.native(self.optimizer.iterations).numpy())
+
+
+def _spread(number):
+    return tf.keras.initializers.RandomUniform(-0.1, 0.1, seed=number)
+
+
+def batches(model: Mapping[str, Any], seed: int, number: int) -> np.ndarray:
+    """Ids of shape [batches, tables, examples]."""
+    random = np.random.default_rng(seed)
+    shape = (number, model["tables"], model["examples"])
+    if model["ids"] == "uniform":
+        return random.integers(model["rows"], size=shape, dtype=np.int32)
+    return ((random.zipf(1.2, shape) - 1) % model["rows"]).astype(np.int32)
+
+
+class Trainer:
+    """What the benchmark tells a process to do, by the methods' names."""
+
+    def __init__(self, contenders: Mapping[str, Any], model: Mapping[str, Any]):
+        """Connects to workers and parameter servers, if there are any.
+
+        Args:
+            contenders: first arguments of `Training`, by their names.
+            model: second argument of it; also "examples" of a batch and kind of "ids".
+        """
+        self._contenders = contenders
+        self._model = model
+        self._trainings: dict[str, Training] = {}
+        self._functions: dict[str, Any] = {}
+        self._updaters: dict[str, Any] = {}
+        self._scopes = contextlib.ExitStack()  # Never closed: the process is killed.
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        self._coordinator = None
+        self._strategy = tf.distribute.get_strategy()
+        self._num_workers = 1
+        if "ps" in resolver.cluster_spec().jobs:
+            self._num_workers = resolver.cluster_spec().num_tasks("worker")
+            self._strategy = tf.distribute.ParameterServerStrategy(resolver)
+            self._coordinator = tf.distribute.coordinator.ClusterCoordinator(
+                self._strategy
+            )
+            per_worker = self._coordinator.create_per_worker_dataset(self._dataset)
+            self._iterator = iter(per_worker)
+        else:
+            self._iterator = iter(self._dataset())
+
+    def open(self, name: str) -> None:
+        """Makes a contender's variables and functions, and starts updates."""
+        with self._strategy.scope():
+            training = Training(self._contenders[name], self._model, self._num_workers)
+        self._trainings[name] = training
+
+        def step(ids):
+            self._strategy.run(training.step, args=(tf.unstack(ids),))
+
+        self._functions[name] = (
+            tf.function(lambda iterator: step(next(iterator))),
+            tf.function(step),
+        )
+        if training.is_synchronous:
+            self._updaters[name] = self._scopes.enter_context(
+                training.optimizer.updater(self._strategy)
+            )
+
+    def run(self, name: str, steps: int) -> float:
+        """Lets each worker make `steps` steps; returns the seconds."""
+        begin = time.perf_counter()
+        function, _ = self._functions[name]
+        for _ in range(steps * self._num_workers):
+            self._schedule(function, self._iterator)
+        self._finish(name)
+        return time.perf_counter() - begin
+
+    def rehearse(self, name: str, steps: int) -> list[list[float]]:
+        """Makes updates on equal batches, and returns rows of a table.
+
+        What a worker would make of the next batch is not in its gradient: those of one
+        update are of one batch, and their mean is that of one.
+        """
+        _, function = self._functions[name]
+        copies = self._num_workers if self._trainings[name].is_synchronous else 1
+        for batch in batches(self._model, 1, steps):
+            for _ in range(copies):
+                self._schedule(function, tf.constant(batch))
+            self._finish(name)
+        return self._trainings[name].tables.rows(64).tolist()
+
+    def updates(self, name: str) -> int:
+        """Returns how many updates were made."""
+        return self._trainings[name].updates()
+
+    def messages(self, name: str) -> int:
+        """Counts the messages of a step between a worker and parameter servers."""
+        _, function = self._functions[name]
+        shape = [self._model["tables"], self._model["examples"]]
+        with self._strategy.scope():
+            concrete = function.get_concrete_function(tf.TensorSpec(shape, tf.int32))
+        return hops.messages(concrete)
+
+    def bytes_on_servers(self, name: str) -> list[int]:
+        """Returns the bytes of tables and their slots on each parameter server."""
+        sizes: dict[str, int] = {}
+        training = self._trainings[name]
+        tables = training.tables.variables
+        slots = [x for v in tables for x in training.optimizer.slots(v).values()]
+        for variable in [*tables, *slots]:
+            native = keras_variants.native(variable)
+            size = int(np.prod(native.shape)) * native.dtype.size
+            sizes[native.device] = sizes.get(native.device, 0) + size
+        return list(sizes.values())
+
+    def _dataset(self, context=None) -> tf.data.Dataset:
+        del context
+        data = tf.data.Dataset.from_tensor_slices(batches(self._model, 0, _BATCHES))
+        return data.shuffle(_BATCHES).repeat()
+
+    def _schedule(self, function, argument) -> None:
+        if self._coordinator is None:
+            function(argument)
+        else:
+            self._coordinator.schedule(function, args=(argument,))
+
+    def _finish(self, name) -> None:
+        if self._coordinator is not None:
+            self._coordinator.join()
+        if name in self._updaters:
+            self._updaters[name].drain()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serves one benchmark, which ends it by a signal."""
+    tf.get_logger().setLevel("ERROR")
+    serving.serve(Trainer, arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -2,8 +2,8 @@
 
 Deep Learning Recommendation Model (Naumov et al., 2019): a vector for each category,
 one for all numbers together, the dot products of all pairs of them, and layers above.
-The table of vectors lies on the parameter servers, in parts where Keras can do that
-(tf_keras, and Keras 2); `tfs.keras.AdamAsync` updates the rows that a batch touches.
+The table of vectors is spread over all parameter servers by `DistributedEmbedding`;
+`tfs.keras.AdamAsync` updates the rows that a batch touches.
 
     tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py
     tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py --sync
@@ -26,8 +26,6 @@ import ps_cluster
 import tensorflow as tf
 
 import tf_syncrep as tfs
-
-IS_KERAS_3 = getattr(tf.keras, "__version__", "2").startswith("3")
 
 
 class DotInteractions(tf.keras.layers.Layer):
@@ -54,10 +52,16 @@ def build_model(buckets: int, dimensions: int) -> tf.keras.Model:
     categories = layers.Input([criteo_logs.CATEGORIES], dtype="int32")
     of_numbers = layers.Dense(32, activation="relu")(numbers)
     of_numbers = layers.Dense(dimensions, activation="relu")(of_numbers)
+    table = tfs.keras.TableConfig(
+        "categories", buckets, dimensions, initializer="uniform", combiner=None
+    )
+    embedding = tfs.keras.DistributedEmbedding(
+        tfs.keras.FeatureConfig("categories", table)
+    )
     vectors = layers.Concatenate(axis=1)(
         [
             layers.Reshape([1, dimensions])(of_numbers),
-            tfs.keras.Embedding(buckets, dimensions, name="categories")(categories),
+            embedding(categories),
         ]
     )
     features = layers.Concatenate()(
@@ -102,15 +106,10 @@ class Speed(tf.keras.callbacks.Callback):
 
 def connect() -> tuple[tf.distribute.ParameterServerStrategy, int]:
     """Connects to the cluster that TF_CONFIG describes; returns its workers' number."""
-    resolver, workers, servers = ps_cluster.resolve(
+    resolver, workers, _ = ps_cluster.resolve(
         "tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py"
     )
-    partitioner = None
-    if not IS_KERAS_3:  # It has no variables in parts.
-        partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
-            min_shard_bytes=16 << 10, max_shards=servers
-        )
-    return tf.distribute.ParameterServerStrategy(resolver, partitioner), workers
+    return tf.distribute.ParameterServerStrategy(resolver), workers
 
 
 def make_optimizer(options: argparse.Namespace, workers: int):

@@ -38,7 +38,7 @@ def assert_learned(output):
 
 @pytest.mark.slow
 @pytest.mark.skipif(HAS_KERAS_3 and not HAS_TF_KERAS, reason="needs Keras 2")
-def test_learns_asynchronously_with_a_table_in_parts(tmp_path):
+def test_learns_asynchronously_with_keras_2(tmp_path):
     legacy = {"TF_USE_LEGACY_KERAS": "1" if HAS_TF_KERAS else None}
     output = run("--output", tmp_path, workers=2, servers=2, env=legacy)
     assert "Training asynchronously." in output

@@ -390,6 +390,7 @@ def test_initial_values_are_those_of_the_whole_table_and_differ_between_parts():
     assert part(initializers.Ones(), 0).min() == 1
 
 
+@pytest.mark.slow
 def test_configs_of_keras_rs_are_taken():
     keras_rs = pytest.importorskip("keras_rs")
     table = keras_rs.layers.TableConfig("t", 5, 4, combiner="sum")

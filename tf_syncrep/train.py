@@ -1,10 +1,11 @@
-"""Optimizers for tf.compat.v1 graphs and sessions, and gradient accumulators."""
+"""Optimizers and lookups for tf.compat.v1 graphs and sessions, and accumulators."""
 
 from tf_syncrep.python.train.accumulators import (
     ConditionalAccumulator,
     SparseConditionalAccumulator,
 )
 from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
+from tf_syncrep.python.train.embedding_lookup import embedding_lookup
 from tf_syncrep.python.train.sync_replicas import SyncReplicasOptimizer
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "ConditionalAccumulator",
     "SparseConditionalAccumulator",
     "SyncReplicasOptimizer",
+    "embedding_lookup",
 ]

@@ -268,7 +268,7 @@ class Trainer:
         slots = [x for v in tables for x in training.optimizer.slots(v).values()]
         for variable in [*tables, *slots]:
             native = keras_variants.native(variable)
-            size = int(np.prod(native.shape)) * native.dtype.size
+            size = native.shape.num_elements() * native.dtype.size
             sizes[native.device] = sizes.get(native.device, 0) + size
         return list(sizes.values())
 

@@ -17,6 +17,7 @@ from keras_sync_replicas import make_strategy
 import tf_syncrep as tfs
 
 STEPS, EXAMPLES = 40, 12
+SERVERS = 3
 
 
 def as_lists(tables):
@@ -53,6 +54,10 @@ def asynchronous(strategy, folder):
         "steps": [float(np.log2(1 / power[0])) - 1 for power in powers],
         "bytes": [int(np.prod(part.shape)) for part in parts],
         "devices": devices_of(parts),
+        "rows": sum(
+            int(np.count_nonzero(np.any(model.optimizer.slots(x)["m"].numpy(), axis=1)))
+            for x in parts[:SERVERS]
+        ),
         "slot_devices": devices_of(model.optimizer.slots(x)["m"] for x in parts),
         "tables": as_lists(model.tables()),
         "evaluated": tfs.keras.evaluate(model, data, verbose=0),

@@ -185,6 +185,32 @@ def test_files_hold_logical_tables_for_any_stacking_and_plain_layers(kind, tmp_p
     )
 
 
+@pytest.mark.parametrize("optimizer", ["adam_async", "sync_adam_async"])
+def test_training_goes_on_from_a_file_as_if_never_stopped(optimizer, tmp_path):
+    def make(stacking):
+        model = models.make(
+            models.Distributed,
+            OPTIMIZERS[optimizer](),
+            models.initial_tables(),
+            table_stacking=stacking,
+        )
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    path = str(tmp_path / "model.weights.h5")
+    model = make("auto")
+    for step in range(2 * STEPS):
+        if step == STEPS:
+            model.save_weights(path)
+        models.train_on_batch(model, *models.batch(EXAMPLES, step))
+    other = make(None)
+    other.load_weights(path)
+    for step in range(STEPS, 2 * STEPS):
+        models.train_on_batch(other, *models.batch(EXAMPLES, step))
+    for name, table in model.tables().items():
+        np.testing.assert_array_equal(other.tables()[name], table)
+
+
 SERVES = """
 import sys
 import tensorflow as tf

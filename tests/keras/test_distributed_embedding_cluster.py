@@ -79,8 +79,13 @@ def test_file_of_several_servers_is_loaded_in_one_process(training, saved):
     model = models.make(
         models.Distributed, tfs.keras.AdamAsync(0.01), models.initial_tables(1)
     )
-    # The optimizer's slots are those of other parts.
+    model.optimizer.build(model.trainable_variables)
     model.load_weights(str(saved / "saved.weights.h5"))
+    (slab, _) = model.embedding.trainable_variables
+    slots = model.optimizer.slots(slab)
+    np.testing.assert_allclose(slots["beta_1_power"], 0.5 ** (STEPS + 1), rtol=1e-5)
+    moments = np.asarray(slots["m"])
+    assert np.count_nonzero(np.any(moments, axis=1)) == training["asynchronous"]["rows"]
     for name, table in training["asynchronous"]["tables"].items():
         np.testing.assert_array_equal(model.tables()[name], np.float32(table))
     predicted = model.predict(models.batch(EXAMPLES)[0], verbose=0)

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import adam_async_tf_ops, compat
+from tf_syncrep.python.keras.embedding import slots
 from tf_syncrep.python.ops import adam_async_ops, op_library
 from tf_syncrep.python.sync.arguments import check_number
 
@@ -163,13 +164,13 @@ class AdamAsync(compat.SlotOptimizer):
         self._beta_1_powers, self._beta_2_powers = [], []
         for variable in variables:
             dtype = adam_async_ops.slot_dtype(variable.dtype)
-            for slots, name, shape, value in (
+            for made, name, shape, value in (
                 (self._m, "m", variable.shape, 0.0),
                 (self._v, "v", variable.shape, 0.0),
                 (self._beta_1_powers, "beta_1_power", [1], self.beta_1),
                 (self._beta_2_powers, "beta_2_power", [1], self.beta_2),
             ):
-                slots.append(self.add_slot(variable, name, shape, dtype, value))
+                made.append(self.add_slot(variable, name, shape, dtype, value))
 
     def slots(self, variable: Any) -> dict[str, Any]:
         """Returns the slots of a variable that the optimizer was built with.
@@ -188,6 +189,28 @@ class AdamAsync(compat.SlotOptimizer):
             "beta_1_power": self._beta_1_powers[i],
             "beta_2_power": self._beta_2_powers[i],
         }
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves slots of tables in parts by table, all else by number.
+
+        Called by Keras.
+
+        Args:
+            store: arrays by name.
+        """
+        if not slots.save(self, store):
+            super().save_own_variables(store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads what was saved, where tables may lie in other parts.
+
+        Called by Keras.
+
+        Args:
+            store: arrays by name.
+        """
+        if not slots.load(self, store):
+            super().load_own_variables(store)
 
     def update_variable(
         self, gradient: Any, variable: tf.Variable, learning_rate: Any

@@ -12,7 +12,8 @@ Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
   `add_slot`, in the order of `variables`;
 * `update_variable(gradient, variable, learning_rate)`, to be overridden: one update
   of one variable, called where the variable is (its device, its replica);
-* `slot_index(variable)`: the variable's place in what `create_slots` was given;
+* `slot_index(variable)`: the variable's place in what `create_slots` was given, and
+  `has_slots_of(variable)`: whether it was;
 * `iterations` is advanced by an atomic add.
 
 `WrapperOptimizer` is the base class of those around another optimizer:

@@ -79,6 +79,13 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         # Private, but what the documentation of Keras tells optimizers to use.
         return self._index_dict[self._var_key(variable)]
 
+    def has_slots_of(self, variable: tf.Variable) -> bool:
+        """Whether `create_slots` was given a variable."""
+        # Private, as in `slot_index`.
+        return getattr(self, "_built", False) and (
+            self._var_key(variable) in self._index_dict
+        )
+
     def build(self, var_list):
         """Makes the optimizer's variables, once."""
         # Private: `_built` is how optimizers of Keras 2 remember it.

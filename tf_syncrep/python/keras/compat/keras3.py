@@ -90,6 +90,11 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         # Private, but what the documentation of Keras tells optimizers to use.
         return self._get_variable_index(variable)
 
+    def has_slots_of(self, variable: Any) -> bool:
+        """Whether `create_slots` was given a variable."""
+        # Private: the variables the optimizer was built with.
+        return self.built and any(x is variable for x in self._trainable_variables)
+
     def build(self, variables):
         """Makes the optimizer's variables, once."""
         if not self.built:

@@ -13,6 +13,7 @@ from tf_syncrep.python.keras.embedding.config import (
     TableConfig,
     own_table,
 )
+from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import Tables, num_parts
 
 __all__ = ["DistributedEmbedding"]
@@ -249,18 +250,19 @@ class DistributedEmbedding(tf.keras.layers.Layer):
     def save_own_variables(self, store: Any) -> None:
         """Saves the tables by name, however they lie; called by Keras."""
         for name in self._tables.by_name:
-            store[name] = self._tables.read(name)
+            store[key_of(name)] = self._tables.read(name)
 
     def load_own_variables(self, store: Any) -> None:
         """Loads tables that were saved by name; called by Keras."""
-        missing = sorted(set(self._tables.by_name) - set(store.keys()))
+        saved = set(store.keys())
+        missing = [name for name in self._tables.by_name if key_of(name) not in saved]
         if missing:
             raise ValueError(
                 f"Layer {self.name!r} must be loaded from a file with its tables. "
                 f"Missing: {missing}"
             )
         for name in self._tables.by_name:
-            self._tables.write(name, store[name][...])
+            self._tables.write(name, store[key_of(name)][...])
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` makes an equal layer of."""

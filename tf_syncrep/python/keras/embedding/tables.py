@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,10 @@ def num_parts() -> int:
     if not isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return 1
     return max(1, num_tasks("ps"))
+
+
+# All whose variables are made, for optimizers that save what belongs to these.
+_made: weakref.WeakSet[Tables] = weakref.WeakSet()
 
 
 class Tables:
@@ -75,10 +80,19 @@ class Tables:
                     )
                 parts.append(part)
             self._parts[slab.name] = parts
+        _made.add(self)
 
     def parts(self, slab: layout.Slab) -> list[tf.Variable]:
         """The variables that hold a slab."""
         return [compat.native(part) for part in self._parts[slab.name]]
+
+    def variables(self, slab: layout.Slab) -> list[Any]:
+        """The same as Keras has them."""
+        return list(self._parts[slab.name])
+
+    def slab_of(self, name: str) -> layout.Slab:
+        """The slab that a table is in."""
+        return self._slab_of[name]
 
     def look_up(
         self,
@@ -114,26 +128,41 @@ class Tables:
                 vectors[i] = x
         return vectors
 
-    def read(self, name: str) -> np.ndarray:
-        """The values of a table, of shape `[vocabulary_size, width]`."""
-        slab, table = self._slab_of[name], self.by_name[name]
-        dtype = tf.as_dtype(slab.dtype).as_numpy_dtype
+    def read(self, name: str, slots: Sequence[tf.Variable] | None = None) -> np.ndarray:
+        """The values of a table.
+
+        Args:
+            name: its name.
+            slots: variables beside the parts of the table's slab, of their shapes,
+            whose
+                values are meant; None for the parts themselves.
+
+        Returns:
+            An array of shape `[vocabulary_size, width]`.
+        """
+        table = self.by_name[name]
+        parts = slots or self.parts(self._slab_of[name])
+        dtype = parts[0].dtype.as_numpy_dtype
         values = np.empty([table.vocabulary_size, table.width], dtype)
-        for part, ids, rows in self._chunks(slab, table):
+        for part, ids, rows in self._chunks(table, parts):
             values[ids] = tf.gather(part, tf.range(rows.start, rows.stop)).numpy()
         return values
 
-    def write(self, name: str, values: Any) -> None:
+    def write(
+        self, name: str, values: Any, slots: Sequence[tf.Variable] | None = None
+    ) -> None:
         """Sets the values of a table.
 
         Args:
             name: its name.
             values: of shape `[vocabulary_size, width]`.
+            slots: as `read` takes them.
 
         Raises:
             ValueError: values of another shape.
         """
         slab, table = self._slab_of[name], self.by_name[name]
+        parts = slots or self.parts(slab)
         shape = (table.vocabulary_size, table.width)
         if tuple(values.shape) != shape:
             raise ValueError(
@@ -142,24 +171,25 @@ class Tables:
             )
         if slab.num_shards == 1:
             # Strategies that keep copies of a variable assign all of it.
-            (part,) = self.parts(slab)
+            (part,) = parts
             rows = slab.part(table, 0)
             all_rows = part.numpy()
             all_rows[rows.begin : rows.begin + rows.num_rows] = values
             part.assign(all_rows)
             return
-        for part, ids, rows in self._chunks(slab, table):
+        for part, ids, rows in self._chunks(table, parts):
             part.scatter_update(
                 tf.IndexedSlices(
-                    tf.cast(values[ids], slab.dtype), tf.range(rows.start, rows.stop)
+                    tf.cast(values[ids], part.dtype), tf.range(rows.start, rows.stop)
                 )
             )
 
-    def _chunks(self, slab, table):
+    def _chunks(self, table, parts):
         """Ids of a table, and the rows of a part where they are, some at a time."""
-        row_bytes = slab.width * tf.as_dtype(slab.dtype).size
+        slab = self._slab_of[table.name]
+        row_bytes = slab.width * parts[0].dtype.size
         size = max(1, _CHUNK_BYTES // row_bytes)
-        for shard, part in enumerate(self.parts(slab)):
+        for shard, part in enumerate(parts):
             rows = slab.part(table, shard)
             for done in range(0, rows.num_rows, size):
                 count = min(size, rows.num_rows - done)
@@ -169,6 +199,20 @@ class Tables:
                 )
                 begin = rows.begin + done
                 yield part, ids, slice(begin, begin + count)
+
+
+def trained_by(optimizer: Any) -> list[Tables]:
+    """Those tables that an optimizer has slots of, in its order.
+
+    Args:
+        optimizer: a `compat.SlotOptimizer`.
+    """
+    found = []
+    for tables in _made:
+        first = tables.variables(tables.slabs[0])[0]
+        if optimizer.has_slots_of(first):
+            found.append((optimizer.slot_index(first), tables))
+    return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
 
 
 def _initializer(slab, shard, initializers):

@@ -1,0 +1,96 @@
+"""Slots of an optimizer in files: by table, as tables are, however they lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.embedding.tables import trained_by
+
+
+def save(optimizer: Any, store: Any) -> bool:
+    """Saves an optimizer that has slots of tables in parts.
+
+    A slot of a part's shape is saved as tables are. Of another one, a power of beta,
+    which each part has for itself, the part's that has made most steps is.
+
+    Args:
+        optimizer: a `compat.SlotOptimizer`, whose `slots` are by name.
+        store: arrays by name.
+
+    Returns:
+        Whether it has any; nothing was saved otherwise.
+    """
+    saved = _slots(optimizer)
+    for key, tables, name, slots in saved:
+        if _are_rows(tables, name, slots):
+            store[key] = tables.read(name, slots)
+        else:
+            store[key] = np.min([slot.numpy() for slot in slots], axis=0)
+    if saved:
+        for number, variable in enumerate(_others(optimizer, saved)):
+            store[str(number)] = variable.numpy()
+    return bool(saved)
+
+
+def load(optimizer: Any, store: Any) -> bool:
+    """Loads what `save` has saved.
+
+    Args:
+        optimizer: as `save` takes it.
+        store: arrays by name.
+
+    Returns:
+        Whether there were just these arrays; nothing was loaded otherwise.
+    """
+    saved = _slots(optimizer)
+    others = _others(optimizer, saved)
+    keys = {key for key, *_ in saved} | {str(i) for i in range(len(others))}
+    if not saved or keys != set(store.keys()):
+        return False
+    least: dict[int, tuple[Any, Any]] = {}
+    for key, tables, name, slots in saved:
+        value = store[key][...]
+        if _are_rows(tables, name, slots):
+            tables.write(name, value, slots)
+            continue
+        for slot in slots:
+            before = least.get(id(slot), (slot, value))[1]
+            least[id(slot)] = (slot, np.minimum(before, value))
+    for slot, value in least.values():
+        slot.assign(value)
+    for number, variable in enumerate(others):
+        variable.assign(store[str(number)][...])
+    return True
+
+
+def key_of(name: str) -> str:
+    """A table's name as files have it, where a slash parts folders."""
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def _slots(optimizer):
+    """For each table and kind of slot its key, and the slots beside the parts."""
+    found = []
+    for number, tables in enumerate(trained_by(optimizer)):
+        for name in tables.by_name:
+            parts = tables.variables(tables.slab_of(name))
+            of_parts = [optimizer.slots(part) for part in parts]
+            for kind in of_parts[0]:
+                slots = [compat.native(of_part[kind]) for of_part in of_parts]
+                key = f"{kind}.{number}.{key_of(name)}"
+                found.append((key, tables, name, slots))
+    return found
+
+
+def _others(optimizer, saved):
+    """The optimizer's variables that belong to no part."""
+    of_parts = {id(slot) for *_, slots in saved for slot in slots}
+    return [x for x in optimizer.variables if id(compat.native(x)) not in of_parts]
+
+
+def _are_rows(tables, name, slots):
+    (part, *_) = tables.parts(tables.slab_of(name))
+    return slots[0].shape == part.shape

@@ -1,0 +1,164 @@
+"""Lookups in partitioned tables of TensorFlow 1 graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.embedding import compat
+from tf_syncrep.python.ops import embedding_ops
+
+__all__ = ["embedding_lookup"]
+
+_COMBINERS = (None, "sum", "mean", "sqrtn")
+_STRATEGIES = ("mod", "div")
+
+
+def embedding_lookup(
+    params: Any,
+    ids: Any,
+    *,
+    weights: Any = None,
+    combiner: str | None = None,
+    partition_strategy: str = "mod",
+    transfer_dtype: Any = None,
+    name: str = "embedding_lookup",
+) -> tf.Tensor:
+    """Looks up rows of a table in parts, each different one once.
+
+    What `tf.compat.v1.nn.embedding_lookup` and `embedding_lookup_sparse` return, with
+    fewer messages: a batch sends each part the numbers of the different rows that it
+    needs, gets these rows, and sends back one gradient for each, in ascending order.
+
+    Args:
+        params: a `PartitionedVariable`, a variable, or a list of variables: the parts
+            of a table of shape `[rows, width]`. Of resource variables nothing is sent
+            twice; reference variables are read by TensorFlow's own op.
+        ids: int32 or int64. A tensor of any shape; with a combiner, the ids of the
+            last axis are one example's. Or, with a combiner, a `tf.SparseTensor` of
+            rank 2 or a `tf.RaggedTensor` of `[batch, None]`.
+        weights: None, or float32, of the kind and shape of `ids`, with a combiner. No
+            gradient flows to them.
+        combiner: `"sum"`, `"mean"`, `"sqrtn"`, or None for one vector an id. Of an
+            example without ids the vector is 0.
+        partition_strategy: `"mod"`: row r is in part `r % len(params)`, which is for
+            lists; or `"div"`: each part has a range of the rows, those of part 0 first,
+            which a `PartitionedVariable` always is.
+        transfer_dtype: dtype in which rows and gradients of float32 parts travel,
+            half or bfloat16; None for their own. For resource variables.
+        name: name of the table in errors and of the ops' scope.
+
+    Returns:
+        The vectors: of shape `ids.shape + [width]`, or that without the last axis of
+        the ids if there is a combiner; float64 for float64 and float32 for all others.
+
+    Raises:
+        ValueError: arguments that do not belong together.
+        tf.errors.InvalidArgumentError: when it runs, for an id that is not in the
+        table.
+    """
+    if combiner not in _COMBINERS:
+        raise ValueError(
+            "combiner must be 'sum', 'mean', 'sqrtn' or None. Received: "
+            f"combiner={combiner!r}"
+        )
+    if partition_strategy not in _STRATEGIES:
+        raise ValueError(
+            "partition_strategy must be 'mod' or 'div'. Received: "
+            f"partition_strategy={partition_strategy!r}"
+        )
+    is_ragged = isinstance(ids, tf.SparseTensor | tf.RaggedTensor)
+    if combiner is None and (is_ragged or weights is not None):
+        raise ValueError(
+            "Sparse and ragged ids, and weights, need a combiner. Received: "
+            f"ids={ids!r}, weights={weights!r}, combiner=None"
+        )
+    parts = _parts(params)
+    is_partitioned = not isinstance(params, list | tuple | tf.Variable)
+    by_range = is_partitioned or partition_strategy == "div"
+    sizes = _sizes(parts, by_range)
+    splits = None
+    with tf.name_scope(name):
+        if is_ragged:
+            ids = _as_ragged(ids)
+            splits, ids = tf.cast(ids.row_splits, tf.int64), ids.values
+            weights = None if weights is None else _as_ragged(weights).values
+        ids = tf.convert_to_tensor(ids)
+        if weights is not None:
+            weights = tf.stop_gradient(tf.cast(weights, tf.float32))
+        num_rows = sum(sizes)
+        rows, places = embedding_ops.embedding_rows(
+            [ids],
+            num_rows=num_rows,
+            num_shards=len(parts),
+            first_rows=[0],
+            vocabulary_sizes=[num_rows],
+            features=[name],
+            tables=[name],
+            shard_sizes=sizes if by_range else (),
+            dtype=tf.int32 if max(sizes) <= tf.int32.max else tf.int64,
+        )
+        vectors = [
+            _gather(part, asked, transfer_dtype)
+            for part, asked in zip(parts, rows, strict=True)
+        ]
+        (result,) = embedding_ops.embedding_combine(
+            vectors, places, [combiner], [splits], [weights]
+        )
+        return result
+
+
+def _parts(params: Any) -> Sequence[Any]:
+    parts = [params] if isinstance(params, tf.Variable) else list(params)
+    for part in parts:
+        if getattr(part, "shape", None) is None or not (
+            part.shape.rank == 2 and part.shape.is_fully_defined()
+        ):
+            raise ValueError(
+                "params must be variables of rank 2 whose shapes are known. Received: "
+                f"{part!r}"
+            )
+    widths = {(part.shape[1], part.dtype.base_dtype.name) for part in parts}
+    if len(widths) != 1:
+        raise ValueError(
+            "params must be of one width and dtype. Received: parts of "
+            f"{sorted(widths)}"
+        )
+    return parts
+
+
+def _sizes(parts, by_range):
+    sizes = [part.shape[0] for part in parts]
+    total = sum(sizes)
+    turns = [(total - i + len(sizes) - 1) // len(sizes) for i in range(len(sizes))]
+    if not by_range and sizes != turns:
+        raise ValueError(
+            "Parts whose rows take turns, with partition_strategy 'mod', must have "
+            f"{turns} rows. Received: parts of {sizes}"
+        )
+    return sizes
+
+
+def _as_ragged(ids):
+    if isinstance(ids, tf.SparseTensor):
+        return tf.RaggedTensor.from_value_rowids(
+            ids.values, ids.indices[:, 0], nrows=ids.dense_shape[0], validate=False
+        )
+    return ids
+
+
+def _gather(part, rows, transfer_dtype):
+    with tf.device(part.device):
+        # Of a reference variable there is no handle.
+        if part.dtype.base_dtype != part.dtype or not hasattr(part, "handle"):
+            return tf.gather(part, rows)
+        compat.tell_tapes(part)
+        return embedding_ops.embedding_gather(
+            part.handle,
+            rows,
+            shape=part.shape,
+            dtype=part.dtype,
+            transfer_dtype=transfer_dtype and tf.as_dtype(transfer_dtype),
+        )

@@ -18,6 +18,7 @@ import tf_syncrep as tfs
 
 STEPS, EXAMPLES = 40, 12
 SERVERS = 3
+LEGACY = not keras_variants.IS_KERAS_3
 
 
 def as_lists(tables):
@@ -90,6 +91,35 @@ def synchronous(strategy):
     return results
 
 
+def one_table(strategy, folder):
+    """A layer of one large table, in a stock model."""
+    with strategy.scope():
+        model = tf.keras.Sequential(
+            [
+                tf.keras.layers.Input((4,), dtype="int64"),
+                tfs.keras.Embedding(40_000, 8, shards=SERVERS if LEGACY else None),
+                tf.keras.layers.Flatten(),
+                tf.keras.layers.Dense(1),
+            ]
+        )
+        model.compile(tfs.keras.AdamAsync(0.01), loss="mse")
+    words = np.random.default_rng(0).integers(0, 40_000, (EXAMPLES, 4))
+
+    def data(context):
+        del context
+        batch = (words, np.ones([EXAMPLES, 1]))
+        return tf.data.Dataset.from_tensors(batch).repeat()
+
+    history = tfs.keras.fit(model, data, epochs=2, steps_per_epoch=STEPS, verbose=0)
+    model.save_weights(str(pathlib.Path(folder) / "one.weights.h5"))
+    return {
+        "devices": devices_of(model.layers[0].trainable_variables),
+        "losses": history.history["loss"],
+        "words": words.tolist(),
+        "predicted": model(words).numpy().tolist(),
+    }
+
+
 def error(strategy):
     """What a step says of an id that is in no table, and what it left."""
     model = make(strategy, lambda: tfs.keras.AdamAsync(0.01))
@@ -114,6 +144,7 @@ def main():
         {
             "asynchronous": asynchronous(strategy, folder),
             "synchronous": synchronous(strategy),
+            "one_table": one_table(strategy, folder),
             "error": error(strategy),
         }
     )

@@ -94,6 +94,25 @@ def test_file_of_several_servers_is_loaded_in_one_process(training, saved):
     )
 
 
+def test_layer_of_one_large_table_is_on_all_servers_and_a_stock_one_in_files(
+    training, saved
+):
+    result = training["one_table"]
+    assert len(set(result["devices"])) == SERVERS
+    assert result["losses"][1] < result["losses"][0]
+    model = tf.keras.Sequential(
+        [
+            tf.keras.layers.Input((4,), dtype="int64"),
+            tf.keras.layers.Embedding(40_000, 8),
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(1),
+        ]
+    )
+    model.load_weights(str(saved / "one.weights.h5"))
+    predicted = model(np.asarray(result["words"])).numpy()
+    np.testing.assert_allclose(predicted, result["predicted"], rtol=1e-5, atol=1e-6)
+
+
 def test_id_that_is_in_no_table_is_named_and_nothing_is_changed(training):
     message, tables = training["error"]
     for words in ("feature day", "table days", "[0, 7)", "-7"):

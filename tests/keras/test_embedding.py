@@ -163,3 +163,48 @@ def test_ids_out_of_range_are_refused():
     for bad in (-1, ROWS):
         with pytest.raises(tf.errors.InvalidArgumentError, match="is not in"):
             layer(tf.constant([[0, bad]]))
+
+
+@pytest.mark.parametrize("shards", [1, 3, 1000])
+def test_table_in_parts_is_the_same_layer(shards, tmp_path):
+    whole = make_layer(tfs.keras.Embedding, mask_zero=True)
+    parted = make_layer(tfs.keras.Embedding, mask_zero=True, shards=shards)
+    sizes = [keras_variants.native(part).shape[0] for part in parted.weights]
+    assert sum(sizes) == ROWS
+    assert len(sizes) == min(shards, ROWS)
+    np.testing.assert_array_equal(parted(IDS), whole(IDS))
+    np.testing.assert_array_equal(parted.compute_mask(IDS), whole.compute_mask(IDS))
+    if keras_variants.IS_KERAS_3 or shards == 1:
+        np.testing.assert_array_equal(parted.embeddings, whole.embeddings)
+    (table,) = parted.get_weights()
+    np.testing.assert_array_equal(table, whole.get_weights()[0])
+    again = tfs.keras.Embedding.from_config(parted.get_config())
+    again.build((None,))
+    assert len(again.weights) == len(sizes)
+    path = str(tmp_path / "model.weights.h5")
+    models = [tf.keras.Sequential([x]) for x in (parted, again)]
+    for model in models:
+        model(IDS)
+    models[0].save_weights(path)
+    models[1].load_weights(path)
+    np.testing.assert_array_equal(again(IDS), whole(IDS))
+
+
+@pytest.mark.parametrize("shards", [0, -1, 1.5, True, "2"])
+def test_number_of_parts_is_a_number(shards):
+    with pytest.raises(ValueError, match="whole number of at least 1"):
+        tfs.keras.Embedding(ROWS, DIMENSIONS, shards=shards)
+
+
+def test_what_needs_the_table_whole_is_refused_for_parts():
+    layer = tfs.keras.Embedding(
+        ROWS, DIMENSIONS, shards=2, embeddings_constraint="max_norm"
+    )
+    with pytest.raises(ValueError, match="in parts has no embeddings_constraint: use"):
+        layer.build((None,))
+    if keras_variants.IS_KERAS_3:
+        layer = make_layer(tfs.keras.Embedding, shards=2)
+        with pytest.raises(ValueError, match="enable_lora needs the table of layer"):
+            layer.enable_lora(2)
+        with pytest.raises(ValueError, match="quantize needs the table of layer"):
+            layer.quantize("int8")

@@ -49,7 +49,10 @@ class Tables:
         self._parts: dict[str, list[Any]] = {}
 
     def make(
-        self, add_weight: Callable[..., Any], initializers: Mapping[str, Any]
+        self,
+        add_weight: Callable[..., Any],
+        initializers: Mapping[str, Any],
+        **options: Any,
     ) -> None:
         """Makes the variables.
 
@@ -59,6 +62,7 @@ class Tables:
         Args:
             add_weight: that of the layer.
             initializers: by table.
+            **options: further arguments of `add_weight`.
         """
         for slab in self.slabs:
             parts = []
@@ -71,6 +75,7 @@ class Tables:
                     initializer=_initializer(slab, shard, initializers),
                     trainable=True,
                     **_NOT_CAST,
+                    **options,
                 )
                 if getattr(compat.native(part), "variables", None) is not None:
                     raise ValueError(

@@ -212,6 +212,41 @@ TYPED_TEST(AdamAsyncTest, BitsDependNeitherOnThreadsNorOnInstructionSet) {
   }
 }
 
+TYPED_TEST(AdamAsyncTest, RowsThatAreGroupedAlreadyGetTheSameBits) {
+  using T = TypeParam;
+  const int64_t row_size = 33;
+  // The first is left out, as all negative rows are.
+  std::vector<int64_t> rows = {-2};
+  for (int64_t row = 1; row < 2000; row += 1 + row % 3) {
+    rows.push_back(row);
+  }
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const std::vector<T> grad = RandomGradient<T>(num_rows * row_size, 10);
+  // Backwards, so that rows have to be grouped.
+  const std::vector<int64_t> last_first(rows.rbegin(), rows.rend());
+  std::vector<T> grad_of_last_first;
+  for (int64_t i = num_rows - 1; i >= 0; --i) {
+    grad_of_last_first.insert(grad_of_last_first.end(),
+                              grad.begin() + i * row_size,
+                              grad.begin() + (i + 1) * row_size);
+  }
+  for (const auto& update : AllUpdates<SlotType<T>>()) {
+    Table<T> expected(2000 * row_size, 11);
+    ThreadSharder one(1);
+    SparseApplyAdamAsync<T>(update, num_rows, row_size, last_first.data(),
+                            grad_of_last_first.data(), expected.var.data(),
+                            expected.m.data(), expected.v.data(), one);
+    for (const int threads : {1, 2, 5}) {
+      Table<T> table(2000 * row_size, 11);
+      ThreadSharder sharder(threads);
+      SparseApplyAdamAsync<T>(update, num_rows, row_size, rows.data(),
+                              grad.data(), table.var.data(), table.m.data(),
+                              table.v.data(), sharder);
+      EXPECT_TRUE(expected.SameBits(table)) << threads << " threads";
+    }
+  }
+}
+
 TEST(SparseApplyAdamAsyncTest, ConcurrentCallsLoseNoUpdate) {
   // With momentum 1, beta2 1 and this epsilon, m += g exactly and var sums up
   // what m was, whatever the order of the calls.

@@ -67,6 +67,18 @@ TEST(RowGroupsTest, GroupsComeInOrderOfFirstOccurrence) {
   EXPECT_EQ(groups[3].row, 0);
 }
 
+TEST(RowGroupsTest, KnowsRowsThatAreGroupedAlready) {
+  const auto are_grouped = [](const std::vector<int64_t>& rows) {
+    return AreDistinctAndAscending(rows.data(),
+                                   static_cast<int64_t>(rows.size()));
+  };
+  EXPECT_TRUE(are_grouped({}));
+  EXPECT_TRUE(are_grouped({7}));
+  EXPECT_TRUE(are_grouped({-1, 0, 1, 5}));
+  EXPECT_FALSE(are_grouped({0, 1, 1}));
+  EXPECT_FALSE(are_grouped({0, 2, 1}));
+}
+
 TEST(RowGroupsTest, SpreadsStridedRowsOverShards) {
   // Rows that are multiples of a large power of two are common: one feature's
   // hash bucket, or one replica's share of a table.

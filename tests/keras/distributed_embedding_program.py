@@ -16,6 +16,7 @@ from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 
+BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 STEPS, EXAMPLES = 40, 12
 SERVERS = 3
 LEGACY = not keras_variants.IS_KERAS_3
@@ -120,6 +121,31 @@ def one_table(strategy, folder):
     }
 
 
+def messages(strategy):
+    """How many a step of the layer alone sends, and of how many parts it is."""
+    sys.path.append(str(BENCHMARKS / "harness"))
+    import hops
+
+    with strategy.scope():
+        layer = tfs.keras.DistributedEmbedding(models.feature_configs())
+        layer.build()
+        optimizer = tfs.keras.AdamAsync()
+        optimizer.build(layer.trainable_variables)
+    variables = layer.trainable_variables
+
+    def step():
+        with tf.GradientTape() as tape:
+            vectors = layer(models.batch(EXAMPLES)[0], training=True)
+            loss = tf.add_n([tf.reduce_sum(x) for x in vectors.values()])
+        natives = [keras_variants.native(x) for x in variables]
+        gradients = tape.gradient(loss, natives)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    with strategy.scope():
+        trained = tf.function(lambda: strategy.run(step)).get_concrete_function()
+    return hops.messages(trained), len(variables)
+
+
 def error(strategy):
     """What a step says of an id that is in no table, and what it left."""
     model = make(strategy, lambda: tfs.keras.AdamAsync(0.01))
@@ -145,6 +171,7 @@ def main():
             "asynchronous": asynchronous(strategy, folder),
             "synchronous": synchronous(strategy),
             "one_table": one_table(strategy, folder),
+            "messages": messages(strategy),
             "error": error(strategy),
         }
     )

@@ -4,6 +4,7 @@ import pathlib
 
 import clusters
 import embedding_models as models
+import keras_variants
 import numpy as np
 import programs
 import pytest
@@ -56,6 +57,14 @@ def test_parts_are_alike_on_all_servers_with_their_slots(training):
 
 def test_asynchronous_steps_are_all_counted_by_every_part(training):
     np.testing.assert_allclose(training["asynchronous"]["steps"], STEPS, atol=1e-6)
+
+
+def test_parts_are_sent_row_numbers_and_gradients_and_send_rows(training):
+    messages, parts = training["messages"]
+    # Beside them the step goes to its counter, and the learning rate to other servers.
+    # Keras 2 reads it for each part.
+    rates = SERVERS - 1 if keras_variants.IS_KERAS_3 else parts
+    assert 3 * parts < messages <= 3 * parts + 1 + rates
 
 
 @pytest.mark.parametrize("name", ["adam", "adam_async", "apart", "bfloat16"])

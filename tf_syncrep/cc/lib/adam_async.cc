@@ -18,7 +18,7 @@ constexpr int64_t kMinElementsPerShard = 16384;
 
 // How many rows ahead of the one being updated memory is asked for. Rows of a
 // large table are far apart, so each is a cache and often a TLB miss.
-constexpr size_t kPrefetchDistance = 4;
+constexpr int64_t kPrefetchDistance = 4;
 constexpr size_t kCacheLineBytes = 64;
 
 // The loops: each is instantiated once per instruction set, by RowKernels.
@@ -155,23 +155,39 @@ struct SparseApply {
   Slot* m;
   Slot* v;
   int64_t num_shards;
-  int64_t* next;  // see GroupRows()
+  int64_t* next;  // see GroupRows(); null if each row is a group of its own
 
   void ApplyShard(int64_t shard) const {
     const ScopedFlushDenormals flush_denormals;
+    if (next == nullptr) {
+      const int64_t begin = ShardBegin(shard, num_shards, num_rows);
+      const int64_t end = ShardBegin(shard + 1, num_shards, num_rows);
+      ApplyGroups(end - begin, [&](int64_t i) {
+        return RowGroup{rows[begin + i], begin + i, begin + i};
+      });
+      return;
+    }
     const std::vector<RowGroup> groups =
         GroupRows(rows, num_rows, shard, num_shards, next);
+    ApplyGroups(static_cast<int64_t>(groups.size()),
+                [&](int64_t i) { return groups[i]; });
+  }
+
+  template <typename GroupAt>
+  void ApplyGroups(int64_t num_groups, const GroupAt& group_at) const {
     std::vector<Slot> sum;
-    for (size_t i = 0; i < groups.size(); ++i) {
-      if (i + kPrefetchDistance < groups.size()) {
+    for (int64_t i = 0; i < num_groups; ++i) {
+      if (i + kPrefetchDistance < num_groups) {
         const int64_t offset =
-            std::max<int64_t>(groups[i + kPrefetchDistance].row, 0) * row_size;
+            std::max<int64_t>(group_at(i + kPrefetchDistance).row, 0) *
+            row_size;
         PrefetchRow(var + offset, row_size);
         PrefetchRow(m + offset, row_size);
         PrefetchRow(v + offset, row_size);
       }
-      if (groups[i].row >= 0) {
-        ApplyGroup(groups[i], sum);
+      const RowGroup group = group_at(i);
+      if (group.row >= 0) {
+        ApplyGroup(group, sum);
       }
     }
   }
@@ -234,7 +250,9 @@ void SparseApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update,
       std::max<int64_t>(kMinElementsPerShard / row_size, 64);
   const int64_t num_shards = sharder.NumShards(num_rows, min_rows_per_shard);
   // Uninitialised on purpose: an entry is written before it is read.
-  const std::unique_ptr<int64_t[]> next(new int64_t[num_rows]);
+  const std::unique_ptr<int64_t[]> next(AreDistinctAndAscending(rows, num_rows)
+                                            ? nullptr
+                                            : new int64_t[num_rows]);
   const SparseApply<T> apply = {update,    RowKernelsFor<T>(cpu_level),
                                 num_rows,  row_size,
                                 rows,      grad,

@@ -1,5 +1,8 @@
 #include "tf_syncrep/cc/lib/row_groups.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "tf_syncrep/cc/lib/row_hash.h"
 
 namespace tf_syncrep {
@@ -67,6 +70,11 @@ std::vector<RowGroup> GroupRows(const int64_t* rows, int64_t num_rows,
     }
   }
   return groups;
+}
+
+bool AreDistinctAndAscending(const int64_t* rows, int64_t num_rows) {
+  return std::adjacent_find(rows, rows + num_rows,
+                            std::greater_equal<int64_t>()) == rows + num_rows;
 }
 
 }  // namespace tf_syncrep

@@ -29,6 +29,10 @@ std::vector<RowGroup> GroupRows(const int64_t* rows, int64_t num_rows,
                                 int64_t shard, int64_t num_shards,
                                 int64_t* next);
 
+// Whether rows ascend and none occurs twice, as where somebody else has grouped
+// them: each is then a group of its own.
+bool AreDistinctAndAscending(const int64_t* rows, int64_t num_rows);
+
 }  // namespace tf_syncrep
 
 #endif  // TF_SYNCREP_CC_LIB_ROW_GROUPS_H_

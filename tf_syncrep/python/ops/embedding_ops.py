@@ -28,6 +28,7 @@ import tensorflow as tf
 from tf_syncrep.python.ops import op_library
 
 __all__ = [
+    "are_embedding_rows",
     "embedding_combine",
     "embedding_combine_grad",
     "embedding_gather",
@@ -85,6 +86,15 @@ def embedding_rows(
         name=name,
     )
     return list(result.rows), list(result.places)
+
+
+def are_embedding_rows(rows: Any) -> bool:
+    """Whether a tensor in a graph is of `embedding_rows`: each row once, ascending.
+
+    Args:
+        rows: a tensor.
+    """
+    return tf.is_symbolic_tensor(rows) and rows.op.type == "Syncrep>EmbeddingRows"
 
 
 def embedding_gather(

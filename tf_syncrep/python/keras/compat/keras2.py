@@ -135,6 +135,21 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             **kwargs,
         )
 
+    def aggregate_gradients(self, grads_and_vars):
+        """Sums gradients over replicas, in replica context; called by Keras.
+
+        Args:
+            grads_and_vars: pairs of gradient and variable.
+
+        Returns:
+            The same pairs with the sums.
+        """
+        if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+            # Their sum would be a copy, which has to be sent where the gradient itself,
+            # the rows that it names, say, may be already.
+            return grads_and_vars
+        return super().aggregate_gradients(grads_and_vars)
+
     # Private: the two methods that leave the replica for an update. The base class's
     # are written for replica context alone.
 
@@ -168,14 +183,14 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             grads = sum_equal_rows(grads)
         return super()._clip_gradients(grads)
 
-    # Private: sums duplicate indices on the worker. The ops do that themselves, and
-    # faster; it pays only where it saves rows on the way to a parameter server.
+    # Private: sums equal rows on the worker. The ops do that themselves, and faster; it
+    # pays only where it saves rows on the way to a parameter server.
     def _deduplicate_sparse_grad(self, grads):
         is_sent = isinstance(
             self._distribution_strategy, tf.distribute.ParameterServerStrategy
         )
         if is_sent and not self._is_clipping:
-            return super()._deduplicate_sparse_grad(grads)
+            return sum_equal_rows(grads)
         return grads
 
     @property

@@ -147,13 +147,18 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             super()._backend_apply_gradients(grads, trainable_variables)
             return
         variables = [native(v) for v in trainable_variables]
-        if not tf.distribute.in_cross_replica_context():
+        is_one_of_several = tf.distribute.get_strategy().num_replicas_in_sync > 1
+        if is_one_of_several and not tf.distribute.in_cross_replica_context():
+            # The sum over one replica would be a copy, which has to be sent where
+            # the gradient itself, the rows that it names, say, may be already.
             pairs = list(zip(grads, variables, strict=True))
             grads = [g for g, _ in self._all_reduce_sum_gradients(pairs)]
         grads = self._clip_gradients(grads)
         self._apply_weight_decay(variables)
         pairs = list(zip(grads, variables, strict=True))
-        _merge(self._distributed_tf_update_step, pairs, self.learning_rate)
+        # Read here: the update of each variable would read it, and have it sent, again.
+        rate = tf.convert_to_tensor(self.learning_rate)
+        _merge(self._distributed_tf_update_step, pairs, rate)
         if self.use_ema:
             _merge(self._move_averages)
 

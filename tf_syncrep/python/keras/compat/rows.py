@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.ops import embedding_ops
+
 
 def sum_equal_rows(gradients: Sequence[Any]) -> list[Any]:
     """Sums the values of rows that a sparse gradient names several times.
@@ -17,14 +19,19 @@ def sum_equal_rows(gradients: Sequence[Any]) -> list[Any]:
         gradients: tensors, `tf.IndexedSlices`, or None.
 
     Returns:
-        The same gradients, with each row of the sparse ones once.
+        The same gradients, with each row of the sparse ones once. Those of lookups by
+        the ops of this package are so already.
     """
     return [
-        _sum_equal_rows(gradient)
-        if isinstance(gradient, tf.IndexedSlices)
-        else gradient
+        _sum_equal_rows(gradient) if _may_have_equal_rows(gradient) else gradient
         for gradient in gradients
     ]
+
+
+def _may_have_equal_rows(gradient: Any) -> bool:
+    return isinstance(gradient, tf.IndexedSlices) and not (
+        embedding_ops.are_embedding_rows(gradient.indices)
+    )
 
 
 def _sum_equal_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:

@@ -95,6 +95,19 @@ def test_no_indices_change_nothing(mode, formula, index_dtype):
     steps.assert_identical(actual, state)
 
 
+@each_index_dtype
+@each_mode
+def test_no_indices_are_a_step_where_they_are_to_be_counted(mode, index_dtype):
+    state = steps.random_state(4, [5, 3], tf.float32)
+    grad, indices = np.zeros([0, 3], np.float32), np.zeros([0], index_dtype)
+    actual = steps.step(mode, state, grad, indices, count_empty=True)
+    expected = steps.step(mode, state, np.zeros([5, 3], np.float32))
+    assert actual.beta1_power == expected.beta1_power != state.beta1_power
+    assert actual.beta2_power == expected.beta2_power != state.beta2_power
+    for name in ("var", "m", "v"):
+        np.testing.assert_array_equal(getattr(actual, name), getattr(state, name))
+
+
 @each_mode
 def test_an_empty_variable_takes_an_empty_gradient(mode):
     state = steps.random_state(5, [0, 3], tf.float32)

@@ -129,7 +129,7 @@ class SparseApplyAdamAsyncGpuOp final
     TF_RETURN_IF_ERROR(CheckSparseShapes(ctx, variables.tensor(kVar).shape()));
     const Tensor& indices = ctx->input(kIndices);
     const int64_t num_indices = indices.NumElements();
-    if (num_indices == 0) {
+    if (num_indices == 0 && (!this->count_empty_ || this->use_rmsprop_)) {
       return absl::OkStatus();
     }
     if (num_indices > kMaxGpuIndices) {
@@ -144,6 +144,12 @@ class SparseApplyAdamAsyncGpuOp final
     }
     for (const AdamAsyncInput power : {kBeta1Power, kBeta2Power}) {
       TF_RETURN_IF_ERROR(variables.PrepareToWrite(ctx, power));
+    }
+    if (num_indices == 0) {
+      // Nothing but the powers.
+      return LaunchStatus(ApplyAdamAsyncOnGpu(
+          Arguments(ctx, this->Formula(), Base::VarData(variables), variables),
+          /*size=*/0, Base::GradData(ctx), GpuStreamOf(ctx)));
     }
     *num_rows = variables.tensor(kVar).dim_size(0);
     const GpuSparseRows rows = {

@@ -101,7 +101,7 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
       std::vector<int64_t> rows;
       OP_REQUIRES_OK(
           ctx, CopyIndices(ctx, variables.tensor(kVar).dim_size(0), &rows));
-      if (!rows.empty()) {
+      if (!rows.empty() || this->count_empty_) {
         OP_REQUIRES_OK(ctx, Apply(ctx, access, rows, variables));
       }
     }
@@ -156,6 +156,9 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
       // that may run side by side wait for each other.
       variables.Unlock(kBeta1Power);
       variables.Unlock(kBeta2Power);
+    }
+    if (rows.empty()) {
+      return absl::OkStatus();
     }
     const int64_t num_rows = static_cast<int64_t>(rows.size());
     DeviceSharder sharder(ctx);

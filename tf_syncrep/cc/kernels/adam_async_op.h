@@ -117,12 +117,14 @@ class SparseAdamAsyncOpBase : public AdamAsyncOpBase<T, Kernel> {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("apply_sparse_rmsprop", &use_rmsprop_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("rmsprop_momentum", &rmsprop_momentum_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("validate_indices", &validate_indices_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("count_empty", &count_empty_));
   }
 
  protected:
   bool use_rmsprop_;
   float rmsprop_momentum_;
   bool validate_indices_;
+  bool count_empty_;
 };
 
 }  // namespace tf_syncrep

@@ -199,14 +199,15 @@ REGISTER_OP("SparseApplyAdamAsync")
     .Attr("apply_sparse_rmsprop: bool = false")
     .Attr("rmsprop_momentum: float = -1.0")
     .Attr("validate_indices: bool = true")
+    .Attr("count_empty: bool = false")
     .SetShapeFn(SparseShape</*kIsResource=*/false>)
     .Doc(R"doc(
 Updates the rows of a ref variable that a sparse gradient touches, by Adam.
 
 Row indices[i] of var, m and v is updated with row i of grad by the formula of
 ApplyAdamAsync; other rows stay as they are. Rows that occur several times are
-summed first, in order of occurrence, and applied once. The powers advance once,
-or not at all when there are no indices. With apply_sparse_rmsprop instead
+summed first, in order of occurrence, and applied once. The powers advance once.
+With apply_sparse_rmsprop instead
 
     v = beta2 * v + (1 - beta2) * grad * grad
     m = momentum * m + lr * grad / sqrt(v + epsilon)
@@ -235,6 +236,7 @@ rmsprop_momentum: The momentum of the second formula; beta1 if negative.
 validate_indices: If true, an index that is not a row of var is an error, and
   nothing is changed. If false, such indices and their rows of grad are ignored;
   the powers advance all the same. On a GPU this saves reading back a flag.
+count_empty: Whether powers advance, too, where there are no indices.
 )doc");
 
 REGISTER_OP("ResourceApplyAdamAsync")
@@ -291,6 +293,7 @@ REGISTER_OP("ResourceSparseApplyAdamAsync")
     .Attr("apply_sparse_rmsprop: bool = false")
     .Attr("rmsprop_momentum: float = -1.0")
     .Attr("validate_indices: bool = true")
+    .Attr("count_empty: bool = false")
     .SetShapeFn(SparseShape</*kIsResource=*/true>)
     .Doc(R"doc(
 Updates the rows of a resource variable that a sparse gradient touches, by Adam.

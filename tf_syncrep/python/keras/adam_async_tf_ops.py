@@ -59,6 +59,7 @@ def resource_sparse_apply_adam_async(
     use_nesterov: bool = False,
     apply_sparse_rmsprop: bool = False,
     rmsprop_momentum: float = -1.0,
+    count_empty: bool = False,
 ) -> None:
     """One sparse step; the arguments are those of the op, variables as handles."""
     dtype = slot_dtype(grad.dtype)
@@ -74,7 +75,7 @@ def resource_sparse_apply_adam_async(
         new_m = beta1 * _gather(m, rows, dtype) + (1 - beta1) * g
         direction = beta1 * new_m + (1 - beta1) * g if use_nesterov else new_m
         step = _step_size(lr, *powers) * direction / (tf.sqrt(new_v) + epsilon)
-        any_rows = tf.size(indices) > 0
+        any_rows = count_empty or tf.size(indices) > 0
         for handle, power, beta in zip(
             (beta1_power, beta2_power), powers, (beta1, beta2), strict=True
         ):

@@ -16,7 +16,8 @@ by these at the end of the call. With `use_nesterov`, \\(m\\) in the last line i
 
 A sparse call does the same to the rows named by `indices` and leaves all other
 rows alone, slots included. Rows that occur several times are summed first, in
-order of occurrence, and moved once. A call without indices changes nothing.
+order of occurrence, and moved once. A call without indices changes nothing, or
+with `count_empty` the powers alone.
 With `apply_sparse_rmsprop` the rows follow RMSProp instead, and the powers are
 neither read nor advanced:
 
@@ -159,6 +160,7 @@ def sparse_apply_adam_async(
     apply_sparse_rmsprop: bool = False,
     rmsprop_momentum: float = -1.0,
     validate_indices: bool = True,
+    count_empty: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
     """One sparse AdamAsync step on rows of a reference variable.
@@ -186,6 +188,7 @@ def sparse_apply_adam_async(
             is RMSProp without a moving average of the gradient.
         validate_indices: False to ignore indices that are not rows of `var`, and
             their rows of `grad`, instead of failing. The powers advance all the same.
+        count_empty: True to advance the powers where there are no indices, too.
         name: name of the op.
 
     Returns:
@@ -209,6 +212,7 @@ def sparse_apply_adam_async(
         apply_sparse_rmsprop=apply_sparse_rmsprop,
         rmsprop_momentum=rmsprop_momentum,
         validate_indices=validate_indices,
+        count_empty=count_empty,
         name=name,
     )
 
@@ -281,6 +285,7 @@ def resource_sparse_apply_adam_async(
     apply_sparse_rmsprop: bool = False,
     rmsprop_momentum: float = -1.0,
     validate_indices: bool = True,
+    count_empty: bool = False,
     name: str | None = None,
 ) -> tf.Operation | None:
     """One sparse AdamAsync step on rows of a resource variable.
@@ -308,6 +313,7 @@ def resource_sparse_apply_adam_async(
             is RMSProp without a moving average of the gradient.
         validate_indices: False to ignore indices that are not rows of `var`, and
             their rows of `grad`, instead of failing. The powers advance all the same.
+        count_empty: True to advance the powers where there are no indices, too.
         name: name of the op.
 
     Returns:
@@ -325,6 +331,7 @@ def resource_sparse_apply_adam_async(
         apply_sparse_rmsprop=apply_sparse_rmsprop,
         rmsprop_momentum=rmsprop_momentum,
         validate_indices=validate_indices,
+        count_empty=count_empty,
         name=name,
     )
 

@@ -110,8 +110,8 @@ class Tables:
         Args:
             features: the features.
             training: whether a gradient is likely to be asked for.
-            transfer_dtype: dtype in which rows and gradients travel; None for their
-            own.
+            transfer_dtype: dtype in which rows and gradients travel; None for that
+                of the tables.
 
         Returns:
             For each feature its vectors.
@@ -139,8 +139,7 @@ class Tables:
         Args:
             name: its name.
             slots: variables beside the parts of the table's slab, of their shapes,
-            whose
-                values are meant; None for the parts themselves.
+                whose values are meant; None for the parts themselves.
 
         Returns:
             An array of shape `[vocabulary_size, width]`.
@@ -237,6 +236,8 @@ def _initializer(slab, shard, initializers):
             for part in slab.parts(shard)
             if part.num_rows
         ]
+        if not values:  # There are more parts than rows.
+            return tf.zeros((0, slab.width), dtype or slab.dtype)
         return values[0] if len(values) == 1 else tf.concat(values, axis=0)
 
     return initialize

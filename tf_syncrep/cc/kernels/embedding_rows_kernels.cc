@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -57,9 +57,9 @@ class EmbeddingRowsOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("tables", &tables_));
     OP_REQUIRES_OK(ctx, CheckShards(num_shards, num_rows, shard_sizes));
     OP_REQUIRES_OK(ctx, CheckFeatures(ctx->num_inputs(), num_rows));
-    partition_ = shard_sizes.empty()
-                     ? RowPartition::Modulo(num_rows, num_shards)
-                     : RowPartition::Ranges(shard_sizes);
+    partition_ = std::make_unique<const RowPartition>(
+        shard_sizes.empty() ? RowPartition::Modulo(num_rows, num_shards)
+                            : RowPartition::Ranges(shard_sizes));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -174,7 +174,8 @@ class EmbeddingRowsOp final : public OpKernel {
   std::vector<int64_t> vocabulary_sizes_;
   std::vector<std::string> features_;
   std::vector<std::string> tables_;
-  std::optional<RowPartition> partition_;
+  // Set by the constructor where it ends well, and then for ever.
+  std::unique_ptr<const RowPartition> partition_;
 };
 
 template <typename T, typename Out, typename Row>

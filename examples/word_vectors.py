@@ -2,9 +2,10 @@
 
 Skip-gram with sampled softmax (Mikolov et al., 2013) on the text behind
 `help("topics")`, by Keras' `Model.fit` under `ParameterServerStrategy`, with
-Keras 3, tf_keras or Keras 2. Two tables of word vectors on two parameter servers get
-sparse gradients from all workers at once; `tfs.keras.AdamAsync` updates just the rows
-that a gradient touches, on the server that holds them.
+Keras 3, tf_keras or Keras 2. `tfs.keras.DistributedEmbedding` spreads the tables of
+word vectors over all parameter servers, which get sparse gradients from all workers at
+once; `tfs.keras.AdamAsync` updates just the rows that a gradient touches, on the server
+that holds them.
 
 On one machine, with two workers and two parameter servers:
 
@@ -69,17 +70,21 @@ class SkipGram(tf.keras.Model):
         super().__init__()
         vocabulary = len(corpus.words)
         bound = 0.5 / math.sqrt(dimensions)
-        self.vectors = self.add_weight(
-            name="vectors",
-            shape=[vocabulary, dimensions],
-            initializer=tf.keras.initializers.RandomUniform(-bound, bound, seed),
-        )
-        self.context_vectors = self.add_weight(
-            name="context_vectors", shape=[vocabulary, dimensions], initializer="zeros"
-        )
-        self.context_biases = self.add_weight(
-            name="context_biases", shape=[vocabulary], initializer="zeros"
-        )
+        initializer = tf.keras.initializers.RandomUniform(-bound, bound, seed)
+        tables = {
+            name: tfs.keras.TableConfig(name, vocabulary, width, values, combiner=None)
+            for name, width, values in (
+                ("vectors", dimensions, initializer),
+                ("context_vectors", dimensions, "zeros"),
+                ("context_biases", 1, "zeros"),
+            )
+        }
+        features = {
+            name: tfs.keras.FeatureConfig(name, config)
+            for name, config in tables.items()
+        }
+        self.words = tfs.keras.DistributedEmbedding(features.pop("vectors"))
+        self.contexts = tfs.keras.DistributedEmbedding(features)
         self.vocabulary = vocabulary
         self.negatives = negatives
         self.seed = seed
@@ -90,13 +95,19 @@ class SkipGram(tf.keras.Model):
         """What `fit` resets at the start of an epoch and reports at its end."""
         return [self.mean_loss]
 
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the tables."""
+        self.words.build()
+        self.contexts.build()
+        super().build(input_shape)
+
     def vectors_as_array(self) -> np.ndarray:
         """Fetches the word vectors `[words, dimensions]` from their servers."""
-        return tf.convert_to_tensor(self.vectors).numpy()
+        return self.words.get_embedding_tables()["vectors"]
 
-    def call(self, centres):
+    def call(self, centres, training: bool = False):
         """Looks up the vectors `[batch, dimensions]` of the words `[batch]`."""
-        return tf.nn.embedding_lookup(table(self.vectors), centres)
+        return self.words(centres, training=training)
 
     def compute_loss(
         self,
@@ -107,24 +118,39 @@ class SkipGram(tf.keras.Model):
         training: bool = True,
     ):
         """Sampled softmax of the true context words `y` against random ones."""
-        loss = tf.reduce_mean(
-            tf.nn.sampled_softmax_loss(
-                weights=table(self.context_vectors),
-                biases=table(self.context_biases),
-                labels=tf.cast(y, tf.int64)[:, tf.newaxis],
-                inputs=y_pred,
+        labels = tf.cast(y, tf.int64)
+        others, expected_labels, expected_others = (
+            tf.random.log_uniform_candidate_sampler(
+                labels[:, tf.newaxis],
+                num_true=1,
                 num_sampled=self.negatives,
-                num_classes=self.vocabulary,
+                unique=True,
+                range_max=self.vocabulary,
                 seed=self.seed,
+            )
+        )
+        words = tf.concat([labels, others], axis=0)
+        found = self.contexts(
+            {"context_vectors": words, "context_biases": words}, training=training
+        )
+        sizes = [tf.size(labels), self.negatives]
+        vectors, other_vectors = tf.split(found["context_vectors"], sizes)
+        biases, other_biases = tf.split(found["context_biases"], sizes)
+        # Words that are drawn often would else seem less likely than they are.
+        logits = tf.reduce_sum(y_pred * vectors, axis=1, keepdims=True)
+        logits += biases - tf.math.log(expected_labels)
+        other_logits = tf.matmul(y_pred, other_vectors, transpose_b=True)
+        other_logits += other_biases[:, 0] - tf.math.log(expected_others)
+        is_label = labels[:, tf.newaxis] == others
+        other_logits = tf.where(is_label, other_logits.dtype.min, other_logits)
+        loss = tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels=tf.zeros_like(labels),
+                logits=tf.concat([logits, other_logits], axis=1),
             )
         )
         self.mean_loss.update_state(loss)
         return loss
-
-
-def table(weight) -> tf.Variable:
-    """The TensorFlow variable of a weight, whose rows are looked up where it is."""
-    return weight.value if hasattr(tf.keras, "ops") else weight  # Keras 3, or 2
 
 
 class Progress(tf.keras.callbacks.Callback):
@@ -164,6 +190,12 @@ class Progress(tf.keras.callbacks.Callback):
             f"{now / share - now:2.0f} s left   tuple ~ {', '.join(neighbours)}",
             flush=True,
         )
+
+
+def device(weight: Any) -> str:
+    """Where a weight lies."""
+    variable = weight.value if hasattr(tf.keras, "ops") else weight  # Keras 3, or 2
+    return variable.device
 
 
 def nearest(
@@ -225,9 +257,9 @@ def train(
         verbose=0,
     )
     print("\nThe tables of word vectors lie on:")
-    for weight in (model.vectors, model.context_vectors):
+    for weight in model.trainable_variables:
         rows, dimensions = weight.shape
-        print(f"  {table(weight).device}  {rows} x {dimensions}")
+        print(f"  {device(weight)}  {rows} x {dimensions}")
     return model.vectors_as_array(), progress
 
 

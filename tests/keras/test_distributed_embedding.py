@@ -370,6 +370,12 @@ def test_bad_features_are_refused_in_a_sentence(configs, options, message):
             None,
             r"Ragged ids of feature 'f' must have shape \[batch, None\]",
         ),
+        (
+            [tfs.keras.FeatureConfig("f", tfs.keras.TableConfig("t", 2_049, 2))],
+            [tf.constant([1], tf.float16)],
+            None,
+            "Ids of feature 'f' must be int32 or int64: float16 is rounded beyond 2,0",
+        ),
     ],
 )
 def test_bad_inputs_are_refused_in_a_sentence(features, inputs, weights, message):

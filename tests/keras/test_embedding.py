@@ -165,6 +165,13 @@ def test_ids_out_of_range_are_refused():
             layer(tf.constant([[0, bad]]))
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_ids_that_a_float_cannot_name_are_refused(shards):
+    layer = tfs.keras.Embedding(2**24 + 1, 1, "zeros", shards=shards, name="words")
+    with pytest.raises(ValueError, match="Ids of layer 'words' must be int32 or int64"):
+        tf.keras.Sequential([layer])(tf.constant([[1, 2**24]]))  # Makes them float32.
+
+
 @pytest.mark.parametrize("shards", [1, 3, 1000])
 def test_table_in_parts_is_the_same_layer(shards, tmp_path):
     whole = make_layer(tfs.keras.Embedding, mask_zero=True)

@@ -13,6 +13,7 @@ from tf_syncrep.python.keras.embedding.config import (
     TableConfig,
     own_table,
 )
+from tf_syncrep.python.keras.embedding.ids import as_integers
 from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import Tables, num_parts
 
@@ -109,7 +110,7 @@ class DistributedEmbedding(tf.keras.layers.Layer):
 
     Inputs have the structure of `feature_configs`, each a tensor of shape `[batch]` or
     `[batch, n]`, a `tf.RaggedTensor` of `[batch, None]` or a `tf.SparseTensor` of rank
-    2; int32 or int64 (others are cast to int32). With a combiner, the ids of the last
+    2; int32 or int64 (others are cast). With a combiner, the ids of the last
     axis are one example's, and of one of no ids the vector is 0; `[batch]` is taken as
     `[batch, 1]`. Without one, each id has a vector.
 
@@ -157,7 +158,8 @@ class DistributedEmbedding(tf.keras.layers.Layer):
         transfer_dtype: Any = None,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        # Ids that come as floats are not to be rounded further.
+        super().__init__(autocast=False, **kwargs)
         # There are no kernels of the ops for XLA.
         self.supports_jit = False
         self._features = _Features(feature_configs)
@@ -359,8 +361,7 @@ def _asked(config, table, ids, weights):
         if combiner is not None and shape.rank == 1:
             ids = tf.expand_dims(ids, -1)
     _check_shape(config, shape)
-    if ids.dtype not in (tf.int32, tf.int64):
-        ids = tf.cast(ids, tf.int32)
+    ids = as_integers(ids, f"feature {config.name!r}", table.vocabulary_size)
     if weights is not None:
         if combiner is None:
             raise ValueError(

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.embedding import tables
+from tf_syncrep.python.keras.embedding.ids import as_integers
 
 __all__ = ["Embedding"]
 
@@ -53,7 +54,7 @@ class Embedding(tf.keras.layers.Embedding):
     )
     ```
 
-    Shapes: ids of any shape, integers (others are cast to int32), give vectors of that
+    Shapes: ids of any shape, integers (others are cast), give vectors of that
     shape + `[output_dim]`, in the layer's compute dtype. An id that is negative or not
     below `input_dim` raises `tf.errors.InvalidArgumentError` on a CPU.
     """
@@ -124,11 +125,11 @@ class Embedding(tf.keras.layers.Embedding):
             self, "quantization_mode", None
         )
         is_stock = not compat.IS_KERAS_3 or is_changed or not tf.is_tensor(inputs)
+        if tf.is_tensor(inputs):
+            inputs = as_integers(inputs, f"layer {self.name!r}", self.input_dim)
         if self._parted is None and is_stock:
             return super().call(inputs)
         inputs = tf.convert_to_tensor(inputs)
-        if inputs.dtype not in (tf.int32, tf.int64):
-            inputs = tf.cast(inputs, tf.int32)
         if self._parted is not None:
             (table,) = self._parted.by_name.values()
             asked = [lookup.Feature(self.name, table, inputs)]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pathlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,6 +31,7 @@ from harness.benchmark import (
     Point,
     Verdict,
     at_most,
+    describe,
     times_faster,
 )
 
@@ -61,6 +63,8 @@ _REHEARSED_STEPS = 2
 _TRACED_STEPS = 1
 _PROBED_STEPS = 3
 _SECS_PER_TURN = 0.2
+_WATCHED = 20
+_LOOPBACK = pathlib.Path("/sys/class/net/lo/statistics/tx_bytes")
 
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
@@ -107,7 +111,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             name: run(_PROBED_STEPS) / _PROBED_STEPS for name, run in runs.items()
         }
         samples, made = replicas.take_turns(runs, probed, turns, turns * _SECS_PER_TURN)
-        messages = {}
+        sent = {}
         for name, cluster in clusters.items():
             is_update_of_all = name in (DISTRIBUTED_SYNC, LAYERS_SYNC, ALONE)
             steps = _TRACED_STEPS + _PROBED_STEPS + made[name]
@@ -115,7 +119,12 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             updates = cluster.chief("updates", name)
             # Keras' own counter is read, added to and assigned: steps get lost.
             assert updates == expected or name == KERAS, (name, updates, expected)
-            messages[name] = cluster.chief("messages", name)
+            if name != ALONE:
+                kibibytes = _loopback_kibibytes(functools.partial(runs[name], _WATCHED))
+                sent[name] = {
+                    "messages": cluster.chief("messages", name),
+                    "KiB": kibibytes / (_WATCHED * workers),
+                }
         sizes = clusters[DISTRIBUTED].chief("bytes_on_servers", DISTRIBUTED)
         assert max(sizes) <= 1.02 * min(sizes), sizes
     return [
@@ -124,13 +133,18 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             point,
             "s",
             samples[name],
-            counts={
-                "examples": model["examples"] * (1 if name == ALONE else workers),
-                "messages": messages[name],
-            },
+            counts={"examples": model["examples"] * (1 if name == ALONE else workers)},
+            sent=sent.get(name),
         )
         for name in clusters
     ]
+
+
+def _loopback_kibibytes(run) -> float:
+    """What goes through this machine's loopback device while `run` runs."""
+    before = int(_LOOPBACK.read_text(encoding="ascii"))
+    run()
+    return (int(_LOOPBACK.read_text(encoding="ascii")) - before) / 1024
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
@@ -146,6 +160,14 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
     for workers in sorted(by_workers):
         of_these = [m for m in measurements if m.point["workers"] == workers]
         verdicts += at_most(of_these, DISTRIBUTED, ALONE, workers / 0.75)
+    by_point = {(m.contender, str(m.point)): m for m in measurements}
+    for mine in measurements:
+        if mine.contender == DISTRIBUTED:
+            theirs = by_point[LAYERS, str(mine.point)]
+            fewer = theirs.sent["KiB"] / mine.sent["KiB"]
+            claim = f"{DISTRIBUTED} sends at most a third of the bytes of {LAYERS}"
+            at = describe(mine.point)
+            verdicts.append(Verdict(f"{claim} ({at})", fewer, fewer >= 3))
     return verdicts
 
 

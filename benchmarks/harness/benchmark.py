@@ -46,6 +46,7 @@ class Measurement:
             each, for each of the samples.
         hops: messages between tasks that wait for one another, as `hops.count` counts
             them: of a worker's step, and of the coordinator's update if it makes one.
+        sent: what tasks send each other for a gradient, by its unit: "messages", "KiB".
     """
 
     contender: str
@@ -57,6 +58,7 @@ class Measurement:
     counts: Mapping[str, float] | None = None
     curves: Mapping[str, Sequence[Any]] | None = None
     hops: Sequence[int] | None = None
+    sent: Mapping[str, float] | None = None
 
     @property
     def median(self) -> float:
@@ -85,6 +87,7 @@ class Measurement:
             "samples": list(self.samples),
             **({"curves": dict(self.curves)} if self.curves else {}),
             **({"hops": list(self.hops)} if self.hops else {}),
+            **({"sent": dict(self.sent)} if self.sent else {}),
         }
 
 

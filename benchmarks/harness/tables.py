@@ -98,6 +98,7 @@ def _latencies(heading, measurements) -> Table:
 def _rates(heading, measurements) -> Table:
     """How often things happen in a second."""
     counts = list(measurements[0]["counts"])
+    sent = list(measurements[0].get("sent", {}))
     rows = []
     for m in measurements:
         low, high = m["quartiles"]
@@ -107,9 +108,11 @@ def _rates(heading, measurements) -> Table:
                 *(f"{m['counts'][what] / m['median']:.3g}" for what in counts),
                 _milliseconds(m["median"]),
                 f"{_milliseconds(low)} to {_milliseconds(high)}",
+                *(f"{m['sent'][unit]:.3g}" if "sent" in m else "" for unit in sent),
             )
         )
     columns = ("", *(f"{what}/s" for what in counts), "median ms", "quartiles ms")
+    columns += tuple(f"{unit} a gradient" for unit in sent)
     return Table(heading, columns, rows)
 
 

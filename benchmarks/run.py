@@ -43,7 +43,9 @@ BENCHMARKS = (
     "keras_cluster",
     "sync_latency",
     "sync_staleness",
+    "embedding_lookup",
     "embedding_cluster",
+    "embedding_servers",
 )
 # Measured once in each Keras that tf.keras can be.
 IN_EACH_KERAS = ("small_variables",)

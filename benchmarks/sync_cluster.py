@@ -84,9 +84,9 @@ class Turns:
 
     def run(self, steps: int) -> float:
         """Lets the cluster compute `WORKERS * steps` gradients; returns seconds."""
-        before = self._cluster.cpu_secs()
+        before = sum(self._cluster.cpu_secs())
         seconds = self._train("run", steps, 0.0)
-        self._cpu_secs += self._cluster.cpu_secs() - before
+        self._cpu_secs += sum(self._cluster.cpu_secs()) - before
         self._steps += steps
         return seconds
 

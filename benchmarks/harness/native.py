@@ -16,6 +16,7 @@ FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-std=c++17", "-pthread")
 
 _floats = ctypes.c_void_p
 _int64s = ctypes.c_void_p
+_int32s = ctypes.c_void_p
 
 
 @functools.cache
@@ -42,7 +43,11 @@ def library() -> ctypes.CDLL:
     loaded.floor_sparse_adam.argtypes = [*tables, _int64s, c_int64, c_int64, *adam]
     loaded.floor_dense_adam.argtypes = [*tables, c_int64, *adam]
     loaded.floor_copy.argtypes = [_floats, _floats, c_int64]
-    for name in ("delete", "sparse_adam", "dense_adam", "copy"):
+    loaded.floor_lookup.argtypes = [
+        *(_int32s, _int32s, _floats, c_int64, c_int64, c_int64),
+        *(_int32s, c_int64, _floats),
+    ]
+    for name in ("delete", "sparse_adam", "dense_adam", "copy", "lookup"):
         getattr(loaded, f"floor_{name}").restype = None
     return loaded
 

@@ -8,7 +8,7 @@ import pathlib
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import connection
 from typing import Any
 
@@ -21,9 +21,9 @@ _DEADLINE_SECS = 120.0
 class Replicas:
     """The processes of a cluster that are told what to do; see `start`."""
 
-    def __init__(self, workers: Mapping[str, Any], pids: Iterable[int]):
-        """Takes their connections by their names, the chief's first, and all pids."""
-        self._pids = list(pids)
+    def __init__(self, workers: Mapping[str, Any], pids: Mapping[str, int]):
+        """Takes connections and pids by tasks' names; the chief's comes first."""
+        self._pids = dict(pids)
         self._names = list(workers)
         self._workers = list(workers.values())
 
@@ -57,14 +57,16 @@ class Replicas:
         for index in range(1, len(self._workers)):
             self._answer(index, "open", (name,))
 
-    def cpu_secs(self) -> float:
-        """Returns the CPU time that the cluster's processes have used so far."""
-        ticks = 0
-        for pid in self._pids:
-            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    def cpu_secs(self, job: str = "") -> list[float]:
+        """Returns the CPU time that each process of a job, or of all, has used."""
+        names = sorted(name for name in self._pids if name.startswith(job))
+        seconds = []
+        for name in names:
+            stat = pathlib.Path(f"/proc/{self._pids[name]}/stat").read_text()
             # User and system time, of what follows the command's name.
-            ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
-        return ticks / os.sysconf("SC_CLK_TCK")
+            ticks = sum(map(int, stat.rpartition(")")[2].split()[11:13]))
+            seconds.append(ticks / os.sysconf("SC_CLK_TCK"))
+        return seconds
 
     def _answer(self, index: int, method: str, arguments: tuple[Any, ...]) -> Any:
         call = f"{method}({', '.join(map(repr, arguments))})"
@@ -124,7 +126,7 @@ def start(
             connections = [own.accept() for _ in names]
             by_index = {worker.recv(): worker for worker in connections}
             workers = {name: by_index[index] for index, name in enumerate(names)}
-            replicas = Replicas(workers, map(cluster.pid, tasks))
+            replicas = Replicas(workers, {name: cluster.pid(name) for name in tasks})
             replicas.all("start", dict(contenders), dict(model))
             yield replicas
         except Exception:

@@ -52,6 +52,7 @@ def test_no_schedule_of_faults_loses_or_repeats_a_gradient(seed, tmp_path):
         num_workers=3,
         loop=("fit", "custom")[seed % 2],
         quorum=2 + seed % 3 // 2,
+        shards=2 - seed % 2,
         lease_secs=LEASE_SECS,
         start_secs=LEASE_SECS,
     ) as cluster:

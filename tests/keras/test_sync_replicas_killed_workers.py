@@ -28,7 +28,7 @@ def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
 ):
     # A shorter epoch may be at its end, with no step left for who is to wait below.
     with KerasSyncCluster(
-        tmp_path, num_workers=2, loop=loop, steps=120, **LEASES
+        tmp_path, num_workers=2, loop=loop, steps=120, shards=2, **LEASES
     ) as cluster:
         cluster.start()
         cluster.wait_for_updates()

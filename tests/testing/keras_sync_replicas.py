@@ -1,5 +1,6 @@
 """What tests of tfs.keras.SyncReplicas share with the programs that they run."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -58,15 +59,20 @@ def iterations_of(optimizer: Any) -> int:
     return int(keras_variants.native(optimizer.iterations).numpy())
 
 
-def make_model() -> Any:
-    """An embedding and a dense layer, and a table with a row for each batch."""
+def make_model(shards: int = 1) -> Any:
+    """An embedding and a dense layer, and a table with a row for each batch.
+
+    The tables are in so many parts.
+    """
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(1)
     inputs = layers.Input((4,), dtype="int32")
     words, batch = inputs[:, :3], inputs[:, 3]
-    embedded = layers.Flatten()(layers.Embedding(20, 4, name="words")(words))
-    row = layers.Embedding(
-        NUM_BATCHES, 1, embeddings_initializer="zeros", name="batches"
+    embedded = layers.Flatten()(
+        tfs.keras.Embedding(20, 4, name="words", shards=shards)(words)
+    )
+    row = tfs.keras.Embedding(
+        NUM_BATCHES, 1, embeddings_initializer="zeros", name="batches", shards=shards
     )(batch)
     outputs = layers.Concatenate()([layers.Dense(1)(embedded), row])
     return tf.keras.Model(inputs, outputs)
@@ -77,8 +83,20 @@ def weights_of(model: Any) -> list[np.ndarray]:
     weights: dict[str, list[np.ndarray]] = {}
     for variable in model.trainable_variables:
         name = getattr(variable, "path", variable.name).split("/part_")[0]
+        name = re.sub(r"/embeddings_\d+", "/embeddings in turns", name)
         weights.setdefault(name, []).append(np.asarray(variable))
-    return [np.concatenate(parts) for parts in weights.values()]
+    return [
+        _in_turns(parts) if name.endswith("in turns") else np.concatenate(parts)
+        for name, parts in ((x.removesuffix(":0"), y) for x, y in weights.items())
+    ]
+
+
+def _in_turns(parts: list[np.ndarray]) -> np.ndarray:
+    """A table whose rows take turns on its parts."""
+    table = np.concatenate(parts)
+    for number, part in enumerate(parts):
+        table[number :: len(parts)] = part
+    return table
 
 
 def loss(targets: Any, outputs: Any) -> Any:
@@ -123,11 +141,12 @@ def make(
     total: int | None,
     steps_per_execution: int = 1,
     on_update: Callable[[int], Any] | None = None,
+    shards: int = 1,
     **options: Any,
 ) -> tuple[Any, Any, "Recorder"]:
     """Makes a model, its SyncReplicas of SGD with these options, and its recorder."""
     with strategy.scope():
-        model = make_model()
+        model = make_model(shards)
         optimizer = tfs.keras.SyncReplicas(
             OPTIMIZERS["sgd"](), quorum, total, **options
         )

@@ -12,6 +12,7 @@
 namespace tf_syncrep {
 namespace {
 
+// Ids that are worth another thread.
 constexpr int64_t kMinIdsPerThread = 8192;
 constexpr int32_t kEmpty = -1;
 
@@ -54,24 +55,20 @@ BadId FindKeys(const std::vector<FeatureIds>& features,
   return {};
 }
 
-// The different keys of one of `num_parts` parts; a key's hash says which. Sets
-// groups[i], for each key i of the part, to the position of the key's first
-// occurrence, and `firsts` to these positions. Returns false when there is no
-// memory.
+// The different ones of the keys in [begin, end). Sets groups[i], for each key
+// i of these, to the position of the key's first occurrence there, and `firsts`
+// to these positions. Returns false when there is no memory.
 template <typename Key>
-bool FindFirsts(const Key* keys, int64_t num_keys, int64_t part,
-                int64_t num_parts, int32_t* groups,
+bool FindFirsts(const Key* keys, int64_t begin, int64_t end, int32_t* groups,
                 std::unique_ptr<int32_t[]>* firsts, int64_t* num_firsts) {
   *num_firsts = 0;
-  // Open addressing with linear probing, at most half full: a fair share of the
-  // keys and some more; skewed parts make it grow.
+  // Open addressing with linear probing, at most half full.
   uint64_t num_buckets = 64;
-  while (num_buckets < static_cast<uint64_t>(2 * (num_keys / num_parts) +
-                                             num_keys / num_parts / 4)) {
+  while (num_buckets < static_cast<uint64_t>(2 * (end - begin))) {
     num_buckets *= 2;
   }
-  auto buckets = NewArray<int32_t>(static_cast<int64_t>(num_buckets));
-  *firsts = NewArray<int32_t>(static_cast<int64_t>(num_buckets / 2));
+  const auto buckets = NewArray<int32_t>(static_cast<int64_t>(num_buckets));
+  *firsts = NewArray<int32_t>(end - begin);
   if (buckets == nullptr || *firsts == nullptr) {
     return false;
   }
@@ -83,40 +80,22 @@ bool FindFirsts(const Key* keys, int64_t num_keys, int64_t part,
     }
     return buckets[bucket];
   };
-  const auto grow = [&] {
-    num_buckets *= 2;
-    auto more = NewArray<int32_t>(static_cast<int64_t>(num_buckets / 2));
-    buckets = NewArray<int32_t>(static_cast<int64_t>(num_buckets));
-    if (buckets == nullptr || more == nullptr) {
-      return false;
+  // The buckets of a block are on their way while those before are looked into.
+  constexpr int64_t kBlock = 16;
+  uint64_t hashes[kBlock];
+  for (int64_t block = begin; block < end; block += kBlock) {
+    const int64_t size = std::min(kBlock, end - block);
+    for (int64_t k = 0; k < size; ++k) {
+      hashes[k] = HashRow(static_cast<int64_t>(keys[block + k]));
+      __builtin_prefetch(&buckets[hashes[k] & (num_buckets - 1)], /*rw=*/1);
     }
-    std::copy_n(firsts->get(), *num_firsts, more.get());
-    *firsts = std::move(more);
-    std::fill_n(buckets.get(), num_buckets, kEmpty);
-    for (int64_t i = 0; i < *num_firsts; ++i) {
-      const Key key = keys[(*firsts)[i]];
-      find(key, HashRow(static_cast<int64_t>(key))) = (*firsts)[i];
-    }
-    return true;
-  };
-  for (int64_t i = 0; i < num_keys; ++i) {
-    const Key key = keys[i];
-    const uint64_t hash = HashRow(static_cast<int64_t>(key));
-    // The part is chosen by the upper half of the hash, buckets by the lower.
-    if (num_parts > 1 &&
-        static_cast<int64_t>(
-            ((hash >> 32) * static_cast<uint64_t>(num_parts)) >> 32) != part) {
-      continue;
-    }
-    int32_t& first = find(key, hash);
-    if (first == kEmpty) {
-      first = static_cast<int32_t>(i);
-      (*firsts)[(*num_firsts)++] = first;
-      groups[i] = first;
-      if (2 * static_cast<uint64_t>(*num_firsts) == num_buckets && !grow()) {
-        return false;
+    for (int64_t k = 0; k < size; ++k) {
+      const auto i = static_cast<int32_t>(block + k);
+      int32_t& first = find(keys[i], hashes[k]);
+      if (first == kEmpty) {
+        first = i;
+        (*firsts)[(*num_firsts)++] = i;
       }
-    } else {
       groups[i] = first;
     }
   }
@@ -154,13 +133,24 @@ DistinctRows::Status DistinctRows::FindOf(
   if (keys == nullptr || groups_ == nullptr || places_ == nullptr) {
     return Status::kOutOfMemory;
   }
-  const int64_t num_parts = sharder.NumShards(num_ids_, kMinIdsPerThread);
+  // One for a thread, and none to even them out: what two parts name is found
+  // twice, and sorted twice.
+  const int64_t num_parts =
+      (sharder.NumShards(num_ids_, kMinIdsPerThread / 4) + 3) / 4;
   std::vector<BadId> bad_ids(num_parts);
+  std::vector<Array<int32_t>> firsts(num_parts);
+  std::vector<int64_t> num_firsts(num_parts);
+  std::atomic<bool> has_memory{true};
   sharder.Run(num_parts, [&](int64_t part) {
+    const int64_t begin = ShardBegin(part, num_parts, num_ids_);
+    const int64_t end = ShardBegin(part + 1, num_parts, num_ids_);
     bad_ids[part] =
-        FindKeys(features, feature_begins_, partition,
-                 ShardBegin(part, num_parts, num_ids_),
-                 ShardBegin(part + 1, num_parts, num_ids_), keys.get());
+        FindKeys(features, feature_begins_, partition, begin, end, keys.get());
+    if (bad_ids[part].feature < 0 &&
+        !FindFirsts(keys.get(), begin, end, groups_.get(), &firsts[part],
+                    &num_firsts[part])) {
+      has_memory = false;
+    }
   });
   for (const BadId& bad : bad_ids) {
     if (bad.feature >= 0) {
@@ -168,39 +158,31 @@ DistinctRows::Status DistinctRows::FindOf(
       return Status::kBadId;
     }
   }
-  // Each of these reads all keys: one for a thread, and none to even them out.
-  const int64_t num_tables = (num_parts + 3) / 4;
-  std::vector<Array<int32_t>> firsts(num_tables);
-  std::vector<int64_t> num_firsts(num_tables);
-  std::atomic<bool> has_memory{true};
-  sharder.Run(num_tables, [&](int64_t part) {
-    if (!FindFirsts(keys.get(), num_ids_, part, num_tables, groups_.get(),
-                    &firsts[part], &num_firsts[part])) {
-      has_memory = false;
-    }
-  });
-  int64_t num_rows = 0;
+  int64_t size = 0;
   for (const int64_t number : num_firsts) {
-    num_rows += number;
+    size += number;
   }
-  const auto rows = NewArray<RowOccurrence<Key>>(num_rows);
-  const auto spare = NewArray<RowOccurrence<Key>>(num_rows);
-  keys_ = NewArray<uint64_t>(num_rows);
+  const auto rows = NewArray<RowOccurrence<Key>>(size);
+  const auto spare = NewArray<RowOccurrence<Key>>(size);
+  keys_ = NewArray<uint64_t>(size);
   if (!has_memory || rows == nullptr || spare == nullptr || keys_ == nullptr) {
     return Status::kOutOfMemory;
   }
   int64_t end = 0;
-  for (int64_t part = 0; part < num_tables; ++part) {
+  for (int64_t part = 0; part < num_parts; ++part) {
     for (int64_t i = 0; i < num_firsts[part]; ++i) {
       const int32_t first = firsts[part][i];
       rows[end++] = {keys[first], static_cast<Key>(first)};
     }
   }
   const RowOccurrence<Key>* const sorted =
-      SortByRow(rows.get(), spare.get(), num_rows, sharder);
-  for (int64_t i = 0; i < num_rows; ++i) {
-    keys_[i] = sorted[i].row;
-    places_[sorted[i].place] = static_cast<int32_t>(i);
+      SortByRow(rows.get(), spare.get(), size, sharder);
+  int64_t num_rows = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    if (i == 0 || sorted[i - 1].row != sorted[i].row) {
+      keys_[num_rows++] = sorted[i].row;
+    }
+    places_[sorted[i].place] = static_cast<int32_t>(num_rows - 1);
   }
   shard_begins_.clear();
   for (int64_t shard = 0; shard <= partition.num_shards(); ++shard) {

@@ -16,6 +16,8 @@ namespace {
 
 // Numbers that are worth another thread.
 constexpr int64_t kMinElementsPerThread = 32768;
+// So many rows are on their way at a time.
+constexpr int64_t kRowsAhead = 16;
 
 int64_t IdsBegin(const CombinedFeature& feature, int64_t result) {
   return feature.row_splits != nullptr ? feature.row_splits[result]
@@ -75,6 +77,12 @@ class RowAddresses {
     return static_cast<uint32_t>(place) < static_cast<uint64_t>(size_);
   }
   T* operator[](int64_t place) const { return rows_[place]; }
+  // The beginning of a row, where the place has one.
+  void Prefetch(int32_t place) const {
+    if (has(place)) {
+      __builtin_prefetch(rows_[place], /*rw=*/!std::is_const_v<T>);
+    }
+  }
 
  private:
   int64_t size_ = 0;
@@ -88,27 +96,42 @@ struct Piece {
   int64_t end;
 };
 
-std::vector<Piece> Pieces(const std::vector<CombinedFeature>& features,
-                          int64_t width, const Sharder& sharder) {
+// The pieces, and after each thread's last one its number.
+struct Work {
+  std::vector<Piece> pieces;
+  std::vector<size_t> ends;
+};
+
+Work Share(const std::vector<CombinedFeature>& features, int64_t width,
+           const Sharder& sharder) {
   int64_t num_ids = 0;
   for (const CombinedFeature& feature : features) {
     num_ids += feature.num_ids + feature.num_results;
   }
-  const int64_t num_pieces =
+  const int64_t num_shares =
       sharder.NumShards(num_ids * width, kMinElementsPerThread);
-  const int64_t ids_per_piece = num_ids / num_pieces + 1;
-  std::vector<Piece> pieces;
+  const int64_t ids_per_share = num_ids / num_shares + 1;
+  Work work;
+  int64_t left = ids_per_share;
   for (size_t f = 0; f < features.size(); ++f) {
     const int64_t size = features[f].num_ids + features[f].num_results;
-    const int64_t count = (size + ids_per_piece - 1) / ids_per_piece;
+    const int64_t count = (size + ids_per_share - 1) / ids_per_share;
     for (int64_t i = 0; i < count; ++i) {
       const Piece piece = {static_cast<int64_t>(f),
                            ShardBegin(i, count, features[f].num_results),
                            ShardBegin(i + 1, count, features[f].num_results)};
-      pieces.push_back(piece);
+      work.pieces.push_back(piece);
+      left -= size / count;
+      if (left <= 0) {
+        work.ends.push_back(work.pieces.size());
+        left = ids_per_share;
+      }
     }
   }
-  return pieces;
+  if (work.ends.empty() || work.ends.back() != work.pieces.size()) {
+    work.ends.push_back(work.pieces.size());
+  }
+  return work;
 }
 
 template <typename T>
@@ -120,6 +143,98 @@ void CopyRow(const T* row, int64_t width, SlotType<T>* result) {
       result[c] = Widen(row[c]);
     }
   }
+}
+
+// Parts the rows among threads, in ranges that about as many ids name. Returns
+// false when there is no memory.
+bool PartRows(const std::vector<CombinedFeature>& features, int64_t num_rows,
+              int64_t num_ids, int64_t num_threads,
+              std::vector<int64_t>* begins) {
+  *begins = {0};
+  if (num_threads > 1) {
+    const std::unique_ptr<int32_t[]> counts(new (std::nothrow)
+                                                int32_t[num_rows]());
+    if (counts == nullptr) {
+      return false;
+    }
+    for (const CombinedFeature& feature : features) {
+      for (int64_t i = 0; i < feature.num_ids; ++i) {
+        ++counts[feature.places[i]];
+      }
+    }
+    int64_t count = 0;
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const auto done = static_cast<int64_t>(begins->size());
+      if (done < num_threads &&
+          count >= ShardBegin(done, num_threads, num_ids)) {
+        begins->push_back(row);
+      }
+      count += counts[row];
+    }
+  }
+  begins->push_back(num_rows);
+  return true;
+}
+
+// Sets the rows in [begin, end) to the sums of what the ids that name them get,
+// in the order of the ids: what else is done, other threads do. Returns false
+// when there is no memory.
+template <typename T>
+bool SumRows(const RowAddresses<T>& rows, int64_t begin, int64_t end,
+             int64_t width, const std::vector<CombinedFeature>& features,
+             const std::vector<const SlotType<T>*>& gradients) {
+  using Sum = SlotType<T>;
+  constexpr bool kIsSum = std::is_same_v<T, Sum>;
+  const std::unique_ptr<Sum[]> scratch(
+      kIsSum ? nullptr : new (std::nothrow) Sum[(end - begin) * width]);
+  if (!kIsSum && scratch == nullptr) {
+    return false;
+  }
+  const auto sum_of = [&](int64_t row) -> Sum* {
+    if constexpr (kIsSum) {
+      return rows[row];
+    } else {
+      return scratch.get() + (row - begin) * width;
+    }
+  };
+  for (int64_t row = begin; row < end; ++row) {
+    std::fill_n(sum_of(row), width, Sum(0));
+  }
+  for (size_t f = 0; f < features.size(); ++f) {
+    const CombinedFeature& feature = features[f];
+    const bool is_combined = feature.combiner != Combiner::kNone;
+    const float* const weights = is_combined ? feature.weights : nullptr;
+    for (int64_t result = 0; result < feature.num_results; ++result) {
+      const int64_t first = is_combined ? IdsBegin(feature, result) : result;
+      const int64_t last =
+          is_combined ? IdsBegin(feature, result + 1) : result + 1;
+      const Sum* const gradient = gradients[f] + result * width;
+      const Sum scale = Scale<Sum>(feature, first, last);
+      for (int64_t id = first; id < last; ++id) {
+        if (kIsSum && id + kRowsAhead < feature.num_ids) {
+          rows.Prefetch(feature.places[id + kRowsAhead]);
+        }
+        const int64_t row = feature.places[id];
+        if (row < begin || row >= end) {
+          continue;
+        }
+        const Sum factor =
+            weights == nullptr ? scale : scale * static_cast<Sum>(weights[id]);
+        Sum* const sum = sum_of(row);
+        for (int64_t c = 0; c < width; ++c) {
+          sum[c] += factor * gradient[c];
+        }
+      }
+    }
+  }
+  if constexpr (!kIsSum) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t c = 0; c < width; ++c) {
+        rows[row][c] = Narrow<T>(sum_of(row)[c]);
+      }
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -135,11 +250,14 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
   if (!*has_memory) {
     return false;
   }
-  const std::vector<Piece> pieces = Pieces(features, width, sharder);
+  const Work work = Share(features, width, sharder);
   std::atomic<bool> are_rows{true};
   const auto copy = [&](const CombinedFeature& feature, const Piece& piece,
                         Sum* result) {
     for (int64_t i = piece.begin; i < piece.end; ++i) {
+      if (i + kRowsAhead < piece.end) {
+        rows.Prefetch(feature.places[i + kRowsAhead]);
+      }
       if (!rows.has(feature.places[i])) {
         return false;
       }
@@ -175,15 +293,18 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
     }
     return true;
   };
-  sharder.Run(static_cast<int64_t>(pieces.size()), [&](int64_t i) {
+  sharder.Run(static_cast<int64_t>(work.ends.size()), [&](int64_t share) {
     const ScopedFlushDenormals flush;
-    const Piece& piece = pieces[i];
-    const CombinedFeature& feature = features[piece.feature];
-    Sum* const result = results[piece.feature];
-    if (!(feature.combiner == Combiner::kNone
-              ? copy(feature, piece, result)
-              : reduce(feature, piece, result))) {
-      are_rows = false;
+    for (size_t i = share == 0 ? 0 : work.ends[share - 1]; i < work.ends[share];
+         ++i) {
+      const Piece& piece = work.pieces[i];
+      const CombinedFeature& feature = features[piece.feature];
+      Sum* const result = results[piece.feature];
+      if (!(feature.combiner == Combiner::kNone
+                ? copy(feature, piece, result)
+                : reduce(feature, piece, result))) {
+        are_rows = false;
+      }
     }
   });
   return are_rows;
@@ -194,102 +315,33 @@ bool CombineRowsGradient(const std::vector<ShardRows<T>>& shards, int64_t width,
                          const std::vector<CombinedFeature>& features,
                          const std::vector<const SlotType<T>*>& gradients,
                          Sharder& sharder, bool* has_memory) {
-  using Sum = SlotType<T>;
-  // What one id adds to its row.
-  struct Share {
-    const Sum* gradient;  // of the result that the id is in
-    Sum factor;
-  };
   const RowAddresses<T> rows(shards, width);
-  const int64_t num_rows = rows.size();
-  int64_t num_ids = 0;
-  for (const CombinedFeature& feature : features) {
-    num_ids += feature.num_ids;
-  }
-  const std::unique_ptr<Share[]> shares(new (std::nothrow) Share[num_ids]);
-  // Where the shares of each row begin; at first, how many there are.
-  const std::unique_ptr<int64_t[]> begins(new (std::nothrow)
-                                              int64_t[num_rows + 1]());
-  *has_memory = rows.has_memory() && shares != nullptr && begins != nullptr;
+  *has_memory = rows.has_memory();
   if (!*has_memory) {
     return false;
   }
+  int64_t num_ids = 0;
   for (const CombinedFeature& feature : features) {
     for (int64_t i = 0; i < feature.num_ids; ++i) {
       if (!rows.has(feature.places[i])) {
         return false;
       }
-      ++begins[feature.places[i]];
     }
+    num_ids += feature.num_ids;
   }
-  int64_t begin = 0;
-  for (int64_t row = 0; row <= num_rows; ++row) {
-    const int64_t count = begins[row];
-    begins[row] = begin;
-    begin += count;
+  const int64_t num_threads =
+      sharder.NumShards((num_ids + rows.size()) * width, kMinElementsPerThread);
+  std::vector<int64_t> begins;
+  if (!PartRows(features, rows.size(), num_ids, num_threads, &begins)) {
+    *has_memory = false;
+    return false;
   }
-  for (size_t f = 0; f < features.size(); ++f) {
-    const CombinedFeature& feature = features[f];
-    const bool is_weighted =
-        feature.weights != nullptr && feature.combiner != Combiner::kNone;
-    for (int64_t result = 0; result < feature.num_results; ++result) {
-      const int64_t first = feature.combiner == Combiner::kNone
-                                ? result
-                                : IdsBegin(feature, result);
-      const int64_t end = feature.combiner == Combiner::kNone
-                              ? result + 1
-                              : IdsBegin(feature, result + 1);
-      const Sum scale = Scale<Sum>(feature, first, end);
-      for (int64_t id = first; id < end; ++id) {
-        const Sum factor =
-            is_weighted ? scale * static_cast<Sum>(feature.weights[id]) : scale;
-        // Afterwards it is where those of the next row begin.
-        shares[begins[feature.places[id]]++] = {gradients[f] + result * width,
-                                                factor};
-      }
-    }
-  }
-  const int64_t num_shards =
-      sharder.NumShards((num_ids + num_rows) * width, kMinElementsPerThread);
-  // Each thread has rows of about as many shares, and each row has some.
-  const auto first_row = [&](int64_t shard) {
-    return std::upper_bound(begins.get(), begins.get() + num_rows,
-                            ShardBegin(shard, num_shards, num_ids)) -
-           begins.get();
-  };
-  std::vector<int64_t> shard_begins(num_shards + 1);
-  for (int64_t shard = 0; shard < num_shards; ++shard) {
-    shard_begins[shard] = shard == 0 ? 0 : first_row(shard);
-  }
-  shard_begins[num_shards] = num_rows;
   std::atomic<bool> has_scratch{true};
-  sharder.Run(num_shards, [&](int64_t shard) {
+  sharder.Run(static_cast<int64_t>(begins.size()) - 1, [&](int64_t thread) {
     const ScopedFlushDenormals flush;
-    constexpr bool kIsSum = std::is_same_v<T, Sum>;
-    const std::unique_ptr<Sum[]> scratch(
-        kIsSum ? nullptr : new (std::nothrow) Sum[width]);
-    if (!kIsSum && scratch == nullptr) {
+    if (!SumRows(rows, begins[thread], begins[thread + 1], width, features,
+                 gradients)) {
       has_scratch = false;
-      return;
-    }
-    for (int64_t row = shard_begins[shard]; row < shard_begins[shard + 1];
-         ++row) {
-      Sum* sum = scratch.get();
-      if constexpr (kIsSum) {
-        sum = rows[row];
-      }
-      std::fill_n(sum, width, Sum(0));
-      for (int64_t i = row == 0 ? 0 : begins[row - 1]; i < begins[row]; ++i) {
-        const Share share = shares[i];
-        for (int64_t c = 0; c < width; ++c) {
-          sum[c] += share.factor * share.gradient[c];
-        }
-      }
-      if constexpr (!kIsSum) {
-        for (int64_t c = 0; c < width; ++c) {
-          rows[row][c] = Narrow<T>(sum[c]);
-        }
-      }
     }
   });
   *has_memory = has_scratch;

@@ -1,8 +1,8 @@
 """How evenly parameter servers share the work of one `DistributedEmbedding`.
 
 One worker trains 26 tables and two dense layers, on 1, 2 and 4 parameter servers. A
-sample is the CPU time that a server takes for a step; all make the same number of steps.
-Before, rows that were trained are held to those of one process.
+sample is the CPU time that a server takes for a step; all make as many steps. Before,
+rows that were trained are held to those of one process.
 """
 
 from __future__ import annotations

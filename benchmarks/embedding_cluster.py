@@ -10,7 +10,8 @@ which one trains at a time:
 - `tfs.keras.Embedding`, a layer for each table: asynchronous, and synchronous.
 - No tables: the dense layers on numbers made of the ids, asynchronous.
 - Keras' own Embedding and Adam, in tf_keras: Keras 3's would read whole tables.
-- One process with `DistributedEmbedding` and no cluster.
+- One process with `DistributedEmbedding` and no cluster; and with PyTorch's EmbeddingBag
+  and SparseAdam, and fbgemm's tables and row-wise Adagrad, where these are installed.
 
 A sample is the time in which the cluster computes one gradient for each worker, taken
 over a turn. Before, tables are held to those that one process trained.
@@ -24,7 +25,7 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
-from harness import replicas
+from harness import embedding_batches, replicas, torch_embeddings
 from harness.benchmark import (
     Axis,
     Benchmark,
@@ -108,6 +109,8 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             name: functools.partial(cluster.chief, "run", name)
             for name, cluster in clusters.items()
         }
+        in_torch = _torch_runs(model, trained[ALONE])
+        runs |= in_torch
         for run in runs.values():
             run(_TRACED_STEPS)
         probed = {
@@ -140,7 +143,32 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             sent=sent.get(name),
         )
         for name in clusters
+    ] + [
+        Measurement(
+            name, point, "s", samples[name], counts={"examples": model["examples"]}
+        )
+        for name in in_torch
     ]
+
+
+def _torch_runs(model, expected):
+    """What makes steps in this process by PyTorch, where that is installed."""
+    runs = {}
+    rehearsed = embedding_batches.batches(model, 1, _REHEARSED_STEPS)
+    for name, kind in torch_embeddings.kinds().items():
+        training = kind(
+            model,
+            embedding_batches.kernels(model),
+            embedding_batches.ADAM,
+            np.concatenate([rehearsed, embedding_batches.batches(model, 2, 16)]),
+        )
+        training.run(_REHEARSED_STEPS)
+        if training.is_adam:
+            # Its Adam of dense layers divides epsilon, too, by the correction.
+            rows = training.rows(rehearsed[:, 0, :32].ravel())
+            np.testing.assert_allclose(rows, expected, atol=2e-3, err_msg=name)
+        runs[name] = training.run
+    return runs
 
 
 def _loopback_kibibytes(run) -> float:

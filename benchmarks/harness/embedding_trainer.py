@@ -24,12 +24,11 @@ import keras_variants
 import numpy as np
 import serving
 import tensorflow as tf
+from embedding_batches import ADAM, batches, kernels
 
 import tf_syncrep as tfs
 
 _BATCHES = 16
-# With so large an epsilon the weights show by what a gradient was divided.
-_ADAM = {"learning_rate": 0.1, "epsilon": 1e-4}
 
 
 class _Layers:
@@ -132,8 +131,8 @@ _TABLES = {
     "keras_layers": functools.partial(_Layers, tf.keras.layers.Embedding),
 }
 _OPTIMIZERS = {
-    "AdamAsync": functools.partial(tfs.keras.AdamAsync, **_ADAM),
-    "Adam": functools.partial(tf.keras.optimizers.Adam, **_ADAM),
+    "AdamAsync": functools.partial(tfs.keras.AdamAsync, **ADAM),
+    "Adam": functools.partial(tf.keras.optimizers.Adam, **ADAM),
 }
 
 
@@ -152,13 +151,16 @@ class Training:
             num_workers: the quorum of SyncReplicas.
         """
         self.tables = _TABLES[contender["tables"]](model)
-        size = model["tables"] * model["width"]
+        first_values = kernels(model)
         self._dense = [
-            tf.keras.layers.Dense(units, kernel_initializer=_spread(number))
-            for number, units in enumerate((64, 1))
+            tf.keras.layers.Dense(
+                values.shape[1], kernel_initializer=tf.keras.initializers.Zeros()
+            )
+            for values in first_values
         ]
-        for layer, inputs in zip(self._dense, (size, 64), strict=True):
-            layer.build((None, inputs))
+        for layer, values in zip(self._dense, first_values, strict=True):
+            layer.build((None, len(values)))
+            layer.set_weights([values, np.zeros(values.shape[1])])
         self.variables = [
             *self.tables.variables,
             *(x for layer in self._dense for x in layer.trainable_variables),
@@ -183,19 +185,6 @@ class Training:
     def updates(self) -> int:
         """How many updates were made."""
         return int(keras_variants.native(self.optimizer.iterations).numpy())
-
-
-def _spread(number):
-    return tf.keras.initializers.RandomUniform(-0.1, 0.1, seed=number)
-
-
-def batches(model: Mapping[str, Any], seed: int, number: int) -> np.ndarray:
-    """Ids of shape [batches, tables, examples]."""
-    random = np.random.default_rng(seed)
-    shape = (number, model["tables"], model["examples"])
-    if model["ids"] == "uniform":
-        return random.integers(model["rows"], size=shape, dtype=np.int32)
-    return ((random.zipf(1.2, shape) - 1) % model["rows"]).astype(np.int32)
 
 
 class Trainer:

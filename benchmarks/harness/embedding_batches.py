@@ -1,0 +1,39 @@
+"""What the models of many embedding tables are given."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+# With so large an epsilon the weights show by what a gradient was divided.
+ADAM = {"learning_rate": 0.1, "epsilon": 1e-4}
+# Of the dense layers behind the tables.
+UNITS = (64, 1)
+
+
+def batches(model: Mapping[str, Any], seed: int, number: int) -> np.ndarray:
+    """Ids of shape [batches, tables, examples].
+
+    Args:
+        model: number of "tables", their "rows", "examples" of a batch, kind of "ids".
+        seed: other ids for another one.
+        number: how many batches.
+    """
+    random = np.random.default_rng(seed)
+    shape = (number, model["tables"], model["examples"])
+    if model["ids"] == "uniform":
+        return random.integers(model["rows"], size=shape, dtype=np.int32)
+    return ((random.zipf(1.2, shape) - 1) % model["rows"]).astype(np.int32)
+
+
+def kernels(model: Mapping[str, Any]) -> list[np.ndarray]:
+    """What the kernels of the dense layers begin with."""
+    random = np.random.default_rng(0)
+    sizes = (model["tables"] * model["width"], *UNITS)
+    return [
+        random.uniform(-0.1, 0.1, shape).astype(np.float32)
+        for shape in itertools.pairwise(sizes)
+    ]

@@ -10,8 +10,9 @@ which one trains at a time:
 - `tfs.keras.Embedding`, a layer for each table: asynchronous, and synchronous.
 - No tables: the dense layers on numbers made of the ids, asynchronous.
 - Keras' own Embedding and Adam, in tf_keras: Keras 3's would read whole tables.
-- One process with `DistributedEmbedding` and no cluster; and with PyTorch's EmbeddingBag
-  and SparseAdam, and fbgemm's tables and row-wise Adagrad, where these are installed.
+- One process with `DistributedEmbedding` and no cluster; and with PyTorch's
+  EmbeddingBag and SparseAdam, and fbgemm's tables and row-wise Adagrad, where these are
+  installed.
 
 A sample is the time in which the cluster computes one gradient for each worker, taken
 over a turn. Before, tables are held to those that one process trained.

@@ -194,6 +194,9 @@ def _become(
 ) -> None:
     """Becomes what was asked for, in a process that was just forked."""
     die_with_parent(os.getppid())
+    # Private: a pipe by whose end the fork server learns of the death of who uses it.
+    # Held open here it would keep that server, and with it this process.
+    os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
     status = 1
     try:
         os.setsid()

@@ -1,0 +1,50 @@
+"""The clusters of the tests themselves."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import clusters
+import programs
+
+SOURCE = """
+import sys
+import clusters
+
+if __name__ == "__main__":
+    with clusters.Cluster(num_workers=1, num_ps=1) as cluster:
+        print(*map(cluster.pid, ("worker-0", "ps-0")), flush=True)
+        sys.stdin.read()
+"""
+
+
+def runs(pid):
+    """Whether a process has not ended; one that nobody has waited for has."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_tasks_die_with_who_started_them(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(SOURCE, encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | programs.environment(),
+    ) as process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(map(runs, pids))
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + clusters.DEADLINE_SECS
+    while any(map(runs, pids)):
+        assert time.monotonic() < deadline, pids
+        time.sleep(0.05)

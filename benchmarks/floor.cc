@@ -139,9 +139,9 @@ void floor_copy(float* __restrict to, const float* __restrict from,
 }
 
 // What a worker cannot do without in a lookup of `count` ids of each of
-// `num_features` features: finds by a hash which ids differ, and copies for each
-// id its row, which is row places[i] of `vectors`. `buckets` has `num_buckets`, a
-// power of 2 and more than `count`, for each feature.
+// `num_features` features: finds by a hash which ids differ, and copies for
+// each id its row, which is row places[i] of `vectors`. `buckets` has
+// `num_buckets`, a power of 2 and more than `count`, for each feature.
 void floor_lookup(const int32_t* ids, const int32_t* places,
                   const float* vectors, int64_t num_features, int64_t count,
                   int64_t width, int32_t* buckets, int64_t num_buckets,
@@ -152,7 +152,8 @@ void floor_lookup(const int32_t* ids, const int32_t* places,
       std::memset(seen, 0xff, num_buckets * sizeof(int32_t));
       for (int64_t i = f * count; i < (f + 1) * count; ++i) {
         const int32_t id = ids[i];
-        uint64_t bucket = (static_cast<uint64_t>(id) * 0x9e3779b97f4a7c15) >> 40;
+        uint64_t bucket =
+            (static_cast<uint64_t>(id) * 0x9e3779b97f4a7c15) >> 40;
         while (seen[bucket & (num_buckets - 1)] != -1 &&
                seen[bucket & (num_buckets - 1)] != id) {
           ++bucket;

@@ -22,15 +22,15 @@
 #include <vector>
 
 #include "tests/cc/gate_accounting.h"
+#include "tf_syncrep/cc/lib/lease_timer.h"
 #include "tf_syncrep/cc/lib/sync_gate.h"
-#include "tf_syncrep/cc/lib/sync_gate_timer.h"
 
 namespace {
 
 using tf_syncrep::GateStatus;
 using tf_syncrep::GateWorker;
+using tf_syncrep::LeaseTimer;
 using tf_syncrep::SyncGate;
-using tf_syncrep::SyncGateTimer;
 
 double Seconds(SyncGate::Time time) {
   return std::chrono::duration<double>(time).count();
@@ -63,7 +63,7 @@ struct Updater {
                     });
     const SyncGate::Quorum quorum = full.get_future().get();
     bool advanced = false;
-    advanced_at = SyncGateTimer::SteadyTime();
+    advanced_at = LeaseTimer::SteadyTime();
     gate.Advance(generation, quorum.round, ++step, &advanced);
     return advanced && quorum.num_gradients == num_expected;
   }
@@ -94,14 +94,14 @@ bool RunCallbacks(SyncGate& gate, int workers, int updates) {
   }
   bool right = true;
   for (int i = 0; i < updates; ++i) {
-    const SyncGate::Time begin = SyncGateTimer::SteadyTime();
+    const SyncGate::Time begin = LeaseTimer::SteadyTime();
     woken = 0;
     for (int task = 0; task < workers; ++task) {
       Contribute(gate, names[task], permits[task]);
       acquire(task);
     }
     right = right && woken == 0 && updater.Update(workers) && woken == workers;
-    const SyncGate::Time end = SyncGateTimer::SteadyTime();
+    const SyncGate::Time end = LeaseTimer::SteadyTime();
     Print(Seconds(end - begin) / workers, Seconds(end - updater.advanced_at));
   }
   gate.Close(SyncGate::kAnyGeneration);
@@ -121,7 +121,7 @@ void RunWorker(SyncGate& gate, const GateWorker& worker,
     if (!status.ok()) {
       return;
     }
-    wake_ups->push_back(SyncGateTimer::SteadyTime());
+    wake_ups->push_back(LeaseTimer::SteadyTime());
     Contribute(gate, worker, permit);
   }
 }
@@ -167,7 +167,7 @@ int main(int argc, char** argv) {
   const int updates = std::atoi(argv[3]);
   tf_syncrep::SyncGateOptions options;
   options.quorum = options.total = workers;
-  SyncGate gate(options, SyncGateTimer::SteadyTime);
+  SyncGate gate(options, LeaseTimer::SteadyTime);
   const bool in_threads = std::string(argv[1]) == "threads";
   const bool right = in_threads ? RunThreads(gate, workers, updates)
                                 : RunCallbacks(gate, workers, updates);

@@ -27,6 +27,7 @@ PYTHON_LAYERS = {
     "embedding": {"ops"},
     "train": {"ops", "sync", "embedding"},
     "keras": {"ops", "sync", "embedding"},
+    "data": {"ops", "sync"},
     "distribute": {"ops"},
     "report": set(),
 }
@@ -208,7 +209,7 @@ def test_op_has_shape_function_doc_wrapper_and_test(op, path):
 
 
 @pytest.mark.parametrize(
-    "module", ["tf_syncrep", "distribute", "train", "keras", "ops"]
+    "module", ["tf_syncrep", "data", "distribute", "train", "keras", "ops"]
 )
 def test_public_names_are_documented(module):
     public = tfs if module == "tf_syncrep" else getattr(tfs, module)

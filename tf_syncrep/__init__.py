@@ -18,11 +18,12 @@ from tf_syncrep.python.ops.op_library import library_path, load
 from tf_syncrep.python.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tf_syncrep import distribute, keras, ops, train
+    from tf_syncrep import data, distribute, keras, ops, train
     from tf_syncrep.python.train.v1_names import install_v1_names
 
 __all__ = [
     "__version__",
+    "data",
     "distribute",
     "install_v1_names",
     "keras",
@@ -54,7 +55,7 @@ def __getattr__(name: str):
     """Imports a public module or name at its first use."""
     if name == "keras" and _keras_error is not None:
         raise ImportError(f"{__name__}.keras needs Keras.") from _keras_error
-    if name in ("distribute", "keras", "ops", "train"):
+    if name in ("data", "distribute", "keras", "ops", "train"):
         return importlib.import_module(f"{__name__}.{name}")
     if name == "install_v1_names":
         module = importlib.import_module(f"{__name__}.python.train.v1_names")

@@ -11,8 +11,8 @@
 
 #include "gtest/gtest.h"
 #include "tests/cc/gate_accounting.h"
+#include "tf_syncrep/cc/lib/lease_timer.h"
 #include "tf_syncrep/cc/lib/sync_gate.h"
-#include "tf_syncrep/cc/lib/sync_gate_timer.h"
 
 namespace tf_syncrep {
 namespace {
@@ -200,9 +200,9 @@ TEST_P(SyncGateStressTest, NothingHangsAndTheLedgerBalances) {
   options.total = kWorkers;
   options.lease = milliseconds(40);
   options.start_lease = milliseconds(200);
-  gate_ = std::make_unique<SyncGate>(options, SyncGateTimer::SteadyTime);
-  const auto timer =
-      std::make_unique<SyncGateTimer>(gate_.get(), milliseconds(5));
+  gate_ = std::make_unique<SyncGate>(options, LeaseTimer::SteadyTime);
+  const auto timer = std::make_unique<LeaseTimer>(
+      [this] { return gate_->Poll(); }, milliseconds(5));
 
   std::vector<std::thread> threads;
   for (int task = 0; task < kWorkers; ++task) {

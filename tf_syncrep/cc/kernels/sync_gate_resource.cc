@@ -26,8 +26,9 @@ SyncGate::Time PollPeriod(const SyncGateOptions& options) {
 
 SyncGateResource::SyncGateResource(const SyncGateOptions& options)
     : options_(options),
-      gate_(std::make_shared<SyncGate>(options, SyncGateTimer::SteadyTime)),
-      timer_(gate_.get(), PollPeriod(options)) {}
+      gate_(std::make_shared<SyncGate>(options, LeaseTimer::SteadyTime)),
+      timer_([gate = gate_.get()] { return gate->Poll(); },
+             PollPeriod(options)) {}
 
 SyncGateResource::~SyncGateResource() { gate_->Shutdown(); }
 

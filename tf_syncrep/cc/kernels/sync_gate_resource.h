@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tf_syncrep/cc/lib/lease_timer.h"
 #include "tf_syncrep/cc/lib/sync_gate.h"
-#include "tf_syncrep/cc/lib/sync_gate_timer.h"
 
 namespace tf_syncrep {
 
@@ -33,7 +33,7 @@ class SyncGateResource final : public tensorflow::ResourceBase {
  private:
   const SyncGateOptions options_;
   const std::shared_ptr<SyncGate> gate_;
-  SyncGateTimer timer_;
+  LeaseTimer timer_;
 };
 
 // The gate behind the op's input "handle".

@@ -129,7 +129,7 @@ struct SyncGateStats {
 // that ended the wait or, where there was nothing to wait for, before the
 // method returns. Waits are ended by what they wait for, by Cancel(), Open(),
 // Close(), Fail(), and, where leases are concerned, by Poll(), which somebody
-// must call (see SyncGateTimer). When a gate is destroyed nothing may wait.
+// must call (see LeaseTimer). When a gate is destroyed nothing may wait.
 class SyncGate {
  public:
   using Time = std::chrono::nanoseconds;

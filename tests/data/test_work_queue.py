@@ -1,0 +1,107 @@
+"""WorkQueue and its datasets, in one process and on a cluster whose workers die."""
+
+import collections
+import json
+import pathlib
+import sys
+
+import clusters
+import numpy as np
+import programs
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+PROGRAM = pathlib.Path(__file__).with_name("work_queue_program.py")
+
+
+def lists(dataset):
+    elements = dataset.as_numpy_iterator()
+    return [x.decode() if isinstance(x, bytes) else int(x) for x in elements]
+
+
+def test_datasets_share_the_items_and_end_with_the_last_epoch():
+    queue = tfs.data.WorkQueue(["a", "b", "c"], num_epochs=2)
+    first, second = iter(queue.dataset()), iter(queue.dataset())
+    read = [next(x).numpy().decode() for x in (first, second, first, first, second)]
+    assert read == ["a", "b", "c", "a", "b"]
+    assert queue.stats()["in_flight"] == 2
+    assert next(second).numpy() == b"c"
+    # The other one has its last item still; who begins its stream anew reads it again.
+    assert queue.stats()["done"] == 4
+
+
+def test_contents_of_items_are_read(tmp_path):
+    for name in "ab":
+        (tmp_path / name).write_text(f"{name}1\n{name}2\n", encoding="utf-8")
+    files = [str(tmp_path / name) for name in "ab"]
+    queue = tfs.data.WorkQueue(files)
+    lines = queue.dataset(tf.data.TextLineDataset)
+    assert lists(lines) == ["a1", "a2", "b1", "b2"]
+    assert lists(lines) == []
+    assert queue.stats()["done"] == 2
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_several_readers_read_each_item_once_an_epoch(shuffle):
+    queue = tfs.data.WorkQueue(20, num_epochs=3, shuffle=shuffle, seed=4)
+    elements = queue.dataset(
+        lambda item: tf.data.Dataset.from_tensors(item).repeat(3), num_readers=4
+    )
+    assert collections.Counter(lists(elements)) == dict.fromkeys(range(20), 9)
+    stats = queue.stats()
+    assert (stats["done"], stats["handed_out"]) == (60, 60)
+
+
+def test_saved_queue_goes_on_in_another_one():
+    queue = tfs.data.WorkQueue(10, shuffle=True, seed=1)
+    reads = iter(queue.dataset())
+    read = [int(next(reads)) for _ in range(4)]
+    other = tfs.data.WorkQueue(10, shuffle=True, seed=1)
+    other.restore(queue.save())
+    # The fourth was not ended.
+    assert sorted(read[:3] + lists(other.dataset())) == list(range(10))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="other items"):
+        tfs.data.WorkQueue(11).restore(queue.save())
+
+
+def test_for_ever_has_no_end():
+    queue = tfs.data.WorkQueue([7, 8], num_epochs=None)
+    assert lists(queue.dataset().take(5)) == [7, 8, 7, 8, 7]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"items": []}, "items must be a number, or a sequence of at least one item"),
+        ({"items": "file"}, "items must be a number, or a sequence"),
+        ({"items": 0}, "`items` must be a whole number of at least 1"),
+        ({"items": 2.5}, "`items` must be a whole number"),
+        ({"items": 3, "num_epochs": 0}, "`num_epochs` must be a whole number"),
+        ({"items": 3, "lease_secs": 0}, "`lease_secs` must be"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tfs.data.WorkQueue(**arguments)
+
+
+def test_items_are_read_once_by_all_workers_and_those_of_the_dead_again(tmp_path):
+    with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
+        command = [sys.executable, str(PROGRAM), json.dumps(str(tmp_path))]
+        cluster.start("chief", command)
+        cluster.wait_for_output("chief", "half")
+        cluster.kill("worker-1")
+        (tmp_path / "killed").touch()
+        cluster.restart("worker-1")
+        assert cluster.wait("chief") == 0, cluster.output("chief")
+        result = programs.result_in(cluster.output("chief"))
+    undisturbed, disturbed = result["undisturbed"], result["disturbed"]
+    assert undisturbed["read"] == [3] * 30
+    assert undisturbed["stats"]["handed_out"] == undisturbed["stats"]["done"] == 90
+    stats = disturbed["stats"]
+    assert stats["done"] == 90
+    assert stats["repeated"] >= 1
+    assert stats["handed_out"] == 90 + stats["repeated"]
+    assert min(np.array(disturbed["read"])) >= 3

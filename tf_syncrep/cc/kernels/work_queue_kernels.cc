@@ -1,0 +1,290 @@
+// Kernels of the WorkQueue ops: check, call cc/lib/work_queue, hand back.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tf_syncrep/cc/kernels/sync_gate_resource.h"
+#include "tf_syncrep/cc/lib/lease_timer.h"
+#include "tf_syncrep/cc/lib/work_queue.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/step_cancellation.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::ResourceBase;
+using tensorflow::ResourceOpKernel;
+using tensorflow::Tensor;
+using tensorflow::tstring;
+
+// Longer than any training; nanoseconds must not overflow.
+constexpr float kMaxSeconds = 1e9;
+
+// Holds a queue and the thread that looks after its leases.
+class WorkQueueResource final : public ResourceBase {
+ public:
+  explicit WorkQueueResource(const WorkQueueOptions& options)
+      : options_(options),
+        queue_(std::make_shared<WorkQueue>(options, LeaseTimer::SteadyTime)),
+        timer_([queue = queue_.get()] { return queue->Poll(); },
+               std::clamp<WorkQueue::Time>(options.lease / 8,
+                                           std::chrono::milliseconds(1),
+                                           std::chrono::seconds(1))) {}
+
+  ~WorkQueueResource() override { queue_->Shutdown(); }
+
+  std::string DebugString() const override {
+    const WorkQueueStats stats = queue_->Stats();
+    return absl::StrCat("WorkQueue at item ", stats.position, " of epoch ",
+                        stats.epoch);
+  }
+
+  const WorkQueueOptions& options() const { return options_; }
+
+  // Waits keep the queue, not the resource, alive: see SyncGateResource.
+  const std::shared_ptr<WorkQueue>& queue() const { return queue_; }
+
+ private:
+  const WorkQueueOptions options_;
+  const std::shared_ptr<WorkQueue> queue_;
+  LeaseTimer timer_;
+};
+
+absl::Status Lookup(OpKernelContext* ctx,
+                    tensorflow::core::RefCountPtr<WorkQueueResource>* result) {
+  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
+  return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0),
+                                    result);
+}
+
+class WorkQueueOp final : public ResourceOpKernel<WorkQueueResource> {
+ public:
+  explicit WorkQueueOp(OpKernelConstruction* ctx) : ResourceOpKernel(ctx) {
+    int64_t seed;
+    float lease;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_items", &options_.num_items));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_epochs", &options_.num_epochs));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("shuffle", &options_.shuffle));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("lease_secs", &lease));
+    OP_REQUIRES(ctx, lease > 0,  // NaN is not
+                absl::InvalidArgumentError(absl::StrCat(
+                    "lease_secs must be positive, but is ", lease)));
+    options_.seed = static_cast<uint64_t>(seed);
+    options_.lease = std::chrono::duration_cast<WorkQueue::Time>(
+        std::chrono::duration<double>(std::min(lease, kMaxSeconds)));
+    const GateStatus status = WorkQueue::CheckOptions(options_);
+    OP_REQUIRES(ctx, status.ok(), ToAbslStatus(status));
+  }
+
+ private:
+  absl::Status CreateResource(WorkQueueResource** resource) override {
+    *resource = new WorkQueueResource(options_);
+    return absl::OkStatus();
+  }
+
+  absl::Status VerifyResource(WorkQueueResource* resource) override {
+    const std::string existing = Describe(resource->options());
+    const std::string received = Describe(options_);
+    if (existing == received) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("The work queue ", cinfo_.name(), " exists with ",
+                     existing, ". Received: ", received));
+  }
+
+  static std::string Describe(const WorkQueueOptions& options) {
+    return absl::StrCat(
+        "num_items=", options.num_items, ", num_epochs=", options.num_epochs,
+        ", shuffle=", options.shuffle ? "true" : "false",
+        ", seed=", options.seed,
+        ", lease_secs=", std::chrono::duration<double>(options.lease).count());
+  }
+
+  WorkQueueOptions options_;
+};
+
+class TakeOp final : public AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    tensorflow::core::RefCountPtr<WorkQueueResource> resource;
+    OP_REQUIRES_OK_ASYNC(ctx, Lookup(ctx, &resource), done);
+    tstring device;
+    int64_t incarnation;
+    int64_t stream;
+    int64_t last;
+    int64_t until_epoch;
+    OP_REQUIRES_OK_ASYNC(ctx, ScalarInput(ctx, "device", &device), done);
+    OP_REQUIRES_OK_ASYNC(ctx, ScalarInput(ctx, "incarnation", &incarnation),
+                         done);
+    OP_REQUIRES_OK_ASYNC(ctx, ScalarInput(ctx, "stream", &stream), done);
+    OP_REQUIRES_OK_ASYNC(ctx, ScalarInput(ctx, "last", &last), done);
+    OP_REQUIRES_OK_ASYNC(ctx, ScalarInput(ctx, "until_epoch", &until_epoch),
+                         done);
+    const std::shared_ptr<WorkQueue> queue = resource->queue();
+    const auto cancellation = std::make_shared<StepCancellation>(
+        ctx, [queue](int64_t wait) { queue->Cancel(wait); });
+    OP_REQUIRES_ASYNC(ctx, cancellation->Register(),
+                      absl::CancelledError("The step was cancelled."), done);
+    const WorkReader reader = {
+        {std::string(device), static_cast<uint64_t>(incarnation)},
+        static_cast<uint64_t>(stream)};
+    const WorkQueue::WaitId id =
+        queue->Take(reader, last, until_epoch,
+                    [ctx, done, cancellation](const GateStatus& status,
+                                              const WorkQueue::Grant& grant) {
+                      // Granted to a step that has been cancelled, it is
+                      // granted again when the reader, or another one of its
+                      // stream, asks.
+                      cancellation->Finish();
+                      if (status.code == GateStatus::kOutOfRange) {
+                        ctx->SetStatus(SetOutputs(ctx, {}));
+                      } else if (status.ok()) {
+                        ctx->SetStatus(SetOutputs(ctx, grant));
+                      } else {
+                        ctx->SetStatus(ToAbslStatus(status));
+                      }
+                      RunDone(ctx, done);
+                    });
+    // From here on ctx may be gone.
+    cancellation->SetWait(id);
+  }
+
+ private:
+  static absl::Status SetOutputs(OpKernelContext* ctx,
+                                 const WorkQueue::Grant& grant) {
+    TF_RETURN_IF_ERROR(SetScalarOutput<int64_t>(ctx, 0, grant.ticket));
+    TF_RETURN_IF_ERROR(SetScalarOutput<int64_t>(ctx, 1, grant.item.epoch));
+    return SetScalarOutput<int64_t>(ctx, 2, grant.item.item);
+  }
+};
+
+class StatsOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    tensorflow::core::RefCountPtr<WorkQueueResource> resource;
+    OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
+    const WorkQueueStats stats = resource->queue()->Stats();
+    const std::vector<std::pair<const char*, int64_t>> counters = {
+        {"epoch", stats.epoch},
+        {"position", stats.position},
+        {"handed_out", stats.handed_out},
+        {"done", stats.done},
+        {"in_flight", stats.in_flight},
+        {"given_back", stats.given_back},
+        {"repeated", stats.repeated},
+        {"waiting_items", stats.waiting_items},
+        {"late", stats.late},
+        {"waiting", stats.waiting},
+    };
+    const auto size = static_cast<int64_t>(counters.size());
+    Tensor* names;
+    Tensor* values;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, {size}, &names));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, {size}, &values));
+    for (int64_t i = 0; i < size; ++i) {
+      names->vec<tstring>()(i) = counters[i].first;
+      values->vec<int64_t>()(i) = counters[i].second;
+    }
+  }
+};
+
+// A queue's state begins with what it is of: items, epochs, order.
+std::vector<int64_t> Signature(const WorkQueueOptions& options) {
+  return {options.num_items, options.num_epochs, options.shuffle ? 1 : 0,
+          options.shuffle ? static_cast<int64_t>(options.seed) : 0};
+}
+
+class SaveOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    tensorflow::core::RefCountPtr<WorkQueueResource> resource;
+    OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
+    const WorkQueueState state = resource->queue()->Save();
+    std::vector<int64_t> numbers = Signature(resource->options());
+    numbers.insert(numbers.end(),
+                   {state.epoch, state.position, state.handed_out, state.done,
+                    state.given_back, state.repeated, state.late});
+    for (const WorkItem& item : state.waiting_items) {
+      numbers.insert(numbers.end(), {item.epoch, item.item});
+    }
+    Tensor* output;
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(0, {static_cast<int64_t>(numbers.size())},
+                                  &output));
+    std::copy(numbers.begin(), numbers.end(), output->vec<int64_t>().data());
+  }
+};
+
+class RestoreOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    tensorflow::core::RefCountPtr<WorkQueueResource> resource;
+    OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
+    const Tensor& input = ctx->input(1);
+    const std::vector<int64_t> signature = Signature(resource->options());
+    constexpr int64_t kNumCounters = 7;
+    const auto begin = static_cast<int64_t>(signature.size()) + kNumCounters;
+    OP_REQUIRES(ctx,
+                input.dims() == 1 && input.NumElements() >= begin &&
+                    (input.NumElements() - begin) % 2 == 0,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "state must be what WorkQueueSave gave, but has shape ",
+                    input.shape().DebugString())));
+    const int64_t* const numbers = input.vec<int64_t>().data();
+    OP_REQUIRES(
+        ctx, std::equal(signature.begin(), signature.end(), numbers),
+        absl::InvalidArgumentError(absl::StrCat(
+            "the state is of a work queue of other items, epochs or order: of ",
+            numbers[0], " items and ", numbers[1], " epochs, where this has ",
+            signature[0], " and ", signature[1])));
+    const int64_t* const counters = numbers + signature.size();
+    WorkQueueState state = {counters[0], counters[1], counters[2], counters[3],
+                            counters[4], counters[5], counters[6], {}};
+    for (int64_t i = begin; i < input.NumElements(); i += 2) {
+      state.waiting_items.push_back({numbers[i], numbers[i + 1]});
+    }
+    const GateStatus status = resource->queue()->Restore(state);
+    OP_REQUIRES(ctx, status.ok(), ToAbslStatus(status));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueue").Device(DEVICE_CPU),
+                        WorkQueueOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueTake").Device(DEVICE_CPU),
+                        TakeOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueStats").Device(DEVICE_CPU),
+                        StatsOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueSave").Device(DEVICE_CPU),
+                        SaveOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueRestore").Device(DEVICE_CPU),
+                        RestoreOp);
+
+}  // namespace
+}  // namespace tf_syncrep

@@ -1,0 +1,323 @@
+#include "tf_syncrep/cc/lib/work_queue.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
+#include "tf_syncrep/cc/lib/item_order.h"
+
+namespace tf_syncrep {
+
+WorkQueue::WorkQueue(const WorkQueueOptions& options, Clock clock)
+    : options_(options), clock_(std::move(clock)) {}
+
+GateStatus WorkQueue::CheckOptions(const WorkQueueOptions& options) {
+  const auto invalid = [](std::string message) {
+    return GateStatus{GateStatus::kInvalidArgument, std::move(message)};
+  };
+  if (options.num_items < 1) {
+    return invalid("num_items must be at least 1. Received: " +
+                   std::to_string(options.num_items));
+  }
+  if (options.num_epochs < 0) {
+    return invalid("num_epochs must not be negative. Received: " +
+                   std::to_string(options.num_epochs));
+  }
+  if (options.lease.count() <= 0) {
+    return invalid("lease must be positive. Received: " +
+                   std::to_string(options.lease.count()) + " ns");
+  }
+  return {};
+}
+
+WorkQueue::WaitId WorkQueue::Take(const WorkReader& reader, int64_t last,
+                                  int64_t until_epoch, TakeCallback done) {
+  Calls calls;
+  WaitId id = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const ReaderKey key(reader.worker.device, reader.stream);
+    id = ++last_wait_;
+    // Another call of the reader is the one whose answer was lost.
+    for (auto wait = waits_.begin(); wait != waits_.end();) {
+      const auto next = std::next(wait);
+      if (wait->second.reader == key) {
+        EndWait(wait, {GateStatus::kAborted, "the reader has asked again"}, {},
+                &calls);
+      }
+      wait = next;
+    }
+    const auto wait =
+        waits_.insert({id, Wait{key, until_epoch, std::move(done)}}).first;
+    if (is_shut_down_) {
+      EndWait(wait, {GateStatus::kCancelled, "the work queue is gone"}, {},
+              &calls);
+    } else if (!BeginLife(reader.worker, &calls)) {
+      EndWait(wait,
+              {GateStatus::kAborted,
+               "this life of " + reader.worker.device +
+                   " is over: another one has asked for work"},
+              {}, &calls);
+    } else {
+      const auto held = held_.find(key);
+      if (held == held_.end()) {
+        counts_.late += last != kNoTicket ? 1 : 0;
+      } else if (last == kNoTicket) {
+        GiveBackOne(held);
+      } else if (last == held->second.grant.ticket) {
+        End(held);
+      } else {
+        held->second.since = clock_();
+        EndWait(wait, {}, held->second.grant, &calls);
+      }
+      Serve(&calls);
+    }
+  }
+  Make(calls);
+  return id;
+}
+
+WorkQueueState WorkQueue::Save() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  WorkQueueState state = counts_;
+  state.epoch = epoch_;
+  state.position = position_;
+  std::set<WorkItem> waiting = given_back_;
+  for (const auto& [reader, held] : held_) {
+    waiting.insert(held.grant.item);
+    ++state.given_back;
+  }
+  state.waiting_items.assign(waiting.begin(), waiting.end());
+  return state;
+}
+
+GateStatus WorkQueue::Restore(const WorkQueueState& state) {
+  const auto is_handed_out = [&](const WorkItem& item) {
+    return item.epoch >= 0 && item.epoch <= state.epoch && item.item >= 0 &&
+           item.item < options_.num_items;
+  };
+  if (state.epoch < 0 || state.position < 0 ||
+      state.position >= options_.num_items ||
+      (options_.num_epochs != 0 &&
+       (state.epoch > options_.num_epochs ||
+        (state.epoch == options_.num_epochs && state.position != 0))) ||
+      !std::all_of(state.waiting_items.begin(), state.waiting_items.end(),
+                   is_handed_out)) {
+    return {GateStatus::kInvalidArgument,
+            "the state is of another work queue: it is at item " +
+                std::to_string(state.position) + " of epoch " +
+                std::to_string(state.epoch) + ", and this one has " +
+                std::to_string(options_.num_items) + " items and " +
+                std::to_string(options_.num_epochs) + " epochs"};
+  }
+  Calls calls;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    epoch_ = state.epoch;
+    position_ = state.position;
+    counts_ = state;
+    counts_.waiting_items.clear();
+    given_back_ = {state.waiting_items.begin(), state.waiting_items.end()};
+    held_.clear();
+    Serve(&calls);
+  }
+  Make(calls);
+  return {};
+}
+
+bool WorkQueue::Cancel(WaitId id) {
+  Calls calls;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto wait = waits_.find(id);
+    if (wait != waits_.end()) {
+      EndWait(wait, {GateStatus::kCancelled, "the wait was cancelled"}, {},
+              &calls);
+    }
+  }
+  Make(calls);
+  return !calls.empty();
+}
+
+void WorkQueue::Shutdown() {
+  Calls calls;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    is_shut_down_ = true;
+    while (!waits_.empty()) {
+      EndWait(waits_.begin(),
+              {GateStatus::kCancelled, "the work queue is gone"}, {}, &calls);
+    }
+  }
+  Make(calls);
+}
+
+WorkQueueStats WorkQueue::Stats() const {
+  std::lock_guard<std::mutex> lock(mu_);
+  WorkQueueStats stats;
+  stats.epoch = epoch_;
+  stats.position = position_;
+  stats.handed_out = counts_.handed_out;
+  stats.done = counts_.done;
+  stats.in_flight = static_cast<int64_t>(held_.size());
+  stats.given_back = counts_.given_back;
+  stats.repeated = counts_.repeated;
+  stats.waiting_items = static_cast<int64_t>(given_back_.size());
+  stats.late = counts_.late;
+  stats.waiting = static_cast<int64_t>(waits_.size());
+  return stats;
+}
+
+WorkQueue::Time WorkQueue::Poll() {
+  Calls calls;
+  Time next = Time::max();
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    const Time now = clock_();
+    for (auto held = held_.begin(); held != held_.end();) {
+      const auto after = std::next(held);
+      if (held->second.since + options_.lease <= now) {
+        GiveBackOne(held);
+      }
+      held = after;
+    }
+    Serve(&calls);
+    for (const auto& [reader, held] : held_) {
+      next = std::min(next, held.since + options_.lease);
+    }
+  }
+  Make(calls);
+  return next;
+}
+
+bool WorkQueue::BeginLife(const GateWorker& worker, Calls* calls) {
+  Life& life = lives_[worker.device];
+  if (life.over.count(worker.incarnation) != 0) {
+    return false;
+  }
+  if (life.incarnation == worker.incarnation) {
+    return true;
+  }
+  if (life.incarnation != 0) {
+    life.over.insert(life.incarnation);
+    GiveBackAll(worker.device);
+    const WaitId own = last_wait_;
+    for (auto wait = waits_.begin(); wait != waits_.end();) {
+      const auto next = std::next(wait);
+      if (wait->second.reader.first == worker.device && wait->first != own) {
+        EndWait(wait,
+                {GateStatus::kAborted,
+                 "another life of " + worker.device + " has asked for work"},
+                {}, calls);
+      }
+      wait = next;
+    }
+  }
+  life.incarnation = worker.incarnation;
+  return true;
+}
+
+void WorkQueue::GiveBackAll(const std::string& device) {
+  auto held = held_.lower_bound({device, std::numeric_limits<uint64_t>::min()});
+  while (held != held_.end() && held->first.first == device) {
+    GiveBackOne(held++);
+  }
+}
+
+void WorkQueue::GiveBackOne(std::map<ReaderKey, Held>::iterator held) {
+  given_back_.insert(held->second.grant.item);
+  ++counts_.given_back;
+  held_.erase(held);
+}
+
+void WorkQueue::End(std::map<ReaderKey, Held>::iterator held) {
+  ++counts_.done;
+  held_.erase(held);
+}
+
+bool WorkQueue::IsLastEpoch(int64_t epoch) const {
+  return options_.num_epochs != 0 && epoch + 1 >= options_.num_epochs;
+}
+
+bool WorkQueue::IsWithin(int64_t epoch, int64_t until_epoch) const {
+  return (until_epoch == kLastEpoch || epoch <= until_epoch) &&
+         (options_.num_epochs == 0 || epoch < options_.num_epochs);
+}
+
+bool WorkQueue::HasNext(int64_t until_epoch) const {
+  // What was given back is of no later epoch than what comes next.
+  const int64_t epoch =
+      given_back_.empty() ? epoch_ : given_back_.begin()->epoch;
+  return IsWithin(epoch, until_epoch);
+}
+
+WorkQueue::Grant WorkQueue::HandOut(const ReaderKey& reader) {
+  Held held;
+  held.grant.ticket = ++last_ticket_;
+  held.since = clock_();
+  if (!given_back_.empty()) {
+    held.grant.item = *given_back_.begin();
+    given_back_.erase(given_back_.begin());
+    ++counts_.repeated;
+  } else {
+    held.grant.item = Next();
+    if (++position_ == options_.num_items) {
+      position_ = 0;
+      ++epoch_;
+    }
+  }
+  ++counts_.handed_out;
+  held_[reader] = held;
+  return held.grant;
+}
+
+WorkItem WorkQueue::Next() const {
+  if (!options_.shuffle) {
+    return {epoch_, position_};
+  }
+  const ItemOrder order(options_.num_items, options_.seed, epoch_);
+  return {epoch_, order.At(position_)};
+}
+
+bool WorkQueue::MayComeBack(int64_t until_epoch,
+                            const std::string& device) const {
+  const bool is_end_of_all =
+      options_.num_epochs != 0 &&
+      (until_epoch == kLastEpoch || IsLastEpoch(until_epoch));
+  // The worker's other readers may have to wait for this call to end.
+  const auto own =
+      held_.lower_bound({device, std::numeric_limits<uint64_t>::min()});
+  const bool reads_on = own != held_.end() && own->first.first == device;
+  return is_end_of_all && !held_.empty() && !reads_on;
+}
+
+void WorkQueue::EndWait(std::map<WaitId, Wait>::iterator wait,
+                        GateStatus status, const Grant& grant, Calls* calls) {
+  calls->push_back([done = std::move(wait->second.done),
+                    status = std::move(status),
+                    grant] { done(status, grant); });
+  waits_.erase(wait);
+}
+
+void WorkQueue::Serve(Calls* calls) {
+  for (auto wait = waits_.begin(); wait != waits_.end();) {
+    const auto next = std::next(wait);
+    const int64_t until_epoch = wait->second.until_epoch;
+    if (HasNext(until_epoch)) {
+      const Grant grant = HandOut(wait->second.reader);
+      EndWait(wait, {}, grant, calls);
+    } else if (!MayComeBack(until_epoch, wait->second.reader.first)) {
+      EndWait(wait, {GateStatus::kOutOfRange, "all items were handed out"}, {},
+              calls);
+    }
+    wait = next;
+  }
+}
+
+void WorkQueue::Make(const Calls& calls) {
+  for (const auto& call : calls) {
+    call();
+  }
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,197 @@
+// WorkQueue: who reads which item of the data, and what has been read.
+
+#ifndef TF_SYNCREP_CC_LIB_WORK_QUEUE_H_
+#define TF_SYNCREP_CC_LIB_WORK_QUEUE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tf_syncrep/cc/lib/sync_gate.h"
+
+namespace tf_syncrep {
+
+struct WorkQueueOptions {
+  int64_t num_items = 1;
+  // How often each item is read; 0: again and again.
+  int64_t num_epochs = 1;
+  bool shuffle = false;
+  uint64_t seed = 0;
+  // How long a reader may take for an item.
+  std::chrono::nanoseconds lease = std::chrono::seconds(600);
+};
+
+// One of a worker's iterators, in one life of the worker.
+struct WorkReader {
+  GateWorker worker;
+  uint64_t stream;
+};
+
+// An item of an epoch; both count from 0.
+struct WorkItem {
+  int64_t epoch = 0;
+  int64_t item = 0;
+
+  bool operator<(const WorkItem& other) const {
+    return std::pair(epoch, item) < std::pair(other.epoch, other.item);
+  }
+};
+
+// At any time
+//   handed_out = done + in_flight + given_back,
+//   given_back = repeated + waiting_items.
+// Both sides run over the queue's whole life, checkpoints included.
+struct WorkQueueStats {
+  int64_t epoch = 0;          // of the item that comes next
+  int64_t position = 0;       // how many of that epoch were handed out
+  int64_t handed_out = 0;     // items, each time that they were
+  int64_t done = 0;           // items that were read to their ends
+  int64_t in_flight = 0;      // items that are being read
+  int64_t given_back = 0;     // items that a reader did not end
+  int64_t repeated = 0;       // of these, handed out again
+  int64_t waiting_items = 0;  // of these, not yet
+  int64_t late = 0;           // ends of items that had been given back
+  int64_t waiting = 0;        // readers that wait for the end of others' items
+};
+
+// What a checkpoint holds. What was being read is given back.
+struct WorkQueueState {
+  int64_t epoch = 0;
+  int64_t position = 0;
+  int64_t handed_out = 0;
+  int64_t done = 0;
+  int64_t given_back = 0;
+  int64_t repeated = 0;
+  int64_t late = 0;
+  std::vector<WorkItem> waiting_items;  // ascending
+};
+
+// WorkQueue hands out the items of a data set, files, say, or ranges of them,
+// each once an epoch, to whoever asks. An item is done when its reader asks for
+// the next one. That of a reader who is dead, since its worker has begun
+// another life or its lease has ended, is handed out again, as a whole.
+//
+// Nobody waits for a reader who is slow, but for the last epoch's end: there
+// the items that others still read may come back, and the last of a worker's
+// readers, which nobody else on that worker can be waiting for, waits for them.
+// Those that come back in epochs before are the next to be handed out.
+//
+// Like SyncGate: all methods are thread-safe and none blocks; what has to wait
+// takes a callback, called exactly once and without any lock held. Waits are
+// ended by what they wait for, by Cancel(), Shutdown(), another Take() of the
+// same reader and, where leases are concerned, by Poll(), which somebody must
+// call. When a queue is destroyed nothing may wait.
+class WorkQueue {
+ public:
+  using Time = std::chrono::nanoseconds;
+  // The time on a clock that never goes back.
+  using Clock = std::function<Time()>;
+  using WaitId = int64_t;
+  static constexpr int64_t kNoTicket = 0;
+  static constexpr int64_t kLastEpoch = -1;
+
+  struct Grant {
+    int64_t ticket = kNoTicket;  // tells it from all others
+    WorkItem item;
+  };
+  using TakeCallback = std::function<void(const GateStatus&, const Grant&)>;
+
+  WorkQueue(const WorkQueueOptions& options, Clock clock);
+  WorkQueue(const WorkQueue&) = delete;
+  WorkQueue& operator=(const WorkQueue&) = delete;
+
+  // InvalidArgument unless there are items and the lease is positive.
+  static GateStatus CheckOptions(const WorkQueueOptions& options);
+
+  // Hands out the next item of epochs up to `until_epoch`. `last` is the ticket
+  // of the item that the reader has read to its end. Where it holds another
+  // item, whose grant it never got, it gets that again. kNoTicket is for a
+  // reader that begins: what its stream holds was given to one before it, and
+  // is given back. OutOfRange at the end of these epochs; Aborted for a life of
+  // a worker that is over.
+  WaitId Take(const WorkReader& reader, int64_t last, int64_t until_epoch,
+              TakeCallback done);
+
+  WorkQueueState Save() const;
+
+  // Goes on where `state` was saved: readers, and what they read, are
+  // forgotten; waits go on. InvalidArgument, with no effect, for a state that
+  // is none of these options'.
+  GateStatus Restore(const WorkQueueState& state);
+
+  // Ends the wait with a Cancelled status, if it still waits; whether it did.
+  bool Cancel(WaitId id);
+
+  // The queue is no longer to be used: ends whatever waits, for ever.
+  void Shutdown();
+
+  WorkQueueStats Stats() const;
+
+  // Gives back what has outlived its lease, and returns when to call again: no
+  // lease ends before, unless it begins meanwhile.
+  Time Poll();
+
+ private:
+  using ReaderKey = std::pair<std::string, uint64_t>;  // device, stream
+
+  struct Held {
+    Grant grant;
+    Time since{0};
+  };
+
+  struct Wait {
+    ReaderKey reader;
+    int64_t until_epoch;
+    TakeCallback done;
+  };
+
+  struct Life {
+    uint64_t incarnation = 0;
+    std::set<uint64_t> over;
+  };
+
+  // What is to be called when the lock is released.
+  using Calls = std::vector<std::function<void()>>;
+
+  // These are called with mu_ held.
+  bool BeginLife(const GateWorker& worker, Calls* calls);
+  void GiveBackAll(const std::string& device);
+  void GiveBackOne(std::map<ReaderKey, Held>::iterator held);
+  void End(std::map<ReaderKey, Held>::iterator held);
+  bool HasNext(int64_t until_epoch) const;
+  Grant HandOut(const ReaderKey& reader);
+  bool MayComeBack(int64_t until_epoch, const std::string& device) const;
+  void EndWait(std::map<WaitId, Wait>::iterator wait, GateStatus status,
+               const Grant& grant, Calls* calls);
+  // Ends those waits that have nothing to wait for any more.
+  void Serve(Calls* calls);
+  WorkItem Next() const;
+  bool IsLastEpoch(int64_t epoch) const;
+  bool IsWithin(int64_t epoch, int64_t until_epoch) const;
+
+  static void Make(const Calls& calls);
+
+  const WorkQueueOptions options_;
+  const Clock clock_;
+  mutable std::mutex mu_;  // guards what follows
+  bool is_shut_down_ = false;
+  int64_t epoch_ = 0;
+  int64_t position_ = 0;
+  int64_t last_ticket_ = kNoTicket;
+  WaitId last_wait_ = 0;
+  std::map<std::string, Life> lives_;
+  std::map<ReaderKey, Held> held_;
+  std::set<WorkItem> given_back_;
+  std::map<WaitId, Wait> waits_;
+  WorkQueueState counts_;  // its counters alone
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_WORK_QUEUE_H_

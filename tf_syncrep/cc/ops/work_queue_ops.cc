@@ -1,0 +1,117 @@
+// Interfaces of the WorkQueue ops.
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+
+absl::Status ScalarOutputs(InferenceContext* c) {
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    c->set_output(i, c->Scalar());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VectorOutputs(InferenceContext* c) {
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
+  }
+  return absl::OkStatus();
+}
+
+REGISTER_OP("Syncrep>WorkQueue")
+    .Attr("num_items: int")
+    .Attr("num_epochs: int = 1")
+    .Attr("shuffle: bool = false")
+    .Attr("seed: int = 0")
+    .Attr("lease_secs: float = 600.0")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .Output("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(ScalarOutputs)
+    .Doc(R"doc(
+Makes a work queue, which hands out items of the data, or finds it by its name.
+
+num_items: How many items there are.
+num_epochs: How often each is to be read; 0 for again and again.
+shuffle: Whether each epoch has an order of its own.
+seed: Of these orders.
+lease_secs: How long a reader may take for an item before another one gets it.
+container: Where the queue lives.
+shared_name: The queue's name, by which others find it.
+handle: The queue.
+)doc");
+
+REGISTER_OP("Syncrep>WorkQueueTake")
+    .Input("handle: resource")
+    .Input("device: string")
+    .Input("incarnation: int64")
+    .Input("stream: int64")
+    .Input("last: int64")
+    .Input("until_epoch: int64")
+    .Output("ticket: int64")
+    .Output("epoch: int64")
+    .Output("item: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarOutputs)
+    .Doc(R"doc(
+Takes the next item, and says that the last one was read to its end.
+
+Waits, at the end of the last epoch, for the end of what others read.
+
+handle: The queue.
+device: The worker's task, as TaskId gives it.
+incarnation: Its life.
+stream: Which of the worker's readers this is.
+last: The ticket of the item that was read to its end; 0 when a reader begins.
+until_epoch: Items of this epoch and those before are wanted; -1 for all.
+ticket: Names this taking of the item; 0 if there is none any more.
+epoch: The item's epoch, from 0.
+item: The item, from 0.
+)doc");
+
+REGISTER_OP("Syncrep>WorkQueueStats")
+    .Input("handle: resource")
+    .Output("names: string")
+    .Output("values: int64")
+    .SetIsStateful()
+    .SetShapeFn(VectorOutputs)
+    .Doc(R"doc(
+Reads a work queue's counters.
+
+handle: The queue.
+names: Their names.
+values: Their values.
+)doc");
+
+REGISTER_OP("Syncrep>WorkQueueSave")
+    .Input("handle: resource")
+    .Output("state: int64")
+    .SetIsStateful()
+    .SetShapeFn(VectorOutputs)
+    .Doc(R"doc(
+Reads what WorkQueueRestore needs: what was read, and what was not.
+
+handle: The queue.
+state: Of a length that depends on how many items are being read.
+)doc");
+
+REGISTER_OP("Syncrep>WorkQueueRestore")
+    .Input("handle: resource")
+    .Input("state: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Goes on where a work queue of the same items, epochs and order was saved.
+
+handle: The queue.
+state: As WorkQueueSave gave it.
+)doc");
+
+}  // namespace
+}  // namespace tf_syncrep

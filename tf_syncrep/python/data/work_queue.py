@@ -1,0 +1,209 @@
+"""Items of the data, each read once an epoch by one of several workers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_syncrep.python.ops import sync_gate_ops, work_queue_ops
+from tf_syncrep.python.sync.arguments import check_count, check_positive
+
+# Names of queues, and streams of a worker's readers.
+_queues = itertools.count()
+_streams = itertools.count()
+
+
+class WorkQueue:
+    """Hands out files, or other items of the data, to whichever worker is free.
+
+    Each item is read once an epoch, by one worker: a fast one reads more of them, and
+    nobody has to know how many workers there are. What a worker had begun when it died
+    is read again, as a whole, by another; what it had ended is not. The ledger is kept
+    where all workers can ask it: under ParameterServerStrategy on the first parameter
+    server. (Its like in DeepRec is `tf.data.WorkQueue`.)
+
+    Made in the scope of the strategy.
+
+        queue = tfs.data.WorkQueue(tf.io.gfile.glob("logs/*.csv"), num_epochs=3)
+
+        def dataset(context):
+            lines = queue.dataset(tf.data.TextLineDataset, num_readers=4)
+            return lines.map(parse).batch(512).prefetch(tf.data.AUTOTUNE)
+
+        tfs.keras.fit(model, dataset, ...)
+
+    An item is ended when its reader asks for the next one: when all of it has gone into
+    the dataset. Elements that then wait in buffers (`shuffle`, `prefetch`, a batch) die
+    with a worker, and are not read again.
+
+    Exactly once an epoch, then, where no worker dies. Nobody waits for who is slow; at
+    the end of the last epoch alone others wait for the items that are still read, which
+    may come back.
+
+    Args:
+        items: what is to be read: file names, say, or anything that is a tensor with an
+            item in each row; or how many items there are, which are then numbers.
+        num_epochs: how often; None for again and again.
+        shuffle: whether each epoch has an order of its own.
+        seed: of these orders: the same seed, the same orders.
+        lease_secs: a reader that takes longer for an item is taken for dead: longer
+            than the longest item takes. A worker that begins another life is known at
+            once.
+        name: the queue's name where it lives; by default one of its own. Give one to
+            find the same queue from another process.
+
+    Attributes:
+        items: the items, an array.
+
+    Raises:
+        ValueError: no items, or an argument that is out of its range.
+    """
+
+    def __init__(
+        self,
+        items: Any,
+        num_epochs: int | None = 1,
+        shuffle: bool = False,
+        seed: int = 0,
+        lease_secs: float = 600.0,
+        name: str | None = None,
+    ):
+        if np.ndim(items) == 0 and not isinstance(items, (str, bytes)):
+            self.items = np.arange(check_count("items", items), dtype=np.int64)
+        else:
+            self.items = np.asarray(items)
+        if self.items.ndim == 0 or not len(self.items):
+            raise ValueError(
+                "items must be a number, or a sequence of at least one item. "
+                f"Received: items={items!r}"
+            )
+        self._options = {
+            "num_items": len(self.items),
+            "num_epochs": 0
+            if num_epochs is None
+            else check_count("num_epochs", num_epochs),
+            "shuffle": bool(shuffle),
+            "seed": int(seed),
+            "lease_secs": check_positive("lease_secs", lease_secs),
+            "shared_name": name or f"tf_syncrep_work_queue_{next(_queues)}",
+        }
+        self._is_on_server = isinstance(
+            tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy
+        )
+        server = "/job:ps/replica:0/task:0/device:CPU:0"
+        self._device = server if self._is_on_server else "CPU:0"
+
+    def dataset(
+        self,
+        read: Callable[[tf.Tensor], tf.data.Dataset] | None = None,
+        num_readers: int = 1,
+    ) -> tf.data.Dataset:
+        """Makes the dataset of one worker: what is in the items that it gets.
+
+        Under ParameterServerStrategy it is called on each worker: in the function that
+        `tfs.keras.fit` or `create_per_worker_dataset` is given. Reading the dataset
+        again from the beginning reads on in the queue.
+
+        Args:
+            read: makes a dataset of one item, a scalar or a row of `items`;
+                `tf.data.TextLineDataset`, say. None for the items themselves.
+            num_readers: how many items are read at once, side by side; their elements
+                take turns.
+
+        Returns:
+            The dataset. It ends with the last epoch.
+
+        Raises:
+            ValueError: `num_readers` is no whole number of at least 1.
+            RuntimeError: called on the coordinator.
+        """
+        num_readers = check_count("num_readers", num_readers)
+        if self._is_on_server and tf.executing_eagerly():
+            raise RuntimeError(
+                "A work queue's dataset is made on the worker that reads it: call "
+                "dataset() in the function that tfs.keras.fit or "
+                "create_per_worker_dataset is given, and give that function."
+            )
+        # Not where the dataset is read, which tf.data does on a device of its own.
+        worker = sync_gate_ops.task_id()
+        streams = [next(_streams) for _ in range(num_readers)]
+        read = read or tf.data.Dataset.from_tensors
+
+        def contents(stream: tf.Tensor) -> tf.data.Dataset:
+            # No map(): tf.data would take items ahead for it, and so end those before.
+            return self._taken(worker, stream).flat_map(
+                lambda _, item: read(tf.gather(self.items, item))
+            )
+
+        if num_readers == 1:
+            elements = contents(tf.constant(streams[0], tf.int64))
+        else:
+            elements = tf.data.Dataset.from_tensor_slices(
+                tf.constant(streams, tf.int64)
+            ).interleave(contents, cycle_length=num_readers)
+        # What lies in a buffer when a worker dies was read, and is lost: no buffers
+        # but those that the user asks for.
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        return elements.with_options(options)
+
+    def stats(self) -> dict[str, int]:
+        """Reads the ledger.
+
+        Returns:
+            Counters by name: `epoch` and `position` of the item that comes next;
+            `handed_out`, `done`, `in_flight`; `given_back` by the dead, of these
+            `repeated` and `waiting_items`; `late` ends of items that had been given
+            back; `waiting` readers at the end.
+        """
+        with tf.device(self._device):
+            names, values = work_queue_ops.work_queue_stats(self._handle())
+        return {
+            name.decode(): int(value)
+            for name, value in zip(names.numpy(), values.numpy(), strict=True)
+        }
+
+    def save(self) -> np.ndarray:
+        """Reads what `restore` needs: a checkpoint's part.
+
+        Returns:
+            A vector of int64, of a few numbers for each item that is being read. What
+            is being read counts as not read.
+        """
+        with tf.device(self._device):
+            return work_queue_ops.work_queue_save(self._handle()).numpy()
+
+    def restore(self, state: np.ndarray | Sequence[int]) -> None:
+        """Goes on where a queue of the same items, epochs and order was saved.
+
+        Args:
+            state: as `save` returned it.
+
+        Raises:
+            tf.errors.InvalidArgumentError: a state of another queue, or none at all.
+        """
+        with tf.device(self._device):
+            work_queue_ops.work_queue_restore(
+                self._handle(), tf.constant(state, tf.int64)
+            )
+
+    def _handle(self):
+        return work_queue_ops.work_queue(**self._options)
+
+    def _taken(self, worker: Any, stream: Any) -> Any:
+        """The tickets and items that a reader gets."""
+
+        def take(last, _):
+            with tf.device(self._device):
+                ticket, _, item = work_queue_ops.work_queue_take(
+                    self._handle(), *worker, stream, last
+                )
+            return ticket, (ticket, item)
+
+        no_ticket = tf.constant(work_queue_ops.NO_TICKET, tf.int64)
+        taken: Any = tf.data.Dataset.from_tensors(0).repeat().scan(no_ticket, take)
+        return taken.take_while(lambda ticket, _: ticket != work_queue_ops.NO_TICKET)

@@ -28,13 +28,13 @@ class WorkQueue:
 
     Made in the scope of the strategy.
 
-        queue = tfs.data.WorkQueue(tf.io.gfile.glob("logs/*.csv"), num_epochs=3)
+        queue = tfs.data.WorkQueue(tf.io.gfile.glob("logs/*.csv"), num_epochs=None)
 
         def dataset(context):
             lines = queue.dataset(tf.data.TextLineDataset, num_readers=4)
             return lines.map(parse).batch(512).prefetch(tf.data.AUTOTUNE)
 
-        tfs.keras.fit(model, dataset, ...)
+        tfs.keras.fit(model, dataset, steps_per_epoch=1000)
 
     An item is ended when its reader asks for the next one: when all of it has gone into
     the dataset. Elements that then wait in buffers (`shuffle`, `prefetch`, a batch) die

@@ -5,6 +5,7 @@
 """
 
 from tf_syncrep.python.keras.adam_async import AdamAsync
+from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
 from tf_syncrep.python.keras.embedding.config import FeatureConfig, TableConfig
 from tf_syncrep.python.keras.embedding.distributed_embedding import (
     DistributedEmbedding,
@@ -24,6 +25,7 @@ from tf_syncrep.python.keras.sync_replicas.sync_report import SyncReport
 
 __all__ = [
     "AdamAsync",
+    "Checkpoint",
     "DistributedEmbedding",
     "Embedding",
     "FeatureConfig",

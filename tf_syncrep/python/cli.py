@@ -138,11 +138,19 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         "servers, stop if they run the script)",
     )
     parser.add_argument(
+        "--on-ps-failure",
+        choices=("restart", "stop"),
+        default="stop",
+        help="what a dead parameter server means for the run: restart starts all tasks "
+        "again, for a script that goes on from its checkpoints (default: stop)",
+    )
+    parser.add_argument(
         "--max-restarts",
         type=int,
         default=3,
         metavar="K",
-        help="restarts of each worker under --on-worker-failure restart (default: 3)",
+        help="restarts of each worker under --on-worker-failure restart, and of the "
+        "run under --on-ps-failure restart (default: 3)",
     )
     parser.add_argument(
         "--base-port",
@@ -215,6 +223,7 @@ def _launch(arguments: argparse.Namespace) -> int:
             module=arguments.module,
             base_port=arguments.base_port,
             on_worker_failure=arguments.on_worker_failure,
+            on_ps_failure=arguments.on_ps_failure,
             max_restarts=arguments.max_restarts,
             ready_timeout_secs=arguments.ready_timeout,
             grace_secs=arguments.grace,

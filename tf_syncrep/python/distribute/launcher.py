@@ -24,6 +24,7 @@ from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
 
 WORKER_FAILURE_POLICIES = ("continue", "restart", "stop")
+PS_FAILURE_POLICIES = ("restart", "stop")
 
 FAILED = 1  # The status where a part of the cluster, not the script, ended the run.
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
@@ -56,8 +57,10 @@ class LaunchOptions:
           workers are servers: ParameterServerStrategy goes on without a worker that is
           lost, but waits for it in the end. By default "stop" where workers run the
           script.
-        max_restarts: how often each worker is started again under "restart". Another
-          failure ends the run.
+        on_ps_failure: one of PS_FAILURE_POLICIES. "restart" starts all tasks and the
+          script again: one that writes checkpoints goes on from the last.
+        max_restarts: how often each worker, or the run, is started again under
+          "restart". Another failure ends the run.
         ready_timeout_secs: how long the servers have to answer.
         grace_secs: how long the script has to end after a signal was forwarded to it,
           and, where several tasks run it, after it has ended in the first of them.
@@ -73,6 +76,7 @@ class LaunchOptions:
     module: bool = False
     base_port: int = 0
     on_worker_failure: str | None = None
+    on_ps_failure: str = "stop"
     max_restarts: int = 3
     ready_timeout_secs: float = 120.0
     grace_secs: float = 30.0
@@ -203,6 +207,10 @@ def _supervise(options: LaunchOptions, tasks: Sequence[Task]) -> int:
     )
 
 
+class _Restart(Exception):
+    """A PS is lost, with its variables: all begins again."""
+
+
 class _Stop(Exception):
     """Ends the run with a status; with `at_once`, by killing what still runs."""
 
@@ -258,10 +266,11 @@ class _Run:
         self._scripts = [task.name for task in tasks if task.job in jobs]
         self._servers = [task.name for task in tasks if task.job not in jobs]
         # The tasks that the run waits for. A PS that runs the script serves for ever.
-        self._awaited = [n for n in self._scripts if self._tasks[n].job != "ps"]
+        self._awaited = self._to_be_awaited()
         self._leader = self._awaited[0]
         self._processes: dict[str, TaskProcess] = {}
         self._restarts = collections.Counter[str]()
+        self._restarts_of_all = 0
         self._lost: set[str] = set()
         self._last_line = time.monotonic()
         # ParameterServerStrategy waits for servers in the workers, and says nothing.
@@ -279,20 +288,48 @@ class _Run:
         """Runs the script and returns the launcher's exit status."""
         self._listen()
         try:
-            self._start_servers()
-            for name in self._scripts:
-                self._start(name)
-                self._output.say(
-                    f"{name} runs the script (pid {self._processes[name].pid})"
-                )
-            self._last_line = time.monotonic()
-            status = self._wait_for_script()
+            while True:
+                try:
+                    status = self._run_once()
+                    break
+                except _Restart:
+                    self._end_all()
         except _Stop as stop:
             status = stop.status
             if stop.at_once:
                 return status
         self._stop_all()
         return status
+
+    def _run_once(self) -> int:
+        """Starts all tasks and waits for the script's end; its status.
+
+        Raises:
+            _Restart: all tasks are to be started again.
+            _Stop: the run ends otherwise.
+        """
+        self._start_servers()
+        for name in self._scripts:
+            self._start(name)
+            self._output.say(
+                f"{name} runs the script (pid {self._processes[name].pid})"
+            )
+        self._last_line = time.monotonic()
+        return self._wait_for_script()
+
+    def _to_be_awaited(self) -> list[str]:
+        return [n for n in self._scripts if self._tasks[n].job != "ps"]
+
+    def _end_all(self) -> None:
+        """Ends all tasks, to begin again without them."""
+        self._stop_all()
+        for process in self._processes.values():
+            # What ignores that, and what the script has started in its group.
+            process.send_signal_to_group(signal.SIGKILL)
+            process.wait()
+        self._processes.clear()
+        self._lost.clear()
+        self._awaited = self._to_be_awaited()
 
     def _listen(self) -> None:
         for signum in supervision.STOP_SIGNALS:
@@ -317,6 +354,10 @@ class _Run:
             return None
         if isinstance(event, _Abandoned):
             raise _Stop(event.status, at_once=True)
+        if isinstance(event, _Exit):
+            process = event.process
+            if self._processes.get(process.name) is not process:
+                return self._next_event(timeout_secs)  # of an earlier start
         return event
 
     def _start(self, name: str) -> None:
@@ -466,9 +507,17 @@ class _Run:
         return name in self._servers or status != 0
 
     def _end_without(self, ps: TaskProcess) -> NoReturn:
-        self._output.say(
-            f"{self._describe_end(ps)}; its variables are lost, ending the run"
-        )
+        lost = f"{self._describe_end(ps)}; its variables are lost"
+        limit = self._options.max_restarts
+        if self._options.on_ps_failure == "restart":
+            if self._restarts_of_all < limit:
+                self._restarts_of_all += 1
+                self._output.say(
+                    f"{lost}; restart {self._restarts_of_all} of {limit} of all tasks"
+                )
+                raise _Restart
+            lost += f", after {limit} restarts"
+        self._output.say(f"{lost}, ending the run")
         raise _Stop(FAILED)
 
     def _handle_lost_worker(self, process: TaskProcess, status: int) -> None:

@@ -29,21 +29,6 @@ def steps_per_execution(model: Any) -> int:
     return 1 if model._steps_per_execution is None else int(model._steps_per_execution)
 
 
-def initial_epoch(model: Any, num_steps: int | None, given: int) -> int:
-    """The epoch to begin with: the given one, unless a callback has set it back.
-
-    Private: `BackupAndRestore` leaves it there for `Model.fit`, and nowhere else.
-
-    Args:
-        model: the model.
-        num_steps: steps of an epoch, if known.
-        given: `fit`'s argument.
-    """
-    if _IS_KERAS_3:
-        return getattr(model, "_initial_epoch", None) or given
-    return model._maybe_load_initial_counters_from_ckpt(num_steps, given)[0]
-
-
 def layers_of(model: Any) -> list[Any]:
     """A model and all layers in it, those in attributes of other layers included.
 

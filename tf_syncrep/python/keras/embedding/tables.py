@@ -219,6 +219,29 @@ def trained_by(optimizer: Any) -> list[Tables]:
     return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
 
 
+def tables_with(variables: set[int]) -> list[Tables]:
+    """Those tables whose parts are all among some variables.
+
+    Args:
+        variables: `id` of each of TensorFlow's variables.
+    """
+    return [
+        tables
+        for tables in _made
+        if all(id(x) in variables for slab in tables.slabs for x in tables.parts(slab))
+    ]
+
+
+def is_part(variable: tf.Variable) -> bool:
+    """Whether a variable is a part of tables."""
+    return any(
+        variable is part
+        for tables in _made
+        for slab in tables.slabs
+        for part in tables.parts(slab)
+    )
+
+
 def _initializer(slab, shard, initializers):
     """Makes the initial values of a part, wherever that is."""
 

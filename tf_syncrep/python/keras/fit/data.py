@@ -26,8 +26,10 @@ class Batches(abc.ABC):
     num_steps: int | None
 
     @abc.abstractmethod
-    def executions(self, steps_per_execution: int) -> Iterator[Execution]:
-        """The executions of one epoch."""
+    def executions(
+        self, steps_per_execution: int, first_step: int = 0
+    ) -> Iterator[Execution]:
+        """The executions of one epoch, from a step on."""
 
     def signature(self, size: int) -> tuple[Any, ...] | None:
         """The specs of the arguments of an execution of `size` steps.
@@ -75,12 +77,15 @@ class SentBatches(Batches):
             cardinality = int(dataset.cardinality())
             self.num_steps = cardinality if cardinality >= 0 else None
 
-    def executions(self, steps_per_execution: int) -> Iterator[Execution]:
-        """The executions of one epoch."""
+    def executions(
+        self, steps_per_execution: int, first_step: int = 0
+    ) -> Iterator[Execution]:
+        """The executions of one epoch, from a step on."""
         limit = self._steps_of_epoch
         if self._iterator is None or limit is None:
-            self._iterator = iter(self.dataset.prefetch(tf.data.AUTOTUNE))
-        first = 0
+            dataset = self.dataset.skip(first_step)
+            self._iterator = iter(dataset.prefetch(tf.data.AUTOTUNE))
+        first = first_step
         while True:
             size = steps_per_execution
             if limit is not None:
@@ -92,7 +97,7 @@ class SentBatches(Batches):
                     break
                 batches.append(batch)
             if not batches:
-                if first == 0:
+                if first == first_step == 0:
                     raise ValueError(NO_BATCHES)
                 return
             yield first, len(batches), (batches,)
@@ -132,9 +137,11 @@ class WorkersBatches(Batches):
         self._iterator = iterator
         self._steps_of_epoch = self.num_steps = num_steps
 
-    def executions(self, steps_per_execution: int) -> Iterator[Execution]:
-        """The executions of one epoch."""
-        for first in range(0, self._steps_of_epoch, steps_per_execution):
+    def executions(
+        self, steps_per_execution: int, first_step: int = 0
+    ) -> Iterator[Execution]:
+        """The executions of one epoch, from a step on."""
+        for first in range(first_step, self._steps_of_epoch, steps_per_execution):
             size = min(steps_per_execution, self._steps_of_epoch - first)
             yield first, size, (self._iterator, tf.constant(size))
 

@@ -19,6 +19,7 @@ from absl import logging
 
 from tf_syncrep.python.keras import cluster
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.compat.position import initial_position
 from tf_syncrep.python.keras.fit.arrivals import Arrivals
 from tf_syncrep.python.keras.fit.data import Batches
 from tf_syncrep.python.keras.fit.exact_state import exact_state, optimizers_of
@@ -48,7 +49,11 @@ class ScheduledSteps:
         self._num_scheduled = itertools.count()
 
     def run(
-        self, kind: str, batches: Batches, steps_per_execution: int
+        self,
+        kind: str,
+        batches: Batches,
+        steps_per_execution: int,
+        first_step: int = 0,
     ) -> Iterator[tuple[int, int, "_Result"]]:
         """Schedules the executions of one epoch.
 
@@ -57,6 +62,7 @@ class ScheduledSteps:
             batches: the data.
             steps_per_execution: how many steps to run at once; what they return is
                 what the last of them does.
+            first_step: how many steps of the epoch are done already.
 
         Yields:
             For each execution its first and its last step, counted as they are taken
@@ -67,8 +73,8 @@ class ScheduledSteps:
         # One worker runs them in order, and two results may be seen at once.
         in_order = kind == "predict" or self._num_workers == 1
         scheduled = collections.deque() if in_order else Arrivals(window)
-        executions = batches.executions(steps_per_execution)
-        taken = 0
+        executions = batches.executions(steps_per_execution, first_step)
+        taken = first_step
         try:
             while True:
                 num_wanted = window - len(scheduled)
@@ -329,14 +335,17 @@ def train(
     callbacks.on_train_begin()
     logs: Any = {}
     epoch_logs = None
-    first_epoch = trainer.initial_epoch(model, batches.num_steps, initial_epoch)
+    first_epoch, first_step = initial_position(model, batches.num_steps, initial_epoch)
     for epoch in range(first_epoch, epochs):
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
         if epoch == first_epoch:
             # Not earlier: by now callbacks have restored what there is to restore.
             rounds.start()
-        executions = steps.run("train", batches, trainer.steps_per_execution(model))
+        executions = steps.run(
+            "train", batches, trainer.steps_per_execution(model), first_step
+        )
+        first_step = 0
         for first, last, result in executions:
             callbacks.on_train_batch_begin(first)
             logs = result.fetch(if_lost=logs)

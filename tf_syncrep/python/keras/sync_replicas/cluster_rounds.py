@@ -24,7 +24,7 @@ class ClusterRounds(Rounds):
         self,
         ops: ClusterOps,
         strategy: Any,
-        iterations: Any,
+        optimizer: Any,
         update: Callable[[Any, Any], None],
     ):
         """Makes nothing on the cluster yet.
@@ -32,12 +32,12 @@ class ClusterRounds(Rounds):
         Args:
             ops: builds the ops of gate and accumulators.
             strategy: the strategy that the variables belong to.
-            iterations: the counter of updates.
+            optimizer: the inner optimizer, whose `iterations` count the updates.
             update: applies gradients to variables, in replica context.
         """
         self._ops = ops
         self._permits = _Permits()
-        self._updater = Updater(ops, strategy, iterations, update)
+        self._updater = Updater(ops, strategy, optimizer, update)
 
     @property
     def cause(self) -> BaseException | None:
@@ -130,6 +130,14 @@ class ClusterRounds(Rounds):
     def close(self) -> None:
         """Ends a training at once, if it has not ended, within seconds."""
         self._updater.close()
+
+    def between_updates(self, function: Callable[[], None]) -> None:
+        """Has the updater call a function between two updates, and waits for it.
+
+        Args:
+            function: what to call; its error is raised here.
+        """
+        self._updater.between_updates(function)
 
     def add_observer(self, observer: Observer) -> None:
         """Has an observer called when a training begins and after each update."""

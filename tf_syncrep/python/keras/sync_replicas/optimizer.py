@@ -142,7 +142,9 @@ class SyncReplicas(RoundsOptimizer):
                 self.reject_nonfinite,
                 device=iterations.device,
             )
-            return ClusterRounds(ops, self._strategy, iterations, self._update)
+            return ClusterRounds(
+                ops, self._strategy, self.inner_optimizer, self._update
+            )
         if tf.distribute.has_strategy():
             return RefusedRounds(
                 "SyncReplicas trains under ParameterServerStrategy, or without any "

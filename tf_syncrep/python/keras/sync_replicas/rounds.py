@@ -74,6 +74,14 @@ class Rounds:
     def close(self) -> None:
         """Ends a training at once, if it has not ended: nothing more is applied."""
 
+    def between_updates(self, function: Callable[[], None]) -> None:
+        """Calls a function at a moment at which no update is under way.
+
+        Args:
+            function: what to call; its error is raised here.
+        """
+        function()
+
     def add_observer(self, observer: Observer) -> None:
         """Has an observer called from the next training on."""
         del observer

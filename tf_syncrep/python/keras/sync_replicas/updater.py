@@ -12,11 +12,13 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.checkpoint import keeping
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer
 
-# An updater that waits calls anew so often: so it is heard of.
-_WAIT_SECS = 10.0
+# An updater that waits calls anew so often: so it is heard of, and what is to be done
+# between two updates does not wait for one that may not come.
+_WAIT_SECS = 1.0
 _POLL_SECS = 0.1
 # Of a wait that is only to be heard of.
 _NO_WAIT_SECS = 1e-3
@@ -47,7 +49,7 @@ class Updater:
         self,
         ops: ClusterOps,
         strategy: Any,
-        iterations: Any,
+        optimizer: Any,
         update: Callable[[Any, Any], None],
     ):
         """Traces nothing yet.
@@ -55,17 +57,22 @@ class Updater:
         Args:
             ops: those of the gate and the accumulators.
             strategy: the strategy that the variables belong to.
-            iterations: the counter of updates.
+            optimizer: the inner optimizer, whose `iterations` count the updates.
             update: applies gradients to variables, in replica context.
         """
         self._ops = ops
         self._strategy = strategy
-        self._iterations = compat.native(iterations)
+        self._optimizer = optimizer
+        self._iterations = compat.native(optimizer.iterations)
         self._update = update
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._generation: Any = None
+        # Guards the requests, and whether somebody is there to serve them.
+        self._requests_lock = threading.Lock()
+        self._requests: list[_Request] = []
+        self._is_serving = False
         # Called in the thread with `iterations`: before the first update of a training,
         # and after each. What they raise is logged, and they are called no more.
         self.observers: list[Observer] = []
@@ -98,6 +105,7 @@ class Updater:
             name="sync_replicas_updater",
             daemon=True,
         )
+        self._is_serving = True
         self._thread.start()
         _running.add(self)
 
@@ -127,6 +135,22 @@ class Updater:
             "cannot go on without its variables. Start it, start this program again, "
             f"and restore a checkpoint. Received: {self._error}",
         )
+
+    def between_updates(self, function: Callable[[], None]) -> None:
+        """Calls a function in the thread, between two updates, and waits for it.
+
+        Without a thread there are no updates, and it is called at once.
+
+        Args:
+            function: what to call; its error is raised here.
+        """
+        request = _Request(function)
+        with self._requests_lock:
+            if self._is_serving:
+                self._requests.append(request)
+            else:
+                request.serve()
+        request.wait()
 
     def drain(self) -> None:
         """Waits until no gradient is on its way and no full round unapplied.
@@ -176,6 +200,11 @@ class Updater:
         if not self.is_running:
             return
         self._stop()
+        with self._requests_lock:
+            self._is_serving = False
+            requests, self._requests = self._requests, []
+        for request in requests:  # of a thread that was left behind
+            request.refuse()
         self._thread = None
         _running.discard(self)
         _within(
@@ -210,6 +239,7 @@ class Updater:
             self._tell_observers(step)
             self._wait_for_targets(generation, stopping)
             while not stopping.is_set():
+                self._serve()
                 if _call(self._wait_and_apply_fn, generation, stopping):
                     step += 1
                     self._tell_observers(step)
@@ -230,6 +260,18 @@ class Updater:
                 tf.errors.INTERNAL,
                 tf.constant(_summary(error)),
             )
+        finally:
+            if generation is self._generation:
+                with self._requests_lock:
+                    self._is_serving = False
+                self._serve()
+
+    def _serve(self) -> None:
+        """Does what is to be done between two updates."""
+        with self._requests_lock:
+            requests, self._requests = self._requests, []
+        for request in requests:
+            request.serve()
 
     def _tell_observers(self, step: int) -> None:
         for observer in list(self.observers):
@@ -245,6 +287,7 @@ class Updater:
         while not self._ops.targets.are_known.wait(_POLL_SECS):
             if stopping.is_set():
                 return
+            self._serve()
             if time.monotonic() - heard_of > self._ops.heartbeat_secs:
                 _call(self._heard_of_fn, generation, stopping)
                 heard_of = time.monotonic()
@@ -265,7 +308,8 @@ class Updater:
         with tf.device(self._ops.device):
             # `iterations` needs no gradient, and a learning rate that is set between
             # two updates is to be that of the next.
-            with tf.control_dependencies([quorum]):
+            kept = keeping.keep(self._optimizer, gradients, variables)
+            with tf.control_dependencies([quorum, *kept]):
                 updated = _group_of(lambda: self._update_all(gradients, variables))
             with tf.control_dependencies([updated]):
                 step = tf.cast(self._iterations.read_value(), tf.int64)
@@ -274,6 +318,34 @@ class Updater:
     def _update_all(self, gradients: Any, variables: Any) -> None:
         with self._strategy.scope(), compat.UpdateContext(self._strategy):
             self._update(gradients, variables)
+
+
+class _Request:
+    """A function that another thread is to call."""
+
+    def __init__(self, function: Callable[[], None]):
+        self._function = function
+        self._error: BaseException | None = None
+        self._is_over = threading.Event()
+
+    def serve(self) -> None:
+        """Calls it."""
+        try:
+            self._function()
+        except BaseException as error:
+            self._error = error
+        self._is_over.set()
+
+    def refuse(self) -> None:
+        """Has whoever waits go on without it."""
+        self._error = tf.errors.CancelledError(None, None, _ENDED)
+        self._is_over.set()
+
+    def wait(self) -> None:
+        """Waits until it was called; raises what it raised."""
+        self._is_over.wait()
+        if self._error is not None:
+            raise self._error
 
 
 def _group_of(build: Callable[[], None]) -> tf.Operation:

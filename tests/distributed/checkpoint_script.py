@@ -1,0 +1,47 @@
+"""Trains under `tf-syncrep launch`, with checkpoints, until all updates are made.
+
+Arguments: a folder for checkpoints, one for the result, and the number of updates.
+"""
+
+import os
+import pathlib
+import sys
+
+import checkpoint_models as models
+import numpy as np
+import tensorflow as tf
+from keras_sync_replicas import make_strategy
+
+import tf_syncrep as tfs
+
+WORKERS = 2
+
+
+class Progress(tf.keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print(f"step {batch}", flush=True)
+
+
+def main(folder, result, updates):
+    strategy = make_strategy()
+    with strategy.scope():
+        model = models.make(wrap=lambda x: tfs.keras.SyncReplicas(x, WORKERS, WORKERS))
+    checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=7, full_every=4)
+    tfs.keras.fit(
+        model,
+        models.dataset,
+        epochs=4,
+        steps_per_epoch=int(updates) * WORKERS // 4,
+        verbose=0,
+        callbacks=[checkpoint, Progress()],
+    )
+    np.savez(
+        pathlib.Path(result) / "result.npz",
+        iterations=int(np.asarray(model.optimizer.iterations)),
+        **models.state_of(model),
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    os._exit(0)

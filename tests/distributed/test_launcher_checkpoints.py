@@ -1,0 +1,78 @@
+"""`tf-syncrep launch --on-ps-failure restart`: a lost server is an interruption."""
+
+import os
+import pathlib
+import random
+import re
+import signal
+
+import checkpoint_models as models
+import commands
+import numpy as np
+import programs
+import pytest
+import tensorflow as tf
+
+SCRIPT = pathlib.Path(__file__).with_name("checkpoint_script.py")
+OPTIONS = ("--workers", 2, "--ps", 2, "--on-ps-failure", "restart")
+
+
+def twin(updates):
+    """The state after as many updates that nobody has disturbed."""
+    model = models.make()
+    ids, targets = (tf.constant(x) for x in models.batch())
+    for _ in range(updates):
+        model.train_on_batch(ids, targets)
+    return models.state_of(model)
+
+
+@pytest.mark.parametrize(
+    ("kills", "updates"),
+    [(2, 40), pytest.param(10, 200, marks=pytest.mark.soak)],
+)
+def test_weights_are_those_of_a_training_that_nobody_disturbed(
+    tmp_path, kills, updates
+):
+    """Servers are killed at random moments of a synchronous training."""
+    draw = random.Random(0)
+    folder = tmp_path / "checkpoints"
+    command = (*OPTIONS, "--max-restarts", kills, SCRIPT, folder, tmp_path, updates)
+    with commands.Command("launch", *command, env=programs.environment()) as launched:
+        steps = 0
+        for kill in range(kills):
+            steps += draw.randint(1, 2 * updates // kills)
+            launched.wait_for_line(r"chief +\| step \d+", occurrence=steps)
+            ps = f"ps-{draw.randrange(2)}"
+            pid = launched.wait_for_line(
+                rf"{ps} starts at \S+ \(pid (\d+)\)", occurrence=kill + 1
+            )[1]
+            os.kill(int(pid), signal.SIGKILL)
+            launched.wait_for_line(rf"restart {kill + 1} of {kills} of all tasks")
+        assert launched.wait() == 0, launched.output
+        assert launched.pids() == []
+    goes_on = re.findall(r"Training goes on from .*ckpt-\d+, at step", launched.output)
+    assert len(goes_on) >= 1
+    expected = twin(updates)
+    with np.load(tmp_path / "result.npz") as result:
+        assert result["iterations"] == updates
+        for name, value in expected.items():
+            np.testing.assert_array_equal(result[name], value, err_msg=name)
+
+
+def test_run_ends_when_servers_die_too_often(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import time; print('waiting', flush=True); time.sleep(1000)")
+    with commands.Command("launch", *OPTIONS, "--max-restarts", 1, script) as launched:
+        for begin in (1, 2):
+            launched.wait_for_line("waiting", occurrence=begin)
+            pid = launched.wait_for_line(
+                r"ps-0 starts at \S+ \(pid (\d+)\)", occurrence=begin
+            )[1]
+            os.kill(int(pid), signal.SIGKILL)
+        assert launched.wait() == 1
+        assert launched.pids() == []
+    assert re.search(
+        r"ps-0 \(pid \d+\) was killed by SIGKILL; its variables are lost, after 1 "
+        "restarts, ending the run",
+        launched.output,
+    )

@@ -1,0 +1,61 @@
+"""Trains as the coordinator of a cluster, writes checkpoints, and goes on from them.
+
+Argument, JSON: "folder", "quorum" (None without SyncReplicas), "epochs", "steps" of
+each, "options" of the callback.
+"""
+
+import json
+import sys
+
+import checkpoint_models as models
+import numpy as np
+import programs
+import tensorflow as tf
+from keras_sync_replicas import make_strategy
+
+import tf_syncrep as tfs
+
+
+class Savings(tf.keras.callbacks.Callback):
+    """Collects what the checkpoints were like."""
+
+    def __init__(self, checkpoint):
+        super().__init__()
+        self.checkpoint = checkpoint
+        self.savings = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        saving = self.checkpoint.saving
+        if saving is not None and saving not in self.savings:
+            self.savings.append(saving)
+
+
+def main(folder, quorum, epochs, steps, options):
+    strategy = make_strategy()
+    with strategy.scope():
+        model = models.make(
+            wrap=quorum and (lambda x: tfs.keras.SyncReplicas(x, quorum, quorum))
+        )
+    checkpoint = tfs.keras.Checkpoint(folder, **options)
+    savings = Savings(checkpoint)
+    history = tfs.keras.fit(
+        model,
+        models.dataset,
+        epochs=epochs,
+        steps_per_epoch=steps,
+        verbose=0,
+        callbacks=[checkpoint, savings],
+    )
+    restored = checkpoint.restored
+    return {
+        "epochs": history.epoch,
+        "restored": restored and [restored.path, restored.iterations],
+        "iterations": int(np.asarray(model.optimizer.iterations)),
+        "kept_bytes": [x.kept_bytes for x in savings.savings],
+        "errors": [str(x.error) for x in savings.savings if x.error],
+        "state": {k: v.tolist() for k, v in models.state_of(model).items()},
+    }
+
+
+if __name__ == "__main__":
+    programs.report(main(**json.loads(sys.argv[1])))

@@ -1,0 +1,87 @@
+"""Checkpoints of a training on a cluster, beside one that runs in one process."""
+
+import pathlib
+
+import checkpoint_models as models
+import clusters
+import numpy as np
+import programs
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint.directory import Directory
+
+PROGRAM = pathlib.Path(__file__).with_name("checkpoint_program.py")
+WORKERS, SERVERS = 2, 2
+STEPS = 40
+
+
+def train(folder, cluster, quorum=WORKERS, epochs=2, **options):
+    options = {"every_n_steps": 9, "keep": 100, **options}
+    arguments = {
+        "folder": str(folder),
+        "quorum": quorum,
+        "epochs": epochs,
+        "steps": STEPS,
+        "options": options,
+    }
+    return programs.run(PROGRAM, arguments, env=cluster.environment())
+
+
+class Twin:
+    """The same training in one process, of as many updates as are asked for."""
+
+    def __init__(self):
+        self.model = models.make()
+        self.updates = 0
+
+    def after(self, updates):
+        ids, targets = (tf.constant(x) for x in models.batch())
+        assert updates >= self.updates
+        for _ in range(updates - self.updates):
+            self.model.train_on_batch(ids, targets)
+        self.updates = updates
+        return models.state_of(self.model), models.slots_of(self.model, "m")
+
+
+def restored(folder, number):
+    """A model in one process that a checkpoint was restored into."""
+    directory = Directory(folder)
+    model = models.make()
+    checkpoint = tfs.keras.Checkpoint(folder, model=model)
+    (manifest,) = (x for x in directory.manifests() if x.number == number)
+    checkpoint._engine._restore(checkpoint._contents_of_model(), manifest)
+    return model
+
+
+@pytest.fixture(scope="module")
+def synchronous(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("synchronous")
+    with clusters.Cluster(num_workers=WORKERS, num_ps=SERVERS) as cluster:
+        result = train(folder, cluster, full_every=3)
+    return folder, result
+
+
+def test_each_checkpoint_is_of_one_update_bit_for_bit(synchronous):
+    folder, result = synchronous
+    assert not result["errors"]
+    manifests = Directory(folder).manifests()
+    assert len(manifests) >= 4
+    assert {len(x.chain) for x in manifests} == {1, 2, 3}
+    twin = Twin()
+    for manifest in manifests:
+        state, slots = twin.after(manifest.state["iterations"])
+        model = restored(folder, manifest.number)
+        found = models.state_of(model)
+        for name, value in state.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+        for value, expected in zip(models.slots_of(model, "m"), slots, strict=True):
+            np.testing.assert_array_equal(value, expected)
+        assert int(np.asarray(model.optimizer.iterations)) == twin.updates
+    assert manifests[-1].state["iterations"] == result["iterations"] == STEPS
+
+
+def test_rows_were_overwritten_while_they_were_written(synchronous):
+    """Otherwise the test above has shown little."""
+    assert max(synchronous[1]["kept_bytes"]) > 0

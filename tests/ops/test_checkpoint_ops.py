@@ -1,0 +1,287 @@
+"""The checkpoint ops in one process: what is written is what was, and is read back."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_syncrep.python.ops import checkpoint_ops
+
+_names = itertools.count()
+_KEPT = 1 << 20
+
+
+def _parts(values, num_parts):
+    """A table and a slot, row r in part r % num_parts; variables by part."""
+    return [
+        [tf.Variable(values[p::num_parts]), tf.Variable(-values[p::num_parts])]
+        for p in range(num_parts)
+    ]
+
+
+def _pieces(values, num_parts):
+    vocabulary = len(values)
+    return [
+        (p, len(values[p::num_parts]), p if num_parts > 1 else 0, num_parts, vocabulary)
+        for p in range(num_parts)
+    ]
+
+
+class _Table:
+    """A table in parts, a dense variable, and a writer, as on one task."""
+
+    def __init__(self, values, num_parts):
+        self.values = values
+        self.parts = _parts(values, num_parts)
+        self.dense = tf.Variable(np.arange(3.0))
+        self.pieces = _pieces(values, num_parts)
+        self.names = ["table", "slots/m/table"] * num_parts
+        self.writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
+
+    @property
+    def groups(self):
+        return [[x.handle for x in part] for part in self.parts]
+
+    def begin(self, prefix, token="", base="", max_kept_bytes=_KEPT, patience=60.0):
+        checkpoint_ops.checkpoint_begin(
+            self.writer,
+            str(prefix),
+            token,
+            base,
+            self.groups,
+            self.pieces,
+            self.names,
+            [self.dense.handle],
+            ["dense"],
+            [tf.constant(["some", "strings"])],
+            ["strings"],
+            max_kept_bytes=max_kept_bytes,
+            patience_secs=patience,
+        )
+
+    def write(self, prefix, **kwargs):
+        self.begin(prefix, **kwargs)
+        return _wait(self.writer)
+
+    def restore(self, *prefixes):
+        return checkpoint_ops.checkpoint_restore(
+            [str(prefix) for prefix in prefixes],
+            self.groups,
+            self.pieces,
+            self.names,
+            [self.dense.handle],
+            ["dense"],
+        )
+
+    def read(self, array=0):
+        values = np.empty_like(self.values)
+        for p, part in enumerate(self.parts):
+            values[p :: len(self.parts)] = part[array].numpy()
+        return values
+
+
+def _wait(writer):
+    while True:
+        done, code, message, size, rows, kept = checkpoint_ops.checkpoint_progress(
+            writer
+        )
+        if done:
+            assert code == 0, message.numpy()
+            return int(size), int(rows), int(kept)
+
+
+def _values(num_rows, width=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(num_rows, width)).astype(np.float32)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 4, 1000])
+@pytest.mark.parametrize("num_parts", [1, 2, 3])
+def test_tensorflow_reads_what_is_written(tmp_path, num_parts, num_rows):
+    table = _Table(_values(num_rows), num_parts)
+    size, rows, _ = table.write(tmp_path / "ckpt")
+    reader = tf.train.load_checkpoint(str(tmp_path / "ckpt"))
+    for name, expected in [("table", table.values), ("slots/m/table", -table.values)]:
+        stored = reader.get_tensor(name)
+        if num_parts > 1:
+            assert stored.shape == (-(-num_rows // num_parts), num_parts, 3)
+        np.testing.assert_array_equal(stored.reshape(-1, 3)[:num_rows], expected)
+        assert not stored.reshape(-1, 3)[num_rows:].any()
+    np.testing.assert_array_equal(reader.get_tensor("dense"), [0, 1, 2])
+    assert list(reader.get_tensor("strings")) == [b"some", b"strings"]
+    padding = -num_rows % num_parts
+    assert rows == num_rows + padding
+    assert size >= rows * 24
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), list(itertools.product([1, 2, 3, 4], repeat=2))
+)
+def test_number_of_parts_may_differ(tmp_path, written, read):
+    table = _Table(_values(101), written)
+    table.write(tmp_path / "full", token="a")
+    for row in (0, 7, 50, 100):
+        part = table.parts[row % written]
+        part[0].scatter_nd_update([[row // written]], [[9.0, 8.0, row]])
+    table.dense.assign_add([1, 1, 1])
+    expected = table.read(), table.read(1), table.dense.numpy()
+    _, rows, _ = table.write(tmp_path / "changed", token="b", base="a")
+    assert rows == 4
+    other = _Table(np.zeros_like(table.values), read)
+    other.restore(tmp_path / "full", tmp_path / "changed")
+    np.testing.assert_array_equal(other.read(), expected[0])
+    np.testing.assert_array_equal(other.read(1), expected[1])
+    np.testing.assert_array_equal(other.dense.numpy(), expected[2])
+
+
+def test_range_of_rows_is_one_piece(tmp_path):
+    """As ShardedVariable has its parts: in files it is the table as it is."""
+    values = _values(10)
+    halves = [tf.Variable(values[:6]), tf.Variable(values[6:])]
+    writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
+    layout = ([(0, 6, 0, 1, 10), (1, 4, 6, 1, 10)], ["table", "table"])
+    groups = [[half.handle] for half in halves]
+    prefix = str(tmp_path / "ckpt")
+    checkpoint_ops.checkpoint_begin(
+        writer, prefix, "", "", groups, *layout, [], [],
+        max_kept_bytes=_KEPT, patience_secs=60.0,
+    )  # fmt: skip
+    _wait(writer)
+    stored = tf.train.load_checkpoint(prefix).get_tensor("table")
+    np.testing.assert_array_equal(stored, values)
+    thirds = [tf.Variable(np.zeros([n, 3], np.float32)) for n in (3, 3, 4)]
+    checkpoint_ops.checkpoint_restore(
+        [prefix],
+        [[third.handle] for third in thirds],
+        [(0, 3, 0, 1, 10), (1, 3, 3, 1, 10), (2, 4, 6, 1, 10)],
+        ["table"] * 3,
+        [],
+        [],
+    )
+    np.testing.assert_array_equal(np.concatenate(thirds), values)
+    odd = tf.Variable(np.zeros([5, 3], np.float32))
+    checkpoint_ops.checkpoint_restore(
+        [prefix], [[odd.handle]], [(0, 5, 1, 2, 10)], ["table"], [], []
+    )
+    np.testing.assert_array_equal(odd, values[1::2])
+
+
+def test_rows_that_are_kept_are_written_as_they_were(tmp_path):
+    """Tables larger than what is read at a time, overwritten while they are."""
+    values = _values(300_000, width=16)
+    table = _Table(values, 2)
+    rng = np.random.default_rng(1)
+    table.begin(tmp_path / "ckpt")
+    updates = 0
+    while not checkpoint_ops.checkpoint_progress(table.writer)[0]:
+        for part in table.parts:
+            rows = rng.integers(part[0].shape[0], size=2000)
+            checkpoint_ops.checkpoint_keep(part[0].handle, rows)
+            for array in part:
+                array.scatter_nd_add(rows[:, None], np.ones([2000, 16], np.float32))
+        updates += 1
+    _wait(table.writer)
+    assert updates > 0
+    reader = tf.train.load_checkpoint(str(tmp_path / "ckpt"))
+    for name, expected in [("table", values), ("slots/m/table", -values)]:
+        stored = reader.get_tensor(name).reshape(-1, 16)
+        np.testing.assert_array_equal(stored, expected)
+    assert np.any(table.read() != values)
+
+
+def test_whole_tables_are_kept_and_wait_for_room(tmp_path):
+    values = _values(300_000, width=16)
+    table = _Table(values, 1)
+    table.begin(tmp_path / "ckpt", max_kept_bytes=1 << 20)
+    (part,) = table.parts
+    checkpoint_ops.checkpoint_keep(part[0].handle)
+    for array in part:
+        array.assign(np.zeros_like(values))
+    _, _, kept = _wait(table.writer)
+    stored = tf.train.load_checkpoint(str(tmp_path / "ckpt")).get_tensor("table")
+    np.testing.assert_array_equal(stored, values)
+    assert kept < 8 << 20  # a bound, and what is kept between two looks at it
+
+
+def test_unknown_base_and_second_writing_are_refused(tmp_path):
+    table = _Table(_values(300_000, width=16), 1)
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"'a'.*last one.*''"):
+        table.begin(tmp_path / "ckpt", token="b", base="a")
+    table.begin(tmp_path / "ckpt", token="a")
+    with pytest.raises(tf.errors.FailedPreconditionError, match="being written"):
+        table.begin(tmp_path / "other")
+    checkpoint_ops.checkpoint_cancel(table.writer)
+    done, code, *_ = checkpoint_ops.checkpoint_progress(table.writer)
+    assert done
+    assert code in (tf.errors.CANCELLED, 0)
+    if code != 0:  # what was cut off is no base
+        with pytest.raises(tf.errors.FailedPreconditionError):
+            table.begin(tmp_path / "ckpt", token="b", base="a")
+
+
+def test_files_that_cannot_be_written_are_told_of(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    table = _Table(_values(10), 1)
+    table.begin(blocked / "ckpt")
+    while True:
+        done, code, message, *_ = checkpoint_ops.checkpoint_progress(table.writer)
+        if done:
+            break
+    assert code != 0
+    assert b"file" in message.numpy()
+    table.write(tmp_path / "ckpt")  # and the next one is
+
+
+@pytest.mark.parametrize("damage", ["changed", "truncated", "gone"])
+def test_damaged_files_are_told_of(tmp_path, damage):
+    table = _Table(_values(1000), 2)
+    table.write(tmp_path / "ckpt")
+    data = tmp_path / "ckpt.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "changed":
+        data.write_bytes(content)
+    elif damage == "truncated":
+        data.write_bytes(content[: len(content) // 2])
+    else:
+        data.unlink()
+    with pytest.raises(
+        (tf.errors.DataLossError, tf.errors.OutOfRangeError, tf.errors.NotFoundError)
+    ):
+        table.restore(tmp_path / "ckpt")
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
+    table = _Table(_values(10), 2)
+    table.write(tmp_path / "ckpt")
+    other = _Table(np.zeros([11, 3], np.float32), 2)
+    other.dense.assign([7, 7, 7])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="table of 11 rows"):
+        other.restore(tmp_path / "ckpt")
+    other = _Table(np.zeros([10, 3], np.float32), 2)
+    other.names[1] = "slots/v/table"
+    with pytest.raises(tf.errors.NotFoundError, match="slots/v/table"):
+        other.restore(tmp_path / "ckpt")
+    assert not other.read().any()
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [(0, 5, 0, 2, 10)],  # not all groups
+        [(0, 4, 0, 2, 10), (1, 5, 1, 2, 10)],  # not all rows
+        [(0, 5, 0, 2, 10), (2, 5, 1, 2, 10)],  # no such group
+        [(0, 5, 2, 2, 10), (1, 5, 1, 2, 10)],  # no such rows
+        [(0, 5, 0, 0, 10), (1, 5, 1, 2, 10)],
+    ],
+)
+def test_pieces_must_cover_the_variables(tmp_path, pieces):
+    table = _Table(_values(10), 2)
+    table.pieces = pieces
+    with pytest.raises(tf.errors.InvalidArgumentError, match="pieces"):
+        table.begin(tmp_path / "ckpt")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="pieces"):
+        table.restore(os.fspath(tmp_path / "ckpt"))

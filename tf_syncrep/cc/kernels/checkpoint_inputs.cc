@@ -1,0 +1,90 @@
+#include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::OpInputList;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShapeUtils;
+using tensorflow::tstring;
+
+absl::Status LookupAll(OpKernelContext* ctx, absl::string_view name,
+                       std::vector<VariableRef>* variables) {
+  OpInputList handles;
+  TF_RETURN_IF_ERROR(ctx->input_list(name, &handles));
+  for (int i = 0; i < handles.size(); ++i) {
+    const Tensor& handle = handles[i];
+    if (!TensorShapeUtils::IsScalar(handle.shape())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, "[", i, "] must be a scalar, but has shape ",
+                       handle.shape().DebugString()));
+    }
+    variables->emplace_back();
+    TF_RETURN_IF_ERROR(tensorflow::LookupResource(
+        ctx, handle.scalar<tensorflow::ResourceHandle>()(),
+        &variables->back()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadNames(OpKernelContext* ctx, absl::string_view name,
+                       int64_t num, std::vector<std::string>* names) {
+  const Tensor* input;
+  TF_RETURN_IF_ERROR(ctx->input(name, &input));
+  if (input->dims() != 1 || input->NumElements() != num) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " must be a vector of ", num,
+                     " names, but has shape ", input->shape().DebugString()));
+  }
+  for (int64_t i = 0; i < num; ++i) {
+    names->emplace_back(input->vec<tstring>()(i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadCheckpointInputs(OpKernelContext* ctx,
+                                  CheckpointInputs* inputs) {
+  std::vector<VariableRef> variables;
+  TF_RETURN_IF_ERROR(LookupAll(ctx, "variables", &variables));
+  const Tensor* sizes;
+  TF_RETURN_IF_ERROR(ctx->input("group_sizes", &sizes));
+  std::vector<int64_t> group_sizes;
+  auto next = variables.begin();
+  for (int64_t i = 0; sizes->dims() == 1 && i < sizes->NumElements(); ++i) {
+    const int64_t size = sizes->vec<int64_t>()(i);
+    if (size < 1 || size > variables.end() - next) {
+      break;
+    }
+    group_sizes.push_back(size);
+    auto& group = inputs->groups.emplace_back();
+    for (int64_t k = 0; k < size; ++k) {
+      group.push_back(std::move(*next++));
+    }
+  }
+  if (sizes->dims() != 1 || next != variables.end() ||
+      static_cast<int64_t>(group_sizes.size()) != sizes->NumElements()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "group_sizes must be positive, and sum up to the ", variables.size(),
+        " variables, but is ", sizes->SummarizeValue(16)));
+  }
+  TF_RETURN_IF_ERROR(ReadPieces(ctx, group_sizes, &inputs->pieces));
+  std::vector<VariableRef> wholes;
+  std::vector<std::string> names;
+  TF_RETURN_IF_ERROR(LookupAll(ctx, "wholes", &wholes));
+  TF_RETURN_IF_ERROR(ReadNames(ctx, "whole_names",
+                               static_cast<int64_t>(wholes.size()), &names));
+  for (size_t i = 0; i < wholes.size(); ++i) {
+    inputs->wholes.emplace_back(std::move(names[i]), std::move(wholes[i]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,216 @@
+// Kernels of the ops that write checkpoints.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
+#include "tf_syncrep/cc/kernels/checkpoint_writer.h"
+#include "tf_syncrep/cc/kernels/table_snapshot.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/scalar_output.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpInputList;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::ResourceOpKernel;
+using tensorflow::Tensor;
+using tensorflow::tstring;
+
+using WriterRef = tensorflow::core::RefCountPtr<CheckpointWriter>;
+
+absl::Status LookupWriter(OpKernelContext* ctx, WriterRef* writer) {
+  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
+  return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0),
+                                    writer);
+}
+
+class WriterOp final : public ResourceOpKernel<CheckpointWriter> {
+ public:
+  explicit WriterOp(OpKernelConstruction* ctx) : ResourceOpKernel(ctx) {}
+
+ private:
+  absl::Status CreateResource(CheckpointWriter** resource) override {
+    *resource = new CheckpointWriter;
+    return absl::OkStatus();
+  }
+};
+
+class BeginOp final : public OpKernel {
+ public:
+  explicit BeginOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("max_kept_bytes", &max_kept_bytes_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("patience_secs", &patience_secs_));
+    OP_REQUIRES(ctx, max_kept_bytes_ > 0 && patience_secs_ > 0,  // NaN is not
+                absl::InvalidArgumentError(absl::StrCat(
+                    "max_kept_bytes and patience_secs must be positive, but "
+                    "are ",
+                    max_kept_bytes_, " and ", patience_secs_)));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    WriterRef writer;
+    CheckpointRequest request;
+    OP_REQUIRES_OK(ctx, LookupWriter(ctx, &writer));
+    OP_REQUIRES_OK(ctx, ReadRequest(ctx, &request));
+    OP_REQUIRES_OK(ctx, writer->Begin(std::move(request)));
+  }
+
+ private:
+  absl::Status ReadRequest(OpKernelContext* ctx, CheckpointRequest* request) {
+    tstring prefix;
+    tstring token;
+    tstring base;
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "prefix", &prefix));
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "token", &token));
+    TF_RETURN_IF_ERROR(ScalarInput(ctx, "base", &base));
+    request->prefix = prefix;
+    request->token = token;
+    request->base = base;
+    request->kept = std::make_shared<KeptBytes>(
+        max_kept_bytes_, KeptBytes::Seconds(patience_secs_));
+    CheckpointInputs inputs;
+    TF_RETURN_IF_ERROR(ReadCheckpointInputs(ctx, &inputs));
+    std::vector<int64_t> group_rows;
+    for (std::vector<VariableRef>& group : inputs.groups) {
+      absl::StatusOr<std::shared_ptr<TableSnapshot>> table =
+          TableSnapshot::Make(std::move(group), request->kept);
+      if (!table.ok()) {
+        return table.status();
+      }
+      group_rows.push_back((*table)->num_rows());
+      request->tables.push_back(*std::move(table));
+    }
+    TF_RETURN_IF_ERROR(CheckPieces(inputs.pieces, group_rows));
+    request->pieces = std::move(inputs.pieces);
+    for (auto& [name, variable] : inputs.wholes) {
+      tensorflow::tf_shared_lock lock(*variable->mu());
+      if (!variable->tensor()->IsInitialized()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("Variable ", name, " is not initialized."));
+      }
+      request->wholes.emplace_back(
+          std::move(name), tensorflow::tensor::DeepCopy(*variable->tensor()));
+    }
+    return AddTensors(ctx, request);
+  }
+
+  static absl::Status AddTensors(OpKernelContext* ctx,
+                                 CheckpointRequest* request) {
+    OpInputList tensors;
+    std::vector<std::string> names;
+    TF_RETURN_IF_ERROR(ctx->input_list("tensors", &tensors));
+    TF_RETURN_IF_ERROR(ReadNames(ctx, "tensor_names", tensors.size(), &names));
+    for (int i = 0; i < tensors.size(); ++i) {
+      request->wholes.emplace_back(std::move(names[i]), tensors[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t max_kept_bytes_;
+  float patience_secs_;
+};
+
+class ProgressOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    WriterRef writer;
+    OP_REQUIRES_OK(ctx, LookupWriter(ctx, &writer));
+    const CheckpointProgress progress = writer->Progress();
+    OP_REQUIRES_OK(ctx, SetScalarOutput<bool>(ctx, 0, progress.done));
+    OP_REQUIRES_OK(ctx,
+                   SetScalarOutput<int64_t>(
+                       ctx, 1, static_cast<int64_t>(progress.status.code())));
+    OP_REQUIRES_OK(ctx, SetScalarOutput<tstring>(
+                            ctx, 2, tstring(progress.status.message())));
+    OP_REQUIRES_OK(ctx, SetScalarOutput<int64_t>(ctx, 3, progress.bytes));
+    OP_REQUIRES_OK(ctx, SetScalarOutput<int64_t>(ctx, 4, progress.rows));
+    OP_REQUIRES_OK(ctx, SetScalarOutput<int64_t>(ctx, 5, progress.kept_peak));
+  }
+};
+
+class CancelOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    WriterRef writer;
+    OP_REQUIRES_OK(ctx, LookupWriter(ctx, &writer));
+    writer->Cancel();
+  }
+};
+
+template <typename T>
+class KeepOp final : public OpKernel {
+ public:
+  explicit KeepOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("all", &all_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, CheckScalarInput(ctx, "variable"));
+    VariableRef variable;
+    OP_REQUIRES_OK(ctx,
+                   tensorflow::LookupResource(
+                       ctx, tensorflow::HandleFromInput(ctx, 0), &variable));
+    const std::shared_ptr<TableSnapshot> snapshot =
+        TableSnapshot::Find(variable.get());
+    if (snapshot == nullptr) {
+      return;
+    }
+    const auto cancelled = [manager = ctx->cancellation_manager()] {
+      return manager != nullptr && manager->IsCancelled();
+    };
+    if (all_) {
+      OP_REQUIRES_OK(ctx, snapshot->Keep(nullptr, 0, cancelled));
+      return;
+    }
+    const Tensor& input = ctx->input(1);
+    const auto rows = input.flat<T>();
+    const std::vector<int64_t> wide(rows.data(), rows.data() + rows.size());
+    OP_REQUIRES_OK(
+        ctx, snapshot->Keep(wide.data(), static_cast<int64_t>(wide.size()),
+                            cancelled));
+  }
+
+ private:
+  bool all_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointWriter").Device(DEVICE_CPU),
+                        WriterOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointBegin").Device(DEVICE_CPU),
+                        BeginOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointProgress").Device(DEVICE_CPU),
+                        ProgressOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointCancel").Device(DEVICE_CPU),
+                        CancelOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointKeep")
+                            .Device(DEVICE_CPU)
+                            .TypeConstraint<int32_t>("T"),
+                        KeepOp<int32_t>);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointKeep")
+                            .Device(DEVICE_CPU)
+                            .TypeConstraint<int64_t>("T"),
+                        KeepOp<int64_t>);
+
+}  // namespace
+}  // namespace tf_syncrep

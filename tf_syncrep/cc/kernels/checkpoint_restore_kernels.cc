@@ -1,0 +1,357 @@
+// Kernel of the op that reads checkpoints.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_slice.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
+#include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
+#include "tf_syncrep/cc/tf/scalar_output.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::BundleReader;
+using tensorflow::DataType;
+using tensorflow::DataTypeString;
+using tensorflow::DEVICE_CPU;
+using tensorflow::Env;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::TensorSlice;
+using tensorflow::tstring;
+
+// An array of a table: a variable, and the rows of a piece in it.
+class PieceArray {
+ public:
+  PieceArray(const TablePiece& piece, tensorflow::Var* variable,
+             std::string name)
+      : piece_(piece), variable_(variable), name_(std::move(name)) {
+    const tensorflow::tf_shared_lock lock(*variable->mu());
+    dtype_ = variable->tensor()->dtype();
+    shape_ = variable->tensor()->shape();
+    row_shape_ = shape_;
+    if (row_shape_.dims() > 0) {
+      row_shape_.RemoveDim(0);
+    }
+    row_bytes_ = row_shape_.num_elements() * tensorflow::DataTypeSize(dtype_);
+  }
+
+  const std::string& name() const { return name_; }
+
+  // Checks a full checkpoint, and learns how the table is parted there.
+  absl::Status Check(BundleReader& reader) {
+    DataType dtype;
+    TensorShape stored;
+    TF_RETURN_IF_ERROR(reader.LookupDtypeAndShape(name_, &dtype, &stored));
+    const int more_dims = stored.dims() - row_shape_.dims();
+    stored_shards_ = more_dims == 2 ? stored.dim_size(1) : 1;
+    TablePiece as_stored = piece_;
+    as_stored.stride = std::max<int64_t>(1, stored_shards_);
+    if (shape_.dims() == 0 || dtype != dtype_ ||
+        !tensorflow::DataTypeCanUseMemcpy(dtype) ||
+        (stored != as_stored.StoredShape(row_shape_))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name_, " is ", DataTypeString(dtype), stored.DebugString(),
+          " in the checkpoint, where the model has a table of ",
+          piece_.vocabulary, " rows of ", DataTypeString(dtype_),
+          row_shape_.DebugString()));
+    }
+    return absl::OkStatus();
+  }
+
+  // Reads what a full checkpoint has of these rows.
+  absl::Status ReadFull(BundleReader& reader, int64_t* bytes) {
+    std::vector<TensorSlice> slices;
+    TF_RETURN_IF_ERROR(reader.LookupTensorSlices(name_, &slices));
+    if (slices.empty()) {  // It is there in one.
+      slices.emplace_back(row_shape_.dims() + (stored_shards_ > 1 ? 2 : 1));
+    }
+    const int64_t stored_rows =
+        (piece_.vocabulary + stored_shards_ - 1) / stored_shards_;
+    for (const TensorSlice& slice : slices) {
+      const Part part = {
+          slice.IsFullAt(0) ? 0 : slice.start(0),
+          slice.IsFullAt(0) ? stored_rows : slice.length(0),
+          stored_shards_ == 1 || slice.IsFullAt(1) ? 0 : slice.start(1),
+          stored_shards_ == 1 || slice.IsFullAt(1) ? stored_shards_
+                                                   : slice.length(1)};
+      if (!HasOurs(part)) {
+        continue;
+      }
+      TensorShape shape = row_shape_;
+      if (stored_shards_ > 1) {
+        shape.InsertDim(0, part.num_shards);
+      }
+      shape.InsertDim(0, part.num_rows);
+      Tensor values(dtype_, shape);
+      TF_RETURN_IF_ERROR(reader.LookupSlice(name_, slice, &values));
+      TF_RETURN_IF_ERROR(Copy(part, values));
+      *bytes += static_cast<int64_t>(values.TotalBytes());
+    }
+    return absl::OkStatus();
+  }
+
+  // Reads those that have changed. `ids_name`: the name of the table.
+  absl::Status ReadChanged(BundleReader& reader, const std::string& ids_name,
+                           int64_t* bytes) {
+    const std::string begin = absl::StrCat(name_, "/changed/");
+    std::vector<std::string> chunks;
+    for (reader.Seek(begin); reader.Valid(); reader.Next()) {
+      absl::string_view key(reader.key().data(), reader.key().size());
+      if (!absl::ConsumePrefix(&key, begin)) {
+        break;
+      }
+      if (absl::ConsumeSuffix(&key, "/rows")) {
+        chunks.emplace_back(key);
+      }
+    }
+    for (const std::string& chunk : chunks) {
+      Tensor ids;
+      Tensor rows;
+      TF_RETURN_IF_ERROR(
+          Lookup(reader, absl::StrCat(ids_name, "/changed/", chunk, "/ids"),
+                 tensorflow::DT_INT64, &ids));
+      TF_RETURN_IF_ERROR(
+          Lookup(reader, absl::StrCat(begin, chunk, "/rows"), dtype_, &rows));
+      if (ids.dims() != 1 || static_cast<int64_t>(rows.TotalBytes()) !=
+                                 ids.NumElements() * row_bytes_) {
+        return absl::DataLossError(absl::StrCat(
+            begin, chunk, " has other than as many rows as numbers of rows"));
+      }
+      TF_RETURN_IF_ERROR(CopyRows(ids, rows));
+      *bytes += static_cast<int64_t>(rows.TotalBytes() + ids.TotalBytes());
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Rows [begin, begin + num_rows) of each of some shards, as they are stored.
+  struct Part {
+    int64_t begin;
+    int64_t num_rows;
+    int64_t first_shard;
+    int64_t num_shards;
+  };
+
+  static absl::Status Lookup(BundleReader& reader, const std::string& key,
+                             DataType dtype, Tensor* tensor) {
+    DataType stored;
+    TensorShape shape;
+    TF_RETURN_IF_ERROR(reader.LookupDtypeAndShape(key, &stored, &shape));
+    if (stored != dtype) {
+      return absl::DataLossError(
+          absl::StrCat(key, " must be ", DataTypeString(dtype), ", but is ",
+                       DataTypeString(stored)));
+    }
+    *tensor = Tensor(dtype, shape);
+    return reader.Lookup(key, tensor);
+  }
+
+  bool HasOurs(const Part& part) const {
+    if (piece_.stride == 1 && stored_shards_ == 1) {
+      return part.begin < piece_.first + piece_.num_rows &&
+             part.begin + part.num_rows > piece_.first;
+    }
+    // What they have in common comes again after that many rows, at the latest,
+    // or, of a range of rows, anywhere.
+    const int64_t enough = piece_.stride == 1
+                               ? part.num_rows
+                               : std::min(part.num_rows, piece_.stride);
+    for (int64_t i = 0; i < enough; ++i) {
+      for (int64_t s = 0; s < part.num_shards; ++s) {
+        if (piece_.RowOf((part.begin + i) * stored_shards_ + part.first_shard +
+                         s) >= 0) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  // The variable's elements, to be written; hold its lock.
+  absl::Status Writable(char** data) {
+    Tensor* const tensor = variable_->tensor();
+    if (tensor->shape() != shape_ || tensor->dtype() != dtype_) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "The variable of ", name_, " got another shape while it was read"));
+    }
+    if (!tensor->RefCountIsOne()) {  // somebody reads it
+      Tensor copy(dtype_, shape_);
+      std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
+      *tensor = copy;
+    }
+    *data = static_cast<char*>(tensor->data());
+    return absl::OkStatus();
+  }
+
+  absl::Status Copy(const Part& part, const Tensor& values) {
+    const std::lock_guard<VariableMutex> lock(*variable_->mu());
+    char* data = nullptr;
+    TF_RETURN_IF_ERROR(Writable(&data));
+    const auto* from = static_cast<const char*>(values.data());
+    if (stored_shards_ == piece_.stride && part.num_shards == 1) {
+      // Rows k of the piece are next to each other there, too.
+      const int64_t first = piece_.stride == 1 ? piece_.first : 0;
+      const int64_t begin = std::max(part.begin - first, int64_t{0});
+      const int64_t end =
+          std::min(part.begin + part.num_rows - first, piece_.num_rows);
+      if (begin < end) {
+        std::memcpy(data + (piece_.begin + begin) * row_bytes_,
+                    from + (begin + first - part.begin) * row_bytes_,
+                    (end - begin) * row_bytes_);
+      }
+      return absl::OkStatus();
+    }
+    for (int64_t i = 0; i < part.num_rows; ++i) {
+      for (int64_t s = 0; s < part.num_shards; ++s, from += row_bytes_) {
+        const int64_t row = piece_.RowOf((part.begin + i) * stored_shards_ +
+                                         part.first_shard + s);
+        if (row >= 0) {
+          std::memcpy(data + row * row_bytes_, from, row_bytes_);
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CopyRows(const Tensor& ids, const Tensor& rows) {
+    const std::lock_guard<VariableMutex> lock(*variable_->mu());
+    char* data = nullptr;
+    TF_RETURN_IF_ERROR(Writable(&data));
+    const auto* from = static_cast<const char*>(rows.data());
+    const auto id = ids.vec<int64_t>();
+    for (int64_t i = 0; i < id.size(); ++i, from += row_bytes_) {
+      const int64_t row = piece_.RowOf(id(i));
+      if (row >= 0) {
+        std::memcpy(data + row * row_bytes_, from, row_bytes_);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const TablePiece& piece_;
+  tensorflow::Var* const variable_;
+  const std::string name_;
+  DataType dtype_;
+  TensorShape shape_;
+  TensorShape row_shape_;
+  int64_t row_bytes_;
+  int64_t stored_shards_ = 1;
+};
+
+class RestoreOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    CheckpointInputs inputs;
+    OP_REQUIRES_OK(ctx, ReadCheckpointInputs(ctx, &inputs));
+    const Tensor* prefixes;
+    OP_REQUIRES_OK(ctx, ctx->input("prefixes", &prefixes));
+    OP_REQUIRES(ctx, prefixes->dims() == 1 && prefixes->NumElements() > 0,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "prefixes must be a vector of at least one, but has shape ",
+                    prefixes->shape().DebugString())));
+    int64_t bytes = 0;
+    OP_REQUIRES_OK(ctx, Restore(inputs, *prefixes, &bytes));
+    OP_REQUIRES_OK(ctx, SetScalarOutput<int64_t>(ctx, 0, bytes));
+  }
+
+ private:
+  static absl::Status Restore(const CheckpointInputs& inputs,
+                              const Tensor& prefixes, int64_t* bytes) {
+    std::vector<int64_t> group_rows;
+    for (const std::vector<VariableRef>& group : inputs.groups) {
+      const tensorflow::tf_shared_lock lock(*group[0]->mu());
+      const Tensor& tensor = *group[0]->tensor();
+      group_rows.push_back(tensor.dims() > 0 ? tensor.dim_size(0) : 0);
+    }
+    TF_RETURN_IF_ERROR(CheckPieces(inputs.pieces, group_rows));
+    std::vector<std::unique_ptr<BundleReader>> readers;
+    for (int64_t i = 0; i < prefixes.NumElements(); ++i) {
+      readers.push_back(std::make_unique<BundleReader>(
+          Env::Default(), std::string(prefixes.vec<tstring>()(i))));
+      TF_RETURN_IF_ERROR(readers.back()->status());
+    }
+    std::vector<std::pair<PieceArray, std::string>> arrays;
+    for (const TablePiece& piece : inputs.pieces) {
+      for (size_t k = 0; k < piece.names.size(); ++k) {
+        tensorflow::Var* const variable = inputs.groups[piece.group][k].get();
+        arrays.emplace_back(PieceArray(piece, variable, piece.names[k]),
+                            piece.names[0]);
+      }
+    }
+    // Nothing is written before all is known to fit.
+    for (auto& [array, table] : arrays) {
+      TF_RETURN_IF_ERROR(array.Check(*readers.front()));
+    }
+    for (const auto& [name, variable] : inputs.wholes) {
+      TF_RETURN_IF_ERROR(CheckWhole(*readers.back(), name, variable.get()));
+    }
+    for (auto& [array, table] : arrays) {
+      TF_RETURN_IF_ERROR(array.ReadFull(*readers.front(), bytes));
+      for (size_t i = 1; i < readers.size(); ++i) {
+        TF_RETURN_IF_ERROR(array.ReadChanged(*readers[i], table, bytes));
+      }
+    }
+    for (const auto& [name, variable] : inputs.wholes) {
+      TF_RETURN_IF_ERROR(
+          ReadWhole(*readers.back(), name, variable.get(), bytes));
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status CheckWhole(BundleReader& reader, const std::string& name,
+                                 tensorflow::Var* variable) {
+    DataType dtype;
+    TensorShape shape;
+    TF_RETURN_IF_ERROR(reader.LookupDtypeAndShape(name, &dtype, &shape));
+    const tensorflow::tf_shared_lock lock(*variable->mu());
+    const Tensor& tensor = *variable->tensor();
+    if (tensor.IsInitialized() &&
+        (tensor.dtype() != dtype || tensor.shape() != shape)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, " is ", DataTypeString(dtype), shape.DebugString(),
+          " in the checkpoint, where the model has ",
+          DataTypeString(tensor.dtype()), tensor.shape().DebugString()));
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status ReadWhole(BundleReader& reader, const std::string& name,
+                                tensorflow::Var* variable, int64_t* bytes) {
+    DataType dtype;
+    TensorShape shape;
+    TF_RETURN_IF_ERROR(reader.LookupDtypeAndShape(name, &dtype, &shape));
+    Tensor values(dtype, shape);
+    TF_RETURN_IF_ERROR(reader.Lookup(name, &values));
+    *bytes += static_cast<int64_t>(values.TotalBytes());
+    const std::lock_guard<VariableMutex> lock(*variable->mu());
+    *variable->tensor() = std::move(values);
+    variable->is_initialized = true;
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointRestore").Device(DEVICE_CPU),
+                        RestoreOp);
+
+}  // namespace
+}  // namespace tf_syncrep

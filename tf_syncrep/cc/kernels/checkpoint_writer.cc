@@ -1,0 +1,295 @@
+#include "tf_syncrep/cc/kernels/checkpoint_writer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
+#include "tf_syncrep/cc/lib/row_fingerprint.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::BundleWriter;
+using tensorflow::Env;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// Of a table's rows, copied at a time. All that a checkpoint takes beside the
+// tables is a few of these, and the file's buffer of 8 MiB. While a chunk is
+// copied, its variables are locked: some milliseconds.
+constexpr int64_t kChunkBytes = 8 << 20;
+
+char* Elements(const Tensor& tensor) {
+  return static_cast<char*>(tensor.data());
+}
+
+// The first `rows` rows, without a copy; of a dimension more after the first
+// one if `parted`.
+Tensor Rows(const Tensor& tensor, int64_t rows, bool parted) {
+  Tensor some = tensor.Slice(0, rows);
+  if (parted) {
+    TensorShape shape = some.shape();
+    shape.InsertDim(1, 1);
+    Tensor with_dim(some.dtype());
+    // Cannot fail: as many elements.
+    static_cast<void>(with_dim.CopyFrom(some, shape));
+    return with_dim;
+  }
+  return some;
+}
+
+}  // namespace
+
+// What is written of one table.
+class CheckpointWriter::Share {
+ public:
+  Share(CheckpointWriter* writer, BundleWriter* bundle, TableSnapshot* table)
+      : writer_(writer), bundle_(bundle), table_(table) {
+    const int64_t row_bytes = std::max<int64_t>(1, table->all_row_bytes());
+    chunk_rows_ = std::clamp<int64_t>(kChunkBytes / row_bytes, 1,
+                                      std::max<int64_t>(1, table->num_rows()));
+    for (size_t i = 0; i < table->num_arrays(); ++i) {
+      TensorShape shape = table->row_shape(static_cast<int>(i));
+      shape.InsertDim(0, chunk_rows_);
+      chunk_.emplace_back(table->dtype(static_cast<int>(i)), shape);
+      out_.push_back(Elements(chunk_.back()));
+      row_bytes_.push_back(static_cast<int64_t>(chunk_.back().TotalBytes()) /
+                           chunk_rows_);
+    }
+  }
+
+  // Writes a piece. `fingerprints`, of the piece's rows, are brought up to
+  // date, or null. With `changed_only`, rows whose own are not new are left
+  // out.
+  absl::Status Write(const TablePiece& piece, uint64_t* fingerprints,
+                     bool changed_only) {
+    int64_t chunk = 0;
+    for (int64_t row = 0; row < piece.num_rows; ++chunk) {
+      if (writer_->IsCancelled()) {
+        return absl::CancelledError("The checkpoint was cancelled.");
+      }
+      const int64_t num = std::min(chunk_rows_, piece.num_rows - row);
+      TF_RETURN_IF_ERROR(table_->Read(num, out_));
+      uint64_t* const prints =
+          fingerprints == nullptr ? nullptr : fingerprints + row;
+      TF_RETURN_IF_ERROR(changed_only
+                             ? WriteChanged(piece, row, num, prints, chunk)
+                             : WriteAll(piece, row, num, prints));
+      row += num;
+    }
+    return changed_only ? absl::OkStatus() : Pad(piece);
+  }
+
+ private:
+  absl::Status WriteAll(const TablePiece& piece, int64_t row, int64_t num,
+                        uint64_t* fingerprints) {
+    if (fingerprints != nullptr) {
+      for (int64_t i = 0; i < num; ++i) {
+        fingerprints[i] = Fingerprint(i);
+      }
+    }
+    return Add(piece, row, num);
+  }
+
+  absl::Status WriteChanged(const TablePiece& piece, int64_t row, int64_t num,
+                            uint64_t* fingerprints, int64_t chunk) {
+    std::vector<int64_t> ids;
+    for (int64_t i = 0; i < num; ++i) {
+      const uint64_t fingerprint = Fingerprint(i);
+      if (fingerprint == fingerprints[i]) {
+        continue;
+      }
+      fingerprints[i] = fingerprint;
+      const auto to = static_cast<int64_t>(ids.size());
+      for (size_t k = 0; to != i && k < out_.size(); ++k) {
+        std::memcpy(out_[k] + to * row_bytes_[k], out_[k] + i * row_bytes_[k],
+                    row_bytes_[k]);
+      }
+      ids.push_back(piece.first + (row + i) * piece.stride);
+    }
+    if (ids.empty()) {
+      return absl::OkStatus();
+    }
+    const auto size = static_cast<int64_t>(ids.size());
+    Tensor of_ids(tensorflow::DT_INT64, {size});
+    std::copy(ids.begin(), ids.end(), of_ids.vec<int64_t>().data());
+    TF_RETURN_IF_ERROR(
+        bundle_->Add(piece.ChangedKey(piece.names[0], chunk, "ids"), of_ids));
+    for (size_t k = 0; k < chunk_.size(); ++k) {
+      TF_RETURN_IF_ERROR(
+          bundle_->Add(piece.ChangedKey(piece.names[k], chunk, "rows"),
+                       Rows(chunk_[k], size, false)));
+    }
+    writer_->Count(size * (table_->all_row_bytes() + 8), size);
+    return absl::OkStatus();
+  }
+
+  // The row that this piece does not have, and others do.
+  absl::Status Pad(const TablePiece& piece) {
+    if (piece.stride == 1 || piece.num_rows == piece.stored_rows()) {
+      return absl::OkStatus();
+    }
+    for (size_t k = 0; k < chunk_.size(); ++k) {
+      std::memset(out_[k], 0, row_bytes_[k]);
+    }
+    return Add(piece, piece.num_rows, 1);
+  }
+
+  absl::Status Add(const TablePiece& piece, int64_t row, int64_t num) {
+    for (size_t k = 0; k < chunk_.size(); ++k) {
+      const TensorShape& row_shape = table_->row_shape(static_cast<int>(k));
+      TF_RETURN_IF_ERROR(
+          bundle_->AddSlice(piece.names[k], piece.StoredShape(row_shape),
+                            piece.StoredSlice(row, row + num, row_shape.dims()),
+                            Rows(chunk_[k], num, piece.stride > 1)));
+    }
+    writer_->Count(num * table_->all_row_bytes(), num);
+    return absl::OkStatus();
+  }
+
+  uint64_t Fingerprint(int64_t i) const {
+    uint64_t fingerprint = 0;
+    for (size_t k = 0; k < out_.size(); ++k) {
+      fingerprint = RowFingerprint(out_[k] + i * row_bytes_[k], row_bytes_[k],
+                                   fingerprint);
+    }
+    return fingerprint;
+  }
+
+  CheckpointWriter* const writer_;
+  BundleWriter* const bundle_;
+  TableSnapshot* const table_;
+  int64_t chunk_rows_;
+  std::vector<Tensor> chunk_;  // for each array
+  std::vector<char*> out_;     // the begins of these
+  std::vector<int64_t> row_bytes_;
+};
+
+CheckpointWriter::~CheckpointWriter() { Cancel(); }
+
+absl::Status CheckpointWriter::Begin(CheckpointRequest request) {
+  const std::lock_guard<std::mutex> call(calls_);
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (!progress_.done) {
+      return absl::FailedPreconditionError(
+          "A checkpoint is being written already.");
+    }
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+  if (!request.base.empty() && request.base != fingerprints_of_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Rows cannot be compared with checkpoint '", request.base,
+                     "': the last one here was '", fingerprints_of_, "'."));
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    progress_ = CheckpointProgress();
+    progress_.done = false;
+    kept_ = request.kept;
+    cancelled_ = false;
+  }
+  thread_ = std::thread(&CheckpointWriter::Run, this, std::move(request));
+  return absl::OkStatus();
+}
+
+CheckpointProgress CheckpointWriter::Progress() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  CheckpointProgress progress = progress_;
+  if (kept_ != nullptr) {
+    progress.kept_peak = kept_->peak();
+  }
+  return progress;
+}
+
+void CheckpointWriter::Cancel() {
+  const std::lock_guard<std::mutex> call(calls_);
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    cancelled_ = true;
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+bool CheckpointWriter::IsCancelled() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return cancelled_;
+}
+
+void CheckpointWriter::Count(int64_t bytes, int64_t rows) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  progress_.bytes += bytes;
+  progress_.rows += rows;
+}
+
+void CheckpointWriter::Run(CheckpointRequest request) {
+  absl::Status status;
+  try {
+    status = Write(request);
+  } catch (const std::exception& error) {  // as std::bad_alloc
+    status = absl::ResourceExhaustedError(error.what());
+  }
+  // Before anybody hears of the end: whoever waits for room goes on.
+  request.kept->Close();
+  request.tables.clear();
+  const std::lock_guard<std::mutex> lock(mu_);
+  progress_.done = true;
+  progress_.status = std::move(status);
+}
+
+absl::Status CheckpointWriter::Write(CheckpointRequest& request) {
+  const bool changed_only = !request.base.empty();
+  // Should this fail half-way, they are of no checkpoint.
+  fingerprints_of_.clear();
+  if (request.token.empty()) {
+    fingerprints_.clear();
+  }
+  BundleWriter bundle(Env::Default(), request.prefix);
+  TF_RETURN_IF_ERROR(bundle.status());
+  for (auto& [name, tensor] : request.wholes) {
+    TF_RETURN_IF_ERROR(bundle.Add(name, tensor));
+    Count(static_cast<int64_t>(tensor.TotalBytes()), 0);
+    tensor = Tensor();
+  }
+  for (size_t group = 0; group < request.tables.size(); ++group) {
+    TableSnapshot& table = *request.tables[group];
+    Share share(this, &bundle, &table);
+    for (const TablePiece& piece : request.pieces) {
+      if (piece.group != static_cast<int64_t>(group)) {
+        continue;
+      }
+      uint64_t* fingerprints = nullptr;
+      if (!request.token.empty()) {
+        Fingerprints& known = fingerprints_[{piece.names[0], piece.first}];
+        if (changed_only &&
+            known.size() != static_cast<size_t>(piece.num_rows)) {
+          return absl::FailedPreconditionError(
+              absl::StrCat("Table ", piece.names[0], " was not in checkpoint '",
+                           request.base, "' as it is now."));
+        }
+        known.resize(piece.num_rows);
+        fingerprints = known.data();
+      }
+      TF_RETURN_IF_ERROR(share.Write(piece, fingerprints, changed_only));
+      if (request.kept->gave_up()) {
+        return absl::DeadlineExceededError(
+            "The files took nothing for so long that training went on, and "
+            "this checkpoint was given up.");
+      }
+    }
+    table.Abandon();
+  }
+  TF_RETURN_IF_ERROR(bundle.Finish());
+  fingerprints_of_ = request.token;
+  return absl::OkStatus();
+}
+
+}  // namespace tf_syncrep

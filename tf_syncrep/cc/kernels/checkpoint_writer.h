@@ -1,0 +1,90 @@
+// Writes a parameter server's share of a checkpoint, in a thread of its own.
+
+#ifndef TF_SYNCREP_CC_KERNELS_CHECKPOINT_WRITER_H_
+#define TF_SYNCREP_CC_KERNELS_CHECKPOINT_WRITER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/resource_base.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tf_syncrep/cc/kernels/table_snapshot.h"
+#include "tf_syncrep/cc/tf/table_pieces.h"
+
+namespace tf_syncrep {
+
+struct CheckpointRequest {
+  // Of the files to write.
+  std::string prefix;
+  // Names this checkpoint; empty if no later one is to be compared with it.
+  std::string token;
+  // The checkpoint with which to compare, to write only rows that are not as
+  // they were in it; empty to write all.
+  std::string base;
+  // Tables with their slots, and how they are parted.
+  std::vector<std::shared_ptr<TableSnapshot>> tables;
+  std::vector<TablePiece> pieces;
+  std::vector<std::pair<std::string, tensorflow::Tensor>> wholes;
+  std::shared_ptr<KeptBytes> kept;
+};
+
+struct CheckpointProgress {
+  bool done = true;
+  absl::Status status;
+  int64_t bytes = 0;      // of what was written
+  int64_t rows = 0;       // of tables, that were written
+  int64_t kept_peak = 0;  // bytes that were kept aside, at most
+};
+
+// One on each task. It writes one checkpoint at a time, by TensorFlow's own
+// BundleWriter, in pieces of a few MiB. What is a row's own number, which tells
+// whether it has changed since, stays here from one checkpoint to the next.
+class CheckpointWriter final : public tensorflow::ResourceBase {
+ public:
+  CheckpointWriter() = default;
+  ~CheckpointWriter() override;
+
+  std::string DebugString() const override { return "CheckpointWriter"; }
+
+  // Returns once the thread runs; the moment of the checkpoint is when the
+  // request was made. Errors: FailedPrecondition where one is being written,
+  // or `base` is not the last one.
+  absl::Status Begin(CheckpointRequest request);
+
+  CheckpointProgress Progress() const;
+
+  // Ends the writing, and returns when the thread has ended.
+  void Cancel();
+
+ private:
+  using Fingerprints = std::vector<uint64_t>;  // by row
+
+  class Share;
+
+  void Run(CheckpointRequest request);
+  absl::Status Write(CheckpointRequest& request);
+  bool IsCancelled() const;
+  void Count(int64_t bytes, int64_t rows);
+
+  std::mutex calls_;  // guards thread_; taken by callers, never by the thread
+  std::thread thread_;
+  mutable std::mutex mu_;  // guards the three below
+  CheckpointProgress progress_;
+  std::shared_ptr<KeptBytes> kept_;
+  bool cancelled_ = false;
+  // The thread's own, and before it runs that of who starts it.
+  std::string fingerprints_of_;  // token
+  // By the table, and the first of its rows that is here.
+  std::map<std::pair<std::string, int64_t>, Fingerprints> fingerprints_;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_KERNELS_CHECKPOINT_WRITER_H_

@@ -1,0 +1,213 @@
+#include "tf_syncrep/cc/kernels/table_snapshot.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::Var;
+
+// So much of a table that is overwritten at once is kept between two looks at
+// how much there is.
+constexpr int64_t kKeepAtOnce = 4 << 20;
+
+// The tables of this process of which a snapshot is being read. Updates do not
+// know of checkpoints, and are traced or built before there is one: they look
+// here for what they are about to write.
+class Tables {
+ public:
+  static Tables& All() {
+    static Tables* const all = new Tables;
+    return *all;
+  }
+
+  void Add(const Var* variable,
+           const std::shared_ptr<TableSnapshot>& snapshot) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    by_variable_[variable] = snapshot;
+    num_ = by_variable_.size();
+  }
+
+  void Remove(const Var* variable, const TableSnapshot* snapshot) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const auto found = by_variable_.find(variable);
+    if (found != by_variable_.end() && found->second.first == snapshot) {
+      by_variable_.erase(found);
+    }
+    num_ = by_variable_.size();
+  }
+
+  std::shared_ptr<TableSnapshot> Find(const Var* variable) {
+    if (num_.load(std::memory_order_acquire) == 0) {
+      return nullptr;
+    }
+    const std::lock_guard<std::mutex> lock(mu_);
+    const auto found = by_variable_.find(variable);
+    return found == by_variable_.end() ? nullptr : found->second.second.lock();
+  }
+
+ private:
+  struct Entry {
+    Entry& operator=(const std::shared_ptr<TableSnapshot>& snapshot) {
+      first = snapshot.get();
+      second = snapshot;
+      return *this;
+    }
+    const TableSnapshot* first = nullptr;
+    std::weak_ptr<TableSnapshot> second;
+  };
+
+  std::mutex mu_;  // guards by_variable_
+  std::map<const Var*, Entry> by_variable_;
+  std::atomic<size_t> num_{0};
+};
+
+}  // namespace
+
+class TableSnapshot::Locks {
+ public:
+  Locks(const std::vector<VariableMutex*>& mutexes, Access access)
+      : mutexes_(mutexes), access_(access) {
+    for (VariableMutex* mutex : mutexes_) {
+      access_ == Access::kReadAlone ? mutex->lock() : mutex->lock_shared();
+    }
+  }
+  ~Locks() {
+    for (VariableMutex* mutex : mutexes_) {
+      access_ == Access::kReadAlone ? mutex->unlock() : mutex->unlock_shared();
+    }
+  }
+  Locks(const Locks&) = delete;
+  Locks& operator=(const Locks&) = delete;
+
+ private:
+  const std::vector<VariableMutex*>& mutexes_;
+  const Access access_;
+};
+
+absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
+    std::vector<VariableRef> arrays, std::shared_ptr<KeptBytes> kept) {
+  std::shared_ptr<TableSnapshot> made(new TableSnapshot(std::move(arrays)));
+  for (const VariableRef& array : made->arrays_) {
+    made->mutexes_.push_back(array->mu());
+  }
+  std::sort(made->mutexes_.begin(), made->mutexes_.end());
+  made->mutexes_.erase(
+      std::unique(made->mutexes_.begin(), made->mutexes_.end()),
+      made->mutexes_.end());
+  const Locks locks(made->mutexes_, Access::kReadBesideReaders);
+  int64_t num_rows = -1;
+  std::vector<int64_t> row_bytes;
+  for (const VariableRef& array : made->arrays_) {
+    const Tensor& tensor = *array->tensor();
+    const bool fits = tensor.IsInitialized() && tensor.dims() > 0 &&
+                      tensorflow::DataTypeCanUseMemcpy(tensor.dtype()) &&
+                      (num_rows < 0 || tensor.dim_size(0) == num_rows);
+    if (!fits) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "The arrays of a table must be initialized, and have equally many "
+          "rows of numbers. Received: ",
+          array->DebugString(), " beside ", num_rows, " rows"));
+    }
+    num_rows = tensor.dim_size(0);
+    TensorShape row_shape = tensor.shape();
+    row_shape.RemoveDim(0);
+    row_bytes.push_back(row_shape.num_elements() *
+                        tensorflow::DataTypeSize(tensor.dtype()));
+    made->all_row_bytes_ += row_bytes.back();
+    made->dtypes_.push_back(tensor.dtype());
+    made->row_shapes_.push_back(std::move(row_shape));
+  }
+  made->kept_ = std::move(kept);
+  made->rows_ = std::make_unique<RowSnapshot>(
+      std::max<int64_t>(num_rows, 0), std::move(row_bytes), made->kept_.get());
+  Tables::All().Add(made->arrays_[0].get(), made);
+  return made;
+}
+
+TableSnapshot::~TableSnapshot() {
+  if (!arrays_.empty()) {
+    Tables::All().Remove(arrays_[0].get(), this);
+  }
+}
+
+std::shared_ptr<TableSnapshot> TableSnapshot::Find(const Var* variable) {
+  return Tables::All().Find(variable);
+}
+
+absl::StatusOr<std::vector<const char*>> TableSnapshot::Data() const {
+  std::vector<const char*> data;
+  for (size_t i = 0; i < arrays_.size(); ++i) {
+    const Tensor& tensor = *arrays_[i]->tensor();
+    TensorShape row_shape = tensor.shape();
+    if (row_shape.dims() > 0 && row_shape.dim_size(0) == num_rows()) {
+      row_shape.RemoveDim(0);
+      if (tensor.IsInitialized() && tensor.dtype() == dtypes_[i] &&
+          row_shape == row_shapes_[i]) {
+        data.push_back(static_cast<const char*>(tensor.data()));
+        continue;
+      }
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("A variable got another shape while a checkpoint of it "
+                     "was being written: ",
+                     arrays_[i]->DebugString()));
+  }
+  return data;
+}
+
+absl::Status TableSnapshot::Keep(const int64_t* rows, int64_t num,
+                                 const std::function<bool()>& cancelled) {
+  int64_t begin = 0;
+  while (!rows_->IsRead()) {
+    if (!kept_->WaitForRoom(cancelled)) {
+      if (cancelled()) {
+        return absl::CancelledError("The step was cancelled.");
+      }
+      kept_->GiveUp();
+      Abandon();
+      return absl::OkStatus();
+    }
+    const Locks locks(mutexes_, Access::kReadBesideReaders);
+    absl::StatusOr<std::vector<const char*>> data = Data();
+    if (!data.ok()) {
+      return data.status();
+    }
+    if (rows != nullptr) {
+      rows_->Keep(*data, rows, num);
+      break;
+    }
+    begin = rows_->KeepRange(*data, begin, num_rows(), kKeepAtOnce);
+    if (begin >= num_rows()) {
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TableSnapshot::Read(int64_t num, const std::vector<char*>& out) {
+  const Locks locks(mutexes_, Access::kReadAlone);
+  absl::StatusOr<std::vector<const char*>> data = Data();
+  if (!data.ok()) {
+    return data.status();
+  }
+  rows_->Read(*data, num, out);
+  return absl::OkStatus();
+}
+
+void TableSnapshot::Abandon() {
+  rows_->Abandon();
+  Tables::All().Remove(arrays_[0].get(), this);
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,85 @@
+// A snapshot of a table in variables, which those who update it find.
+
+#ifndef TF_SYNCREP_CC_KERNELS_TABLE_SNAPSHOT_H_
+#define TF_SYNCREP_CC_KERNELS_TABLE_SNAPSHOT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tf_syncrep/cc/lib/kept_bytes.h"
+#include "tf_syncrep/cc/lib/row_snapshot.h"
+#include "tf_syncrep/cc/tf/compat.h"
+
+namespace tf_syncrep {
+
+using VariableRef = tensorflow::core::RefCountPtr<tensorflow::Var>;
+
+// Of a table and its slots: variables with equally many rows.
+class TableSnapshot {
+ public:
+  // What a checkpoint does with the arrays, and what an update does.
+  enum class Access { kReadAlone, kReadBesideReaders };
+
+  // Errors: InvalidArgument for variables that are not initialized, have
+  // elements that cannot be copied byte by byte, or different numbers of rows.
+  static absl::StatusOr<std::shared_ptr<TableSnapshot>> Make(
+      std::vector<VariableRef> arrays, std::shared_ptr<KeptBytes> kept);
+
+  ~TableSnapshot();
+
+  TableSnapshot(const TableSnapshot&) = delete;
+  TableSnapshot& operator=(const TableSnapshot&) = delete;
+
+  // The snapshot, not read to its end yet, of the table whose first array is
+  // `variable`; null if there is none. From any thread, and in no time where
+  // no checkpoint is being written.
+  static std::shared_ptr<TableSnapshot> Find(const tensorflow::Var* variable);
+
+  // Keeps rows that are about to be overwritten: those in `rows`, or all if it
+  // is null. Waits where too much is kept; ends early once `cancelled`.
+  absl::Status Keep(const int64_t* rows, int64_t num,
+                    const std::function<bool()>& cancelled);
+
+  // Copies the next `num` rows to `out`, a pointer for each array.
+  absl::Status Read(int64_t num, const std::vector<char*>& out);
+
+  // Nothing is kept from here on.
+  void Abandon();
+
+  int64_t num_rows() const { return rows_->num_rows(); }
+  int64_t all_row_bytes() const { return all_row_bytes_; }
+  size_t num_arrays() const { return arrays_.size(); }
+  tensorflow::DataType dtype(int i) const { return dtypes_[i]; }
+  // Of a row of array i.
+  const tensorflow::TensorShape& row_shape(int i) const {
+    return row_shapes_[i];
+  }
+
+ private:
+  class Locks;
+
+  explicit TableSnapshot(std::vector<VariableRef> arrays)
+      : arrays_(std::move(arrays)) {}
+
+  // The begins of the arrays; hold their locks.
+  absl::StatusOr<std::vector<const char*>> Data() const;
+
+  const std::vector<VariableRef> arrays_;
+  std::vector<VariableMutex*> mutexes_;  // of the arrays, by address
+  std::vector<tensorflow::DataType> dtypes_;
+  std::vector<tensorflow::TensorShape> row_shapes_;
+  int64_t all_row_bytes_ = 0;
+  std::shared_ptr<KeptBytes> kept_;
+  std::unique_ptr<RowSnapshot> rows_;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_KERNELS_TABLE_SNAPSHOT_H_

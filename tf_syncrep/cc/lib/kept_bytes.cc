@@ -1,0 +1,74 @@
+#include "tf_syncrep/cc/lib/kept_bytes.h"
+
+#include <algorithm>
+
+namespace tf_syncrep {
+namespace {
+
+constexpr std::chrono::milliseconds kAskAgain(50);
+
+}  // namespace
+
+bool KeptBytes::WaitForRoom(const std::function<bool()>& cancelled) {
+  std::unique_lock<std::mutex> lock(mu_);
+  int64_t seen = progress_;
+  auto since = std::chrono::steady_clock::now();
+  while (!closed_ && bytes_ >= max_bytes_) {
+    changed_.wait_for(lock, kAskAgain);
+    const auto now = std::chrono::steady_clock::now();
+    if (progress_ != seen) {
+      seen = progress_;
+      since = now;
+    }
+    lock.unlock();
+    const bool give_up = now - since > patience_ || cancelled();
+    lock.lock();
+    if (give_up) {
+      return closed_ || bytes_ < max_bytes_;
+    }
+  }
+  return true;
+}
+
+void KeptBytes::Add(int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  bytes_ += bytes;
+  peak_ = std::max(peak_, bytes_);
+}
+
+void KeptBytes::Free(int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  bytes_ -= bytes;
+  changed_.notify_all();
+}
+
+void KeptBytes::Progress() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  ++progress_;
+}
+
+void KeptBytes::Close() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+void KeptBytes::GiveUp() {
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    gave_up_ = true;
+  }
+  Close();
+}
+
+bool KeptBytes::gave_up() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return gave_up_;
+}
+
+int64_t KeptBytes::peak() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return peak_;
+}
+
+}  // namespace tf_syncrep

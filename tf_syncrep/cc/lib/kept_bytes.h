@@ -1,0 +1,60 @@
+// How much may be kept aside for a snapshot that is still being read.
+
+#ifndef TF_SYNCREP_CC_LIB_KEPT_BYTES_H_
+#define TF_SYNCREP_CC_LIB_KEPT_BYTES_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+
+namespace tf_syncrep {
+
+// A bound that holds for all tables of a snapshot together. Whoever is about to
+// keep rows waits while there is no room. The wait ends when the reader of the
+// snapshot has freed some, or has gone on reading; when it closes the bound, at
+// its end or an error; and when it has got nowhere for `patience`.
+class KeptBytes {
+ public:
+  using Seconds = std::chrono::duration<double>;
+
+  KeptBytes(int64_t max_bytes, Seconds patience)
+      : max_bytes_(max_bytes), patience_(patience) {}
+
+  // Waits until less than the bound is kept. False if the snapshot is to be
+  // given up: the reader got nowhere, or `cancelled`, which is asked now and
+  // then, says so. True, too, when closed: then there is nothing to keep.
+  bool WaitForRoom(const std::function<bool()>& cancelled);
+
+  void Add(int64_t bytes);
+  void Free(int64_t bytes);
+
+  // The reader got on.
+  void Progress();
+
+  // Ends all waits, now and later.
+  void Close();
+
+  // The same, and tells the reader that nothing was kept from here on.
+  void GiveUp();
+  bool gave_up() const;
+
+  // The most that was kept at a time.
+  int64_t peak() const;
+
+ private:
+  const int64_t max_bytes_;
+  const Seconds patience_;
+  mutable std::mutex mu_;  // guards all below
+  std::condition_variable changed_;
+  int64_t bytes_ = 0;
+  int64_t peak_ = 0;
+  int64_t progress_ = 0;
+  bool closed_ = false;
+  bool gave_up_ = false;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_KEPT_BYTES_H_

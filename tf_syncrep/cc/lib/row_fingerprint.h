@@ -1,0 +1,17 @@
+// A number that tells whether a row has changed.
+
+#ifndef TF_SYNCREP_CC_LIB_ROW_FINGERPRINT_H_
+#define TF_SYNCREP_CC_LIB_ROW_FINGERPRINT_H_
+
+#include <cstdint>
+
+namespace tf_syncrep {
+
+// Of `num` bytes, and of what came before them, as their fingerprint `seed`.
+// Two different rows have the same one with a probability of about 2^-64. Not
+// against those who look for such rows.
+uint64_t RowFingerprint(const char* bytes, int64_t num, uint64_t seed);
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_ROW_FINGERPRINT_H_

@@ -1,0 +1,1 @@
+"""Checkpoints: each task writes its own variables while training goes on."""

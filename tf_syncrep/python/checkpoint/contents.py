@@ -1,0 +1,207 @@
+"""What a checkpoint holds, by the task that has it.
+
+Nothing here knows of Keras. Names are those under which `tf.train.load_checkpoint`
+finds what is saved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Rows of one table that are in one variable, next to each other.
+
+    Row `k` of them is row `first + k * stride` of the table.
+
+    Attributes:
+        first: the first of them in the table.
+        num_rows: how many there are.
+        stride: into how many pieces the table is parted; 1 for a range of rows.
+        vocabulary: how many rows the table has.
+        names: the table's name, and those of its slots.
+    """
+
+    first: int
+    num_rows: int
+    stride: int
+    vocabulary: int
+    names: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Variables with equally many rows: one that is trained, and its slots.
+
+    Attributes:
+        variables: TensorFlow's variables.
+        pieces: the tables in their rows, in order.
+    """
+
+    variables: tuple[Any, ...]
+    pieces: tuple[Piece, ...]
+
+
+@dataclasses.dataclass
+class Share:
+    """What one task has.
+
+    Attributes:
+        device: its CPU.
+        groups: what is written row by row.
+        wholes: variables by name that are small enough to be copied at once.
+    """
+
+    device: str
+    groups: list[Group] = dataclasses.field(default_factory=list)
+    wholes: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def pieces(self) -> list[tuple[int, int, int, int, int]]:
+        """The pieces, as the ops take them."""
+        return [
+            (number, piece.num_rows, piece.first, piece.stride, piece.vocabulary)
+            for number, group in enumerate(self.groups)
+            for piece in group.pieces
+        ]
+
+    @property
+    def piece_names(self) -> list[str]:
+        """Their names, likewise."""
+        return [
+            name
+            for group in self.groups
+            for piece in group.pieces
+            for name in piece.names
+        ]
+
+    @property
+    def handles(self) -> list[list[Any]]:
+        """The handles of the groups' variables."""
+        return [[v.handle for v in group.variables] for group in self.groups]
+
+
+@dataclasses.dataclass(frozen=True)
+class OfPart:
+    """A variable that belongs to one part of a table, and has no rows.
+
+    A table that is restored in other parts than it was saved in gives each the least of
+    what was saved of all: for a power of beta, that of the part with most steps.
+
+    Attributes:
+        variable: the variable.
+        tables: names of the tables whose part it is, in front of the part's number.
+        part: which part.
+        num_parts: of how many.
+    """
+
+    variable: Any
+    tables: tuple[str, ...]
+    part: int
+    num_parts: int
+
+    @property
+    def names(self) -> list[str]:
+        """Under which it is saved, once for each table."""
+        return [f"{table}/{self.part}-of-{self.num_parts}" for table in self.tables]
+
+
+@dataclasses.dataclass
+class Contents:
+    """All that a checkpoint holds.
+
+    Attributes:
+        shares: by task.
+        of_parts: variables of parts, which are among the shares' wholes, too.
+        copies: further variables that are to have the values of those saved, each
+            behind the one whose copy it is.
+    """
+
+    shares: list[Share]
+    of_parts: list[OfPart]
+    copies: list[tuple[Any, Any]]
+
+    @property
+    def names(self) -> set[str]:
+        """All names, but for those that depend on the number of parts."""
+        of_parts = {name for x in self.of_parts for name in x.names}
+        found = {name for share in self.shares for name in share.wholes}
+        found.update(name for share in self.shares for name in share.piece_names)
+        return found - of_parts
+
+
+def cpu_of(variable: Any) -> str:
+    """The CPU of the task that a variable is on."""
+    spec = tf.DeviceSpec.from_string(variable.device)
+    return spec.replace(device_type="CPU", device_index=0).to_string()
+
+
+class Builder:
+    """Collects what is to be saved."""
+
+    def __init__(self):
+        """Begins with nothing."""
+        self._shares: dict[str, Share] = {}
+        self._of_parts: list[OfPart] = []
+        self._copies: list[tuple[Any, Any]] = []
+
+    def build(self) -> Contents:
+        """What was collected."""
+        return Contents(list(self._shares.values()), self._of_parts, self._copies)
+
+    def add_group(self, variables: Sequence[Any], pieces: Iterable[Piece]) -> None:
+        """Adds variables that are written row by row."""
+        originals = tuple(self._original(variable) for variable in variables)
+        share = self._share(originals[0])
+        share.groups.append(Group(originals, tuple(pieces)))
+
+    def add_whole(self, name: str, variable: Any) -> None:
+        """Adds a variable that is written at once."""
+        original = self._original(variable)
+        self._share(original).wholes[name] = original
+
+    def add_of_part(self, of_part: OfPart) -> None:
+        """Adds a variable of a part of tables."""
+        original = self._original(of_part.variable)
+        self._of_parts.append(dataclasses.replace(of_part, variable=original))
+        for name in of_part.names:
+            self._share(original).wholes[name] = original
+
+    def _share(self, variable: Any) -> Share:
+        device = cpu_of(variable)
+        return self._shares.setdefault(device, Share(device))
+
+    def _original(self, variable: Any) -> Any:
+        """The first copy of a variable of which a strategy keeps several."""
+        copies = getattr(variable, "values", None)
+        if not isinstance(copies, (tuple, list)):
+            return variable
+        self._copies += [(copies[0], copy) for copy in copies[1:]]
+        return copies[0]
+
+
+def whole_piece(num_rows: int, names: Sequence[str]) -> Piece:
+    """The one piece of a variable that is a table by itself."""
+    return Piece(0, num_rows, 1, num_rows, tuple(names))
+
+
+def least_of_parts(name: str, stored: Mapping[str, Any], num_parts: int) -> list[str]:
+    """Which of the names that are stored tell what a part of `num_parts` had.
+
+    Args:
+        name: of the part, as `OfPart.names` gives it.
+        stored: all names of a checkpoint.
+        num_parts: into how many parts the table is parted now.
+
+    Returns:
+        The name itself if the table was parted so, otherwise those of all parts.
+    """
+    if name in stored and name.endswith(f"-of-{num_parts}"):
+        return [name]
+    begin = name.rsplit("/", 1)[0] + "/"
+    return [x for x in stored if x.startswith(begin) and "/" not in x[len(begin) :]]

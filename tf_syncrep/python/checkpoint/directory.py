@@ -1,0 +1,244 @@
+"""The folder of checkpoints: which there are, which are whole, which are needed.
+
+A checkpoint `ckpt-12` is a bundle of TensorFlow's (`ckpt-12.index` and
+`ckpt-12.data-?????-of-?????`) and `ckpt-12.json`, which is written last: without it the
+others are what a crash has left of a checkpoint, and nobody takes them for one. It
+says how large each file is, and on which earlier checkpoints this one builds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import uuid
+import zlib
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+_FORMAT = 1
+_PROGRESS = "progress.json"
+_NAME = re.compile(r"^ckpt-(\d+)\.")
+
+
+class DamagedError(Exception):
+    """A checkpoint that cannot be restored; the message says what is wrong with it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What is known of a checkpoint.
+
+    Attributes:
+        number: its number, one higher than that of the one before.
+        token: its name, which no other checkpoint anywhere has.
+        chain: the numbers of the checkpoints that it needs, the full one first, itself
+            last.
+        time: when it was written, in seconds since the epoch.
+        state: what is saved beside variables, by name: what JSON can hold.
+        files: the size of each file, in bytes.
+    """
+
+    number: int
+    token: str
+    chain: tuple[int, ...]
+    time: float
+    state: dict[str, Any]
+    files: dict[str, int]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it needs no other one."""
+        return len(self.chain) == 1
+
+
+class Directory:
+    """A folder of checkpoints, which one training at a time writes to."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        """Knows of a folder; makes nothing."""
+        self.path = os.fspath(path)
+
+    def prefix(self, number: int) -> str:
+        """What the names of a checkpoint's files begin with."""
+        return os.path.join(self.path, f"ckpt-{number}")
+
+    def temporary(self, number: int) -> str:
+        """The folder of what is not a checkpoint yet."""
+        return f"{self.prefix(number)}.writing"
+
+    def manifests(self) -> list[Manifest]:
+        """The checkpoints that there are, the newest last.
+
+        What is damaged is said in the log, and left out.
+        """
+        found = []
+        for name in self._names():
+            match = _NAME.match(name)
+            if match is None or not name.endswith(".json"):
+                continue
+            try:
+                found.append(self._read(int(match[1])))
+            except DamagedError as error:
+                logging.warning("Checkpoint %s is passed over: %s", name, error)
+        return sorted(found, key=lambda manifest: manifest.number)
+
+    def next_number(self) -> int:
+        """A number higher than those of all that is there, whole or not."""
+        numbers = [int(m[1]) for m in map(_NAME.match, self._names()) if m]
+        return max(numbers, default=0) + 1
+
+    def check(self, manifest: Manifest) -> list[str]:
+        """Checks that a checkpoint's files, and those it builds on, are there.
+
+        Args:
+            manifest: of the checkpoint.
+
+        Returns:
+            The prefixes of the checkpoints that it needs, in order.
+
+        Raises:
+            DamagedError: they are not all there, with the sizes that they had.
+        """
+        for number in manifest.chain:
+            needed = manifest if number == manifest.number else self._read(number)
+            for name, size in needed.files.items():
+                path = os.path.join(self.path, name)
+                try:
+                    found = tf.io.gfile.stat(path).length
+                except tf.errors.OpError as error:
+                    raise DamagedError(f"{path} cannot be read: {error}") from error
+                if found != size:
+                    raise DamagedError(f"{path} has {found} bytes, not {size}")
+        return [self.prefix(number) for number in manifest.chain]
+
+    def commit(self, manifest: Manifest) -> Manifest:
+        """Makes a checkpoint of the files that are there under its prefix.
+
+        Args:
+            manifest: of the checkpoint, without its files.
+
+        Returns:
+            The same with them.
+        """
+        begin = os.path.basename(self.prefix(manifest.number)) + "."
+        files = {
+            name: tf.io.gfile.stat(os.path.join(self.path, name)).length
+            for name in self._names()
+            if name.startswith(begin) and not name.endswith((".json", ".writing"))
+        }
+        manifest = dataclasses.replace(manifest, files=files)
+        content = {**dataclasses.asdict(manifest), "format": _FORMAT}
+        text = json.dumps({"checkpoint": content, "crc32": _crc(content)}, indent=1)
+        path = f"{self.prefix(manifest.number)}.json"
+        self._write(path, text)
+        if manifest.is_full:
+            # Has `tf.train.latest_checkpoint` find it.
+            name = os.path.basename(self.prefix(manifest.number))
+            self._write(
+                os.path.join(self.path, "checkpoint"),
+                f'model_checkpoint_path: "{name}"\n'
+                f'all_model_checkpoint_paths: "{name}"\n',
+            )
+        return manifest
+
+    def note_progress(self, progress: dict[str, Any]) -> None:
+        """Notes how far training got, for who goes on to say what was lost.
+
+        Args:
+            progress: what JSON can hold.
+        """
+        try:
+            tf.io.gfile.makedirs(self.path)
+            self._write(os.path.join(self.path, _PROGRESS), json.dumps(progress))
+        except tf.errors.OpError as error:
+            logging.log_first_n(
+                logging.WARNING, "%s cannot be written to: %s", 1, self.path, error
+            )
+
+    def progress(self) -> dict[str, Any]:
+        """What was noted last; nothing where that cannot be read."""
+        try:
+            with tf.io.gfile.GFile(os.path.join(self.path, _PROGRESS)) as file:
+                found = json.loads(file.read())
+        except (tf.errors.OpError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @staticmethod
+    def _write(path: str, text: str) -> None:
+        """Writes a file that is either there as a whole or not."""
+        temporary = f"{path}.{uuid.uuid4().hex}"
+        with tf.io.gfile.GFile(temporary, "w") as file:
+            file.write(text)
+        tf.io.gfile.rename(temporary, path, overwrite=True)
+
+    def delete_unneeded(self, keep: int) -> None:
+        """Deletes all but the newest checkpoints and those that these need.
+
+        Args:
+            keep: how many to keep.
+        """
+        manifests = self.manifests()
+        needed = {number for m in manifests[-keep:] for number in m.chain}
+        for manifest in manifests:
+            if manifest.number not in needed:
+                # First of all it stops being a checkpoint.
+                self._delete(f"{os.path.basename(self.prefix(manifest.number))}.json")
+                self.delete_files(manifest.number)
+
+    def delete_leftovers(self) -> None:
+        """Deletes what crashes have left of checkpoints that were never whole."""
+        whole = {
+            int(m[1])
+            for m in map(_NAME.match, self._names())
+            if m and m.string.endswith(".json")
+        }
+        for number in {int(m[1]) for m in map(_NAME.match, self._names()) if m}:
+            if number not in whole:
+                self.delete_files(number)
+
+    def delete_files(self, number: int) -> None:
+        """Deletes the files of a checkpoint, or of what was to be one."""
+        begin = os.path.basename(self.prefix(number)) + "."
+        for name in self._names():
+            if name.startswith(begin):
+                self._delete(name)
+
+    def _names(self) -> list[str]:
+        if not tf.io.gfile.isdir(self.path):
+            return []
+        # Some file systems mark folders so.
+        return [name.rstrip("/") for name in tf.io.gfile.listdir(self.path)]
+
+    def _delete(self, name: str) -> None:
+        path = os.path.join(self.path, name)
+        try:
+            if tf.io.gfile.isdir(path):
+                tf.io.gfile.rmtree(path)
+            else:
+                tf.io.gfile.remove(path)
+        except tf.errors.OpError as error:
+            logging.warning("%s could not be deleted: %s", path, error)
+
+    def _read(self, number: int) -> Manifest:
+        path = f"{self.prefix(number)}.json"
+        try:
+            with tf.io.gfile.GFile(path) as file:
+                document = json.loads(file.read())
+            content = document["checkpoint"]
+            if _crc(content) != document["crc32"]:
+                raise DamagedError(f"{path} was changed")
+            if content.pop("format") != _FORMAT:
+                raise DamagedError(f"{path} is of another version of this package")
+            content["chain"] = tuple(content["chain"])
+            return Manifest(**content)
+        except (tf.errors.OpError, ValueError, KeyError, TypeError) as error:
+            raise DamagedError(f"{path} cannot be read: {error}") from error
+
+
+def _crc(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())

@@ -1,0 +1,452 @@
+"""Writes and restores checkpoints: what Keras' callback and v1's hook have in common.
+
+The coordinator tells each task to begin, at one moment, asks now and then how far it
+got, and at last merges the indexes of what the tasks wrote, some kilobytes. No row of a
+table goes through it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.checkpoint import contents as contents_lib
+from tf_syncrep.python.checkpoint.contents import Contents
+from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
+from tf_syncrep.python.ops import checkpoint_ops
+
+# How often tasks are asked how far they got: soon at first, then less often.
+_FIRST_ASK_SECS = 0.02
+_LONGEST_ASK_SECS = 0.5
+# What damaged files are read with.
+_DAMAGE = (
+    tf.errors.DataLossError,
+    tf.errors.OutOfRangeError,
+    tf.errors.NotFoundError,
+    tf.errors.UnknownError,
+)
+
+# Calls a function at the moment of a checkpoint, and returns when it has returned.
+Moment = Callable[[Callable[[], None]], None]
+
+
+class Calls:
+    """How the engine calls TensorFlow; that of v1 uses a session.
+
+    This one calls functions, which other threads' steps do not hold up.
+    """
+
+    def __init__(self, apart: Callable[[], Any] = contextlib.nullcontext):
+        """Traces nothing yet.
+
+        Args:
+            apart: a context manager around each call.
+        """
+        self._apart = apart
+        self._contents: Contents | None = None
+        self._writers: list[Any] = []
+        self._name = f"checkpoint/{uuid.uuid4().hex}"
+
+    def use(self, contents: Contents, **options: Any) -> None:
+        """Traces functions for what is to be saved from here on.
+
+        Args:
+            contents: what that is.
+            **options: of `checkpoint_begin`.
+        """
+        if contents is self._contents:
+            return
+        self._contents = contents
+        shares = contents.shares
+        self._writers = []
+        for share in shares:
+            with tf.init_scope(), tf.device(share.device):
+                self._writers.append(
+                    checkpoint_ops.checkpoint_writer(shared_name=self._name)
+                )
+        writers = self._writers
+
+        @tf.function(autograph=False)
+        def begin(prefixes, token, base):
+            for number, share in enumerate(shares):
+                with tf.device(share.device):
+                    checkpoint_ops.checkpoint_begin(
+                        writers[number],
+                        prefixes[number],
+                        token,
+                        base,
+                        share.handles,
+                        share.pieces,
+                        share.piece_names,
+                        [variable.handle for variable in share.wholes.values()],
+                        list(share.wholes),
+                        **options,
+                    )
+
+        @tf.function(autograph=False)
+        def progress():
+            answers = []
+            for number, share in enumerate(shares):
+                with tf.device(share.device):
+                    answers.append(checkpoint_ops.checkpoint_progress(writers[number]))
+            return answers
+
+        @tf.function(autograph=False)
+        def cancel():
+            for number, share in enumerate(shares):
+                with tf.device(share.device):
+                    checkpoint_ops.checkpoint_cancel(writers[number])
+
+        self._begin, self._progress, self._cancel = begin, progress, cancel
+
+    def begin(self, prefixes: list[str], token: str, base: str) -> None:
+        """Calls `checkpoint_begin` on each task."""
+        with self._apart():
+            self._begin(
+                tf.constant(prefixes, tf.string), tf.constant(token), tf.constant(base)
+            )
+
+    def progress(self) -> list[tuple[Any, ...]]:
+        """What `checkpoint_progress` returns on each task."""
+        with self._apart():
+            answers = self._progress()
+        return [tuple(x.numpy() for x in answer) for answer in answers]
+
+    def cancel(self) -> None:
+        """Calls `checkpoint_cancel` on each task."""
+        with self._apart():
+            self._cancel()
+
+    def restore(self, contents: Contents, prefixes: list[str]) -> int:
+        """Calls `checkpoint_restore` on each task; how many bytes were read."""
+
+        @tf.function(autograph=False)
+        def restore(prefixes):
+            sizes = []
+            for share in contents.shares:
+                with tf.device(share.device):
+                    sizes.append(
+                        checkpoint_ops.checkpoint_restore(
+                            prefixes,
+                            share.handles,
+                            share.pieces,
+                            share.piece_names,
+                            [v.handle for v in _restored(share, contents).values()],
+                            list(_restored(share, contents)),
+                        )
+                    )
+            return sizes
+
+        with self._apart():
+            return sum(int(x) for x in restore(tf.constant(prefixes, tf.string)))
+
+    def merge(self, prefixes: list[str], prefix: str) -> None:
+        """Merges the bundles of all tasks into one; their data stay where they are."""
+        with self._apart(), tf.device("/device:CPU:0"):
+            tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=prefixes,
+                destination_prefix=prefix,
+                delete_old_dirs=True,
+            )
+
+    def assign(self, variable: Any, value: Any) -> None:
+        """Sets a variable."""
+        variable.assign(value)
+
+
+def _restored(share: Any, contents: Contents) -> dict[str, Any]:
+    """The wholes of a share, but for those of parts."""
+    of_parts = {name for x in contents.of_parts for name in x.names}
+    return {name: v for name, v in share.wholes.items() if name not in of_parts}
+
+
+class Saving:
+    """A checkpoint that is being written.
+
+    Attributes:
+        manifest: of the checkpoint, once it is one.
+        bytes_written: how much was written.
+        rows_written: how many rows of tables.
+        kept_bytes: how much a task had to keep aside at a time, at most.
+        secs: how long it took, from its moment on.
+    """
+
+    def __init__(self):
+        """Begins with nothing."""
+        self.manifest: Manifest | None = None
+        self.bytes_written = self.rows_written = self.kept_bytes = 0
+        self.secs = 0.0
+        self._error: BaseException | None = None
+        self._over = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is a checkpoint by now, or never will be."""
+        return self._over.is_set()
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it did not become one."""
+        return self._error
+
+    def wait(self) -> Manifest:
+        """Waits until it is a checkpoint.
+
+        Raises:
+            Exception: it will not be one.
+        """
+        self.wait_until_over()
+        if self._error is not None:
+            raise self._error
+        assert self.manifest is not None
+        return self.manifest
+
+    def wait_until_over(self) -> None:
+        """Waits until it is a checkpoint, or never will be."""
+        self._over.wait()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._error = error
+        self._over.set()
+
+
+class Engine:
+    """Writes checkpoints to a folder, one at a time, and restores them."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        keep: int,
+        full_every: int,
+        max_kept_bytes: int,
+        patience_secs: float,
+        calls: Calls,
+    ):
+        """Touches no file yet.
+
+        Args:
+            directory: the folder.
+            keep: how many checkpoints to keep, besides those that they need.
+            full_every: which are full: 1 for all, k for every k-th; others hold the
+                rows that have changed since the one before.
+            max_kept_bytes: how much a task may keep of rows that are overwritten.
+            patience_secs: how long a task waits for files that take nothing.
+            calls: how to call TensorFlow.
+        """
+        self.directory = directory
+        self._keep = keep
+        self._full_every = full_every
+        self._options = {
+            "max_kept_bytes": max_kept_bytes,
+            "patience_secs": patience_secs,
+        }
+        self._calls = calls
+        self._saving: Saving | None = None
+        # The last checkpoint, if the next may hold what has changed since.
+        self._base: Manifest | None = None
+        self._contents: Contents | None = None
+        self._tidied = False
+
+    def begin(
+        self, contents: Contents, state: Callable[[], dict[str, Any]], moment: Moment
+    ) -> Saving:
+        """Begins to write a checkpoint; a thread goes on with it.
+
+        Args:
+            contents: what to save.
+            state: is called at the moment of the checkpoint; what JSON can hold.
+            moment: calls a function at the moment of the checkpoint.
+
+        Returns:
+            What tells how it goes on.
+
+        Raises:
+            RuntimeError: one is being written.
+            Exception: it could not begin.
+        """
+        if self._saving is not None and not self._saving.is_over:
+            raise RuntimeError("A checkpoint is being written already.")
+        self._calls.use(contents, **self._options)
+        if contents is not self._contents:
+            self._contents, self._base = contents, None
+        directory = self.directory
+        tf.io.gfile.makedirs(directory.path)
+        if not self._tidied:
+            directory.delete_leftovers()
+            self._tidied = True
+        base, self._base = self._next_base(), None
+        number = directory.next_number()
+        num_shares = len(contents.shares)
+        prefixes = [
+            f"{directory.temporary(number)}/part-{i:05}-of-{num_shares:05}"
+            for i in range(num_shares)
+        ]
+        tf.io.gfile.makedirs(directory.temporary(number))
+        token = uuid.uuid4().hex
+        begun: dict[str, Any] = {}
+
+        def at_moment() -> None:
+            begun["time"] = time.time()
+            begun["clock"] = time.monotonic()
+            begun["state"] = state()
+            self._calls.begin(
+                prefixes,
+                token if self._full_every > 1 else "",
+                base.token if base else "",
+            )
+
+        try:
+            try:
+                moment(at_moment)
+            except tf.errors.FailedPreconditionError:
+                if base is None:
+                    raise
+                # A task was started anew: it does not know what it had written.
+                self._calls.cancel()
+                base = None
+                moment(at_moment)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._calls.cancel()
+            directory.delete_files(number)
+            raise
+        chain = (*(base.chain if base else ()), number)
+        manifest = Manifest(number, token, chain, begun["time"], begun["state"], {})
+        saving = self._saving = Saving()
+        threading.Thread(
+            target=self._finish,
+            args=(saving, manifest, prefixes, begun["clock"]),
+            name="checkpoint",
+            daemon=True,
+        ).start()
+        return saving
+
+    def _next_base(self) -> Manifest | None:
+        base = self._base
+        return base if base and len(base.chain) < self._full_every else None
+
+    def _finish(self, saving, manifest, prefixes, begun) -> None:
+        try:
+            self._await_tasks(saving)
+            self._calls.merge(prefixes, self.directory.prefix(manifest.number))
+            saving.manifest = self.directory.commit(manifest)
+            saving.secs = time.monotonic() - begun
+            self._base = saving.manifest
+            self.directory.delete_unneeded(self._keep)
+        except BaseException as error:
+            with contextlib.suppress(Exception):
+                self._calls.cancel()
+            if saving.manifest is None:
+                with contextlib.suppress(Exception):
+                    self.directory.delete_files(manifest.number)
+            saving._end(error)
+        else:
+            saving._end(None)
+
+    def _await_tasks(self, saving: Saving) -> None:
+        wait = _FIRST_ASK_SECS
+        while True:
+            answers = self._calls.progress()
+            saving.bytes_written = sum(int(answer[3]) for answer in answers)
+            saving.rows_written = sum(int(answer[4]) for answer in answers)
+            saving.kept_bytes = max(int(answer[5]) for answer in answers)
+            for done, code, message, *_ in answers:
+                if done and code:
+                    raise tf.errors.exception_type_from_error_code(int(code))(
+                        None, None, message.decode()
+                    )
+            if all(done for done, *_ in answers):
+                return
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_ASK_SECS)
+
+    def cancel(self) -> None:
+        """Gives up the checkpoint that is being written, if one is."""
+        if self._saving is not None and not self._saving.is_over:
+            self._calls.cancel()
+            self._saving.wait_until_over()
+
+    def restore(self, contents: Contents) -> Manifest | None:
+        """Restores the newest checkpoint that is whole.
+
+        Args:
+            contents: what to restore; there may be more in the checkpoint.
+
+        Returns:
+            What is known of it; None if there is no checkpoint.
+
+        Raises:
+            ValueError: something is not in the newest checkpoint, or of another shape.
+            DamagedError: there are checkpoints, but none is whole.
+        """
+        damaged = []
+        for manifest in reversed(self.directory.manifests()):
+            try:
+                self._restore(contents, manifest)
+            except (DamagedError, *_DAMAGE) as error:
+                prefix = self.directory.prefix(manifest.number)
+                logging.warning("Checkpoint %s cannot be restored: %s", prefix, error)
+                damaged.append(f"{prefix}: {error}")
+            else:
+                return manifest
+        if damaged:
+            raise DamagedError(
+                f"None of the checkpoints in {self.directory.path} can be restored. "
+                + "; ".join(damaged)
+            )
+        return None
+
+    def _restore(self, contents: Contents, manifest: Manifest) -> None:
+        prefixes = self.directory.check(manifest)
+        # Tables are in the full one, all else in each.
+        full, last = (_reader(prefix) for prefix in (prefixes[0], prefixes[-1]))
+        known = {
+            **last.get_variable_to_shape_map(),
+            **full.get_variable_to_shape_map(),
+        }
+        missing = sorted(contents.names - set(known))
+        if missing:
+            raise ValueError(
+                f"Checkpoint {prefixes[-1]} does not have {', '.join(missing[:5])}"
+                f"{' and more' if len(missing) > 5 else ''}: it is of another model or "
+                "optimizer."
+            )
+        of_parts = [(x, _least(x, known, last)) for x in contents.of_parts]
+        try:
+            self._calls.restore(contents, prefixes)
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(error.message) from error
+        for of_part, value in of_parts:
+            self._calls.assign(of_part.variable, value)
+        for original, copy in contents.copies:
+            self._calls.assign(copy, original.read_value())
+
+
+def _reader(prefix: str) -> Any:
+    try:
+        return tf.train.load_checkpoint(prefix)
+    except (ValueError, RuntimeError) as error:  # of a damaged index
+        raise DamagedError(f"{prefix} cannot be read: {error}") from error
+
+
+def _least(of_part: Any, known: Mapping[str, Any], reader: Any) -> Any:
+    """The value of a variable of a part in a checkpoint."""
+    names = [
+        name
+        for own in of_part.names
+        for name in contents_lib.least_of_parts(own, known, of_part.num_parts)
+    ]
+    if not names:
+        raise ValueError(
+            f"The checkpoint does not have {of_part.names[0]}: it is of another model "
+            "or optimizer."
+        )
+    return min((reader.get_tensor(name) for name in names), key=lambda x: x.min())

@@ -1,0 +1,374 @@
+"""Checkpoints that training does not stop for, and where it goes on after a crash."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.checkpoint.contents import Contents
+from tf_syncrep.python.checkpoint.directory import Directory, Manifest
+from tf_syncrep.python.checkpoint.engine import Calls, Engine, Saving
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.checkpoint.contents import contents_of
+from tf_syncrep.python.keras.compat.position import (
+    clear_initial_position,
+    set_initial_position,
+)
+from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
+from tf_syncrep.python.sync.arguments import check_count, check_positive
+
+_DEFAULT_SECS = 600.0
+# How often it is noted how far training got.
+_NOTE_SECS = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """A checkpoint that was restored.
+
+    Attributes:
+        path: its prefix.
+        iterations: the optimizer's, as they are again.
+        secs_ago: when it was written.
+        state: what was given to `save` with it.
+    """
+
+    path: str
+    iterations: int
+    secs_ago: float
+    state: dict[str, Any]
+
+
+class Checkpoint(tf.keras.callbacks.Callback):
+    """Writes checkpoints while training goes on, and goes on from the last one.
+
+    Each parameter server writes its own variables to files of its own, a few MiB at a
+    time, beside the training: no table goes through the coordinator, and no step waits.
+    The first `fit` restores the newest checkpoint that is whole, if there is one, and
+    goes on in the epoch and at the step where it was written (where Keras 3 trains by
+    its own loop, in one process, at the beginning of that epoch). After the end of a
+    training the last checkpoint is of its end:
+
+        checkpoint = tfs.keras.Checkpoint("/shared/run1", every_secs=600)
+        tfs.keras.fit(model, dataset, epochs=10, steps_per_epoch=1000,
+                      callbacks=[checkpoint])
+
+    and in a custom loop:
+
+        checkpoint = tfs.keras.Checkpoint("/shared/run1", model=model)
+        checkpoint.restore()
+        for step in range(num_steps):
+            ...
+            if step % 1000 == 0:
+                checkpoint.save()
+
+    With SyncReplicas a checkpoint is of one moment, between two updates. When each
+    worker updates by itself, rows are whole, but some are of a step later than others,
+    as they always are in such a training.
+
+    A full checkpoint `ckpt-7` is one of TensorFlow's: `tf.train.load_checkpoint`,
+    `tf.train.list_variables` and `tf.train.latest_checkpoint` read it. There are tables
+    by name, `tables/user`, whatever number of parameter servers they lie on; other
+    variables, `variables/dense/kernel`; what the optimizer has beside them,
+    `slots/m/tables/user`; and `optimizer/iteration`. It can be restored onto another
+    number of parameter servers and workers, with or without SyncReplicas. What a crash
+    leaves is no checkpoint, and what is damaged is passed over, with a message.
+
+    The folder must be the same for all tasks: any file system that TensorFlow knows.
+
+    Args:
+        directory: the folder, of one training at a time.
+        every_secs: write one so often. By default, if `every_n_steps` is not given
+            either, every 600 seconds.
+        every_n_steps: write one after so many steps of `fit`. While one is being
+            written, no other is begun.
+        keep: how many to keep. Those that they build on are kept, too.
+        full_every: write all to every so manieth, and to the others only those rows of
+            tables that have changed since the one before. It takes 8 bytes for each
+            row in the memory of the parameter servers, and the first one after a
+            start is full.
+        model: the model, in a custom loop.
+        work_queues: `tfs.data.WorkQueue`s by name, which are saved and restored, too.
+        max_kept_bytes: how much memory a parameter server may use, with SyncReplicas,
+            to keep rows that are overwritten before they were written to the files. At
+            that bound updates wait. Beside it a checkpoint takes up to 64 MiB.
+
+    Attributes:
+        saving: the last checkpoint that was begun, with `manifest`, `bytes_written`,
+            `secs`; None before the first.
+        restored: what was restored, or None.
+
+    Raises:
+        ValueError: an argument out of its range.
+
+    Reference: Check-N-Run (NSDI 2022) for checkpoints of what has changed.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        every_secs: float | None = None,
+        every_n_steps: int | None = None,
+        keep: int = 3,
+        full_every: int = 1,
+        model: Any = None,
+        work_queues: Mapping[str, Any] | None = None,
+        max_kept_bytes: int = 256 * 2**20,
+    ):
+        super().__init__()
+        if every_secs is None and every_n_steps is None:
+            every_secs = _DEFAULT_SECS
+        if every_secs is not None:
+            every_secs = check_positive("every_secs", every_secs)
+        if every_n_steps is not None:
+            every_n_steps = check_count("every_n_steps", every_n_steps)
+        self._every_secs, self._every_n_steps = every_secs, every_n_steps
+        self._queues = dict(work_queues or {})
+        self._engine = Engine(
+            Directory(directory),
+            keep=check_count("keep", keep),
+            full_every=check_count("full_every", full_every),
+            max_kept_bytes=check_count("max_kept_bytes", max_kept_bytes),
+            patience_secs=60.0,
+            calls=Calls(compat.apart_from_closures),
+        )
+        self.saving: Saving | None = None
+        self.restored: Restored | None = None
+        self._manifest: Any = None
+        self._contents: Contents | None = None
+        self._contents_key: Any = None
+        self._epoch = 0
+        self._iterations_of_epoch = 0
+        self._steps = 0  # since the last checkpoint was begun
+        self._begun = time.monotonic()
+        self._noted = -math.inf
+        self._has_trained = False
+        # Where the first epoch begins after a restart.
+        self._first = (-1, 0)
+        self._has_said = False  # that the present one has failed
+        if model is not None:
+            self.set_model(model)
+
+    # --- Custom loops ---
+
+    def save(
+        self, state: Mapping[str, Any] | None = None, wait: bool = False
+    ) -> Saving:
+        """Begins to write a checkpoint of the present moment.
+
+        Args:
+            state: what is to be saved beside the model: what JSON can hold.
+            wait: whether to return only when it is written. Without a
+                ParameterServerStrategy it always is by then.
+
+        Returns:
+            What tells how it goes on: `is_over`, `error`, `wait()`.
+
+        Raises:
+            RuntimeError: one is being written.
+            Exception: it could not begin; with `wait`, it was not written.
+        """
+        rounds = rounds_of(self._model_or_raise.optimizer)
+        given = dict(state or {})
+
+        def all_state() -> dict[str, Any]:
+            return {**self._state(), "given": given}
+
+        self.saving = self._engine.begin(
+            self._contents_of_model(), all_state, rounds.between_updates
+        )
+        self._has_said = False
+        self._steps, self._begun = 0, time.monotonic()
+        if wait or not self._is_beside_training:
+            self.saving.wait()
+        return self.saving
+
+    def restore(self) -> Restored | None:
+        """Restores the newest checkpoint that is whole.
+
+        Returns:
+            What is known of it; None if there is none.
+
+        Raises:
+            ValueError: it is of another model or optimizer.
+            DamagedError: there are some, but none is whole.
+        """
+        manifest = self._engine.restore(self._contents_of_model())
+        if manifest is None:
+            self.restored = None
+            return None
+        for name, queue in self._queues.items():
+            saved = manifest.state["work_queues"].get(name)
+            if saved is None:
+                raise ValueError(
+                    f"Checkpoint {manifest.number} has no work queue {name!r}, but "
+                    f"{sorted(manifest.state['work_queues'])}."
+                )
+            queue.restore(np.array(saved, np.int64))
+        self.restored = Restored(
+            self._engine.directory.prefix(manifest.number),
+            int(manifest.state["iterations"]),
+            max(0.0, time.time() - manifest.time),
+            manifest.state["given"],
+        )
+        self._manifest = manifest
+        return self.restored
+
+    # --- fit ---
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Restores the newest checkpoint, if there is one; once, not again later."""
+        del logs
+        restored = None if self._has_trained else self.restore()
+        self._has_trained = True
+        if restored is not None:
+            self._first = epoch, step = self._position(self._manifest)
+            set_initial_position(self._model_or_raise, epoch, step)
+            logging.warning(
+                "Training goes on from %s, at step %d of epoch %d: %s.",
+                restored.path,
+                step,
+                epoch,
+                self._lost_since(restored),
+            )
+        self._steps, self._begun = 0, time.monotonic()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes where the epoch begins, also if that was before a restart."""
+        del logs
+        (first_epoch, done), self._first = self._first, (-1, 0)
+        self._epoch = epoch
+        self._iterations_of_epoch = self._iterations()
+        if epoch == first_epoch:
+            self._iterations_of_epoch -= done // self._batches_of_update
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Begins a checkpoint if it is time."""
+        del logs
+        self._steps += 1
+        self._note_progress(batch + 1)
+        if self._is_due and (self.saving is None or self.saving.is_over):
+            self._try_to_save()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Writes a last checkpoint."""
+        del logs
+        if self.saving is not None:
+            self.saving.wait_until_over()
+        self._epoch += 1
+        self._iterations_of_epoch = self._iterations()
+        self._try_to_save(wait=True)
+        clear_initial_position(self._model_or_raise)
+
+    def _lost_since(self, restored: Restored) -> str:
+        """What was trained after a checkpoint, as far as that was noted."""
+        noted = self._engine.directory.progress()
+        try:
+            updates = int(noted["iterations"]) - restored.iterations
+            secs = float(noted["time"]) - self._manifest.time
+        except (KeyError, TypeError, ValueError):
+            return f"it is {restored.secs_ago:.0f} s old"
+        if updates <= 0:
+            return "nothing that was trained is lost"
+        return f"{updates} updates of {secs:.0f} s are lost"
+
+    def _note_progress(self, steps: int) -> None:
+        """Notes how many steps of this epoch are done, every few seconds."""
+        now = time.monotonic()
+        if now - self._noted < _NOTE_SECS:
+            return
+        self._noted = now
+        updates = self._iterations_of_epoch + steps // self._batches_of_update
+        self._engine.directory.note_progress(
+            {"iterations": updates, "time": time.time()}
+        )
+
+    def _try_to_save(self, wait: bool = False) -> None:
+        """Saves; a failure is said, and training goes on."""
+        self._say_if_failed()
+        try:
+            self.save(wait=wait)
+        except (OSError, tf.errors.OpError) as error:
+            logging.error("A checkpoint could not be written: %s", error)
+            self._has_said = True
+            self._steps, self._begun = 0, time.monotonic()
+
+    def _say_if_failed(self) -> None:
+        saving = self.saving
+        if saving is not None and saving.is_over and saving.error:
+            if not self._has_said:
+                logging.error("A checkpoint was not written: %s", saving.error)
+            self._has_said = True
+
+    @property
+    def _is_due(self) -> bool:
+        if self._every_n_steps is not None and self._steps >= self._every_n_steps:
+            return True
+        return (
+            self._every_secs is not None
+            and time.monotonic() - self._begun >= self._every_secs
+        )
+
+    # --- What is saved ---
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "iterations": self._iterations(),
+            "epoch": self._epoch,
+            "iterations_of_epoch": self._iterations_of_epoch,
+            "batches_of_update": self._batches_of_update,
+            "work_queues": {
+                name: [int(x) for x in queue.save()]
+                for name, queue in self._queues.items()
+            },
+        }
+
+    def _position(self, manifest: Manifest) -> tuple[int, int]:
+        """The epoch, and its steps that are in a checkpoint."""
+        state = manifest.state
+        updates = state["iterations"] - state["iterations_of_epoch"]
+        epoch, step = state["epoch"], updates * state["batches_of_update"]
+        num_steps = (self.params or {}).get("steps")
+        if num_steps and step >= num_steps:
+            return epoch + 1, 0
+        return epoch, step
+
+    @property
+    def _batches_of_update(self) -> int:
+        optimizer = self._model_or_raise.optimizer
+        return getattr(optimizer, "replicas_to_aggregate", 1)
+
+    def _iterations(self) -> int:
+        optimizer = self._model_or_raise.optimizer
+        with compat.apart_from_closures():
+            return int(compat.native(optimizer.iterations).read_value())
+
+    @property
+    def _model_or_raise(self) -> Any:
+        if self.model is None:
+            raise ValueError(
+                "Checkpoint needs a model: pass it as a callback to `fit`, or `model=`."
+            )
+        return self.model
+
+    @property
+    def _is_beside_training(self) -> bool:
+        strategy = self._model_or_raise.distribute_strategy
+        return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+
+    def _contents_of_model(self) -> Contents:
+        """Made anew only where the model has other variables than before."""
+        model = self._model_or_raise
+        key = [id(v) for v in model.variables], id(model.optimizer)
+        if self._contents is None or key != self._contents_key:
+            self._contents, self._contents_key = contents_of(model), key
+        return self._contents

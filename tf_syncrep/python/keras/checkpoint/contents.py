@@ -1,0 +1,191 @@
+"""What a checkpoint of a Keras model holds, and under which names.
+
+* `tables/<table>`: a table of DistributedEmbedding, or of an Embedding in parts, of
+  shape `[vocabulary, width]`; in P parts `[ceil(vocabulary / P), P, width]`: row `r` is
+  at `[r // P, r % P]`, so that `reshape([-1, width])[:vocabulary]` is the table.
+* `variables/<path>`: any other variable of the model. Layers whose names Keras made up
+  are numbered by their order in the model, not in the process: `dense`, `dense_1`.
+* `slots/<slot>/<name>`: what the optimizer keeps beside one of them.
+* `optimizer/<name>`: what else the optimizer has: `iterations`, `learning_rate`.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.checkpoint.contents import (
+    Builder,
+    Contents,
+    OfPart,
+    Piece,
+    whole_piece,
+)
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.compat.slots import slots_by_variable, variables_of
+from tf_syncrep.python.keras.embedding.slots import key_of
+from tf_syncrep.python.keras.embedding.tables import Tables, is_part, tables_with
+from tf_syncrep.python.keras.fit.exact_state import optimizers_of
+
+# Variables of so many bytes, and no fewer, are written row by row, and so need no copy.
+BYTES_OF_TABLE = 1 << 20
+
+
+def contents_of(model: Any) -> Contents:
+    """Finds what is to be saved of a model.
+
+    Args:
+        model: a built model; if it is compiled, its optimizer is built, too.
+
+    Returns:
+        Its variables but for those of metrics, and its optimizers'.
+    """
+    builder = Builder()
+    variables = _variables_of(model)
+    optimizers = list(optimizers_of(model))
+    for optimizer in optimizers:
+        _build(optimizer, model)
+    slots: dict[int, dict[str, Any]] = {}
+    for optimizer in optimizers:
+        for key, found in slots_by_variable(optimizer, variables).items():
+            slots.setdefault(key, {}).update(found)
+    taken = set()
+    for tables in tables_with({id(compat.native(v)) for v in variables}):
+        taken |= _add_tables(builder, tables, slots)
+    rest = [v for v in variables if id(compat.native(v)) not in taken]
+    renamed = _names_by_order(model)
+    for name, variable in _by_name(rest, lambda v: _path(v, renamed)):
+        native = compat.native(variable)
+        of_variable = slots.get(id(native), {})
+        _add_variable(builder, f"variables/{name}", native, of_variable)
+    of_variables = {id(slot) for found in slots.values() for slot in found.values()}
+    others = {
+        id(compat.native(v)): v
+        for optimizer in optimizers
+        for v in _optimizer_variables(optimizer)
+        if id(compat.native(v)) not in of_variables
+    }
+    for name, variable in _by_name(list(others.values()), _name):
+        builder.add_whole(f"optimizer/{name}", compat.native(variable))
+    return builder.build()
+
+
+def _add_tables(builder: Builder, tables: Tables, slots: Any) -> set[int]:
+    """Adds the parts of tables; returns their ids."""
+    for slab in tables.slabs:
+        for shard, part in enumerate(tables.parts(slab)):
+            of_part = slots.get(id(part), {})
+            by_rows = {k: v for k, v in of_part.items() if v.shape == part.shape}
+            pieces = []
+            for piece in slab.parts(shard):
+                name = f"tables/{key_of(piece.table.name)}"
+                names = (name, *(f"slots/{kind}/{name}" for kind in by_rows))
+                first = (shard - slab.first_row(piece.table)) % slab.num_shards
+                vocabulary = piece.table.vocabulary_size
+                pieces.append(
+                    Piece(first, piece.num_rows, slab.num_shards, vocabulary, names)
+                )
+            builder.add_group([part, *by_rows.values()], pieces)
+            keys = [f"tables/{key_of(table.name)}" for table in slab.tables]
+            for kind, slot in of_part.items():
+                if kind not in by_rows:
+                    names = tuple(f"slots/{kind}/{key}" for key in keys)
+                    builder.add_of_part(OfPart(slot, names, shard, slab.num_shards))
+    return {id(part) for slab in tables.slabs for part in tables.parts(slab)}
+
+
+def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> None:
+    named = {name: variable, **{f"slots/{k}/{name}": v for k, v in slots.items()}}
+    if is_table(variable):
+        rows = {k: v for k, v in named.items() if v.shape == variable.shape}
+        piece = whole_piece(variable.shape[0], list(rows))
+        builder.add_group(list(rows.values()), [piece])
+        named = {k: v for k, v in named.items() if k not in rows}
+    for key, value in named.items():
+        builder.add_whole(key, value)
+
+
+def is_table(variable: Any) -> bool:
+    """Whether a variable is so large that it is written row by row."""
+    shape, dtype = variable.shape, variable.dtype.base_dtype
+    if shape.rank == 0 or shape[0] < 2 or not (dtype.is_floating or dtype.is_integer):
+        return False
+    return shape.num_elements() * dtype.size >= BYTES_OF_TABLE
+
+
+def is_written_by_rows(variable: Any) -> bool:
+    """Whether a checkpoint reads a variable while training goes on.
+
+    Args:
+        variable: TensorFlow's variable.
+    """
+    return is_table(variable) or is_part(variable)
+
+
+def _variables_of(model: Any) -> list[Any]:
+    of_metrics = {id(v) for metric in model.metrics for v in metric.variables}
+    found = {id(v): v for v in model.variables if id(v) not in of_metrics}
+    return list(found.values())
+
+
+def _build(optimizer: Any, model: Any) -> None:
+    """Makes an optimizer's variables, which Keras would at the first step."""
+    if optimizer is getattr(model, "optimizer", None) and model.trainable_variables:
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)
+
+
+def _optimizer_variables(optimizer: Any) -> Sequence[Any]:
+    variables = [*variables_of(optimizer)]
+    # That of Keras 2 is not among them.
+    rate = getattr(optimizer, "learning_rate", None)
+    if isinstance(rate, tf.Variable) and all(rate is not v for v in variables):
+        variables.append(rate)
+    return variables
+
+
+def _by_name(variables: Sequence[Any], name_of: Any) -> Iterator[tuple[str, Any]]:
+    """Variables under names that are different; they keep their order."""
+    seen: collections.Counter[str] = collections.Counter()
+    for variable in variables:
+        name = name_of(variable)
+        seen[name] += 1
+        yield (name if seen[name] == 1 else f"{name}#{seen[name]}"), variable
+
+
+def _names_by_order(model: Any) -> dict[str, str]:
+    """For names that Keras made up, of layers and seed generators, others.
+
+    Keras counts the layers of a class in a process, this those in the model.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    names: dict[str, str] = {}
+    for part in [*trainer.layers_of(model), *trainer.seed_generators(model)]:
+        stem = _snake_case(type(part).__name__)
+        if part.name in names or not re.fullmatch(rf"{stem}(_\d+)?", part.name):
+            continue
+        names[part.name] = f"{stem}_{counts[stem]}" if counts[stem] else stem
+        counts[stem] += 1
+    return names
+
+
+def _snake_case(name: str) -> str:
+    """As Keras makes names of layers from those of classes."""
+    name = re.sub(r"\W+", "", name)
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def _path(variable: Any, renamed: Mapping[str, str]) -> str:
+    path = getattr(variable, "path", variable.name).split(":")[0]
+    return "/".join(renamed.get(name, name) for name in path.split("/"))
+
+
+def _name(variable: Any) -> str:
+    """Without the optimizer's name, which another one of its class need not have."""
+    return _path(variable, {}).split("/", 1)[-1]

@@ -1,0 +1,54 @@
+"""What an update tells a checkpoint that is being written while it overwrites rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.adam_async import AdamAsync
+from tf_syncrep.python.keras.checkpoint.contents import is_written_by_rows
+from tf_syncrep.python.ops import checkpoint_ops
+
+
+def keep(
+    optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
+) -> list[Any]:
+    """Builds ops that are to run before an update.
+
+    They do nothing while no checkpoint is being written.
+
+    Args:
+        optimizer: the optimizer that is to make it.
+        gradients: tensors, or `tf.IndexedSlices`, one for each variable.
+        variables: the variables, as Keras has them.
+
+    Returns:
+        The ops, on the variables' devices.
+    """
+    by_rows = _writes_rows_of_gradients_only(optimizer)
+    kept = []
+    for gradient, variable in zip(gradients, variables, strict=True):
+        native = compat.native(variable)
+        if not is_written_by_rows(native):
+            continue  # a checkpoint copies it at its moment
+        is_sparse = isinstance(gradient, tf.IndexedSlices)
+        rows = gradient.indices if is_sparse and by_rows else None
+        with tf.device(native.device):
+            kept.append(checkpoint_ops.checkpoint_keep(native.handle, rows))
+    return kept
+
+
+def _writes_rows_of_gradients_only(optimizer: Any) -> bool:
+    """Whether an optimizer leaves the rows that a sparse gradient does not have alone.
+
+    Those of Keras with moments let all of them decay.
+    """
+    if optimizer.weight_decay or optimizer.use_ema:
+        return False
+    keras = tf.keras.optimizers
+    if type(optimizer) is keras.SGD:
+        return not optimizer.momentum
+    return isinstance(optimizer, AdamAsync) or type(optimizer) is keras.Adagrad

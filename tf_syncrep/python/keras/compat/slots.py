@@ -1,0 +1,75 @@
+"""Which variables of any optimizer belong to which model variable.
+
+Optimizers of this package tell. Those of Keras do not, but name a slot after its
+variable (`add_variable_from_reference`, checked with Keras 3.3 to 3.15, tf_keras and
+Keras 2.15): `<path>_<slot>` in Keras 3, slashes of the path as underscores, and
+`<optimizer>/<slot>/<name>` in Keras 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tf_syncrep.python.keras.compat.native import IS_KERAS_3, native
+
+
+def slots_by_variable(
+    optimizer: Any, variables: Sequence[Any]
+) -> dict[int, dict[str, Any]]:
+    """Finds the slots of model variables.
+
+    Args:
+        optimizer: any that was built with them, or around one that was.
+        variables: model variables, as Keras has them.
+
+    Returns:
+        For the `id` of TensorFlow's variable of each of them its slots by name,
+        TensorFlow's variables.
+    """
+    while getattr(optimizer, "inner_optimizer", None) is not None:
+        optimizer = optimizer.inner_optimizer
+    found: dict[int, dict[str, Any]] = {id(native(v)): {} for v in variables}
+    if hasattr(optimizer, "has_slots_of"):
+        for variable in variables:
+            if optimizer.has_slots_of(variable):
+                slots = optimizer.slots(variable)
+                found[id(native(variable))] = {k: native(v) for k, v in slots.items()}
+        return found
+    # The longest name first: "a_b" is no slot "b" of "a" where there is an "a_b".
+    references = sorted(
+        ((_reference(v), native(v)) for v in variables), key=lambda x: -len(x[0])
+    )
+    for slot in variables_of(optimizer):
+        own = native(slot)
+        for reference, variable in references:
+            kind = _kind(slot, reference)
+            of_variable = found[id(variable)]
+            # Of two variables of one name the first has the first slot.
+            if kind and own.shape == variable.shape and kind not in of_variable:
+                of_variable[kind] = own
+                break
+    return found
+
+
+def variables_of(optimizer: Any) -> Sequence[Any]:
+    """All variables of an optimizer; in Keras 2.15's older ones they are a method."""
+    variables = optimizer.variables
+    return variables if isinstance(variables, (list, tuple)) else variables()
+
+
+def _reference(variable: Any) -> str:
+    if IS_KERAS_3:
+        return getattr(variable, "path", variable.name).replace("/", "_")
+    return variable.name.split(":")[0]
+
+
+def _kind(slot: Any, reference: str) -> str | None:
+    """The kind of a slot, if it may be one of the variable of that name."""
+    if IS_KERAS_3:
+        name = slot.name
+        return name[len(reference) + 1 :] if name.startswith(reference + "_") else None
+    name = slot.name.split(":")[0]
+    if not name.endswith("/" + reference):
+        return None
+    return name[: -len(reference) - 1].split("/")[-1]

@@ -1,0 +1,197 @@
+"""The ops of checkpoints: each task writes its variables to files of its own.
+
+A writer lives on the task on which `checkpoint_writer` ran. `checkpoint_begin` is the
+moment of a checkpoint; a thread of the writer goes on from there while variables are
+updated, and `checkpoint_progress` tells how far it got. Tables and their slots are
+written by rows; whoever overwrites rows says so first, by `checkpoint_keep`, if the
+checkpoint is to be of its one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import op_library
+
+
+def checkpoint_writer(*, shared_name, name=None):
+    """Makes a writer, or finds it by its shared name.
+
+    Args:
+        shared_name: the writer's name on its task.
+        name: name of the operation.
+
+    Returns:
+        The handle, a resource tensor.
+    """
+    return op_library.load().syncrep_checkpoint_writer(
+        shared_name=shared_name, name=name
+    )
+
+
+def checkpoint_begin(
+    handle,
+    prefix,
+    token,
+    base,
+    groups: Sequence[Sequence[Any]],
+    pieces: Sequence[tuple[int, int, int, int, int]],
+    piece_names: Sequence[str],
+    wholes: Sequence[Any],
+    whole_names: Sequence[str],
+    tensors: Sequence[Any] = (),
+    tensor_names: Sequence[str] = (),
+    *,
+    max_kept_bytes: int,
+    patience_secs: float,
+    name=None,
+):
+    """Begins to write a checkpoint of this moment.
+
+    Args:
+        handle: of the writer.
+        prefix: string, of the files.
+        token: string, names this checkpoint for a later one that is to hold what has
+            changed since; empty if there is to be none.
+        base: string, the token of the last one if this is to hold what has changed
+            since; empty for all.
+        groups: handles of variables with equally many rows, a table and its slots.
+        pieces: the tables in the rows of the groups, in their order: for each
+            `(group, rows, first, stride, vocabulary)`. Row `k` of them is row
+            `first + k * stride` of a table of `vocabulary` rows.
+        piece_names: for each piece a name for each variable of its group.
+        wholes: handles of variables that are copied at once.
+        whole_names: their names.
+        tensors: what is to be saved as well.
+        tensor_names: its names.
+        max_kept_bytes: how much may be kept of rows that are overwritten before they
+            were written; then updates wait.
+        patience_secs: for how long, if the files take nothing, until the checkpoint
+            is given up.
+        name: name of the operation.
+
+    Returns:
+        The operation in a graph, None when executing eagerly.
+
+    Raises:
+        tf.errors.FailedPreconditionError: one is being written, or `base` is not the
+            last one that was.
+        tf.errors.InvalidArgumentError: pieces that do not cover their groups, and
+            variables that make no group.
+    """
+    return op_library.load().syncrep_checkpoint_begin(
+        handle,
+        prefix,
+        token,
+        base,
+        [variable for group in groups for variable in group],
+        *_layout(groups, pieces, piece_names),
+        list(wholes),
+        _strings(whole_names),
+        list(tensors),
+        _strings(tensor_names),
+        max_kept_bytes=max_kept_bytes,
+        patience_secs=patience_secs,
+        name=name,
+    )
+
+
+def checkpoint_progress(handle, name=None):
+    """Tells how far the writing of a checkpoint got.
+
+    Args:
+        handle: of the writer.
+        name: name of the operation.
+
+    Returns:
+        done: bool, whether nothing is being written.
+        code: int64, 0, or what went wrong, as a status of TensorFlow.
+        message: string, of what went wrong.
+        bytes: int64, bytes that were written.
+        rows: int64, rows of tables that were written.
+        kept_bytes: int64, bytes that were kept aside at a time, at most.
+    """
+    return op_library.load().syncrep_checkpoint_progress(handle, name=name)
+
+
+def checkpoint_cancel(handle, name=None):
+    """Ends the writing of a checkpoint, and waits until it has ended.
+
+    Args:
+        handle: of the writer.
+        name: name of the operation.
+
+    Returns:
+        The operation in a graph, None when executing eagerly.
+    """
+    return op_library.load().syncrep_checkpoint_cancel(handle, name=name)
+
+
+def checkpoint_keep(variable, rows=None, name=None):
+    """Keeps rows for a checkpoint that is being written, before they are overwritten.
+
+    Does nothing where none is.
+
+    Args:
+        variable: handle of the first variable of a group.
+        rows: int32 or int64 of any shape, which rows; None for all.
+        name: name of the operation.
+
+    Returns:
+        The operation in a graph, None when executing eagerly.
+    """
+    return op_library.load().syncrep_checkpoint_keep(
+        variable,
+        tf.zeros([0], tf.int64) if rows is None else rows,
+        all=rows is None,
+        name=name,
+    )
+
+
+def checkpoint_restore(
+    prefixes, groups, pieces, piece_names, wholes, whole_names, name=None
+):
+    """Reads variables from a checkpoint, however many tasks have written it.
+
+    Args:
+        prefixes: string of shape `[n]`, of the files: a full checkpoint, and those that
+            hold what has changed since, in order.
+        groups: as `checkpoint_begin` takes them.
+        pieces: as there.
+        piece_names: as there.
+        wholes: as there; they are read from the last of the files.
+        whole_names: as there.
+        name: name of the operation.
+
+    Returns:
+        int64, how many bytes were read.
+
+    Raises:
+        tf.errors.InvalidArgumentError: a variable of another shape or dtype than in
+            the checkpoint; nothing was written.
+        tf.errors.NotFoundError: one that is not there; nothing was written.
+        tf.errors.DataLossError: what is damaged; variables may have been written.
+    """
+    return op_library.load().syncrep_checkpoint_restore(
+        prefixes,
+        [variable for group in groups for variable in group],
+        *_layout(groups, pieces, piece_names),
+        list(wholes),
+        _strings(whole_names),
+        name=name,
+    )
+
+
+def _layout(groups, pieces, piece_names):
+    return (
+        tf.constant([len(group) for group in groups], tf.int64, [len(groups)]),
+        tf.constant([list(piece) for piece in pieces], tf.int64, [len(pieces), 5]),
+        _strings(piece_names),
+    )
+
+
+def _strings(names):
+    return tf.constant(list(names), tf.string, [len(names)])

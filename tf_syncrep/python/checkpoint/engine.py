@@ -331,9 +331,18 @@ class Engine:
 
     def _next_base(self) -> Manifest | None:
         base = self._base
-        return base if base and len(base.chain) < self._full_every else None
+        if base is None or len(base.chain) >= self._full_every:
+            return None
+        try:
+            self.directory.check(base)
+        except DamagedError as error:
+            logging.warning("The next checkpoint is full: %s", error)
+            return None
+        return base
 
     def _finish(self, saving, manifest, prefixes, begun) -> None:
+        """Waits for the tasks, and makes a checkpoint of what they wrote."""
+        failure: BaseException | None = None
         try:
             self._await_tasks(saving)
             self._calls.merge(prefixes, self.directory.prefix(manifest.number))
@@ -342,14 +351,13 @@ class Engine:
             self._base = saving.manifest
             self.directory.delete_unneeded(self._keep)
         except BaseException as error:
-            with contextlib.suppress(Exception):
+            failure = error
+            with contextlib.suppress(BaseException):
                 self._calls.cancel()
-            if saving.manifest is None:
-                with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):
+                if saving.manifest is None:
                     self.directory.delete_files(manifest.number)
-            saving._end(error)
-        else:
-            saving._end(None)
+        saving._end(failure)
 
     def _await_tasks(self, saving: Saving) -> None:
         wait = _FIRST_ASK_SECS
@@ -367,6 +375,11 @@ class Engine:
                 return
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_ASK_SECS)
+
+    def wait(self) -> None:
+        """Waits until no checkpoint is being written."""
+        if self._saving is not None:
+            self._saving.wait_until_over()
 
     def cancel(self) -> None:
         """Gives up the checkpoint that is being written, if one is."""
@@ -407,11 +420,7 @@ class Engine:
     def _restore(self, contents: Contents, manifest: Manifest) -> None:
         prefixes = self.directory.check(manifest)
         # Tables are in the full one, all else in each.
-        full, last = (_reader(prefix) for prefix in (prefixes[0], prefixes[-1]))
-        known = {
-            **last.get_variable_to_shape_map(),
-            **full.get_variable_to_shape_map(),
-        }
+        known = {**_shapes(prefixes[0]), **_shapes(prefixes[-1])}
         missing = sorted(contents.names - set(known))
         if missing:
             raise ValueError(
@@ -419,6 +428,7 @@ class Engine:
                 f"{' and more' if len(missing) > 5 else ''}: it is of another model or "
                 "optimizer."
             )
+        last = _reader(prefixes[-1])
         of_parts = [(x, _least(x, known, last)) for x in contents.of_parts]
         try:
             self._calls.restore(contents, prefixes)
@@ -431,10 +441,16 @@ class Engine:
 
 
 def _reader(prefix: str) -> Any:
+    # Not `load_checkpoint`, which takes a prefix for a folder in some file systems.
+    return tf.compat.v1.train.NewCheckpointReader(prefix)
+
+
+def _shapes(prefix: str) -> dict[str, Any]:
+    """The shapes of all that is in a bundle, by name."""
     try:
-        return tf.train.load_checkpoint(prefix)
-    except (ValueError, RuntimeError) as error:  # of a damaged index
-        raise DamagedError(f"{prefix} cannot be read: {error}") from error
+        return _reader(prefix).get_variable_to_shape_map()
+    except (ValueError, RuntimeError, tf.errors.OpError) as error:
+        raise DamagedError(f"{prefix}.index cannot be read: {error}") from error
 
 
 def _least(of_part: Any, known: Mapping[str, Any], reader: Any) -> Any:

@@ -1,0 +1,324 @@
+"""The engine of checkpoints in one process: crashes, damage, what is kept."""
+
+import itertools
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_syncrep.python.checkpoint.contents import Builder, OfPart, Piece
+from tf_syncrep.python.checkpoint.directory import DamagedError, Directory
+from tf_syncrep.python.checkpoint.engine import Calls, Engine
+
+ROWS, WIDTH = 1000, 4
+
+
+class State:
+    """A table in two parts with a slot each, and what else there is."""
+
+    def __init__(self, num_parts=2, value=0.0):
+        self.parts = [
+            tf.Variable(tf.fill([len(range(p, ROWS, num_parts)), WIDTH], value))
+            for p in range(num_parts)
+        ]
+        self.slots = [tf.Variable(-part) for part in self.parts]
+        self.powers = [tf.Variable([1.0]) for _ in self.parts]
+        self.step = tf.Variable(0, dtype=tf.int64)
+        builder = Builder()
+        for p, (part, slot) in enumerate(zip(self.parts, self.slots, strict=True)):
+            names = ("tables/t", "slots/m/tables/t")
+            piece = Piece(p, part.shape[0], num_parts, ROWS, names)
+            builder.add_group([part, slot], [piece])
+            of_part = OfPart(self.powers[p], ("slots/power/tables/t",), p, num_parts)
+            builder.add_of_part(of_part)
+        builder.add_whole("step", self.step)
+        self.contents = builder.build()
+
+    def train(self):
+        """Changes two rows of each part."""
+        self.step.assign_add(1)
+        for number, part in enumerate(self.parts):
+            rows = [[int(self.step)], [int(self.step) + 100 + number]]
+            part.scatter_nd_add(rows, tf.ones([2, WIDTH]) * float(self.step))
+            self.slots[number].scatter_nd_sub(rows, tf.ones([2, WIDTH]))
+            self.powers[number].assign(self.powers[number] * 0.5)
+
+    def read(self):
+        return [x.numpy() for x in (*self.parts, *self.slots, *self.powers, self.step)]
+
+
+def engine(path, keep=3, full_every=1, calls=None):
+    return Engine(
+        Directory(str(path)),
+        keep=keep,
+        full_every=full_every,
+        max_kept_bytes=1 << 20,
+        patience_secs=60.0,
+        calls=calls or Calls(),
+    )
+
+
+def save(of, state):
+    saving = of.begin(state.contents, lambda: {"at": int(state.step)}, lambda f: f())
+    return saving.wait()
+
+
+def restored(path):
+    state = State(value=7.0)
+    manifest = engine(path).restore(state.contents)
+    return manifest, state.read()
+
+
+def assert_equal(found, expected):
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Six checkpoints of which each third is full, and the states they are of."""
+    state, of, states = State(), engine(tmp_path, keep=100, full_every=3), {}
+    for _ in range(6):
+        state.train()
+        states[save(of, state).number] = state.read()
+    return tmp_path, states
+
+
+def test_chains_are_restored(written):
+    path, states = written
+    manifests = Directory(str(path)).manifests()
+    assert [m.chain for m in manifests] == [
+        (1,), (1, 2), (1, 2, 3), (4,), (4, 5), (4, 5, 6)
+    ]  # fmt: skip
+    for manifest in reversed(manifests):
+        found, values = restored(path)
+        assert found == manifest
+        assert found.state == {"at": manifest.number}
+        assert_equal(values, states[manifest.number])
+        Directory(str(path)).delete_files(manifest.number)
+    assert engine(path).restore(State().contents) is None
+
+
+def test_what_changed_is_all_that_is_written(tmp_path):
+    state, of = State(), engine(tmp_path, full_every=10)
+    save(of, state)
+    state.train()
+    saving = of.begin(state.contents, dict, lambda f: f())
+    saving.wait()
+    assert saving.rows_written == 4
+    row_bytes = 2 * WIDTH * 4 + 8
+    assert saving.bytes_written <= 4 * row_bytes + 8 + 2 * 4
+
+
+def test_newest_full_one_is_for_tensorflow_to_find(written):
+    path, states = written
+    latest = tf.train.latest_checkpoint(str(path))
+    assert latest == str(path / "ckpt-4")
+    table = tf.train.load_checkpoint(latest).get_tensor("tables/t")
+    np.testing.assert_array_equal(table[:, 0], states[4][0])
+    np.testing.assert_array_equal(table[:, 1], states[4][1])
+
+
+def test_those_that_others_need_are_kept(tmp_path):
+    state, of = State(), engine(tmp_path, keep=2, full_every=3)
+    kept = []
+    for _ in range(7):
+        state.train()
+        save(of, state)
+        kept.append([m.number for m in Directory(str(tmp_path)).manifests()])
+    assert kept == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4], [4, 5], [4, 5, 6],
+                    [4, 5, 6, 7]]  # fmt: skip
+    numbers = {name.split(".")[0] for name in os.listdir(tmp_path) if "-" in name}
+    assert numbers == {f"ckpt-{n}" for n in kept[-1]}
+    assert_equal(restored(tmp_path)[1], state.read())
+
+
+DAMAGES = {
+    "data changed": lambda path: _flip(path / "ckpt-6.data-00000-of-00001"),
+    "data cut off": lambda path: _cut(path / "ckpt-6.data-00000-of-00001"),
+    "data gone": lambda path: (path / "ckpt-6.data-00000-of-00001").unlink(),
+    "index changed": lambda path: _flip(path / "ckpt-6.index"),
+    "index cut off": lambda path: _cut(path / "ckpt-6.index"),
+    "index gone": lambda path: (path / "ckpt-6.index").unlink(),
+    "manifest changed": lambda path: _flip(path / "ckpt-6.json"),
+    "manifest cut off": lambda path: _cut(path / "ckpt-6.json"),
+    "manifest gone": lambda path: (path / "ckpt-6.json").unlink(),
+}
+
+
+def _flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes(content)
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_one_is_named_and_the_one_before_restored(written, damage, caplog):
+    path, states = written
+    DAMAGES[damage](path)
+    manifest, values = restored(path)
+    assert manifest.number == 5
+    assert_equal(values, states[5])
+    if damage != "manifest gone":  # then there is none
+        assert "ckpt-6" in caplog.text
+
+
+def test_all_that_need_a_damaged_one_are_passed_over(written):
+    path, states = written
+    _flip(path / "ckpt-4.data-00000-of-00001")
+    manifest, values = restored(path)
+    assert manifest.number == 3
+    assert_equal(values, states[3])
+
+
+def test_error_names_all_where_none_is_left(written):
+    path, _ = written
+    for number in (1, 4):
+        _cut(path / f"ckpt-{number}.data-00000-of-00001")
+    with pytest.raises(DamagedError, match=r"None of the checkpoints.*ckpt-6.*ckpt-1"):
+        restored(path)
+
+
+def test_other_contents_are_refused_before_anything_is_written(written):
+    path, _ = written
+    other = State(value=7.0)
+    before = other.read()
+    other.contents.shares[0].wholes["another"] = tf.Variable(0.0)
+    with pytest.raises(ValueError, match="does not have another"):
+        engine(path).restore(other.contents)
+    assert_equal(other.read(), before)
+
+
+def test_powers_of_other_parts_are_the_least_of_all(written):
+    path, states = written
+    other = State(num_parts=3)
+    engine(path).restore(other.contents)
+    for power in other.powers:
+        assert power.numpy() == min(states[6][4:6])
+    table = np.empty([ROWS, WIDTH], np.float32)
+    table[::2], table[1::2] = states[6][:2]
+    for p in range(3):
+        np.testing.assert_array_equal(other.parts[p], table[p::3])
+
+
+def test_disk_that_is_full_leaves_the_last_one_and_the_next_is_full(
+    tmp_path, monkeypatch
+):
+    state, calls = State(), Calls()
+    of = engine(tmp_path, full_every=5, calls=calls)
+    state.train()
+    save(of, state)
+    expected = state.read()
+
+    def fail(*args):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    state.train()
+    with monkeypatch.context() as patched:
+        patched.setattr(calls, "merge", fail)
+        with pytest.raises(tf.errors.ResourceExhaustedError):
+            save(of, state)
+    assert_equal(restored(tmp_path)[1], expected)
+    assert len(list(pathlib.Path(tmp_path).glob("ckpt-2*"))) == 0
+    state.train()
+    assert save(of, state).is_full
+    assert_equal(restored(tmp_path)[1], state.read())
+
+
+def test_folder_that_is_gone_is_made_again(tmp_path):
+    folder = tmp_path / "checkpoints"
+    state, of = State(), engine(folder, full_every=5)
+    save(of, state)
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    state.train()
+    assert save(of, state).is_full
+    assert_equal(restored(folder)[1], state.read())
+
+
+def test_other_file_systems(tmp_path):
+    path = f"ram://{tmp_path}"
+    state, of = State(), engine(path, keep=1, full_every=2)
+    for _ in range(3):
+        state.train()
+        save(of, state)
+        assert_equal(restored(path)[1], state.read())
+
+
+class Crash(BaseException):
+    """The process has died: nothing is done from here on."""
+
+
+class CrashingFiles:
+    """Dies at one of the operations on files, before it or after it."""
+
+    NAMES = ("GFile", "rename", "remove", "rmtree", "makedirs", "listdir", "stat")
+
+    def __init__(self, monkeypatch, calls, at):
+        self._left = at
+        self.is_dead = False
+        for name in self.NAMES:
+            monkeypatch.setattr(
+                tf.io.gfile, name, self._wrap(getattr(tf.io.gfile, name))
+            )
+        for name in ("begin", "progress", "merge", "cancel"):
+            monkeypatch.setattr(calls, name, self._wrap(getattr(calls, name)))
+
+    def _wrap(self, function):
+        def call(*args, **kwargs):
+            self._pass()
+            result = function(*args, **kwargs)
+            self._pass()
+            return result
+
+        return call
+
+    def _pass(self):
+        self._left -= 1
+        self.is_dead |= self._left < 0
+        if self.is_dead:
+            raise Crash
+
+
+def test_crash_at_any_operation_leaves_a_checkpoint(tmp_path, monkeypatch):
+    """Of the state before, or, from some moment on, of the one that was written."""
+    fates = []
+    for at in itertools.count():
+        folder = tmp_path / str(at)
+        state, calls = State(), Calls()
+        of = engine(folder, keep=1, full_every=2, calls=calls)
+        for _ in range(2):
+            state.train()
+            save(of, state)
+        states = [state.read()]
+        state.train()
+        states.append(state.read())
+        with monkeypatch.context() as patched:
+            files = CrashingFiles(patched, calls, at)
+            try:
+                save(of, state)
+            except Crash:
+                pass
+            of.wait()
+        manifest, values = restored(folder)
+        fates.append(manifest.state["at"] - 2)
+        assert_equal(values, states[fates[-1]])
+        # And the next one is written as ever, and leaves nothing else behind.
+        again = engine(folder, keep=1)
+        final = State()
+        again.restore(final.contents)
+        save(again, final)
+        numbers = {p.name.split(".")[0] for p in folder.glob("ckpt-*")}
+        assert len(numbers) == 1
+        if not files.is_dead:
+            break
+    assert fates == sorted(fates)
+    assert {0, 1} == set(fates)
+    assert len(fates) > 20

@@ -46,6 +46,7 @@ BENCHMARKS = (
     "embedding_lookup",
     "embedding_cluster",
     "embedding_servers",
+    "checkpoint",
 )
 # Measured once in each Keras that tf.keras can be.
 IN_EACH_KERAS = ("small_variables",)

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 SOURCES = (
     "benchmarks/sync_gate_bench.cc",
     "tf_syncrep/cc/lib/sync_gate.cc",
-    "tf_syncrep/cc/lib/sync_gate_timer.cc",
+    "tf_syncrep/cc/lib/lease_timer.cc",
 )
 FLAGS = ("-O3", "-DNDEBUG", "-std=c++17", "-pthread")
 UPDATES_PER_ROUND = 20

@@ -30,6 +30,7 @@ WITHOUT_BYTES = (
     "sync_latency",
     "embedding_cluster",
     "embedding_servers",
+    "checkpoint",
 )
 # One of them shows that the machinery works. The last three are clusters of the same
 # parts as those of sync_cluster and keras_cluster.

@@ -18,7 +18,14 @@ WORKERS = 2
 
 
 class Progress(tf.keras.callbacks.Callback):
+    def __init__(self, checkpoint):
+        super().__init__()
+        self.checkpoint = checkpoint
+
     def on_train_batch_end(self, batch, logs=None):
+        saving = self.checkpoint.saving
+        if saving is not None and saving.manifest is not None:
+            print("a checkpoint is there", flush=True)
         print(f"step {batch}", flush=True)
 
 
@@ -33,7 +40,7 @@ def main(folder, result, updates):
         epochs=4,
         steps_per_epoch=int(updates) * WORKERS // 4,
         verbose=0,
-        callbacks=[checkpoint, Progress()],
+        callbacks=[checkpoint, Progress(checkpoint)],
     )
     np.savez(
         pathlib.Path(result) / "result.npz",

@@ -38,9 +38,11 @@ def test_weights_are_those_of_a_training_that_nobody_disturbed(
     folder = tmp_path / "checkpoints"
     command = (*OPTIONS, "--max-restarts", kills, SCRIPT, folder, tmp_path, updates)
     with commands.Command("launch", *command, env=programs.environment()) as launched:
+        launched.wait_for_line("a checkpoint is there")
         steps = 0
         for kill in range(kills):
-            steps += draw.randint(1, 2 * updates // kills)
+            # Or sooner, where lines came on between: also before servers answer.
+            steps += draw.randint(1, updates // (kills + 1))
             launched.wait_for_line(r"chief +\| step \d+", occurrence=steps)
             ps = f"ps-{draw.randrange(2)}"
             pid = launched.wait_for_line(

@@ -18,7 +18,13 @@ STEPS = 40
 
 
 def train(folder, cluster, quorum=WORKERS, epochs=2, **options):
-    options = {"every_n_steps": 9, "keep": 100, **options}
+    # Slowly enough that updates overwrite rows before they are written.
+    options = {
+        "every_n_steps": 9,
+        "keep": 100,
+        "max_bytes_per_sec": 1e8,
+        **options,
+    }
     arguments = {
         "folder": str(folder),
         "quorum": quorum,

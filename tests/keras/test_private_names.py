@@ -65,6 +65,7 @@ NAMES_OF_KERAS_2 = {
         "_train_counter",
         "_test_counter",
         "_predict_counter",
+        "_training_state",
     ],
     "optimizer": [
         "_apply_weight_decay",
@@ -95,6 +96,7 @@ OWN = {
     "_receive",
     "_update",
     "_name",
+    "_position",
 }
 
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import types
 
 import pytest
 import tensorflow as tf
@@ -15,9 +16,9 @@ DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 @pytest.fixture
 def updater():
     ops = ClusterOps(1, 1, 60.0, 600.0, False, DEVICE)
-    iterations = tf.Variable(0, dtype=tf.int64)
+    optimizer = types.SimpleNamespace(iterations=tf.Variable(0, dtype=tf.int64))
     strategy = tf.distribute.get_strategy()
-    made = updaters.Updater(ops, strategy, iterations, update=None)
+    made = updaters.Updater(ops, strategy, optimizer, update=None)
     yield made
     made.close()
 

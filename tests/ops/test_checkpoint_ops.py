@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import time
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ class _Table:
     def groups(self):
         return [[x.handle for x in part] for part in self.parts]
 
-    def begin(self, prefix, token="", base="", max_kept_bytes=_KEPT, patience=60.0):
+    def begin(self, prefix, token="", base="", max_kept_bytes=_KEPT, speed=0.0):
         checkpoint_ops.checkpoint_begin(
             self.writer,
             str(prefix),
@@ -58,7 +59,8 @@ class _Table:
             [tf.constant(["some", "strings"])],
             ["strings"],
             max_kept_bytes=max_kept_bytes,
-            patience_secs=patience,
+            patience_secs=60.0,
+            max_bytes_per_sec=speed,
         )
 
     def write(self, prefix, **kwargs):
@@ -206,19 +208,30 @@ def test_whole_tables_are_kept_and_wait_for_room(tmp_path):
 
 
 def test_unknown_base_and_second_writing_are_refused(tmp_path):
-    table = _Table(_values(300_000, width=16), 1)
+    table = _Table(_values(1000), 1)
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"'a'.*last one.*''"):
         table.begin(tmp_path / "ckpt", token="b", base="a")
-    table.begin(tmp_path / "ckpt", token="a")
+    table.begin(tmp_path / "ckpt", token="a", speed=100.0)  # for minutes
     with pytest.raises(tf.errors.FailedPreconditionError, match="being written"):
         table.begin(tmp_path / "other")
     checkpoint_ops.checkpoint_cancel(table.writer)
     done, code, *_ = checkpoint_ops.checkpoint_progress(table.writer)
     assert done
-    assert code in (tf.errors.CANCELLED, 0)
-    if code != 0:  # what was cut off is no base
-        with pytest.raises(tf.errors.FailedPreconditionError):
-            table.begin(tmp_path / "ckpt", token="b", base="a")
+    assert code == tf.errors.CANCELLED
+    with pytest.raises(
+        tf.errors.FailedPreconditionError
+    ):  # what was cut off is no base
+        table.begin(tmp_path / "ckpt", token="b", base="a")
+
+
+def test_files_are_written_no_faster_than_allowed(tmp_path):
+    table = _Table(_values(1000), 2)
+    begin = time.monotonic()
+    size, *_ = table.write(tmp_path / "ckpt", speed=40_000.0)
+    # Of the last chunk, a tenth of a second's, nobody waits for the end.
+    assert time.monotonic() - begin > size / 40_000 - 0.1 > 0.3
+    stored = tf.train.load_checkpoint(str(tmp_path / "ckpt")).get_tensor("table")
+    np.testing.assert_array_equal(stored.reshape(-1, 3), table.values)
 
 
 def test_files_that_cannot_be_written_are_told_of(tmp_path):

@@ -62,6 +62,12 @@ class BeginOp final : public OpKernel {
                     "max_kept_bytes and patience_secs must be positive, but "
                     "are ",
                     max_kept_bytes_, " and ", patience_secs_)));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("max_bytes_per_sec", &max_bytes_per_sec_));
+    OP_REQUIRES(ctx, max_bytes_per_sec_ >= 0,
+                absl::InvalidArgumentError(
+                    absl::StrCat("max_bytes_per_sec must be positive, or 0 for "
+                                 "no bound, but is ",
+                                 max_bytes_per_sec_)));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -83,6 +89,7 @@ class BeginOp final : public OpKernel {
     request->prefix = prefix;
     request->token = token;
     request->base = base;
+    request->max_bytes_per_sec = max_bytes_per_sec_;
     request->kept = std::make_shared<KeptBytes>(
         max_kept_bytes_, KeptBytes::Seconds(patience_secs_));
     CheckpointInputs inputs;
@@ -125,6 +132,7 @@ class BeginOp final : public OpKernel {
 
   int64_t max_kept_bytes_;
   float patience_secs_;
+  float max_bytes_per_sec_;
 };
 
 class ProgressOp final : public OpKernel {

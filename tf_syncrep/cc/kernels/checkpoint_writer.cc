@@ -23,6 +23,9 @@ using tensorflow::TensorShape;
 // copied, its variables are locked: some milliseconds.
 constexpr int64_t kChunkBytes = 8 << 20;
 
+// Where bytes per second are bounded, chunks are small enough to flow evenly.
+constexpr double kTurnsPerSec = 10;
+
 char* Elements(const Tensor& tensor) {
   return static_cast<char*>(tensor.data());
 }
@@ -50,7 +53,7 @@ class CheckpointWriter::Share {
   Share(CheckpointWriter* writer, BundleWriter* bundle, TableSnapshot* table)
       : writer_(writer), bundle_(bundle), table_(table) {
     const int64_t row_bytes = std::max<int64_t>(1, table->all_row_bytes());
-    chunk_rows_ = std::clamp<int64_t>(kChunkBytes / row_bytes, 1,
+    chunk_rows_ = std::clamp<int64_t>(writer->ChunkBytes() / row_bytes, 1,
                                       std::max<int64_t>(1, table->num_rows()));
     for (size_t i = 0; i < table->num_arrays(); ++i) {
       TensorShape shape = table->row_shape(static_cast<int>(i));
@@ -69,7 +72,7 @@ class CheckpointWriter::Share {
                      bool changed_only) {
     int64_t chunk = 0;
     for (int64_t row = 0; row < piece.num_rows; ++chunk) {
-      if (writer_->IsCancelled()) {
+      if (!writer_->AwaitTurn()) {
         return absl::CancelledError("The checkpoint was cancelled.");
       }
       const int64_t num = std::min(chunk_rows_, piece.num_rows - row);
@@ -195,6 +198,8 @@ absl::Status CheckpointWriter::Begin(CheckpointRequest request) {
     kept_ = request.kept;
     cancelled_ = false;
   }
+  began_ = std::chrono::steady_clock::now();
+  max_bytes_per_sec_ = request.max_bytes_per_sec;
   thread_ = std::thread(&CheckpointWriter::Run, this, std::move(request));
   return absl::OkStatus();
 }
@@ -214,14 +219,33 @@ void CheckpointWriter::Cancel() {
     const std::lock_guard<std::mutex> lock(mu_);
     cancelled_ = true;
   }
+  is_cancelled_.notify_all();
   if (thread_.joinable()) {
     thread_.join();
   }
 }
 
-bool CheckpointWriter::IsCancelled() const {
-  const std::lock_guard<std::mutex> lock(mu_);
-  return cancelled_;
+int64_t CheckpointWriter::ChunkBytes() const {
+  if (max_bytes_per_sec_ == 0) {
+    return kChunkBytes;
+  }
+  return static_cast<int64_t>(
+      std::min<double>(kChunkBytes, max_bytes_per_sec_ / kTurnsPerSec));
+}
+
+bool CheckpointWriter::AwaitTurn() {
+  std::unique_lock<std::mutex> lock(mu_);
+  if (max_bytes_per_sec_ > 0) {
+    // Seconds, of which there are few enough: a day and no more.
+    const double secs = std::min(
+        86400.0, static_cast<double>(progress_.bytes) / max_bytes_per_sec_);
+    const auto due =
+        began_ +
+        std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+            std::chrono::duration<double>(secs));
+    is_cancelled_.wait_until(lock, due, [this] { return cancelled_; });
+  }
+  return !cancelled_;
 }
 
 void CheckpointWriter::Count(int64_t bytes, int64_t rows) {

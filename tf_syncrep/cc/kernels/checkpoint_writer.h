@@ -3,6 +3,8 @@
 #ifndef TF_SYNCREP_CC_KERNELS_CHECKPOINT_WRITER_H_
 #define TF_SYNCREP_CC_KERNELS_CHECKPOINT_WRITER_H_
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,6 +35,9 @@ struct CheckpointRequest {
   std::vector<TablePiece> pieces;
   std::vector<std::pair<std::string, tensorflow::Tensor>> wholes;
   std::shared_ptr<KeptBytes> kept;
+  // How fast it may be, so that others get their share of a disk or a network;
+  // 0 for as fast as can be.
+  double max_bytes_per_sec = 0;
 };
 
 struct CheckpointProgress {
@@ -70,7 +75,10 @@ class CheckpointWriter final : public tensorflow::ResourceBase {
 
   void Run(CheckpointRequest request);
   absl::Status Write(CheckpointRequest& request);
-  bool IsCancelled() const;
+  int64_t ChunkBytes() const;
+  // Waits until as many bytes as were counted may have been written, or the
+  // call of Cancel. Returns whether to go on.
+  bool AwaitTurn();
   void Count(int64_t bytes, int64_t rows);
 
   std::mutex calls_;  // guards thread_; taken by callers, never by the thread
@@ -79,7 +87,10 @@ class CheckpointWriter final : public tensorflow::ResourceBase {
   CheckpointProgress progress_;
   std::shared_ptr<KeptBytes> kept_;
   bool cancelled_ = false;
+  std::condition_variable is_cancelled_;
   // The thread's own, and before it runs that of who starts it.
+  std::chrono::steady_clock::time_point began_;
+  double max_bytes_per_sec_ = 0;
   std::string fingerprints_of_;  // token
   // By the table, and the first of its rows that is here.
   std::map<std::pair<std::string, int64_t>, Fingerprints> fingerprints_;

@@ -50,6 +50,7 @@ REGISTER_OP("Syncrep>CheckpointBegin")
     .Attr("dtypes: list(type) >= 0")
     .Attr("max_kept_bytes: int = 268435456")
     .Attr("patience_secs: float = 60.0")
+    .Attr("max_bytes_per_sec: float = 0.0")
     .SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
@@ -73,6 +74,7 @@ tensors: What is to be saved as well.
 tensor_names: Their names.
 max_kept_bytes: How much may be kept of rows that are overwritten; then updates wait.
 patience_secs: How long, if the files take nothing, before this checkpoint is given up.
+max_bytes_per_sec: How fast to write; 0 for as fast as can be.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointProgress")

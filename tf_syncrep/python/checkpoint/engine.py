@@ -228,6 +228,7 @@ class Engine:
         full_every: int,
         max_kept_bytes: int,
         patience_secs: float,
+        max_bytes_per_sec: float = 0.0,
         calls: Calls,
     ):
         """Touches no file yet.
@@ -239,6 +240,7 @@ class Engine:
                 rows that have changed since the one before.
             max_kept_bytes: how much a task may keep of rows that are overwritten.
             patience_secs: how long a task waits for files that take nothing.
+            max_bytes_per_sec: how fast a task may write; 0 for as fast as can be.
             calls: how to call TensorFlow.
         """
         self.directory = directory
@@ -247,6 +249,7 @@ class Engine:
         self._options = {
             "max_kept_bytes": max_kept_bytes,
             "patience_secs": patience_secs,
+            "max_bytes_per_sec": max_bytes_per_sec,
         }
         self._calls = calls
         self._saving: Saving | None = None

@@ -410,10 +410,11 @@ class _Run:
                 raise _Stop(FAILED, at_once=True)
             event = self._next_event(_PROBE_INTERVAL_SECS)
             if isinstance(event, _Exit):
-                self._output.say(
-                    f"{self._describe_end(event.process)} before it answered; "
-                    "ending the run"
-                )
+                end = f"{self._describe_end(event.process)} before it answered"
+                # At the first start that is a defect of the run, and no accident.
+                if self._restarts_of_all > 0:
+                    self._start_all_again(end)
+                self._output.say(f"{end}; ending the run")
                 raise _Stop(FAILED, at_once=True)
             if isinstance(event, _Signal):
                 self._output.say(f"{event.name} received before the script began")
@@ -508,16 +509,21 @@ class _Run:
 
     def _end_without(self, ps: TaskProcess) -> NoReturn:
         lost = f"{self._describe_end(ps)}; its variables are lost"
-        limit = self._options.max_restarts
         if self._options.on_ps_failure == "restart":
-            if self._restarts_of_all < limit:
-                self._restarts_of_all += 1
-                self._output.say(
-                    f"{lost}; restart {self._restarts_of_all} of {limit} of all tasks"
-                )
-                raise _Restart
-            lost += f", after {limit} restarts"
+            self._start_all_again(lost)
         self._output.say(f"{lost}, ending the run")
+        raise _Stop(FAILED)
+
+    def _start_all_again(self, cause: str) -> NoReturn:
+        """Has all tasks started again, or ends the run where that was done enough."""
+        limit = self._options.max_restarts
+        if self._restarts_of_all < limit:
+            self._restarts_of_all += 1
+            self._output.say(
+                f"{cause}; restart {self._restarts_of_all} of {limit} of all tasks"
+            )
+            raise _Restart
+        self._output.say(f"{cause}, after {limit} restarts, ending the run")
         raise _Stop(FAILED)
 
     def _handle_lost_worker(self, process: TaskProcess, status: int) -> None:

@@ -47,6 +47,7 @@ def checkpoint_begin(
     *,
     max_kept_bytes: int,
     patience_secs: float,
+    max_bytes_per_sec: float = 0.0,
     name=None,
 ):
     """Begins to write a checkpoint of this moment.
@@ -71,6 +72,7 @@ def checkpoint_begin(
             were written; then updates wait.
         patience_secs: for how long, if the files take nothing, until the checkpoint
             is given up.
+        max_bytes_per_sec: how fast to write; 0 for as fast as can be.
         name: name of the operation.
 
     Returns:
@@ -95,6 +97,7 @@ def checkpoint_begin(
         _strings(tensor_names),
         max_kept_bytes=max_kept_bytes,
         patience_secs=patience_secs,
+        max_bytes_per_sec=max_bytes_per_sec,
         name=name,
     )
 

@@ -100,6 +100,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
         max_kept_bytes: how much memory a parameter server may use, with SyncReplicas,
             to keep rows that are overwritten before they were written to the files. At
             that bound updates wait. Beside it a checkpoint takes up to 64 MiB.
+        max_bytes_per_sec: how fast each parameter server may write, so that a disk or
+            a network that others use, too, is not taken whole. By default as fast as
+            can be.
 
     Attributes:
         saving: the last checkpoint that was begun, with `manifest`, `bytes_written`,
@@ -123,6 +126,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         model: Any = None,
         work_queues: Mapping[str, Any] | None = None,
         max_kept_bytes: int = 256 * 2**20,
+        max_bytes_per_sec: float | None = None,
     ):
         super().__init__()
         if every_secs is None and every_n_steps is None:
@@ -131,6 +135,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
             every_secs = check_positive("every_secs", every_secs)
         if every_n_steps is not None:
             every_n_steps = check_count("every_n_steps", every_n_steps)
+        if max_bytes_per_sec is not None:
+            max_bytes_per_sec = check_positive("max_bytes_per_sec", max_bytes_per_sec)
         self._every_secs, self._every_n_steps = every_secs, every_n_steps
         self._queues = dict(work_queues or {})
         self._engine = Engine(
@@ -139,6 +145,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
             full_every=check_count("full_every", full_every),
             max_kept_bytes=check_count("max_kept_bytes", max_kept_bytes),
             patience_secs=60.0,
+            max_bytes_per_sec=max_bytes_per_sec or 0.0,
             calls=Calls(compat.apart_from_closures),
         )
         self.saving: Saving | None = None

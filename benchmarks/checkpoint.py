@@ -1,0 +1,149 @@
+"""Checkpoints of a training that goes on, beside the disk's own speed.
+
+Two workers train a table of rows of 64 floats, with AdamAsync and SyncReplicas, on two
+parameter servers. Each sample of a checkpoint is the time until its bytes are on the
+disk (`sync`), as is that of the same bytes written alone, by as many threads as there
+are servers. Updates are timed on the coordinator. What a checkpoint holds is held to
+the variables before.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness import replicas
+from harness.benchmark import Axis, Benchmark, Measurement, Point, Verdict, describe
+
+WIDTH = 64
+FULL, CHANGED = "ours, full", "ours, what has changed"
+ALONE = "the same bytes alone"
+RESTORED, READ = "restoring", "reading the same bytes"
+STEP, STEP_WHILE, GAP = "a step", "a step meanwhile", "longest gap meanwhile"
+TENSORFLOW = "tf.train.Checkpoint, training stopped"
+KERAS = "Keras' save_weights, training stopped"
+_UPDATES = 1000  # between a full checkpoint and what has changed since
+_SECS = 5.0
+# Keras needs minutes for more.
+_MOST_FOR_KERAS = 0.3
+
+
+def measure(point: Point, rounds: int) -> Sequence[Measurement]:
+    """Trains and writes."""
+    rows = int(point["GB"] * 1e9 / (3 * 4 * WIDTH))
+    model = {
+        "rows": rows,
+        "width": WIDTH,
+        "tables": 4,
+        "examples": 512,
+        "ids": point["ids"],
+    }
+    updates = _UPDATES if rounds > 2 else 10
+    samples: dict[str, list[float]] = {}
+    counts: dict[str, Mapping[str, float]] = {}
+
+    def add(name: str, seconds: float) -> None:
+        samples.setdefault(name, []).append(seconds)
+
+    with replicas.start(
+        2, {}, model, program="checkpoint_trainer.py", coordinated=True
+    ) as cluster:
+        tell = cluster.chief
+        tell("start")
+        for _ in range(max(2, rounds // 5)):
+            add(STEP, statistics.median(tell("gaps", _SECS if updates > 10 else 0.5)))
+            full = tell("save")
+            assert full["is_full"]
+            tell("wait_for_updates", updates)
+            changed = tell("save")
+            assert not changed["is_full"]
+            add(FULL, full["secs"])
+            add(CHANGED, changed["secs"])
+            add(ALONE, tell("write_alone", full["bytes"]))
+            if len(full["gaps"]) > 1:
+                # All of the time, by the updates that were made in it.
+                add(STEP_WHILE, sum(full["gaps"]) / (len(full["gaps"]) - 0.5))
+            add(GAP, max(full["gaps"]))
+            counts[FULL], counts[CHANGED] = _counts(full), _counts(changed)
+        tell("stop")
+        tell("check")
+        for _ in range(2):
+            restoring, reading = tell("restore")
+            add(RESTORED, restoring)
+            add(READ, reading)
+        add(TENSORFLOW, tell("tensorflow"))
+        if point["GB"] <= _MOST_FOR_KERAS:
+            add(KERAS, tell("keras"))
+        tell("clean")
+    return [
+        Measurement(name, point, "s", found, counts=counts.get(name))
+        for name, found in samples.items()
+    ]
+
+
+def _counts(saved: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        "MB written": saved["bytes"] / 1e6,
+        "rows": saved["rows"],
+        "MB kept": saved["kept"] / 1e6,
+        "MB more on the coordinator": saved["grown"] / 1e6,
+    }
+
+
+def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
+    """Holds the figures to the targets."""
+    by_point: dict[str, dict[str, Measurement]] = {}
+    for m in measurements:
+        by_point.setdefault(describe(m.point), {})[m.contender] = m
+    verdicts = []
+    for point, found in by_point.items():
+
+        def at_most(
+            claim: str, value: float, reach: float, point: str = point
+        ) -> Verdict:
+            return Verdict(
+                f"{claim}, at most {reach:g} ({point})", value, value <= reach
+            )
+
+        median = {name: m.median for name, m in found.items()}
+        full, changed = found[FULL].counts or {}, found[CHANGED].counts or {}
+        row_bytes = 3 * 4 * WIDTH / 1e6
+        verdicts += [
+            at_most("full against the bytes alone", median[FULL] / median[ALONE], 1.2),
+            at_most("gap, ms", 1e3 * median[GAP], max(200, 5e3 * median[STEP])),
+            at_most(
+                "changed: bytes against those of rows",
+                changed["MB written"] / (changed["rows"] * row_bytes),
+                1.1,
+            ),
+            at_most(
+                "MB more on the coordinator", full["MB more on the coordinator"], 16
+            ),
+            at_most("restoring against reading", median[RESTORED] / median[READ], 1.5),
+        ]
+        if STEP_WHILE in median:
+            speed = median[STEP] / median[STEP_WHILE]
+            claim = f"steps a second meanwhile, at least 0.9 ({point})"
+            verdicts.append(Verdict(claim, speed, speed >= 0.9))
+        if "zipf" in point:
+            fewer = full["MB written"] / changed["MB written"]
+            claim = f"fewer bytes of what has changed, at least 6 times ({point})"
+            verdicts.append(Verdict(claim, fewer, fewer >= 6))
+        for name in (TENSORFLOW, KERAS):
+            if name in median:
+                faster = median[name] / median[FULL]
+                claim = f"times as fast as {name}, at least 1 ({point})"
+                verdicts.append(Verdict(claim, faster, faster >= 1))
+    return verdicts
+
+
+BENCHMARK = Benchmark(
+    title="Checkpoints while training goes on",
+    axes={
+        "ids": Axis(["zipf"]),
+        "GB": Axis([0.25, 1, 4], quick=[0.01]),
+    },
+    measure=measure,
+    judge=judge,
+)

@@ -27,8 +27,8 @@ PYTHON_LAYERS = {
     "embedding": {"ops"},
     "checkpoint": {"ops"},
     "train": {"ops", "sync", "embedding", "checkpoint"},
-    "keras": {"ops", "sync", "embedding", "checkpoint"},
     "data": {"ops", "sync"},
+    "keras": {"ops", "sync", "embedding", "checkpoint", "data"},
     "distribute": {"ops"},
     "report": set(),
 }

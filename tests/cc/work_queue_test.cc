@@ -41,11 +41,10 @@ class WorkQueueTest : public testing::Test {
     }
   }
 
-  Pending Take(const WorkReader& reader, int64_t last = WorkQueue::kNoTicket,
-               int64_t until_epoch = WorkQueue::kLastEpoch) {
+  Pending Take(const WorkReader& reader, int64_t last = WorkQueue::kNoTicket) {
     auto pending = std::make_shared<std::optional<Answer>>();
     last_wait_ = queue_->Take(
-        reader, last, until_epoch,
+        reader, last,
         [pending](const GateStatus& status, const WorkQueue::Grant& grant) {
           EXPECT_FALSE(pending->has_value()) << "a second answer";
           *pending = Answer{status, grant};
@@ -55,9 +54,8 @@ class WorkQueueTest : public testing::Test {
 
   // Takes what there is; the queue must answer at once.
   WorkQueue::Grant TakeNow(const WorkReader& reader,
-                           int64_t last = WorkQueue::kNoTicket,
-                           int64_t until_epoch = WorkQueue::kLastEpoch) {
-    const Pending pending = Take(reader, last, until_epoch);
+                           int64_t last = WorkQueue::kNoTicket) {
+    const Pending pending = Take(reader, last);
     EXPECT_TRUE(pending->has_value());
     EXPECT_TRUE((*pending)->status.ok()) << (*pending)->status.message;
     return (*pending)->grant;
@@ -138,9 +136,6 @@ TEST_F(WorkQueueTest, SlowReaderHoldsUpNoEpochButTheLast) {
   Make(options);
   const auto slow = TakeNow(Reader("slow"));
   int64_t last = TakeNow(Reader("fast")).ticket;
-  // The end of the first epoch, for one whose epochs are apart.
-  EXPECT_EQ(Code(Take(Reader("fast"), last, 0)), GateStatus::kOutOfRange);
-  last = WorkQueue::kNoTicket;
   for (int i = 0; i < 4; ++i) {
     const auto grant = TakeNow(Reader("fast"), last);
     EXPECT_EQ(grant.item.epoch, 1 + i / 2);
@@ -152,6 +147,49 @@ TEST_F(WorkQueueTest, SlowReaderHoldsUpNoEpochButTheLast) {
   EXPECT_EQ(Code(Take(Reader("slow"), slow.ticket)), GateStatus::kOutOfRange);
   EXPECT_EQ(Code(end), GateStatus::kOutOfRange);
   EXPECT_EQ(queue_->Stats().done, 6);
+}
+
+TEST_F(WorkQueueTest, NobodyWaitsAtALimitNorGoesBeyondIt) {
+  WorkQueueOptions options;
+  options.num_items = 2;
+  options.num_epochs = 2;
+  options.lease = seconds(10);
+  Make(options);
+  for (int64_t epoch = 0; epoch < 2; ++epoch) {
+    queue_->SetLimit(epoch);
+    const auto slow = TakeNow(Reader("slow"));
+    const auto fast = TakeNow(Reader("fast"));
+    EXPECT_EQ(fast.item.epoch, epoch);
+    EXPECT_EQ(Code(Take(Reader("fast"), fast.ticket)), GateStatus::kOutOfRange);
+    // What comes back is within the limit.
+    now_ += seconds(10);
+    queue_->Poll();
+    const auto again = TakeNow(Reader("fast"));
+    EXPECT_EQ(again.item.epoch, epoch);
+    EXPECT_EQ(again.item.item, slow.item.item);
+    EXPECT_EQ(Code(Take(Reader("fast"), again.ticket)),
+              GateStatus::kOutOfRange);
+    EXPECT_EQ(Code(Take(Reader("slow"), slow.ticket)), GateStatus::kOutOfRange);
+  }
+  EXPECT_EQ(queue_->Stats().done, 4);
+  CheckIdentities();
+}
+
+TEST_F(WorkQueueTest, LimitThatIsRaisedLetsReadersGoOn) {
+  WorkQueueOptions options;
+  options.num_items = 1;
+  options.num_epochs = 2;
+  Make(options);
+  queue_->SetLimit(0);
+  const auto first = TakeNow(Reader("a"));
+  EXPECT_EQ(Code(Take(Reader("a"), first.ticket)), GateStatus::kOutOfRange);
+  queue_->SetLimit(WorkQueue::kNoLimit);
+  const auto second = TakeNow(Reader("a"));
+  EXPECT_EQ(second.item.epoch, 1);
+  const Pending waits = Take(Reader("b"));
+  EXPECT_EQ(Code(waits), -1);
+  queue_->SetLimit(1);
+  EXPECT_EQ(Code(waits), GateStatus::kOutOfRange);
 }
 
 TEST_F(WorkQueueTest, ItemOfASilentReaderComesBackWhenItsLeaseEnds) {

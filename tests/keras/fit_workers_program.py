@@ -270,7 +270,6 @@ def refusals(strategy):
         "optimizer_made_outside": (lambda: compiled(optimizer=lambda: outer), good),
         "endless": (compiled, good.repeat()),
         "endless_validation": (compiled, good, {"validation_data": good.repeat()}),
-        "function_without_steps": (compiled, lambda _: good),
         "function_of_something_else": (compiled, lambda _: 3, one_step),
         "no_data": (compiled, iter([1])),
         "targets_beside": (compiled, good, {"y": [1.0]}),

@@ -39,8 +39,6 @@ REFUSALS = {
     "steps_per_epoch=None",
     "endless_validation": "A dataset without end needs validation_steps (fit) or "
     "steps (evaluate). Received: None",
-    "function_without_steps": "A function that makes datasets needs steps_per_epoch. "
-    "Received: steps_per_epoch=None",
     "function_of_something_else": "A function given for x must return a "
     "tf.data.Dataset. Received: int",
     "no_data": "x must be a tf.data.Dataset, a function that returns one, or arrays. "

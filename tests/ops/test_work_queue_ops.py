@@ -23,8 +23,8 @@ def queue(num_items=2, **options):
     return ops.work_queue(num_items, shared_name=name, **options)
 
 
-def take(handle, worker, last=ops.NO_TICKET, stream=0, **options):
-    results = ops.work_queue_take(handle, *worker, stream, last, **options)
+def take(handle, worker, last=ops.NO_TICKET, stream=0):
+    results = ops.work_queue_take(handle, *worker, stream, last)
     return tuple(int(x) for x in results)
 
 
@@ -41,8 +41,9 @@ def test_items_of_all_epochs_are_taken_and_their_ends_counted():
     assert (epoch, item) == (0, 0)
     second, *place = take(handle, B)
     assert place == [0, 1]
-    # The end of the first epoch, for who wants no other.
-    assert take(handle, A, first, until_epoch=0) == (ops.NO_TICKET, 0, 0)
+    ops.work_queue_limit(handle, 0)
+    assert take(handle, A, first) == (ops.NO_TICKET, 0, 0)
+    ops.work_queue_limit(handle, ops.NO_LIMIT)
     first, *place = take(handle, A)
     assert place == [1, 0]
     assert take(handle, B, second)[1:] == (1, 1)
@@ -141,9 +142,15 @@ def test_name_in_use_with_other_arguments_is_refused():
         queue(3, shared_name="queue_of_two")
 
 
-@pytest.mark.parametrize("place", range(1, 6))
+def test_limits_that_are_none_are_refused():
+    for epoch in (-2, [1]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="epoch"):
+            ops.work_queue_limit(queue(), epoch)
+
+
+@pytest.mark.parametrize("place", range(1, 5))
 def test_inputs_that_are_no_scalars_are_refused(place):
-    arguments = [queue(), A[0], A[1], 0, 0, ops.ALL_EPOCHS]
+    arguments = [queue(), A[0], A[1], 0, 0]
     arguments[place] = [arguments[place]]
     with pytest.raises(tf.errors.InvalidArgumentError, match="scalar"):
         ops.work_queue_take(*arguments)

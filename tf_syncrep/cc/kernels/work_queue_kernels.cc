@@ -133,14 +133,11 @@ class TakeOp final : public AsyncOpKernel {
     int64_t incarnation;
     int64_t stream;
     int64_t last;
-    int64_t until_epoch;
     OP_REQUIRES_OK_ASYNC(ctx, ScalarInput(ctx, "device", &device), done);
     OP_REQUIRES_OK_ASYNC(ctx, ScalarInput(ctx, "incarnation", &incarnation),
                          done);
     OP_REQUIRES_OK_ASYNC(ctx, ScalarInput(ctx, "stream", &stream), done);
     OP_REQUIRES_OK_ASYNC(ctx, ScalarInput(ctx, "last", &last), done);
-    OP_REQUIRES_OK_ASYNC(ctx, ScalarInput(ctx, "until_epoch", &until_epoch),
-                         done);
     const std::shared_ptr<WorkQueue> queue = resource->queue();
     const auto cancellation = std::make_shared<StepCancellation>(
         ctx, [queue](int64_t wait) { queue->Cancel(wait); });
@@ -150,7 +147,7 @@ class TakeOp final : public AsyncOpKernel {
         {std::string(device), static_cast<uint64_t>(incarnation)},
         static_cast<uint64_t>(stream)};
     const WorkQueue::WaitId id =
-        queue->Take(reader, last, until_epoch,
+        queue->Take(reader, last,
                     [ctx, done, cancellation](const GateStatus& status,
                                               const WorkQueue::Grant& grant) {
                       // Granted to a step that has been cancelled, it is
@@ -179,6 +176,23 @@ class TakeOp final : public AsyncOpKernel {
   }
 };
 
+class LimitOp final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    tensorflow::core::RefCountPtr<WorkQueueResource> resource;
+    OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
+    int64_t epoch;
+    OP_REQUIRES_OK(ctx, ScalarInput(ctx, "epoch", &epoch));
+    OP_REQUIRES(
+        ctx, epoch >= WorkQueue::kNoLimit,
+        absl::InvalidArgumentError(absl::StrCat(
+            "epoch must be at least 0, or -1 for no limit, but is ", epoch)));
+    resource->queue()->SetLimit(epoch);
+  }
+};
+
 class StatsOp final : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -198,6 +212,7 @@ class StatsOp final : public OpKernel {
         {"waiting_items", stats.waiting_items},
         {"late", stats.late},
         {"waiting", stats.waiting},
+        {"limit", stats.limit},
     };
     const auto size = static_cast<int64_t>(counters.size());
     Tensor* names;
@@ -228,7 +243,7 @@ class SaveOp final : public OpKernel {
     std::vector<int64_t> numbers = Signature(resource->options());
     numbers.insert(numbers.end(),
                    {state.epoch, state.position, state.handed_out, state.done,
-                    state.given_back, state.repeated, state.late});
+                    state.given_back, state.repeated, state.late, state.limit});
     for (const WorkItem& item : state.waiting_items) {
       numbers.insert(numbers.end(), {item.epoch, item.item});
     }
@@ -249,7 +264,7 @@ class RestoreOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, Lookup(ctx, &resource));
     const Tensor& input = ctx->input(1);
     const std::vector<int64_t> signature = Signature(resource->options());
-    constexpr int64_t kNumCounters = 7;
+    constexpr int64_t kNumCounters = 8;
     const auto begin = static_cast<int64_t>(signature.size()) + kNumCounters;
     OP_REQUIRES(ctx,
                 input.dims() == 1 && input.NumElements() >= begin &&
@@ -265,8 +280,9 @@ class RestoreOp final : public OpKernel {
             numbers[0], " items and ", numbers[1], " epochs, where this has ",
             signature[0], " and ", signature[1])));
     const int64_t* const counters = numbers + signature.size();
-    WorkQueueState state = {counters[0], counters[1], counters[2], counters[3],
-                            counters[4], counters[5], counters[6], {}};
+    WorkQueueState state = {counters[0], counters[1], counters[2],
+                            counters[3], counters[4], counters[5],
+                            counters[6], counters[7], {}};
     for (int64_t i = begin; i < input.NumElements(); i += 2) {
       state.waiting_items.push_back({numbers[i], numbers[i + 1]});
     }
@@ -279,6 +295,8 @@ REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueue").Device(DEVICE_CPU),
                         WorkQueueOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueTake").Device(DEVICE_CPU),
                         TakeOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueLimit").Device(DEVICE_CPU),
+                        LimitOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueStats").Device(DEVICE_CPU),
                         StatsOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>WorkQueueSave").Device(DEVICE_CPU),

@@ -31,7 +31,7 @@ GateStatus WorkQueue::CheckOptions(const WorkQueueOptions& options) {
 }
 
 WorkQueue::WaitId WorkQueue::Take(const WorkReader& reader, int64_t last,
-                                  int64_t until_epoch, TakeCallback done) {
+                                  TakeCallback done) {
   Calls calls;
   WaitId id = 0;
   {
@@ -47,8 +47,7 @@ WorkQueue::WaitId WorkQueue::Take(const WorkReader& reader, int64_t last,
       }
       wait = next;
     }
-    const auto wait =
-        waits_.insert({id, Wait{key, until_epoch, std::move(done)}}).first;
+    const auto wait = waits_.insert({id, Wait{key, std::move(done)}}).first;
     if (is_shut_down_) {
       EndWait(wait, {GateStatus::kCancelled, "the work queue is gone"}, {},
               &calls);
@@ -77,11 +76,22 @@ WorkQueue::WaitId WorkQueue::Take(const WorkReader& reader, int64_t last,
   return id;
 }
 
+void WorkQueue::SetLimit(int64_t epoch) {
+  Calls calls;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    limit_ = epoch;
+    Serve(&calls);
+  }
+  Make(calls);
+}
+
 WorkQueueState WorkQueue::Save() const {
   std::lock_guard<std::mutex> lock(mu_);
   WorkQueueState state = counts_;
   state.epoch = epoch_;
   state.position = position_;
+  state.limit = limit_;
   std::set<WorkItem> waiting = given_back_;
   for (const auto& [reader, held] : held_) {
     waiting.insert(held.grant.item);
@@ -96,7 +106,7 @@ GateStatus WorkQueue::Restore(const WorkQueueState& state) {
     return item.epoch >= 0 && item.epoch <= state.epoch && item.item >= 0 &&
            item.item < options_.num_items;
   };
-  if (state.epoch < 0 || state.position < 0 ||
+  if (state.epoch < 0 || state.position < 0 || state.limit < kNoLimit ||
       state.position >= options_.num_items ||
       (options_.num_epochs != 0 &&
        (state.epoch > options_.num_epochs ||
@@ -115,6 +125,7 @@ GateStatus WorkQueue::Restore(const WorkQueueState& state) {
     std::lock_guard<std::mutex> lock(mu_);
     epoch_ = state.epoch;
     position_ = state.position;
+    limit_ = state.limit;
     counts_ = state;
     counts_.waiting_items.clear();
     given_back_ = {state.waiting_items.begin(), state.waiting_items.end()};
@@ -165,6 +176,7 @@ WorkQueueStats WorkQueue::Stats() const {
   stats.waiting_items = static_cast<int64_t>(given_back_.size());
   stats.late = counts_.late;
   stats.waiting = static_cast<int64_t>(waits_.size());
+  stats.limit = limit_;
   return stats;
 }
 
@@ -235,20 +247,12 @@ void WorkQueue::End(std::map<ReaderKey, Held>::iterator held) {
   held_.erase(held);
 }
 
-bool WorkQueue::IsLastEpoch(int64_t epoch) const {
-  return options_.num_epochs != 0 && epoch + 1 >= options_.num_epochs;
-}
-
-bool WorkQueue::IsWithin(int64_t epoch, int64_t until_epoch) const {
-  return (until_epoch == kLastEpoch || epoch <= until_epoch) &&
-         (options_.num_epochs == 0 || epoch < options_.num_epochs);
-}
-
-bool WorkQueue::HasNext(int64_t until_epoch) const {
+bool WorkQueue::HasNext() const {
   // What was given back is of no later epoch than what comes next.
   const int64_t epoch =
       given_back_.empty() ? epoch_ : given_back_.begin()->epoch;
-  return IsWithin(epoch, until_epoch);
+  return (limit_ == kNoLimit || epoch <= limit_) &&
+         (options_.num_epochs == 0 || epoch < options_.num_epochs);
 }
 
 WorkQueue::Grant WorkQueue::HandOut(const ReaderKey& reader) {
@@ -279,11 +283,8 @@ WorkItem WorkQueue::Next() const {
   return {epoch_, order.At(position_)};
 }
 
-bool WorkQueue::MayComeBack(int64_t until_epoch,
-                            const std::string& device) const {
-  const bool is_end_of_all =
-      options_.num_epochs != 0 &&
-      (until_epoch == kLastEpoch || IsLastEpoch(until_epoch));
+bool WorkQueue::MayComeBack(const std::string& device) const {
+  const bool is_end_of_all = options_.num_epochs != 0 && limit_ == kNoLimit;
   // The worker's other readers may have to wait for this call to end.
   const auto own =
       held_.lower_bound({device, std::numeric_limits<uint64_t>::min()});
@@ -302,11 +303,10 @@ void WorkQueue::EndWait(std::map<WaitId, Wait>::iterator wait,
 void WorkQueue::Serve(Calls* calls) {
   for (auto wait = waits_.begin(); wait != waits_.end();) {
     const auto next = std::next(wait);
-    const int64_t until_epoch = wait->second.until_epoch;
-    if (HasNext(until_epoch)) {
+    if (HasNext()) {
       const Grant grant = HandOut(wait->second.reader);
       EndWait(wait, {}, grant, calls);
-    } else if (!MayComeBack(until_epoch, wait->second.reader.first)) {
+    } else if (!MayComeBack(wait->second.reader.first)) {
       EndWait(wait, {GateStatus::kOutOfRange, "all items were handed out"}, {},
               calls);
     }

@@ -58,6 +58,7 @@ struct WorkQueueStats {
   int64_t waiting_items = 0;  // of these, not yet
   int64_t late = 0;           // ends of items that had been given back
   int64_t waiting = 0;        // readers that wait for the end of others' items
+  int64_t limit = -1;         // the last epoch to be handed out; -1 for all
 };
 
 // What a checkpoint holds. What was being read is given back.
@@ -69,6 +70,7 @@ struct WorkQueueState {
   int64_t given_back = 0;
   int64_t repeated = 0;
   int64_t late = 0;
+  int64_t limit = -1;
   std::vector<WorkItem> waiting_items;  // ascending
 };
 
@@ -82,6 +84,9 @@ struct WorkQueueState {
 // readers, which nobody else on that worker can be waiting for, waits for them.
 // Those that come back in epochs before are the next to be handed out.
 //
+// A limit stops readers at an epoch's end, for somebody who wants to act when
+// all of them have come there, and then raises it. Nobody waits at a limit.
+//
 // Like SyncGate: all methods are thread-safe and none blocks; what has to wait
 // takes a callback, called exactly once and without any lock held. Waits are
 // ended by what they wait for, by Cancel(), Shutdown(), another Take() of the
@@ -94,7 +99,7 @@ class WorkQueue {
   using Clock = std::function<Time()>;
   using WaitId = int64_t;
   static constexpr int64_t kNoTicket = 0;
-  static constexpr int64_t kLastEpoch = -1;
+  static constexpr int64_t kNoLimit = -1;
 
   struct Grant {
     int64_t ticket = kNoTicket;  // tells it from all others
@@ -109,14 +114,17 @@ class WorkQueue {
   // InvalidArgument unless there are items and the lease is positive.
   static GateStatus CheckOptions(const WorkQueueOptions& options);
 
-  // Hands out the next item of epochs up to `until_epoch`. `last` is the ticket
-  // of the item that the reader has read to its end. Where it holds another
-  // item, whose grant it never got, it gets that again. kNoTicket is for a
-  // reader that begins: what its stream holds was given to one before it, and
-  // is given back. OutOfRange at the end of these epochs; Aborted for a life of
-  // a worker that is over.
-  WaitId Take(const WorkReader& reader, int64_t last, int64_t until_epoch,
-              TakeCallback done);
+  // Hands out the next item. `last` is the ticket of the item that the reader
+  // has read to its end. Where it holds another item, whose grant it never got,
+  // it gets that again. kNoTicket is for a reader that begins: what its stream
+  // holds was given to one before it, and is given back. OutOfRange at the end
+  // of all epochs, or at the limit; Aborted for a life of a worker that is
+  // over.
+  WaitId Take(const WorkReader& reader, int64_t last, TakeCallback done);
+
+  // Hands out no items of epochs after `epoch` until the limit is another one;
+  // kNoLimit for none, as at first.
+  void SetLimit(int64_t epoch);
 
   WorkQueueState Save() const;
 
@@ -147,7 +155,6 @@ class WorkQueue {
 
   struct Wait {
     ReaderKey reader;
-    int64_t until_epoch;
     TakeCallback done;
   };
 
@@ -164,16 +171,14 @@ class WorkQueue {
   void GiveBackAll(const std::string& device);
   void GiveBackOne(std::map<ReaderKey, Held>::iterator held);
   void End(std::map<ReaderKey, Held>::iterator held);
-  bool HasNext(int64_t until_epoch) const;
+  bool HasNext() const;
   Grant HandOut(const ReaderKey& reader);
-  bool MayComeBack(int64_t until_epoch, const std::string& device) const;
+  bool MayComeBack(const std::string& device) const;
   void EndWait(std::map<WaitId, Wait>::iterator wait, GateStatus status,
                const Grant& grant, Calls* calls);
   // Ends those waits that have nothing to wait for any more.
   void Serve(Calls* calls);
   WorkItem Next() const;
-  bool IsLastEpoch(int64_t epoch) const;
-  bool IsWithin(int64_t epoch, int64_t until_epoch) const;
 
   static void Make(const Calls& calls);
 
@@ -183,6 +188,7 @@ class WorkQueue {
   bool is_shut_down_ = false;
   int64_t epoch_ = 0;
   int64_t position_ = 0;
+  int64_t limit_ = kNoLimit;
   int64_t last_ticket_ = kNoTicket;
   WaitId last_wait_ = 0;
   std::map<std::string, Life> lives_;

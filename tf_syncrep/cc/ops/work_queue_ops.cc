@@ -53,7 +53,6 @@ REGISTER_OP("Syncrep>WorkQueueTake")
     .Input("incarnation: int64")
     .Input("stream: int64")
     .Input("last: int64")
-    .Input("until_epoch: int64")
     .Output("ticket: int64")
     .Output("epoch: int64")
     .Output("item: int64")
@@ -62,17 +61,28 @@ REGISTER_OP("Syncrep>WorkQueueTake")
     .Doc(R"doc(
 Takes the next item, and says that the last one was read to its end.
 
-Waits, at the end of the last epoch, for the end of what others read.
+Waits, at the end of the last epoch, for the end of what others read; not at a limit.
 
 handle: The queue.
 device: The worker's task, as TaskId gives it.
 incarnation: Its life.
 stream: Which of the worker's readers this is.
 last: The ticket of the item that was read to its end; 0 when a reader begins.
-until_epoch: Items of this epoch and those before are wanted; -1 for all.
 ticket: Names this taking of the item; 0 if there is none any more.
 epoch: The item's epoch, from 0.
 item: The item, from 0.
+)doc");
+
+REGISTER_OP("Syncrep>WorkQueueLimit")
+    .Input("handle: resource")
+    .Input("epoch: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Has a work queue hand out no items of later epochs, until the limit is another one.
+
+handle: The queue.
+epoch: The last epoch, from 0; -1 for no limit.
 )doc");
 
 REGISTER_OP("Syncrep>WorkQueueStats")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,26 @@ from tf_syncrep.python.sync.arguments import check_count, check_positive
 # Names of queues, and streams of a worker's readers.
 _queues = itertools.count()
 _streams = itertools.count()
+
+
+# Where the items begin that wait in a queue's state, as the op saves it: pairs of an
+# epoch and an item.
+_ITEMS_OF_STATE = 12
+
+# For each `queues_used` that is under way a list; tracing, which fills them, is done by
+# one thread.
+_collections: list[list[WorkQueue]] = []
+
+
+@contextlib.contextmanager
+def queues_used() -> Iterator[list[WorkQueue]]:
+    """Collects the queues that datasets are made of while in it."""
+    queues: list[WorkQueue] = []
+    _collections.append(queues)
+    try:
+        yield queues
+    finally:
+        _collections.pop()
 
 
 class WorkQueue:
@@ -34,7 +55,10 @@ class WorkQueue:
             lines = queue.dataset(tf.data.TextLineDataset, num_readers=4)
             return lines.map(parse).batch(512).prefetch(tf.data.AUTOTUNE)
 
-        tfs.keras.fit(model, dataset, steps_per_epoch=1000)
+        tfs.keras.fit(model, dataset, epochs=3)
+
+    In `fit` without `steps_per_epoch` an epoch is one of the queue's. In a loop of your
+    own `begin_epoch` has readers stop at the end of each; without it they read on.
 
     An item is ended when its reader asks for the next one: when all of it has gone into
     the dataset. Elements that then wait in buffers (`shuffle`, `prefetch`, a batch) die
@@ -149,7 +173,38 @@ class WorkQueue:
         # but those that the user asks for.
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
+        for queues in _collections:
+            queues.append(self)
         return elements.with_options(options)
+
+    def begin_epoch(self, resume: bool = False) -> int | None:
+        """Lets readers have what is left of the next epoch, and nothing of later ones.
+
+        To be called when nobody reads, by who can make datasets' iterators anew: what
+        readers had not ended is read again.
+
+        Args:
+            resume: go on with the epoch that was begun, if one was, also where nothing
+                of it is left; so after `restore`.
+
+        Returns:
+            The epoch, counted from 0; None if there is none.
+        """
+        if self.stats()["in_flight"]:
+            self.restore(self.save())
+        stats = self.stats()
+        if resume and stats["limit"] != work_queue_ops.NO_LIMIT:
+            return stats["limit"]
+        waiting_items = self.save()[_ITEMS_OF_STATE:].tolist()
+        epoch = min([stats["epoch"], *waiting_items[::2]])
+        if epoch == self._options["num_epochs"] != 0:
+            return None
+        self._set_limit(epoch)
+        return epoch
+
+    def end_epochs(self) -> None:
+        """Lets readers have all epochs, as before the first `begin_epoch`."""
+        self._set_limit(work_queue_ops.NO_LIMIT)
 
     def stats(self) -> dict[str, int]:
         """Reads the ledger.
@@ -158,7 +213,8 @@ class WorkQueue:
             Counters by name: `epoch` and `position` of the item that comes next;
             `handed_out`, `done`, `in_flight`; `given_back` by the dead, of these
             `repeated` and `waiting_items`; `late` ends of items that had been given
-            back; `waiting` readers at the end.
+            back; `waiting` readers at the end; `limit`, the epoch at whose end readers
+            stop, or -1.
         """
         with tf.device(self._device):
             names, values = work_queue_ops.work_queue_stats(self._handle())
@@ -193,6 +249,12 @@ class WorkQueue:
 
     def _handle(self):
         return work_queue_ops.work_queue(**self._options)
+
+    def _set_limit(self, epoch: int) -> None:
+        with tf.device(self._device):
+            work_queue_ops.work_queue_limit(
+                self._handle(), tf.constant(epoch, tf.int64)
+            )
 
     def _taken(self, worker: Any, stream: Any) -> Any:
         """The tickets and items that a reader gets."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from tf_syncrep.python.ops import op_library
 
-#: In the place of the last epoch that is wanted: all there are.
-ALL_EPOCHS = -1
+#: In the place of the last epoch whose items are handed out: all there are.
+NO_LIMIT = -1
 #: In the place of the ticket of the last item: the reader begins.
 NO_TICKET = 0
 
@@ -56,9 +56,7 @@ def work_queue(
     )
 
 
-def work_queue_take(
-    handle, device, incarnation, stream, last, until_epoch=ALL_EPOCHS, name=None
-):
+def work_queue_take(handle, device, incarnation, stream, last, name=None):
     """Takes the next item, and says that the last one was read to its end.
 
     A reader gets what a call whose answer it never got was given. At the end of the
@@ -71,11 +69,11 @@ def work_queue_take(
         stream: int64, which of the worker's readers this is.
         last: int64, the ticket of the item that was read, `NO_TICKET` when a reader
             begins: an item that its stream holds is then given back, to be read again.
-        until_epoch: int64, the last epoch whose items are wanted.
         name: name of the operation.
 
     Returns:
-        ticket: int64, names this taking of the item; 0: there is no item any more.
+        ticket: int64, names this taking of the item; 0: there is no item any more, or
+        none before the limit.
         epoch: int64, the item's epoch, from 0.
         item: int64, the item.
 
@@ -85,8 +83,27 @@ def work_queue_take(
         tf.errors.CancelledError: the queue is gone.
     """
     return op_library.load().syncrep_work_queue_take(
-        handle, device, incarnation, stream, last, until_epoch, name=name
+        handle, device, incarnation, stream, last, name=name
     )
+
+
+def work_queue_limit(handle, epoch, name=None):
+    """Has the queue hand out no items of later epochs, until the limit is another one.
+
+    Readers that come there end, as at the end of all, and do not wait for others.
+
+    Args:
+        handle: of the queue.
+        epoch: int64, the last epoch; `NO_LIMIT` for none, as at first.
+        name: name of the operation.
+
+    Returns:
+        The operation in a graph, None when executing eagerly.
+
+    Raises:
+        tf.errors.InvalidArgumentError: an epoch that is none.
+    """
+    return op_library.load().syncrep_work_queue_limit(handle, epoch, name=name)
 
 
 def work_queue_stats(handle, name=None):

@@ -15,8 +15,8 @@ from tensorflow.python.distribute.coordinator import coordinator_context
 _PARTS_OR_SHUFFLES = ("Shuffle", "Shard", "Random", "PyFunc", "Sampl")
 
 
-def iterator_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
-    """Makes a dataset on each worker, by a function of that worker's own.
+def dataset_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
+    """A dataset on each worker, made by a function of that worker's own.
 
     Args:
         coordinator: the ClusterCoordinator.
@@ -24,14 +24,14 @@ def iterator_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
             with the same structure.
 
     Returns:
-        The iterators, as an argument for `coordinator.schedule`. That of a worker that
-        comes back is made anew by the same function.
+        What `iter` makes iterators of, arguments for `coordinator.schedule`. That of a
+        worker that comes back is made anew by the same function.
     """
     datasets = coordinator.create_per_worker_dataset(functions[0])
     # Private: TensorFlow has but one function for all workers. This one is called
     # with the worker known; its outputs tell the specs.
     datasets._dataset_fn = _FunctionOfWorkers(functions)
-    return iter(datasets)
+    return datasets
 
 
 def dataset_of_worker(function: Any, worker: int) -> tf.data.Dataset:

@@ -1,5 +1,6 @@
 """Model.fit, evaluate and predict under ParameterServerStrategy, for every Keras."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,6 +68,11 @@ def fit(
               are as many input pipelines as workers, and
               `dataset.shard(context.num_input_pipelines, context.input_pipeline_id)`
               is the worker's part. The function is traced once for each worker.
+            * Such a function and no `steps_per_epoch`: each worker reads its dataset to
+              its end, and an epoch is over when all have. How many steps that takes,
+              and which worker makes how many, need not be known. With datasets of a
+              `tfs.data.WorkQueue` an epoch is one of the queue's; when it has none left
+              training ends.
             * Arrays, or structures of them: sent in batches by the coordinator.
         y: targets, if `x` is arrays.
         batch_size: examples per batch if `x` is arrays, 32 by default.
@@ -112,7 +118,9 @@ def fit(
 
     Faults: a worker that is lost is worked without, and takes part again when it is
     back; steps that it was at are made again by another, from their beginning, and may
-    count twice. A lost parameter server ends training with an error.
+    count twice. What it had yet to read of an epoch is read by others if it comes from
+    a `tfs.data.WorkQueue`. A lost parameter server ends training with an error;
+    `tfs.keras.Checkpoint` is there to go on from.
     """
     checks.refuse_multi_worker(model)
     checks.refuse_model_outside_of_scope(model)
@@ -178,15 +186,19 @@ def fit(
             results = fit_loop.test(steps, model, validation, listed)
             return {f"val_{name}": value for name, value in results.items()}
 
-        fit_loop.train(
-            steps,
-            model,
-            batches,
-            listed,
-            initial_epoch=initial_epoch,
-            epochs=epochs,
-            validate=validate,
-        )
+        try:
+            fit_loop.train(
+                steps,
+                model,
+                batches,
+                listed,
+                initial_epoch=initial_epoch,
+                epochs=epochs,
+                validate=validate,
+            )
+        finally:
+            with contextlib.suppress(tf.errors.OpError):  # of a lost server
+                batches.end_epochs()
     return model.history
 
 

@@ -51,6 +51,15 @@ class Arrivals:
         self._size -= 1
         return item
 
+    def popleft_within(self, secs: float) -> tuple[int, Any] | None:
+        """As `popleft`, but None if none has come in that time."""
+        try:
+            item = self._arrived.get(timeout=secs)
+        except queue.Empty:
+            return None
+        self._size -= 1
+        return item
+
     def close(self) -> None:
         """Lets the threads end."""
         for _ in range(self._num_threads):

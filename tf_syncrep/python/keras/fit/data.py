@@ -1,12 +1,13 @@
 """Where the batches of `fit` come from, and how they get to the workers."""
 
 import abc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tf_syncrep.python.data.work_queue import WorkQueue, queues_used
 from tf_syncrep.python.keras.compat import datasets
 
 NO_BATCHES = "There are no batches. Received: an empty dataset"
@@ -21,9 +22,28 @@ class Batches(abc.ABC):
 
     Attributes:
         num_steps: steps of an epoch; None if that is known only at its end.
+        num_told: how many numbers an execution tells of itself, before those that its
+            last step returns.
     """
 
     num_steps: int | None
+    num_told = 0
+
+    def begin_epoch(self, resume: bool) -> bool:
+        """Begins an epoch.
+
+        Args:
+            resume: whether it was begun before, by who saved a checkpoint in it.
+
+        Returns:
+            Whether there is one left.
+        """
+        del resume
+        return True
+
+    def end_epochs(self) -> None:
+        """Ends what `begin_epoch` began."""
+        return
 
     @abc.abstractmethod
     def executions(
@@ -45,11 +65,12 @@ class Batches(abc.ABC):
         """What an execution does with its arguments.
 
         Args:
-            run_step: runs a step on a batch, and returns a structure of tensors.
+            run_step: runs a step on a batch, and returns a vector of numbers and a list
+                of other tensors.
 
         Returns:
             A function, to be traced, that runs all steps of an execution and returns
-            what the last one did.
+            what the last one did, behind `num_told` numbers.
         """
 
 
@@ -163,28 +184,50 @@ class WorkersBatches(Batches):
 _END = object()
 
 
-class DatasetOfWorker:
-    """The dataset of the first worker, made in this process only if it is read.
+class DatasetHere:
+    """What the workers read, made in this process only if it is looked at.
 
-    Attributes:
-        element_spec: the specs of a batch.
+    Work queues are left as they were.
     """
 
-    def __init__(self, function: Any):
-        """Wraps the concrete function that makes it."""
-        self._function = function
-        self.element_spec = function.structured_outputs.element_spec
+    def __init__(self, functions: Sequence[Any], queues: Sequence[WorkQueue]):
+        """Wraps the concrete functions that make the workers' datasets.
+
+        Args:
+            functions: a function for each worker.
+            queues: those that the datasets read.
+        """
+        self._functions = functions
+        self._queues = queues
+
+    def has_end(self) -> bool:
+        """Whether each worker's may have an end."""
+        return bool(self._queues) or all(
+            int(dataset.cardinality()) != int(tf.data.INFINITE_CARDINALITY)
+            for dataset in self._made()
+        )
 
     def __iter__(self) -> Iterator[Any]:
-        """Makes the dataset and reads it."""
-        return iter(datasets.dataset_of_worker(self._function, 0))
+        """Reads one worker's after the other's."""
+        states = [queue.save() for queue in self._queues]
+        try:
+            for dataset in self._made():
+                yield from dataset
+        finally:
+            # What read ahead is gone by now.
+            for queue, state in zip(self._queues, states, strict=True):
+                queue.restore(state)
+
+    def _made(self) -> Iterator[tf.data.Dataset]:
+        for worker, function in enumerate(self._functions):
+            yield datasets.dataset_of_worker(function, worker)
 
 
 def datasets_of_workers(
     coordinator: Any,
     num_workers: int,
     dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
-) -> tuple[Any, DatasetOfWorker]:
+) -> tuple[Any, DatasetHere, list[WorkQueue]]:
     """Makes the dataset of each worker by a function that is told which worker it is.
 
     The function is traced once for each worker, with numbers of Python's, so that it
@@ -196,7 +239,8 @@ def datasets_of_workers(
         dataset_fn: the function.
 
     Returns:
-        The iterators of the workers, without end, and the first worker's dataset.
+        What `iter` makes the workers' iterators of; the same in this process; and the
+        work queues that they read.
 
     Raises:
         ValueError: the batches of two workers have different specs.
@@ -208,14 +252,15 @@ def datasets_of_workers(
         )
 
     functions = []
+    queues: dict[int, WorkQueue] = {}
     for worker in range(num_workers):
 
         def make(worker: int = worker) -> tf.data.Dataset:
-            context = tf.distribute.InputContext(num_workers, worker)
-            return endless(dataset_fn(context), f"the dataset of worker {worker}")
+            return dataset_fn(tf.distribute.InputContext(num_workers, worker))
 
-        with tf.variable_creator_scope(refuse_variable):
+        with tf.variable_creator_scope(refuse_variable), queues_used() as used:
             function = tf.function(make, autograph=False).get_concrete_function()
+        queues.update((id(queue), queue) for queue in used)
         functions.append(function)
         specs = [
             known.structured_outputs.element_spec for known in (functions[0], function)
@@ -226,8 +271,9 @@ def datasets_of_workers(
                 f"workers. Received: {specs[0]} for worker 0 and {specs[1]} for worker "
                 f"{worker}"
             )
-    iterator = datasets.iterator_of_workers(coordinator, functions)
-    return iterator, DatasetOfWorker(functions[0])
+    used = list(queues.values())
+    of_workers = datasets.dataset_of_workers(coordinator, functions)
+    return of_workers, DatasetHere(functions, used), used
 
 
 def endless(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:

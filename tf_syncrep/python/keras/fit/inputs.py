@@ -18,6 +18,7 @@ from tf_syncrep.python.keras.fit.data import (
     endless,
     with_class_weights,
 )
+from tf_syncrep.python.keras.fit.passes import WorkersPasses
 
 __all__ = [
     "evaluation_batches",
@@ -66,18 +67,24 @@ def training_batches(
         _say_that_all_read_all(x)
         iterator = iter(coordinator.create_per_worker_dataset(endless(dataset, "x")))
         return WorkersBatches(iterator, steps_per_epoch), dataset
-    if steps_per_epoch is None:
+
+    def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        dataset = weighed(made_by(x, context))
+        if steps_per_epoch is None:
+            return dataset
+        return endless(dataset, f"the dataset of worker {context.input_pipeline_id}")
+
+    datasets_of_all, dataset, queues = datasets_of_workers(
+        coordinator, num_tasks("worker"), make
+    )
+    if steps_per_epoch is not None:
+        return WorkersBatches(iter(datasets_of_all), steps_per_epoch), dataset
+    if not dataset.has_end():
         raise ValueError(
-            "A function that makes datasets needs steps_per_epoch. "
+            "A function that makes datasets without end needs steps_per_epoch. "
             "Received: steps_per_epoch=None"
         )
-
-    iterator, dataset = datasets_of_workers(
-        coordinator,
-        num_tasks("worker"),
-        lambda context: weighed(made_by(x, context)),
-    )
-    return WorkersBatches(iterator, steps_per_epoch), dataset
+    return WorkersPasses(datasets_of_all, queues), dataset
 
 
 def evaluation_batches(

@@ -21,8 +21,10 @@ from tf_syncrep.python.keras import cluster
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.position import initial_position
 from tf_syncrep.python.keras.fit.arrivals import Arrivals
-from tf_syncrep.python.keras.fit.data import Batches
+from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
+from tf_syncrep.python.keras.fit.ends import ASK_AGAIN_SECS, Ends
 from tf_syncrep.python.keras.fit.exact_state import exact_state, optimizers_of
+from tf_syncrep.python.keras.fit.passes import WorkersPasses
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
     ending,
@@ -69,6 +71,11 @@ class ScheduledSteps:
             up, and what gets its result.
         """
         function = self._traced(kind, batches)
+        if isinstance(batches, WorkersPasses):
+            yield from self._run_passes(
+                function, batches, steps_per_execution, first_step
+            )
+            return
         window = self._window()
         # One worker runs them in order, and two results may be seen at once.
         in_order = kind == "predict" or self._num_workers == 1
@@ -80,10 +87,7 @@ class ScheduledSteps:
                 num_wanted = window - len(scheduled)
                 for _, size, args in itertools.islice(executions, num_wanted):
                     traced = function.traced(batches.signature(size))
-                    number = tf.constant(next(self._num_scheduled), tf.int64)
-                    args = (number, *args)
-                    result = _Result(self.coordinator, function, traced, args)
-                    scheduled.append((size, result))
+                    scheduled.append((size, self._schedule(function, traced, args)))
                 if not scheduled:
                     break
                 size, result = scheduled.popleft()
@@ -92,6 +96,58 @@ class ScheduledSteps:
         finally:
             if isinstance(scheduled, Arrivals):
                 scheduled.close()
+
+    def _run_passes(
+        self,
+        function: "_StepFunction",
+        passes: WorkersPasses,
+        steps_per_execution: int,
+        first_step: int,
+    ) -> Iterator[tuple[int, int, "_Result"]]:
+        """As `run`, until all workers have come to the ends of their datasets."""
+        window, taken = self._window(), first_step
+        traced = function.traced(None)
+        is_left = True
+        while is_left:
+            passes.begin_pass()
+            ends, arrivals = Ends(self._num_workers, window), Arrivals(window)
+            executions = passes.executions(steps_per_execution)
+            try:
+                while not ends.is_over:
+                    for _, size, args in itertools.islice(
+                        executions, ends.num_wanted()
+                    ):
+                        result = self._schedule(function, traced, args)
+                        arrivals.append((size, result))
+                    arrived = arrivals.popleft_within(ASK_AGAIN_SECS)
+                    if arrived is None:
+                        ends.add_silence()
+                        continue
+                    size, result = arrived
+                    # What is lost, or has failed, is the consumer's to find out.
+                    worker, done = result.told() or (None, size)
+                    ends.add(worker, has_ended=done < size)
+                    if done:
+                        yield taken, taken + done - 1, result
+                        taken += done
+            finally:
+                arrivals.close()
+            if ends.num_lost:
+                logging.warning(
+                    "fit: %d of %d workers do not answer at the end of an epoch, which "
+                    "ends without them.",
+                    ends.num_lost,
+                    self._num_workers,
+                )
+            is_left = passes.has_left(ends.num_lost > 0)
+        if taken == 0:
+            raise ValueError(NO_BATCHES)
+
+    def _schedule(
+        self, function: "_StepFunction", traced: Callable[..., Any], args: Any
+    ) -> "_Result":
+        number = tf.constant(next(self._num_scheduled), tf.int64)
+        return _Result(self.coordinator, function, traced, (number, *args))
 
     def _window(self) -> int:
         """How many executions to have scheduled at once.
@@ -120,9 +176,7 @@ class ScheduledSteps:
         known = vars(self._model).setdefault(_TRACED, _Traced()).by_kind
         if kind not in known or known[kind][0] != key:
             fold_seeds = kind == "train" and self._num_workers > 1
-            function = _StepFunction(
-                self._model, kind, step, batches.function, fold_seeds
-            )
+            function = _StepFunction(self._model, kind, step, batches, fold_seeds)
             known[kind] = (key, function)
         return known[kind][1]
 
@@ -146,12 +200,14 @@ class _StepFunction:
         model: Any,
         kind: str,
         step: Callable[[Any], Any],
-        make_function: Callable[[Callable[[Any], Any]], Callable[..., Any]],
+        batches: Batches,
         fold_seeds: bool,
     ):
         strategy = model.distribute_strategy
         # A synchronous step waits for its permit before it reads any variable.
         rounds = rounds_of(model.optimizer) if kind == "train" else Rounds()
+        make_function = batches.function
+        self._num_told = batches.num_told
         self._structure: Any = None
         self._packed: list[int] = []
         self._functions: list[tuple[Any, Callable[..., Any]]] = []
@@ -201,9 +257,13 @@ class _StepFunction:
         others = [leaf for leaf in leaves if not _is_plain_number(leaf)]
         return tf.stack(numbers) if numbers else tf.zeros([0], tf.float64), others
 
+    def told(self, fetched: tuple[Any, list[Any]]) -> tuple[int, ...]:
+        """What the execution tells of itself."""
+        return tuple(int(x) for x in fetched[0][: self._num_told])
+
     def unpack(self, fetched: tuple[Any, list[Any]]) -> Any:
         """What the step returned, as NumPy values."""
-        numbers, others = map(iter, fetched)
+        numbers, others = iter(fetched[0][self._num_told :]), iter(fetched[1])
         num_leaves = len(tf.nest.flatten(self._structure))
         leaves = [
             next(numbers if i in self._packed else others) for i in range(num_leaves)
@@ -250,6 +310,10 @@ class _Result:
         except Exception as error:  # In a thread, of whose end nobody would hear.
             self._error = error
         self._is_over = True
+
+    def told(self) -> tuple[int, ...] | None:
+        """What the execution tells of itself, when it has come; None if it failed."""
+        return None if self._error else self._function.told(self._fetched)
 
     def fetch(self, if_lost: Any) -> Any:
         """Waits for the end of the execution and returns what the step returned.
@@ -337,6 +401,15 @@ def train(
     epoch_logs = None
     first_epoch, first_step = initial_position(model, batches.num_steps, initial_epoch)
     for epoch in range(first_epoch, epochs):
+        if not batches.begin_epoch(resume=first_step > 0):
+            if epoch == initial_epoch:
+                raise ValueError(f"{NO_BATCHES}: its work queue has no epoch left")
+            logging.warning(
+                "fit: the work queue has no epoch left after %d of %d: training ends.",
+                epoch,
+                epochs,
+            )
+            break
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
         if epoch == first_epoch:

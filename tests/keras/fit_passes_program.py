@@ -1,0 +1,174 @@
+"""Trains by `tfs.keras.fit` on workers whose data has ends that nobody knows before.
+
+Argument, JSON: the names of the scenarios to run, and a folder.
+"""
+
+import itertools
+import json
+import pathlib
+import sys
+import time
+
+import clusters
+import numpy as np
+import programs
+import tensorflow as tf
+from keras_sync_replicas import make_strategy
+
+import tf_syncrep as tfs
+
+BATCH = 4
+ITEMS, PER_ITEM = 20, 3  # of work queues, and batches of an item
+
+
+class Counting(tf.keras.Model):
+    """Counts how often it saw each example, whose number is its first feature."""
+
+    def __init__(self, num_examples):
+        super().__init__()
+        self.inner = tf.keras.layers.Dense(1)
+        self.examples = tf.keras.metrics.Sum(name="examples")
+        self.seen = tf.Variable(tf.zeros([num_examples], tf.int64))
+
+    def call(self, x):
+        return self.inner(x)
+
+    def train_step(self, data):
+        x, _ = data
+        logs = super().train_step(data)
+        self.examples.update_state(tf.ones_like(x[:, 0]))
+        ones = tf.ones([tf.shape(x)[0]], tf.int64)
+        self.seen.scatter_add(tf.IndexedSlices(ones, tf.cast(x[:, 0], tf.int64)))
+        return {**logs, "examples": self.examples.result()}
+
+
+def batches(first, number):
+    """Batches of examples, counted from `first` on."""
+    numbers = tf.data.Dataset.range(number * BATCH).map(lambda i: i + first)
+    examples = numbers.map(
+        lambda i: (tf.stack([tf.cast(i, tf.float32), 1.0]), tf.ones([1]))
+    )
+    return examples.batch(BATCH)
+
+
+def of_item(item):
+    return batches(item * BATCH * PER_ITEM, PER_ITEM)
+
+
+class Steps(tf.keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.epochs = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epochs.append([])
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.epochs[-1].append([batch])
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.epochs[-1][-1].append(batch)
+
+
+def make(strategy, num_examples, quorum=None, per_execution=1):
+    with strategy.scope():
+        model = Counting(num_examples)
+        optimizer = tf.keras.optimizers.SGD(1e-6)
+        if quorum:
+            optimizer = tfs.keras.SyncReplicas(optimizer, quorum, quorum)
+        model.compile(optimizer, loss="mse", steps_per_execution=per_execution)
+    return model
+
+
+def train(strategy, data, num_examples, epochs, more=(), **options):
+    """Trains; returns what was seen."""
+    model = make(strategy, num_examples, **options)
+    steps = Steps()
+    history = tfs.keras.fit(
+        model, data, epochs=epochs, verbose=0, callbacks=[steps, *more]
+    )
+    assert all(
+        b[0] == (a[-1] + 1) for e in steps.epochs for a, b in itertools.pairwise(e)
+    )
+    return {
+        "seen": model.seen.numpy().tolist(),
+        "epochs": history.epoch,
+        "examples": history.history["examples"],
+        "steps": [1 + epoch[-1][-1] for epoch in steps.epochs],
+        "iterations": int(np.asarray(model.optimizer.iterations)),
+    }
+
+
+def uneven(strategy, **options):
+    def data(context):
+        worker = context.input_pipeline_id
+        return batches(100 * worker, 7 * worker)  # the first one has none
+
+    return train(strategy, data, 400, 2, **options)
+
+
+def queued(strategy, num_epochs, epochs, **options):
+    with strategy.scope():
+        queue = tfs.data.WorkQueue(ITEMS, num_epochs, shuffle=True)
+    result = train(
+        strategy,
+        lambda _: queue.dataset(of_item),
+        ITEMS * PER_ITEM * BATCH,
+        epochs,
+        **options,
+    )
+    return {**result, "stats": queue.stats()}
+
+
+class AwaitKill(tf.keras.callbacks.Callback):
+    """In the midst of the first epoch waits for the death of a worker."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.killed = pathlib.Path(folder) / "killed"
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == ITEMS * PER_ITEM // 3:
+            print("third", flush=True)
+            deadline = time.monotonic() + clusters.DEADLINE_SECS
+            while not self.killed.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
+def refused(strategy):
+    """What `fit` says of data that has no end, and of such that has nothing."""
+    with strategy.scope():
+        queue = tfs.data.WorkQueue(ITEMS, 1)
+    model = make(strategy, ITEMS * PER_ITEM * BATCH)
+    tfs.keras.fit(model, lambda _: queue.dataset(of_item), verbose=0)
+    messages = {}
+    for name, data in {
+        "endless": lambda _: batches(0, 1).repeat(),
+        "empty": lambda _: batches(0, 0),
+        "read": lambda _: queue.dataset(of_item),
+    }.items():
+        try:
+            tfs.keras.fit(model, data, verbose=0)
+        except ValueError as error:
+            messages[name] = str(error)
+    return messages
+
+
+def main(names, folder):
+    strategy = make_strategy()
+    scenarios = {
+        "uneven": lambda: uneven(strategy),
+        "uneven executions": lambda: uneven(strategy, per_execution=4),
+        "uneven synchronous": lambda: uneven(strategy, quorum=3),
+        "queue": lambda: queued(strategy, 3, 3),
+        "queue synchronous": lambda: queued(strategy, None, 2, quorum=2),
+        "queue ends": lambda: queued(strategy, 2, 5),
+        "killed": lambda: queued(strategy, None, 2, more=[AwaitKill(folder)]),
+        "refused": lambda: refused(strategy),
+    }
+    programs.report({name: scenarios[name]() for name in names})
+
+
+if __name__ == "__main__":
+    main(*json.loads(sys.argv[1]))

@@ -1,0 +1,167 @@
+"""`fit` without `steps_per_epoch` where workers read to the ends of their own data."""
+
+import itertools
+import json
+import pathlib
+import sys
+
+import clusters
+import numpy as np
+import programs
+import pytest
+
+from tf_syncrep.python.keras.fit.ends import Ends
+
+PROGRAM = pathlib.Path(__file__).with_name("fit_passes_program.py")
+# As there.
+BATCH = 4
+ITEMS, PER_ITEM = 20, 3
+UNDISTURBED = (
+    "uneven",
+    "uneven executions",
+    "uneven synchronous",
+    "queue",
+    "queue synchronous",
+    "queue ends",
+    "refused",
+)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
+        return programs.run(PROGRAM, [UNDISTURBED, ""], env=cluster.environment())
+
+
+@pytest.mark.parametrize("name", [n for n in UNDISTURBED if n.startswith("uneven")])
+def test_each_worker_reads_to_its_end(undisturbed, name):
+    """Of three workers one has no batch, one has 7 and one has 14."""
+    result = undisturbed[name]
+    expected = np.zeros(400)
+    expected[100:128] = expected[200:256] = 2
+    np.testing.assert_array_equal(result["seen"], expected)
+    assert result["epochs"] == [0, 1]
+    assert result["steps"] == [21, 21]
+    assert result["examples"] == [21 * BATCH] * 2
+    updates = 2 * 21 // 3 if "synchronous" in name else 2 * 21
+    assert result["iterations"] == updates
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs"), [("queue", 3), ("queue synchronous", 2), ("queue ends", 2)]
+)
+def test_epoch_is_one_of_the_queue(undisturbed, name, epochs):
+    result = undisturbed[name]
+    assert set(result["seen"]) == {epochs}
+    assert result["epochs"] == [*range(epochs)]
+    assert result["steps"] == [ITEMS * PER_ITEM] * epochs
+    stats = result["stats"]
+    assert stats["handed_out"] == stats["done"] == ITEMS * epochs
+    assert stats["limit"] == -1
+
+
+def test_what_has_no_end_and_what_has_nothing_is_refused(undisturbed):
+    assert undisturbed["refused"] == {
+        "endless": "A function that makes datasets without end needs steps_per_epoch. "
+        "Received: steps_per_epoch=None",
+        "empty": "There are no batches. Received: an empty dataset",
+        "read": "There are no batches. Received: an empty dataset: its work queue has "
+        "no epoch left",
+    }
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_what_a_lost_worker_had_begun_is_read_by_others(tmp_path, comes_back):
+    with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
+        arguments = json.dumps([["killed"], str(tmp_path)])
+        cluster.start("chief", [sys.executable, str(PROGRAM), arguments])
+        cluster.wait_for_output("chief", "third")
+        cluster.kill("worker-1")
+        (tmp_path / "killed").touch()
+        if comes_back:
+            cluster.restart("worker-1")
+        assert cluster.wait("chief") == 0, cluster.output("chief")
+        result = programs.result_in(cluster.output("chief"))["killed"]
+    assert min(result["seen"]) >= 2
+    stats = result["stats"]
+    assert stats["done"] == 2 * ITEMS
+    assert stats["handed_out"] == stats["done"] + stats["repeated"]
+    again = np.sum(np.array(result["seen"]) - 2) / BATCH
+    assert again <= PER_ITEM * stats["repeated"] + 1
+
+
+class Workers:
+    """What is scheduled goes to one after the other of those that are free."""
+
+    def __init__(self, steps, window=6):
+        self.left = list(steps)
+        self.ends = Ends(len(steps), window)
+        self.num_scheduled = self.num_without_data = 0
+
+    def run(self, order):
+        """Has all that is scheduled at once run by workers in this order."""
+        for worker in itertools.islice(order, self.ends.num_wanted()):
+            self.num_scheduled += 1
+            has_ended = self.left[worker] == 0
+            self.num_without_data += has_ended
+            self.left[worker] -= not has_ended
+            self.ends.add(worker, has_ended)
+
+
+def test_pass_is_over_when_all_workers_are_at_their_ends():
+    workers = Workers([5, 0, 100])
+    order = itertools.cycle(range(3))
+    while not workers.ends.is_over:
+        workers.run(order)
+        assert workers.num_scheduled < 1000
+    assert workers.left == [0, 0, 0]
+    assert workers.ends.num_lost == 0
+    # Those that are at their ends are asked no more than once a step of the others.
+    assert workers.num_without_data <= 2 * 105
+
+
+def test_silence_with_something_under_way_is_waited_for():
+    ends = Ends(2, window=4)
+    assert ends.num_wanted() == 4
+    for _ in range(3):
+        ends.add(0, has_ended=True)
+    for _ in range(1000):
+        ends.add_silence()
+        assert not ends.is_over
+        for _ in range(ends.num_wanted()):  # The other one is still at the first.
+            ends.add(0, has_ended=True)
+    ends.add(1, has_ended=False)
+    assert not ends.is_over
+    assert ends.num_wanted() == 2
+    ends.add(1, has_ended=True)
+    assert not ends.is_over
+    ends.add(0, has_ended=True)
+    assert ends.is_over
+    assert ends.num_lost == 0
+    assert ends.num_wanted() == 0
+
+
+def test_worker_that_takes_nothing_is_lost_in_the_end():
+    ends = Ends(3, window=6)
+    for silence in itertools.count():
+        for _ in range(ends.num_wanted()):
+            ends.add(silence % 2, has_ended=True)
+        ends.add_silence()
+        if ends.is_over:
+            break
+        assert silence < 100
+    assert silence > 5
+    assert ends.num_lost == 1
+
+
+def test_worker_that_has_data_again_is_at_no_end():
+    """One that began another life."""
+    ends = Ends(1, window=2)
+    assert ends.num_wanted() == 2
+    ends.add(0, has_ended=True)
+    ends.add(0, has_ended=False)
+    assert not ends.is_over
+    assert ends.num_wanted() == 2
+    ends.add(None, has_ended=False)  # Lost, and made again by somebody.
+    ends.add(0, has_ended=True)
+    assert ends.is_over

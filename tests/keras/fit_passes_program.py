@@ -8,6 +8,7 @@ import json
 import pathlib
 import sys
 import time
+from typing import Any
 
 import clusters
 import numpy as np
@@ -33,7 +34,7 @@ class Counting(tf.keras.Model):
     def call(self, x):
         return self.inner(x)
 
-    def train_step(self, data):
+    def train_step(self, data: Any):
         x, _ = data
         logs = super().train_step(data)
         self.examples.update_state(tf.ones_like(x[:, 0]))
@@ -87,9 +88,8 @@ def train(strategy, data, num_examples, epochs, more=(), **options):
     history = tfs.keras.fit(
         model, data, epochs=epochs, verbose=0, callbacks=[steps, *more]
     )
-    assert all(
-        b[0] == (a[-1] + 1) for e in steps.epochs for a, b in itertools.pairwise(e)
-    )
+    for epoch in steps.epochs:
+        assert all(b[0] == a[1] + 1 for a, b in itertools.pairwise(epoch))
     return {
         "seen": model.seen.numpy().tolist(),
         "epochs": history.epoch,

@@ -3,7 +3,9 @@
 Deep Learning Recommendation Model (Naumov et al., 2019): a vector for each category,
 one for all numbers together, the dot products of all pairs of them, and layers above.
 The table of vectors is spread over all parameter servers by `DistributedEmbedding`;
-`tfs.keras.AdamAsync` updates the rows that a batch touches.
+`tfs.keras.AdamAsync` updates the rows that a batch touches. A `WorkQueue` gives
+each file of the logs to whichever worker is free, once an epoch, and
+`tfs.keras.Checkpoint` has what is needed to go on from after a crash.
 
     tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py
     tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py --sync
@@ -11,7 +13,8 @@ The table of vectors is spread over all parameter servers by `DistributedEmbeddi
 
 Without `--data` it writes logs of that format itself, whose clicks follow a model that
 is planted in them; the AUC of that model, which none can surpass, is printed beside.
-On many machines, every worker must find the files under the same names.
+On many machines, every worker must find the files under the same names, and every task
+the folder `--output`. The more files there are, the better they can be shared.
 """
 
 from __future__ import annotations
@@ -76,32 +79,36 @@ class Speed(tf.keras.callbacks.Callback):
     """Notes when epochs end, and prints a line.
 
     Attributes:
-        ends: the times, in seconds; the first is that of the start.
+        rates: examples per second of each epoch.
     """
 
     # Under ParameterServerStrategy, Keras 2 asks this of callbacks.
     _supports_tf_logs = True
 
-    def __init__(self, examples_per_epoch: int):
+    def __init__(self, batch_size: int):
         super().__init__()
-        self.ends: list[float] = []
-        self._examples = examples_per_epoch
+        self.rates: list[float] = []
+        self._batch_size = batch_size
+        self._begin, self._steps = 0.0, 0
 
-    def on_train_begin(self, logs: dict | None = None):
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
         """Starts the clock."""
-        self.ends = [time.monotonic()]
+        self._begin, self._steps = time.monotonic(), 0
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None):
+        """Counts the steps of the epoch."""
+        self._steps = batch + 1
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Prints the loss and the speed."""
-        self.ends.append(time.monotonic())
-        rate = self._examples / (self.ends[-1] - self.ends[-2])
+        rate = self._steps * self._batch_size / (time.monotonic() - self._begin)
+        self.rates.append(rate)
         loss = float((logs or {})["loss"])
         print(f"epoch {epoch + 1}: loss {loss:.4f}, {rate:,.0f} examples/s", flush=True)
 
     def examples_per_second(self) -> float:
         """The speed, without the first epoch, where there are others."""
-        ends = self.ends[1:] if len(self.ends) > 2 else self.ends
-        return self._examples * (len(ends) - 1) / (ends[-1] - ends[0])
+        return float(np.mean(self.rates[1:] or self.rates))
 
 
 def connect() -> tuple[tf.distribute.ParameterServerStrategy, int]:
@@ -146,30 +153,28 @@ def train(paths: list[str], options: argparse.Namespace):
         model.compile(
             optimizer, loss=tf.keras.losses.BinaryCrossentropy(from_logits=True)
         )
-
-    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """Makes the dataset of one worker, of its part of the logs."""
-        return criteo_logs.shard_of_batches(
-            paths,
-            options.batch_size,
-            options.buckets,
-            context.num_input_pipelines,
-            context.input_pipeline_id,
-            options.seed,
+        queue = tfs.data.WorkQueue(
+            paths, num_epochs=options.epochs, shuffle=True, seed=options.seed
         )
 
-    speed = Speed(options.steps_per_epoch * options.batch_size)
-    # A coordinator that is started again goes on where the last epoch ended.
-    backup = tf.keras.callbacks.BackupAndRestore(str(options.output / "backup"))
-    callbacks: list = [speed, backup]
+    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        """Makes the dataset of one worker, of the files that it gets."""
+        del context
+        return criteo_logs.batches_of_queue(queue, options.batch_size, options.buckets)
+
+    speed = Speed(options.batch_size)
+    # Whoever is started again goes on where the last checkpoint was written.
+    checkpoint = tfs.keras.Checkpoint(
+        options.output / "checkpoints", every_secs=60, work_queues={"logs": queue}
+    )
+    callbacks: list = [speed, checkpoint]
     if options.sync:
         log_dir = str(options.output / "logs" / time.strftime("%Y%m%d-%H%M%S"))
         callbacks.append(tfs.keras.SyncReport(log_dir=log_dir, every_n_updates=20))
     tfs.keras.fit(
         model,
         dataset_fn,
-        epochs=max(1, round(options.steps / options.steps_per_epoch)),
-        steps_per_epoch=options.steps_per_epoch,
+        epochs=options.epochs,
         callbacks=callbacks,
         verbose=0,
     )
@@ -219,8 +224,7 @@ def parse_options() -> argparse.Namespace:
         help="gradients in an update",
     )
     add("--backup-workers", type=int, default=0, help="whose gradients may be late")
-    add("--steps", type=ps_cluster.positive, default=3000, help="batches in all")
-    add("--steps-per-epoch", type=ps_cluster.positive, default=500)
+    add("--epochs", type=ps_cluster.positive, default=4, help="how often to read all")
     add("--batch-size", type=ps_cluster.positive, default=256)
     add(
         "--buckets", type=ps_cluster.positive, default=100_000, help="rows of the table"

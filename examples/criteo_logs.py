@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+import tf_syncrep as tfs
+
 NUMBERS, CATEGORIES = 13, 26
 # One line in so many is held out from training, chosen by what is in it.
 HELD_OUT = 10
@@ -38,39 +40,21 @@ def batches(
     )
 
 
-def shard_of_batches(
-    paths: Sequence[str],
-    batch_size: int,
-    buckets: int,
-    shards: int,
-    shard: int | tf.Tensor,
-    seed: int,
+def batches_of_queue(
+    queue: tfs.data.WorkQueue, batch_size: int, buckets: int
 ) -> tf.data.Dataset:
-    """The endless, shuffled part of the logs that one worker trains on.
-
-    Workers share the files, or, if there are fewer files than workers, the lines.
+    """Reads the logs that a worker gets from a queue, shuffled, to train on.
 
     Args:
-        paths: the files.
+        queue: of files.
         batch_size: examples in a batch.
         buckets: as in `batches`.
-        shards: how many workers there are.
-        shard: the number of this one.
-        seed: for shuffling.
 
     Returns:
         A dataset as of `batches`.
     """
-    files = tf.data.Dataset.from_tensor_slices(list(paths))
-    if len(paths) >= shards:
-        files = files.shard(shards, shard)
-    files = files.shuffle(len(paths), seed)
-    lines = files.interleave(
-        tf.data.TextLineDataset, cycle_length=4, num_parallel_calls=tf.data.AUTOTUNE
-    )
-    if len(paths) < shards:
-        lines = lines.shard(shards, shard)
-    lines = lines.shuffle(64 * batch_size, seed).repeat()
+    lines = queue.dataset(tf.data.TextLineDataset, num_readers=2)
+    lines = lines.shuffle(64 * batch_size)
     return _parsed(lines, batch_size, buckets, held_out=False).prefetch(4)
 
 
@@ -106,7 +90,7 @@ def _parsed(lines, batch_size, buckets, held_out):
 
 
 def write_planted(
-    folder: pathlib.Path, lines: int, files: int = 4, seed: int = 1
+    folder: pathlib.Path, lines: int, files: int = 16, seed: int = 1
 ) -> tuple[list[str], float]:
     """Writes logs whose clicks follow a model, which is planted in them.
 

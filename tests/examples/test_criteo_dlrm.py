@@ -19,7 +19,7 @@ HAS_TF_KERAS = importlib.util.find_spec("tf_keras") is not None
 def run(*args, workers, servers=1, env=None):
     result = commands.run(
         *("launch", "--workers", workers, "--ps", servers, "--no-prefix", SCRIPT),
-        *("--lines", 20000, "--steps", 240, "--steps-per-epoch", 80),
+        *("--lines", 20000, "--epochs", 3),
         *("--buckets", 20000, "--dimensions", 8, "--learning-rate", 3e-3, *args),
         env={"TF_CPP_MIN_LOG_LEVEL": "2"} | (env or {}),
     )
@@ -63,7 +63,7 @@ def test_logs_that_are_given_are_trained_and_evaluated_on(tmp_path):
     held_out = criteo_logs.batches(paths, 1000, 10, held_out=True)
     lines = sum(len(labels) for _, labels in held_out)
     output = run(
-        *("--data", *paths, "--steps", 100, "--steps-per-epoch", 50),
+        *("--data", *paths, "--epochs", 2),
         *("--learning-rate", 1e-2, "--output", tmp_path / "output"),
         workers=1,
     )

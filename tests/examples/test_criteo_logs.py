@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_syncrep as tfs
+
 
 def line(label=1, numbers=("3",) * 13, categories=("68fd1e64",) * 26):
     return "\t".join([str(label), *numbers, *categories])
@@ -17,10 +19,10 @@ def planted(tmp_path_factory):
     return criteo_logs.write_planted(tmp_path_factory.mktemp("logs"), 5000, files=3)
 
 
-def numbers_seen(dataset, batches):
+def numbers_seen(dataset):
     """How often each example came, told by its numbers and categories."""
     counter = collections.Counter()
-    for (numbers, categories), _ in dataset.take(batches):
+    for (numbers, categories), _ in dataset:
         both = np.concatenate([numbers, categories], axis=1)
         counter.update(row.tobytes() for row in both)
     return counter
@@ -56,18 +58,13 @@ def test_each_line_is_either_held_out_or_trained_on(planted):
     assert 300 < sizes[1] < 700
 
 
-@pytest.mark.parametrize("workers", [2, 5])
-def test_workers_share_files_or_lines_without_overlap(planted, workers):
+def test_readers_share_the_lines_of_each_epoch(planted):
     paths, _ = planted
-    count = sum(1 for _ in criteo_logs.batches(paths, 1, 2**31 - 1))
-    seen = collections.Counter()
-    for worker in range(workers):
-        dataset = criteo_logs.shard_of_batches(
-            paths, 1, 2**31 - 1, workers, tf.constant(worker, tf.int64), seed=1
-        )
-        shard = numbers_seen(dataset, count // workers // 2)
-        assert not seen & shard
-        seen += shard
+    in_order = criteo_logs.batches(paths, 1, 2**31 - 1)
+    queue = tfs.data.WorkQueue(paths, num_epochs=2)
+    shared = criteo_logs.batches_of_queue(queue, 1, 2**31 - 1)
+    once = numbers_seen(in_order)
+    assert numbers_seen(shared) == once + once
 
 
 def test_planted_clicks_follow_the_planted_model(planted):

@@ -22,10 +22,10 @@ class _TrainingState:
         self._position = epoch, step
 
     def maybe_load_initial_counters_from_ckpt(
-        self, steps_per_epoch: Any, initial_epoch: int
+        self, steps_per_epoch: Any, initial_epoch: int, mode: Any = None
     ) -> tuple[int, int]:
         """Where to begin."""
-        del steps_per_epoch
+        del steps_per_epoch, mode
         epoch, step = self._position
         return (epoch, step) if epoch >= initial_epoch else (initial_epoch, 0)
 

@@ -1,6 +1,9 @@
 """Checkpoints of a training on a cluster, beside one that runs in one process."""
 
+import json
 import pathlib
+import sys
+import time
 
 import checkpoint_models as models
 import clusters
@@ -17,7 +20,16 @@ WORKERS, SERVERS = 2, 2
 STEPS = 40
 
 
-def train(folder, cluster, quorum=WORKERS, epochs=2, **options):
+def command_of(folder, **options):
+    return [sys.executable, str(PROGRAM), json.dumps(arguments_of(folder, **options))]
+
+
+def train(folder, cluster, **options):
+    arguments = arguments_of(folder, **options)
+    return programs.run(PROGRAM, arguments, env=cluster.environment())
+
+
+def arguments_of(folder, quorum=WORKERS, epochs=2, **options):
     # Slowly enough that updates overwrite rows before they are written.
     options = {
         "every_n_steps": 9,
@@ -25,14 +37,13 @@ def train(folder, cluster, quorum=WORKERS, epochs=2, **options):
         "max_bytes_per_sec": 1e8,
         **options,
     }
-    arguments = {
+    return {
         "folder": str(folder),
         "quorum": quorum,
         "epochs": epochs,
         "steps": STEPS,
         "options": options,
     }
-    return programs.run(PROGRAM, arguments, env=cluster.environment())
 
 
 class Twin:
@@ -91,3 +102,45 @@ def test_each_checkpoint_is_of_one_update_bit_for_bit(synchronous):
 def test_rows_were_overwritten_while_they_were_written(synchronous):
     """Otherwise the test above has shown little."""
     assert max(synchronous[1]["kept_bytes"]) > 0
+
+
+def test_coordinator_and_worker_die_while_one_is_written(tmp_path):
+    """What servers had been told to write ends with who told them, and hurts nobody."""
+    directory = Directory(tmp_path)
+    # Slowly: a checkpoint takes two seconds.
+    command = command_of(tmp_path, full_every=2, max_bytes_per_sec=2e7)
+    with clusters.Cluster(num_workers=WORKERS, num_ps=SERVERS) as cluster:
+        cluster.start("chief", command)
+        wait_until(lambda: is_being_written(directory, 2))
+        cluster.kill("chief")
+        assert [x.number for x in directory.manifests()] == [1]
+        cluster.start("chief", command)
+        wait_until(lambda: len(directory.manifests()) == 2)
+        wait_until(lambda: is_being_written(directory, 3))
+        cluster.kill("worker-0")
+        cluster.restart("worker-0")
+        assert cluster.wait("chief") == 0, cluster.output("chief")
+        result = programs.result_in(cluster.output("chief"))
+    assert result["restored"][0] == str(tmp_path / "ckpt-1")
+    assert not result["errors"]
+    manifests = directory.manifests()
+    assert not list(tmp_path.glob("*.writing"))
+    twin = Twin()
+    for manifest in manifests:
+        state, _ = twin.after(manifest.state["iterations"])
+        found = models.state_of(restored(tmp_path, manifest.number))
+        for name, value in state.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    for name, value in twin.after(result["iterations"])[0].items():
+        np.testing.assert_array_equal(result["state"][name], value, err_msg=name)
+
+
+def is_being_written(directory, number):
+    return any(pathlib.Path(directory.temporary(number)).glob("part-*"))
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + clusters.DEADLINE_SECS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -52,13 +52,13 @@ class Calls:
         self._apart = apart
         self._contents: Contents | None = None
         self._writers: list[Any] = []
-        self._name = f"checkpoint/{uuid.uuid4().hex}"
 
-    def use(self, contents: Contents, **options: Any) -> None:
+    def use(self, contents: Contents, name: str, **options: Any) -> None:
         """Traces functions for what is to be saved from here on.
 
         Args:
             contents: what that is.
+            name: of the writers, where they live.
             **options: of `checkpoint_begin`.
         """
         if contents is self._contents:
@@ -68,9 +68,7 @@ class Calls:
         self._writers = []
         for share in shares:
             with tf.init_scope(), tf.device(share.device):
-                self._writers.append(
-                    checkpoint_ops.checkpoint_writer(shared_name=self._name)
-                )
+                self._writers.append(checkpoint_ops.checkpoint_writer(shared_name=name))
         writers = self._writers
 
         @tf.function(autograph=False)
@@ -277,12 +275,16 @@ class Engine:
         """
         if self._saving is not None and not self._saving.is_over:
             raise RuntimeError("A checkpoint is being written already.")
-        self._calls.use(contents, **self._options)
+        # By the folder's name, a program that goes on where another one died finds
+        # what that one had tasks write, which they still do.
+        name = f"checkpoint/{self.directory.path}"
+        self._calls.use(contents, name, **self._options)
         if contents is not self._contents:
             self._contents, self._base = contents, None
         directory = self.directory
         tf.io.gfile.makedirs(directory.path)
         if not self._tidied:
+            self._calls.cancel()
             directory.delete_leftovers()
             self._tidied = True
         base, self._base = self._next_base(), None

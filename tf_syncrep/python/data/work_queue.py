@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,8 +14,7 @@ import tensorflow as tf
 from tf_syncrep.python.ops import sync_gate_ops, work_queue_ops
 from tf_syncrep.python.sync.arguments import check_count, check_positive
 
-# Names of queues, and streams of a worker's readers.
-_queues = itertools.count()
+# Streams of a worker's readers.
 _streams = itertools.count()
 
 
@@ -113,7 +113,9 @@ class WorkQueue:
             "shuffle": bool(shuffle),
             "seed": int(seed),
             "lease_secs": check_positive("lease_secs", lease_secs),
-            "shared_name": name or f"tf_syncrep_work_queue_{next(_queues)}",
+            # Not one that a program before this one may have used, whose parameter
+            # servers live on.
+            "shared_name": name or f"tf_syncrep_work_queue_{uuid.uuid4().hex}",
         }
         self._is_on_server = isinstance(
             tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy

@@ -50,20 +50,24 @@ class State:
         return [x.numpy() for x in (*self.parts, *self.slots, *self.powers, self.step)]
 
 
-def engine(path, keep=3, full_every=1, calls=None):
+def engine(path, keep=3, full_every=1, calls=None, speed=0.0):
     return Engine(
         Directory(str(path)),
         keep=keep,
         full_every=full_every,
         max_kept_bytes=1 << 20,
         patience_secs=60.0,
+        max_bytes_per_sec=speed,
         calls=calls or Calls(),
     )
 
 
+def begin(of, state):
+    return of.begin(state.contents, lambda: {"at": int(state.step)}, lambda f: f())
+
+
 def save(of, state):
-    saving = of.begin(state.contents, lambda: {"at": int(state.step)}, lambda f: f())
-    return saving.wait()
+    return begin(of, state).wait()
 
 
 def restored(path):
@@ -75,6 +79,16 @@ def restored(path):
 def assert_equal(found, expected):
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+def test_what_a_program_before_had_written_is_ended(tmp_path):
+    """Tasks still write it when the program has died and another one goes on."""
+    saving = begin(engine(tmp_path, speed=100.0), State(value=1.0))  # for minutes
+    state = State(value=2.0)
+    save(engine(tmp_path), state)
+    with pytest.raises(tf.errors.OpError):  # cancelled, or its files are gone
+        saving.wait()
+    assert_equal(restored(tmp_path)[1], state.read())
 
 
 @pytest.fixture

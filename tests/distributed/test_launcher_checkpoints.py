@@ -8,22 +8,11 @@ import signal
 
 import checkpoint_models as models
 import commands
-import numpy as np
 import programs
 import pytest
-import tensorflow as tf
 
 SCRIPT = pathlib.Path(__file__).with_name("checkpoint_script.py")
 OPTIONS = ("--workers", 2, "--ps", 2, "--on-ps-failure", "restart")
-
-
-def twin(updates):
-    """The state after as many updates that nobody has disturbed."""
-    model = models.make()
-    ids, targets = (tf.constant(x) for x in models.batch())
-    for _ in range(updates):
-        model.train_on_batch(ids, targets)
-    return models.state_of(model)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +43,7 @@ def test_weights_are_those_of_a_training_that_nobody_disturbed(
         assert launched.pids() == []
     goes_on = re.findall(r"Training goes on from .*ckpt-\d+, at step", launched.output)
     assert len(goes_on) >= 1
-    expected = twin(updates)
-    with np.load(tmp_path / "result.npz") as result:
-        assert result["iterations"] == updates
-        for name, value in expected.items():
-            np.testing.assert_array_equal(result[name], value, err_msg=name)
+    models.assert_trained(tmp_path / "result.npz", updates)
 
 
 def test_run_ends_when_servers_die_too_often(tmp_path):

@@ -1,12 +1,19 @@
 """`tf-syncrep task`: one command for every task, whatever order they start in."""
 
+import contextlib
 import json
+import pathlib
+import re
 import socket
 
+import checkpoint_models
 import commands
+import programs
 import pytest
 
 from tf_syncrep.python.distribute import local_cluster
+
+CHECKPOINT_SCRIPT = pathlib.Path(__file__).with_name("checkpoint_script.py")
 
 _TRAINS = """
 import tensorflow as tf
@@ -25,18 +32,23 @@ print("counted", counter.numpy(), "on", counter.device)
 """
 
 
-def _tf_config(cluster, job):
+def _cluster(**options):
+    ports = local_cluster.LocalCluster(chief=True, **options)
+    cluster = json.loads(ports.tasks[0].config.to_json())["cluster"]
+    ports.close()
+    return cluster
+
+
+def _tf_config(cluster, job, index=0):
     """TF_CONFIG as Kubeflow's operator writes it: other entries, no rpc_layer."""
-    task = {"type": job, "index": 0}
+    task = {"type": job, "index": index}
     return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
 
 
 def test_the_same_command_makes_a_cluster_with_the_chief_started_first(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(_TRAINS)
-    ports = local_cluster.LocalCluster(num_workers=1, num_ps=1, chief=True)
-    cluster = json.loads(ports.tasks[0].config.to_json())["cluster"]
-    ports.close()
+    cluster = _cluster(num_workers=1, num_ps=1)
 
     def start(job):
         env = {"TF_CONFIG": _tf_config(cluster, job), "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -48,6 +60,29 @@ def test_the_same_command_makes_a_cluster_with_the_chief_started_first(tmp_path)
         assert "counted 6 on /job:ps/replica:0/task:0" in chief.output
         # Servers go on: ending them is their scheduler's.
         assert (ps.process.poll(), worker.process.poll()) == (None, None)
+
+
+def test_lost_server_is_an_interruption_where_a_scheduler_starts_tasks_again(tmp_path):
+    """It ends the chief; both are started again, and training goes on."""
+    cluster, updates = _cluster(num_workers=2, num_ps=2), 30
+    (tmp_path / "result").mkdir()
+    script = (CHECKPOINT_SCRIPT, tmp_path / "ckpt", tmp_path / "result", updates)
+
+    def start(job, index=0):
+        env = {**programs.environment(), "TF_CONFIG": _tf_config(cluster, job, index)}
+        return commands.Command("task", *script, env=env)
+
+    with contextlib.ExitStack() as tasks:
+        for job, index in (("worker", 0), ("worker", 1), ("ps", 0)):
+            tasks.enter_context(start(job, index))
+        with start("ps", 1) as lost, start("chief") as chief:
+            chief.wait_for_line("a checkpoint is there")
+            lost.process.kill()
+            assert chief.wait() == 1, chief.output
+        with start("ps", 1), start("chief") as chief:
+            assert chief.wait() == 0, chief.output
+    assert re.search(r"Training goes on from .*ckpt-\d+, at step", chief.output)
+    checkpoint_models.assert_trained(tmp_path / "result" / "result.npz", updates)
 
 
 def test_servers_that_do_not_answer_are_named(tmp_path):

@@ -1,5 +1,6 @@
 """A model of two tables whose training can be replayed bit for bit in one process."""
 
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -72,3 +73,15 @@ def slots_of(model: Any, slot: str) -> list[np.ndarray]:
         optimizer = optimizer.inner_optimizer
     parts = layer.trainable_variables
     return [np.asarray(optimizer.slots(part)[slot]) for part in parts]
+
+
+def assert_trained(path: pathlib.Path, updates: int) -> None:
+    """Asserts that a result is that of as many updates that nobody has disturbed."""
+    model = make()
+    ids, targets = (tf.constant(x) for x in batch())
+    for _ in range(updates):
+        model.train_on_batch(ids, targets)
+    with np.load(path) as result:
+        assert result["iterations"] == updates
+        for name, value in state_of(model).items():
+            np.testing.assert_array_equal(result[name], value, err_msg=name)

@@ -373,7 +373,7 @@ class Engine:
             saving.kept_bytes = max(int(answer[5]) for answer in answers)
             for done, code, message, *_ in answers:
                 if done and code:
-                    raise tf.errors.exception_type_from_error_code(int(code))(
+                    raise tf.compat.v1.errors.exception_type_from_error_code(int(code))(
                         None, None, message.decode()
                     )
             if all(done for done, *_ in answers):

@@ -4,6 +4,8 @@ import contextlib
 import itertools
 import os
 import pathlib
+import resource
+import threading
 
 import numpy as np
 import pytest
@@ -82,12 +84,46 @@ def assert_equal(found, expected):
 
 
 def test_what_a_program_before_had_written_is_ended(tmp_path):
-    """Tasks still write it when the program has died and another one goes on."""
-    saving = begin(engine(tmp_path, speed=100.0), State(value=1.0))  # for minutes
+    """Tasks still write it when the program is gone and another one goes on."""
+    calls, comes_back = Calls(), threading.Event()
+
+    def hang():
+        assert comes_back.wait(60)
+        raise OSError("back too late")
+
+    calls.progress = hang
+    saving = begin(engine(tmp_path, speed=100.0, calls=calls), State(value=1.0))
     state = State(value=2.0)
     save(engine(tmp_path), state)
-    with pytest.raises(tf.errors.OpError):  # cancelled, or its files are gone
+    comes_back.set()
+    with pytest.raises(OSError, match="too late"):
         saving.wait()
+    assert_equal(restored(tmp_path)[1], state.read())
+
+
+@contextlib.contextmanager
+def full_disk():
+    """Files of this process cannot grow beyond a page."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_full_disk_is_an_error_and_leaves_the_last_one(tmp_path):
+    of, state = engine(tmp_path, full_every=2), State(value=1.0)
+    save(of, state)
+    expected = state.read()
+    state.train()
+    other = engine(tmp_path)  # whose first one is full
+    with full_disk(), pytest.raises(tf.errors.OpError, match="too large"):
+        save(other, state)
+    assert [x.number for x in Directory(str(tmp_path)).manifests()] == [1]
+    assert not list(tmp_path.glob("*.writing"))
+    assert_equal(restored(tmp_path)[1], expected)
+    assert save(other, state).is_full
     assert_equal(restored(tmp_path)[1], state.read())
 
 

@@ -190,16 +190,18 @@ class Directory:
                 self._delete(f"{os.path.basename(self.prefix(manifest.number))}.json")
                 self.delete_files(manifest.number)
 
-    def delete_leftovers(self) -> None:
-        """Deletes what crashes have left of checkpoints that were never whole."""
-        whole = {
-            int(m[1])
-            for m in map(_NAME.match, self._names())
-            if m and m.string.endswith(".json")
-        }
-        for number in {int(m[1]) for m in map(_NAME.match, self._names()) if m}:
-            if number not in whole:
-                self.delete_files(number)
+    def delete_leftovers(self, number: int | None = None) -> None:
+        """Deletes what failures have left of checkpoints that were never whole.
+
+        Args:
+            number: which one, unless another program has made a whole one of that
+                number; None for all.
+        """
+        found = [m for m in map(_NAME.match, self._names()) if m]
+        whole = {int(m[1]) for m in found if m.string.endswith(".json")}
+        partial = {int(m[1]) for m in found} - whole
+        for other in partial & {number} if number is not None else partial:
+            self.delete_files(other)
 
     def delete_files(self, number: int) -> None:
         """Deletes the files of a checkpoint, or of what was to be one."""

@@ -321,7 +321,7 @@ class Engine:
         except BaseException:
             with contextlib.suppress(Exception):
                 self._calls.cancel()
-            directory.delete_files(number)
+            directory.delete_leftovers(number)
             raise
         chain = (*(base.chain if base else ()), number)
         manifest = Manifest(number, token, chain, begun["time"], begun["state"], {})
@@ -361,7 +361,7 @@ class Engine:
                 self._calls.cancel()
             with contextlib.suppress(BaseException):
                 if saving.manifest is None:
-                    self.directory.delete_files(manifest.number)
+                    self.directory.delete_leftovers(manifest.number)
         saving._end(failure)
 
     def _await_tasks(self, saving: Saving) -> None:

@@ -50,7 +50,8 @@ class Trainer:
         Args:
             contenders: nothing.
             model: the table's "rows" and "width", "tables" looked up in it, and
-                "examples" of a batch and kind of "ids", as for `batches`.
+                "examples" of a batch and kind of "ids", as for `batches`; and
+                "max_bytes_per_sec" of a checkpoint.
         """
         del contenders
         self._settings = model
@@ -66,7 +67,11 @@ class Trainer:
         optimizer.add_observer(lambda _: self._updates.append(time.perf_counter()))
         self._folder = pathlib.Path(tempfile.mkdtemp(dir=model.get("folder")))
         self._checkpoint = tfs.keras.Checkpoint(
-            self._folder / "ours", full_every=2, keep=1, model=self._model
+            self._folder / "ours",
+            full_every=2,
+            keep=1,
+            model=self._model,
+            max_bytes_per_sec=model["max_bytes_per_sec"],
         )
         self._thread: threading.Thread | None = None
 
@@ -125,7 +130,7 @@ class Trainer:
             "is_full": saving.manifest.is_full,
         }
 
-    def write_alone(self, num_bytes: int) -> float:
+    def write_alone(self, num_bytes: int) -> dict[str, Any]:
         """Writes as many bytes by as many threads as there are servers."""
         size = num_bytes // self._num_servers
         chunk = np.random.default_rng(0).bytes(_CHUNK_BYTES)
@@ -136,14 +141,17 @@ class Trainer:
                 for done in range(0, size, _CHUNK_BYTES):
                     file.write(chunk[: size - done])
 
+        def write_all() -> None:
+            _in_threads(write, paths)
+            os.sync()
+
         os.sync()
         begin = time.perf_counter()
-        _in_threads(write, paths)
-        os.sync()
+        gaps = self._gaps(write_all)
         seconds = time.perf_counter() - begin
         for path in paths:
             path.unlink()
-        return seconds
+        return {"secs": seconds, "gaps": gaps}
 
     def restore(self) -> tuple[float, float]:
         """The seconds to restore ours, and to read its files alone, both from disk."""

@@ -3,6 +3,7 @@
 Argument, JSON: the names of the scenarios to run, and a folder.
 """
 
+import contextlib
 import itertools
 import json
 import pathlib
@@ -136,6 +137,72 @@ class AwaitKill(tf.keras.callbacks.Callback):
                 time.sleep(0.05)
 
 
+class OnPurposeError(Exception):
+    pass
+
+
+class FailAt(tf.keras.callbacks.Callback):
+    """Fails in the second epoch, when a checkpoint was written in it."""
+
+    def __init__(self, checkpoint):
+        super().__init__()
+        self.checkpoint, self.epoch = checkpoint, 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.epoch == 1 and batch >= ITEMS * PER_ITEM // 2:
+            saving = self.checkpoint.saving
+            saving.wait()
+            if saving.manifest.state["iterations"] > ITEMS * PER_ITEM:
+                raise OnPurposeError
+
+
+class Restored(tf.keras.callbacks.Callback):
+    """Notes how much of the queue was done where training goes on."""
+
+    def __init__(self, queue):
+        super().__init__()
+        self.queue, self.done = queue, None
+
+    def on_train_begin(self, logs=None):
+        self.done = self.queue.stats()["done"]
+        self.model.seen.assign(tf.zeros_like(self.model.seen))
+
+
+def resumed(strategy, folder):
+    """Fails in the midst of an epoch, and goes on from a checkpoint."""
+    folder = str(pathlib.Path(folder) / "checkpoints")
+
+    def begin():
+        with strategy.scope():
+            queue = tfs.data.WorkQueue(ITEMS, num_epochs=2, shuffle=True)
+        checkpoint = tfs.keras.Checkpoint(
+            folder, every_n_steps=7, work_queues={"items": queue}
+        )
+        return queue, checkpoint
+
+    queue, checkpoint = begin()
+    options = {"num_examples": ITEMS * PER_ITEM * BATCH, "epochs": 2}
+    with contextlib.suppress(OnPurposeError):
+        train(
+            strategy,
+            lambda _: queue.dataset(of_item),
+            more=[checkpoint, FailAt(checkpoint)],
+            **options,
+        )
+    queue, checkpoint = begin()
+    restored = Restored(queue)
+    result = train(
+        strategy,
+        lambda _: queue.dataset(of_item),
+        more=[checkpoint, restored],
+        **options,
+    )
+    return {**result, "stats": queue.stats(), "done": restored.done}
+
+
 def refused(strategy):
     """What `fit` says of data that has no end, and of such that has nothing."""
     with strategy.scope():
@@ -165,6 +232,7 @@ def main(names, folder):
         "queue synchronous": lambda: queued(strategy, None, 2, quorum=2),
         "queue ends": lambda: queued(strategy, 2, 5),
         "killed": lambda: queued(strategy, None, 2, more=[AwaitKill(folder)]),
+        "resumed": lambda: resumed(strategy, folder),
         "refused": lambda: refused(strategy),
     }
     programs.report({name: scenarios[name]() for name in names})

@@ -23,14 +23,16 @@ UNDISTURBED = (
     "queue",
     "queue synchronous",
     "queue ends",
+    "resumed",
     "refused",
 )
 
 
 @pytest.fixture(scope="module")
-def undisturbed():
+def undisturbed(tmp_path_factory):
+    arguments = [UNDISTURBED, str(tmp_path_factory.mktemp("passes"))]
     with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
-        return programs.run(PROGRAM, [UNDISTURBED, ""], env=cluster.environment())
+        return programs.run(PROGRAM, arguments, env=cluster.environment())
 
 
 @pytest.mark.parametrize("name", [n for n in UNDISTURBED if n.startswith("uneven")])
@@ -58,6 +60,17 @@ def test_epoch_is_one_of_the_queue(undisturbed, name, epochs):
     stats = result["stats"]
     assert stats["handed_out"] == stats["done"] == ITEMS * epochs
     assert stats["limit"] == -1
+
+
+def test_checkpoint_in_an_epoch_goes_on_with_what_is_left_of_it(undisturbed):
+    result = undisturbed["resumed"]
+    assert result["epochs"] == [1]
+    stats = result["stats"]
+    assert ITEMS < result["done"] < 2 * ITEMS == stats["done"]
+    left = 2 * ITEMS - result["done"]
+    assert sum(result["seen"]) == left * PER_ITEM * BATCH
+    assert max(result["seen"]) == 1
+    assert result["steps"][0] >= left * PER_ITEM
 
 
 def test_what_has_no_end_and_what_has_nothing_is_refused(undisturbed):

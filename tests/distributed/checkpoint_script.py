@@ -20,11 +20,13 @@ WORKERS = 2
 class Progress(tf.keras.callbacks.Callback):
     def __init__(self, checkpoint):
         super().__init__()
-        self.checkpoint = checkpoint
+        self.checkpoint, self.is_there = checkpoint, False
 
     def on_train_batch_end(self, batch, logs=None):
-        saving = self.checkpoint.saving
-        if saving is not None and saving.manifest is not None:
+        if not self.is_there and self.checkpoint.saving is not None:
+            # Before the training is over, however fast that is.
+            self.checkpoint.saving.wait()
+            self.is_there = True
             print("a checkpoint is there", flush=True)
         print(f"step {batch}", flush=True)
 

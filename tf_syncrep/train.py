@@ -5,11 +5,13 @@ from tf_syncrep.python.train.accumulators import (
     SparseConditionalAccumulator,
 )
 from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
+from tf_syncrep.python.train.checkpoint_saver_hook import CheckpointSaverHook
 from tf_syncrep.python.train.embedding_lookup import embedding_lookup
 from tf_syncrep.python.train.sync_replicas import SyncReplicasOptimizer
 
 __all__ = [
     "AdamAsyncOptimizer",
+    "CheckpointSaverHook",
     "ConditionalAccumulator",
     "SparseConditionalAccumulator",
     "SyncReplicasOptimizer",

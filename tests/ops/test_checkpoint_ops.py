@@ -298,3 +298,48 @@ def test_pieces_must_cover_the_variables(tmp_path, pieces):
         table.begin(tmp_path / "ckpt")
     with pytest.raises(tf.errors.InvalidArgumentError, match="pieces"):
         table.restore(os.fspath(tmp_path / "ckpt"))
+
+
+def test_reference_variables_are_written_as_they_were_and_restored(tmp_path):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+        table = tf.compat.v1.get_variable("t", initializer=rows, use_resource=False)
+        other = tf.compat.v1.get_variable("o", initializer=-rows, use_resource=True)
+        writer = checkpoint_ops.checkpoint_writer(shared_name="of_references")
+        groups = [[other.handle], [table]]
+        layout = [(0, 6, 0, 1, 6), (1, 6, 0, 1, 6)], ["o", "t"]
+        prefix = str(tmp_path / "a")
+        with pytest.raises(ValueError, match="behind"):
+            checkpoint_ops.ref_checkpoint_restore([prefix], groups[::-1], *layout)
+        begin = checkpoint_ops.ref_checkpoint_begin(
+            writer,
+            prefix,
+            "",
+            "",
+            groups,
+            *layout,
+            [table.read_value()[:1]],
+            ["first"],
+            max_kept_bytes=_KEPT,
+            patience_secs=60.0,
+            max_bytes_per_sec=400.0,
+        )
+        keep = checkpoint_ops.ref_checkpoint_keep(table, [5])
+        with tf.control_dependencies([keep]):
+            overwrite = tf.compat.v1.scatter_update(table, [5], [[70.0, 80.0]])
+        restore = checkpoint_ops.ref_checkpoint_restore([prefix], groups, *layout)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(begin)
+        session.run(overwrite)
+        progress = checkpoint_ops.checkpoint_progress(writer)
+        deadline = time.monotonic() + 60
+        while not (answer := session.run(progress)).done:
+            assert time.monotonic() < deadline
+        assert (answer.code, answer.kept_bytes > 0) == (0, True)
+        reader = tf.train.load_checkpoint(prefix)
+        np.testing.assert_array_equal(reader.get_tensor("t"), rows)
+        np.testing.assert_array_equal(reader.get_tensor("o"), -rows)
+        np.testing.assert_array_equal(reader.get_tensor("first"), rows[:1])
+        assert session.run(table)[5, 0] == 70
+        assert session.run(restore) == 2 * rows.nbytes
+        np.testing.assert_array_equal(session.run(table), rows)

@@ -33,6 +33,18 @@ absl::Status LookupAll(OpKernelContext* ctx, absl::string_view name,
   return absl::OkStatus();
 }
 
+// Adds those of an input that ops for resource variables do not have.
+void AddReferences(OpKernelContext* ctx, std::vector<HeldVariable>* variables) {
+  int begin = 0;
+  int end = 0;
+  if (!ctx->op_kernel().InputRange("references", &begin, &end).ok()) {
+    return;
+  }
+  for (int i = begin; i < end; ++i) {
+    variables->emplace_back(ctx, i);
+  }
+}
+
 }  // namespace
 
 absl::Status ReadNames(OpKernelContext* ctx, absl::string_view name,
@@ -52,8 +64,14 @@ absl::Status ReadNames(OpKernelContext* ctx, absl::string_view name,
 
 absl::Status ReadCheckpointInputs(OpKernelContext* ctx,
                                   CheckpointInputs* inputs) {
-  std::vector<VariableRef> variables;
-  TF_RETURN_IF_ERROR(LookupAll(ctx, "variables", &variables));
+  std::vector<VariableRef> resources;
+  TF_RETURN_IF_ERROR(LookupAll(ctx, "variables", &resources));
+  std::vector<HeldVariable> variables;
+  variables.reserve(resources.size());
+  for (VariableRef& resource : resources) {
+    variables.emplace_back(std::move(resource));
+  }
+  AddReferences(ctx, &variables);
   const Tensor* sizes;
   TF_RETURN_IF_ERROR(ctx->input("group_sizes", &sizes));
   std::vector<int64_t> group_sizes;

@@ -17,12 +17,13 @@
 namespace tf_syncrep {
 
 struct CheckpointInputs {
-  std::vector<std::vector<VariableRef>> groups;
+  std::vector<std::vector<HeldVariable>> groups;
   std::vector<TablePiece> pieces;
   std::vector<std::pair<std::string, VariableRef>> wholes;
 };
 
-// Reads the inputs that CheckpointBegin and CheckpointRestore have in common.
+// Reads the inputs that CheckpointBegin and CheckpointRestore have in common,
+// and their likes for reference variables.
 absl::Status ReadCheckpointInputs(tensorflow::OpKernelContext* ctx,
                                   CheckpointInputs* inputs);
 

@@ -95,7 +95,7 @@ class BeginOp final : public OpKernel {
     CheckpointInputs inputs;
     TF_RETURN_IF_ERROR(ReadCheckpointInputs(ctx, &inputs));
     std::vector<int64_t> group_rows;
-    for (std::vector<VariableRef>& group : inputs.groups) {
+    for (std::vector<HeldVariable>& group : inputs.groups) {
       absl::StatusOr<std::shared_ptr<TableSnapshot>> table =
           TableSnapshot::Make(std::move(group), request->kept);
       if (!table.ok()) {
@@ -125,7 +125,9 @@ class BeginOp final : public OpKernel {
     TF_RETURN_IF_ERROR(ctx->input_list("tensors", &tensors));
     TF_RETURN_IF_ERROR(ReadNames(ctx, "tensor_names", tensors.size(), &names));
     for (int i = 0; i < tensors.size(); ++i) {
-      request->wholes.emplace_back(std::move(names[i]), tensors[i]);
+      // Some are the buffers of reference variables, which change.
+      request->wholes.emplace_back(std::move(names[i]),
+                                   tensorflow::tensor::DeepCopy(tensors[i]));
     }
     return absl::OkStatus();
   }
@@ -174,13 +176,18 @@ class KeepOp final : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    OP_REQUIRES_OK(ctx, CheckScalarInput(ctx, "variable"));
     VariableRef variable;
-    OP_REQUIRES_OK(ctx,
-                   tensorflow::LookupResource(
-                       ctx, tensorflow::HandleFromInput(ctx, 0), &variable));
-    const std::shared_ptr<TableSnapshot> snapshot =
-        TableSnapshot::Find(variable.get());
+    const void* lock = nullptr;
+    if (ctx->input_is_ref(0)) {
+      lock = ctx->input_ref_mutex(0);
+    } else {
+      OP_REQUIRES_OK(ctx, CheckScalarInput(ctx, "variable"));
+      OP_REQUIRES_OK(ctx,
+                     tensorflow::LookupResource(
+                         ctx, tensorflow::HandleFromInput(ctx, 0), &variable));
+      lock = variable->mu();
+    }
+    const std::shared_ptr<TableSnapshot> snapshot = TableSnapshot::Find(lock);
     if (snapshot == nullptr) {
       return;
     }
@@ -207,6 +214,8 @@ REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointWriter").Device(DEVICE_CPU),
                         WriterOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointBegin").Device(DEVICE_CPU),
                         BeginOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>RefCheckpointBegin").Device(DEVICE_CPU),
+                        BeginOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointProgress").Device(DEVICE_CPU),
                         ProgressOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointCancel").Device(DEVICE_CPU),
@@ -216,6 +225,14 @@ REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointKeep")
                             .TypeConstraint<int32_t>("T"),
                         KeepOp<int32_t>);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointKeep")
+                            .Device(DEVICE_CPU)
+                            .TypeConstraint<int64_t>("T"),
+                        KeepOp<int64_t>);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>RefCheckpointKeep")
+                            .Device(DEVICE_CPU)
+                            .TypeConstraint<int32_t>("T"),
+                        KeepOp<int32_t>);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>RefCheckpointKeep")
                             .Device(DEVICE_CPU)
                             .TypeConstraint<int64_t>("T"),
                         KeepOp<int64_t>);

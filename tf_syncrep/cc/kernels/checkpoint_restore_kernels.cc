@@ -40,8 +40,7 @@ using tensorflow::tstring;
 // An array of a table: a variable, and the rows of a piece in it.
 class PieceArray {
  public:
-  PieceArray(const TablePiece& piece, tensorflow::Var* variable,
-             std::string name)
+  PieceArray(const TablePiece& piece, HeldVariable* variable, std::string name)
       : piece_(piece), variable_(variable), name_(std::move(name)) {
     const tensorflow::tf_shared_lock lock(*variable->mu());
     dtype_ = variable->tensor()->dtype();
@@ -192,7 +191,8 @@ class PieceArray {
       return absl::FailedPreconditionError(absl::StrCat(
           "The variable of ", name_, " got another shape while it was read"));
     }
-    if (!tensor->RefCountIsOne()) {  // somebody reads it
+    if (!variable_->is_written_in_place() &&
+        !tensor->RefCountIsOne()) {  // somebody reads it
       Tensor copy(dtype_, shape_);
       std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
       *tensor = copy;
@@ -247,7 +247,7 @@ class PieceArray {
   }
 
   const TablePiece& piece_;
-  tensorflow::Var* const variable_;
+  HeldVariable* const variable_;
   const std::string name_;
   DataType dtype_;
   TensorShape shape_;
@@ -275,12 +275,12 @@ class RestoreOp final : public OpKernel {
   }
 
  private:
-  static absl::Status Restore(const CheckpointInputs& inputs,
-                              const Tensor& prefixes, int64_t* bytes) {
+  static absl::Status Restore(CheckpointInputs& inputs, const Tensor& prefixes,
+                              int64_t* bytes) {
     std::vector<int64_t> group_rows;
-    for (const std::vector<VariableRef>& group : inputs.groups) {
-      const tensorflow::tf_shared_lock lock(*group[0]->mu());
-      const Tensor& tensor = *group[0]->tensor();
+    for (std::vector<HeldVariable>& group : inputs.groups) {
+      const tensorflow::tf_shared_lock lock(*group[0].mu());
+      const Tensor& tensor = *group[0].tensor();
       group_rows.push_back(tensor.dims() > 0 ? tensor.dim_size(0) : 0);
     }
     TF_RETURN_IF_ERROR(CheckPieces(inputs.pieces, group_rows));
@@ -293,8 +293,8 @@ class RestoreOp final : public OpKernel {
     std::vector<std::pair<PieceArray, std::string>> arrays;
     for (const TablePiece& piece : inputs.pieces) {
       for (size_t k = 0; k < piece.names.size(); ++k) {
-        tensorflow::Var* const variable = inputs.groups[piece.group][k].get();
-        arrays.emplace_back(PieceArray(piece, variable, piece.names[k]),
+        HeldVariable& variable = inputs.groups[piece.group][k];
+        arrays.emplace_back(PieceArray(piece, &variable, piece.names[k]),
                             piece.names[0]);
       }
     }
@@ -351,6 +351,8 @@ class RestoreOp final : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointRestore").Device(DEVICE_CPU),
+                        RestoreOp);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>RefCheckpointRestore").Device(DEVICE_CPU),
                         RestoreOp);
 
 }  // namespace

@@ -22,17 +22,20 @@ using tensorflow::Env;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Of a table's rows, copied at a time. All that a checkpoint takes beside the
-// tables is a few of these, and the file's buffer of 8 MiB. While a chunk is
-// copied, its variables are locked: some milliseconds.
+// Of a table's rows, written at a time. All that a checkpoint takes beside the
+// tables is a few of these, and the file's buffer of 8 MiB.
 constexpr int64_t kChunkBytes = 8 << 20;
+
+// Of these, copied at a time. Meanwhile the variables are locked: not for so
+// long that this thread would often be made to wait for a processor in it, and
+// updates with it.
+constexpr int64_t kLockedBytes = 128 << 10;
 
 // Where bytes per second are bounded, chunks are small enough to flow evenly.
 constexpr double kTurnsPerSec = 10;
 
 // Of the thread that writes, as of `nice`: where processors are scarce it gets
-// the tenth part of what an update's thread does. It holds the locks of
-// variables while it copies a chunk; who waits for them leaves it a processor.
+// the tenth part of what an update's thread does.
 constexpr int kNice = 10;
 
 void BeNice() {
@@ -91,7 +94,7 @@ class CheckpointWriter::Share {
         return absl::CancelledError("The checkpoint was cancelled.");
       }
       const int64_t num = std::min(chunk_rows_, piece.num_rows - row);
-      TF_RETURN_IF_ERROR(table_->Read(num, out_));
+      TF_RETURN_IF_ERROR(Read(num));
       uint64_t* const prints =
           fingerprints == nullptr ? nullptr : fingerprints + row;
       TF_RETURN_IF_ERROR(changed_only
@@ -103,6 +106,21 @@ class CheckpointWriter::Share {
   }
 
  private:
+  // Copies the next `num` rows to the chunk.
+  absl::Status Read(int64_t num) {
+    const int64_t at_once = std::max<int64_t>(
+        1, kLockedBytes / std::max<int64_t>(1, table_->all_row_bytes()));
+    std::vector<char*> to = out_;
+    for (int64_t row = 0; row < num; row += at_once) {
+      const int64_t some = std::min(at_once, num - row);
+      TF_RETURN_IF_ERROR(table_->Read(some, to));
+      for (size_t k = 0; k < to.size(); ++k) {
+        to[k] += some * row_bytes_[k];
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status WriteAll(const TablePiece& piece, int64_t row, int64_t num,
                         uint64_t* fingerprints) {
     if (fingerprints != nullptr) {

@@ -15,7 +15,6 @@ namespace {
 
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::Var;
 
 // So much of a table that is overwritten at once is kept between two looks at
 // how much there is.
@@ -31,29 +30,29 @@ class Tables {
     return *all;
   }
 
-  void Add(const Var* variable,
+  void Add(const void* lock_of,
            const std::shared_ptr<TableSnapshot>& snapshot) {
     const std::lock_guard<std::mutex> lock(mu_);
-    by_variable_[variable] = snapshot;
-    num_ = by_variable_.size();
+    by_lock_[lock_of] = snapshot;
+    num_ = by_lock_.size();
   }
 
-  void Remove(const Var* variable, const TableSnapshot* snapshot) {
+  void Remove(const void* lock_of, const TableSnapshot* snapshot) {
     const std::lock_guard<std::mutex> lock(mu_);
-    const auto found = by_variable_.find(variable);
-    if (found != by_variable_.end() && found->second.first == snapshot) {
-      by_variable_.erase(found);
+    const auto found = by_lock_.find(lock_of);
+    if (found != by_lock_.end() && found->second.first == snapshot) {
+      by_lock_.erase(found);
     }
-    num_ = by_variable_.size();
+    num_ = by_lock_.size();
   }
 
-  std::shared_ptr<TableSnapshot> Find(const Var* variable) {
+  std::shared_ptr<TableSnapshot> Find(const void* lock_of) {
     if (num_.load(std::memory_order_acquire) == 0) {
       return nullptr;
     }
     const std::lock_guard<std::mutex> lock(mu_);
-    const auto found = by_variable_.find(variable);
-    return found == by_variable_.end() ? nullptr : found->second.second.lock();
+    const auto found = by_lock_.find(lock_of);
+    return found == by_lock_.end() ? nullptr : found->second.second.lock();
   }
 
  private:
@@ -67,8 +66,9 @@ class Tables {
     std::weak_ptr<TableSnapshot> second;
   };
 
-  std::mutex mu_;  // guards by_variable_
-  std::map<const Var*, Entry> by_variable_;
+  std::mutex mu_;  // guards by_lock_
+  // By the lock of the first array, which both kinds of variables have.
+  std::map<const void*, Entry> by_lock_;
   std::atomic<size_t> num_{0};
 };
 
@@ -96,10 +96,10 @@ class TableSnapshot::Locks {
 };
 
 absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
-    std::vector<VariableRef> arrays, std::shared_ptr<KeptBytes> kept) {
+    std::vector<HeldVariable> arrays, std::shared_ptr<KeptBytes> kept) {
   std::shared_ptr<TableSnapshot> made(new TableSnapshot(std::move(arrays)));
-  for (const VariableRef& array : made->arrays_) {
-    made->mutexes_.push_back(array->mu());
+  for (const HeldVariable& array : made->arrays_) {
+    made->mutexes_.push_back(array.mu());
   }
   std::sort(made->mutexes_.begin(), made->mutexes_.end());
   made->mutexes_.erase(
@@ -108,8 +108,8 @@ absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
   const Locks locks(made->mutexes_, Access::kReadBesideReaders);
   int64_t num_rows = -1;
   std::vector<int64_t> row_bytes;
-  for (const VariableRef& array : made->arrays_) {
-    const Tensor& tensor = *array->tensor();
+  for (HeldVariable& array : made->arrays_) {
+    const Tensor& tensor = *array.tensor();
     const bool fits = tensor.IsInitialized() && tensor.dims() > 0 &&
                       tensorflow::DataTypeCanUseMemcpy(tensor.dtype()) &&
                       (num_rows < 0 || tensor.dim_size(0) == num_rows);
@@ -117,7 +117,7 @@ absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
       return absl::InvalidArgumentError(absl::StrCat(
           "The arrays of a table must be initialized, and have equally many "
           "rows of numbers. Received: ",
-          array->DebugString(), " beside ", num_rows, " rows"));
+          array.DebugString(), " beside ", num_rows, " rows"));
     }
     num_rows = tensor.dim_size(0);
     TensorShape row_shape = tensor.shape();
@@ -131,24 +131,24 @@ absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
   made->kept_ = std::move(kept);
   made->rows_ = std::make_unique<RowSnapshot>(
       std::max<int64_t>(num_rows, 0), std::move(row_bytes), made->kept_.get());
-  Tables::All().Add(made->arrays_[0].get(), made);
+  Tables::All().Add(made->arrays_[0].mu(), made);
   return made;
 }
 
 TableSnapshot::~TableSnapshot() {
   if (!arrays_.empty()) {
-    Tables::All().Remove(arrays_[0].get(), this);
+    Tables::All().Remove(arrays_[0].mu(), this);
   }
 }
 
-std::shared_ptr<TableSnapshot> TableSnapshot::Find(const Var* variable) {
-  return Tables::All().Find(variable);
+std::shared_ptr<TableSnapshot> TableSnapshot::Find(const void* lock_of) {
+  return Tables::All().Find(lock_of);
 }
 
-absl::StatusOr<std::vector<const char*>> TableSnapshot::Data() const {
+absl::StatusOr<std::vector<const char*>> TableSnapshot::Data() {
   std::vector<const char*> data;
   for (size_t i = 0; i < arrays_.size(); ++i) {
-    const Tensor& tensor = *arrays_[i]->tensor();
+    const Tensor& tensor = *arrays_[i].tensor();
     TensorShape row_shape = tensor.shape();
     if (row_shape.dims() > 0 && row_shape.dim_size(0) == num_rows()) {
       row_shape.RemoveDim(0);
@@ -161,7 +161,7 @@ absl::StatusOr<std::vector<const char*>> TableSnapshot::Data() const {
     return absl::FailedPreconditionError(
         absl::StrCat("A variable got another shape while a checkpoint of it "
                      "was being written: ",
-                     arrays_[i]->DebugString()));
+                     arrays_[i].DebugString()));
   }
   return data;
 }
@@ -207,7 +207,7 @@ absl::Status TableSnapshot::Read(int64_t num, const std::vector<char*>& out) {
 
 void TableSnapshot::Abandon() {
   rows_->Abandon();
-  Tables::All().Remove(arrays_[0].get(), this);
+  Tables::All().Remove(arrays_[0].mu(), this);
 }
 
 }  // namespace tf_syncrep

@@ -10,16 +10,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tf_syncrep/cc/lib/kept_bytes.h"
 #include "tf_syncrep/cc/lib/row_snapshot.h"
 #include "tf_syncrep/cc/tf/compat.h"
+#include "tf_syncrep/cc/tf/held_variable.h"
 
 namespace tf_syncrep {
-
-using VariableRef = tensorflow::core::RefCountPtr<tensorflow::Var>;
 
 // Of a table and its slots: variables with equally many rows.
 class TableSnapshot {
@@ -30,17 +28,17 @@ class TableSnapshot {
   // Errors: InvalidArgument for variables that are not initialized, have
   // elements that cannot be copied byte by byte, or different numbers of rows.
   static absl::StatusOr<std::shared_ptr<TableSnapshot>> Make(
-      std::vector<VariableRef> arrays, std::shared_ptr<KeptBytes> kept);
+      std::vector<HeldVariable> arrays, std::shared_ptr<KeptBytes> kept);
 
   ~TableSnapshot();
 
   TableSnapshot(const TableSnapshot&) = delete;
   TableSnapshot& operator=(const TableSnapshot&) = delete;
 
-  // The snapshot, not read to its end yet, of the table whose first array is
-  // `variable`; null if there is none. From any thread, and in no time where
+  // The snapshot, not read to its end yet, of the table whose first array has
+  // this lock; null if there is none. From any thread, and in no time where
   // no checkpoint is being written.
-  static std::shared_ptr<TableSnapshot> Find(const tensorflow::Var* variable);
+  static std::shared_ptr<TableSnapshot> Find(const void* lock_of);
 
   // Keeps rows that are about to be overwritten: those in `rows`, or all if it
   // is null. Waits where too much is kept; ends early once `cancelled`.
@@ -65,13 +63,13 @@ class TableSnapshot {
  private:
   class Locks;
 
-  explicit TableSnapshot(std::vector<VariableRef> arrays)
+  explicit TableSnapshot(std::vector<HeldVariable> arrays)
       : arrays_(std::move(arrays)) {}
 
   // The begins of the arrays; hold their locks.
-  absl::StatusOr<std::vector<const char*>> Data() const;
+  absl::StatusOr<std::vector<const char*>> Data();
 
-  const std::vector<VariableRef> arrays_;
+  std::vector<HeldVariable> arrays_;
   std::vector<VariableMutex*> mutexes_;  // of the arrays, by address
   std::vector<tensorflow::DataType> dtypes_;
   std::vector<tensorflow::TensorShape> row_shapes_;

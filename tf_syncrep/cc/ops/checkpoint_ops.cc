@@ -77,6 +77,51 @@ patience_secs: How long, if the files take nothing, before this checkpoint is gi
 max_bytes_per_sec: How fast to write; 0 for as fast as can be.
 )doc");
 
+REGISTER_OP("Syncrep>RefCheckpointBegin")
+    .Input("handle: resource")
+    .Input("prefix: string")
+    .Input("token: string")
+    .Input("base: string")
+    .Input("variables: num_variables * resource")
+    .Input("references: Ref(reference_dtypes)")
+    .Input("group_sizes: int64")
+    .Input("pieces: int64")
+    .Input("piece_names: string")
+    .Input("wholes: num_wholes * resource")
+    .Input("whole_names: string")
+    .Input("tensors: dtypes")
+    .Input("tensor_names: string")
+    .Attr("num_variables: int >= 0")
+    .Attr("reference_dtypes: list(type) >= 0")
+    .Attr("num_wholes: int >= 0")
+    .Attr("dtypes: list(type) >= 0")
+    .Attr("max_kept_bytes: int = 268435456")
+    .Attr("patience_secs: float = 60.0")
+    .Attr("max_bytes_per_sec: float = 0.0")
+    .SetIsStateful()
+    .SetAllowsUninitializedInput()
+    .SetShapeFn(NoOutputs)
+    .Doc(R"doc(
+Does as CheckpointBegin, with reference variables in groups behind the others.
+
+handle: As there.
+prefix: As there.
+token: As there.
+base: As there.
+variables: As there.
+references: More of them.
+group_sizes: As there.
+pieces: As there.
+piece_names: As there.
+wholes: As there.
+whole_names: As there.
+tensors: As there.
+tensor_names: As there.
+max_kept_bytes: As there.
+patience_secs: As there.
+max_bytes_per_sec: As there.
+)doc");
+
 REGISTER_OP("Syncrep>CheckpointProgress")
     .Input("handle: resource")
     .Output("done: bool")
@@ -126,6 +171,23 @@ rows: Numbers of rows.
 all: Whether all rows are meant instead.
 )doc");
 
+REGISTER_OP("Syncrep>RefCheckpointKeep")
+    .Input("variable: Ref(dtype)")
+    .Input("rows: T")
+    .Attr("dtype: type")
+    .Attr("T: {int32, int64}")
+    .Attr("all: bool = false")
+    .SetIsStateful()
+    .SetAllowsUninitializedInput()
+    .SetShapeFn(NoOutputs)
+    .Doc(R"doc(
+Does as CheckpointKeep, with a reference variable.
+
+variable: As there.
+rows: As there.
+all: As there.
+)doc");
+
 REGISTER_OP("Syncrep>CheckpointRestore")
     .Input("prefixes: string")
     .Input("variables: num_variables * resource")
@@ -150,6 +212,36 @@ piece_names: As there.
 wholes: As there; they are read from the last of the files.
 whole_names: As there.
 bytes: Bytes that were read.
+)doc");
+
+REGISTER_OP("Syncrep>RefCheckpointRestore")
+    .Input("prefixes: string")
+    .Input("variables: num_variables * resource")
+    .Input("references: Ref(reference_dtypes)")
+    .Input("group_sizes: int64")
+    .Input("pieces: int64")
+    .Input("piece_names: string")
+    .Input("wholes: num_wholes * resource")
+    .Input("whole_names: string")
+    .Output("bytes: int64")
+    .Attr("num_variables: int >= 0")
+    .Attr("reference_dtypes: list(type) >= 0")
+    .Attr("num_wholes: int >= 0")
+    .SetIsStateful()
+    .SetAllowsUninitializedInput()
+    .SetShapeFn(ScalarOutputs)
+    .Doc(R"doc(
+Does as CheckpointRestore, with reference variables in groups behind the others.
+
+prefixes: As there.
+variables: As there.
+references: More of them.
+group_sizes: As there.
+pieces: As there.
+piece_names: As there.
+wholes: As there.
+whole_names: As there.
+bytes: As there.
 )doc");
 
 }  // namespace

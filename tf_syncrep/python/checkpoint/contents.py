@@ -12,6 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
+# Variables of so many bytes, and no fewer, are written row by row, and so need no copy.
+BYTES_OF_TABLE = 1 << 20
+
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
@@ -54,7 +57,8 @@ class Share:
     Attributes:
         device: its CPU.
         groups: what is written row by row.
-        wholes: variables by name that are small enough to be copied at once.
+        wholes: variables by name that are small enough to be copied at once; in graphs
+            of `tf.compat.v1` tensors of their values.
     """
 
     device: str
@@ -82,8 +86,10 @@ class Share:
 
     @property
     def handles(self) -> list[list[Any]]:
-        """The handles of the groups' variables."""
-        return [[v.handle for v in group.variables] for group in self.groups]
+        """The handles of the groups' variables; reference variables have none."""
+        return [
+            [getattr(v, "handle", v) for v in group.variables] for group in self.groups
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +189,14 @@ class Builder:
             return variable
         self._copies += [(copies[0], copy) for copy in copies[1:]]
         return copies[0]
+
+
+def is_table(variable: Any) -> bool:
+    """Whether a variable is so large that it is written row by row."""
+    shape, dtype = variable.shape, variable.dtype.base_dtype
+    if shape.rank == 0 or shape[0] < 2 or not (dtype.is_floating or dtype.is_integer):
+        return False
+    return shape.num_elements() * dtype.size >= BYTES_OF_TABLE
 
 
 def whole_piece(num_rows: int, names: Sequence[str]) -> Piece:

@@ -256,6 +256,17 @@ class Engine:
         self._contents: Contents | None = None
         self._tidied = False
 
+    def prepare(self, contents: Contents) -> None:
+        """Makes what calls tasks, before a graph of `tf.compat.v1` is complete.
+
+        Args:
+            contents: what is to be saved from here on.
+        """
+        # By the folder's name, a program that goes on where another one died finds
+        # what that one had tasks write, which they still do.
+        name = f"checkpoint/{self.directory.path}"
+        self._calls.use(contents, name, **self._options)
+
     def begin(
         self, contents: Contents, state: Callable[[], dict[str, Any]], moment: Moment
     ) -> Saving:
@@ -275,10 +286,7 @@ class Engine:
         """
         if self._saving is not None and not self._saving.is_over:
             raise RuntimeError("A checkpoint is being written already.")
-        # By the folder's name, a program that goes on where another one died finds
-        # what that one had tasks write, which they still do.
-        name = f"checkpoint/{self.directory.path}"
-        self._calls.use(contents, name, **self._options)
+        self.prepare(contents)
         if contents is not self._contents:
             self._contents, self._base = contents, None
         directory = self.directory
@@ -405,6 +413,8 @@ class Engine:
             ValueError: something is not in the newest checkpoint, or of another shape.
             DamagedError: there are checkpoints, but none is whole.
         """
+        # What tasks write, and compare with, is of before.
+        self._tidied, self._base = False, None
         damaged = []
         for manifest in reversed(self.directory.manifests()):
             try:

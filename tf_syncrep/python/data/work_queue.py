@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_syncrep.python.data import session_takes
 from tf_syncrep.python.ops import sync_gate_ops, work_queue_ops
 from tf_syncrep.python.sync.arguments import check_count, check_positive
 
@@ -47,7 +48,9 @@ class WorkQueue:
     where all workers can ask it: under ParameterServerStrategy on the first parameter
     server. (Its like in DeepRec is `tf.data.WorkQueue`.)
 
-    Made in the scope of the strategy.
+    Made in the scope of the strategy. In a graph of `tf.compat.v1` it is made where
+    `tf.compat.v1.train.replica_device_setter` is in force, and has a name; its readers
+    begin once the queue runners are started, as MonitoredTrainingSession does.
 
         queue = tfs.data.WorkQueue(tf.io.gfile.glob("logs/*.csv"), num_epochs=None)
 
@@ -78,7 +81,8 @@ class WorkQueue:
             than the longest item takes. A worker that begins another life is known at
             once.
         name: the queue's name where it lives; by default one of its own. Give one to
-            find the same queue from another process.
+            find the same queue from another process; graphs of `tf.compat.v1` need one,
+            and another training on the same servers needs another one.
 
     Attributes:
         items: the items, an array.
@@ -117,11 +121,22 @@ class WorkQueue:
             # servers live on.
             "shared_name": name or f"tf_syncrep_work_queue_{uuid.uuid4().hex}",
         }
+        # In graphs of tf.compat.v1 only.
+        self._ledger: session_takes.SessionLedger | None = None
         self._is_on_server = isinstance(
             tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy
         )
         server = "/job:ps/replica:0/task:0/device:CPU:0"
         self._device = server if self._is_on_server else "CPU:0"
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            if name is None:
+                raise ValueError(
+                    "In a graph of tf.compat.v1 a work queue needs a name, by which "
+                    "all workers find it. Received: name=None"
+                )
+            self._device = session_takes.device_of_variables()
+            with tf.device(self._device):
+                self._ledger = session_takes.SessionLedger(self._handle())
 
     def dataset(
         self,
@@ -159,9 +174,21 @@ class WorkQueue:
         streams = [next(_streams) for _ in range(num_readers)]
         read = read or tf.data.Dataset.from_tensors
 
+        def take(stream: Any, last: Any) -> tuple[Any, Any]:
+            with tf.device(self._device):
+                ticket, _, item = work_queue_ops.work_queue_take(
+                    self._handle(), *worker, stream, last
+                )
+            return ticket, item
+
+        taken: session_takes.Take = take
+        if self._ledger is not None:
+            name = f"{self._options['shared_name']}_{streams[0]}"
+            taken = session_takes.through_session(take, name)
+
         def contents(stream: tf.Tensor) -> tf.data.Dataset:
             # No map(): tf.data would take items ahead for it, and so end those before.
-            return self._taken(worker, stream).flat_map(
+            return self._taken(taken, stream).flat_map(
                 lambda _, item: read(tf.gather(self.items, item))
             )
 
@@ -208,8 +235,11 @@ class WorkQueue:
         """Lets readers have all epochs, as before the first `begin_epoch`."""
         self._set_limit(work_queue_ops.NO_LIMIT)
 
-    def stats(self) -> dict[str, int]:
+    def stats(self, session: Any = None) -> dict[str, int]:
         """Reads the ledger.
+
+        Args:
+            session: the session, in graphs of `tf.compat.v1`.
 
         Returns:
             Counters by name: `epoch` and `position` of the item that comes next;
@@ -218,32 +248,44 @@ class WorkQueue:
             back; `waiting` readers at the end; `limit`, the epoch at whose end readers
             stop, or -1.
         """
-        with tf.device(self._device):
-            names, values = work_queue_ops.work_queue_stats(self._handle())
+        if self._ledger is not None:
+            names, values = self._ledger.stats(_check_session(session))
+        else:
+            with tf.device(self._device):
+                counted = work_queue_ops.work_queue_stats(self._handle())
+            names, values = (x.numpy() for x in counted)
         return {
-            name.decode(): int(value)
-            for name, value in zip(names.numpy(), values.numpy(), strict=True)
+            name.decode(): int(value) for name, value in zip(names, values, strict=True)
         }
 
-    def save(self) -> np.ndarray:
+    def save(self, session: Any = None) -> np.ndarray:
         """Reads what `restore` needs: a checkpoint's part.
+
+        Args:
+            session: the session, in graphs of `tf.compat.v1`.
 
         Returns:
             A vector of int64, of a few numbers for each item that is being read. What
             is being read counts as not read.
         """
+        if self._ledger is not None:
+            return self._ledger.save(_check_session(session))
         with tf.device(self._device):
             return work_queue_ops.work_queue_save(self._handle()).numpy()
 
-    def restore(self, state: np.ndarray | Sequence[int]) -> None:
+    def restore(self, state: np.ndarray | Sequence[int], session: Any = None) -> None:
         """Goes on where a queue of the same items, epochs and order was saved.
 
         Args:
             state: as `save` returned it.
+            session: the session, in graphs of `tf.compat.v1`.
 
         Raises:
             tf.errors.InvalidArgumentError: a state of another queue, or none at all.
         """
+        if self._ledger is not None:
+            self._ledger.restore(_check_session(session), state)
+            return
         with tf.device(self._device):
             work_queue_ops.work_queue_restore(
                 self._handle(), tf.constant(state, tf.int64)
@@ -253,21 +295,33 @@ class WorkQueue:
         return work_queue_ops.work_queue(**self._options)
 
     def _set_limit(self, epoch: int) -> None:
+        if self._ledger is not None:
+            raise RuntimeError(
+                "In graphs of tf.compat.v1 readers have all of a queue's epochs: "
+                "num_epochs says how many."
+            )
         with tf.device(self._device):
             work_queue_ops.work_queue_limit(
                 self._handle(), tf.constant(epoch, tf.int64)
             )
 
-    def _taken(self, worker: Any, stream: Any) -> Any:
+    def _taken(self, take: session_takes.Take, stream: Any) -> Any:
         """The tickets and items that a reader gets."""
 
-        def take(last, _):
-            with tf.device(self._device):
-                ticket, _, item = work_queue_ops.work_queue_take(
-                    self._handle(), *worker, stream, last
-                )
+        def next_one(last, _):
+            ticket, item = take(stream, last)
             return ticket, (ticket, item)
 
         no_ticket = tf.constant(work_queue_ops.NO_TICKET, tf.int64)
-        taken: Any = tf.data.Dataset.from_tensors(0).repeat().scan(no_ticket, take)
-        return taken.take_while(lambda ticket, _: ticket != work_queue_ops.NO_TICKET)
+        taken: Any = tf.data.Dataset.from_tensors(0).repeat().scan(no_ticket, next_one)
+        # Not `!=`, which compares the objects in graphs of tf.compat.v1.
+        return taken.take_while(lambda ticket, _: tf.not_equal(ticket, no_ticket))
+
+
+def _check_session(session: Any) -> Any:
+    if session is None:
+        raise ValueError(
+            "In a graph of tf.compat.v1 a work queue is asked by session=, a session "
+            "of that graph. Received: session=None"
+        )
+    return session

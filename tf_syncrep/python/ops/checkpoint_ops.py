@@ -147,10 +147,7 @@ def checkpoint_keep(variable, rows=None, name=None):
         The operation in a graph, None when executing eagerly.
     """
     return op_library.load().syncrep_checkpoint_keep(
-        variable,
-        tf.zeros([0], tf.int64) if rows is None else rows,
-        all=rows is None,
-        name=name,
+        variable, _rows(rows), all=rows is None, name=name
     )
 
 
@@ -186,6 +183,118 @@ def checkpoint_restore(
         _strings(whole_names),
         name=name,
     )
+
+
+def ref_checkpoint_begin(
+    handle,
+    prefix,
+    token,
+    base,
+    groups,
+    pieces,
+    piece_names,
+    tensors,
+    tensor_names,
+    *,
+    max_kept_bytes,
+    patience_secs,
+    max_bytes_per_sec=0.0,
+    name=None,
+):
+    """Begins to write a checkpoint in a graph of `tf.compat.v1`.
+
+    Args:
+        handle: as `checkpoint_begin` takes it.
+        prefix: as there.
+        token: as there.
+        base: as there.
+        groups: as there; and, behind them, groups of reference variables as they are.
+        pieces: as there.
+        piece_names: as there.
+        tensors: as there; they are copied.
+        tensor_names: as there.
+        max_kept_bytes: as there.
+        patience_secs: as there.
+        max_bytes_per_sec: as there.
+        name: name of the operation.
+
+    Returns:
+        The operation.
+
+    Raises:
+        ValueError: groups in another order.
+    """
+    return op_library.load().syncrep_ref_checkpoint_begin(
+        handle,
+        prefix,
+        token,
+        base,
+        *_handles_and_references(groups),
+        *_layout(groups, pieces, piece_names),
+        [],
+        _strings([]),
+        list(tensors),
+        _strings(tensor_names),
+        max_kept_bytes=max_kept_bytes,
+        patience_secs=patience_secs,
+        max_bytes_per_sec=max_bytes_per_sec,
+        name=name,
+    )
+
+
+def ref_checkpoint_keep(variable, rows=None, name=None):
+    """Does as `checkpoint_keep`, with a reference variable.
+
+    Args:
+        variable: the first variable of a group.
+        rows: as there.
+        name: name of the operation.
+
+    Returns:
+        The operation.
+    """
+    return op_library.load().syncrep_ref_checkpoint_keep(
+        variable, _rows(rows), all=rows is None, name=name
+    )
+
+
+def ref_checkpoint_restore(prefixes, groups, pieces, piece_names, name=None):
+    """Does as `checkpoint_restore`, in a graph of `tf.compat.v1`.
+
+    Args:
+        prefixes: as there.
+        groups: as `ref_checkpoint_begin` takes them.
+        pieces: as there.
+        piece_names: as there.
+        name: name of the operation.
+
+    Returns:
+        int64, how many bytes were read.
+
+    Raises:
+        ValueError: groups in another order.
+    """
+    return op_library.load().syncrep_ref_checkpoint_restore(
+        prefixes,
+        *_handles_and_references(groups),
+        *_layout(groups, pieces, piece_names),
+        [],
+        _strings([]),
+        name=name,
+    )
+
+
+def _rows(rows):
+    return tf.zeros([0], tf.int64) if rows is None else rows
+
+
+def _handles_and_references(groups):
+    flat = [variable for group in groups for variable in group]
+    handles = [variable for variable in flat if variable.dtype == tf.resource]
+    references = flat[len(handles) :]
+    if any(variable.dtype == tf.resource for variable in references):
+        raise ValueError("groups of reference variables must come behind the others")
+    return handles, references
 
 
 def _layout(groups, pieces, piece_names):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
+from absl import logging
 
 
 class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
@@ -24,6 +29,35 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
         super().__init__(**arguments)
         self._generation = generation
         self._open_op = open_op
+        self._errors: list[Exception] = []
+        self._condition = threading.Condition()  # guards the two below
+        self._sessions: list[Any] = []  # in which it runs
+        self._requests: list[_Request] = []
+
+    def between_updates(self, function: Callable[[], None]) -> None:
+        """Has a function called when no update is under way.
+
+        Waits for the end of the update that comes next, or of the runner.
+
+        Args:
+            function: what to call, in the runner's thread; in this one if none runs.
+        """
+        request = _Request(function)
+        with self._condition:
+            if self._sessions:
+                self._requests.append(request)
+            else:
+                request.is_done.set()
+                function()
+                return
+        request.is_done.wait()
+        if request.error is not None:
+            raise request.error
+
+    def wait_for_end(self) -> None:
+        """Waits until it runs in no session: until its gates are closed, that is."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._sessions)
 
     def create_threads(self, sess, coord=None, daemon=False, start=False):
         """Opens the gate if that is still to be done, then does as the base class.
@@ -43,4 +77,89 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
             generation = 0
         if not generation:
             sess.run(self._open_op)
-        return super().create_threads(sess, coord=coord, daemon=daemon, start=start)
+        with self._condition:
+            if sess in self._sessions:
+                return []
+            self._sessions.append(sess)
+        self._errors = []
+        threads = [threading.Thread(target=self._apply_rounds, args=(sess, coord))]
+        if coord is not None:
+            threads.append(
+                threading.Thread(target=self._await_stop, args=(sess, coord))
+            )
+        for thread in threads:
+            thread.daemon = daemon
+            if coord is not None:
+                coord.register_thread(thread)
+            if start:
+                thread.start()
+        return threads
+
+    @property
+    def exceptions_raised(self):
+        """What ended its threads where no coordinator was told."""
+        return self._errors
+
+    def _apply_rounds(self, session: Any, coord: Any) -> None:
+        """Applies one round after the other, until the gate is closed."""
+        try:
+            # Not the base class' loop, which has no place between two updates.
+            update = session.make_callable(self.enqueue_ops[0])
+            while coord is None or not coord.should_stop():
+                try:
+                    update()
+                except self.queue_closed_exception_types:
+                    _try_to_run(session, self.close_op)
+                    return
+                self._serve()
+        except Exception as error:
+            if coord is None:
+                logging.error("SyncReplicas' chief ended: %s", error)
+                self._errors.append(error)
+                raise
+            coord.request_stop(error)
+        finally:
+            self._end(session)
+
+    def _await_stop(self, session: Any, coord: Any) -> None:
+        """Ends the wait for gradients when the coordinator stops."""
+        coord.wait_for_stop()
+        _try_to_run(session, self.cancel_op)
+
+    def _serve(self) -> None:
+        """Calls what is to be called between two updates."""
+        with self._condition:
+            requests, self._requests = self._requests, []
+        for request in requests:
+            try:
+                request.function()
+            except BaseException as error:
+                request.error = error
+            request.is_done.set()
+
+    def _end(self, session: Any) -> None:
+        with self._condition:
+            self._sessions.remove(session)
+            requests, self._requests = self._requests, []
+            self._condition.notify_all()
+        for request in requests:
+            request.error = tf.errors.CancelledError(
+                None, None, "The chief's part ended before its next update."
+            )
+            request.is_done.set()
+
+
+class _Request:
+    """A function to be called between two updates."""
+
+    def __init__(self, function: Callable[[], None]):
+        self.function = function
+        self.error: BaseException | None = None
+        self.is_done = threading.Event()
+
+
+def _try_to_run(session: Any, op: Any) -> None:
+    try:
+        session.run(op)
+    except Exception as error:  # the session may be no more
+        logging.debug("SyncReplicas' chief, at its end: %s", error)

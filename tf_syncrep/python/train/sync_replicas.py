@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.ops import sync_gate_ops
+from tf_syncrep.python.ops import checkpoint_ops, sync_gate_ops
 from tf_syncrep.python.sync import (
     gate_placement,
     gate_stats,
@@ -25,11 +25,28 @@ from tf_syncrep.python.sync.gradient_accumulators import (
 )
 from tf_syncrep.python.sync.gradients import as_tensors, flatten
 from tf_syncrep.python.train import information
+from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
+from tf_syncrep.python.train.checkpoint_contents import is_written_by_rows
 from tf_syncrep.python.train.chief_queue_runner import ChiefQueueRunner
 from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
 
 __all__ = ["SyncReplicasOptimizer"]
 
+
+# Optimizers that leave the rows of a table that a sparse gradient does not have alone.
+# Of a subclass it is not known.
+_WRITING_ROWS_OF_GRADIENTS_ONLY = (
+    AdamAsyncOptimizer,
+    tf.compat.v1.train.AdagradOptimizer,
+    tf.compat.v1.train.FtrlOptimizer,
+    tf.compat.v1.train.GradientDescentOptimizer,
+    tf.compat.v1.train.MomentumOptimizer,
+    tf.compat.v1.train.RMSPropOptimizer,
+)
+
+# Under which a graph has its optimizers, for hooks that have to do with updates. Not a
+# string: those collections are exported with the graph, and these cannot be.
+_COLLECTION: Any = ("tf_syncrep", "SyncReplicasOptimizer")
 
 # Its place is taken by ours after `install_v1_names`.
 _StockOptimizer = tf.compat.v1.train.SyncReplicasOptimizer
@@ -160,6 +177,8 @@ class SyncReplicasOptimizer(_StockOptimizer):
         self._reject_nonfinite = reject_nonfinite
         self._gradients_applied = False
         self._global_step = None
+        # What the chief calls with its session before the training begins.
+        self._before_opening: list[Callable[[Any], None]] = []
 
     def compute_gradients(self, *args, **kwargs):
         """Computes gradients by the optimizer inside.
@@ -232,6 +251,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
             train_op = self._make_train_op(grads_and_vars)
             self._make_end_ops()
         self._gradients_applied = True
+        tf.compat.v1.add_to_collection(_COLLECTION, self)
         return train_op
 
     def get_chief_queue_runner(self):
@@ -333,6 +353,38 @@ class SyncReplicasOptimizer(_StockOptimizer):
             self, is_chief, num_tokens, log_every_n_steps, summary_dir
         )
 
+    def before_opening(self, prepare: Callable[[Any], None]) -> None:
+        """Has the chief's hook call something before training begins in a session.
+
+        Args:
+            prepare: takes the session, whose variables are initialized; restores
+                them, say.
+        """
+        self._before_opening.append(prepare)
+
+    def between_updates(self, function: Callable[[], None]) -> None:
+        """Calls a function at a moment at which nothing of an update is under way.
+
+        Waits, on the chief, until the update that comes next is made; not to be called
+        in the thread that makes the chief's own gradients, which that may wait for.
+
+        Args:
+            function: what to call.
+
+        Raises:
+            tf.errors.CancelledError: training ended before.
+        """
+        self._hooks_queue_runner.between_updates(function)
+
+    def close(self, session) -> None:
+        """Ends the training of all, from the chief, after the update under way.
+
+        Args:
+            session: the chief's session.
+        """
+        session.run(self._close_op)
+        self._hooks_queue_runner.wait_for_end()
+
     def stats(self, session) -> dict[str, Any]:
         """Reads what has happened so far, from the gate.
 
@@ -419,10 +471,12 @@ class SyncReplicasOptimizer(_StockOptimizer):
             with tf.device(variable.device):
                 averages.append(accumulator and accumulator.take(quorum))
         variables = [variable for _, variable in grads_and_vars]
+        averages = self._kept_for_checkpoints(averages, variables)
         with tf.device(self._global_step.device), tf.compat.v1.name_scope(""):
-            update_op = self._opt.apply_gradients(
-                list(zip(averages, variables, strict=True)), self._global_step
-            )
+            with tf.control_dependencies(self._before_update(averages)):
+                update_op = self._opt.apply_gradients(
+                    list(zip(averages, variables, strict=True)), self._global_step
+                )
             with tf.control_dependencies([update_op]):
                 step = self._read_step()
             # The step says that all is done: the gate's task hears of nothing else.
@@ -434,6 +488,52 @@ class SyncReplicasOptimizer(_StockOptimizer):
                 with tf.control_dependencies([sync_op]):
                     sync_op = self._variable_averages.apply(self._variables_to_average)
         return sync_op
+
+    def _before_update(self, averages) -> list[Any]:
+        """What an update has to wait for, besides the gradient of its variable.
+
+        TensorFlow's Adam lets the moments of all rows decay by an op that takes no
+        gradient: it would run before there is one, and once too often where none comes.
+        """
+        if self._writes_rows_of_gradients_only or not any(
+            isinstance(average, tf.IndexedSlices) for average in averages
+        ):
+            return []
+        return flatten([average for average in averages if average is not None])
+
+    @property
+    def _writes_rows_of_gradients_only(self) -> bool:
+        return type(self._opt) in _WRITING_ROWS_OF_GRADIENTS_ONLY
+
+    def _kept_for_checkpoints(self, averages, variables):
+        """Has what an update will overwrite kept for a checkpoint being written.
+
+        Args:
+            averages: gradients, or None.
+            variables: the variables that they are for.
+
+        Returns:
+            The same gradients, which are there once it is kept.
+        """
+        # Moving averages change all rows.
+        by_rows = (
+            self._writes_rows_of_gradients_only and self._variable_averages is None
+        )
+        kept = []
+        for average, variable in zip(averages, variables, strict=True):
+            if average is None or not is_written_by_rows(variable):
+                kept.append(average)
+                continue
+            is_sparse = isinstance(average, tf.IndexedSlices)
+            rows = average.indices if is_sparse and by_rows else None
+            with tf.device(variable.device):
+                if hasattr(variable, "handle"):
+                    first = checkpoint_ops.checkpoint_keep(variable.handle, rows)
+                else:
+                    first = checkpoint_ops.ref_checkpoint_keep(variable, rows)
+                with tf.control_dependencies([first]):
+                    kept.append(_identity(average))
+        return kept
 
     def _make_init_ops(self) -> None:
         """Builds what each replica runs before its first step."""
@@ -609,6 +709,11 @@ class SyncReplicasOptimizer(_StockOptimizer):
         )
 
 
+def optimizers_of_graph() -> list[SyncReplicasOptimizer]:
+    """Those whose `apply_gradients` was called in the default graph."""
+    return tf.compat.v1.get_collection(_COLLECTION)
+
+
 def _refuse_what_is_no_v1_graph() -> None:
     """Raises where there is no graph that a session could run, or a strategy."""
     if tf.executing_eagerly() or tf.inside_function():
@@ -636,6 +741,14 @@ def _refuse_no_variables(var_list: Any) -> None:
             raise ValueError(
                 f"`var_list` must hold variables. Received: {variable!r} in var_list"
             )
+
+
+def _identity(gradient):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.identity(gradient.values), gradient.indices, gradient.dense_shape
+        )
+    return tf.identity(gradient)
 
 
 def _read(variable) -> tf.Tensor:

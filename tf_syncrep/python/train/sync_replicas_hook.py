@@ -90,6 +90,9 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
                 f"local_init. Init op: {self._local_init_op.name}, error: "
                 f"Variables not initialized: {names}"
             )
+        if self._is_chief:
+            for prepare in self._optimizer._before_opening:
+                prepare(session)
         session.run(self._local_init_op)
         if self._init_tokens_op is not None:
             session.run(self._init_tokens_op)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from absl import logging
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory, Manifest
 from tf_syncrep.python.checkpoint.engine import Calls, Engine, Saving
+from tf_syncrep.python.checkpoint.progress import Progress
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.compat.position import (
@@ -26,8 +26,6 @@ from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
 from tf_syncrep.python.sync.arguments import check_count, check_positive
 
 _DEFAULT_SECS = 600.0
-# How often it is noted how far training got.
-_NOTE_SECS = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +155,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._iterations_of_epoch = 0
         self._steps = 0  # since the last checkpoint was begun
         self._begun = time.monotonic()
-        self._noted = -math.inf
+        self._progress = Progress(self._engine.directory)
         self._has_trained = False
         # Where the first epoch begins after a restart.
         self._first = (-1, 0)
@@ -245,7 +243,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
                 restored.path,
                 step,
                 epoch,
-                self._lost_since(restored),
+                self._progress.lost_since(self._manifest, restored.iterations),
             )
         self._steps, self._begun = 0, time.monotonic()
 
@@ -262,7 +260,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """Begins a checkpoint if it is time."""
         del logs
         self._steps += 1
-        self._note_progress(batch + 1)
+        updates_of_epoch = (batch + 1) // self._batches_of_update
+        self._progress.note(self._iterations_of_epoch + updates_of_epoch)
         if self._is_due and (self.saving is None or self.saving.is_over):
             self._try_to_save()
 
@@ -275,29 +274,6 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._iterations_of_epoch = self._iterations()
         self._try_to_save(wait=True)
         clear_initial_position(self._model_or_raise)
-
-    def _lost_since(self, restored: Restored) -> str:
-        """What was trained after a checkpoint, as far as that was noted."""
-        noted = self._engine.directory.progress()
-        try:
-            updates = int(noted["iterations"]) - restored.iterations
-            secs = float(noted["time"]) - self._manifest.time
-        except (KeyError, TypeError, ValueError):
-            return f"it is {restored.secs_ago:.0f} s old"
-        if updates <= 0:
-            return "nothing that was trained is lost"
-        return f"{updates} updates of {secs:.0f} s are lost"
-
-    def _note_progress(self, steps: int) -> None:
-        """Notes how many steps of this epoch are done, every few seconds."""
-        now = time.monotonic()
-        if now - self._noted < _NOTE_SECS:
-            return
-        self._noted = now
-        updates = self._iterations_of_epoch + steps // self._batches_of_update
-        self._engine.directory.note_progress(
-            {"iterations": updates, "time": time.time()}
-        )
 
     def _try_to_save(self, wait: bool = False) -> None:
         """Saves; a failure is said, and training goes on."""

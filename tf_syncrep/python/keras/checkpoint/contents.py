@@ -23,6 +23,7 @@ from tf_syncrep.python.checkpoint.contents import (
     Contents,
     OfPart,
     Piece,
+    is_table,
     whole_piece,
 )
 from tf_syncrep.python.keras import compat
@@ -31,9 +32,6 @@ from tf_syncrep.python.keras.compat.slots import slots_by_variable, variables_of
 from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import Tables, is_part, tables_with
 from tf_syncrep.python.keras.fit.exact_state import optimizers_of
-
-# Variables of so many bytes, and no fewer, are written row by row, and so need no copy.
-BYTES_OF_TABLE = 1 << 20
 
 
 def contents_of(model: Any) -> Contents:
@@ -108,14 +106,6 @@ def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> Non
         named = {k: v for k, v in named.items() if k not in rows}
     for key, value in named.items():
         builder.add_whole(key, value)
-
-
-def is_table(variable: Any) -> bool:
-    """Whether a variable is so large that it is written row by row."""
-    shape, dtype = variable.shape, variable.dtype.base_dtype
-    if shape.rank == 0 or shape[0] < 2 or not (dtype.is_floating or dtype.is_integer):
-        return False
-    return shape.num_elements() * dtype.size >= BYTES_OF_TABLE
 
 
 def is_written_by_rows(variable: Any) -> bool:

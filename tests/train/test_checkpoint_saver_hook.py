@@ -1,0 +1,219 @@
+"""CheckpointSaverHook in sessions of one process: what is in it, and when."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+tf1 = tf.compat.v1
+ROWS, WIDTH = 20_000, 16  # 1.28 MB: written by rows
+
+
+def build(use_resource, *, parts=None, optimizer="adam_async", sync=False):
+    """A table and a bias; the gradient depends on the global step alone."""
+    step = tf1.train.get_or_create_global_step()
+    partitioner = tf1.fixed_size_partitioner(parts) if parts else None
+    with tf1.variable_scope("", use_resource=use_resource, partitioner=partitioner):
+        table = tf1.get_variable(
+            "table", [ROWS, WIDTH], initializer=tf1.ones_initializer()
+        )
+        bias = tf1.get_variable("bias", [3, 2], initializer=tf1.zeros_initializer())
+    ids = tf.cast([step * 7 % ROWS, step * 7 % ROWS, step * 11 % ROWS], tf.int64)
+    rows = tf.nn.embedding_lookup(table, ids)
+    scale = tf.cast(step + 1, tf.float32)
+    loss = tf.reduce_sum(rows**2) * scale + tf.reduce_sum((bias - scale) ** 2)
+    opt = {
+        "adam_async": lambda: tfs.train.AdamAsyncOptimizer(0.01),
+        "adam": lambda: tf1.train.AdamOptimizer(0.01),
+    }[optimizer]()
+    if sync:
+        opt = tfs.train.SyncReplicasOptimizer(opt, 1)
+    train_op = opt.minimize(loss, global_step=step)
+    return train_op, opt
+
+
+def values(session):
+    return {v.op.name: session.run(v) for v in tf1.global_variables()}
+
+
+def train(hooks, until, opt, train_op):
+    """Trains to a global step; returns the variables at the end."""
+    step = tf1.train.get_global_step()
+    if isinstance(opt, tfs.train.SyncReplicasOptimizer):
+        hooks = [opt.make_session_run_hook(True), *hooks]
+    end = tf1.train.StopAtStepHook(last_step=until)
+    with tf1.train.MonitoredTrainingSession(hooks=[end, *hooks]) as session:
+        while not session.should_stop():
+            session.run(train_op)
+            last = session.run_step_fn(
+                lambda step_context: (
+                    values(step_context.session),
+                    step_context.session.run(step),
+                )
+            )
+    return last
+
+
+KINDS = [
+    pytest.param(False, None, id="ref"),
+    pytest.param(True, None, id="resource"),
+    pytest.param(False, 3, id="ref-in_parts"),
+    pytest.param(True, 3, id="resource-in_parts"),
+]
+
+
+@pytest.mark.parametrize(("use_resource", "parts"), KINDS)
+@pytest.mark.parametrize("optimizer", ["adam_async", "adam"])
+def test_training_goes_on_bit_for_bit(tmp_path, use_resource, parts, optimizer):
+    def run(until, directory):
+        with tf.Graph().as_default():
+            train_op, opt = build(use_resource, parts=parts, optimizer=optimizer)
+            hook = tfs.train.CheckpointSaverHook(
+                directory, save_steps=2, full_every=3, keep=2
+            )
+            return train([hook], until, opt, train_op), hook
+
+    (expected, _), _ = run(12, tmp_path / "undisturbed")
+    (_, step), hook = run(5, tmp_path / "twice")
+    assert step == 5
+    assert hook.restored is None
+    (found, step), hook = run(12, tmp_path / "twice")
+    assert step == 12
+    assert hook.restored is not None
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize(("use_resource", "parts"), KINDS)
+def test_full_one_is_what_a_saver_of_the_graph_restores(tmp_path, use_resource, parts):
+    with tf.Graph().as_default():
+        train_op, opt = build(use_resource, parts=parts)
+        hook = tfs.train.CheckpointSaverHook(tmp_path, save_steps=100)
+        expected, _ = train([hook], 3, opt, train_op)
+    path = tf.train.latest_checkpoint(tmp_path)
+    reader = tf.train.load_checkpoint(path)
+    assert reader.get_tensor("table").shape == (ROWS, WIDTH)
+    assert reader.get_tensor("table/AdamAsync").shape == (ROWS, WIDTH)
+    assert reader.get_tensor("global_step") == 3
+    with tf.Graph().as_default():
+        build(use_resource, parts=parts)
+        saver = tf1.train.Saver()
+        with tf1.Session() as session:
+            saver.restore(session, path)
+            found = values(session)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+class Savings(tf1.train.SessionRunHook):
+    """Collects the checkpoints that another hook has begun."""
+
+    def __init__(self, hook):
+        self.hook = hook
+        self.all = set()
+
+    def after_run(self, run_context, run_values):
+        self.all.add(self.hook.saving)
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+@pytest.mark.parametrize("optimizer", ["adam_async", "adam"])
+def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimizer):
+    """Every checkpoint has just what that many updates make of the variables."""
+    with tf.Graph().as_default():
+        train_op, opt = build(use_resource, sync=True, optimizer=optimizer)
+        # Slow enough for updates to be made meanwhile.
+        hook = tfs.train.CheckpointSaverHook(
+            tmp_path, save_steps=5, keep=50, max_bytes_per_sec=20e6
+        )
+        savings = Savings(hook)
+        train([hook, savings], 300, opt, train_op)
+    assert max(saving.kept_bytes for saving in savings.all if saving) > 0
+    manifests = [json.loads(p.read_text()) for p in tmp_path.glob("ckpt-*.json")]
+    steps = {m["checkpoint"]["state"]["global_step"] for m in manifests}
+    assert len(steps) > 2
+    with tf.Graph().as_default():
+        train_op, opt = build(use_resource, optimizer=optimizer)
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            twin = {}
+            for step in range(1, 301):
+                session.run(train_op)
+                if step in steps:
+                    twin[step] = values(session)
+    for m in manifests:
+        step = m["checkpoint"]["state"]["global_step"]
+        reader = tf.train.load_checkpoint(
+            str(tmp_path / f"ckpt-{m['checkpoint']['number']}")
+        )
+        for name, value in twin[step].items():
+            np.testing.assert_array_equal(
+                reader.get_tensor(name), value, err_msg=f"{name} of step {step}"
+            )
+
+
+def test_work_queue_goes_on_where_it_was(tmp_path):
+    def read(until):
+        with tf.Graph().as_default():
+            train_op, _ = build(True)
+            queue = tfs.data.WorkQueue(12, num_epochs=1, name=f"q{until}")
+            dataset = queue.dataset()
+            iterator = tf1.data.make_initializable_iterator(dataset)
+            tf1.add_to_collection(
+                tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer
+            )
+            item = iterator.get_next()
+            hook = tfs.train.CheckpointSaverHook(
+                tmp_path, save_steps=1000, work_queues={"q": queue}
+            )
+            items = []
+            stop = tf1.train.StopAtStepHook(last_step=until)
+            with tf1.train.MonitoredTrainingSession(hooks=[stop, hook]) as session:
+                while not session.should_stop():
+                    items.append(int(session.run([item, train_op])[0]))
+            return items
+
+    assert read(5) == [0, 1, 2, 3, 4]
+    # The last one was not read to its end: nobody had asked for the next.
+    assert read(100) == [4, 5, 6, 7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"save_secs": 0}, "save_secs"),
+        ({"save_steps": 0}, "save_steps"),
+        ({"keep": 0}, "keep"),
+        ({"full_every": 1.5}, "full_every"),
+        ({"max_kept_bytes": -1}, "max_kept_bytes"),
+        ({"max_bytes_per_sec": float("nan")}, "max_bytes_per_sec"),
+    ],
+)
+def test_bad_arguments_are_named(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tfs.train.CheckpointSaverHook(tmp_path, **arguments)
+
+
+def test_graphs_that_cannot_be_saved_are_refused(tmp_path):
+    hook = tfs.train.CheckpointSaverHook(tmp_path)
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="global step"):
+        hook.begin()
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        columns = tf1.fixed_size_partitioner(2, axis=1)
+        tf1.get_variable("wide", [4, 8], partitioner=columns)
+        with pytest.raises(ValueError, match=r"ranges of rows.*wide"):
+            hook.begin()
+
+
+def test_checkpoint_of_another_graph_is_refused(tmp_path):
+    with tf.Graph().as_default():
+        train_op, opt = build(True)
+        train([tfs.train.CheckpointSaverHook(tmp_path)], 2, opt, train_op)
+    with tf.Graph().as_default():
+        train_op, opt = build(True, optimizer="adam")
+        with pytest.raises(ValueError, match="does not have"):
+            train([tfs.train.CheckpointSaverHook(tmp_path)], 3, opt, train_op)

@@ -1,0 +1,105 @@
+"""How the engine of checkpoints calls TensorFlow in graphs of `tf.compat.v1`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.checkpoint.contents import Contents
+from tf_syncrep.python.checkpoint.engine import Calls
+from tf_syncrep.python.ops import checkpoint_ops
+
+
+class SessionCalls(Calls):
+    """Builds the ops into a graph, once, and runs them in its sessions.
+
+    Attributes:
+        session: the one in which they run; to be set before the first call.
+    """
+
+    def __init__(self, saver: Any):
+        """Builds nothing yet.
+
+        Args:
+            saver: a `tf.compat.v1.train.Saver` of what is not written by rows; None
+                if there is nothing.
+        """
+        super().__init__()
+        self.session: Any = None
+        self._saver = saver
+
+    def use(self, contents: Contents, name: str, **options: Any) -> None:
+        """Builds the ops.
+
+        Args:
+            contents: what is to be saved.
+            name: of the writers, where they live.
+            **options: of `checkpoint_begin`.
+        """
+        if self._contents is not None:
+            assert contents is self._contents
+            return
+        self._contents = contents
+        placeholder = tf.compat.v1.placeholder
+        self._prefixes = placeholder(tf.string, [None], "checkpoint_prefixes")
+        self._prefix = placeholder(tf.string, [], "checkpoint_prefix")
+        self._token = placeholder(tf.string, [], "checkpoint_token")
+        self._base = placeholder(tf.string, [], "checkpoint_base")
+        begins, progress, cancels, restores = [], [], [], []
+        for number, share in enumerate(contents.shares):
+            layout = (share.handles, share.pieces, share.piece_names)
+            with tf.device(share.device):
+                writer = checkpoint_ops.checkpoint_writer(shared_name=name)
+                begins.append(
+                    checkpoint_ops.ref_checkpoint_begin(
+                        writer,
+                        self._prefixes[number],
+                        self._token,
+                        self._base,
+                        *layout,
+                        list(share.wholes.values()),
+                        list(share.wholes),
+                        **options,
+                    )
+                )
+                progress.append(list(checkpoint_ops.checkpoint_progress(writer)))
+                cancels.append(checkpoint_ops.checkpoint_cancel(writer))
+                restores.append(
+                    checkpoint_ops.ref_checkpoint_restore(self._prefixes, *layout)
+                )
+        self._begin_op, self._cancel_op = tf.group(begins), tf.group(cancels)
+        self._answers, self._restored = progress, restores
+        with tf.device("/device:CPU:0"):
+            self._merge_op = tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=self._prefixes,
+                destination_prefix=self._prefix,
+                delete_old_dirs=True,
+            )
+
+    def begin(self, prefixes: list[str], token: str, base: str) -> None:
+        """Runs `ref_checkpoint_begin` on each task."""
+        feed = {self._prefixes: prefixes, self._token: token, self._base: base}
+        self.session.run(self._begin_op, feed)
+
+    def progress(self) -> list[tuple[Any, ...]]:
+        """What `checkpoint_progress` returns on each task."""
+        return [tuple(answer) for answer in self.session.run(self._answers)]
+
+    def cancel(self) -> None:
+        """Runs `checkpoint_cancel` on each task."""
+        self.session.run(self._cancel_op)
+
+    def restore(self, contents: Contents, prefixes: list[str]) -> int:
+        """Reads what each task has; returns how many bytes of tables that were."""
+        del contents
+        read = self.session.run(self._restored, {self._prefixes: prefixes})
+        if self._saver is not None:
+            self._saver.restore(self.session, prefixes[-1])
+        return sum(int(x) for x in read)
+
+    def merge(self, prefixes: list[str], prefix: str) -> None:
+        """Merges the bundles of all tasks into one; their data stay where they are."""
+        self.session.run(
+            self._merge_op, {self._prefixes: prefixes, self._prefix: prefix}
+        )

@@ -1,0 +1,125 @@
+"""What a checkpoint of a `tf.compat.v1` graph holds: what its Saver would save.
+
+By the names that the Saver uses: `embeddings` for a variable, whatever its parts, and
+`embeddings/AdamAsync` for what an optimizer has beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.checkpoint.contents import (
+    Builder,
+    Contents,
+    Piece,
+    cpu_of,
+    is_table,
+    whole_piece,
+)
+
+_Key = tf.compat.v1.GraphKeys
+
+
+def contents_of_graph() -> tuple[Contents, Any]:
+    """Finds what is to be saved of the default graph.
+
+    Returns:
+        Its global variables and other saveable objects; and a Saver of those of them
+        that are not written by rows, or None.
+
+    Raises:
+        ValueError: a variable in parts that are no ranges of rows.
+    """
+    variables = tf.compat.v1.global_variables()
+    tables = [v for v in variables if is_written_by_rows(v)]
+    slots = _slots_by_table(tables)
+    of_tables = {id(slot) for found in slots.values() for slot in found}
+    groups = [
+        [table, *slots[id(table)]] for table in tables if id(table) not in of_tables
+    ]
+    # The ops take reference variables behind the others.
+    groups.sort(key=lambda group: not hasattr(group[0], "handle"))
+    builder = Builder()
+    for group in groups:
+        builder.add_group(group, [_piece_of(group)])
+    of_groups = {id(variable) for variable in tables}
+    others = [v for v in variables if id(v) not in of_groups]
+    for variable in others:
+        with tf.device(variable.device):
+            value = variable.read_value()
+        builder.add_whole(variable.op.name, value)
+    objects = tf.compat.v1.get_collection(_Key.SAVEABLE_OBJECTS)
+    for spec in (spec for x in objects for spec in x.specs):
+        with tf.device(cpu_of(spec)):
+            builder.add_whole(spec.name, tf.identity(spec.tensor))
+    wholes = [*others, *objects]
+    saver = tf.compat.v1.train.Saver(wholes, sharded=True) if wholes else None
+    return builder.build(), saver
+
+
+def is_written_by_rows(variable: Any) -> bool:
+    """Whether a checkpoint reads a variable while training goes on."""
+    return is_table(variable) or _slice_of(variable) is not None
+
+
+def _slots_by_table(tables: list[Any]) -> dict[int, list[Any]]:
+    """For each table, by its id, the variables of its shape that are named after it.
+
+    So TensorFlow names what optimizers and moving averages have beside a variable.
+    """
+    by_name = {table.op.name: table for table in tables}
+    slots: dict[int, list[Any]] = {id(table): [] for table in tables}
+    for slot in tables:
+        name = slot.op.name
+        while "/" in name:
+            name = name.rsplit("/", 1)[0]
+            table = by_name.get(name)
+            if (
+                table is not None
+                and table.shape == slot.shape
+                and table.device == slot.device
+                and type(table) is type(slot)
+            ):
+                slots[id(table)].append(slot)
+                break
+    # A slot of a slot is one of the table, too.
+    for table in tables:
+        for slot in slots[id(table)]:
+            slots[id(table)] += slots[id(slot)]
+            slots[id(slot)] = []
+    return slots
+
+
+def _piece_of(group: list[Any]) -> Piece:
+    """The rows of a table, or of a part of it, that are in a group."""
+    parts = [_slice_of(variable) for variable in group]
+    num_rows = group[0].shape.as_list()[0]
+    if parts[0] is None:
+        return whole_piece(num_rows, [variable.op.name for variable in group])
+    names = [
+        variable.op.name if part is None else part.full_name
+        for variable, part in zip(group, parts, strict=True)
+    ]
+    return Piece(
+        parts[0].var_offset[0], num_rows, 1, parts[0].full_shape[0], tuple(names)
+    )
+
+
+def _slice_of(variable: Any) -> Any:
+    """Of a part of a variable, which part it is, as a SaveSliceInfoDef; or None."""
+    # Some have no full definition; then they are no parts either.
+    definition = variable.to_proto()
+    if not definition.HasField("save_slice_info_def"):
+        return None
+    part = definition.save_slice_info_def
+    if not part.full_name:
+        return None
+    if list(part.full_shape[1:]) != list(part.var_shape[1:]):
+        raise ValueError(
+            "Checkpoints hold variables in parts that are ranges of rows. Received: "
+            f"{part.full_name} of shape {list(part.full_shape)}, of which "
+            f"{variable.op.name} has shape {list(part.var_shape)}"
+        )
+    return part

@@ -1,0 +1,329 @@
+"""Checkpoints of `tf.compat.v1` sessions, for which training does not stop."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.checkpoint.directory import Directory
+from tf_syncrep.python.checkpoint.engine import Engine, Saving
+from tf_syncrep.python.checkpoint.progress import Progress
+from tf_syncrep.python.checkpoint.session_calls import SessionCalls
+from tf_syncrep.python.ops import sync_gate_ops
+from tf_syncrep.python.sync.arguments import check_count, check_positive
+from tf_syncrep.python.train.checkpoint_contents import contents_of_graph
+from tf_syncrep.python.train.sync_replicas import optimizers_of_graph
+
+__all__ = ["CheckpointSaverHook"]
+
+_DEFAULT_SECS = 600.0
+# How often a replica asks whether the chief has restored.
+_ASK_SECS = 0.2
+
+
+class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
+    """Writes checkpoints while training goes on, and goes on from the last one.
+
+    Each parameter server writes its own variables to files of its own, a few MiB at a
+    time, beside the training. All replicas have the hook; the chief's writes, and
+    restores the newest checkpoint that is whole whenever a session is created, also
+    after a parameter server was lost, and those of the others wait for that:
+
+        hook = tfs.train.CheckpointSaverHook("/shared/run1", 600, is_chief=is_chief)
+        with tf.compat.v1.train.MonitoredTrainingSession(
+                master, is_chief=is_chief,
+                hooks=[optimizer.make_session_run_hook(is_chief), hook]) as session:
+            while not session.should_stop():
+                session.run(train_op)
+
+    It takes the place of `checkpoint_dir` of MonitoredTrainingSession, which is not
+    given. With a SyncReplicasOptimizer in the graph a checkpoint is of one moment,
+    between two updates, bit for bit. With more than one, or none, rows of tables are
+    whole where whoever updates them takes their locks: AdamAsync, and optimizers of
+    TensorFlow with `use_locking`; and some are some steps older than others.
+
+    A full checkpoint `ckpt-7` is one of TensorFlow's, with the names that
+    `tf.compat.v1.train.Saver` uses, so that a Saver of the graph restores it, and
+    `tf.train.load_checkpoint` reads it. When the chief's session ends in an orderly
+    way, the last one is of that moment.
+
+    Args:
+        checkpoint_dir: the folder, the same for all tasks, of one training at a time.
+        save_secs: write one so often. By default, if `save_steps` is not given either,
+            every 600 seconds.
+        save_steps: write one after so many steps of the global step. While one is being
+            written, no other is begun.
+        is_chief: whether this replica is the chief.
+        keep: how many to keep. Those that they build on are kept, too.
+        full_every: write all to every so manieth, and to the others only those rows of
+            tables that have changed since the one before.
+        work_queues: `tfs.data.WorkQueue`s by name, which are saved and restored, too.
+        max_kept_bytes: how much memory a parameter server may use to keep rows that are
+            overwritten before they were written to the files; then updates wait.
+        max_bytes_per_sec: how fast each parameter server may write. By default as fast
+            as can be.
+
+    Attributes:
+        saving: the last checkpoint that was begun, with `manifest`, `bytes_written`,
+            `secs`; None before the first.
+        restored: the prefix of the checkpoint that was restored last, or None.
+
+    Raises:
+        ValueError: an argument out of its range; in `begin`, a variable in parts that
+            are no ranges of rows.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | os.PathLike[str],
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        *,
+        is_chief: bool = True,
+        keep: int = 3,
+        full_every: int = 1,
+        work_queues: Mapping[str, Any] | None = None,
+        max_kept_bytes: int = 256 * 2**20,
+        max_bytes_per_sec: float | None = None,
+    ):
+        if save_secs is None and save_steps is None:
+            save_secs = _DEFAULT_SECS
+        if save_secs is not None:
+            save_secs = check_positive("save_secs", save_secs)
+        if save_steps is not None:
+            save_steps = check_count("save_steps", save_steps)
+        if max_bytes_per_sec is not None:
+            max_bytes_per_sec = check_positive("max_bytes_per_sec", max_bytes_per_sec)
+        self._save_secs, self._save_steps = save_secs, save_steps
+        self._is_chief = is_chief
+        self._queues = dict(work_queues or {})
+        self._directory = Directory(checkpoint_dir)
+        self._options: dict[str, Any] = {
+            "keep": check_count("keep", keep),
+            "full_every": check_count("full_every", full_every),
+            "max_kept_bytes": check_count("max_kept_bytes", max_kept_bytes),
+            "patience_secs": 60.0,
+            "max_bytes_per_sec": max_bytes_per_sec or 0.0,
+        }
+        self.saving: Saving | None = None
+        self.restored: str | None = None
+        self._progress = Progress(self._directory)
+        self._session: Any = None  # the one in which was restored
+        self._beginning: threading.Thread | None = None
+        self._due_step, self._due_time = 0, 0.0
+
+    def begin(self):
+        """Builds the ops.
+
+        Raises:
+            ValueError: there is no global step, or a variable in parts that are no
+                ranges of rows.
+        """
+        self._global_step = tf.compat.v1.train.get_global_step()
+        if self._global_step is None:
+            raise ValueError(
+                "CheckpointSaverHook needs a global step: see "
+                "tf.compat.v1.train.get_or_create_global_step."
+            )
+        with tf.device(self._global_step.device):
+            self._step = self._global_step.read_value()
+        self._contents, saver = contents_of_graph()
+        devices = [share.device for share in self._contents.shares]
+        self._is_local = all(
+            tf.DeviceSpec.from_string(device).job is None for device in devices
+        )
+        self._make_marker(devices)
+        if not self._is_chief:
+            return
+        self._calls = SessionCalls(saver)
+        self._engine = Engine(self._directory, **self._options, calls=self._calls)
+        self._engine.prepare(self._contents)
+        optimizers = optimizers_of_graph()
+        self._optimizer = optimizers[0] if len(optimizers) == 1 else None
+        for optimizer in optimizers:
+            # Whichever of the hooks' sessions is created first.
+            optimizer.before_opening(self._restore)
+
+    def after_create_session(self, session, coord):
+        """Restores the newest checkpoint, or waits for that.
+
+        Args:
+            session: the new session.
+            coord: its coordinator.
+
+        Raises:
+            ValueError: the newest checkpoint is of another graph.
+            DamagedError: there are some, but none is whole.
+        """
+        if self._is_chief:
+            self._restore(session)
+        else:
+            while not (coord.should_stop() or self._is_marked(session)):
+                coord.wait_for_stop(_ASK_SECS)
+
+    def before_run(self, run_context):
+        """Asks for the global step.
+
+        Args:
+            run_context: unused.
+        """
+        del run_context
+        if self._is_chief:
+            return tf.compat.v1.train.SessionRunArgs(self._step)
+        return None
+
+    def after_run(self, run_context, run_values):
+        """Begins a checkpoint if it is time.
+
+        Args:
+            run_context: unused.
+            run_values: with the global step.
+        """
+        del run_context
+        if not self._is_chief:
+            return
+        if self._is_local and self.saving is not None:
+            # What writes it is in this process, and ends with the session.
+            self.saving.wait_until_over()
+        step = int(run_values.results)
+        self._progress.note(step)
+        is_due = (
+            self._save_steps is not None and step - self._due_step >= self._save_steps
+        ) or (
+            self._save_secs is not None
+            and time.monotonic() - self._due_time >= self._save_secs
+        )
+        if is_due and not self._is_saving():
+            self._is_begun(step)
+            # Not here: the moment is that of the next update, which may wait for the
+            # chief's own next gradient.
+            self._beginning = threading.Thread(
+                target=self._save, args=(self._moment,), daemon=True
+            )
+            self._beginning.start()
+            if self._is_local and self._optimizer is None:
+                self._beginning.join()
+
+    def end(self, session):
+        """Writes a last checkpoint, of the end.
+
+        Args:
+            session: the session, before it is closed.
+        """
+        if not self._is_chief:
+            return
+        optimizer = self._optimizer
+        if optimizer is not None:
+            # What is applied by now is all that will be.
+            optimizer.close(session)
+        if self._beginning is not None:
+            self._beginning.join()
+        if self.saving is not None:
+            self.saving.wait_until_over()
+        self._save(lambda function: function())
+        if self.saving is not None:
+            self.saving.wait_until_over()
+            self._say_if_failed(self.saving)
+
+    def _is_saving(self) -> bool:
+        if self._beginning is not None and self._beginning.is_alive():
+            return True
+        saving = self.saving
+        return saving is not None and not saving.is_over
+
+    def _is_begun(self, step: int) -> None:
+        self._due_step, self._due_time = step, time.monotonic()
+
+    def _moment(self, function: Callable[[], None]) -> None:
+        if self._optimizer is None:
+            function()
+        else:
+            self._optimizer.between_updates(function)
+
+    def _save(self, moment: Callable[[Callable[[], None]], None]) -> None:
+        """Saves; a failure is said, and training goes on."""
+        if self.saving is not None:
+            self._say_if_failed(self.saving)
+        session = self._session
+
+        def state() -> dict[str, Any]:
+            return {
+                "global_step": int(session.run(self._step)),
+                "work_queues": {
+                    name: [int(x) for x in queue.save(session)]
+                    for name, queue in self._queues.items()
+                },
+            }
+
+        try:
+            self.saving = self._engine.begin(self._contents, state, moment)
+        except (OSError, RuntimeError, tf.errors.OpError) as error:
+            self.saving = None
+            logging.error("A checkpoint could not be written: %s", error)
+
+    def _say_if_failed(self, saving: Saving) -> None:
+        if saving.error is not None:
+            logging.error("A checkpoint was not written: %s", saving.error)
+
+    def _restore(self, session: Any) -> None:
+        """Restores into a session, once."""
+        if session is self._session:
+            return
+        if self._beginning is not None:
+            self._beginning.join()  # its session is no more
+        self._engine.wait()
+        self._calls.session = session
+        manifest = self._engine.restore(self._contents)
+        step = int(session.run(self._step))
+        if manifest is not None:
+            for name, queue in self._queues.items():
+                saved = manifest.state["work_queues"].get(name)
+                if saved is None:
+                    raise ValueError(
+                        f"Checkpoint {manifest.number} has no work queue {name!r}, but "
+                        f"{sorted(manifest.state['work_queues'])}."
+                    )
+                queue.restore(np.array(saved, np.int64), session)
+            self.restored = self._directory.prefix(manifest.number)
+            logging.warning(
+                "Training goes on from %s, at global step %d: %s.",
+                self.restored,
+                step,
+                self._progress.lost_since(manifest, step),
+            )
+        self._session = session
+        self._is_begun(step)
+        session.run(self._mark)
+
+    # --- Replicas that wait for the chief ---
+
+    def _make_marker(self, devices: Sequence[str]) -> None:
+        """Makes what says for which lives of the tasks the chief has restored."""
+        lives = []
+        for device in devices:
+            with tf.device(device):
+                lives.append(sync_gate_ops.task_id()[1])
+        with tf.device(self._global_step.device):
+            marker = tf.compat.v1.get_variable(
+                "tf_syncrep_checkpoint_restored",
+                initializer=tf.zeros([len(lives)], tf.int64),
+                trainable=False,
+                collections=[],
+                use_resource=True,
+            )
+            now = tf.stack(lives)
+            self._mark = marker.assign(now).op
+            self._marked = tf.reduce_all(tf.equal(marker.read_value(), now))
+
+    def _is_marked(self, session: Any) -> bool:
+        try:
+            return bool(session.run(self._marked))
+        except tf.errors.FailedPreconditionError:  # it is not initialized
+            return False

@@ -18,13 +18,10 @@ import programs
 import replaced_ops
 import sync_replicas_twin as twin
 import tensorflow.compat.v1 as tf
+import v1_sessions
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
-
-# How often a worker looks whether the chief has made the model ready. It is 30 s in a
-# MonitoredTrainingSession.
-_READY_POLL_SECS = 0.1
 
 
 class Seams:
@@ -120,25 +117,6 @@ class Seams:
     def completed(self, train_op) -> tf.Operation:
         """The train op with what it does for the record alone."""
         return tf.group(train_op, self._waiting)
-
-
-class WorkerSessionCreator(tf.train.SessionCreator):
-    """TensorFlow's own, but that it looks more often whether the model is ready."""
-
-    def __init__(self, target, config):
-        self._target = target
-        self._config = config
-        self._scaffold = tf.train.Scaffold()
-
-    def create_session(self):
-        self._scaffold.finalize()
-        manager = tf.train.SessionManager(
-            local_init_op=self._scaffold.local_init_op,
-            ready_op=self._scaffold.ready_op,
-            ready_for_local_init_op=self._scaffold.ready_for_local_init_op,
-            recovery_wait_secs=_READY_POLL_SECS,
-        )
-        return manager.wait_for_session(self._target, config=self._config)
 
 
 class ReportOpening(tf.train.SessionRunHook):
@@ -259,7 +237,7 @@ def main(
             master=server.target, config=session_config, checkpoint_dir=checkpoint_dir
         )
     else:
-        creator = WorkerSessionCreator(server.target, session_config)
+        creator = v1_sessions.WorkerSessionCreator(server.target, session_config)
     closing = time.monotonic()  # In case the others end the training.
     hooks = [sync.make_session_run_hook(is_chief)]
     if is_chief:

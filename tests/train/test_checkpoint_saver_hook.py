@@ -5,38 +5,25 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+import v1_checkpoint_models
+from v1_checkpoint_models import ROWS, WIDTH, values
 
 import tf_syncrep as tfs
 
 tf1 = tf.compat.v1
-ROWS, WIDTH = 20_000, 16  # 1.28 MB: written by rows
 
 
 def build(use_resource, *, parts=None, optimizer="adam_async", sync=False):
-    """A table and a bias; the gradient depends on the global step alone."""
-    step = tf1.train.get_or_create_global_step()
-    partitioner = tf1.fixed_size_partitioner(parts) if parts else None
-    with tf1.variable_scope("", use_resource=use_resource, partitioner=partitioner):
-        table = tf1.get_variable(
-            "table", [ROWS, WIDTH], initializer=tf1.ones_initializer()
-        )
-        bias = tf1.get_variable("bias", [3, 2], initializer=tf1.zeros_initializer())
-    ids = tf.cast([step * 7 % ROWS, step * 7 % ROWS, step * 11 % ROWS], tf.int64)
-    rows = tf.nn.embedding_lookup(table, ids)
-    scale = tf.cast(step + 1, tf.float32)
-    loss = tf.reduce_sum(rows**2) * scale + tf.reduce_sum((bias - scale) ** 2)
+    """The train op, and its optimizer."""
+    loss = v1_checkpoint_models.loss(use_resource, parts)
     opt = {
         "adam_async": lambda: tfs.train.AdamAsyncOptimizer(0.01),
         "adam": lambda: tf1.train.AdamOptimizer(0.01),
     }[optimizer]()
     if sync:
         opt = tfs.train.SyncReplicasOptimizer(opt, 1)
-    train_op = opt.minimize(loss, global_step=step)
+    train_op = opt.minimize(loss, global_step=tf1.train.get_global_step())
     return train_op, opt
-
-
-def values(session):
-    return {v.op.name: session.run(v) for v in tf1.global_variables()}
 
 
 def train(hooks, until, opt, train_op):
@@ -130,7 +117,7 @@ def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimiz
             tmp_path, save_steps=5, keep=50, max_bytes_per_sec=20e6
         )
         savings = Savings(hook)
-        train([hook, savings], 300, opt, train_op)
+        train([hook, savings], 120, opt, train_op)
     assert max(saving.kept_bytes for saving in savings.all if saving) > 0
     manifests = [json.loads(p.read_text()) for p in tmp_path.glob("ckpt-*.json")]
     steps = {m["checkpoint"]["state"]["global_step"] for m in manifests}
@@ -140,7 +127,7 @@ def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimiz
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             twin = {}
-            for step in range(1, 301):
+            for step in range(1, 121):
                 session.run(train_op)
                 if step in steps:
                     twin[step] = values(session)

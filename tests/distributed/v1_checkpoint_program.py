@@ -1,0 +1,102 @@
+"""One replica of a v1 training with checkpoints and a work queue; see the tests beside.
+
+Run as a task of TF_CONFIG with JSON arguments, those of `main` by name. The gradient is
+a function of the global step, so that all replicas give the same. It tells "restored"
+and "past TENS." and "read ITEM", line by line.
+"""
+
+import json
+import os
+import sys
+
+import programs
+import tensorflow.compat.v1 as tf
+import v1_checkpoint_models
+import v1_sessions
+
+import tf_syncrep as tfs
+
+
+class Tell(tf.train.SessionRunHook):
+    """Tells of sessions, and of steps."""
+
+    def __init__(self, hook):
+        self._hook = hook
+        self._step = tf.train.get_global_step()
+
+    def after_create_session(self, session, coord):
+        del session, coord
+        if self._hook.restored:
+            print("restored", flush=True)
+
+    def before_run(self, run_context):
+        del run_context
+        return tf.train.SessionRunArgs(self._step)
+
+    def after_run(self, run_context, run_values):
+        del run_context
+        print(f"past {run_values.results // 10 * 10}.", flush=True)
+
+
+def main(directory, last_step, use_resource, parts, sync, items):
+    """Trains.
+
+    Args:
+        directory: of checkpoints.
+        last_step: global step at which to end.
+        use_resource: whether variables are resource variables.
+        parts: in how many the table is.
+        sync: whether the replicas' gradients are averaged; two of them.
+        items: how many the work queue has.
+    """
+    tf.disable_v2_behavior()
+    config = json.loads(os.environ["TF_CONFIG"])
+    cluster = tf.train.ClusterSpec(config["cluster"])
+    index = config["task"]["index"]
+    is_chief = index == 0
+    server = tf.distribute.Server(cluster, job_name="worker", task_index=index)
+    session_config = tf.ConfigProto(
+        device_filters=["/job:ps", f"/job:worker/task:{index}"]
+    )
+    setter = tf.train.replica_device_setter(
+        cluster=cluster, worker_device=f"/job:worker/task:{index}"
+    )
+    with tf.device(setter):
+        queue = tfs.data.WorkQueue(items, num_epochs=None, name="items")
+        iterator = tf.data.make_initializable_iterator(queue.dataset())
+        tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        item = iterator.get_next()
+        loss = v1_checkpoint_models.loss(use_resource, parts)
+        opt = tfs.train.AdamAsyncOptimizer(0.01)
+        hooks = []
+        if sync:
+            opt = tfs.train.SyncReplicasOptimizer(opt, 2)
+            hooks = [opt.make_session_run_hook(is_chief)]
+        train_op = opt.minimize(loss, global_step=tf.train.get_global_step())
+    hook = tfs.train.CheckpointSaverHook(
+        directory,
+        save_steps=10,
+        is_chief=is_chief,
+        full_every=3,
+        work_queues={"items": queue},
+    )
+    hooks += [hook, Tell(hook), tf.train.StopAtStepHook(last_step=last_step)]
+    creator = (
+        tf.train.ChiefSessionCreator(master=server.target, config=session_config)
+        if is_chief
+        else v1_sessions.WorkerSessionCreator(server.target, session_config)
+    )
+    with tf.train.MonitoredSession(creator, hooks) as session:
+        print("begun", flush=True)
+        while not session.should_stop():
+            read, _ = session.run([item, train_op])
+            print(f"read {read}", flush=True)
+    if is_chief:
+        with tf.Session(server.target, config=session_config) as session:
+            values = v1_checkpoint_models.values(session)
+            programs.report({name: value.tolist() for name, value in values.items()})
+    print("ended", flush=True)
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

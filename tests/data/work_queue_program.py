@@ -15,7 +15,7 @@ from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 
-ITEMS, EPOCHS = 30, 3
+WORKERS, ITEMS, EPOCHS = 3, 30, 3
 # More than there are items: who has read its last one has to ask for another.
 STEPS = 300
 
@@ -60,7 +60,9 @@ def main():
     undisturbed = Reading(strategy, coordinator)
     undisturbed.make_steps(STEPS)
     disturbed = Reading(strategy, coordinator)
-    disturbed.make_steps(ITEMS * EPOCHS // 2)
+    disturbed.make_steps(ITEMS)
+    while disturbed.queue.stats()["in_flight"] < WORKERS:
+        disturbed.make_steps(1)  # until each worker has begun an item
     print("half", flush=True)
     deadline = time.monotonic() + clusters.DEADLINE_SECS
     while not killed.exists():

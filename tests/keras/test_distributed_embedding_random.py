@@ -200,6 +200,23 @@ def test_adam_async_has_the_twins_values_and_the_same_bits_in_any_number_of_part
         np.testing.assert_allclose(alone[name], table, atol=1e-5, err_msg=name)
 
 
+def test_untouched_part_advances_inside_of_sync_replicas_too(monkeypatch):
+    case = Case(0)
+    case.batches = [case._batch(n) for n in (1, 0, 1, 0, 1, 1)]
+    tables = [
+        train(
+            case,
+            lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(RATE, *BETAS), 2),
+            num_parts,
+            "auto",
+            monkeypatch,
+        )
+        for num_parts in (1, 5)
+    ]
+    for name, table in tables[0].items():
+        np.testing.assert_array_equal(tables[1][name], table, err_msg=name)
+
+
 def adam_of_twin(case):
     """Each step counts for every table; only rows that are named are moved."""
     tables = {k: x.astype(np.float64) for k, x in case.initial.items()}

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import adam_async_tf_ops, compat
 from tf_syncrep.python.keras.embedding import slots
+from tf_syncrep.python.keras.embedding.tables import is_part
 from tf_syncrep.python.ops import adam_async_ops, embedding_ops, op_library
 from tf_syncrep.python.sync.arguments import check_number
 
@@ -235,7 +236,8 @@ class AdamAsync(compat.SlotOptimizer):
                 apply_sparse_rmsprop=self.apply_sparse_rmsprop,
                 rmsprop_momentum=-1.0 if momentum is None else momentum,
                 # A part of a table advances like the whole would.
-                count_empty=embedding_ops.are_embedding_rows(gradient.indices),
+                count_empty=is_part(variable)
+                or embedding_ops.are_embedding_rows(gradient.indices),
             )
         else:
             ops.resource_apply_adam_async(

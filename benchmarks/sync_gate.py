@@ -19,7 +19,7 @@ from harness.benchmark import Axis, Benchmark, Measurement, Point, Verdict
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCES = (
     "benchmarks/sync_gate_bench.cc",
-    "tf_syncrep/cc/lib/sync_gate.cc",
+    *map(str, sorted(ROOT.glob("tf_syncrep/cc/lib/gate/*.cc"))),
     "tf_syncrep/cc/lib/lease_timer.cc",
 )
 FLAGS = ("-O3", "-DNDEBUG", "-std=c++17", "-pthread")

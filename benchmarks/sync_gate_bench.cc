@@ -23,7 +23,7 @@
 
 #include "tests/cc/gate_accounting.h"
 #include "tf_syncrep/cc/lib/lease_timer.h"
-#include "tf_syncrep/cc/lib/sync_gate.h"
+#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tf_syncrep/cc/lib/sync_gate.h"
+#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 
 namespace tf_syncrep {
 

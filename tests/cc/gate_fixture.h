@@ -10,7 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/cc/gate_accounting.h"
-#include "tf_syncrep/cc/lib/sync_gate.h"
+#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 
 namespace tf_syncrep {
 

@@ -226,6 +226,14 @@ TEST_F(SyncGateGenerationsTest, ShutdownEndsTheirWaitsToo) {
   EXPECT_TRUE(Acquire(b)->ended_with(GateStatus::kOutOfRange));
 }
 
+TEST_F(SyncGateGenerationsTest, NobodyOpensADeletedGate) {
+  Start(1, 1);
+  gate->Shutdown();
+  EXPECT_EQ(Open(7), generation);
+  EXPECT_TRUE(Acquire(a, Kind::kFirst)->ended_with(GateStatus::kAborted));
+  EXPECT_TRUE(WaitQuorum()->ended_with(GateStatus::kAborted));
+}
+
 TEST_F(SyncGateGenerationsTest, ShutdownEndsAWaitForAChiefThatAgrees) {
   Start(1, 1);
   const auto early = Acquire(a, Kind::kFirst, Terms(2, 2));

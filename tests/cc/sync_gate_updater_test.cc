@@ -205,6 +205,23 @@ TEST_F(SyncGateUpdaterTest, ACancelledFlushLeavesAnotherFlushAlone) {
   EXPECT_TRUE(Advance(second->value));
 }
 
+TEST_F(SyncGateUpdaterTest, AFlushThatWasGivenUpHoldsNobodyUp) {
+  Start(2, 2);
+  Give(a);
+  const auto flush = Flush();
+  ASSERT_TRUE(flush->granted());
+  gate->CancelUpdater(generation);
+  const auto of_b = Acquire(b);
+  EXPECT_TRUE(of_b->waits());  // its update may still be under way
+  const auto quorum = WaitQuorum();
+  ASSERT_TRUE(of_b->granted());
+  EXPECT_TRUE(quorum->waits());
+  EXPECT_TRUE(Contribute(b, of_b->value));
+  ASSERT_TRUE(quorum->granted());
+  EXPECT_EQ(quorum->value.num_gradients, 2);
+  EXPECT_TRUE(Advance(quorum->value));
+}
+
 // --- Drain ---
 
 TEST_F(SyncGateUpdaterTest, ADrainWaitsUntilAFullRoundIsApplied) {
@@ -279,7 +296,7 @@ TEST_F(SyncGateUpdaterTest, ConfigureRefusesWhatIsNotPositive) {
 
 // --- Open ---
 
-TEST_F(SyncGateUpdaterTest, OpenEndsAllWaitsOfTheLastGeneration) {
+TEST_F(SyncGateUpdaterTest, OpenEndsTheWaitsOfTheLastUpdaterAndNoOthers) {
   Start(2, 2);
   Give(a);
   const auto acquire = Acquire(a);
@@ -289,7 +306,9 @@ TEST_F(SyncGateUpdaterTest, OpenEndsAllWaitsOfTheLastGeneration) {
   const auto flush = Flush();
   const auto drain = Drain();
   generation = Open(5);
-  EXPECT_TRUE(acquire->ended_with(GateStatus::kAborted));
+  ASSERT_TRUE(acquire->granted());  // and is of the new one
+  EXPECT_EQ(acquire->value.generation, generation);
+  EXPECT_EQ(acquire->value.step, 5);
   EXPECT_TRUE(quorum->ended_with(GateStatus::kAborted));
   EXPECT_TRUE(flush->ended_with(GateStatus::kAborted));
   EXPECT_TRUE(drain->ended_with(GateStatus::kAborted));
@@ -308,7 +327,7 @@ TEST_F(SyncGateUpdaterTest, NothingOfAnOldGenerationCountsInTheNew) {
   EXPECT_FALSE(Commit(b, of_b->value));
   EXPECT_EQ(Admit(a, of_a->value), Admission::kStale);
   EXPECT_EQ(Admit(b, of_b->value), Admission::kStale);
-  EXPECT_TRUE(of_c->ended_with(GateStatus::kAborted));
+  ASSERT_TRUE(of_c->granted());
   EXPECT_EQ(gate->Stats().voided, 1);
   EXPECT_EQ(gate->Stats().aborted, 1);
   bool advanced;
@@ -318,8 +337,8 @@ TEST_F(SyncGateUpdaterTest, NothingOfAnOldGenerationCountsInTheNew) {
   generation = old;
   EXPECT_TRUE(WaitQuorum()->ended_with(GateStatus::kAborted));
   generation = current;
+  EXPECT_TRUE(Contribute(c, of_c->value));
   Give(a);
-  Give(b);
   EXPECT_EQ(Update(), 2);
 }
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from sync_gate_sessions import GateSession
 
 from tf_syncrep.python.ops import sync_gate_ops as ops
+from tf_syncrep.python.sync import gate_stats
 
 DEADLINE_SECS = 30
 A = ("/job:worker/task:0", 11)
@@ -410,10 +411,53 @@ def test_leases_must_be_positive(argument, value):
         _gate(**{argument: value})
 
 
-def test_leases_may_be_infinite():
-    handle = _gate(quorum=1, lease_secs=float("inf"), start_secs=1e30)
-    ops.sync_gate_open(handle, 0)
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_bounds_of_waits_must_not_be_negative(value):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="updater_lease_secs must"):
+        _gate(updater_lease_secs=value)
+    handle = _gate()
+    generation = ops.sync_gate_open(handle, 0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="timeout_secs must"):
+        ops.sync_gate_wait_quorum(handle, generation, timeout_secs=value)
+
+
+def test_leases_and_bounds_may_be_infinite():
+    endless = float("inf")
+    handle = _gate(
+        quorum=1, lease_secs=endless, start_secs=1e30, updater_lease_secs=endless
+    )
+    generation = ops.sync_gate_open(handle, 0)
     _contribute(handle, A)
+    assert ops.sync_gate_wait_quorum(handle, generation, timeout_secs=endless)
+
+
+def test_stats_say_what_each_worker_does():
+    handle = _gate()
+    ops.sync_gate_open(handle, 0)
+    generation, round_number, _ = ops.sync_gate_acquire(handle, *A)
+    ops.sync_gate_acquire(handle, *B)
+    assert ops.sync_gate_admit(handle, generation, round_number, *B, True)
+    _, workers = _stats(handle)
+    phases = [gate_stats.PHASES[workers[device]["phase"]] for device, _ in (A, B)]
+    assert phases == ["computing", "pushing"]
+    assert all(worker["phase_ns"] >= 0 for worker in workers.values())
+
+
+def test_events_are_written_where_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_SYNCREP_GATE_EVENTS", str(tmp_path))
+    handle = _gate(quorum=1)
+    generation = int(ops.sync_gate_open(handle, 7))
+    round_number, _ = _contribute(handle, A)
+    (log,) = tmp_path.iterdir()
+    of = f"generation={generation} round={round_number}"
+    device, incarnation = A
+    worker = f"incarnation={incarnation} device={device}"
+    lines = log.read_text().splitlines()
+    assert lines[0] == f"opened {of} value=7"
+    assert lines[1].startswith(f"permitted {of} value=")
+    assert lines[2:] == [
+        f"{what} {of} value=0 {worker}" for what in ("admitted", "committed")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-// Kernels of the SyncGate ops: check, call cc/lib/sync_gate, hand back.
+// Kernels of the SyncGate ops: check, call cc/lib/gate/sync_gate, hand back.
 
 #include <algorithm>
 #include <chrono>
@@ -15,7 +15,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/util/device_name_utils.h"
 #include "tf_syncrep/cc/kernels/sync_gate_resource.h"
-#include "tf_syncrep/cc/lib/sync_gate.h"
+#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
 #include "tf_syncrep/cc/tf/step_cancellation.h"
@@ -46,6 +46,15 @@ absl::Status CheckPositiveSeconds(const char* name, float seconds) {
   if (!(seconds > 0)) {  // NaN included
     return absl::InvalidArgumentError(
         absl::StrCat(name, " must be positive, but is ", seconds));
+  }
+  return absl::OkStatus();
+}
+
+// Of what is zero where there is no bound.
+absl::Status CheckSeconds(const char* name, float seconds) {
+  if (!(seconds >= 0)) {  // NaN included
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " must not be negative, but is ", seconds));
   }
   return absl::OkStatus();
 }
@@ -87,6 +96,7 @@ class SyncGateOp final : public ResourceOpKernel<SyncGateResource> {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("updater_lease_secs", &updater_lease));
     OP_REQUIRES_OK(ctx, CheckPositiveSeconds("lease_secs", lease));
     OP_REQUIRES_OK(ctx, CheckPositiveSeconds("start_secs", start_lease));
+    OP_REQUIRES_OK(ctx, CheckSeconds("updater_lease_secs", updater_lease));
     options_.lease = Seconds(lease);
     options_.start_lease = Seconds(start_lease);
     options_.updater_lease = Seconds(updater_lease);
@@ -359,6 +369,7 @@ const std::vector<Counter<SyncGateStats>>& GateCounters() {
       TF_SYNCREP_COUNTER(SyncGateStats, stale),
       TF_SYNCREP_COUNTER(SyncGateStats, rejected),
       TF_SYNCREP_COUNTER(SyncGateStats, expired),
+      TF_SYNCREP_COUNTER(SyncGateStats, spares),
   };
   return *counters;
 }
@@ -371,11 +382,24 @@ const std::vector<Counter<GateWorkerStats>>& WorkerCounters() {
       TF_SYNCREP_COUNTER(GateWorkerStats, rejected),
       TF_SYNCREP_COUNTER(GateWorkerStats, voided),
       TF_SYNCREP_COUNTER(GateWorkerStats, expired),
+      TF_SYNCREP_COUNTER(GateWorkerStats, spares),
       {"waited_ns",
        [](const GateWorkerStats& stats) -> int64_t {
          return stats.waited.count();
        }},
+      {"held_up_ns",
+       [](const GateWorkerStats& stats) -> int64_t {
+         return stats.held_up.count();
+       }},
       TF_SYNCREP_COUNTER(GateWorkerStats, live),
+      {"phase",
+       [](const GateWorkerStats& stats) -> int64_t {
+         return static_cast<int64_t>(stats.phase);
+       }},
+      {"phase_ns",
+       [](const GateWorkerStats& stats) -> int64_t {
+         return stats.phase_time.count();
+       }},
   };
   return *counters;
 }
@@ -544,6 +568,7 @@ class WaitQuorumOp final : public QuorumOp {
   explicit WaitQuorumOp(OpKernelConstruction* ctx) : QuorumOp(ctx) {
     float timeout;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("timeout_secs", &timeout));
+    OP_REQUIRES_OK(ctx, CheckSeconds("timeout_secs", timeout));
     timeout_ = Seconds(timeout);
   }
 

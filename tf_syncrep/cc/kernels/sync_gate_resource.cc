@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/logging.h"
+#include "tf_syncrep/cc/lib/gate/gate_event_log.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
 
 namespace tf_syncrep {
@@ -22,13 +24,25 @@ SyncGate::Time PollPeriod(const SyncGateOptions& options) {
                                     std::chrono::seconds(1));
 }
 
+SyncGateOptions WithListeners(SyncGateOptions options,
+                              const std::shared_ptr<LeaseTimer::Bell>& bell) {
+  options.alarm = [bell] { bell->Ring(); };
+  options.log = [](const std::string& line) {
+    LOG(WARNING) << "SyncReplicas: " << line;
+  };
+  options.observer = GateEventLog();
+  return options;
+}
+
 }  // namespace
 
 SyncGateResource::SyncGateResource(const SyncGateOptions& options)
     : options_(options),
-      gate_(std::make_shared<SyncGate>(options, LeaseTimer::SteadyTime)),
-      timer_([gate = gate_.get()] { return gate->Poll(); },
-             PollPeriod(options)) {}
+      bell_(std::make_shared<LeaseTimer::Bell>()),
+      gate_(std::make_shared<SyncGate>(WithListeners(options, bell_),
+                                       LeaseTimer::SteadyTime)),
+      timer_([gate = gate_.get()] { return gate->Poll(); }, PollPeriod(options),
+             bell_) {}
 
 SyncGateResource::~SyncGateResource() { gate_->Shutdown(); }
 

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 #include "tf_syncrep/cc/lib/lease_timer.h"
-#include "tf_syncrep/cc/lib/sync_gate.h"
 
 namespace tf_syncrep {
 
@@ -32,6 +32,8 @@ class SyncGateResource final : public tensorflow::ResourceBase {
 
  private:
   const SyncGateOptions options_;
+  // The gate's, which may outlive the timer.
+  const std::shared_ptr<LeaseTimer::Bell> bell_;
   const std::shared_ptr<SyncGate> gate_;
   LeaseTimer timer_;
 };

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "tf_syncrep/cc/lib/sync_gate.h"
+#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 
 namespace tf_syncrep {
 

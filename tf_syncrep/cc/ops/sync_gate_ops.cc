@@ -86,7 +86,8 @@ REGISTER_OP("Syncrep>SyncGateOpen")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
     .Doc(R"doc(
-Starts a generation: what the last one left is void, its waits end as Aborted.
+Starts a generation: what the last one left is void, the waits of its updater end as
+Aborted, and workers that wait go on waiting, for a permit of this one.
 
 handle: Handle of the gate.
 step: The global step.
@@ -127,7 +128,7 @@ REGISTER_OP("Syncrep>SyncGateAcquire")
 Waits until the round needs a gradient from this worker.
 
 Runs before the worker reads variables. OutOfRange when the gate is closed, Aborted
-when it is opened anew.
+when the worker acquires again, or another start of it does.
 
 handle: Handle of the gate.
 device: The worker's task, or any name that tells it from others.

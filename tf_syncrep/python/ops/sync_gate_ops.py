@@ -82,7 +82,10 @@ def task_id(name=None):
 def sync_gate_open(
     handle, step, *, quorum=0, total=0, lease_secs=0.0, start_secs=0.0, name=None
 ):
-    """Starts a generation: what the last one left is void, its waits end as Aborted.
+    """Starts a generation: what the last one left is void.
+
+    The waits of its updater end as Aborted. Workers that wait go on waiting, for a
+    permit of this one.
 
     Args:
         handle: the gate, a resource tensor.
@@ -155,8 +158,8 @@ def sync_gate_acquire(
 
     Raises:
         tf.errors.OutOfRangeError: the gate is closed.
-        tf.errors.AbortedError: the gate was opened anew, or another acquire of the same
-            task took this one's place.
+        tf.errors.AbortedError: another acquire of the same task, or another start of
+            it, took this one's place.
         tf.errors.InvalidArgumentError: the gate is open with another quorum or total.
     """
     return op_library.load().syncrep_sync_gate_acquire(

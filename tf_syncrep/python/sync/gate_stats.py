@@ -7,6 +7,9 @@ import numpy as np
 
 _NANOSECONDS = 1e-9
 
+# What a worker is doing, by the gate's numbers.
+PHASES = ("idle", "waiting", "computing", "pushing")
+
 
 def to_dict(names, values, devices, device_names, device_values) -> dict[str, Any]:
     """Makes a dictionary of what `sync_gate_stats` returned.
@@ -20,7 +23,9 @@ def to_dict(names, values, devices, device_names, device_values) -> dict[str, An
 
     Returns:
         The gate's counters by name, and under "workers" a dictionary of the same
-        kind for each task, with "waited_secs" in seconds and "live" as a bool.
+        kind for each task: "waited_secs", "held_up_secs" (by how much rounds ended
+        later than without its gradient), "live" as a bool, "phase" (one of `PHASES`)
+        and "phase_secs", since when.
     """
     stats: dict[str, Any] = {
         name.decode(): int(value) for name, value in zip(names, values, strict=True)
@@ -71,7 +76,8 @@ def to_scalars(stats: dict[str, Any]) -> dict[str, float]:
     }
     for device, worker in stats["workers"].items():
         for name, value in worker.items():
-            scalars[f"sync/{name}/{task_name(device)}"] = float(value)
+            if not name.startswith("phase"):  # of this moment alone
+                scalars[f"sync/{name}/{task_name(device)}"] = float(value)
     scalars["sync/waited_secs"] = sum(
         worker.get("waited_secs", 0.0) for worker in stats["workers"].values()
     )
@@ -95,6 +101,8 @@ def _worker_dict(names, row) -> dict[str, Any]:
     worker: dict[str, Any] = {
         name.decode(): int(value) for name, value in zip(names, row, strict=True)
     }
-    worker["waited_secs"] = worker.pop("waited_ns") * _NANOSECONDS
+    for name in ("waited", "held_up", "phase"):
+        worker[f"{name}_secs"] = worker.pop(f"{name}_ns") * _NANOSECONDS
     worker["live"] = bool(worker["live"])
+    worker["phase"] = PHASES[worker["phase"]]
     return worker

@@ -1,0 +1,278 @@
+// SyncGate with workers of different speeds, in virtual time: nobody is idle
+// because somebody else is slow, stuck or dead.
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "tests/cc/gate_fixture.h"
+
+namespace tf_syncrep {
+namespace {
+
+using std::chrono::duration_cast;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A training in virtual time: workers that compute one gradient after the
+// other, and an updater that takes no time.
+class SyncGatePaceTest : public GateTest {
+ protected:
+  // How long a worker's next step takes; seconds(0): it is dead from now on,
+  // with its permit.
+  using StepTime = std::function<SyncGate::Time(int task)>;
+
+  struct Result {
+    int64_t updates = 0;
+    int64_t wasted = 0;             // gradients
+    int64_t computed = 0;           // gradients
+    SyncGate::Time longest_gap{0};  // between updates
+  };
+
+  void Begin(int num_workers, int64_t quorum, int64_t total, bool strict,
+             const StepTime& step_time) {
+    SyncGateOptions options;
+    options.quorum = quorum;
+    options.total = total;
+    options.strict = strict;
+    options.alarm = [this] { alarms_++; };
+    Make(options);
+    generation = Open(0);
+    step_time_ = step_time;
+    events_.clear();
+    computing_.clear();
+    wasted_before_ = 0;
+    calls_.assign(num_workers, nullptr);
+    last_update_ = now;
+    result_ = {};
+    next_poll_ = gate->Poll();
+    for (int task = 0; task < num_workers; ++task) {
+      calls_[task] = Acquire(Worker(task));
+    }
+    Settle();
+  }
+
+  // Runs for so long, or until so many updates.
+  Result Run(SyncGate::Time time, int64_t updates = INT64_MAX) {
+    result_ = {};
+    const SyncGate::Time end = now + time;
+    last_update_ = now;
+    while (result_.updates < updates) {
+      SyncGate::Time next = next_poll_;
+      if (!events_.empty()) {
+        next = std::min(next, events_.begin()->first);
+      }
+      if (next > end) {
+        break;
+      }
+      now = std::max(now, next);
+      if (next == next_poll_) {
+        next_poll_ = gate->Poll();
+      }
+      while (!events_.empty() && events_.begin()->first <= now) {
+        const int task = events_.begin()->second;
+        events_.erase(events_.begin());
+        Hand(task);
+      }
+      Settle();
+    }
+    const SyncGateStats stats = gate->Stats();
+    result_.wasted = stats.late + stats.stale + stats.voided + stats.aborted -
+                     wasted_before_;
+    wasted_before_ += result_.wasted;
+    return result_;
+  }
+
+  int64_t alarms_ = 0;
+
+ private:
+  // The worker's gradient is there.
+  void Hand(int task) {
+    result_.computed++;
+    Contribute(Worker(task), calls_[task]->value);
+    calls_[task] = Acquire(Worker(task));
+    computing_.erase(task);
+  }
+
+  // Starts the steps of those that were permitted, and applies full rounds.
+  void Settle() {
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (size_t i = 0; i < calls_.size(); ++i) {
+        const int task = static_cast<int>(i);
+        if (calls_[i]->granted() && computing_.count(task) == 0) {
+          computing_.insert(task);
+          const SyncGate::Time time = step_time_(task);
+          if (time > SyncGate::Time(0)) {
+            events_.insert({now + time, task});
+          }
+          changed = true;
+        }
+      }
+      const SyncGateStats stats = gate->Stats();
+      if (stats.pending == stats.quorum) {
+        Update();
+        result_.updates++;
+        result_.longest_gap = std::max(result_.longest_gap, now - last_update_);
+        last_update_ = now;
+        changed = true;
+      }
+    }
+    if (alarms_ > 0) {
+      alarms_ = 0;
+      next_poll_ = gate->Poll();
+    }
+  }
+
+  StepTime step_time_;
+  std::multimap<SyncGate::Time, int> events_;  // ends of steps
+  std::set<int> computing_;
+  std::vector<AcquireCall> calls_;
+  SyncGate::Time last_update_{0};
+  SyncGate::Time next_poll_{0};
+  int64_t wasted_before_ = 0;
+  Result result_;
+};
+
+// Steps of about a second, give or take a share of it.
+class Noise {
+ public:
+  explicit Noise(double share) : share_(share) {}
+
+  SyncGate::Time operator()() {
+    std::normal_distribution<double> normal(1.0, share_);
+    return duration_cast<SyncGate::Time>(
+        std::chrono::duration<double>(std::clamp(normal(random_), 0.2, 1.8)));
+  }
+
+ private:
+  const double share_;
+  std::mt19937 random_{7};
+};
+
+TEST_F(SyncGatePaceTest, AmongEquallyFastWorkersThereAreNoSpares) {
+  for (const double share : {0.0, 0.1, 0.2}) {
+    Noise noise(share);
+    Begin(4, 4, 4, /*strict=*/false, [&noise](int) { return noise(); });
+    const Result result = Run(seconds(3000));
+    EXPECT_LE(result.wasted, result.computed * 2 / 100) << "noise " << share;
+    EXPECT_GE(result.updates, 1800);
+  }
+}
+
+TEST_F(SyncGatePaceTest, AStragglerCostsAFractionOfAStep) {
+  int64_t updates[2];
+  for (const bool strict : {false, true}) {
+    Noise noise(0.1);
+    Begin(4, 4, 4, strict,
+          [&noise](int task) { return task == 3 ? 10 * noise() : noise(); });
+    updates[strict ? 1 : 0] = Run(seconds(1000)).updates;
+  }
+  EXPECT_GE(updates[0], 3 * updates[1]);
+  // The three others need two steps for four gradients.
+  EXPECT_GE(updates[0], 440);
+}
+
+TEST_F(SyncGatePaceTest, AWorkerThatDiesCostsAFewSteps) {
+  bool dead = false;
+  Noise noise(0.1);
+  Begin(4, 4, 4, /*strict=*/false, [&](int task) {
+    return dead && task == 3 ? SyncGate::Time(0) : noise();
+  });
+  Run(seconds(30));
+  dead = true;
+  const Result result = Run(seconds(200));
+  EXPECT_LT(result.longest_gap, seconds(10));
+  EXPECT_GE(result.updates, 95);
+  EXPECT_FALSE(StatsOf(Worker(3)).live);
+}
+
+TEST_F(SyncGatePaceTest, AWorkerThatDiesWhileItPushesCostsAFewSteps) {
+  Noise noise(0.1);
+  Begin(4, 4, 4, /*strict=*/false, [&](int) { return noise(); });
+  Run(seconds(30));
+  // Takes part as another one, which never commits.
+  const auto dying = Acquire(Worker(9));
+  Run(seconds(5));
+  ASSERT_TRUE(dying->granted());
+  if (Admit(Worker(9), dying->value) == Admission::kAdmitted) {
+    const Result result = Run(seconds(60));
+    EXPECT_LT(result.longest_gap, seconds(10));
+    EXPECT_EQ(gate->Stats().voids, 1);
+  }
+}
+
+struct Work {
+  int64_t updates = 0;
+  int64_t computed = 0;  // gradients
+};
+
+// What is done in `time` where the number of backups is fixed, and spares are
+// none: a worker that is idle may compute while fewer than `total` gradients of
+// the round are computed or being computed.
+Work WithBackups(int num_workers, int64_t quorum, int64_t total,
+                 const std::function<SyncGate::Time(int, int64_t)>& step_time,
+                 SyncGate::Time time) {
+  std::multimap<SyncGate::Time, std::pair<int, int64_t>> ends;
+  std::vector<int> idle(num_workers);
+  std::iota(idle.begin(), idle.end(), 0);
+  Work work;
+  int64_t permitted = 0;  // in this round, those that have ended included
+  int64_t given = 0;
+  for (SyncGate::Time now{0}; now < time;) {
+    while (!idle.empty() && permitted < total) {
+      const int task = idle.front();
+      idle.erase(idle.begin());
+      ends.insert({now + step_time(task, work.updates), {task, work.updates}});
+      permitted++;
+    }
+    now = ends.begin()->first;
+    const auto [task, round] = ends.begin()->second;
+    ends.erase(ends.begin());
+    idle.push_back(task);
+    work.computed++;
+    given += round == work.updates ? 1 : 0;
+    if (given == quorum) {
+      work.updates++;
+      given = permitted = 0;
+    }
+  }
+  return work;
+}
+
+TEST_F(SyncGatePaceTest, AStragglerThatMovesIsAsGoodAsTheBestNumberOfBackups) {
+  // Which one is slow changes every 50 updates.
+  constexpr auto kTime = seconds(5000);
+  const auto step_time = [](Noise* noise, int task, int64_t updates) {
+    return task == updates / 50 % 4 ? 10 * (*noise)() : (*noise)();
+  };
+  Noise noise(0.1);
+  Begin(4, 4, 4, /*strict=*/false, [&](int task) {
+    return step_time(&noise, task, gate->Stats().updates);
+  });
+  const Result result = Run(kTime);
+  Work best;
+  for (int64_t total = 4; total <= 8; ++total) {
+    Noise same(0.1);
+    const auto step_of = [&](int task, int64_t updates) {
+      return step_time(&same, task, updates);
+    };
+    const Work work = WithBackups(4, 4, total, step_of, kTime);
+    best = work.updates > best.updates ? work : best;
+  }
+  const int64_t wasted = result.computed - 4 * result.updates;
+  const int64_t best_wasted = best.computed - 4 * best.updates;
+  RecordProperty("updates", static_cast<int>(result.updates));
+  RecordProperty("wasted", static_cast<int>(wasted));
+  RecordProperty("updates_with_backups", static_cast<int>(best.updates));
+  RecordProperty("wasted_with_backups", static_cast<int>(best_wasted));
+  // All that it lacks is one late spare after each move.
+  EXPECT_GE(result.updates, best.updates * 99 / 100);
+  EXPECT_LT(wasted, best_wasted);
+}
+
+}  // namespace
+}  // namespace tf_syncrep

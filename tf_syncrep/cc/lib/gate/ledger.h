@@ -1,0 +1,162 @@
+// Rounds, permits and contributions: what was granted, and what counts.
+
+#ifndef TF_SYNCREP_CC_LIB_GATE_LEDGER_H_
+#define TF_SYNCREP_CC_LIB_GATE_LEDGER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tf_syncrep/cc/lib/gate/gate_types.h"
+
+namespace tf_syncrep {
+
+// What one worker holds and has given: its page in the ledger.
+struct GateAccount {
+  enum class Holds { kNothing, kPermit, kContribution };
+
+  GateWorker worker;
+  // About `round`. What is of an earlier round than the present one counts for
+  // nothing any more.
+  Holds holds = Holds::kNothing;
+  int64_t round = 0;
+  int64_t permit_number = 0;  // of kPermit
+  GateTime since{0};          // granted or admitted
+  // If its permit is overdue: who holds the spare; if its permit is a spare:
+  // beside whose. Null if there is none, or no more.
+  GateAccount* spare = nullptr;
+  GateAccount* spare_of = nullptr;
+  // Contributions committed in `contributed_round`.
+  int64_t contributed_round = -1;
+  int64_t contributed_in_round = 0;
+  GateTime last_step{0};  // from a grant to the admission; zero: none was seen
+  GateWorkerStats stats;
+};
+
+// The accounts of a gate: a state, and functions that change it and say what
+// has happened. It knows no lock, no clock, no lease and nobody who waits.
+// Accounts belong to the caller, and must outlive it.
+class Ledger {
+ public:
+  explicit Ledger(const SyncGateOptions& options);
+
+  int64_t generation() const { return generation_; }  // 0: never opened
+  int64_t round() const { return round_; }
+  int64_t step() const { return step_; }
+  int64_t quorum() const { return quorum_; }
+  int64_t total() const { return total_; }
+  int64_t next_quorum() const { return next_quorum_; }
+  int64_t next_total() const { return next_total_; }
+  int64_t in_flight() const { return static_cast<int64_t>(flights_.size()); }
+  int64_t committed() const { return committed_; }
+  // The round admits no more.
+  bool flushing() const { return flushing_; }
+  // Who holds a permit, or a contribution in flight, of the present round: in
+  // the order in which they got it.
+  const std::vector<GateAccount*>& permits() const { return permits_; }
+  const std::vector<GateAccount*>& flights() const { return flights_; }
+
+  bool IsFull() const { return flights_.empty() && committed_ == quorum_; }
+  // Whether a gradient of the present round may still be admitted.
+  bool Admits() const { return !flushing_ && NumAdmitted() < quorum_; }
+  // Whether anybody at all may start computing in this round. A permit that
+  // has a spare beside it takes up no room.
+  bool HasRoom() const;
+  bool IsPresent(int64_t generation, int64_t round) const {
+    return generation_ > 0 && generation == generation_ && round == round_;
+  }
+  bool HoldsPermit(const GateAccount& account) const {
+    return account.holds == GateAccount::Holds::kPermit &&
+           account.round == round_;
+  }
+  bool IsInFlight(const GateAccount& account) const {
+    return account.holds == GateAccount::Holds::kContribution &&
+           account.round == round_;
+  }
+  int64_t ContributedInRound(const GateAccount& account) const {
+    return account.contributed_round == round_ ? account.contributed_in_round
+                                               : 0;
+  }
+
+  // From the next round on; before the first generation at once. Zero: as it
+  // was.
+  void SetTerms(int64_t quorum, int64_t total);
+
+  // A new generation: what the last one left is void.
+  void Open(int64_t step);
+
+  // Leave to compute: a permit numbered `number`, beside that of `overdue` if
+  // that is not null.
+  GatePermit Grant(int64_t number, GateTime now, GateAccount* overdue,
+                   GateAccount* account);
+
+  // Leave without a permit.
+  GatePermit Pass() const { return {generation_, round_, step_, 0}; }
+
+  // A gradient of `round` is there. `may_give` is false for those who are dead
+  // or have given their share. Its permit has served. Null: of a stranger.
+  GateAdmission Admit(int64_t generation, int64_t round, bool may_give,
+                      bool fit, GateTime now, GateAccount* account);
+
+  // All of it was pushed. False if it counts for nothing.
+  bool Commit(int64_t generation, int64_t round, GateTime now,
+              GateAccount* account);
+
+  // Gives up a permit or, with the whole round, a contribution in flight.
+  // `why` completes "... is void: <device> ".
+  void Release(const std::string& why, GateTime now, GateAccount* account);
+
+  // Its lease has ended; to be called before Release(). `what` it did.
+  void Expire(GateTime silence, const std::string& what, GateAccount* account);
+
+  // The round admits no more; the round goes on.
+  void SetFlushing(bool flushing) { flushing_ = flushing; }
+
+  // The round was applied: the next one begins, at `step`.
+  void Advance(int64_t step);
+
+  // Closed or failed.
+  void End(const GateStatus& status);
+
+  // The sums, and what stands; without workers.
+  SyncGateStats Stats() const;
+
+  // What has happened since the last call.
+  std::vector<GateEvent> TakeEvents();
+
+ private:
+  int64_t NumAdmitted() const { return in_flight() + committed_; }
+  GateAdmission Judge(bool may_give, bool fit) const;
+  void StartRound();
+  void VoidRound(const std::string& why, GateAccount* cause);
+  void DropPermit(GateAccount* account);
+  void Note(GateEvent::Kind kind, int64_t value, const GateAccount* account,
+            const std::string& message = "");
+
+  const int64_t first_generation_;
+
+  int64_t quorum_;
+  int64_t total_;
+  int64_t next_quorum_;  // take the place of the two at the next round
+  int64_t next_total_;
+
+  int64_t generation_ = 0;
+  int64_t round_;
+  int64_t step_ = 0;
+
+  // Of the present round.
+  std::vector<GateAccount*> permits_;
+  std::vector<GateAccount*> flights_;
+  std::vector<GateAccount*> contributors_;  // those with commits
+  int64_t num_with_spares_ = 0;             // of the permits
+  int64_t committed_ = 0;
+  GateTime last_commit_{0};
+  bool flushing_ = false;
+
+  SyncGateStats sums_;  // its sums; the rest is filled in by Stats()
+  std::vector<GateEvent> events_;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_GATE_LEDGER_H_

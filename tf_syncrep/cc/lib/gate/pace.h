@@ -1,0 +1,79 @@
+// How long steps and pushes take, learnt from the last of them.
+
+#ifndef TF_SYNCREP_CC_LIB_GATE_PACE_H_
+#define TF_SYNCREP_CC_LIB_GATE_PACE_H_
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "tf_syncrep/cc/lib/gate/gate_types.h"
+#include "tf_syncrep/cc/lib/gate/ledger.h"
+
+namespace tf_syncrep {
+
+// The last durations of something.
+class Durations {
+ public:
+  // Fewer tell nothing.
+  static constexpr size_t kFewest = 8;
+
+  void Learn(GateTime duration);
+  bool are_known() const { return num_ >= kFewest; }
+  // That which a share of them, in [0, 1), are below. At least one is known.
+  GateTime Quantile(double share) const;
+
+ private:
+  static constexpr size_t kMost = 64;
+
+  std::array<GateTime, kMost> last_{};
+  size_t num_ = 0;
+  size_t next_ = 0;
+};
+
+// Says which permit is overdue, so that an idle worker may have a spare one
+// beside it, and which push takes so long that its round had better be void.
+// Whoever is slow costs a round a fraction of a step, then, and whoever is dead
+// a few steps, and neither a lease. While all are about equally fast nothing is
+// overdue.
+//
+// A permit is overdue
+//  - from twice the median of the last steps on, or one and a half times what
+//    four of five of them need, where that varies more; but not before its
+//    holder's own last step would be over;
+//  - at once for an idle worker whose own step would be over much sooner than
+//    the rest of its holder's, going by the last step of each.
+class Pace {
+ public:
+  static constexpr GateTime kNever = GateTime::max();
+
+  void LearnStep(GateTime step);
+  void LearnPush(GateTime push);
+
+  // Finds an overdue permit without a spare for an idle worker; null: none.
+  GateAccount* FindOverdue(const std::vector<GateAccount*>& permits,
+                           const GateAccount& idle, GateTime now) const;
+
+  // When the next of these permits will be overdue for anybody.
+  GateTime NextOverdue(const std::vector<GateAccount*>& permits,
+                       GateTime now) const;
+
+  // How long a push may last while others wait for it. kNever while too little
+  // is known.
+  GateTime push_limit() const { return push_limit_; }
+
+ private:
+  // When it is overdue for anybody.
+  GateTime OverdueAt(const GateAccount& holder) const;
+  void LearnPushLimit();
+
+  Durations steps_;
+  Durations pushes_;
+  GateTime median_step_{0};  // zero while too little is known
+  GateTime step_limit_ = kNever;
+  GateTime push_limit_ = kNever;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_GATE_PACE_H_

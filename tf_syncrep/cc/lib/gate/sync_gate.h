@@ -1,0 +1,300 @@
+// SyncGate: who may compute, whose gradient counts, when a step is over.
+
+#ifndef TF_SYNCREP_CC_LIB_GATE_SYNC_GATE_H_
+#define TF_SYNCREP_CC_LIB_GATE_SYNC_GATE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "tf_syncrep/cc/lib/gate/gate_types.h"
+#include "tf_syncrep/cc/lib/gate/ledger.h"
+#include "tf_syncrep/cc/lib/gate/pace.h"
+#include "tf_syncrep/cc/lib/gate/roster.h"
+#include "tf_syncrep/cc/lib/gate/wait_queue.h"
+#include "tf_syncrep/cc/lib/mutex.h"
+
+namespace tf_syncrep {
+
+// SyncGate keeps the ledger of synchronous training, so that nobody waits for
+// somebody who will not come, nothing is counted twice, and every variable of
+// an update averages the same set of gradients.
+//
+// Training goes in rounds. In a round a worker acquires a permit, reads the
+// variables, computes, has its gradient admitted, pushes it to the accumulators
+// of all variables, and commits. When `quorum` contributions are committed the
+// updater applies them and advances to the next round. Rounds only count up,
+// over the whole life of the gate. A contribution that was admitted and will
+// not be committed may have reached some accumulators and not others: the round
+// is void, and the next one begins with the same variables. A generation is the
+// life of one updater, from one Open() to the next.
+//
+// All methods are thread-safe and none blocks: what has to wait takes a
+// callback, which is called exactly once, without any lock held, on the thread
+// that ended the wait or, where there was nothing to wait for, before the
+// method returns. Waits are ended by what they wait for, by Cancel(), Open(),
+// Close(), Fail(), and, where leases are concerned, by Poll(), which somebody
+// must call (see LeaseTimer). When a gate is destroyed nothing may wait.
+class SyncGate {
+ public:
+  using Time = GateTime;
+  // The time on a clock that never goes back.
+  using Clock = std::function<Time()>;
+  // Names a wait for Cancel(); 0 is none.
+  using WaitId = int64_t;
+  // In the place of a generation's number: whichever there is.
+  static constexpr int64_t kAnyGeneration = -1;
+  // See WaitQuorum().
+  static constexpr Time kSignOfLife = std::chrono::milliseconds(1);
+
+  using Permit = GatePermit;
+  using AcquireCallback = std::function<void(const GateStatus&, const Permit&)>;
+  using Quorum = GateQuorum;
+  using QuorumCallback = std::function<void(const GateStatus&, const Quorum&)>;
+  using DrainCallback = std::function<void(const GateStatus&)>;
+  // A kFirst call, at the start of a session, takes no pass, and against a
+  // closed gate succeeds with the current step, so that the worker's first
+  // Admit() or Acquire() ends its training in an orderly way. A worker that
+  // took no part in what was closed, or has left it or heard of its end, may
+  // have come for the next training, though: it waits for that, start_lease at
+  // most. Until the updater of a generation has called, it succeeds without a
+  // permit where it would have to wait: the caller may be the one who starts
+  // the updater.
+  using AcquireKind = GateAcquireKind;
+  using Admission = GateAdmission;
+
+  SyncGate(const SyncGateOptions& options, Clock clock);
+  SyncGate(const SyncGate&) = delete;
+  SyncGate& operator=(const SyncGate&) = delete;
+
+  // InvalidArgument unless the numbers are positive.
+  static GateStatus CheckOptions(const SyncGateOptions& options);
+
+  // --- Worker ---
+
+  // Waits until the round needs a gradient from this worker, and permits it:
+  // fewer than `quorum` are admitted, fewer than max(total, quorum) admitted or
+  // permitted, and in strict mode the worker's share, ceil(quorum / live), is
+  // not used up; or until a permit of another worker is overdue, beside which
+  // it may have a spare (not in strict mode; see Pace). Before the first Open()
+  // it waits. What this worker still held,
+  // from an earlier Acquire() or as another incarnation, is given up. From then
+  // on that other incarnation is dead: what it still calls has no effect, and
+  // its Acquire() is Aborted.
+  //
+  // A kNext call that finds a pass takes it instead and returns at once, with
+  // the pass's step and round and without a permit.
+  //
+  // `terms` are the quorum and the total that the worker was made for.
+  // InvalidArgument if the gate is open with others; a kFirst call first waits,
+  // a lease at most, for a chief that opens it with these.
+  WaitId Acquire(const GateWorker& worker, AcquireKind kind,
+                 const GateTerms& terms, AcquireCallback done);
+
+  // Whether the worker may push its gradient, computed in `round`. When `fit`
+  // is false the worker says that it will not (non-finite, say). A permit is
+  // not needed: its lease may have ended, and the gradient still be one of this
+  // round. OutOfRange after Close().
+  GateStatus Admit(int64_t generation, const GateWorker& worker, int64_t round,
+                   bool fit, Admission* admission);
+
+  // After every push was acknowledged: the contribution counts, also after
+  // Close(). False if its round was void by then.
+  bool Commit(int64_t generation, const GateWorker& worker, int64_t round);
+
+  // Gives back a permit, or gives up an admitted contribution, which makes the
+  // round void. No effect where the worker holds neither.
+  void Abort(int64_t generation, const GateWorker& worker, int64_t round);
+
+  // Gives back the permit whose grant came too late for its caller, if the
+  // worker still holds this very one.
+  void ReturnPermit(const GateWorker& worker, const Permit& permit);
+
+  // The worker takes no further part. What it committed stays; others take over
+  // its share. A worker that acquires again is back. No effect where the worker
+  // last acquired before Close() and the gate is open again: it leaves what is
+  // over, and is still expected.
+  void Leave(const GateWorker& worker);
+
+  // --- Updater ---
+
+  // Starts a generation: voids what the last one left, ends the waits of its
+  // updater as Aborted, and returns the new generation's number. Workers that
+  // wait go on waiting, for permits of this generation: they hold nothing of
+  // the last one. After Close() or Fail() it starts a new training, too:
+  // workers that had left or expired are expected again. Without them it
+  // carries on for a chief that was lost, and who had left stays away. After
+  // Shutdown() it changes nothing.
+  int64_t Open(int64_t step, const GateTerms& terms);
+
+  // Lays out `n` passes with the present step (see Acquire()).
+  void AddPasses(int64_t n);
+
+  // Waits for a full round: committed = admitted = quorum. Until Advance() it
+  // returns the same round again. DeadlineExceeded after `timeout`, if that is
+  // not zero; OutOfRange after Close(). Like all that the updater calls it is
+  // Aborted in another generation, and FailedPrecondition before the first. A
+  // round that was flushed, and not advanced, goes on: its updater gave it up.
+  // A wait of kSignOfLife at most says that the updater is there, and not yet
+  // that it is ready to update.
+  WaitId WaitQuorum(int64_t generation, Time timeout, QuorumCallback done);
+
+  // The same for a round that will not fill: admits no more, and waits until
+  // what was admitted is committed. With no gradients the round stays open.
+  WaitId Flush(int64_t generation, QuorumCallback done);
+
+  // After all variables were updated: ends `round`, opens the next at global
+  // step `step`. False, with no effect, if `round` is not the present round.
+  // An update that was made counts, though Close() or Fail() came meanwhile.
+  GateStatus Advance(int64_t generation, int64_t round, int64_t step,
+                     bool* advanced);
+
+  // Waits until no contribution is in flight and no full round unapplied.
+  WaitId Drain(int64_t generation, DrainCallback done);
+
+  // Ends the waits of WaitQuorum(), Flush() and Drain() in `generation` as
+  // Cancelled, and no others: the updater stops, the training may go on.
+  void CancelUpdater(int64_t generation);
+
+  // Changes quorum and total, from the next round on.
+  GateStatus Configure(int64_t quorum, int64_t total);
+
+  // Ends all waits, present and future, as OutOfRange, until the next Open().
+  // No effect in another generation, so that a chief cannot end its successor's
+  // training, nor after Fail(): the error is what everybody should hear of.
+  void Close(int64_t generation);
+
+  // The same with an error. No effect after Close() or another Fail().
+  void Fail(int64_t generation, const GateStatus& error);
+
+  // The gate is no longer to be used: ends whatever waits, for ever.
+  void Shutdown();
+
+  // --- Anyone ---
+
+  // Ends the wait with a Cancelled status, if it still waits; whether it did.
+  bool Cancel(WaitId id);
+
+  SyncGateStats Stats() const;
+
+  // Ends what has outlived its lease or time-out or is overdue, and returns
+  // when to call again. No lease ends before, unless it begins or is shortened
+  // meanwhile; if something is overdue before, `alarm` is called.
+  Time Poll();
+
+ private:
+  // Callbacks to be called once mu_ is released.
+  using Wakeups = std::vector<std::function<void()>>;
+  using AcquireNode = WaitQueue::Acquires::node_type;
+
+  struct Passes {
+    Permit permit;
+    int64_t num_left;
+  };
+
+  static void Run(const Wakeups& wakeups);
+
+  bool IsOpen() const TF_SYNCREP_REQUIRES(mu_) {
+    return ledger_.generation() > 0 && end_of_waits_.ok();
+  }
+  bool IsGeneration(int64_t generation) const TF_SYNCREP_REQUIRES(mu_) {
+    return generation == kAnyGeneration || generation == ledger_.generation();
+  }
+  int64_t Share() const TF_SYNCREP_REQUIRES(mu_);
+  bool HasGivenItsShare(const GateMember& member) const
+      TF_SYNCREP_REQUIRES(mu_);
+  Time UpdaterLeaseEnd() const TF_SYNCREP_REQUIRES(mu_);
+
+  // The worker that acquires, of this incarnation from now on, holding nothing.
+  // Null if the incarnation is a dead one.
+  GateMember* Enter(const GateWorker& worker, AcquireKind kind,
+                    Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
+
+  // Puts a new wait where it belongs, or ends it.
+  void Place(AcquireNode wait, Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
+  // The same for several, after what they waited for.
+  void PlaceAll(WaitQueue::Acquires waits, Wakeups* wakeups)
+      TF_SYNCREP_REQUIRES(mu_);
+  // Whether a worker with these terms may take part.
+  bool TermsAgree(const GateTerms& terms) const TF_SYNCREP_REQUIRES(mu_);
+  GateStatus TermsDiffer(const GateTerms& terms) const TF_SYNCREP_REQUIRES(mu_);
+  // Ends a wait that found no Open() to its liking.
+  void EndEarly(AcquireNode wait, Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
+  void EndAcquire(AcquireNode wait, const GateStatus& status,
+                  const Permit& permit, Wakeups* wakeups)
+      TF_SYNCREP_REQUIRES(mu_);
+  // Ends it with what holds for all waits from now on.
+  void EndAcquireForAll(AcquireNode wait, const GateStatus& status,
+                        Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
+  void EndUpdaterWaits(const GateStatus& status, Wakeups* wakeups)
+      TF_SYNCREP_REQUIRES(mu_);
+  void EndTraining(const GateStatus& status, Wakeups* wakeups)
+      TF_SYNCREP_REQUIRES(mu_);
+
+  // Ends every wait whose condition holds now, and says what has happened.
+  void Pump(Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
+  bool PumpUpdater(UpdaterWait* wait, Wakeups* wakeups)
+      TF_SYNCREP_REQUIRES(mu_);
+  void PumpAcquires(Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
+  // Gives idle workers permits beside those that are overdue.
+  void GrantSpares(Time now, Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
+  void Grant(WaitQueue::Acquires::iterator wait, GateAccount* overdue, Time now,
+             Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
+  Permit TakePass() TF_SYNCREP_REQUIRES(mu_);
+  // Whether somebody idle may have a spare permit, once one is overdue.
+  bool WantsSpares() const TF_SYNCREP_REQUIRES(mu_);
+  // Whether a push that takes too long keeps somebody waiting.
+  bool WaitsForPushes() const TF_SYNCREP_REQUIRES(mu_);
+  // When a permit or a push will be overdue for somebody who waits.
+  Time NextOverdue(Time now) const TF_SYNCREP_REQUIRES(mu_);
+  void Report(Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
+  std::string Describe(const GateEvent& event) const TF_SYNCREP_REQUIRES(mu_);
+
+  // What stands against a call of the updater of `generation`, if anything.
+  GateStatus CheckGeneration(int64_t generation) const TF_SYNCREP_REQUIRES(mu_);
+  WaitId AddUpdaterWait(int64_t generation, UpdaterWait::Kind kind,
+                        Time timeout, QuorumCallback done);
+  bool CancelUpdaterWait(WaitId id, const GateStatus& status, Wakeups* wakeups)
+      TF_SYNCREP_REQUIRES(mu_);
+  void ExpireWorkers(Time now) TF_SYNCREP_REQUIRES(mu_);
+  void ExpirePushes(Time now) TF_SYNCREP_REQUIRES(mu_);
+  void ExpireUpdater(Time now, Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
+  void ExpireEarly(Time now, Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
+
+  const bool strict_;
+  const Time updater_lease_;
+  const Clock clock_;
+  const std::function<void()> alarm_;
+  const std::function<void(const std::string&)> log_;
+  const std::function<void(const GateEvent&)> observer_;
+
+  mutable Mutex mu_;
+  Ledger ledger_ TF_SYNCREP_GUARDED_BY(mu_);
+  Roster roster_ TF_SYNCREP_GUARDED_BY(mu_);
+  Pace pace_ TF_SYNCREP_GUARDED_BY(mu_);
+  WaitQueue queue_ TF_SYNCREP_GUARDED_BY(mu_);
+
+  // Of the last Open().
+  int64_t opened_quorum_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  int64_t opened_total_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  // From Close() or Fail() to the next Open().
+  GateStatus end_of_waits_ TF_SYNCREP_GUARDED_BY(mu_);
+  bool shut_down_ TF_SYNCREP_GUARDED_BY(mu_) = false;
+  Time updater_seen_ TF_SYNCREP_GUARDED_BY(mu_){0};
+  // Has waited for a round, or advanced, since Open().
+  bool updater_started_ TF_SYNCREP_GUARDED_BY(mu_) = false;
+  // None of them empty.
+  std::list<Passes> passes_ TF_SYNCREP_GUARDED_BY(mu_);
+  // As Pump() last saw them: see WaitQueue::sated.
+  int64_t pumped_round_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  int64_t pumped_share_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  // What Poll() last returned.
+  Time next_poll_ TF_SYNCREP_GUARDED_BY(mu_) = Time::max();
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_GATE_SYNC_GATE_H_

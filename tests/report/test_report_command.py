@@ -42,7 +42,8 @@ def _environment(monkeypatch):
 
 @draws
 def test_draws_a_picture_and_says_the_same_in_words(tmp_path):
-    write_log(tmp_path / "run", late=7, voided=2)
+    held_up = {"held_up_secs/worker:1": 4.2}
+    write_log(tmp_path / "run", late=7, voided=2, **held_up)
     status, stdout, stderr = report(tmp_path)
     assert (status, stderr) == (0, [])
     assert stdout == [
@@ -51,9 +52,9 @@ def test_draws_a_picture_and_says_the_same_in_words(tmp_path):
         "9 of 69 gradients dropped (7 late, 2 void); slowest worker: worker:1, "
         "0.375 s of work for a gradient",
         "",
-        "worker    contributed  dropped        waited",
-        "worker:0           40        0  2.5 s (25 %)",
-        "worker:1           20        0  2.5 s (25 %)",
+        "worker    contributed  dropped        waited  held up",
+        "worker:0           40        0  2.5 s (25 %)    0.0 s",
+        "worker:1           20        0  2.5 s (25 %)    4.2 s",
         "",
         f"Wrote {tmp_path}/sync_report.png.",
     ]

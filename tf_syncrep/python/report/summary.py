@@ -38,8 +38,8 @@ def details(training: Training) -> str:
 
 
 def table(training: Training) -> str:
-    """A line for each worker."""
-    lines = [("worker", "contributed", "dropped", "waited", "")]
+    """A line for each worker; "held up" is by how much it has made rounds later."""
+    lines = [("worker", "contributed", "dropped", "waited", "held up", "")]
     for worker in training.workers.values():
         waited = worker.total("waited_secs")
         lines.append(
@@ -48,13 +48,14 @@ def table(training: Training) -> str:
                 f"{worker.total('contributed'):,.0f}",
                 f"{worker.dropped:,.0f}",
                 f"{waited:,.1f} s ({100 * training.waited_share(worker):.0f} %)",
+                f"{worker.total('held_up_secs'):,.1f} s",
                 "" if worker.live else "gone",
             )
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
-            text.ljust(width) if i in (0, 4) else text.rjust(width)
+            text.ljust(width) if i in (0, 5) else text.rjust(width)
             for i, (text, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines

@@ -90,7 +90,7 @@ class SyncGateModelTest : public GateTest {
     } else if (what < 84) {
       TryToUpdate();
     } else if (what < 86) {
-      quorum_waits.push_back(WaitForRound(Pick(2) * std::chrono::seconds(5)));
+      quorum_waits.push_back(WaitQuorum(Pick(2) * std::chrono::seconds(5)));
     } else if (what < 88) {
       flush_waits.push_back(Flush());
     } else if (what < 90) {
@@ -281,16 +281,8 @@ class SyncGateModelTest : public GateTest {
     }
   }
 
-  // An updater that waits for a full round has given up a flushed one.
-  QuorumCall WaitForRound(SyncGate::Time timeout = SyncGate::Time(0)) {
-    if (!closed && generation > 0 && flush_waits.empty()) {
-      flushed_round = -1;
-    }
-    return WaitQuorum(timeout);
-  }
-
   void TryToUpdate() {
-    const auto quorum = WaitForRound();
+    const auto quorum = WaitQuorum();
     if (quorum->waits()) {
       gate->Cancel(quorum->id);
     } else if (quorum->granted()) {
@@ -467,7 +459,7 @@ class SyncGateModelTest : public GateTest {
       }
       Look();
       const bool flushed = flushed_round == stats.round;
-      const auto quorum = flushed ? Flush() : WaitForRound();
+      const auto quorum = flushed ? Flush() : WaitQuorum();
       if (quorum->granted()) {
         EXPECT_TRUE(Advance(quorum->value));
         if (!flushed) {

@@ -200,9 +200,17 @@ TEST_P(SyncGateStressTest, NothingHangsAndTheLedgerBalances) {
   options.total = kWorkers;
   options.lease = milliseconds(40);
   options.start_lease = milliseconds(200);
+  const auto bell = std::make_shared<LeaseTimer::Bell>();
+  std::atomic<int64_t> num_lines{0};
+  int64_t num_voids = 0;  // under the gate's lock
+  options.alarm = [bell] { bell->Ring(); };
+  options.log = [&num_lines](const std::string&) { num_lines++; };
+  options.observer = [&num_voids](const GateEvent& event) {
+    num_voids += event.kind == GateEvent::Kind::kVoid ? 1 : 0;
+  };
   gate_ = std::make_unique<SyncGate>(options, LeaseTimer::SteadyTime);
-  const auto timer = std::make_unique<LeaseTimer>(
-      [this] { return gate_->Poll(); }, milliseconds(5));
+  auto timer = std::make_unique<LeaseTimer>([this] { return gate_->Poll(); },
+                                            milliseconds(5), bell);
 
   std::vector<std::thread> threads;
   for (int task = 0; task < kWorkers; ++task) {
@@ -234,6 +242,9 @@ TEST_P(SyncGateStressTest, NothingHangsAndTheLedgerBalances) {
   const SyncGateStats stats = gate_->Stats();
   EXPECT_EQ(BrokenIdentities(stats, num_updates_, num_applied_), "");
   EXPECT_EQ(stats.committed, num_commits_);
+  timer.reset();
+  EXPECT_EQ(stats.voids, num_voids);
+  EXPECT_GE(num_lines, stats.voids);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, SyncGateStressTest, ::testing::Bool(),

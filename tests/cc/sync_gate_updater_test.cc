@@ -214,12 +214,24 @@ TEST_F(SyncGateUpdaterTest, AFlushThatWasGivenUpHoldsNobodyUp) {
   const auto of_b = Acquire(b);
   EXPECT_TRUE(of_b->waits());  // its update may still be under way
   const auto quorum = WaitQuorum();
-  ASSERT_TRUE(of_b->granted());
   EXPECT_TRUE(quorum->waits());
+  ASSERT_TRUE(of_b->granted());
+  EXPECT_EQ(gate->Stats().voided, 1);
+  EXPECT_FALSE(Advance(flush->value));  // it was not told to stop in time
   EXPECT_TRUE(Contribute(b, of_b->value));
+  Give(a);
   ASSERT_TRUE(quorum->granted());
   EXPECT_EQ(quorum->value.num_gradients, 2);
   EXPECT_TRUE(Advance(quorum->value));
+}
+
+TEST_F(SyncGateUpdaterTest, AnotherUpdaterDoesNotEndAFlush) {
+  Start(2, 2);
+  Give(a);
+  const auto flush = Flush();
+  WaitQuorum();
+  EXPECT_TRUE(Acquire(b)->waits());
+  EXPECT_TRUE(Advance(flush->value));
 }
 
 // --- Drain ---

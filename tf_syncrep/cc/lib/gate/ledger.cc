@@ -156,6 +156,12 @@ void Ledger::Expire(GateTime silence, const std::string& what,
   }
 }
 
+void Ledger::EndFlushGivenUp() {
+  if (flushing_ && flush_given_up_) {
+    VoidRound("its updater was told to stop", nullptr);
+  }
+}
+
 void Ledger::Advance(int64_t step) {
   sums_.applied += committed_;
   sums_.updates++;
@@ -202,7 +208,7 @@ void Ledger::StartRound() {
   contributors_.clear();
   num_with_spares_ = 0;
   committed_ = 0;
-  flushing_ = false;
+  SetFlushing(false);
   quorum_ = next_quorum_;
   total_ = next_total_;
 }

@@ -110,7 +110,15 @@ class Ledger {
   void Expire(GateTime silence, const std::string& what, GateAccount* account);
 
   // The round admits no more; the round goes on.
-  void SetFlushing(bool flushing) { flushing_ = flushing; }
+  void SetFlushing(bool flushing) {
+    flushing_ = flushing;
+    flush_given_up_ = false;
+  }
+  // Who was to apply the flushed round, if it is one, was told to stop.
+  void GiveFlushUp() { flush_given_up_ = flushing_; }
+  // Another updater is there: a flushed round that was given up is void, since
+  // nobody knows whether it was applied.
+  void EndFlushGivenUp();
 
   // The round was applied: the next one begins, at `step`.
   void Advance(int64_t step);
@@ -152,6 +160,7 @@ class Ledger {
   int64_t committed_ = 0;
   GateTime last_commit_{0};
   bool flushing_ = false;
+  bool flush_given_up_ = false;
 
   SyncGateStats sums_;  // its sums; the rest is filled in by Stats()
   std::vector<GateEvent> events_;

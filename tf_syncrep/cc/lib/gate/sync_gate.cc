@@ -309,7 +309,10 @@ void SyncGate::CancelUpdater(int64_t generation) {
   {
     const MutexLock lock(mu_);
     if (generation == ledger_.generation()) {
-      ledger_.SetFlushing(ledger_.flushing() && !queue_.HasFlush());
+      if (queue_.HasFlush()) {
+        ledger_.SetFlushing(false);
+      }
+      ledger_.GiveFlushUp();
       EndUpdaterWaits({GateStatus::kCancelled, "The updater was stopped."},
                       &wakeups);
       Pump(&wakeups);
@@ -442,8 +445,7 @@ SyncGate::WaitId SyncGate::AddUpdaterWait(int64_t generation,
         updater_started_ |= timeout == Time(0) || timeout > kSignOfLife;
       }
       if (kind == UpdaterWait::Kind::kQuorum) {
-        // The update of a flushed round is made, or was given up.
-        ledger_.SetFlushing(queue_.HasFlush());
+        ledger_.EndFlushGivenUp();
       } else if (kind == UpdaterWait::Kind::kFlush) {
         ledger_.SetFlushing(true);
       }

@@ -156,7 +156,9 @@ class SyncGate {
   WaitId Drain(int64_t generation, DrainCallback done);
 
   // Ends the waits of WaitQuorum(), Flush() and Drain() in `generation` as
-  // Cancelled, and no others: the updater stops, the training may go on.
+  // Cancelled, and no others: the updater stops, the training may go on. A
+  // round that was flushed, and is not advanced before the next WaitQuorum(),
+  // is void.
   void CancelUpdater(int64_t generation);
 
   // Changes quorum and total, from the next round on.

@@ -10,8 +10,8 @@ namespace {
 constexpr GateTime kShortestPushLimit = std::chrono::seconds(1);
 
 // Below this a step is not taken for slow, nor is one that much shorter worth a
-// spare permit: it costs a few messages.
-constexpr GateTime kShortestStepLimit = std::chrono::milliseconds(10);
+// spare permit: on a busy machine short steps vary by as much.
+constexpr GateTime kShortestStepLimit = std::chrono::milliseconds(50);
 
 // How much sooner than the holder an idle worker must be, in its own steps.
 constexpr double kWorthASpare = 1.5;
@@ -41,7 +41,8 @@ void Pace::LearnStep(GateTime step) {
   if (steps_.are_known()) {
     median_step_ = steps_.Quantile(0.5);
     step_limit_ =
-        std::max(kShortestStepLimit, Times(1.5, steps_.Quantile(0.8)));
+        std::max({kShortestStepLimit, Times(1.5, steps_.Quantile(0.8)),
+                  Times(1.25, steps_.Quantile(0.9))});
     LearnPushLimit();
   }
 }

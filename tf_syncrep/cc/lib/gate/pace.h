@@ -38,9 +38,10 @@ class Durations {
 // overdue.
 //
 // A permit is overdue
-//  - from twice the median of the last steps on, or one and a half times what
-//    four of five of them need, where that varies more; but not before its
-//    holder's own last step would be over;
+//  - from one and a half times what four of five of the last steps needed on,
+//  or
+//    a quarter more than nine of ten, and not before its holder's own last step
+//    would be over;
 //  - at once for an idle worker whose own step would be over much sooner than
 //    the rest of its holder's, going by the last step of each.
 class Pace {

@@ -84,6 +84,8 @@ NAMES_OF_KERAS_2 = {
         "_var_key",
         "_variables",
     ],
+    "dropout": ["_random_generator"],
+    "random generator": ["_generator"],
 }
 # What compat modules call so themselves.
 OWN = {
@@ -124,11 +126,14 @@ def owners():
     model.fit(words, targets, verbose=0)
     with tf.Graph().as_default():
         op = tf.constant(0).op
+    dropout = tf.keras.layers.Dropout(0.5)
+    dropout.build([1])
     return {
         "op": op,
         "optimizer": model.optimizer,
         "model": model,
-        "dropout": tf.keras.layers.Dropout(0.5),
+        "dropout": dropout,
+        "random generator": getattr(dropout, "_random_generator", None),
     }
 
 

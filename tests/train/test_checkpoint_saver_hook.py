@@ -177,11 +177,26 @@ def test_work_queue_goes_on_where_it_was(tmp_path):
         ({"full_every": 1.5}, "full_every"),
         ({"max_kept_bytes": -1}, "max_kept_bytes"),
         ({"max_bytes_per_sec": float("nan")}, "max_bytes_per_sec"),
+        ({"save_secs": 5, "save_steps": 9}, "must not both.*save_secs=5, save_steps=9"),
+        ({"checkpoint_dir": b""}, "`checkpoint_dir` must be the path of a folder"),
+        ({"checkpoint_dir": __file__}, "`checkpoint_dir` must be a folder.*is a file"),
     ],
 )
 def test_bad_arguments_are_named(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
-        tfs.train.CheckpointSaverHook(tmp_path, **arguments)
+        tfs.train.CheckpointSaverHook(**{"checkpoint_dir": tmp_path, **arguments})
+
+
+def test_chief_does_not_begin_where_no_checkpoint_could_be_written():
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        hook = tfs.train.CheckpointSaverHook("/proc/checkpoints")
+        message = "can be written to.*checkpoint_dir='/proc/checkpoints'"
+        with pytest.raises(ValueError, match=message):
+            hook.begin()
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        tfs.train.CheckpointSaverHook("/proc/checkpoints", is_chief=False).begin()
 
 
 def test_graphs_that_cannot_be_saved_are_refused(tmp_path):

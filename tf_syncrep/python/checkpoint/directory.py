@@ -58,9 +58,57 @@ class Manifest:
 class Directory:
     """A folder of checkpoints, which one training at a time writes to."""
 
-    def __init__(self, path: str | os.PathLike[str]):
-        """Knows of a folder; makes nothing."""
-        self.path = os.fspath(path)
+    def __init__(self, path: str | os.PathLike[str], name: str = "directory"):
+        """Knows of a folder; makes nothing.
+
+        Args:
+            path: the folder, which need not be there.
+            name: of the argument that users give it by.
+
+        Raises:
+            ValueError: it is not the path of a folder.
+        """
+        self._argument = name
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise ValueError(
+                f"`{name}` must be the path of a folder. Received: {name}={path!r}"
+            )
+        self.path = os.fsdecode(path)
+        try:
+            is_file = tf.io.gfile.exists(self.path) and not tf.io.gfile.isdir(self.path)
+        except tf.errors.UnimplementedError as error:
+            raise ValueError(
+                f"`{name}` must be in a file system that TensorFlow knows. Received: "
+                f"{name}={self.path!r} ({error.message})"
+            ) from error
+        if is_file:
+            raise ValueError(
+                f"`{name}` must be a folder. Received: {name}={self.path!r}, which is "
+                "a file"
+            )
+
+    def check_writable(self) -> None:
+        """Makes the folder, and writes to it, if there is no checkpoint in it.
+
+        With one, a training goes on, and waits for a disk that is full by now.
+
+        Raises:
+            ValueError: that fails.
+        """
+        if any(map(_NAME.match, self._names())):
+            return
+        try:
+            tf.io.gfile.makedirs(self.path)
+            path = os.path.join(self.path, f"writable.{uuid.uuid4().hex}")
+            with tf.io.gfile.GFile(path, "w") as file:
+                file.write("Checkpoints can be written here.")
+            tf.io.gfile.remove(path)
+        except tf.errors.OpError as error:
+            name = self._argument
+            raise ValueError(
+                f"`{name}` must be a folder that can be written to. Received: "
+                f"{name}={self.path!r} ({error.message})"
+            ) from error
 
     def prefix(self, number: int) -> str:
         """What the names of a checkpoint's files begin with."""

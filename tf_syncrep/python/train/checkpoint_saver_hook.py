@@ -12,18 +12,17 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.checkpoint.arguments import check_interval, check_options
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Engine, Saving
 from tf_syncrep.python.checkpoint.progress import Progress
 from tf_syncrep.python.checkpoint.session_calls import SessionCalls
 from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.sync.arguments import check_count, check_positive
 from tf_syncrep.python.train.checkpoint_contents import contents_of_graph
 from tf_syncrep.python.train.sync_replicas import optimizers_of_graph
 
 __all__ = ["CheckpointSaverHook"]
 
-_DEFAULT_SECS = 600.0
 # How often a replica asks whether the chief has restored.
 _ASK_SECS = 0.2
 
@@ -58,8 +57,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         checkpoint_dir: the folder, the same for all tasks, of one training at a time.
         save_secs: write one so often. By default, if `save_steps` is not given either,
             every 600 seconds.
-        save_steps: write one after so many steps of the global step. While one is being
-            written, no other is begun.
+        save_steps: write one after so many steps of the global step, in place of
+            `save_secs`. While one is being written, no other is begun.
         is_chief: whether this replica is the chief.
         keep: how many to keep. Those that they build on are kept, too.
         full_every: write all to every so manieth, and to the others only those rows of
@@ -76,8 +75,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         restored: the prefix of the checkpoint that was restored last, or None.
 
     Raises:
-        ValueError: an argument out of its range; in `begin`, a variable in parts that
-            are no ranges of rows.
+        ValueError: an argument out of its range, or `checkpoint_dir` is a file; in
+            `begin`, the chief cannot write to it, or a variable is in parts that are no
+            ranges of rows.
     """
 
     def __init__(
@@ -93,25 +93,15 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         max_kept_bytes: int = 256 * 2**20,
         max_bytes_per_sec: float | None = None,
     ):
-        if save_secs is None and save_steps is None:
-            save_secs = _DEFAULT_SECS
-        if save_secs is not None:
-            save_secs = check_positive("save_secs", save_secs)
-        if save_steps is not None:
-            save_steps = check_count("save_steps", save_steps)
-        if max_bytes_per_sec is not None:
-            max_bytes_per_sec = check_positive("max_bytes_per_sec", max_bytes_per_sec)
-        self._save_secs, self._save_steps = save_secs, save_steps
+        self._save_secs, self._save_steps = check_interval(
+            save_secs=save_secs, save_steps=save_steps
+        )
         self._is_chief = is_chief
         self._queues = dict(work_queues or {})
-        self._directory = Directory(checkpoint_dir)
-        self._options: dict[str, Any] = {
-            "keep": check_count("keep", keep),
-            "full_every": check_count("full_every", full_every),
-            "max_kept_bytes": check_count("max_kept_bytes", max_kept_bytes),
-            "patience_secs": 60.0,
-            "max_bytes_per_sec": max_bytes_per_sec or 0.0,
-        }
+        self._directory = Directory(checkpoint_dir, "checkpoint_dir")
+        self._options = check_options(
+            keep, full_every, max_kept_bytes, max_bytes_per_sec
+        )
         self.saving: Saving | None = None
         self.restored: str | None = None
         self._progress = Progress(self._directory)
@@ -123,8 +113,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         """Builds the ops.
 
         Raises:
-            ValueError: there is no global step, or a variable in parts that are no
-                ranges of rows.
+            ValueError: there is no global step, a variable is in parts that are no
+                ranges of rows, or the chief cannot write to the folder.
         """
         self._global_step = tf.compat.v1.train.get_global_step()
         if self._global_step is None:
@@ -142,6 +132,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         self._make_marker(devices)
         if not self._is_chief:
             return
+        self._directory.check_writable()
         self._calls = SessionCalls(saver)
         self._engine = Engine(self._directory, **self._options, calls=self._calls)
         self._engine.prepare(self._contents)

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.checkpoint.arguments import check_interval, check_options
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory, Manifest
 from tf_syncrep.python.checkpoint.engine import Calls, Engine, Saving
@@ -23,9 +24,6 @@ from tf_syncrep.python.keras.compat.position import (
     set_initial_position,
 )
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
-from tf_syncrep.python.sync.arguments import check_count, check_positive
-
-_DEFAULT_SECS = 600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +82,10 @@ class Checkpoint(tf.keras.callbacks.Callback):
 
     Args:
         directory: the folder, of one training at a time.
-        every_secs: write one so often. By default, if `every_n_steps` is not given
-            either, every 600 seconds.
-        every_n_steps: write one after so many steps of `fit`. While one is being
-            written, no other is begun.
+        every_secs: write one so often in `fit`. By default, if `every_n_steps` is not
+            given either, every 600 seconds.
+        every_n_steps: write one after so many steps of `fit`, in place of
+            `every_secs`. While one is being written, no other is begun.
         keep: how many to keep. Those that they build on are kept, too.
         full_every: write all to every so manieth, and to the others only those rows of
             tables that have changed since the one before. It takes 8 bytes for each
@@ -108,7 +106,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         restored: what was restored, or None.
 
     Raises:
-        ValueError: an argument out of its range.
+        ValueError: an argument out of its range, or `directory` is a file; in `fit`,
+            it cannot be written to; the model is not compiled.
 
     Reference: Check-N-Run (NSDI 2022) for checkpoints of what has changed.
     """
@@ -127,23 +126,14 @@ class Checkpoint(tf.keras.callbacks.Callback):
         max_bytes_per_sec: float | None = None,
     ):
         super().__init__()
-        if every_secs is None and every_n_steps is None:
-            every_secs = _DEFAULT_SECS
-        if every_secs is not None:
-            every_secs = check_positive("every_secs", every_secs)
-        if every_n_steps is not None:
-            every_n_steps = check_count("every_n_steps", every_n_steps)
-        if max_bytes_per_sec is not None:
-            max_bytes_per_sec = check_positive("max_bytes_per_sec", max_bytes_per_sec)
-        self._every_secs, self._every_n_steps = every_secs, every_n_steps
+        self._every_secs, self._every_n_steps = check_interval(
+            every_secs=every_secs, every_n_steps=every_n_steps
+        )
         self._queues = dict(work_queues or {})
+        options = check_options(keep, full_every, max_kept_bytes, max_bytes_per_sec)
         self._engine = Engine(
-            Directory(directory),
-            keep=check_count("keep", keep),
-            full_every=check_count("full_every", full_every),
-            max_kept_bytes=check_count("max_kept_bytes", max_kept_bytes),
-            patience_secs=60.0,
-            max_bytes_per_sec=max_bytes_per_sec or 0.0,
+            Directory(directory, "directory"),
+            **options,
             calls=Calls(compat.apart_from_closures),
         )
         self.saving: Saving | None = None
@@ -233,6 +223,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Restores the newest checkpoint, if there is one; once, not again later."""
         del logs
+        self._engine.directory.check_writable()
         restored = None if self._has_trained else self.restore()
         self._has_trained = True
         if restored is not None:
@@ -340,6 +331,11 @@ class Checkpoint(tf.keras.callbacks.Callback):
         if self.model is None:
             raise ValueError(
                 "Checkpoint needs a model: pass it as a callback to `fit`, or `model=`."
+            )
+        if getattr(self.model, "optimizer", None) is None:
+            raise ValueError(
+                "Checkpoint needs a model that is compiled with the optimizer that "
+                f"trains it. Received: {self.model.name!r}, which has none"
             )
         return self.model
 

@@ -3,8 +3,9 @@
 * `tables/<table>`: a table of DistributedEmbedding, or of an Embedding in parts, of
   shape `[vocabulary, width]`; in P parts `[ceil(vocabulary / P), P, width]`: row `r` is
   at `[r // P, r % P]`, so that `reshape([-1, width])[:vocabulary]` is the table.
-* `variables/<path>`: any other variable of the model. Layers whose names Keras made up
-  are numbered by their order in the model, not in the process: `dense`, `dense_1`.
+* `variables/<path>`: any other variable of the model, the states of its layers' random
+  generators included. Layers whose names Keras made up are numbered by their order in
+  the model, not in the process: `dense`, `dense_1`.
 * `slots/<slot>/<name>`: what the optimizer keeps beside one of them.
 * `optimizer/<name>`: what else the optimizer has: `iterations`, `learning_rate`.
 """
@@ -61,6 +62,11 @@ def contents_of(model: Any) -> Contents:
         native = compat.native(variable)
         of_variable = slots.get(id(native), {})
         _add_variable(builder, f"variables/{name}", native, of_variable)
+    states = list(trainer.random_states(model))
+    for name, (_, state) in _by_name(
+        states, lambda x: renamed.get(x[0].name, x[0].name)
+    ):
+        builder.add_whole(f"variables/{name}/random_generator", state)
     of_variables = {id(slot) for found in slots.values() for slot in found.values()}
     others = {
         id(compat.native(v)): v

@@ -66,6 +66,22 @@ def seed_generators(model: Any) -> Iterator[Any]:
             yield from getattr(layer, "_seed_generators", [])
 
 
+def random_states(model: Any) -> Iterator[tuple[Any, tf.Variable]]:
+    """Layers and the states of their generators that are not among its variables.
+
+    Private in Keras 2, which saves them nowhere. In Keras 3 they are variables.
+
+    Args:
+        model: a built model.
+    """
+    if not _IS_KERAS_3:
+        for layer in layers_of(model):
+            random = getattr(layer, "_random_generator", None)
+            generator = getattr(random, "_generator", None)
+            if generator is not None:
+                yield layer, generator.state
+
+
 def count_steps(model: Any, kind: str) -> None:
     """Counts a step, in a function that workers run.
 

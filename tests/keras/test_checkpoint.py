@@ -1,0 +1,281 @@
+"""tfs.keras.Checkpoint in one process: arguments, custom loops, fit, what is in it."""
+
+import os
+import pathlib
+import re
+
+import keras_variants
+import numpy as np
+import programs
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+MIRRORED = pathlib.Path(__file__).with_name("checkpoint_mirrored_program.py")
+ROWS, WIDTH = 20_000, 16  # 1.28 MB: written by rows
+BATCH, STEPS = 8, 6
+
+OPTIMIZERS = {
+    "adam_async": lambda: tfs.keras.AdamAsync(0.01),
+    "adam": lambda: tf.keras.optimizers.Adam(0.01),
+    "momentum": lambda: tf.keras.optimizers.SGD(0.01, momentum=0.9),
+    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.01),
+    "averaged": lambda: tf.keras.optimizers.Adam(0.01, use_ema=True, weight_decay=0.1),
+}
+
+
+@pytest.fixture(autouse=True)
+def generators():
+    """Has layers of Keras 2 draw from generators; by default they have no state."""
+    if keras_variants.IS_KERAS_3:
+        yield
+    else:
+        tf.keras.backend.experimental.enable_tf_random_generator()
+        yield
+        tf.keras.backend.experimental.disable_tf_random_generator()
+
+
+def make(optimizer="adam_async"):
+    """A model whose steps draw numbers: two layers of Dropout, one without a seed."""
+    layers = tf.keras.layers
+    inputs = layers.Input([3], dtype="int64")
+    words = layers.Flatten()(layers.Embedding(ROWS, WIDTH)(inputs))
+    hidden = layers.Dense(64, activation="relu")(layers.Dropout(0.5)(words))
+    outputs = layers.Dense(1)(layers.Dropout(0.25, seed=7)(hidden))
+    model = tf.keras.Model(inputs, outputs)
+    model.compile(OPTIMIZERS[optimizer](), loss="mse")
+    return model
+
+
+def batches(first, last):
+    """The same ones in each training."""
+    for step in range(first, last):
+        draw = np.random.default_rng(step)
+        ids = draw.integers(0, ROWS, (BATCH, 3))
+        yield ids, draw.normal(size=(BATCH, 1)).astype(np.float32)
+
+
+def train(model, first, last):
+    """Makes these steps; returns the loss of each, and the weights after them."""
+    losses = [float(model.train_on_batch(*batch)) for batch in batches(first, last)]
+    return losses, model.get_weights()
+
+
+def assert_equal(found, expected):
+    np.testing.assert_array_equal(found[0], expected[0])
+    for x, y in zip(found[1], expected[1], strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_custom_loop_goes_on_bit_for_bit(tmp_path, optimizer):
+    """Which it would not without the states of what draws random numbers."""
+    model = make(optimizer)
+    checkpoint = tfs.keras.Checkpoint(tmp_path, model=model)
+    assert checkpoint.restore() is None
+    train(model, 0, STEPS)
+    saving = checkpoint.save({"step": STEPS})
+    assert saving.is_over
+    expected = train(model, STEPS, 2 * STEPS)
+    for other in (make(optimizer), model):
+        again = tfs.keras.Checkpoint(tmp_path, model=other)
+        restored = again.restore()
+        assert restored.state == {"step": STEPS}
+        assert restored.iterations == STEPS
+        assert restored.path == str(tmp_path / "ckpt-1")
+        assert_equal(train(other, STEPS, 2 * STEPS), expected)
+
+
+def test_tensorflow_lists_what_the_documentation_names(tmp_path):
+    model = make()
+    train(model, 0, 1)
+    tfs.keras.Checkpoint(tmp_path, model=model).save()
+    path = tf.train.latest_checkpoint(tmp_path)
+    listed = dict(tf.train.list_variables(path))
+    of_layers = {
+        "variables/embedding/embeddings": [ROWS, WIDTH],
+        "variables/dense/kernel": [3 * WIDTH, 64],
+        "variables/dense/bias": [64],
+        "variables/dense_1/kernel": [64, 1],
+        "variables/dense_1/bias": [1],
+    }
+    for name, shape in of_layers.items():
+        for slot in ("", "slots/m/", "slots/v/"):
+            assert listed.pop(slot + name) == shape
+    assert listed.pop("optimizer/iteration") == []
+    assert listed.pop("optimizer/learning_rate") == []
+    # What is left are states of generators, and powers of betas.
+    generators = [x for x in listed if re.search("seed_generator|random_generator", x)]
+    assert len(generators) == 2
+    assert {x.split("/")[0] for x in set(listed) - set(generators)} == {"slots"}
+    reader = tf.train.load_checkpoint(path)
+    table = reader.get_tensor("variables/embedding/embeddings")
+    np.testing.assert_array_equal(table, model.get_weights()[0])
+
+
+def test_fit_goes_on_with_the_epoch_after_the_one_that_was_saved(tmp_path):
+    def fit(epochs, folder):
+        tf.keras.utils.set_random_seed(1)
+        model = make()
+        data = tf.data.Dataset.from_generator(
+            lambda: batches(0, STEPS),
+            output_signature=(
+                tf.TensorSpec([BATCH, 3], tf.int64),
+                tf.TensorSpec([BATCH, 1], tf.float32),
+            ),
+        )
+        checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=4, full_every=2)
+        history = tfs.keras.fit(
+            model,
+            data.repeat(),
+            epochs=epochs,
+            steps_per_epoch=STEPS,
+            verbose=0,
+            callbacks=[checkpoint],
+        )
+        return history.epoch, model.get_weights()
+
+    _, expected = fit(3, tmp_path / "at once")
+    assert fit(2, tmp_path / "twice")[0] == [0, 1]
+    epochs, weights = fit(3, tmp_path / "twice")
+    assert epochs == [2]
+    assert_equal(([], weights), ([], expected))
+
+
+NAN = float("nan")
+AS_COUNT = "must be a whole number of at least 1"
+AS_POSITIVE = "must be a finite number above 0"
+BAD = [
+    ({"every_secs": 0}, f"`every_secs` {AS_POSITIVE}. Received: every_secs=0"),
+    ({"every_secs": -1}, f"`every_secs` {AS_POSITIVE}. Received: every_secs=-1"),
+    ({"every_secs": NAN}, f"`every_secs` {AS_POSITIVE}. Received: every_secs=nan"),
+    ({"every_secs": "1"}, f"`every_secs` {AS_POSITIVE}. Received: every_secs='1'"),
+    ({"every_n_steps": 0}, f"`every_n_steps` {AS_COUNT}. Received: every_n_steps=0"),
+    ({"every_n_steps": -2}, f"`every_n_steps` {AS_COUNT}. Received: every_n_steps=-2"),
+    (
+        {"every_n_steps": 1.5},
+        f"`every_n_steps` {AS_COUNT}. Received: every_n_steps=1.5",
+    ),
+    (
+        {"every_secs": 60, "every_n_steps": 10},
+        "`every_secs` and `every_n_steps` must not both be given. Received: "
+        "every_secs=60, every_n_steps=10",
+    ),
+    ({"keep": 0}, f"`keep` {AS_COUNT}. Received: keep=0"),
+    ({"keep": None}, f"`keep` {AS_COUNT}. Received: keep=None"),
+    ({"full_every": -3}, f"`full_every` {AS_COUNT}. Received: full_every=-3"),
+    ({"full_every": True}, f"`full_every` {AS_COUNT}. Received: full_every=True"),
+    ({"max_kept_bytes": 0}, f"`max_kept_bytes` {AS_COUNT}. Received: max_kept_bytes=0"),
+    (
+        {"max_bytes_per_sec": NAN},
+        f"`max_bytes_per_sec` {AS_POSITIVE}. Received: max_bytes_per_sec=nan",
+    ),
+    (
+        {"directory": None},
+        "`directory` must be the path of a folder. Received: directory=None",
+    ),
+    (
+        {"directory": ""},
+        "`directory` must be the path of a folder. Received: directory=''",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_arguments_are_named(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message) + "$"):
+        tfs.keras.Checkpoint(**{"directory": tmp_path, **arguments})
+    assert os.listdir(tmp_path) == []
+
+
+def test_folders_that_cannot_be_are_named(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    message = f"`directory` must be a folder. Received: directory='{file}', which is"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tfs.keras.Checkpoint(file)
+    message = "TensorFlow knows. Received: directory='nowhere://folder'"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tfs.keras.Checkpoint("nowhere://folder")
+
+
+def test_fit_does_not_begin_where_no_checkpoint_could_be_written():
+    folder = "/proc/checkpoints"
+    model = make()
+    before = model.get_weights()
+    message = (
+        "`directory` must be a folder that can be written to. Received: directory="
+    )
+    with pytest.raises(ValueError, match=re.escape(f"{message}'{folder}'")):
+        tfs.keras.fit(
+            model,
+            *next(batches(0, 1)),
+            verbose=0,
+            callbacks=[tfs.keras.Checkpoint(folder)],
+        )
+    assert_equal(([], model.get_weights()), ([], before))
+
+
+def test_training_ends_without_a_folder_that_is_lost_in_its_midst(tmp_path, caplog):
+    folder = tmp_path / "checkpoints"
+
+    class Lose(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 3:
+                for path in folder.iterdir():
+                    path.unlink()
+                folder.rmdir()
+                folder.write_text("no folder")
+
+    model = make()
+    ids, targets = (np.concatenate(x) for x in zip(*batches(0, STEPS), strict=True))
+    checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=2)
+    history = tfs.keras.fit(
+        model,
+        ids,
+        targets,
+        batch_size=BATCH,
+        verbose=0,
+        callbacks=[checkpoint, Lose()],
+    )
+    assert history.epoch == [0]
+    assert "A checkpoint could not be written" in caplog.text
+    assert str(folder) in caplog.text
+
+
+def test_models_that_cannot_be_saved_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="needs a model"):
+        tfs.keras.Checkpoint(tmp_path).save()
+    model = tf.keras.Sequential([tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)])
+    checkpoint = tfs.keras.Checkpoint(tmp_path, model=model)
+    for call in (checkpoint.save, checkpoint.restore):
+        with pytest.raises(ValueError, match="compiled with the optimizer"):
+            call()
+
+
+def test_checkpoint_of_another_optimizer_changes_nothing(tmp_path):
+    tfs.keras.Checkpoint(tmp_path, model=make("momentum")).save()
+    model = make("adam")
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="does not have .*slots/"):
+        tfs.keras.Checkpoint(tmp_path, model=model).restore()
+    assert_equal(([], model.get_weights()), ([], before))
+
+
+def test_all_copies_of_mirrored_variables_are_restored(tmp_path):
+    expected, found = programs.run(MIRRORED, str(tmp_path))
+    assert len(expected) > 10
+    assert found == expected
+
+
+def test_a_folder_of_another_file_system(tmp_path):
+    folder = f"ram://{pathlib.Path(tmp_path).name}/checkpoints"
+    model = make()
+    checkpoint = tfs.keras.Checkpoint(folder, full_every=2, keep=1, model=model)
+    for step in range(3):
+        train(model, step, step + 1)
+        checkpoint.save({"step": step})
+    other = make()
+    assert tfs.keras.Checkpoint(folder, model=other).restore().state == {"step": 2}
+    assert_equal(([], other.get_weights()), ([], model.get_weights()))

@@ -1,7 +1,7 @@
 """Trains as the coordinator of a cluster, writes checkpoints, and goes on from them.
 
 Argument, JSON: "folder", "quorum" (None without SyncReplicas), "epochs", "steps" of
-each, "options" of the callback.
+each, "options" of the callback. The model's state at the end is in FOLDER.npz.
 """
 
 import json
@@ -46,6 +46,7 @@ def main(folder, quorum, epochs, steps, options):
         verbose=0,
         callbacks=[checkpoint, savings],
     )
+    np.savez(f"{folder}.npz", **models.state_of(model))
     restored = checkpoint.restored
     return {
         "epochs": history.epoch,
@@ -53,7 +54,6 @@ def main(folder, quorum, epochs, steps, options):
         "iterations": int(np.asarray(model.optimizer.iterations)),
         "kept_bytes": [x.kept_bytes for x in savings.savings],
         "errors": [str(x.error) for x in savings.savings if x.error],
-        "state": {k: v.tolist() for k, v in models.state_of(model).items()},
     }
 
 

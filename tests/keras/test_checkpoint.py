@@ -258,7 +258,7 @@ def test_checkpoint_of_another_optimizer_changes_nothing(tmp_path):
     tfs.keras.Checkpoint(tmp_path, model=make("momentum")).save()
     model = make("adam")
     before = model.get_weights()
-    with pytest.raises(ValueError, match="does not have .*slots/"):
+    with pytest.raises(ValueError, match=r"does not have .*slots/"):
         tfs.keras.Checkpoint(tmp_path, model=model).restore()
     assert_equal(([], model.get_weights()), ([], before))
 

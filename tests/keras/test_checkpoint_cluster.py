@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import sys
 import time
 
@@ -104,6 +105,30 @@ def test_rows_were_overwritten_while_they_were_written(synchronous):
     assert max(synchronous[1]["kept_bytes"]) > 0
 
 
+@pytest.mark.one_version
+def test_other_numbers_of_tasks_and_quorums_go_on_with_and_without_synchrony(
+    synchronous, tmp_path
+):
+    """Of two servers and two workers to three and one, then to one and three."""
+    before, _ = synchronous
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(before, folder)
+    with clusters.Cluster(num_workers=1, num_ps=3) as cluster:
+        result = train(folder, cluster, quorum=1, epochs=3)
+    # Two gradients were an update there; here each is one.
+    assert (result["epochs"], result["restored"][1]) == ([2], STEPS)
+    assert result["iterations"] == 2 * STEPS
+    assert_equal(Twin().after(2 * STEPS)[0], folder)
+
+    with clusters.Cluster(num_workers=3, num_ps=1) as cluster:
+        result = train(folder, cluster, quorum=None, epochs=4)
+    assert (result["epochs"], result["restored"][1]) == ([3], 2 * STEPS)
+    assert not result["errors"]
+    last = Directory(folder).manifests()[-1]
+    assert last.state["iterations"] == result["iterations"] == 3 * STEPS
+    assert_equal(models.state_of(restored(folder, last.number)), folder)
+
+
 def test_coordinator_and_worker_die_while_one_is_written(tmp_path):
     """What servers had been told to write ends with who told them, and hurts nobody."""
     directory = Directory(tmp_path)
@@ -131,8 +156,14 @@ def test_coordinator_and_worker_die_while_one_is_written(tmp_path):
         found = models.state_of(restored(tmp_path, manifest.number))
         for name, value in state.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)
-    for name, value in twin.after(result["iterations"])[0].items():
-        np.testing.assert_array_equal(result["state"][name], value, err_msg=name)
+    assert_equal(twin.after(result["iterations"])[0], tmp_path)
+
+
+def assert_equal(state, folder):
+    """Asserts that a state is that which the program had at its end."""
+    with np.load(f"{folder}.npz") as result:
+        for name, value in state.items():
+            np.testing.assert_array_equal(result[name], value, err_msg=name)
 
 
 def is_being_written(directory, number):

@@ -179,6 +179,10 @@ def _snake_case(name: str) -> str:
 
 def _path(variable: Any, renamed: Mapping[str, str]) -> str:
     path = getattr(variable, "path", variable.name).split(":")[0]
+    return _renamed(path, renamed)
+
+
+def _renamed(path: str, renamed: Mapping[str, str]) -> str:
     return "/".join(renamed.get(name, name) for name in path.split("/"))
 
 

@@ -2,12 +2,15 @@
 
 import itertools
 import os
+import pathlib
+import re
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_syncrep as tfs
 from tf_syncrep.python.ops import checkpoint_ops
 
 _names = itertools.count()
@@ -191,6 +194,61 @@ def test_rows_that_are_kept_are_written_as_they_were(tmp_path):
         stored = reader.get_tensor(name).reshape(-1, 16)
         np.testing.assert_array_equal(stored, expected)
     assert np.any(table.read() != values)
+
+
+def test_no_row_is_torn_where_updates_keep_nothing(tmp_path):
+    """Asynchronous training: a row is of one update, as are its slots."""
+    rows, width, rate = 100_000, 16, 0.5
+    arrays = [tf.Variable(tf.zeros([rows, width])) for _ in range(3)]
+    powers = [tf.Variable(0.0) for _ in range(2)]
+    writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
+
+    def update(number):
+        # Without decay m is the last gradient, v its square, and each step one rate.
+        tfs.ops.resource_sparse_apply_adam_async(
+            *(array.handle for array in arrays),
+            *(power.handle for power in powers),
+            *(rate, 0.0, 0.0, 0.0),
+            tf.fill([rows, width], float(number)),
+            tf.range(rows),
+        )
+
+    update(1)
+    checkpoint_ops.checkpoint_begin(
+        writer, str(tmp_path / "ckpt"), "", "",
+        [[array.handle for array in arrays]], [(0, rows, 0, 1, rows)],
+        ["var", "m", "v"], [], [],
+        max_kept_bytes=_KEPT, patience_secs=60.0, max_bytes_per_sec=40e6,
+    )  # fmt: skip
+    updates = 1
+    while not checkpoint_ops.checkpoint_progress(writer)[0]:
+        updates += 1
+        update(updates)
+    _wait(writer)
+    reader = tf.train.load_checkpoint(str(tmp_path / "ckpt"))
+    var, m, v = (reader.get_tensor(name) for name in ("var", "m", "v"))
+    of_update = m[:, :1]
+    assert len(np.unique(of_update)) > 2
+    np.testing.assert_array_equal(m, np.broadcast_to(of_update, m.shape))
+    np.testing.assert_array_equal(v, m**2)
+    np.testing.assert_allclose(var, -rate * m, rtol=1e-5)
+
+
+def test_memory_beside_the_tables_is_that_of_a_few_chunks(tmp_path):
+    """64 MiB at most, of a table that takes several times as much."""
+    table = _Table(np.ones([400_000, 64], np.float32), 2)  # 2 times 98 MiB
+    before = _resident_bytes()
+    table.begin(tmp_path / "ckpt")
+    most = before
+    while not checkpoint_ops.checkpoint_progress(table.writer)[0]:
+        most = max(most, _resident_bytes())
+    assert _wait(table.writer)[0] > 3 * 64 << 20
+    assert most - before < 64 << 20
+
+
+def _resident_bytes():
+    status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
 
 
 def test_whole_tables_are_kept_and_wait_for_room(tmp_path):

@@ -1,6 +1,7 @@
 """Trains under `tf-syncrep launch`, with checkpoints, until all updates are made.
 
-Arguments: a folder for checkpoints, one for the result, and the number of updates.
+Arguments: a folder for checkpoints, one for the result, the number of updates, and how
+many bytes a second servers may write, if that is bounded.
 """
 
 import os
@@ -31,11 +32,16 @@ class Progress(tf.keras.callbacks.Callback):
         print(f"step {batch}", flush=True)
 
 
-def main(folder, result, updates):
+def main(folder, result, updates, max_bytes_per_sec=None):
     strategy = make_strategy()
     with strategy.scope():
         model = models.make(wrap=lambda x: tfs.keras.SyncReplicas(x, WORKERS, WORKERS))
-    checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=7, full_every=4)
+    checkpoint = tfs.keras.Checkpoint(
+        folder,
+        every_n_steps=7,
+        full_every=4,
+        max_bytes_per_sec=max_bytes_per_sec and float(max_bytes_per_sec),
+    )
     tfs.keras.fit(
         model,
         models.dataset,

@@ -7,11 +7,18 @@ import re
 import signal
 
 import checkpoint_models as models
+import checkpoint_steps
 import commands
 import programs
 import pytest
 
+from tf_syncrep.python.checkpoint.directory import Directory
+
 SCRIPT = pathlib.Path(__file__).with_name("checkpoint_script.py")
+GOES_ON = (
+    r"Training goes on from \S+/ckpt-(\d+), at step \d+ of epoch \d+: "
+    r"(?:\d+ updates of \d+ s are|nothing that was trained is) lost\."
+)
 OPTIONS = ("--workers", 2, "--ps", 2, "--on-ps-failure", "restart")
 
 
@@ -34,16 +41,44 @@ def test_weights_are_those_of_a_training_that_nobody_disturbed(
             steps += draw.randint(1, updates // (kills + 1))
             launched.wait_for_line(r"chief +\| step \d+", occurrence=steps)
             ps = f"ps-{draw.randrange(2)}"
-            pid = launched.wait_for_line(
-                rf"{ps} starts at \S+ \(pid (\d+)\)", occurrence=kill + 1
-            )[1]
-            os.kill(int(pid), signal.SIGKILL)
+            kill_server(launched, ps, kill + 1)
             launched.wait_for_line(rf"restart {kill + 1} of {kills} of all tasks")
         assert launched.wait() == 0, launched.output
         assert launched.pids() == []
-    goes_on = re.findall(r"Training goes on from .*ckpt-\d+, at step", launched.output)
-    assert len(goes_on) >= 1
+    assert re.search(GOES_ON, launched.output)
     models.assert_trained(tmp_path / "result.npz", updates)
+
+
+@pytest.mark.one_version
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ("one server done",),
+        pytest.param(checkpoint_steps.STEPS, marks=pytest.mark.soak),
+    ],
+)
+def test_server_killed_while_it_writes_leaves_the_last_checkpoint(tmp_path, steps):
+    folder, updates = tmp_path / "checkpoints", 200 * (1 + len(steps))
+    directory = Directory(folder)
+    # A full one, as the first after each restart is, takes a second.
+    script = (SCRIPT, folder, tmp_path, updates, 4e7)
+    command = (*OPTIONS, "--max-restarts", len(steps), *script)
+    with commands.Command("launch", *command, env=programs.environment()) as launched:
+        launched.wait_for_line("a checkpoint is there")
+        for kill, step in enumerate(steps, start=1):
+            last = checkpoint_steps.await_step(directory, step)
+            kill_server(launched, f"ps-{kill % 2}", kill)
+            number = int(launched.wait_for_line(GOES_ON, occurrence=kill)[1])
+            assert number in (last, last + 1)
+        assert launched.wait() == 0, launched.output
+    models.assert_trained(tmp_path / "result.npz", updates)
+
+
+def kill_server(launched, name, life):
+    pid = launched.wait_for_line(
+        rf"{name} starts at \S+ \(pid (\d+)\)", occurrence=life
+    )[1]
+    os.kill(int(pid), signal.SIGKILL)
 
 
 def test_run_ends_when_servers_die_too_often(tmp_path):
@@ -52,10 +87,7 @@ def test_run_ends_when_servers_die_too_often(tmp_path):
     with commands.Command("launch", *OPTIONS, "--max-restarts", 1, script) as launched:
         for begin in (1, 2):
             launched.wait_for_line("waiting", occurrence=begin)
-            pid = launched.wait_for_line(
-                r"ps-0 starts at \S+ \(pid (\d+)\)", occurrence=begin
-            )[1]
-            os.kill(int(pid), signal.SIGKILL)
+            kill_server(launched, "ps-0", begin)
         assert launched.wait() == 1
         assert launched.pids() == []
     assert re.search(

@@ -7,6 +7,7 @@ import sys
 import time
 
 import checkpoint_models as models
+import checkpoint_steps
 import clusters
 import numpy as np
 import programs
@@ -16,6 +17,7 @@ import tensorflow as tf
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.directory import Directory
 
+STEPS_OF_WRITER = checkpoint_steps.STEPS
 PROGRAM = pathlib.Path(__file__).with_name("checkpoint_program.py")
 WORKERS, SERVERS = 2, 2
 STEPS = 40
@@ -30,7 +32,7 @@ def train(folder, cluster, **options):
     return programs.run(PROGRAM, arguments, env=cluster.environment())
 
 
-def arguments_of(folder, quorum=WORKERS, epochs=2, **options):
+def arguments_of(folder, quorum=WORKERS, epochs=2, steps=STEPS, **options):
     # Slowly enough that updates overwrite rows before they are written.
     options = {
         "every_n_steps": 9,
@@ -42,7 +44,7 @@ def arguments_of(folder, quorum=WORKERS, epochs=2, **options):
         "folder": str(folder),
         "quorum": quorum,
         "epochs": epochs,
-        "steps": STEPS,
+        "steps": steps,
         "options": options,
     }
 
@@ -129,33 +131,47 @@ def test_other_numbers_of_tasks_and_quorums_go_on_with_and_without_synchrony(
     assert_equal(models.state_of(restored(folder, last.number)), folder)
 
 
-def test_coordinator_and_worker_die_while_one_is_written(tmp_path):
+@pytest.mark.parametrize(
+    "steps", [("in part",), pytest.param(STEPS_OF_WRITER, marks=pytest.mark.soak)]
+)
+def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
     """What servers had been told to write ends with who told them, and hurts nobody."""
     directory = Directory(tmp_path)
-    # Slowly: a checkpoint takes two seconds.
-    command = command_of(tmp_path, full_every=2, max_bytes_per_sec=2e7)
+    # Slowly: a full one takes two seconds.
+    command = command_of(
+        tmp_path,
+        full_every=2,
+        keep=4,
+        max_bytes_per_sec=2e7,
+        steps=200 * len(steps),
+    )
     with clusters.Cluster(num_workers=WORKERS, num_ps=SERVERS) as cluster:
         cluster.start("chief", command)
-        wait_until(lambda: is_being_written(directory, 2))
-        cluster.kill("chief")
-        assert [x.number for x in directory.manifests()] == [1]
-        cluster.start("chief", command)
-        wait_until(lambda: len(directory.manifests()) == 2)
-        wait_until(lambda: is_being_written(directory, 3))
-        cluster.kill("worker-0")
-        cluster.restart("worker-0")
+        wait_until(lambda: directory.manifests())
+        for step in steps:
+            last = checkpoint_steps.await_step(directory, step)
+            cluster.kill("chief")
+            assert directory.manifests()[-1].number in (last, last + 1)
+            cluster.start("chief", command)
+            wait_until(lambda n=last: directory.manifests()[-1].number > n)
+        for step in steps:
+            checkpoint_steps.await_step(directory, step)
+            cluster.kill("worker-0")
+            cluster.restart("worker-0")
         assert cluster.wait("chief") == 0, cluster.output("chief")
         result = programs.result_in(cluster.output("chief"))
-    assert result["restored"][0] == str(tmp_path / "ckpt-1")
+    assert result["restored"]
     assert not result["errors"]
-    manifests = directory.manifests()
     assert not list(tmp_path.glob("*.writing"))
     twin = Twin()
+    manifests = directory.manifests()
+    assert len(manifests) >= 4
     for manifest in manifests:
         state, _ = twin.after(manifest.state["iterations"])
         found = models.state_of(restored(tmp_path, manifest.number))
         for name, value in state.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert result["iterations"] == 200 * len(steps)
     assert_equal(twin.after(result["iterations"])[0], tmp_path)
 
 
@@ -164,10 +180,6 @@ def assert_equal(state, folder):
     with np.load(f"{folder}.npz") as result:
         for name, value in state.items():
             np.testing.assert_array_equal(result[name], value, err_msg=name)
-
-
-def is_being_written(directory, number):
-    return any(pathlib.Path(directory.temporary(number)).glob("part-*"))
 
 
 def wait_until(condition):

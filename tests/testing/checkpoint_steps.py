@@ -1,0 +1,45 @@
+"""How far the writing of a checkpoint got, by its files, for who kills tasks there."""
+
+import pathlib
+import time
+
+import output_lines
+
+from tf_syncrep.python.checkpoint.directory import Directory
+
+# In their order.
+STEPS = ("begun", "in part", "one server done", "merged", "whole")
+_POLL_SECS = 0.001
+
+
+def step_of(directory: Directory, number: int) -> int:
+    """How many of the steps a checkpoint has come through."""
+    prefix = pathlib.Path(directory.prefix(number))
+    parts = pathlib.Path(directory.temporary(number))
+    # From the last one on: it goes on meanwhile.
+    if prefix.with_name(f"{prefix.name}.json").exists():
+        return 5
+    if prefix.with_name(f"{prefix.name}.index").exists():
+        return 4
+    if any(parts.glob("part-*.index")):
+        return 3
+    if any(parts.glob("part-*")):
+        return 2
+    return int(parts.exists())
+
+
+def await_step(directory: Directory, step: str) -> int:
+    """Waits until the checkpoint behind the last whole one has come to a step.
+
+    Returns:
+        The number of the last whole one before.
+    """
+    deadline = time.monotonic() + output_lines.DEADLINE_SECS
+    wanted = STEPS.index(step) + 1
+    number = directory.manifests()[-1].number + 1
+    if step_of(directory, number) > wanted:
+        number += 1
+    while step_of(directory, number) < wanted:
+        assert time.monotonic() < deadline, f"ckpt-{number} does not come to: {step}"
+        time.sleep(_POLL_SECS)
+    return number - 1

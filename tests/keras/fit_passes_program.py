@@ -21,6 +21,8 @@ import tf_syncrep as tfs
 
 BATCH = 4
 ITEMS, PER_ITEM = 20, 3  # of work queues, and batches of an item
+# Also at the ends of epochs, and soon after one another.
+EPOCHS_OF_KILLS, KILLS_AT = 4, [8, 40, 58, 66, 110, 118, 160, 190]
 
 
 class Counting(tf.keras.Model):
@@ -121,20 +123,29 @@ def queued(strategy, num_epochs, epochs, **options):
     return {**result, "stats": queue.stats()}
 
 
-class AwaitKill(tf.keras.callbacks.Callback):
-    """In the midst of the first epoch waits for the death of a worker."""
+def killed(strategy, epochs, folder, at, steps_meanwhile, **options):
+    kills = AwaitKills(folder, at, steps_meanwhile)
+    return queued(strategy, None, epochs, more=[kills], **options)
 
-    def __init__(self, folder):
+
+class AwaitKills(tf.keras.callbacks.Callback):
+    """Asks for the deaths of workers, and goes on a few steps without them at most."""
+
+    def __init__(self, folder, at, steps_meanwhile):
         super().__init__()
-        self.killed = pathlib.Path(folder) / "killed"
+        self.folder, self.at = pathlib.Path(folder), at
+        self.steps_meanwhile, self.steps = steps_meanwhile, 0
 
     def on_train_batch_end(self, batch, logs=None):
-        if batch == ITEMS * PER_ITEM // 3:
-            print("third", flush=True)
-            deadline = time.monotonic() + clusters.DEADLINE_SECS
-            while not self.killed.exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+        self.steps += 1
+        for kill, step in enumerate(self.at):
+            if self.steps == step:
+                print(f"kill {kill}.", flush=True)
+            if self.steps == step + self.steps_meanwhile:
+                deadline = time.monotonic() + clusters.DEADLINE_SECS
+                while not (self.folder / f"killed-{kill}").exists():
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
 
 
 class OnPurposeError(Exception):
@@ -231,7 +242,11 @@ def main(names, folder):
         "queue": lambda: queued(strategy, 3, 3),
         "queue synchronous": lambda: queued(strategy, None, 2, quorum=2),
         "queue ends": lambda: queued(strategy, 2, 5),
-        "killed": lambda: queued(strategy, None, 2, more=[AwaitKill(folder)]),
+        "killed": lambda: killed(strategy, 2, folder, [ITEMS * PER_ITEM // 3], 0),
+        "killed often": lambda: killed(strategy, EPOCHS_OF_KILLS, folder, KILLS_AT, 5),
+        "killed often synchronous": lambda: killed(
+            strategy, EPOCHS_OF_KILLS, folder, KILLS_AT, 5, quorum=2
+        ),
         "resumed": lambda: resumed(strategy, folder),
         "refused": lambda: refused(strategy),
     }

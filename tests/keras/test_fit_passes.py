@@ -3,6 +3,7 @@
 import itertools
 import json
 import pathlib
+import random
 import sys
 
 import clusters
@@ -16,6 +17,7 @@ PROGRAM = pathlib.Path(__file__).with_name("fit_passes_program.py")
 # As there.
 BATCH = 4
 ITEMS, PER_ITEM = 20, 3
+KILLS = 8
 UNDISTURBED = (
     "uneven",
     "uneven executions",
@@ -88,19 +90,54 @@ def test_what_a_lost_worker_had_begun_is_read_by_others(tmp_path, comes_back):
     with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
         arguments = json.dumps([["killed"], str(tmp_path)])
         cluster.start("chief", [sys.executable, str(PROGRAM), arguments])
-        cluster.wait_for_output("chief", "third")
+        cluster.wait_for_output("chief", "kill 0.")
         cluster.kill("worker-1")
-        (tmp_path / "killed").touch()
+        (tmp_path / "killed-0").touch()
         if comes_back:
             cluster.restart("worker-1")
         assert cluster.wait("chief") == 0, cluster.output("chief")
         result = programs.result_in(cluster.output("chief"))["killed"]
-    assert min(result["seen"]) >= 2
+    assert_accounted_for(result, epochs=2, kills=1)
+
+
+def assert_accounted_for(result, epochs, kills):
+    """Asserts that all was read, and what was read again is counted."""
+    assert min(result["seen"]) >= epochs
     stats = result["stats"]
-    assert stats["done"] == 2 * ITEMS
+    assert stats["done"] == epochs * ITEMS
     assert stats["handed_out"] == stats["done"] + stats["repeated"]
-    again = np.sum(np.array(result["seen"]) - 2) / BATCH
-    assert again <= PER_ITEM * stats["repeated"] + 1
+    again = np.sum(np.array(result["seen"]) - epochs) / BATCH
+    assert again <= PER_ITEM * stats["repeated"] + kills
+
+
+@pytest.mark.one_version
+@pytest.mark.parametrize(
+    ("synchronous", "seed"),
+    [
+        (False, 0),
+        *(
+            pytest.param(synchronous, seed, marks=pytest.mark.soak)
+            for synchronous in (False, True)
+            for seed in range(1, 6)
+        ),
+    ],
+)
+def test_whatever_workers_die_all_is_read_and_counted(tmp_path, synchronous, seed):
+    draw = random.Random(seed)
+    name = "killed often synchronous" if synchronous else "killed often"
+    with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
+        arguments = json.dumps([[name], str(tmp_path)])
+        cluster.start("chief", [sys.executable, str(PROGRAM), arguments])
+        for kill in range(KILLS):
+            cluster.wait_for_output("chief", f"kill {kill}.")
+            worker = f"worker-{draw.randrange(3)}"
+            cluster.kill(worker)
+            (tmp_path / f"killed-{kill}").touch()
+            cluster.restart(worker)
+        assert cluster.wait("chief") == 0, cluster.output("chief")
+        result = programs.result_in(cluster.output("chief"))[name]
+    assert result["stats"]["repeated"] >= 1
+    assert_accounted_for(result, epochs=4, kills=KILLS)
 
 
 class Workers:

@@ -5,6 +5,7 @@ import itertools
 import os
 import pathlib
 import resource
+import shutil
 import threading
 
 import numpy as np
@@ -289,6 +290,24 @@ def test_folder_that_is_gone_is_made_again(tmp_path):
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
+    state.train()
+    assert save(of, state).is_full
+    assert_equal(restored(folder)[1], state.read())
+
+
+def test_folder_that_goes_while_one_is_written_is_an_error_and_the_next_is_full(
+    tmp_path,
+):
+    folder = tmp_path / "checkpoints"
+    state, of = State(), engine(folder, full_every=5, speed=100_000.0)
+    saving = begin(of, state)
+    (parts,) = folder.glob("*.writing")
+    while not list(parts.glob("part-*")):
+        assert not saving.is_over
+    shutil.rmtree(parts)
+    with pytest.raises(tf.errors.NotFoundError, match=parts.name):
+        saving.wait()
+    shutil.rmtree(folder)
     state.train()
     assert save(of, state).is_full
     assert_equal(restored(folder)[1], state.read())

@@ -6,6 +6,7 @@ process of its own: logical devices have to be set up before TensorFlow starts.
 
 import json
 import sys
+from typing import Any
 
 import embedding_models as models
 import keras_variants
@@ -34,11 +35,11 @@ def copies(model):
     if not keras_variants.IS_KERAS_3 and callable(variables):
         variables = variables()
     natives = map(keras_variants.native, [*model.variables, *variables])
-    return [
-        x.numpy().tolist()
-        for native in natives
-        for x in getattr(native, "values", [native])
-    ]
+    return [x.numpy().tolist() for native in natives for x in copies_of(native)]
+
+
+def copies_of(variable: Any) -> Any:
+    return getattr(variable, "values", [variable])
 
 
 def main(folder):

@@ -1,5 +1,6 @@
 """How far the writing of a checkpoint got, by its files, for who kills tasks there."""
 
+import os
 import pathlib
 import time
 
@@ -15,17 +16,19 @@ _POLL_SECS = 0.001
 def step_of(directory: Directory, number: int) -> int:
     """How many of the steps a checkpoint has come through."""
     prefix = pathlib.Path(directory.prefix(number))
-    parts = pathlib.Path(directory.temporary(number))
-    # From the last one on: it goes on meanwhile.
+    try:
+        parts = os.listdir(directory.temporary(number))
+    except FileNotFoundError:  # not yet, or no more
+        parts = None
     if prefix.with_name(f"{prefix.name}.json").exists():
         return 5
     if prefix.with_name(f"{prefix.name}.index").exists():
         return 4
-    if any(parts.glob("part-*.index")):
+    if parts is None:
+        return 0
+    if any(name.endswith(".index") for name in parts):
         return 3
-    if any(parts.glob("part-*")):
-        return 2
-    return int(parts.exists())
+    return 2 if parts else 1
 
 
 def await_step(directory: Directory, step: str) -> int:

@@ -2,9 +2,9 @@
 
 Two workers train a table of rows of 64 floats, with AdamAsync and SyncReplicas, on two
 parameter servers. Each sample of a checkpoint is the time until its bytes are on the
-disk (`sync`), as is that of the same bytes written alone, by as many threads as there
-are servers. Updates are timed on the coordinator. What a checkpoint holds is held to
-the variables before.
+disk (`sync`), as is that of the same bytes written alone, as fast, by as many threads
+as there are servers. Updates are timed on the coordinator. What a checkpoint holds is
+held to the variables before.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
             speed = median[STEP] / median[STEP_WHILE]
             claim = f"steps a second meanwhile, at least 0.9 ({point})"
             verdicts.append(Verdict(claim, speed, speed >= 0.9))
-        if "max MB/s 0," in point and {STEP_WHILE, STEP_ALONE} <= median.keys():
+        if {STEP_WHILE, STEP_ALONE} <= median.keys():
             speed = median[STEP_ALONE] / median[STEP_WHILE]
             claim = (
                 f"of those while the bytes are written alone, at least 0.9 ({point})"

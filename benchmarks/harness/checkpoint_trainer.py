@@ -131,14 +131,19 @@ class Trainer:
         }
 
     def write_alone(self, num_bytes: int) -> dict[str, Any]:
-        """Writes as many bytes by as many threads as there are servers."""
+        """Writes as many bytes, as fast, by as many threads as there are servers."""
         size = num_bytes // self._num_servers
-        chunk = np.random.default_rng(0).bytes(_CHUNK_BYTES)
+        speed = self._settings["max_bytes_per_sec"] or float("inf")
+        # As servers do, where their speed is bounded.
+        chunk_bytes = int(min(_CHUNK_BYTES, speed / 10))
+        chunk = np.random.default_rng(0).bytes(chunk_bytes)
         paths = [self._folder / f"alone-{i}" for i in range(self._num_servers)]
 
         def write(path: pathlib.Path) -> None:
+            begin = time.perf_counter()
             with open(path, "wb", buffering=0) as file:
-                for done in range(0, size, _CHUNK_BYTES):
+                for done in range(0, size, chunk_bytes):
+                    time.sleep(max(0, begin + done / speed - time.perf_counter()))
                     file.write(chunk[: size - done])
 
         def write_all() -> None:

@@ -31,7 +31,7 @@ def train(model):
 
 
 def copies(model):
-    variables = model.optimizer.variables
+    variables: Any = model.optimizer.variables
     if not keras_variants.IS_KERAS_3 and callable(variables):
         variables = variables()
     natives = map(keras_variants.native, [*model.variables, *variables])

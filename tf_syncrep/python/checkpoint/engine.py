@@ -71,7 +71,10 @@ class Calls:
                 self._writers.append(checkpoint_ops.checkpoint_writer(shared_name=name))
         writers = self._writers
 
-        @tf.function(autograph=False)
+        strings = tf.TensorSpec([len(shares)], tf.string)
+        string = tf.TensorSpec([], tf.string)
+
+        @tf.function(autograph=False, input_signature=[strings, string, string])
         def begin(prefixes, token, base):
             for number, share in enumerate(shares):
                 with tf.device(share.device):
@@ -102,7 +105,10 @@ class Calls:
                 with tf.device(share.device):
                     checkpoint_ops.checkpoint_cancel(writers[number])
 
-        self._begin, self._progress, self._cancel = begin, progress, cancel
+        with self._apart():
+            # Now: updates wait for the call.
+            self._begin = begin.get_concrete_function()
+        self._progress, self._cancel = progress, cancel
 
     def begin(self, prefixes: list[str], token: str, base: str) -> None:
         """Calls `checkpoint_begin` on each task."""

@@ -25,7 +25,7 @@ PYTHON_LAYERS = {
     "ops": set(),
     "sync": {"ops"},
     "embedding": {"ops"},
-    "checkpoint": {"ops"},
+    "checkpoint": {"ops", "sync"},
     "train": {"ops", "sync", "embedding", "checkpoint"},
     "data": {"ops", "sync"},
     "keras": {"ops", "sync", "embedding", "checkpoint", "data"},

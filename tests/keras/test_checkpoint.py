@@ -279,3 +279,34 @@ def test_a_folder_of_another_file_system(tmp_path):
     other = make()
     assert tfs.keras.Checkpoint(folder, model=other).restore().state == {"step": 2}
     assert_equal(([], other.get_weights()), ([], model.get_weights()))
+
+
+def test_what_cannot_be_saved_beside_the_model_is_refused(tmp_path):
+    checkpoint = tfs.keras.Checkpoint(tmp_path, model=make())
+    with pytest.raises(ValueError, match=r"`state` must be what JSON.*\{'a': array"):
+        checkpoint.save({"a": np.zeros(3)})
+    assert os.listdir(tmp_path) == []
+    message = re.escape("`work_queues` must be WorkQueues by name. Received: ")
+    for queues in ({"a": 3}, {1: tfs.data.WorkQueue(3)}, [tfs.data.WorkQueue(3)]):
+        with pytest.raises(ValueError, match=message):
+            tfs.keras.Checkpoint(tmp_path, work_queues=queues)
+        with pytest.raises(ValueError, match=message):
+            tfs.train.CheckpointSaverHook(tmp_path, work_queues=queues)
+
+
+def test_model_without_weights_yet_is_not_taken_for_restored(tmp_path):
+    def unbuilt():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile(tfs.keras.AdamAsync(0.01), loss="mse")
+        return tfs.keras.Checkpoint(tmp_path, model=model), model
+
+    checkpoint, model = unbuilt()
+    assert checkpoint.restore() is None
+    with pytest.raises(ValueError, match="model that is built"):
+        checkpoint.save()
+    ones = np.ones([4, 2], np.float32)
+    model.train_on_batch(ones, ones[:, :1])
+    checkpoint.save()
+    checkpoint, model = unbuilt()
+    with pytest.raises(ValueError, match="model that is built"):
+        checkpoint.restore()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from tf_syncrep.python.sync.arguments import check_count, check_positive
@@ -60,3 +62,49 @@ def check_options(
         "patience_secs": 60.0,
         "max_bytes_per_sec": max_bytes_per_sec or 0.0,
     }
+
+
+def check_queues(queues: Any) -> dict[str, Any]:
+    """Checks the work queues that are to be saved, too.
+
+    Args:
+        queues: by name; None for none.
+
+    Returns:
+        The same as a dict.
+
+    Raises:
+        ValueError: they are not.
+    """
+    is_right = queues is None or (
+        isinstance(queues, Mapping)
+        and all(
+            isinstance(name, str) and hasattr(queue, "save")
+            for name, queue in queues.items()
+        )
+    )
+    if not is_right:
+        raise ValueError(
+            f"`work_queues` must be WorkQueues by name. Received: work_queues={queues}"
+        )
+    return dict(queues or {})
+
+
+def check_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Checks what is to be saved beside variables.
+
+    Args:
+        state: by name; None for nothing.
+
+    Returns:
+        The same as it will be read.
+
+    Raises:
+        ValueError: JSON cannot hold it.
+    """
+    try:
+        return json.loads(json.dumps(dict(state or {})))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`state` must be what JSON can hold. Received: state={state} ({error})"
+        ) from error

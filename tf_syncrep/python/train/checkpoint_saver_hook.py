@@ -12,7 +12,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint.arguments import check_interval, check_options
+from tf_syncrep.python.checkpoint.arguments import (
+    check_interval,
+    check_options,
+    check_queues,
+)
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Engine, Saving
 from tf_syncrep.python.checkpoint.progress import Progress
@@ -97,7 +101,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             save_secs=save_secs, save_steps=save_steps
         )
         self._is_chief = is_chief
-        self._queues = dict(work_queues or {})
+        self._queues = check_queues(work_queues)
         self._directory = Directory(checkpoint_dir, "checkpoint_dir")
         self._options = check_options(
             keep, full_every, max_kept_bytes, max_bytes_per_sec

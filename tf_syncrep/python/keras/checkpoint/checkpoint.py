@@ -12,7 +12,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.checkpoint.arguments import check_interval, check_options
+from tf_syncrep.python.checkpoint.arguments import (
+    check_interval,
+    check_options,
+    check_queues,
+    check_state,
+)
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory, Manifest
 from tf_syncrep.python.checkpoint.engine import Calls, Engine, Saving
@@ -129,7 +134,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._every_secs, self._every_n_steps = check_interval(
             every_secs=every_secs, every_n_steps=every_n_steps
         )
-        self._queues = dict(work_queues or {})
+        self._queues = check_queues(work_queues)
         options = check_options(keep, full_every, max_kept_bytes, max_bytes_per_sec)
         self._engine = Engine(
             Directory(directory, "directory"),
@@ -169,11 +174,12 @@ class Checkpoint(tf.keras.callbacks.Callback):
             What tells how it goes on: `is_over`, `error`, `wait()`.
 
         Raises:
+            ValueError: JSON cannot hold `state`; the model is not built.
             RuntimeError: one is being written.
             Exception: it could not begin; with `wait`, it was not written.
         """
         rounds = rounds_of(self._model_or_raise.optimizer)
-        given = dict(state or {})
+        given = check_state(state)
 
         def all_state() -> dict[str, Any]:
             return {**self._state(), "given": given}
@@ -194,10 +200,13 @@ class Checkpoint(tf.keras.callbacks.Callback):
             What is known of it; None if there is none.
 
         Raises:
-            ValueError: it is of another model or optimizer.
+            ValueError: it is of another model or optimizer, or the model is not
+                built.
             DamagedError: there are some, but none is whole.
         """
-        manifest = self._engine.restore(self._contents_of_model())
+        manifest = None
+        if self._model_or_raise.built or self._engine.directory.manifests():
+            manifest = self._engine.restore(self._contents_of_model())
         if manifest is None:
             self.restored = None
             return None
@@ -347,6 +356,11 @@ class Checkpoint(tf.keras.callbacks.Callback):
     def _contents_of_model(self) -> Contents:
         """Made anew only where the model has other variables than before."""
         model = self._model_or_raise
+        if not model.built:
+            raise ValueError(
+                "Checkpoint needs a model that is built: call it on a batch, or give "
+                f"it an Input. Received: {model.name!r}, which has no weights yet"
+            )
         key = [id(v) for v in model.variables], id(model.optimizer)
         if self._contents is None or key != self._contents_key:
             self._contents, self._contents_key = contents_of(model), key

@@ -310,3 +310,20 @@ def test_model_without_weights_yet_is_not_taken_for_restored(tmp_path):
     checkpoint, model = unbuilt()
     with pytest.raises(ValueError, match="model that is built"):
         checkpoint.restore()
+
+
+def test_model_of_layers_without_a_call_is_saved_and_restored(tmp_path):
+    """Such a model never counts as built."""
+
+    class Pair(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = tf.keras.layers.Dense(1)
+            self.dense.build([None, 2])
+
+    model, other = Pair(), Pair()
+    for each in (model, other):
+        each.compile(tf.keras.optimizers.SGD(0.1), loss="mse")
+    tfs.keras.Checkpoint(tmp_path, model=model).save()
+    tfs.keras.Checkpoint(tmp_path, model=other).restore()
+    assert_equal(([], other.get_weights()), ([], model.get_weights()))

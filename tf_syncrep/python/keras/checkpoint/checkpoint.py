@@ -205,7 +205,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
             DamagedError: there are some, but none is whole.
         """
         manifest = None
-        if self._model_or_raise.built or self._engine.directory.manifests():
+        if _has_weights(self._model_or_raise) or self._engine.directory.manifests():
             manifest = self._engine.restore(self._contents_of_model())
         if manifest is None:
             self.restored = None
@@ -356,7 +356,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
     def _contents_of_model(self) -> Contents:
         """Made anew only where the model has other variables than before."""
         model = self._model_or_raise
-        if not model.built:
+        if not _has_weights(model):
             raise ValueError(
                 "Checkpoint needs a model that is built: call it on a batch, or give "
                 f"it an Input. Received: {model.name!r}, which has no weights yet"
@@ -365,3 +365,11 @@ class Checkpoint(tf.keras.callbacks.Callback):
         if self._contents is None or key != self._contents_key:
             self._contents, self._contents_key = contents_of(model), key
         return self._contents
+
+
+def _has_weights(model: Any) -> bool:
+    """Whether layers have been built; one that has no `call` never counts as built."""
+    try:
+        return bool(model.weights)
+    except ValueError:  # of a Sequential of Keras 2 that is not
+        return False

@@ -99,7 +99,9 @@ def test_each_checkpoint_is_of_one_update_bit_for_bit(synchronous):
         for value, expected in zip(models.slots_of(model, "m"), slots, strict=True):
             np.testing.assert_array_equal(value, expected)
         assert int(np.asarray(model.optimizer.iterations)) == twin.updates
-    assert manifests[-1].state["iterations"] == result["iterations"] == STEPS
+    # Fewer than there are steps for, where a worker was slow and gradients came late.
+    assert STEPS / 2 < manifests[-1].state["iterations"] <= STEPS
+    assert manifests[-1].state["iterations"] == result["iterations"]
 
 
 def test_rows_were_overwritten_while_they_were_written(synchronous):
@@ -112,22 +114,23 @@ def test_other_numbers_of_tasks_and_quorums_go_on_with_and_without_synchrony(
     synchronous, tmp_path
 ):
     """Of two servers and two workers to three and one, then to one and three."""
-    before, _ = synchronous
+    before, updates = synchronous[0], synchronous[1]["iterations"]
     folder = tmp_path / "checkpoints"
     shutil.copytree(before, folder)
     with clusters.Cluster(num_workers=1, num_ps=3) as cluster:
         result = train(folder, cluster, quorum=1, epochs=3)
     # Two gradients were an update there; here each is one.
-    assert (result["epochs"], result["restored"][1]) == ([2], STEPS)
-    assert result["iterations"] == 2 * STEPS
-    assert_equal(Twin().after(2 * STEPS)[0], folder)
+    assert (result["epochs"], result["restored"][1]) == ([2], updates)
+    updates += STEPS
+    assert result["iterations"] == updates
+    assert_equal(Twin().after(updates)[0], folder)
 
     with clusters.Cluster(num_workers=3, num_ps=1) as cluster:
         result = train(folder, cluster, quorum=None, epochs=4)
-    assert (result["epochs"], result["restored"][1]) == ([3], 2 * STEPS)
+    assert (result["epochs"], result["restored"][1]) == ([3], updates)
     assert not result["errors"]
     last = Directory(folder).manifests()[-1]
-    assert last.state["iterations"] == result["iterations"] == 3 * STEPS
+    assert last.state["iterations"] == result["iterations"] == updates + STEPS
     assert_equal(models.state_of(restored(folder, last.number)), folder)
 
 
@@ -171,7 +174,7 @@ def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
         found = models.state_of(restored(tmp_path, manifest.number))
         for name, value in state.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert result["iterations"] == 200 * len(steps)
+    assert 100 * len(steps) < result["iterations"] <= 200 * len(steps)
     assert_equal(twin.after(result["iterations"])[0], tmp_path)
 
 

@@ -75,13 +75,19 @@ def slots_of(model: Any, slot: str) -> list[np.ndarray]:
     return [np.asarray(optimizer.slots(part)[slot]) for part in parts]
 
 
-def assert_trained(path: pathlib.Path, updates: int) -> None:
-    """Asserts that a result is that of as many updates that nobody has disturbed."""
+def assert_trained(path: pathlib.Path, most: int) -> None:
+    """Asserts that a result is that of as many updates that nobody has disturbed.
+
+    Args:
+        path: of the result.
+        most: how many updates there are at most; fewer where a worker was slow and its
+            gradients came late.
+    """
     model = make()
     ids, targets = (tf.constant(x) for x in batch())
-    for _ in range(updates):
-        model.train_on_batch(ids, targets)
     with np.load(path) as result:
-        assert result["iterations"] == updates
+        assert most / 2 < result["iterations"] <= most
+        for _ in range(int(result["iterations"])):
+            model.train_on_batch(ids, targets)
         for name, value in state_of(model).items():
             np.testing.assert_array_equal(result[name], value, err_msg=name)

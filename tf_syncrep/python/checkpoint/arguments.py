@@ -43,7 +43,7 @@ def check_options(
 
     Args:
         keep: how many checkpoints to keep.
-        full_every: so manieth checkpoint is full.
+        full_every: one of so many checkpoints is full.
         max_kept_bytes: of rows on each task.
         max_bytes_per_sec: to files, of each task; None for no bound.
 

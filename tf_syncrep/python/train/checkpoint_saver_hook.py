@@ -65,7 +65,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             `save_secs`. While one is being written, no other is begun.
         is_chief: whether this replica is the chief.
         keep: how many to keep. Those that they build on are kept, too.
-        full_every: write all to every so manieth, and to the others only those rows of
+        full_every: write all to one of so many, and to the others only those rows of
             tables that have changed since the one before.
         work_queues: `tfs.data.WorkQueue`s by name, which are saved and restored, too.
         max_kept_bytes: how much memory a parameter server may use to keep rows that are

@@ -92,7 +92,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         every_n_steps: write one after so many steps of `fit`, in place of
             `every_secs`. While one is being written, no other is begun.
         keep: how many to keep. Those that they build on are kept, too.
-        full_every: write all to every so manieth, and to the others only those rows of
+        full_every: write all to one of so many, and to the others only those rows of
             tables that have changed since the one before. It takes 8 bytes for each
             row in the memory of the parameter servers, and the first one after a
             start is full.

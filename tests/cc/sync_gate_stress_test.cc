@@ -7,6 +7,7 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -21,6 +22,18 @@ using std::chrono::milliseconds;
 
 // Longer than all waits together may take; reached only by one that hangs.
 constexpr auto kDeadline = std::chrono::seconds(50);
+
+// A gate as its timer has it; tells when the timer's thread is done with it.
+struct Polled {
+  explicit Polled(SyncGate& gate) : gate(gate) {}
+  ~Polled() { gone.set_value(); }
+
+  SyncGate::Time Poll() { return gate.Poll(); }
+  void Shutdown() { gate.Shutdown(); }
+
+  SyncGate& gate;
+  std::promise<void> gone;
+};
 
 // Blocks for what a call hands to its callback.
 template <typename Value>
@@ -209,8 +222,10 @@ TEST_P(SyncGateStressTest, NothingHangsAndTheLedgerBalances) {
     num_voids += event.kind == GateEvent::Kind::kVoid ? 1 : 0;
   };
   gate_ = std::make_unique<SyncGate>(options, LeaseTimer::SteadyTime);
-  auto timer = std::make_unique<LeaseTimer>([this] { return gate_->Poll(); },
-                                            milliseconds(5), bell);
+  auto polled = std::make_shared<Polled>(*gate_);
+  std::future<void> timer_has_ended = polled->gone.get_future();
+  auto timer =
+      std::make_unique<LeaseTimer>(std::move(polled), milliseconds(5), bell);
 
   std::vector<std::thread> threads;
   for (int task = 0; task < kWorkers; ++task) {
@@ -239,10 +254,11 @@ TEST_P(SyncGateStressTest, NothingHangsAndTheLedgerBalances) {
     thread.join();
   }
 
+  timer.reset();
+  timer_has_ended.wait();
   const SyncGateStats stats = gate_->Stats();
   EXPECT_EQ(BrokenIdentities(stats, num_updates_, num_applied_), "");
   EXPECT_EQ(stats.committed, num_commits_);
-  timer.reset();
   EXPECT_EQ(stats.voids, num_voids);
   EXPECT_GE(num_lines, stats.voids);
 }

@@ -29,7 +29,7 @@ both_kinds = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "spa
 
 def make(sparse, dtype=tf.float32, shape=(50, 3), **options):
     function = tfs.ops.sparse_accumulator if sparse else tfs.ops.dense_accumulator
-    return function(dtype, shape, anonymous=True, **options)
+    return function(dtype, shape, counted=True, **options)
 
 
 def random_gradient(rng, sparse, dtype, shape=(50, 3)):
@@ -478,7 +478,7 @@ def test_a_gradient_is_taken_on_the_device_of_the_test(sparse, on_device):
     assert tf.DeviceSpec.from_string(taken.backing_device).device_type == on_device
 
 
-def test_an_anonymous_accumulator_is_another_one_each_time():
+def test_a_counted_accumulator_without_a_name_is_another_one_each_time():
     first, second = make(False), make(False)
     tfs.ops.accumulator_apply_dense(first, 0, tf.ones([50, 3]))
     assert int(tfs.ops.accumulator_num_accumulated(first)) == 1

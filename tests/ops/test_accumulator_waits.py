@@ -23,7 +23,7 @@ class Accumulator:
     def __init__(self, sparse, **options):
         make = tfs.ops.sparse_accumulator if sparse else tfs.ops.dense_accumulator
         if tf.executing_eagerly():
-            options["anonymous"] = True
+            options["counted"] = True
         self.sparse = sparse
         self.handle = make(tf.float32, [4, 2], **options)
 

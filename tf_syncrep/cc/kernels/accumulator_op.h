@@ -11,12 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_handle.h"
-#include "tensorflow/core/framework/resource_op_kernel.h"
-#include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tf_syncrep/cc/kernels/accumulator_resource.h"
+#include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
@@ -43,18 +40,16 @@ auto VisitAccumulatorType(tensorflow::DataType dtype, const Visit& visit) {
 //   absl::Status Init(OpKernelContext* ctx)    called once, before all else
 //   AccumulatorResource* Make(const AccumulatorSpec& spec) const
 template <bool kIsSparse, typename Maker>
-class AccumulatorOp final
-    : public tensorflow::ResourceOpKernel<AccumulatorResource> {
+class AccumulatorOp final : public CountedResourceOp<AccumulatorResource> {
  public:
   explicit AccumulatorOp(tensorflow::OpKernelConstruction* ctx)
-      : ResourceOpKernel(ctx) {
+      : CountedResourceOp(ctx) {
     std::string reduction;
     std::string mode;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dtype", &spec_.dtype));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("shape", &spec_.shape));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reduction_type", &reduction));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("mode", &mode));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("anonymous", &is_anonymous_));
     spec_.is_sparse = kIsSparse;
     // The op definition allows no other strings.
     spec_.reduction = reduction == "SUM"     ? Reduction::kSum
@@ -67,17 +62,7 @@ class AccumulatorOp final
   void Compute(tensorflow::OpKernelContext* ctx) override {
     std::call_once(init_once_, [&] { init_status_ = maker_.Init(ctx); });
     OP_REQUIRES_OK(ctx, init_status_);
-    if (!is_anonymous_) {
-      ResourceOpKernel::Compute(ctx);
-      return;
-    }
-    tensorflow::Tensor* handle;
-    OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &handle));
-    // The handle takes over the only reference.
-    handle->scalar<tensorflow::ResourceHandle>()() =
-        tensorflow::ResourceHandle::MakeRefCountingHandle(
-            maker_.Make(spec_), ctx->device()->name());
+    CountedResourceOp::Compute(ctx);
   }
 
  private:
@@ -98,7 +83,6 @@ class AccumulatorOp final
   }
 
   AccumulatorSpec spec_;
-  bool is_anonymous_;
   std::once_flag init_once_;  // guards the two below
   Maker maker_;
   absl::Status init_status_;

@@ -12,11 +12,11 @@
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/framework/resource_op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
 #include "tf_syncrep/cc/kernels/checkpoint_writer.h"
+#include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/kernels/table_snapshot.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
@@ -29,7 +29,6 @@ using tensorflow::OpInputList;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
-using tensorflow::ResourceOpKernel;
 using tensorflow::Tensor;
 using tensorflow::tstring;
 
@@ -41,13 +40,17 @@ absl::Status LookupWriter(OpKernelContext* ctx, WriterRef* writer) {
                                     writer);
 }
 
-class WriterOp final : public ResourceOpKernel<CheckpointWriter> {
+class WriterOp final : public CountedResourceOp<CheckpointWriter> {
  public:
-  explicit WriterOp(OpKernelConstruction* ctx) : ResourceOpKernel(ctx) {}
+  using CountedResourceOp::CountedResourceOp;
 
  private:
   absl::Status CreateResource(CheckpointWriter** resource) override {
     *resource = new CheckpointWriter;
+    return absl::OkStatus();
+  }
+
+  absl::Status VerifyResource(CheckpointWriter* /*resource*/) override {
     return absl::OkStatus();
   }
 };

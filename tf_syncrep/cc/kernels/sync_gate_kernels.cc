@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/util/device_name_utils.h"
+#include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/kernels/sync_gate_resource.h"
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
@@ -29,7 +29,6 @@ using tensorflow::DeviceNameUtils;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
-using tensorflow::ResourceOpKernel;
 using tensorflow::Tensor;
 using tensorflow::tstring;
 
@@ -82,9 +81,9 @@ absl::Status ContributionInput(OpKernelContext* ctx,
   return WorkerInput(ctx, &contribution->worker);
 }
 
-class SyncGateOp final : public ResourceOpKernel<SyncGateResource> {
+class SyncGateOp final : public CountedResourceOp<SyncGateResource> {
  public:
-  explicit SyncGateOp(OpKernelConstruction* ctx) : ResourceOpKernel(ctx) {
+  explicit SyncGateOp(OpKernelConstruction* ctx) : CountedResourceOp(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("quorum", &options_.quorum));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("total", &options_.total));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("strict", &options_.strict));

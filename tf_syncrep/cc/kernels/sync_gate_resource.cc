@@ -41,10 +41,7 @@ SyncGateResource::SyncGateResource(const SyncGateOptions& options)
       bell_(std::make_shared<LeaseTimer::Bell>()),
       gate_(std::make_shared<SyncGate>(WithListeners(options, bell_),
                                        LeaseTimer::SteadyTime)),
-      timer_([gate = gate_.get()] { return gate->Poll(); }, PollPeriod(options),
-             bell_) {}
-
-SyncGateResource::~SyncGateResource() { gate_->Shutdown(); }
+      timer_(gate_, PollPeriod(options), bell_) {}
 
 std::string SyncGateResource::DebugString() const {
   const SyncGateStats stats = gate_->Stats();

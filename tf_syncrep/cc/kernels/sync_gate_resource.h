@@ -19,15 +19,11 @@ class SyncGateResource final : public tensorflow::ResourceBase {
  public:
   explicit SyncGateResource(const SyncGateOptions& options);
 
-  // Ends all waits on the gate.
-  ~SyncGateResource() override;
-
   std::string DebugString() const override;
 
   const SyncGateOptions& options() const { return options_; }
 
-  // Waits keep the gate, not the resource, alive: they must not be the ones to
-  // destroy the timer, which may be calling them.
+  // Waits keep the gate alive; all of them end when the resource is destroyed.
   const std::shared_ptr<SyncGate>& gate() const { return gate_; }
 
  private:

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/framework/resource_op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/kernels/sync_gate_resource.h"
 #include "tf_syncrep/cc/lib/lease_timer.h"
 #include "tf_syncrep/cc/lib/work_queue.h"
@@ -30,7 +30,6 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::ResourceBase;
-using tensorflow::ResourceOpKernel;
 using tensorflow::Tensor;
 using tensorflow::tstring;
 
@@ -43,12 +42,10 @@ class WorkQueueResource final : public ResourceBase {
   explicit WorkQueueResource(const WorkQueueOptions& options)
       : options_(options),
         queue_(std::make_shared<WorkQueue>(options, LeaseTimer::SteadyTime)),
-        timer_([queue = queue_.get()] { return queue->Poll(); },
-               std::clamp<WorkQueue::Time>(options.lease / 8,
-                                           std::chrono::milliseconds(1),
-                                           std::chrono::seconds(1))) {}
-
-  ~WorkQueueResource() override { queue_->Shutdown(); }
+        timer_(queue_, std::clamp<WorkQueue::Time>(options.lease / 8,
+                                                   std::chrono::milliseconds(1),
+                                                   std::chrono::seconds(1))) {
+  }
 
   std::string DebugString() const override {
     const WorkQueueStats stats = queue_->Stats();
@@ -58,7 +55,7 @@ class WorkQueueResource final : public ResourceBase {
 
   const WorkQueueOptions& options() const { return options_; }
 
-  // Waits keep the queue, not the resource, alive: see SyncGateResource.
+  // Waits keep the queue alive; all end when the resource is destroyed.
   const std::shared_ptr<WorkQueue>& queue() const { return queue_; }
 
  private:
@@ -74,9 +71,9 @@ absl::Status Lookup(OpKernelContext* ctx,
                                     result);
 }
 
-class WorkQueueOp final : public ResourceOpKernel<WorkQueueResource> {
+class WorkQueueOp final : public CountedResourceOp<WorkQueueResource> {
  public:
-  explicit WorkQueueOp(OpKernelConstruction* ctx) : ResourceOpKernel(ctx) {
+  explicit WorkQueueOp(OpKernelConstruction* ctx) : CountedResourceOp(ctx) {
     int64_t seed;
     float lease;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_items", &options_.num_items));

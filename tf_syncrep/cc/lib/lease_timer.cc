@@ -1,9 +1,18 @@
 #include "tf_syncrep/cc/lib/lease_timer.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace tf_syncrep {
+namespace {
+
+// What `top -H` and /proc call the thread: 15 characters at most.
+constexpr char kThreadName[] = "tfs_leases";
+
+}  // namespace
 
 LeaseTimer::Time LeaseTimer::SteadyTime() {
   return std::chrono::duration_cast<Time>(
@@ -18,12 +27,17 @@ void LeaseTimer::Bell::Ring() {
   changed_.notify_all();
 }
 
-LeaseTimer::LeaseTimer(std::function<Time()> poll, Time period,
+LeaseTimer::LeaseTimer(std::function<Time()> poll,
+                       std::function<void()> shut_down, Time period,
                        std::shared_ptr<Bell> bell)
-    : poll_(std::move(poll)),
-      period_(period),
-      bell_(std::move(bell)),
-      thread_([this] { PollUntilStopped(); }) {}
+    : bell_(std::move(bell)) {
+  std::thread([bell = bell_, poll = std::move(poll),
+               shut_down = std::move(shut_down), period] {
+    pthread_setname_np(pthread_self(), kThreadName);
+    PollUntilStopped(poll, period, *bell);
+    shut_down();
+  }).detach();
+}
 
 LeaseTimer::~LeaseTimer() {
   {
@@ -31,21 +45,21 @@ LeaseTimer::~LeaseTimer() {
     bell_->stopped_ = true;
   }
   bell_->changed_.notify_all();
-  thread_.join();
 }
 
-void LeaseTimer::PollUntilStopped() {
-  std::unique_lock<std::mutex> lock(bell_->mu_);
-  while (!bell_->stopped_) {
-    bell_->rung_ = false;
+void LeaseTimer::PollUntilStopped(const std::function<Time()>& poll,
+                                  Time period, Bell& bell) {
+  std::unique_lock<std::mutex> lock(bell.mu_);
+  while (!bell.stopped_) {
+    bell.rung_ = false;
     // It calls callbacks, which must not run under a lock.
     lock.unlock();
-    const Time next = poll_();
+    const Time next = poll();
     const Time now = SteadyTime();
-    const Time sleep = std::clamp(next - now, Time(0), period_);
+    const Time sleep = std::clamp(next - now, Time(0), period);
     lock.lock();
-    bell_->changed_.wait_for(
-        lock, sleep, [this] { return bell_->stopped_ || bell_->rung_; });
+    bell.changed_.wait_for(lock, sleep,
+                           [&bell] { return bell.stopped_ || bell.rung_; });
   }
 }
 

@@ -8,13 +8,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
+#include <utility>
 
 namespace tf_syncrep {
 
-// Calls `poll`, the Poll() of something that runs on SteadyTime(), whenever a
-// lease may have ended and at least every `period`: leases that begin while it
-// sleeps end at most that much late, unless its bell is rung.
+// Looks after a gate or a work queue while it is in use, and then ends its
+// waits: both are the thread's alone, so that whoever drops the last reference
+// to it does neither. That one may hold a lock of TensorFlow's that a callback
+// needs, or be such a callback, in this very thread.
 class LeaseTimer {
  public:
   using Time = std::chrono::nanoseconds;
@@ -22,7 +23,7 @@ class LeaseTimer {
   // What wakes the thread. It may outlive the timer.
   class Bell {
    public:
-    // Has `poll` called at once.
+    // Has Poll() called at once.
     void Ring();
 
    private:
@@ -37,23 +38,32 @@ class LeaseTimer {
   // Nanoseconds of std::chrono::steady_clock.
   static Time SteadyTime();
 
-  // `poll` returns when to call it again, and is called without a lock held.
-  LeaseTimer(std::function<Time()> poll, Time period,
-             std::shared_ptr<Bell> bell = std::make_shared<Bell>());
+  // `ledger` has Poll(), which returns when to call it again, and Shutdown();
+  // it runs on SteadyTime(), and both are called without a lock held. Poll() is
+  // called whenever a lease may have ended and at least every `period`: leases
+  // that begin while the thread sleeps end at most that much late, unless its
+  // bell is rung.
+  template <typename Ledger>
+  LeaseTimer(std::shared_ptr<Ledger> ledger, Time period,
+             std::shared_ptr<Bell> bell = std::make_shared<Bell>())
+      : LeaseTimer([ledger] { return ledger->Poll(); },
+                   [ledger] { ledger->Shutdown(); }, period, std::move(bell)) {}
 
-  // Returns when the thread has ended.
+  // Returns at once. The thread ends what it is at, calls Shutdown(), lets go
+  // of the ledger and is gone.
   ~LeaseTimer();
 
   LeaseTimer(const LeaseTimer&) = delete;
   LeaseTimer& operator=(const LeaseTimer&) = delete;
 
  private:
-  void PollUntilStopped();
+  LeaseTimer(std::function<Time()> poll, std::function<void()> shut_down,
+             Time period, std::shared_ptr<Bell> bell);
 
-  const std::function<Time()> poll_;
-  const Time period_;
-  const std::shared_ptr<Bell> bell_;
-  std::thread thread_;
+  static void PollUntilStopped(const std::function<Time()>& poll, Time period,
+                               Bell& bell);
+
+  const std::shared_ptr<Bell> bell_;  // the thread's too
 };
 
 }  // namespace tf_syncrep

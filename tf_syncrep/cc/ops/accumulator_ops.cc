@@ -95,7 +95,7 @@ REGISTER_OP("Syncrep>DenseAccumulator")
     .Attr("shared_name: string = ''")
     .Attr("reduction_type: {'MEAN', 'SUM'} = 'MEAN'")
     .Attr("mode: {'STEP', 'ROUND'} = 'STEP'")
-    .Attr("anonymous: bool = false")
+    .Attr("counted: bool = false")
     .SetIsStateful()
     .SetShapeFn(AccumulatorShape)
     .Doc(R"doc(
@@ -121,8 +121,8 @@ shared_name: Name by which others find the same accumulator. One that is in use
   for an accumulator with other attributes is an error.
 reduction_type: MEAN: the sum divided by the number of gradients. SUM: the sum.
 mode: What the number that comes with each gradient is.
-anonymous: Whether to make a new accumulator each time, which lives as long as its
-  handle and has no name.
+counted: Whether it lives as long as the handles that the op gives on its task, and
+  not as long as the task. Without a shared name it is then another one each time.
 )doc");
 
 REGISTER_OP("Syncrep>SparseAccumulator")
@@ -133,7 +133,7 @@ REGISTER_OP("Syncrep>SparseAccumulator")
     .Attr("shared_name: string = ''")
     .Attr("reduction_type: {'MEAN', 'SUM', 'CMEAN'} = 'MEAN'")
     .Attr("mode: {'STEP', 'ROUND'} = 'STEP'")
-    .Attr("anonymous: bool = false")
+    .Attr("counted: bool = false")
     .SetIsStateful()
     .SetShapeFn(AccumulatorShape)
     .Doc(R"doc(
@@ -154,8 +154,8 @@ reduction_type: MEAN: each row's sum divided by the number of gradients that
   contain the row. CMEAN: divided by the number of all gradients, which is what
   the mean of dense gradients does. SUM: the sum.
 mode: What the number that comes with each gradient is; see DenseAccumulator.
-anonymous: Whether to make a new accumulator each time, which lives as long as its
-  handle and has no name.
+counted: Whether it lives as long as the handles that the op gives on its task, and
+  not as long as the task. Without a shared name it is then another one each time.
 )doc");
 
 REGISTER_OP("Syncrep>AccumulatorApplyDense")

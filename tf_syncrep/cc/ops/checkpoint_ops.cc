@@ -21,6 +21,7 @@ absl::Status ScalarOutputs(InferenceContext* c) {
 REGISTER_OP("Syncrep>CheckpointWriter")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
+    .Attr("counted: bool = false")
     .Output("handle: resource")
     .SetIsStateful()
     .SetShapeFn(ScalarShape)
@@ -29,6 +30,8 @@ Makes what writes a task's share of checkpoints, or finds it by its name.
 
 container: Where it lives.
 shared_name: Its name, by which others find it.
+counted: Whether it lives as long as the handles that the op gives on its task, and
+  not as long as the task. Without a shared name it is then another one each time.
 handle: The writer.
 )doc");
 

@@ -41,6 +41,7 @@ REGISTER_OP("Syncrep>SyncGate")
     .Attr("strict: bool = true")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
+    .Attr("counted: bool = false")
     .Output("handle: resource")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
@@ -61,6 +62,8 @@ start_secs: The same before a worker's first gradient. Once as many workers have
 updater_lease_secs: How long the updater may be silent before all waits fail; zero
   or less: for ever.
 strict: Whether each live worker gives its share, ceil(quorum / live), and no more.
+counted: Whether it lives as long as the handles that the op gives on its task, and
+  not as long as the task. Without a shared name it is then another one each time.
 )doc");
 
 REGISTER_OP("Syncrep>TaskId")

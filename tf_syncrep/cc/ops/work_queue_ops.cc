@@ -31,6 +31,7 @@ REGISTER_OP("Syncrep>WorkQueue")
     .Attr("lease_secs: float = 600.0")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
+    .Attr("counted: bool = false")
     .Output("handle: resource")
     .SetIsStateful()
     .SetShapeFn(ScalarOutputs)
@@ -44,6 +45,8 @@ seed: Of these orders.
 lease_secs: How long a reader may take for an item before another one gets it.
 container: Where the queue lives.
 shared_name: The queue's name, by which others find it.
+counted: Whether it lives as long as the handles that the op gives on its task, and
+  not as long as the task. Without a shared name it is then another one each time.
 handle: The queue.
 )doc");
 

@@ -68,7 +68,9 @@ class Calls:
         self._writers = []
         for share in shares:
             with tf.init_scope(), tf.device(share.device):
-                self._writers.append(checkpoint_ops.checkpoint_writer(shared_name=name))
+                self._writers.append(
+                    checkpoint_ops.checkpoint_writer(shared_name=name, counted=True)
+                )
         writers = self._writers
 
         strings = tf.TensorSpec([len(shares)], tf.string)

@@ -99,7 +99,7 @@ def dense_accumulator(
     mode: str = "STEP",
     container: str = "",
     shared_name: str = "",
-    anonymous: bool = False,
+    counted: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
     """Makes, or finds by its shared name, an accumulator of dense gradients.
@@ -112,8 +112,8 @@ def dense_accumulator(
         container: container of the resource; the default one if empty.
         shared_name: name by which others find the same accumulator on the same
             task. Without one it belongs to this op alone.
-        anonymous: make an accumulator that has no name and lives as long as its
-            handle. Its handle cannot be sent to another process.
+        counted: whether it lives as long as its handle, and not as long as its task.
+            Without a shared name it is then a new one each time.
         name: name of the op.
 
     Returns:
@@ -126,7 +126,7 @@ def dense_accumulator(
         mode=mode,
         container=container,
         shared_name=shared_name,
-        anonymous=anonymous,
+        counted=counted,
         name=name,
     )
 
@@ -139,7 +139,7 @@ def sparse_accumulator(
     mode: str = "STEP",
     container: str = "",
     shared_name: str = "",
-    anonymous: bool = False,
+    counted: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
     """Makes, or finds by its shared name, an accumulator of sparse gradients.
@@ -153,8 +153,8 @@ def sparse_accumulator(
         container: container of the resource; the default one if empty.
         shared_name: name by which others find the same accumulator on the same
             task. Without one it belongs to this op alone.
-        anonymous: make an accumulator that has no name and lives as long as its
-            handle. Its handle cannot be sent to another process.
+        counted: whether it lives as long as its handle, and not as long as its task.
+            Without a shared name it is then a new one each time.
         name: name of the op.
 
     Returns:
@@ -167,7 +167,7 @@ def sparse_accumulator(
         mode=mode,
         container=container,
         shared_name=shared_name,
-        anonymous=anonymous,
+        counted=counted,
         name=name,
     )
 

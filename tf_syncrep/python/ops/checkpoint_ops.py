@@ -17,18 +17,20 @@ import tensorflow as tf
 from tf_syncrep.python.ops import op_library
 
 
-def checkpoint_writer(*, shared_name, name=None):
+def checkpoint_writer(*, shared_name, counted=False, name=None):
     """Makes a writer, or finds it by its shared name.
 
     Args:
         shared_name: the writer's name on its task.
+        counted: whether it lives as long as the handles of it, and not as long as its
+            task.
         name: name of the operation.
 
     Returns:
         The handle, a resource tensor.
     """
     return op_library.load().syncrep_checkpoint_writer(
-        shared_name=shared_name, name=name
+        shared_name=shared_name, counted=counted, name=name
     )
 
 

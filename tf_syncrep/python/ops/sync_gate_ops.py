@@ -20,11 +20,12 @@ def sync_gate(
     quorum,
     total,
     *,
-    shared_name,
+    shared_name="",
     lease_secs=60.0,
     start_secs=600.0,
     updater_lease_secs=0.0,
     strict=True,
+    counted=False,
     name=None,
 ):
     """Makes, or finds by its shared name, the gate of one synchronous training.
@@ -45,6 +46,8 @@ def sync_gate(
             zero or less: for ever.
         strict: whether each live worker gives its share, ceil(quorum / live), and no
             more; otherwise whoever is fast gives more.
+        counted: whether it lives as long as its handle, and not as long as its task.
+            Without a shared name it is then a new one each time.
         name: name of the operation.
 
     Returns:
@@ -62,6 +65,7 @@ def sync_gate(
         start_secs=start_secs,
         updater_lease_secs=updater_lease_secs,
         strict=strict,
+        counted=counted,
         name=name,
     )
 

@@ -19,11 +19,12 @@ NO_TICKET = 0
 def work_queue(
     num_items,
     *,
-    shared_name,
+    shared_name="",
     num_epochs=1,
     shuffle=False,
     seed=0,
     lease_secs=600.0,
+    counted=False,
     name=None,
 ):
     """Makes a queue, or finds it by its shared name.
@@ -36,6 +37,8 @@ def work_queue(
         shuffle: whether each epoch has an order of its own.
         seed: of these orders, a Python integer.
         lease_secs: how long a reader may take for an item, in seconds.
+        counted: whether it lives as long as its handle, and not as long as its task.
+            Without a shared name it is then a new one each time.
         name: name of the operation.
 
     Returns:
@@ -52,6 +55,7 @@ def work_queue(
         seed=seed,
         lease_secs=lease_secs,
         shared_name=shared_name,
+        counted=counted,
         name=name,
     )
 

@@ -144,8 +144,8 @@ def make_accumulator(
     Args:
         kind: what its gradients are like.
         variable: the variable.
-        shared_name: the accumulator's name on its task. None makes one that only this
-            process can use, and that lives as long as what is returned.
+        shared_name: the accumulator's name on its task, on which it lives on. None
+            makes one that lives as long as what is returned.
         sparse_reduction_type: "MEAN", "CMEAN" or "SUM", for a sparse gradient; dense
             ones are averaged.
 
@@ -153,7 +153,7 @@ def make_accumulator(
         The accumulator.
     """
     naming = (
-        {"anonymous": True} if shared_name is None else {"shared_name": shared_name}
+        {"counted": True} if shared_name is None else {"shared_name": shared_name}
     )
     if kind.is_sparse:
         return _SparseAccumulator(kind.dtype, variable, naming, sparse_reduction_type)

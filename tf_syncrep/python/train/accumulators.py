@@ -22,7 +22,7 @@ class _AccumulatorMethods(tf.compat.v1.ConditionalAccumulatorBase):
             shape,
             reduction_type=reduction,
             shared_name=shared_name or "",
-            anonymous=tf.executing_eagerly() and not shared_name,
+            counted=tf.executing_eagerly() and not shared_name,
             name=name,
         )
         super().__init__(dtype, shape, handle)

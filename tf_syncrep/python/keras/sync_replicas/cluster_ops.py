@@ -1,14 +1,13 @@
 """The ops of SyncReplicas on a cluster: those of its gate and its accumulators.
 
 The gate sits with most of what is trained, or where the optimizer's `iterations` is,
-and each accumulator where its variable is. All of them have names that no other process
-uses: functions that a dead coordinator has left behind on a parameter server must not
-touch them.
+and each accumulator where its variable is. All of them live as long as their handles
+here, as the variables do, and nobody else finds them: functions that a dead coordinator
+has left behind on a parameter server must not touch them.
 """
 
 import dataclasses
 import threading
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,7 +59,7 @@ class ClusterOps:
         reject_nonfinite: bool,
         device: str,
     ):
-        """Chooses the names; makes nothing yet.
+        """Makes nothing yet.
 
         Args:
             quorum: gradients that make up an update.
@@ -76,9 +75,8 @@ class ClusterOps:
         self._lease_secs = lease_secs
         self._start_secs = start_secs
         self._reject_nonfinite = reject_nonfinite
-        self._name = f"sync_replicas/{uuid.uuid4().hex}"
         self._fallback_device = self._device = device
-        self.targets = Targets(self._name)
+        self.targets = Targets()
         # Guards the gate, and its place, while functions are traced by several threads.
         self._lock = threading.Lock()
         self._gate: Any = None  # a tensor, once it is made
@@ -115,13 +113,13 @@ class ClusterOps:
                     self._gate = sync_gate_ops.sync_gate(
                         self._quorum,
                         self._total,
-                        shared_name=f"{self._name}/gate",
                         lease_secs=self._lease_secs,
                         start_secs=self._start_secs,
                         updater_lease_secs=max(
                             self._lease_secs, _SHORTEST_UPDATER_LEASE_SECS
                         ),
                         strict=False,
+                        counted=True,
                     )
             return self._gate
 

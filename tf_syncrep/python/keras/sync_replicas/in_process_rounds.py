@@ -45,7 +45,7 @@ class InProcessRounds(Rounds):
         self._reject_nonfinite = reject_nonfinite
         self._iterations = iterations
         self._update = update
-        self._targets = Targets(name=None)
+        self._targets = Targets()
         with tf.init_scope():
             self._quorum, self._pending, self._updates, self._applied = (
                 _counter(initial) for initial in (quorum, 0, 0, 0)

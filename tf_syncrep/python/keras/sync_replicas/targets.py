@@ -35,14 +35,8 @@ class Targets:
     An update is of all of them: a gate counts gradients of a whole batch.
     """
 
-    def __init__(self, name: str | None):
-        """Makes nothing yet.
-
-        Args:
-            name: what the shared names of accumulators begin with; None for
-                accumulators that nobody else can find.
-        """
-        self._name = name
+    def __init__(self):
+        """Makes nothing yet."""
         # Guards what follows while functions are traced, by several threads.
         self._lock = threading.Lock()
         self._targets: list[_Target] | None = None
@@ -93,10 +87,10 @@ class Targets:
                 make_accumulator(
                     target.kind,
                     target.native,
-                    shared_name=self._name and f"{self._name}/{index}",
+                    shared_name=None,
                     sparse_reduction_type="CMEAN",
                 )
-                for index, target in enumerate(targets)
+                for target in targets
             ]
 
 

@@ -1,0 +1,91 @@
+// LeaseTimer: it polls in time, and whoever drops it is held up by nothing.
+
+#include "tf_syncrep/cc/lib/lease_timer.h"
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <utility>
+
+#include "gtest/gtest.h"
+
+namespace tf_syncrep {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr seconds kDeadline(60);
+
+// Tells of the two calls, and of its own end.
+struct Ledger {
+  ~Ledger() { gone.set_value(); }
+
+  LeaseTimer::Time Poll() {
+    if (on_poll != nullptr) {
+      std::exchange(on_poll, nullptr)();
+    }
+    return LeaseTimer::SteadyTime() + pause;
+  }
+
+  void Shutdown() { shut_down.set_value(); }
+
+  std::function<void()> on_poll;  // the first one
+  LeaseTimer::Time pause = seconds(1000);
+  std::promise<void> shut_down;  // a second value would be an exception
+  std::promise<void> gone;
+};
+
+bool Happens(std::future<void>& event) {
+  return event.wait_for(kDeadline) == std::future_status::ready;
+}
+
+TEST(LeaseTimerTest, ThreadThatSleepsIsWokenShutsDownAndLetsGo) {
+  auto ledger = std::make_shared<Ledger>();
+  auto shut_down = ledger->shut_down.get_future();
+  auto gone = ledger->gone.get_future();
+  std::promise<void> polled;
+  auto first_poll = polled.get_future();
+  ledger->on_poll = [&] { polled.set_value(); };
+  auto timer = std::make_unique<LeaseTimer>(std::move(ledger), seconds(1000));
+  ASSERT_TRUE(Happens(first_poll));
+  EXPECT_EQ(shut_down.wait_for(seconds(0)), std::future_status::timeout);
+  timer.reset();
+  EXPECT_TRUE(Happens(shut_down));
+  EXPECT_TRUE(Happens(gone));
+}
+
+TEST(LeaseTimerTest, ItIsDroppedInItsOwnThread) {
+  auto ledger = std::make_shared<Ledger>();
+  auto gone = ledger->gone.get_future();
+  std::promise<std::unique_ptr<LeaseTimer>> made;
+  // As a wait's callback does that held the last reference.
+  ledger->on_poll = [timer = made.get_future().share()] {
+    const_cast<std::unique_ptr<LeaseTimer>&>(timer.get()).reset();
+  };
+  made.set_value(
+      std::make_unique<LeaseTimer>(std::move(ledger), milliseconds(1)));
+  EXPECT_TRUE(Happens(gone));
+}
+
+TEST(LeaseTimerTest, WhoDropsItWaitsForNoCallback) {
+  auto ledger = std::make_shared<Ledger>();
+  auto shut_down = ledger->shut_down.get_future();
+  std::promise<void> in_poll;
+  std::promise<void> dropped;
+  auto is_in_poll = in_poll.get_future();
+  // A callback that needs what the other one holds.
+  ledger->on_poll = [&, is_dropped = dropped.get_future().share()] {
+    in_poll.set_value();
+    EXPECT_EQ(is_dropped.wait_for(kDeadline), std::future_status::ready);
+  };
+  auto timer = std::make_unique<LeaseTimer>(std::move(ledger), milliseconds(1));
+  ASSERT_TRUE(Happens(is_in_poll));
+  timer.reset();
+  dropped.set_value();
+  EXPECT_TRUE(Happens(shut_down));
+}
+
+}  // namespace
+}  // namespace tf_syncrep

@@ -1,0 +1,101 @@
+// Ops that make resources which live as long as somebody has their handle.
+
+#ifndef TF_SYNCREP_CC_KERNELS_COUNTED_RESOURCE_OP_H_
+#define TF_SYNCREP_CC_KERNELS_COUNTED_RESOURCE_OP_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_handle.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/platform/random.h"
+
+namespace tf_syncrep {
+
+// With its attribute "counted" false it is TensorFlow's ResourceOpKernel: a
+// resource with a shared name lives as long as its task.
+//
+// With "counted" the handle holds a reference. It is the handle's tensor on this
+// task that does, and with it all that stand for it elsewhere: what a client has
+// of an eager op here, until it lets go of it or its context here is closed. A
+// copy that was sent to another task holds none, but finds the resource by a
+// name, for which the resource manager has it without owning it.
+template <typename T>
+class CountedResourceOp : public tensorflow::ResourceOpKernel<T> {
+ public:
+  explicit CountedResourceOp(tensorflow::OpKernelConstruction* ctx)
+      : tensorflow::ResourceOpKernel<T>(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("counted", &is_counted_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("container", &container_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("shared_name", &shared_name_));
+  }
+
+  void Compute(tensorflow::OpKernelContext* ctx) override {
+    if (!is_counted_) {
+      tensorflow::ResourceOpKernel<T>::Compute(ctx);
+      return;
+    }
+    tensorflow::ResourceMgr* const manager = ctx->resource_manager();
+    const std::string container =
+        container_.empty() ? manager->default_container() : container_;
+    const std::string name =
+        shared_name_.empty()
+            ? absl::StrCat("counted/", absl::Hex(tensorflow::random::New64()))
+            : shared_name_;
+    tensorflow::core::RefCountPtr<T> resource;
+    OP_REQUIRES_OK(ctx, FindOrMake(manager, container, name, &resource));
+    tensorflow::Tensor* output;
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &output));
+    // The handle takes over the reference.
+    tensorflow::ResourceHandle handle =
+        tensorflow::ResourceHandle::MakeRefCountingHandle(
+            resource.release(), ctx->device()->name());
+    handle.set_container(container);
+    handle.set_name(name);
+    output->scalar<tensorflow::ResourceHandle>()() = std::move(handle);
+  }
+
+ private:
+  // ResourceMgr::LookupOrCreate makes what the manager owns.
+  absl::Status FindOrMake(tensorflow::ResourceMgr* manager,
+                          const std::string& container, const std::string& name,
+                          tensorflow::core::RefCountPtr<T>* resource) {
+    while (true) {
+      T* found = nullptr;
+      absl::Status status = manager->Lookup<T>(container, name, &found);
+      if (status.ok()) {
+        resource->reset(found);
+        return VerifyResource(found);
+      }
+      if (!absl::IsNotFound(status)) {
+        return status;
+      }
+      TF_RETURN_IF_ERROR(CreateResource(&found));
+      resource->reset(found);
+      status = manager->CreateUnowned<T>(container, name, found);
+      // Somebody else was faster; or one of this name is being destroyed just
+      // now, and its name free in a moment.
+      if (!absl::IsAlreadyExists(status)) {
+        return status;
+      }
+    }
+  }
+
+  absl::Status CreateResource(T** resource) override = 0;
+  absl::Status VerifyResource(T* resource) override = 0;
+
+  bool is_counted_;
+  std::string container_;
+  std::string shared_name_;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_KERNELS_COUNTED_RESOURCE_OP_H_

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import uuid
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -80,9 +80,10 @@ class WorkQueue:
         lease_secs: a reader that takes longer for an item is taken for dead: longer
             than the longest item takes. A worker that begins another life is known at
             once.
-        name: the queue's name where it lives; by default one of its own. Give one to
-            find the same queue from another process; graphs of `tf.compat.v1` need one,
-            and another training on the same servers needs another one.
+        name: the queue's name where it lives, by which other processes find it, as long
+            as that server lives; another training on the same servers needs another
+            name. Graphs of `tf.compat.v1` need one. By default nobody else finds the
+            queue, which lives as long as this object and the datasets made of it.
 
     Attributes:
         items: the items, an array.
@@ -117,10 +118,12 @@ class WorkQueue:
             "shuffle": bool(shuffle),
             "seed": int(seed),
             "lease_secs": check_positive("lease_secs", lease_secs),
-            # Not one that a program before this one may have used, whose parameter
-            # servers live on.
-            "shared_name": name or f"tf_syncrep_work_queue_{uuid.uuid4().hex}",
+            "shared_name": name or "",
+            "counted": name is None,
         }
+        # Guards the handle while functions are traced, by several threads.
+        self._lock = threading.Lock()
+        self._eager_handle: Any = None  # a tensor, once the queue is made
         # In graphs of tf.compat.v1 only.
         self._ledger: session_takes.SessionLedger | None = None
         self._is_on_server = isinstance(
@@ -291,8 +294,15 @@ class WorkQueue:
                 self._handle(), tf.constant(state, tf.int64)
             )
 
-    def _handle(self):
-        return work_queue_ops.work_queue(**self._options)
+    def _handle(self) -> Any:
+        """Makes the queue once; its handle. In a graph of tf.compat.v1: finds it."""
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            return work_queue_ops.work_queue(**self._options)
+        with self._lock:
+            if self._eager_handle is None:
+                with tf.init_scope(), tf.device(self._device):
+                    self._eager_handle = work_queue_ops.work_queue(**self._options)
+            return self._eager_handle
 
     def _set_limit(self, epoch: int) -> None:
         if self._ledger is not None:

@@ -1,83 +1,79 @@
-"""Trains synchronously as the coordinator, again and again, by models of its own.
+"""Trains synchronously as the coordinator, again and again, each time another model.
 
-With `then_wait` it waits to be killed, in the midst of a last training.
+The argument says how often, how soon servers give up a coordinator that they hear
+nothing of, and whether it then goes on training until it is killed.
 """
 
 import gc
 import json
-import os
 import sys
-import time
-import weakref
 
 import keras_sync_replicas as helpers
-import programs
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 import tf_syncrep as tfs
 
 TABLES = 3
-# Of a dense gradient, which its accumulator keeps memory for: 2 MB.
-FEATURES = 4096
-UNITS = 128
+# A dense gradient of 8 MB.
+FEATURES, UNITS = 2048, 1024
 BATCH = 4
-
-
-def set_keep_alive(secs):
-    """Has servers drop what they hold for this process so long after they heard of it.
-
-    TensorFlow has no public argument for it; 600 s are its default.
-    """
-    context._KEEP_ALIVE_SECS = secs
+STEPS = 4
 
 
 def make_model():
     layers = tf.keras.layers
     rows = layers.Input((TABLES,), dtype="int32")
     features = layers.Input((FEATURES,))
-    looked_up = [
-        tfs.keras.Embedding(1000, 8, shards=1)(rows[:, i]) for i in range(TABLES)
-    ]
+    looked_up = [tfs.keras.Embedding(1000, 8)(rows[:, i]) for i in range(TABLES)]
     hidden = layers.Dense(UNITS)(features)
-    return tf.keras.Model(
-        [rows, features], layers.Dense(1)(layers.Concatenate()([*looked_up, hidden]))
-    )
+    outputs = layers.Dense(1)(layers.Concatenate()([*looked_up, hidden]))
+    return tf.keras.Model([rows, features], outputs)
 
 
-def dataset(context=None):
-    del context
-    rows = tf.ones([BATCH, TABLES], tf.int32)
-    features = tf.ones([BATCH, FEATURES])
-    return tf.data.Dataset.from_tensors(((rows, features), tf.ones([BATCH, 1]))).repeat()
+def batches(item):
+    rows = tf.fill([BATCH, TABLES], tf.cast(item, tf.int32))
+    inputs = (rows, tf.ones([BATCH, FEATURES]))
+    return tf.data.Dataset.from_tensors((inputs, tf.ones([BATCH, 1])))
 
 
-def train(strategy, steps=4, on_update=None):
-    """One training; a weak reference to its optimizer, which nothing else is left of."""
+class Tell(tf.keras.callbacks.Callback):
+    """Says that an epoch has ended."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        print("epoch", flush=True)
+
+
+def train(strategy, epochs):
+    """Two trainings, the second one by the same gate and accumulators."""
     with strategy.scope():
+        queue = tfs.data.WorkQueue(100, num_epochs=None)
         model = make_model()
         optimizer = tfs.keras.SyncReplicas(helpers.OPTIMIZERS["sgd"](), 2)
         model.compile(optimizer, loss="mse")
-    if on_update is not None:
-        optimizer.add_observer(on_update)
-    for _ in range(1):  # The second one by the same gate and accumulators.
-        tfs.keras.fit(model, dataset, steps_per_epoch=steps, verbose=0)
-    assert helpers.iterations_of(optimizer) == steps // 2
-    return weakref.ref(optimizer)
+    options = {"steps_per_epoch": STEPS, "verbose": 0}
+    for _ in range(2):
+        tfs.keras.fit(
+            model,
+            lambda _: queue.dataset(batches),
+            epochs=epochs,
+            callbacks=[Tell()],
+            **options,
+        )
+    assert helpers.iterations_of(optimizer) == 2 * epochs * STEPS // 2
 
 
-def main(trainings, keep_alive_secs, then_wait):
-    set_keep_alive(keep_alive_secs)
+def main(trainings, keep_alive_secs, is_killed):
+    # No public function takes it.
+    context._KEEP_ALIVE_SECS = keep_alive_secs
     strategy = helpers.make_strategy()
-    left = []
-    for number in range(trainings):
-        begin=time.time()
-        left.append(train(strategy))
+    for _ in range(trainings):
+        train(strategy, epochs=1)
+        # A model and what was traced of it refer to each other.
         gc.collect()
-        print(f"training {number} {time.time()-begin}", flush=True)
-    if then_wait:
-        train(strategy, 1_000_000, lambda step: step > 2 and print("trains", flush=True))
-    programs.report([x() is None for x in left])
+        print("trained", flush=True)
+    if is_killed:
+        train(strategy, epochs=1_000_000)
 
 
 if __name__ == "__main__":

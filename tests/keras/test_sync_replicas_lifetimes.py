@@ -1,0 +1,95 @@
+"""Nothing of a synchronous training outlives it on parameter servers that do."""
+
+import json
+import pathlib
+import re
+import sys
+import time
+
+import clusters
+import pytest
+
+PROGRAM = pathlib.Path(__file__).with_name("lifetimes_program.py")
+POLL_SECS = 0.05
+# A coordinator trains so often before its server is looked at: by then it has what it
+# makes once.
+FIRST = 3
+# TensorFlow's own, for each coordinator that a server has heard of: those threads of
+# its client of the other tasks never end.
+CLIENT_THREADS = 4
+# Threads of pools that are made when they are first needed.
+POOL_THREADS = 2
+# TensorFlow's own, for each training: servers keep a part of each function. One
+# accumulator of these trainings has 8 MB.
+FUNCTIONS_MB = 6
+
+pytestmark = [pytest.mark.one_version, pytest.mark.slow]
+
+
+class Server:
+    """What a server has, as the kernel knows it."""
+
+    def __init__(self, pid):
+        self._folder = pathlib.Path(f"/proc/{pid}")
+
+    def lease_threads(self):
+        """How many threads of gates and queues there are."""
+        names = self._folder.glob("task/*/comm")
+        return sum(name.read_text() == "tfs_leases\n" for name in names)
+
+    def other_threads(self):
+        return self._status("Threads") - self.lease_threads()
+
+    def megabytes(self):
+        return self._status("VmRSS") / 1024
+
+    def wait_until_no_lease_threads(self):
+        deadline = time.monotonic() + clusters.DEADLINE_SECS
+        while self.lease_threads():
+            assert time.monotonic() < deadline, self.lease_threads()
+            time.sleep(POLL_SECS)
+
+    def _status(self, name):
+        status = (self._folder / "status").read_text()
+        return int(re.search(rf"{name}:\s+(\d+)", status)[1])
+
+
+class Coordinators:
+    """Coordinators of one cluster, one after the other."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+        self.number = 0
+
+    def start(self, trainings, **options):
+        self.number += 1
+        arguments = {"trainings": trainings, "keep_alive_secs": 600, **options}
+        command = [sys.executable, str(PROGRAM), json.dumps(arguments)]
+        self._cluster.start("chief", command)
+
+    def start_and_kill(self):
+        epochs = self._cluster.output("chief").count("epoch")
+        self.start(trainings=0, is_killed=True, keep_alive_secs=2)
+        self._cluster.wait_for_output("chief", "epoch", epochs + 2)
+        self._cluster.kill("chief")
+
+
+def test_fifty_trainings_leave_threads_and_memory_of_a_server_as_they_were():
+    with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
+        server = Server(cluster.pid("ps-0"))
+        coordinators = Coordinators(cluster)
+        # Each optimizer makes two trainings.
+        coordinators.start(trainings=24, is_killed=False)
+        cluster.wait_for_output("chief", "trained", FIRST)
+        threads, megabytes = server.other_threads(), server.megabytes()
+        assert cluster.wait("chief") == 0, cluster.output("chief")
+        # It has not told the server that it ends, and is not taken for dead yet.
+        server.wait_until_no_lease_threads()
+        assert server.other_threads() <= threads + POOL_THREADS
+        assert server.megabytes() <= megabytes + 24 * FUNCTIONS_MB
+        for _ in range(3):
+            coordinators.start_and_kill()
+            server.wait_until_no_lease_threads()
+        of_tensorflow = POOL_THREADS + CLIENT_THREADS * coordinators.number
+        assert server.other_threads() <= threads + of_tensorflow
+        assert server.megabytes() <= megabytes + 27 * FUNCTIONS_MB

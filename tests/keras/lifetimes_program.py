@@ -8,9 +8,9 @@ import gc
 import json
 import sys
 
+import compat
 import keras_sync_replicas as helpers
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 import tf_syncrep as tfs
 
@@ -64,8 +64,7 @@ def train(strategy, epochs):
 
 
 def main(trainings, keep_alive_secs, is_killed):
-    # No public function takes it.
-    context._KEEP_ALIVE_SECS = keep_alive_secs
+    compat.set_keep_alive(keep_alive_secs)
     strategy = helpers.make_strategy()
     for _ in range(trainings):
         train(strategy, epochs=1)

@@ -88,10 +88,10 @@ def test_it_is_gone_with_its_last_handle_and_so_is_its_thread(kind):
 
 @every_kind
 def test_functions_hold_what_they_capture(kind):
-    handle = kind.make(counted=True, shared_name="")
-    copy, ask = copy_of(handle), tf.function(lambda: kind.ask(handle))
+    handles = [kind.make(counted=True, shared_name="")]
+    copy, ask = copy_of(handles[0]), tf.function(lambda: kind.ask(handles[0]))
     ask()
-    del handle
+    handles.clear()
     ask()
     del ask
     gc.collect()

@@ -21,11 +21,11 @@ namespace tf_syncrep {
 // With its attribute "counted" false it is TensorFlow's ResourceOpKernel: a
 // resource with a shared name lives as long as its task.
 //
-// With "counted" the handle holds a reference. It is the handle's tensor on this
-// task that does, and with it all that stand for it elsewhere: what a client has
-// of an eager op here, until it lets go of it or its context here is closed. A
-// copy that was sent to another task holds none, but finds the resource by a
-// name, for which the resource manager has it without owning it.
+// With "counted" the handle holds a reference. It is the handle's tensor on
+// this task that does, and with it all that stand for it elsewhere: what a
+// client has of an eager op here, until it lets go of it or its context here is
+// closed. A copy that was sent to another task holds none, but finds the
+// resource by a name, for which the resource manager has it without owning it.
 template <typename T>
 class CountedResourceOp : public tensorflow::ResourceOpKernel<T> {
  public:

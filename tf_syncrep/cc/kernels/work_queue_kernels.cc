@@ -44,8 +44,7 @@ class WorkQueueResource final : public ResourceBase {
         queue_(std::make_shared<WorkQueue>(options, LeaseTimer::SteadyTime)),
         timer_(queue_, std::clamp<WorkQueue::Time>(options.lease / 8,
                                                    std::chrono::milliseconds(1),
-                                                   std::chrono::seconds(1))) {
-  }
+                                                   std::chrono::seconds(1))) {}
 
   std::string DebugString() const override {
     const WorkQueueStats stats = queue_->Stats();

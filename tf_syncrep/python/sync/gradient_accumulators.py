@@ -152,9 +152,7 @@ def make_accumulator(
     Returns:
         The accumulator.
     """
-    naming = (
-        {"counted": True} if shared_name is None else {"shared_name": shared_name}
-    )
+    naming = {"counted": True} if shared_name is None else {"shared_name": shared_name}
     if kind.is_sparse:
         return _SparseAccumulator(kind.dtype, variable, naming, sparse_reduction_type)
     return _DenseAccumulator(kind.dtype, variable, naming)

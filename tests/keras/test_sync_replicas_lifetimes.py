@@ -23,7 +23,7 @@ POOL_THREADS = 2
 # accumulator of these trainings has 8 MB.
 FUNCTIONS_MB = 6
 
-pytestmark = [pytest.mark.one_version, pytest.mark.slow]
+pytestmark = [pytest.mark.one_version, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class Server:
@@ -82,6 +82,8 @@ def test_fifty_trainings_leave_threads_and_memory_of_a_server_as_they_were():
         coordinators.start(trainings=24, is_killed=False)
         cluster.wait_for_output("chief", "trained", FIRST)
         threads, megabytes = server.other_threads(), server.megabytes()
+        for number in range(FIRST + 1, 25):
+            cluster.wait_for_output("chief", "trained", number)
         assert cluster.wait("chief") == 0, cluster.output("chief")
         # It has not told the server that it ends, and is not taken for dead yet.
         server.wait_until_no_lease_threads()

@@ -78,7 +78,7 @@ class AccumulatorOp final : public CountedResourceOp<AccumulatorResource> {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
-        absl::StrCat("The accumulator ", cinfo_.name(), " exists with ",
+        absl::StrCat("The accumulator ", shared_name(), " exists with ",
                      existing, ". Received: ", received));
   }
 

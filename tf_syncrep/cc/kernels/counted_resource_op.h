@@ -4,7 +4,6 @@
 #define TF_SYNCREP_CC_KERNELS_COUNTED_RESOURCE_OP_H_
 
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -59,8 +58,12 @@ class CountedResourceOp : public tensorflow::ResourceOpKernel<T> {
             resource.release(), ctx->device()->name());
     handle.set_container(container);
     handle.set_name(name);
-    output->scalar<tensorflow::ResourceHandle>()() = std::move(handle);
+    output->scalar<tensorflow::ResourceHandle>()() = handle;
   }
+
+ protected:
+  // Empty where nobody else can find the resource.
+  const std::string& shared_name() const { return shared_name_; }
 
  private:
   // ResourceMgr::LookupOrCreate makes what the manager owns.

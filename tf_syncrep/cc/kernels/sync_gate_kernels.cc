@@ -125,7 +125,7 @@ class SyncGateOp final : public CountedResourceOp<SyncGateResource> {
     if (existing == received) {
       return absl::OkStatus();
     }
-    return absl::InvalidArgumentError(absl::StrCat("The gate ", cinfo_.name(),
+    return absl::InvalidArgumentError(absl::StrCat("The gate ", shared_name(),
                                                    " exists with ", existing,
                                                    ". Received: ", received));
   }

@@ -103,7 +103,7 @@ class WorkQueueOp final : public CountedResourceOp<WorkQueueResource> {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
-        absl::StrCat("The work queue ", cinfo_.name(), " exists with ",
+        absl::StrCat("The work queue ", shared_name(), " exists with ",
                      existing, ". Received: ", received));
   }
 

@@ -44,7 +44,7 @@ class LeaseTimer {
   // that begin while the thread sleeps end at most that much late, unless its
   // bell is rung.
   template <typename Ledger>
-  LeaseTimer(std::shared_ptr<Ledger> ledger, Time period,
+  LeaseTimer(const std::shared_ptr<Ledger>& ledger, Time period,
              std::shared_ptr<Bell> bell = std::make_shared<Bell>())
       : LeaseTimer([ledger] { return ledger->Poll(); },
                    [ledger] { ledger->Shutdown(); }, period, std::move(bell)) {}

@@ -79,13 +79,16 @@ class Graph:
         }[contender["inner"]](LEARNING_RATE)
         self.hook = None
         if contender["sync"]:
-            classes = {
-                "ours": tfs.train.SyncReplicasOptimizer,
-                "stock": tf.train.SyncReplicasOptimizer,
-            }
-            optimizer = classes[contender["sync"]](
-                optimizer, contender["quorum"], contender["total"], name=name
-            )
+            quorum, total = contender["quorum"], contender["total"]
+            if contender["sync"] == "ours":
+                # Without backups each worker's steps are as many as the updates.
+                optimizer = tfs.train.SyncReplicasOptimizer(
+                    optimizer, quorum, total, name=name, strict=quorum == total
+                )
+            else:
+                optimizer = tf.train.SyncReplicasOptimizer(
+                    optimizer, quorum, total, name=name
+                )
             # With its default tokens TensorFlow's class hangs at the end.
             self.hook = optimizer.make_session_run_hook(is_chief, num_tokens=0)
         self.train_op = optimizer.minimize(loss, global_step=self.global_step)

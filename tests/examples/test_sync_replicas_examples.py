@@ -33,20 +33,23 @@ def trained(output):
     "script",
     ["sync_session.py", pytest.param("sync_supervisor.py", marks=pytest.mark.slow)],
 )
-def test_a_session_trains_with_all_workers_alike(script):
+def test_a_session_trains_with_all_workers(script):
     status, output = launch(script)
     assert status == 0, output
     workers = trained(output)
-    assert [batches for batches, _ in workers.values()] == [200, 200], output
+    # The one may give more than the other, and late ones are dropped.
+    assert len(workers) == 2, output
+    assert sum(batches for batches, _ in workers.values()) >= 400, output
     assert max(loss for _, loss in workers.values()) < 0.5, output
     assert "200 updates of 400 gradients" in output, output
     if script == "sync_session.py":
-        # The chief's hook says so, once, every 50 steps.
-        said = re.findall(r"SyncReplicas: step 150: 150 updates", output)
-        assert len(said) == 1, output
-        for task in (0, 1):
-            line = rf"/job:worker/replica:0/task:{task}: 200 gradients, 0 dropped"
-            assert re.search(line, output), output
+        # The chief's hook says so, once, every 50 of its steps, and at the end.
+        batches = workers["worker-0"][0]
+        said = re.findall(r"SyncReplicas: step (\d+): \1 updates", output)
+        assert len(said) == batches // 50 + 1, output
+        given = re.findall(r"/job:worker/replica:0/task:\d: (\d+) gradients", output)
+        assert len(given) == 2, output
+        assert 400 <= sum(map(int, given)) <= 402, output
 
 
 @pytest.mark.soak
@@ -63,10 +66,8 @@ def test_oldest_api_trains_without_init_ops_and_warns_of_replica_id():
     assert status == 0, output
     workers = trained(output)
     assert len(workers) == 2, output
-    for batches, loss in workers.values():
-        # All but the first gradients, for which no permit was asked, count.
-        assert 199 <= batches <= 203, output
-        assert loss < 0.5, output
+    assert sum(batches for batches, _ in workers.values()) >= 400, output
+    assert max(loss for _, loss in workers.values()) < 0.5, output
     assert "replica_id has no effect" in output, output
     assert "was never used" not in output, output
 
@@ -85,16 +86,16 @@ def test_estimator_trains_on_a_cluster_and_evaluates(script, tmp_path):
     assert status == 0, output
     step, accuracy = re.search(r"step (\d+): loss \S+, accuracy (\S+)", output).groups()
     assert float(accuracy) > ESTIMATORS[script], output
-    # The chief's last word; every update was of one gradient of each.
+    # The chief's last word; every update was of two gradients.
     said = re.findall(
-        r"SyncReplicas: step (\d+): (\d+) updates of (\d+) gradients; dropped 0 late, "
-        r".* by worker: chief:0 (\d+) \(.*\), worker:0 (\d+) \(",
+        r"SyncReplicas: step (\d+): (\d+) updates of (\d+) gradients; .* "
+        r"by worker: chief:0 (\d+) \(.*\), worker:0 (\d+) \(",
         output,
     )
     last_step, updates, gradients, chief, worker = map(int, said[-1])
     assert last_step == updates == int(step), output
     assert gradients == 2 * updates, output
-    assert abs(chief - worker) <= 1, output
+    assert gradients <= chief + worker <= gradients + 2, output
 
 
 @pytest.mark.skipif(not HAS_ESTIMATOR, reason="TensorFlow 2.15 was the last with it")

@@ -43,7 +43,8 @@ class SyncReplicasCluster:
 
     The gate is on ps-1, where the variable "table" is; "dense" and the global step are
     on ps-0. The first of `num_workers` replicas is the chief; the quorum is as many by
-    default, and `optimizer` further arguments of the optimizer.
+    default, and `optimizer` further arguments of the optimizer: strict unless they say
+    otherwise, so that it is known who gives which gradient.
     """
 
     def __init__(self, num_workers: int, quorum: int | None = None, **optimizer: Any):
@@ -58,7 +59,7 @@ class SyncReplicasCluster:
         self._arguments = {
             "quorum": self._quorum,
             "total": num_workers,
-            "optimizer": optimizer,
+            "optimizer": {"strict": True} | optimizer,
         }
 
     def __enter__(self) -> "SyncReplicasCluster":

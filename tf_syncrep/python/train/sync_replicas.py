@@ -73,6 +73,13 @@ class SyncReplicasOptimizer(_StockOptimizer):
     slowest gradients of each step are dropped. With fewer, replicas compute several
     gradients a step.
 
+    As in TensorFlow's class, a step takes the gradients that are there first, whoever
+    computed them: a fast replica may give several to a step, and a slow one none. So
+    nobody waits for one that is stuck. With `strict=True` each live replica gives the
+    same number to each step, one where there are as many as `replicas_to_aggregate`:
+    steps then hold the same share of each replica's data, and go at the pace of the
+    slowest.
+
     ```python
     opt = tfs.train.SyncReplicasOptimizer(
         tf.compat.v1.train.GradientDescentOptimizer(0.1),
@@ -108,6 +115,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         lease_secs: float = 60.0,
         start_secs: float = 600.0,
         reject_nonfinite: bool = False,
+        strict: bool = False,
     ):
         """Creates the optimizer; all replicas must create it alike.
 
@@ -132,6 +140,9 @@ class SyncReplicasOptimizer(_StockOptimizer):
                 expected for all of this time.
             reject_nonfinite: whether a replica drops a gradient with a NaN or an
                 infinity in it and computes another, instead of applying it.
+            strict: whether each live replica gives the same number of gradients to
+                each step, and the others wait for a slow one. Otherwise whoever is
+                fast gives more.
 
         Raises:
             ValueError: an argument out of range.
@@ -175,6 +186,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         self._lease_secs = lease_secs
         self._start_secs = start_secs
         self._reject_nonfinite = reject_nonfinite
+        self._strict = bool(strict)
         self._gradients_applied = False
         self._global_step = None
         # What the chief calls with its session before the training begins.
@@ -440,6 +452,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
                 shared_name=self._shared_name,
                 lease_secs=self._lease_secs,
                 start_secs=self._start_secs,
+                strict=self._strict,
             )
             self.stats_op = sync_gate_ops.sync_gate_stats(self._gate)
 

@@ -16,18 +16,19 @@ from sync_replicas_cluster import SyncReplicasCluster
     ids=["dense", "indices", "values"],
 )
 def test_push_that_is_refused_for_one_of_two_variables_voids_the_round(place):
-    lease_secs = 2.0
-    with SyncReplicasCluster(2, lease_secs=lease_secs) as cluster:
+    # No lease: its process leaves when the error ends it.
+    with SyncReplicasCluster(2, lease_secs=600.0) as cluster:
         cluster.start(0, batches=10)
         cluster.start(1, batches=1000, malformed_push=[3, place])
         assert cluster.tasks.wait("worker-1") == 1
         refused = time.monotonic()
         assert "InvalidArgumentError" in cluster.tasks.output("worker-1")
         result = cluster.result()
-        assert time.monotonic() - refused < lease_secs + 3
+        assert time.monotonic() - refused < 20
     stats = result["stats"]
     chief, other = stats["workers"].values()
-    assert stats["voids"] == stats["aborted"] == other["expired"] == 1
+    assert stats["voids"] == stats["aborted"] == 1
+    assert other["expired"] == 0
     assert (chief["contributed"], other["contributed"]) == (10, 3)
 
 

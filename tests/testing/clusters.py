@@ -107,10 +107,17 @@ class Cluster:
         """Waits until a task has written `text` so many times."""
         self._lines[name].wait_for(re.escape(text), occurrence)
 
-    def start(self, name: str, command: Sequence[str] | None = None) -> None:
+    def start(
+        self,
+        name: str,
+        command: Sequence[str] | None = None,
+        from_fork_server: bool = True,
+    ) -> None:
         """Starts a task that does not run, and does not wait for it.
 
         By default it runs `tf-syncrep serve`; a command begins with this interpreter.
+        Where its end is to be an interpreter's own, it does not come from the fork
+        server, which takes some seconds more.
         """
         task = self._tasks[name]
         if command is None:
@@ -122,6 +129,7 @@ class Cluster:
         on_line = self._lines[name].add
         if name in self._namespaces:
             command = [*self._namespaces[name].within, *command]
+        if name in self._namespaces or not from_fork_server:
             self._processes[name] = TaskProcess(
                 name, command, environ, on_line, on_exit=lambda _: None
             )

@@ -198,6 +198,7 @@ def _become(
     # Held open here it would keep that server, and with it this process.
     os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
     status = 1
+    atexit._clear()  # What is left to do at the fork server's end.
     try:
         os.setsid()
         for fd, output in enumerate(outputs, start=1):
@@ -220,10 +221,12 @@ def _become(
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-    except BaseException:
+    except BaseException as error:
+        sys.last_value = error  # As the interpreter does it.
         traceback.print_exc()
     finally:
         # Not by the interpreter's own end, which is the server's as well.
+        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

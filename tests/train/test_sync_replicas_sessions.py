@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import sync_gate_ops
+from tf_syncrep.python.train import client
 
 tf1 = tf.compat.v1
 
@@ -243,3 +244,81 @@ def test_two_optimizers_of_a_graph_take_turns_on_the_same_variables():
     # The second one waits for its second gradient.
     assert weights == [0.0, 0.0, -1.0, -11.0]
     assert [one["updates"] for one in stats] == [2, 1]
+
+
+def _is_live(replica, session):
+    (worker,) = replica.optimizer.stats(session)["workers"].values()
+    return worker["live"]
+
+
+def test_replica_leaves_when_the_last_session_in_which_it_trains_is_closed():
+    server = tf1.train.Server.create_local_server()
+    replica = twin.Replica()
+    watching = twin.Replica()  # Another graph, with the same gate.
+    first, second = (tf1.Session(server.target, graph=replica.graph) for _ in range(2))
+    with tf1.Session(server.target, graph=watching.graph) as watcher:
+        first.run(replica.init_op)
+        first.run(replica.optimizer.chief_init_op)
+        second.close()
+        assert _is_live(watching, watcher)
+        first.close()
+        assert not _is_live(watching, watcher)
+
+
+def test_session_that_only_looks_whether_the_model_is_ready_leaves_nothing():
+    server = tf1.train.Server.create_local_server()
+    replica = twin.Replica(2, 2)
+    with tf1.Session(server.target, graph=replica.graph) as session:
+        session.run(replica.optimizer.ready_for_local_init_op)
+    with tf1.Session(server.target, graph=replica.graph) as session:
+        stats = replica.optimizer.stats(session)
+    # Both are still to come.
+    assert (stats["live"], stats["workers"]) == (2, {})
+
+
+def test_local_variables_that_another_client_has_left_are_not_taken_for_ones_own(
+    monkeypatch,
+):
+    # As on a server that outlives its clients, whose scripts initialize none of them.
+    server = tf1.train.Server.create_local_server()
+    first, batches = twin.Replica(), twin.batches(4)
+    with _ByHand(first, server.target) as session:
+        first.train(session, batches[:2])
+    monkeypatch.setattr(client, "_number", client.number() + 1)
+    second = twin.Replica()
+    coordinator = tf1.train.Coordinator()
+    with tf1.Session(server.target, graph=second.graph) as session:
+        runner = second.optimizer.get_chief_queue_runner()
+        threads = runner.create_threads(session, coordinator, daemon=True, start=True)
+        assert second.train(session, batches[2:]) == [3, 4]
+        _assert_weights(session, second, batches)
+        coordinator.request_stop()
+        coordinator.join(threads)
+
+
+def test_queue_runner_opens_the_gate_anew_in_another_session_of_its_process():
+    server = tf1.train.Server.create_local_server()
+    replica, batches = twin.Replica(), twin.batches(4)
+    runner = replica.optimizer.get_chief_queue_runner()
+    with tf1.Session(server.target, graph=replica.graph) as session:
+        session.run(replica.init_op)
+    for first, steps in ((0, [1, 2]), (2, [3, 4])):
+        coordinator = tf1.train.Coordinator()
+        with tf1.Session(server.target, graph=replica.graph) as session:
+            threads = runner.create_threads(session, coordinator, start=True)
+            assert replica.train(session, batches[first : first + 2]) == steps
+            _assert_weights(session, replica, batches[: first + 2])
+            coordinator.request_stop()
+            coordinator.join(threads)
+
+
+def test_session_that_is_closed_is_no_error_of_the_queue_runner():
+    replica = twin.Replica()
+    coordinator = tf1.train.Coordinator()
+    with tf1.Session(graph=replica.graph) as session:
+        session.run(replica.init_op)
+        runner = replica.optimizer.get_chief_queue_runner()
+        runner.create_threads(session, coordinator, daemon=True, start=True)
+        replica.train(session, twin.batches(2))
+    coordinator.request_stop()
+    coordinator.join()

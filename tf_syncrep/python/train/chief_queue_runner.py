@@ -9,6 +9,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.train import client
+from tf_syncrep.python.train.departures import Departures
+
 
 class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
     """Applies the gradients of each step, in a thread of the chief.
@@ -16,19 +19,32 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
     Scripts of the oldest API know neither hooks nor `chief_init_op`: they start this
     queue runner and expect training to begin. So it opens the gate in a session that
     has not done so itself.
+
+    Where its coordinator stops it ends the training, too, but not where an error has
+    stopped it: this chief may be started again. That its session is closed is neither;
+    the end of the process then ends the training.
     """
 
-    def __init__(self, *, generation, open_op, **arguments):
+    def __init__(
+        self, *, permit, open_op, stop_op, departures: Departures, **arguments: Any
+    ):
         """Creates it.
 
         Args:
-            generation: a local variable, not initialized or 0 before `open_op`.
+            permit: reads a local variable that `open_op` sets, to the generation, the
+                round, and the number of this client. On a server that outlives its
+                clients it may be what another one has set.
             open_op: begins the training.
+            stop_op: ends the wait for gradients.
+            departures: by which the training is ended without its session.
             **arguments: for the base class.
         """
         super().__init__(**arguments)
-        self._generation = generation
+        self._permit = permit
         self._open_op = open_op
+        self._stop_op = stop_op
+        self._departures = departures
+        self._generation = 0  # The last one in which it ran.
         self._errors: list[Exception] = []
         self._condition = threading.Condition()  # guards the two below
         self._sessions: list[Any] = []  # in which it runs
@@ -71,16 +87,16 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
         Returns:
             The threads.
         """
-        try:
-            generation = sess.run(self._generation)
-        except tf.errors.FailedPreconditionError:  # It is not initialized.
-            generation = 0
-        if not generation:
-            sess.run(self._open_op)
         with self._condition:
             if sess in self._sessions:
                 return []
             self._sessions.append(sess)
+        try:
+            self._generation = self._open(sess)
+        except BaseException:
+            self._end(sess)
+            raise
+        self._departures.has_opened(sess, self._generation)
         self._errors = []
         threads = [threading.Thread(target=self._apply_rounds, args=(sess, coord))]
         if coord is not None:
@@ -100,6 +116,17 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
         """What ended its threads where no coordinator was told."""
         return self._errors
 
+    def _open(self, session: Any) -> int:
+        """Opens the gate unless this session has; returns the generation."""
+        try:
+            generation, _, opened_by = session.run(self._permit)
+        except tf.errors.FailedPreconditionError:  # It is not initialized.
+            generation = opened_by = 0
+        if opened_by != client.number() or generation == self._generation:
+            session.run(self._open_op)
+            generation, *_ = session.run(self._permit)
+        return int(generation)
+
     def _apply_rounds(self, session: Any, coord: Any) -> None:
         """Applies one round after the other, until the gate is closed."""
         try:
@@ -113,6 +140,8 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
                     return
                 self._serve()
         except Exception as error:
+            if _is_closed(session):
+                return
             if coord is None:
                 logging.error("SyncReplicas' chief ended: %s", error)
                 self._errors.append(error)
@@ -124,7 +153,12 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
     def _await_stop(self, session: Any, coord: Any) -> None:
         """Ends the wait for gradients when the coordinator stops."""
         coord.wait_for_stop()
-        _try_to_run(session, self.cancel_op)
+        if _has_failed(coord) or self.cancel_op is self._stop_op:
+            _try_to_run(session, self._stop_op)
+        elif _try_to_run(session, self.cancel_op):
+            self._departures.are_said(session)
+        else:
+            self._departures.close_gate(session)
 
     def _serve(self) -> None:
         """Calls what is to be called between two updates."""
@@ -158,8 +192,28 @@ class _Request:
         self.is_done = threading.Event()
 
 
-def _try_to_run(session: Any, op: Any) -> None:
+def _is_closed(session: Any) -> bool:
+    """Whether its owner has closed a session, in which nothing is run then."""
+    try:
+        session.run([])
+    except RuntimeError:
+        return True
+    return False
+
+
+def _has_failed(coord: Any) -> bool:
+    """Whether an error has stopped a coordinator, and not an end."""
+    try:
+        coord.raise_requested_exception()
+    except Exception:
+        return True
+    return False
+
+
+def _try_to_run(session: Any, op: Any) -> bool:
     try:
         session.run(op)
     except Exception as error:  # the session may be no more
         logging.debug("SyncReplicas' chief, at its end: %s", error)
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,10 +25,11 @@ from tf_syncrep.python.sync.gradient_accumulators import (
     make_accumulator,
 )
 from tf_syncrep.python.sync.gradients import as_tensors, flatten
-from tf_syncrep.python.train import information
+from tf_syncrep.python.train import client, information
 from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
 from tf_syncrep.python.train.checkpoint_contents import is_written_by_rows
 from tf_syncrep.python.train.chief_queue_runner import ChiefQueueRunner
+from tf_syncrep.python.train.departures import Departures
 from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
 
 __all__ = ["SyncReplicasOptimizer"]
@@ -431,12 +433,12 @@ class SyncReplicasOptimizer(_StockOptimizer):
                 )
                 for name, value, dtype in (
                     ("sync_rep_local_step", 0, self._global_step.dtype.base_dtype),
-                    # Generation and round.
-                    ("sync_rep_local_permit", [0, 0], tf.int64),
+                    # Generation and round, and the client that has acquired it.
+                    ("sync_rep_local_permit", [0, 0, 0], tf.int64),
                 )
             )
         with tf.device("/device:CPU:0"):
-            self._worker = tuple(sync_gate_ops.task_id())
+            self._worker = client.worker()
 
     def _make_gate(self, grads_and_vars) -> None:
         """Makes the gate beside most of what is trained, or else the global step."""
@@ -445,16 +447,31 @@ class SyncReplicasOptimizer(_StockOptimizer):
             self._global_step.device,
         )
         self._shared_name = _shared_name(self._name, self._global_step, grads_and_vars)
+        make_gate = functools.partial(
+            sync_gate_ops.sync_gate,
+            self._replicas_to_aggregate,
+            self._total_num_replicas,
+            shared_name=self._shared_name,
+            lease_secs=self._lease_secs,
+            start_secs=self._start_secs,
+            strict=self._strict,
+        )
         with tf.device(self._gate_device):
-            self._gate = sync_gate_ops.sync_gate(
-                self._replicas_to_aggregate,
-                self._total_num_replicas,
-                shared_name=self._shared_name,
-                lease_secs=self._lease_secs,
-                start_secs=self._start_secs,
-                strict=self._strict,
-            )
+            self._gate = make_gate()
             self.stats_op = sync_gate_ops.sync_gate_stats(self._gate)
+        container = self._gate.op.get_attr("container").decode()
+
+        def make_gate_again():
+            with tf.compat.v1.container(container):
+                return make_gate()
+
+        self._departures = Departures(
+            self._gate.graph,
+            make_gate_again,
+            client.worker,
+            gate_device=self._gate_device,
+            worker_device=self._worker[0].device,
+        )
 
     def _make_accumulators(self, grads_and_vars) -> None:
         self._accumulators = [
@@ -597,10 +614,20 @@ class SyncReplicasOptimizer(_StockOptimizer):
         along = gradient_transfers.choose_for_message(
             gradients, devices, self._gate_device
         )
-        contribution, fit, arrived = self._tell_gate(checks, gradients, along)
+        contribution, is_new, fit, arrived = self._tell_gate(checks, gradients, along)
         generation, round_number, device, incarnation = contribution
         with tf.device(self._gate_device):
-            admitted = sync_gate_ops.sync_gate_admit(self._gate, *contribution, fit)
+            # Where no init op has acquired for this client its gradient is of no round,
+            # and its first acquire is still to come. It is not told of an end that was
+            # another client's.
+            admitted = _one_of(
+                is_new,
+                device,
+                lambda device: tf.not_equal(device, device),
+                lambda device: sync_gate_ops.sync_gate_admit(
+                    self._gate, generation, round_number, device, incarnation, fit
+                ),
+            )
             # Without a cond around the pushes, gradients are on their way meanwhile.
             # Those of this round, which is none, are dropped.
             pushed_round = tf.where(admitted, round_number, NO_ROUND)
@@ -619,7 +646,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
                 )
             with tf.control_dependencies([counted]):
                 worker = (tf.identity(device), tf.identity(incarnation))
-        return self._acquire_op(first=False, worker=worker)
+        return self._acquire_op(first=is_new, worker=worker)
 
     def _tell_gate(self, checks, gradients, along):
         """Sends the gate's task what it is to know, and parts of gradients with it.
@@ -635,7 +662,8 @@ class SyncReplicasOptimizer(_StockOptimizer):
 
         Returns:
             What the gate's task has then: generation, round, device and incarnation of
-            the contribution; whether it is fit; and the parts that went along.
+            the contribution; whether this client has never acquired; whether its
+            gradient is fit; and the parts that went along.
         """
         device, incarnation = self._worker
         with tf.control_dependencies([*checks, *flatten(gradients)]):
@@ -650,9 +678,10 @@ class SyncReplicasOptimizer(_StockOptimizer):
             permit, device, incarnation, fit, *arrived = messages.unpack(
                 message, tensors
             )
-            generation, round_number = tf.unstack(permit)
+            generation, round_number, acquired_by = tf.unstack(permit)
             contribution = (generation, round_number, device, incarnation)
-            return contribution, tf.equal(fit, 1), arrived
+            is_new = tf.not_equal(acquired_by, client.number())
+            return contribution, is_new, tf.equal(fit, 1), arrived
 
     def _make_end_ops(self) -> None:
         with tf.device(self._gate_device):
@@ -665,26 +694,49 @@ class SyncReplicasOptimizer(_StockOptimizer):
                 self._gate, self._generation()
             )
         self._chief_queue_runner = self._make_queue_runner(
-            close_op=self._close_op, cancel_op=self._close_op
+            close_op=self._close_op, cancel_op=self._close_op, stop_op=stop_updater_op
         )
         # The hook closes the gate itself, at the end: its runner also ends when a
         # session recovers from the loss of a task, and training goes on.
         self._hooks_queue_runner = self._make_queue_runner(
-            close_op=tf.no_op(), cancel_op=stop_updater_op
+            close_op=tf.no_op(), cancel_op=stop_updater_op, stop_op=stop_updater_op
         )
 
-    def _acquire_op(self, *, first: bool, worker=None):
-        """Builds the wait for a permit, and its keeping; its value is the step."""
-        with tf.device(self._gate_device):
-            generation, round_number, step = sync_gate_ops.sync_gate_acquire(
+    def _acquire_op(self, *, first: bool | tf.Tensor, worker=None):
+        """Builds the wait for a permit, and its keeping; its value is the step.
+
+        Args:
+            first: whether it is the first of a session; where a tensor says that, it is
+                on the gate's task, as `worker` is.
+            worker: the replica's name and incarnation.
+
+        Returns:
+            The local step's tensor.
+        """
+        device, incarnation = worker or self._worker
+
+        def acquire(device, first):
+            answer = sync_gate_ops.sync_gate_acquire(
                 self._gate,
-                *(worker or self._worker),
+                device,
+                incarnation,
                 first=first,
                 quorum=self._replicas_to_aggregate,
                 total=self._total_num_replicas,
             )
-            answer = messages.join([generation, round_number, step])
-        permit = answer[:2]
+            return messages.join(answer)
+
+        with tf.device(self._gate_device):
+            if isinstance(first, bool):
+                answer = acquire(device, first)
+            else:
+                answer = _one_of(
+                    first,
+                    device,
+                    lambda device: acquire(device, True),
+                    lambda device: acquire(device, False),
+                )
+        permit = tf.concat([answer[:2], tf.constant([client.number()], tf.int64)], 0)
         step = tf.cast(answer[2], self._local_step.dtype.base_dtype)
         with tf.control_dependencies([tf.compat.v1.assign(self._local_permit, permit)]):
             return tf.compat.v1.assign(self._local_step, step)
@@ -702,19 +754,22 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """Reads the generation of this replica's permit; 0 before the first."""
         return _read(self._local_permit)[0]
 
-    def _make_queue_runner(self, close_op, cancel_op):
+    def _make_queue_runner(self, close_op, cancel_op, stop_op):
         """Makes a runner of the chief's part.
 
         Args:
             close_op: what it runs when it finds the gate closed.
             cancel_op: what it runs when its coordinator stops; has to end the wait.
+            stop_op: the same when an error has stopped it.
 
         Returns:
             The `tf.compat.v1.train.QueueRunner`.
         """
         return ChiefQueueRunner(
-            generation=self._generation(),
+            permit=_read(self._local_permit),
             open_op=self.chief_init_op,
+            stop_op=stop_op,
+            departures=self._departures,
             queue=self._gate.op,
             enqueue_ops=[self._sync_op],
             close_op=close_op,
@@ -762,6 +817,25 @@ def _identity(gradient):
             tf.identity(gradient.values), gradient.indices, gradient.dense_shape
         )
     return tf.identity(gradient)
+
+
+def _one_of(predicate, device, if_true, if_false) -> tf.Tensor:
+    """Runs one of two ops, on the task of the gate where all of it is.
+
+    By ops of TensorFlow's, not by `tf.cond`, which may call functions elsewhere.
+
+    Args:
+        predicate: bool, a tensor.
+        device: what the op is about, a tensor.
+        if_true: makes the one of it.
+        if_false: makes the other.
+
+    Returns:
+        Its result.
+    """
+    for_false, for_true = tf.raw_ops.Switch(data=device, pred=predicate)
+    branches = [if_true(for_true), if_false(for_false)]
+    return tf.raw_ops.Merge(inputs=branches).output
 
 
 def _read(variable) -> tf.Tensor:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.sync import gate_stats
 from tf_syncrep.python.sync.arguments import check_count
-from tf_syncrep.python.train import information, session_errors
+from tf_syncrep.python.train import information
 
 
 class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
@@ -81,7 +81,6 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         Raises:
             RuntimeError: global variables are not initialized.
         """
-        session_errors.recover_from_a_new_generation(session)
         uninitialized = session.run(self._ready_for_local_init_op)
         if len(uninitialized):
             names = ", ".join(name.decode() for name in uninitialized)
@@ -127,6 +126,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         if self._is_chief:
             self._report(self.stats)
         session.run(self._end_op)
+        self._optimizer._departures.are_said(session)
 
     def _report(self, stats: dict[str, Any]) -> None:
         if self._log_every_n_steps:

@@ -1,0 +1,166 @@
+"""One replica of a script in each style that knows no session hook for all replicas.
+
+Run as a worker of TF_CONFIG with JSON arguments, those of `main` by name. The gradient
+of the weight is 1, always, so that it says how many updates were made. It tells "ran
+[batch, step]" after each train op, the chief "weight [value, step]" when it has made
+its batches, and "ended" when only the end of the process is left.
+
+Styles:
+- "managed": `Supervisor.managed_session`;
+- "with": `prepare_or_wait_for_session` in a `with` block, then `stop()`;
+- "unstopped": the same session, neither closed, nor is the Supervisor stopped;
+- "oldest": that, but without the optimizer's init ops, as in scripts of the oldest API;
+- "chief_only_hooks": a `MonitoredSession` whose hook the chief alone has.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+
+import tensorflow.compat.v1 as tf
+import v1_sessions
+
+import tf_syncrep as tfs
+
+LEARNING_RATE = 0.5
+# It is used until the process ends.
+_kept = []
+
+
+@contextlib.contextmanager
+def _supervised(style, supervisor, target, config, runner, tokens_op):
+    """A session of a Supervisor, and what the chief starts in it."""
+    if style == "managed":
+        session_or_context = supervisor.managed_session(target, config=config)
+    else:
+        session_or_context = supervisor.prepare_or_wait_for_session(
+            target, config=config
+        )
+    with contextlib.ExitStack() as stack:
+        if style in ("managed", "with"):
+            session = stack.enter_context(session_or_context)
+        else:
+            session = session_or_context
+            _kept.append(session)
+        if supervisor.is_chief:
+            supervisor.start_queue_runners(session, [runner])
+            session.run(tokens_op)
+        yield session
+    if style == "with":
+        supervisor.stop()
+
+
+def main(
+    style,
+    batches,
+    quorum=2,
+    total=2,
+    fails=False,
+    stop_at=(),
+    target=None,
+    lease_secs=600.0,
+    **optimizer,
+):
+    """Trains.
+
+    Args:
+        style: see above.
+        batches: how many this replica has.
+        quorum: `replicas_to_aggregate`.
+        total: `total_num_replicas`.
+        fails: whether it ends by an exception.
+        stop_at: batches in whose computation the process stops itself.
+        target: a server that outlives this process; None: one of its own.
+        lease_secs: the optimizer's. Longer than any test waits.
+        **optimizer: further arguments of it.
+    """
+    tf.disable_v2_behavior()
+    config = json.loads(os.environ["TF_CONFIG"])
+    cluster = tf.train.ClusterSpec(config["cluster"])
+    index = config["task"]["index"]
+    is_chief = index == 0
+    device = f"/job:worker/task:{index}"
+    if target is None:
+        server = tf.distribute.Server(cluster, job_name="worker", task_index=index)
+        target = server.target
+    session_config = tf.ConfigProto(device_filters=["/job:ps", device])
+    setter = tf.train.replica_device_setter(cluster=cluster, worker_device=device)
+
+    def compute(number):
+        if number in stop_at:
+            print(f"at {number}", flush=True)
+            signal.raise_signal(signal.SIGSTOP)
+        return number
+
+    with tf.device(setter):
+        global_step = tf.train.get_or_create_global_step()
+        weight = tf.get_variable("weight", initializer=[0.0])
+        number = tf.placeholder(tf.int64, [])
+        begins = [number]
+        if stop_at:  # By this process, as the server of its task.
+            with tf.device(device + "/cpu:0"):
+                begins = [tf.numpy_function(compute, [number], tf.int64)]
+        with tf.control_dependencies(begins):
+            one = tf.ones([1])
+        loss = tf.reduce_sum(weight * one)
+        sync = tfs.train.SyncReplicasOptimizer(
+            tf.train.GradientDescentOptimizer(LEARNING_RATE),
+            quorum,
+            total,
+            lease_secs=lease_secs,
+            **optimizer,
+        )
+        train_op = sync.minimize(loss, global_step)
+
+    if style == "chief_only_hooks":
+        hooks = [sync.make_session_run_hook(True)] if is_chief else []
+        creator = (
+            tf.train.ChiefSessionCreator(master=target, config=session_config)
+            if is_chief
+            else v1_sessions.WorkerSessionCreator(target, session_config)
+        )
+        session_context = tf.train.MonitoredSession(creator, hooks)
+    else:
+        starting = (sync.get_chief_queue_runner(), sync.get_init_tokens_op())
+        init_ops = {}
+        if style != "oldest":
+            init_ops["local_init_op"] = (
+                sync.chief_init_op if is_chief else sync.local_step_init_op
+            )
+            init_ops["ready_for_local_init_op"] = sync.ready_for_local_init_op
+        supervisor = tf.train.Supervisor(
+            is_chief=is_chief,
+            init_op=tf.global_variables_initializer(),
+            saver=None,
+            summary_op=None,
+            global_step=global_step,
+            recovery_wait_secs=0.1,
+            **init_ops,
+        )
+        session_context = _supervised(
+            style, supervisor, target, session_config, *starting
+        )
+    print("building is done", flush=True)
+    with contextlib.suppress(tf.errors.OutOfRangeError), session_context as session:
+        print("begun", flush=True)
+        try:
+            for i in range(batches):
+                step = session.run(train_op, {number: i})
+                print(f"ran {[i, int(step)]}", flush=True)
+        except tf.errors.OutOfRangeError:
+            print("end of input", flush=True)
+            raise
+        if is_chief:
+            value, step = session.run([weight, global_step])
+            print(f"weight {[float(value[0]), int(step)]}", flush=True)
+            stats = {k: v for k, v in sync.stats(session).items() if k != "workers"}
+            print(f"stats {json.dumps(stats)}", flush=True)
+        if fails:
+            raise RuntimeError("This replica fails.")
+    print("ended", flush=True)
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

@@ -1,0 +1,123 @@
+"""Replicas of Supervisor scripts, and of others without a hook for all, come to an end.
+
+Leases are of ten minutes here, so that a gate that is not told of an end is seen.
+
+TensorFlow 2.21's own class, run in the same scenarios: whoever is left waits for ever.
+"""
+
+import json
+import pathlib
+import re
+import sys
+import time
+
+import clusters
+import programs
+import pytest
+
+PROGRAM = pathlib.Path(__file__).parent / "supervisor_program.py"
+STYLES = ["managed", "with", "unstopped", "oldest", "chief_only_hooks"]
+# What an end may take until the others know of it. It takes 0.1 s on a quiet machine.
+SECS = 20.0
+TOO_MANY = 10**6
+
+
+class Scripts:
+    """A parameter server, and two replicas that the test starts."""
+
+    def __init__(self):
+        self.tasks = clusters.Cluster(
+            2, num_ps=1, chief=False, env=programs.environment(), serving=("ps",)
+        )
+
+    def __enter__(self):
+        self.tasks.__enter__()
+        return self
+
+    def __exit__(self, *exc_info):
+        self.tasks.__exit__(*exc_info)
+
+    def start(self, worker, style, batches, from_fork_server=True, **arguments):
+        # Strict, as who is there first would make all steps alone.
+        arguments = {"style": style, "batches": batches, "strict": True} | arguments
+        command = [sys.executable, str(PROGRAM), json.dumps(arguments)]
+        self.tasks.start(f"worker-{worker}", command, from_fork_server)
+
+    def output(self, worker):
+        return self.tasks.output(f"worker-{worker}")
+
+    def wait_for(self, worker, text, occurrence=1):
+        self.tasks.wait_for_output(f"worker-{worker}", text, occurrence)
+
+    def assert_ends(self, worker, status=0):
+        """Waits for its end; returns when that was."""
+        assert self.tasks.wait(f"worker-{worker}") == status, self.output(worker)
+        return time.monotonic()
+
+    def updates(self):
+        """How many the chief has seen, of its weight and the global step alike."""
+        told = re.findall(r"weight (\[.*\])", self.output(0))
+        weight, step = json.loads(told[-1])
+        assert weight == -0.5 * step
+        return step
+
+
+@pytest.mark.parametrize(
+    ("style", "fails"), [*((style, False) for style in STYLES), ("managed", True)]
+)
+def test_replica_that_ends_is_not_waited_for(style, fails):
+    with Scripts() as scripts:
+        scripts.start(0, style, 9)
+        scripts.start(1, style, 3, fails=fails)
+        ended = scripts.assert_ends(1, status=int(fails))
+        assert scripts.assert_ends(0) - ended < SECS
+        assert "end of input" not in scripts.output(0)
+    # Two gradients each: of both, then of the chief alone.
+    assert scripts.updates() in (5, 6)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_training_ends_for_all_when_the_chief_ends(style):
+    with Scripts() as scripts:
+        scripts.start(0, style, 3)
+        scripts.start(1, style, TOO_MANY)
+        ended = scripts.assert_ends(0)
+        assert scripts.assert_ends(1) - ended < SECS
+        assert "end of input" in scripts.output(1)
+
+
+@pytest.mark.parametrize("style", ["managed", "unstopped", "chief_only_hooks"])
+def test_chief_that_fails_may_come_back_and_its_replica_waits_for_it(style):
+    with Scripts() as scripts:
+        scripts.start(0, style, 3, fails=True)
+        scripts.start(1, style, TOO_MANY)
+        scripts.assert_ends(0, status=1)
+        # The next one finds the gate open.
+        scripts.start(0, style, 3)
+        scripts.assert_ends(0)
+        scripts.assert_ends(1)
+        told = re.findall(r"stats (.*)", scripts.output(0))
+    first, second = (json.loads(one)["generation"] for one in told)
+    assert second == first + 1
+
+
+def test_interpreters_own_end_is_told_of():
+    with Scripts() as scripts:
+        scripts.start(0, "unstopped", 9, from_fork_server=False)
+        scripts.start(1, "unstopped", 3, from_fork_server=False)
+        ended = scripts.assert_ends(1)
+        assert scripts.assert_ends(0) - ended < SECS
+
+
+def test_end_does_not_wait_for_a_server_that_is_gone():
+    with Scripts() as scripts:
+        scripts.start(0, "unstopped", 3, stop_at=[2])
+        scripts.start(1, "unstopped", TOO_MANY)
+        scripts.tasks.wait_until_suspended("worker-0")
+        scripts.tasks.kill("ps-0")
+        killed = time.monotonic()
+        scripts.tasks.resume("worker-0")
+        # Both fail: by the loss, and not by what they have to say at their ends.
+        for worker in range(2):
+            assert scripts.assert_ends(worker, status=1) - killed < SECS
+            assert "Unavailable" in scripts.output(worker)

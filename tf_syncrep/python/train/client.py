@@ -1,0 +1,36 @@
+"""The process that trains, as the gate tells it from others on the same server."""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import sync_gate_ops
+
+_number = 0
+_number_pid: int | None = None
+
+
+def number() -> int:
+    """Returns a random number of this process, an int64 above 0, always the same.
+
+    A server may outlive its clients. What one of them has left there, a permit or
+    local variables, is not the next one's.
+    """
+    global _number, _number_pid
+    if _number_pid != os.getpid():  # A child is another one.
+        _number, _number_pid = secrets.randbelow(2**62) + 1, os.getpid()
+    return _number
+
+
+def worker() -> tuple[tf.Tensor, tf.Tensor]:
+    """Names the replica that this process is, on the task that the ops run on.
+
+    Returns:
+        The task's name (string), and an incarnation (int64) that no other client, and
+        no other life of the task's server, has.
+    """
+    device, incarnation = sync_gate_ops.task_id()
+    return device, tf.bitwise.bitwise_xor(incarnation, tf.constant(number(), tf.int64))

@@ -168,7 +168,9 @@ class Training:
         self.optimizer = _OPTIMIZERS[contender["inner"]]()
         self.is_synchronous = contender["sync"]
         if self.is_synchronous:
-            self.optimizer = tfs.keras.SyncReplicas(self.optimizer, num_workers)
+            self.optimizer = tfs.keras.SyncReplicas(
+                self.optimizer, num_workers, spares=False
+            )
         self.optimizer.build(self.variables)
 
     def step(self, ids: Sequence[tf.Tensor]) -> None:

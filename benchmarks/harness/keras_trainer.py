@@ -87,7 +87,9 @@ class Training:
         self.optimizer = _OPTIMIZERS[contender["inner"]](**contender.get("options", {}))
         self.is_synchronous = contender["sync"]
         if self.is_synchronous:
-            self.optimizer = tfs.keras.SyncReplicas(self.optimizer, num_workers)
+            self.optimizer = tfs.keras.SyncReplicas(
+                self.optimizer, num_workers, spares=False
+            )
         self.optimizer.build(self.variables)
 
     def gradients(self, batch: Any, share: float = 1.0) -> list[Any]:

@@ -845,5 +845,21 @@ TEST_F(SyncGateFaultsTest, WithoutALeaseWorkersWaitForTheChief) {
   EXPECT_TRUE(waiting->waits());
 }
 
+// Its message was on the way when the step was begun again. Who waits is not
+// silent: nobody would be waiting for it to commit.
+TEST_F(SyncGateFaultsTest, AnAbandonedStepIsNotAdmittedWhileItsWorkerWaits) {
+  Start(1, 1, /*strict=*/false);
+  const auto abandoned = Acquire(a);
+  ASSERT_TRUE(abandoned->granted());
+  const auto of_b = Acquire(b);
+  const auto again = Acquire(a);
+  ASSERT_TRUE(of_b->granted());
+  ASSERT_TRUE(again->waits());
+  EXPECT_EQ(Admit(a, abandoned->value), Admission::kStale);
+  EXPECT_TRUE(Contribute(b, of_b->value));
+  EXPECT_EQ(Update(), 1);
+  EXPECT_TRUE(again->granted());
+}
+
 }  // namespace
 }  // namespace tf_syncrep

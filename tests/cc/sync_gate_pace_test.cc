@@ -33,8 +33,9 @@ class SyncGatePaceTest : public GateTest {
   };
 
   void Begin(int num_workers, int64_t quorum, int64_t total, bool strict,
-             const StepTime& step_time) {
+             const StepTime& step_time, bool spares = true) {
     SyncGateOptions options;
+    options.spares = spares;
     options.quorum = quorum;
     options.total = total;
     options.strict = strict;
@@ -174,6 +175,19 @@ TEST_F(SyncGatePaceTest, AStragglerCostsAFractionOfAStep) {
   EXPECT_GE(updates[0], 3 * updates[1]);
   // The three others need two steps for four gradients.
   EXPECT_GE(updates[0], 440);
+}
+
+TEST_F(SyncGatePaceTest,
+       WithoutSparesEveryGradientCountsAndTheSlowAreWaitedFor) {
+  Noise noise(0.2);
+  const StepTime step_time = [&noise](int task) {
+    return task == 3 ? 10 * noise() : noise();
+  };
+  Begin(4, 4, 4, /*strict=*/false, step_time, /*spares=*/false);
+  const Result result = Run(seconds(1000));
+  EXPECT_EQ(gate->Stats().spares, 0);
+  EXPECT_EQ(result.wasted, 0);
+  EXPECT_GE(result.updates, 95);
 }
 
 TEST_F(SyncGatePaceTest, AWorkerThatDiesCostsAFewSteps) {

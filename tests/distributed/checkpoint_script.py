@@ -35,7 +35,9 @@ class Progress(tf.keras.callbacks.Callback):
 def main(folder, result, updates, max_bytes_per_sec=None):
     strategy = make_strategy()
     with strategy.scope():
-        model = models.make(wrap=lambda x: tfs.keras.SyncReplicas(x, WORKERS, WORKERS))
+        model = models.make(
+            wrap=lambda x: tfs.keras.SyncReplicas(x, WORKERS, WORKERS, spares=False)
+        )
     checkpoint = tfs.keras.Checkpoint(
         folder,
         every_n_steps=7,

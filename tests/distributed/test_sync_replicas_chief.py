@@ -26,7 +26,7 @@ def test_killed_chief_goes_on_from_its_checkpoint(point, tmp_path):
     workers = [sorted(worker for worker, _ in pairs) for pairs in cluster.applied()]
     assert workers == [[0, 1]] * 10
     assert stats["expired"] == 0
-    # That which the chief was pushing to, and what the other gave of the next meanwhile.
+    # What the chief was pushing to, and what the other gave of the next meanwhile.
     assert stats["voids"] <= (2 if point in ADMITTED else 1)
     if point in ADMITTED:
         assert stats["aborted"] == 1

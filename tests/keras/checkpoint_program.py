@@ -34,7 +34,8 @@ def main(folder, quorum, epochs, steps, options):
     strategy = make_strategy()
     with strategy.scope():
         model = models.make(
-            wrap=quorum and (lambda x: tfs.keras.SyncReplicas(x, quorum, quorum))
+            wrap=quorum
+            and (lambda x: tfs.keras.SyncReplicas(x, quorum, quorum, spares=False))
         )
     checkpoint = tfs.keras.Checkpoint(folder, **options)
     savings = Savings(checkpoint)

@@ -80,7 +80,7 @@ def synchronous(strategy):
     ):
         model = make(
             strategy,
-            lambda make=optimizer: tfs.keras.SyncReplicas(make(), 2, 2),
+            lambda make=optimizer: tfs.keras.SyncReplicas(make(), 2, 2, spares=False),
             **options,
         )
         tfs.keras.fit(model, dataset, steps_per_epoch=STEPS, verbose=0)

@@ -79,7 +79,7 @@ def make(strategy, num_examples, quorum=None, per_execution=1):
         model = Counting(num_examples)
         optimizer = tf.keras.optimizers.SGD(1e-6)
         if quorum:
-            optimizer = tfs.keras.SyncReplicas(optimizer, quorum, quorum)
+            optimizer = tfs.keras.SyncReplicas(optimizer, quorum, quorum, spares=False)
         model.compile(optimizer, loss="mse", steps_per_execution=per_execution)
     return model
 

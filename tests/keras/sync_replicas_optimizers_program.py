@@ -16,7 +16,7 @@ import tf_syncrep as tfs
 def train(strategy, make_inner, workers, updates):
     with strategy.scope():
         model = keras_variants.small_model()
-        optimizer = tfs.keras.SyncReplicas(make_inner(), workers, workers)
+        optimizer = tfs.keras.SyncReplicas(make_inner(), workers, workers, spares=False)
         model.compile(optimizer, loss="mse")
     tfs.keras.fit(
         model,

@@ -112,6 +112,7 @@ def test_config_holds_every_argument():
         "lease_secs": 7.0,
         "start_secs": 8.0,
         "reject_nonfinite": True,
+        "spares": False,
         "flush_last": False,
         "name": "mine",
     }

@@ -41,6 +41,7 @@ def test_without_backups_the_slow_worker_keeps_nobody_idle(loop, tmp_path):
         loop=loop,
         steps=steps,
         epochs=1,
+        spares=True,
     ) as cluster:
         cluster.start()
         # By then it is known how long a step takes.
@@ -48,18 +49,16 @@ def test_without_backups_the_slow_worker_keeps_nobody_idle(loop, tmp_path):
         for _ in range(NUM_SLOW_STEPS):
             cluster.wait_until_at("computing", SLOW)
             before = cluster.stats()
+            least = before["updates"] + TIMES_AS_SLOW
             after = cluster.wait_for_stats(
-                lambda stats, least=before["updates"] + TIMES_AS_SLOW: (
-                    stats["updates"] >= least
-                )
+                lambda stats, least=least: stats["updates"] >= least
             )
             assert gradients_of(SLOW, after) == gradients_of(SLOW, before)
             assert after["spares"] > before["spares"]
             worker_seams.go_on(tmp_path, "computing", SLOW)
+            dropped = gradients_of(SLOW, before)[1]
             cluster.wait_for_stats(
-                lambda stats, dropped=gradients_of(SLOW, before)[1]: (
-                    gradients_of(SLOW, stats)[1] > dropped
-                )
+                lambda stats, dropped=dropped: gradients_of(SLOW, stats)[1] > dropped
             )
         result = cluster.result()
     stats = result["stats"]

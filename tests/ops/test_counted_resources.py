@@ -114,7 +114,9 @@ def test_one_with_a_name_is_found_while_it_lives(kind):
 
 def test_a_found_one_must_be_alike():
     handle = KINDS["dense"].make(counted=True, shared_name="alike")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="accumulator alike exists with"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="accumulator alike exists with"
+    ):
         tfs.ops.dense_accumulator(tf.float64, [2], counted=True, shared_name="alike")
     del handle
 

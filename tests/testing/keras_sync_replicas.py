@@ -144,11 +144,14 @@ def make(
     shards: int = 1,
     **options: Any,
 ) -> tuple[Any, Any, "Recorder"]:
-    """Makes a model, its SyncReplicas of SGD with these options, and its recorder."""
+    """Makes a model, its SyncReplicas of SGD with these options, and its recorder.
+
+    Every gradient counts while nothing fails, unless the options say otherwise.
+    """
     with strategy.scope():
         model = make_model(shards)
         optimizer = tfs.keras.SyncReplicas(
-            OPTIMIZERS["sgd"](), quorum, total, **options
+            OPTIMIZERS["sgd"](), quorum, total, **{"spares": False, **options}
         )
         model.compile(optimizer, loss=loss, steps_per_execution=steps_per_execution)
         optimizer.build(model.trainable_variables)

@@ -87,6 +87,7 @@ class SyncGateOp final : public CountedResourceOp<SyncGateResource> {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("quorum", &options_.quorum));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("total", &options_.total));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("strict", &options_.strict));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("spares", &options_.spares));
     float lease;
     float start_lease;
     float updater_lease;

@@ -39,6 +39,7 @@ REGISTER_OP("Syncrep>SyncGate")
     .Attr("start_secs: float = 600.0")
     .Attr("updater_lease_secs: float = 0.0")
     .Attr("strict: bool = true")
+    .Attr("spares: bool = true")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .Attr("counted: bool = false")
@@ -62,6 +63,8 @@ start_secs: The same before a worker's first gradient. Once as many workers have
 updater_lease_secs: How long the updater may be silent before all waits fail; zero
   or less: for ever.
 strict: Whether each live worker gives its share, ceil(quorum / live), and no more.
+spares: Whether, if it is not strict, an idle worker gets a permit beside one that is
+  overdue, and a push that takes much longer than others did voids its round.
 counted: Whether it lives as long as the handles that the op gives on its task, and
   not as long as the task. Without a shared name it is then another one each time.
 )doc");

@@ -25,6 +25,7 @@ def sync_gate(
     start_secs=600.0,
     updater_lease_secs=0.0,
     strict=True,
+    spares=True,
     counted=False,
     name=None,
 ):
@@ -46,6 +47,9 @@ def sync_gate(
             zero or less: for ever.
         strict: whether each live worker gives its share, ceil(quorum / live), and no
             more; otherwise whoever is fast gives more.
+        spares: whether, if it is not strict, an idle worker gets a permit beside one
+            that is overdue, and a push that takes much longer than others did voids its
+            round.
         counted: whether it lives as long as its handle, and not as long as its task.
             Without a shared name it is then a new one each time.
         name: name of the operation.
@@ -65,6 +69,7 @@ def sync_gate(
         start_secs=start_secs,
         updater_lease_secs=updater_lease_secs,
         strict=strict,
+        spares=spares,
         counted=counted,
         name=name,
     )

@@ -111,6 +111,10 @@ struct SyncGateOptions {
   // work-conserving mode whoever is fast gives more, and a permit that is
   // overdue keeps nobody idle (see Pace).
   bool strict = true;
+  // Whether anything is ever overdue in work-conserving mode. Without, a slow
+  // worker is waited for as long as its lease, and while nothing fails, and
+  // there are no backups, every gradient counts.
+  bool spares = true;
   // The numbers of the first round and of the first generation, at least 1.
   int64_t first_round = 0;
   int64_t first_generation = 1;

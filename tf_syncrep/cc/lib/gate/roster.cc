@@ -61,7 +61,9 @@ GateMember* Roster::Enter(const GateWorker& worker, bool* replaced) {
     member.account.last_step = GateTime(0);
     member.phase = GatePhase::kIdle;
   }
-  member.account.worker = worker;
+  if (is_new) {
+    member.account.worker = worker;
+  }
   return &member;
 }
 

@@ -68,8 +68,9 @@ class Roster {
   GateMember* Find(const GateWorker& worker);
   // The same, for a call that shows that it lives.
   GateMember* FindAndRenew(const GateWorker& worker, GateTime now);
-  // The worker, of this incarnation from now on. Null if that is a dead one.
-  // `replaced` says whether it was another one until now.
+  // The worker; null if this incarnation of it is a dead one. `replaced` says
+  // whether it was another one until now: that is dead, and its account still
+  // in its name, for the caller to give up what it held and to rename.
   GateMember* Enter(const GateWorker& worker, bool* replaced);
   // The worker if it is known as this incarnation; if it was never heard of, a
   // new entry.

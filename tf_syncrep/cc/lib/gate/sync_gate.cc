@@ -37,6 +37,7 @@ GateStatus FirstError(std::initializer_list<GateStatus> statuses) {
 
 SyncGate::SyncGate(const SyncGateOptions& options, Clock clock)
     : strict_(options.strict),
+      spares_(options.spares),
       updater_lease_(options.updater_lease),
       clock_(std::move(clock)),
       alarm_(options.alarm),
@@ -109,8 +110,8 @@ GateStatus SyncGate::Admit(int64_t generation, const GateWorker& worker,
       }
       return end_of_waits_;
     }
-    const bool may_give =
-        caller != nullptr && caller->is_live() && !HasGivenItsShare(*caller);
+    const bool may_give = caller != nullptr && caller->is_live() &&
+                          caller->waiting == 0 && !HasGivenItsShare(*caller);
     *admission = ledger_.Admit(generation, round, may_give, fit, now,
                                caller == nullptr ? nullptr : &caller->account);
     if (*admission == Admission::kAdmitted) {

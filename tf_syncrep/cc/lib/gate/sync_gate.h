@@ -267,6 +267,7 @@ class SyncGate {
   void ExpireEarly(Time now, Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
 
   const bool strict_;
+  const bool spares_;
   const Time updater_lease_;
   const Clock clock_;
   const std::function<void()> alarm_;

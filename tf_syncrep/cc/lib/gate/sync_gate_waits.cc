@@ -44,6 +44,7 @@ GateMember* SyncGate::Enter(const GateWorker& worker, AcquireKind kind,
   ledger_.Release(replaced ? "was started anew while it pushed"
                            : "began another step while it pushed",
                   now, &caller->account);
+  caller->account.worker.incarnation = worker.incarnation;
   if (kind == AcquireKind::kFirst ||
       caller->presence == GateMember::Presence::kExpected) {
     caller->started = false;
@@ -275,11 +276,12 @@ SyncGate::Permit SyncGate::TakePass() {
 }
 
 bool SyncGate::WantsSpares() const {
-  return IsOpen() && !strict_ && ledger_.Admits() && !queue_.ready.empty();
+  return IsOpen() && spares_ && !strict_ && ledger_.Admits() &&
+         !queue_.ready.empty();
 }
 
 bool SyncGate::WaitsForPushes() const {
-  return IsOpen() && ledger_.in_flight() > 0 &&
+  return IsOpen() && spares_ && ledger_.in_flight() > 0 &&
          (!queue_.ready.empty() || !queue_.sated.empty());
 }
 

@@ -57,6 +57,7 @@ class ClusterOps:
         lease_secs: float,
         start_secs: float,
         reject_nonfinite: bool,
+        spares: bool,
         device: str,
     ):
         """Makes nothing yet.
@@ -68,6 +69,7 @@ class ClusterOps:
             start_secs: the same before its first gradient, at most.
             reject_nonfinite: whether a worker drops its gradient, and computes another,
                 if there is a NaN or an infinity in it.
+            spares: whether idle workers take over from one that is overdue.
             device: where the gate is to be, unless `place_gate` finds a better place.
         """
         self._quorum = quorum
@@ -75,6 +77,7 @@ class ClusterOps:
         self._lease_secs = lease_secs
         self._start_secs = start_secs
         self._reject_nonfinite = reject_nonfinite
+        self._spares = spares
         self._fallback_device = self._device = device
         self.targets = Targets()
         # Guards the gate, and its place, while functions are traced by several threads.
@@ -119,6 +122,7 @@ class ClusterOps:
                             self._lease_secs, _SHORTEST_UPDATER_LEASE_SECS
                         ),
                         strict=False,
+                        spares=self._spares,
                         counted=True,
                     )
             return self._gate

@@ -85,6 +85,11 @@ class SyncReplicas(RoundsOptimizer):
             those took, and `lease_secs` at least.
         reject_nonfinite: whether a gradient with a NaN or an infinity in it is dropped
             instead of applied.
+        spares: whether a worker that has nothing to do computes a gradient in the place
+            of one whose step takes much longer than steps usually do. Of the two the
+            first counts, and the other is dropped. Without, a slow worker is waited for
+            up to `lease_secs`, and while nothing fails, and there are no backups, every
+            gradient counts: so many steps are so many updates.
         flush_last: whether a last incomplete round is applied, as the mean of the
             gradients that are there, at the end of training; otherwise they are
             dropped.
@@ -106,6 +111,7 @@ class SyncReplicas(RoundsOptimizer):
         lease_secs: float = 60.0,
         start_secs: float = 600.0,
         reject_nonfinite: bool = False,
+        spares: bool = True,
         flush_last: bool = True,
         name: str = "SyncReplicas",
     ):
@@ -121,6 +127,7 @@ class SyncReplicas(RoundsOptimizer):
         self.lease_secs = check_positive("lease_secs", lease_secs)
         self.start_secs = check_positive("start_secs", start_secs)
         self.reject_nonfinite = bool(reject_nonfinite)
+        self.spares = bool(spares)
         self.flush_last = bool(flush_last)
         self._strategy = tf.distribute.get_strategy()
         self._rounds = self._make_rounds()
@@ -140,6 +147,7 @@ class SyncReplicas(RoundsOptimizer):
                 self.lease_secs,
                 self.start_secs,
                 self.reject_nonfinite,
+                self.spares,
                 device=iterations.device,
             )
             return ClusterRounds(
@@ -273,6 +281,7 @@ class SyncReplicas(RoundsOptimizer):
             "lease_secs": self.lease_secs,
             "start_secs": self.start_secs,
             "reject_nonfinite": self.reject_nonfinite,
+            "spares": self.spares,
             "flush_last": self.flush_last,
         }
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.sync import gate_stats
 from tf_syncrep.python.sync.arguments import check_count
-from tf_syncrep.python.train import information
+from tf_syncrep.python.train import information, session_errors
 
 
 class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
@@ -81,6 +81,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         Raises:
             RuntimeError: global variables are not initialized.
         """
+        session_errors.recover_from_lost_tasks(session)
         uninitialized = session.run(self._ready_for_local_init_op)
         if len(uninitialized):
             names = ", ".join(name.decode() for name in uninitialized)

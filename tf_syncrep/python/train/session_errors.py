@@ -1,0 +1,37 @@
+"""What a session raises when a task is lost in the midst of a step."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+
+def recover_from_lost_tasks(session: Any) -> None:
+    """Has a session raise what its owner recovers from, whatever else went wrong.
+
+    A step on a server that was started anew is Aborted, which makes
+    `MonitoredTrainingSession` begin anew. But the other tasks of the step are stopped
+    then, and one that is asked to stop before it has heard why says that it was
+    cancelled. Of several errors TensorFlow takes the code of the one that comes last
+    in the alphabet, Cancelled before Aborted, and no session recovers from that.
+    (Unavailable would come last, but is turned into Internal on its way.)
+
+    Args:
+        session: a `tf.compat.v1.Session`, whose `run` this replaces.
+    """
+    run = session.run
+
+    @functools.wraps(run)
+    def run_or_begin_anew(*args, **kwargs):
+        try:
+            return run(*args, **kwargs)
+        except tf.errors.CancelledError as error:
+            if "\nABORTED: " in error.message:
+                raise tf.errors.AbortedError(
+                    error.node_def, error.op, error.message
+                ) from error
+            raise
+
+    session.run = run_or_begin_anew

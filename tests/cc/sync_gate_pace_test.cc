@@ -190,6 +190,16 @@ TEST_F(SyncGatePaceTest,
   EXPECT_GE(result.updates, 95);
 }
 
+TEST_F(SyncGatePaceTest, OneThatIsStuckInItsSecondStepIsNotWaitedFor) {
+  // When next to nothing is known of how long steps take.
+  int num_steps = 0;
+  Begin(2, 2, 2, /*strict=*/false, [&num_steps](int task) {
+    num_steps += task;
+    return task == 1 && num_steps == 2 ? SyncGate::Time(0) : seconds(1);
+  });
+  EXPECT_GE(Run(seconds(20)).updates, 8);
+}
+
 TEST_F(SyncGatePaceTest, AWorkerThatDiesCostsAFewSteps) {
   bool dead = false;
   Noise noise(0.1);

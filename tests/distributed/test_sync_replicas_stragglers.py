@@ -33,9 +33,6 @@ def test_replica_that_is_stuck_does_not_keep_the_other_waiting(point):
     assert stats["voids"] == (point == "half_pushed")
 
 
-@pytest.mark.xfail(
-    reason="of so few steps the gate does not learn how long one takes", run=False
-)
 def test_replica_that_is_stuck_after_its_first_step_is_not_waited_for():
     with SyncReplicasCluster(2, lease_secs=LEASE_SECS, strict=False) as cluster:
         cluster.start(1, batches=1000, stop_at={"computing": [1]})

@@ -36,9 +36,14 @@ GateTime Durations::Quantile(double share) const {
   return *at;
 }
 
-void Pace::LearnStep(GateTime step) {
-  steps_.Learn(step);
-  if (steps_.are_known()) {
+void Pace::LearnStep(GateTime step, bool is_first) {
+  if (!is_first) {
+    steps_.Learn(step);
+  }
+  if (!steps_.are_known()) {
+    longest_of_few_ = std::max(longest_of_few_, step);
+    step_limit_ = 4 * std::max(kShortestStepLimit, longest_of_few_);
+  } else if (!is_first) {
     median_step_ = steps_.Quantile(0.5);
     step_limit_ =
         std::max({kShortestStepLimit, Times(1.5, steps_.Quantile(0.8)),
@@ -63,14 +68,14 @@ GateAccount* Pace::FindOverdue(const std::vector<GateAccount*>& permits,
                                const GateAccount& idle, GateTime now) const {
   const GateTime own_step =
       idle.last_step > GateTime(0) ? idle.last_step : median_step_;
-  if (own_step == GateTime(0)) {
-    return nullptr;
-  }
+  const GateTime worth_it =
+      own_step == GateTime(0)
+          ? kNever
+          : std::max(kShortestStepLimit, Times(kWorthASpare, own_step));
   for (GateAccount* holder : permits) {  // the oldest first
     const GateTime rest = holder->since + holder->last_step - now;
     if (holder->spare == nullptr && holder != &idle &&
-        (OverdueAt(*holder) <= now ||
-         rest > std::max(kShortestStepLimit, Times(kWorthASpare, own_step)))) {
+        (OverdueAt(*holder) <= now || rest > worth_it)) {
       return holder;
     }
   }

@@ -42,13 +42,17 @@ class Durations {
 //  or
 //    a quarter more than nine of ten, and not before its holder's own last step
 //    would be over;
+//  - while only a few steps are known, first ones included, after four times
+//  the
+//    longest of them;
 //  - at once for an idle worker whose own step would be over much sooner than
 //    the rest of its holder's, going by the last step of each.
 class Pace {
  public:
   static constexpr GateTime kNever = GateTime::max();
 
-  void LearnStep(GateTime step);
+  // `is_first`: of a worker, in which functions may have been compiled.
+  void LearnStep(GateTime step, bool is_first);
   void LearnPush(GateTime push);
 
   // Finds an overdue permit without a spare for an idle worker; null: none.
@@ -70,7 +74,8 @@ class Pace {
 
   Durations steps_;
   Durations pushes_;
-  GateTime median_step_{0};  // zero while too little is known
+  GateTime longest_of_few_{0};  // zero: not even one is known
+  GateTime median_step_{0};     // zero while too little is known
   GateTime step_limit_ = kNever;
   GateTime push_limit_ = kNever;
 };

@@ -90,19 +90,19 @@ void Roster::SetPhase(GatePhase phase, GateTime now, GateMember* member) {
   member->phase_since = now;
 }
 
-GateTime Roster::EndStep(int64_t generation, bool is_of_it, GateTime now,
-                         GateMember* member) {
+void Roster::EndStep(int64_t generation, bool is_of_it, GateTime now,
+                     GateMember* member) {
   const bool is_first = !member->started;
   member->started = true;
   if (member->phase != GatePhase::kComputing) {
-    return GateTime(0);
+    return;
   }
   const GateTime step = now - member->phase_since;
   if (!is_first) {
     member->account.last_step = step;
     member->first_step = GateTime(0);
     member->longest_silence = std::max(member->longest_silence, step);
-    return step;
+    return;
   }
   member->first_step = step;
   if (is_of_it) {
@@ -111,7 +111,6 @@ GateTime Roster::EndStep(int64_t generation, bool is_of_it, GateTime now,
     num_first_steps_ += member->timed_in != generation ? 1 : 0;
     member->timed_in = generation;
   }
-  return GateTime(0);
 }
 
 void Roster::EndSilence(GateTime now, GateMember* member) {

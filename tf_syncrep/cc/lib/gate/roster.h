@@ -79,11 +79,10 @@ class Roster {
   void SetPresence(GateMember::Presence presence, GateMember* member);
   static void SetPhase(GatePhase phase, GateTime now, GateMember* member);
 
-  // Its gradient is there. Returns how long it took; zero for a first step, and
-  // where it computed none. One of another generation tells nothing of how long
+  // Its gradient is there. One of another generation tells nothing of how long
   // first steps take in this one.
-  GateTime EndStep(int64_t generation, bool is_of_it, GateTime now,
-                   GateMember* member);
+  void EndStep(int64_t generation, bool is_of_it, GateTime now,
+               GateMember* member);
   // It is heard of after its pushes, or when it begins anew.
   static void EndSilence(GateTime now, GateMember* member);
 

@@ -95,11 +95,11 @@ GateStatus SyncGate::Admit(int64_t generation, const GateWorker& worker,
                            caller->permit.generation == generation &&
                            caller->permit.round == round;
     if (ends_step) {
-      const Time step = roster_.EndStep(
-          generation, generation == ledger_.generation(), now, caller);
-      if (step > Time(0)) {
-        pace_.LearnStep(step);
+      if (caller->phase == GatePhase::kComputing) {
+        pace_.LearnStep(now - caller->phase_since, !caller->started);
       }
+      roster_.EndStep(generation, generation == ledger_.generation(), now,
+                      caller);
       if (caller->phase == GatePhase::kComputing) {
         Roster::SetPhase(GatePhase::kIdle, now, caller);
       }

@@ -17,6 +17,7 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
@@ -79,9 +80,8 @@ class AccumulatorApplySparseOp final : public OpKernel {
   // A checked copy of the indices, which others cannot change any more.
   static absl::Status Rows(OpKernelContext* ctx, int64_t limit,
                            std::vector<int64_t>* rows) {
-    // Not by vec(), which ends the process where the memory is not aligned.
     const Tensor& input = ctx->input(kGradientIndices);
-    const auto* const indices = static_cast<const Index*>(input.data());
+    const auto* const indices = Data<const Index>(input);
     rows->assign(indices, indices + input.NumElements());
     for (size_t i = 0; i < rows->size(); ++i) {
       const int64_t row = (*rows)[i];

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 
@@ -48,8 +49,7 @@ absl::Status CheckGradientShape(OpKernelContext* ctx,
         absl::StrCat("Shape mismatch: expected shape rank at least ",
                      allowed.dims(), ", got ", input.NumElements()));
   }
-  // Not by vec(), which ends the process where the memory is not aligned.
-  const auto* const shape = static_cast<const int64_t*>(input.data());
+  const auto* const shape = Data<const int64_t>(input);
   for (int i = 0; i < allowed.dims(); ++i) {
     if (allowed.dim_size(i) != -1 && allowed.dim_size(i) != shape[i]) {
       return absl::InvalidArgumentError(
@@ -76,7 +76,7 @@ absl::Status LocalStepInput(OpKernelContext* ctx, int64_t* step) {
         absl::StrCat("Argument local_step must be scalar, but had bad shape ",
                      input->shape().DebugString()));
   }
-  *step = input->scalar<int64_t>()();
+  *step = *Data<int64_t>(*input);
   return absl::OkStatus();
 }
 
@@ -122,7 +122,7 @@ absl::Status CheckSparseGradient(OpKernelContext* ctx,
   }
   TF_RETURN_IF_ERROR(CheckGradientShape(ctx, allowed));
   if (*limit < 0 && ctx->input(kGradientShape).NumElements() > 0) {
-    *limit = *static_cast<const int64_t*>(ctx->input(kGradientShape).data());
+    *limit = *Data<const int64_t>(ctx->input(kGradientShape));
   }
   return absl::OkStatus();
 }

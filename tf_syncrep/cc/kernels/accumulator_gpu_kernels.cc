@@ -31,6 +31,7 @@
 #include "tf_syncrep/cc/tf/gpu_context.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
@@ -143,9 +144,9 @@ class AccumulatorApplySparseGpuOp final : public AsyncOpKernel {
         [ctx, done, accumulator, step, limit, rows](const absl::Status& status,
                                                     const Tensor& copy) {
           OP_REQUIRES_OK_ASYNC(ctx, status, done);
-          const auto found = copy.flat<int64_t>();
-          OP_REQUIRES_ASYNC(ctx, found(0) < 0,
-                            BadGradientIndex(found(0), found(1), limit), done);
+          const auto* const found = Data<const int64_t>(copy);
+          OP_REQUIRES_ASYNC(ctx, found[0] < 0,
+                            BadGradientIndex(found[0], found[1], limit), done);
           OP_REQUIRES_OK_ASYNC(ctx, Push(ctx, *accumulator, step, rows), done);
           done();
         });
@@ -209,7 +210,7 @@ struct GpuSparseOutput {
     Tensor count;
     absl::Status status =
         ctx->allocate_temp(DT_INT64, TensorShape({1}), &count);
-    if (status.ok() && !sum.Sort(count.flat<int64_t>().data(), [ctx](size_t n) {
+    if (status.ok() && !sum.Sort(Data<int64_t>(count), [ctx](size_t n) {
           return AllocateOnGpu(ctx, n);
         })) {
       status = OutOfMemoryForResult();
@@ -225,7 +226,7 @@ struct GpuSparseOutput {
                  absl::Status status = copied;
                  if (status.ok()) {
                    status = Write(ctx, *accumulator, *shared,
-                                  copy.flat<int64_t>()(0));
+                                  *Data<const int64_t>(copy));
                  }
                  // Its memory is then there for the gradients that follow.
                  shared->sums.clear();
@@ -249,8 +250,7 @@ struct GpuSparseOutput {
     TF_RETURN_IF_ERROR(ctx->allocate_output(1, shape, &values));
     auto& sum = static_cast<GpuSparseGradientSum<LibT>&>(*taken.sums[0]);
     sum.WriteResult(accumulator.spec().reduction, taken.num_gradients, num_rows,
-                    rows->flat<int64_t>().data(),
-                    reinterpret_cast<LibT*>(values->flat<T>().data()));
+                    Data<int64_t>(*rows), Data<LibT>(*values));
     TF_RETURN_IF_ERROR(SumStatus(sum));
     return SetShapeOutput(ctx, accumulator, taken.shape);
   }

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 
@@ -34,7 +35,7 @@ absl::Status NumRequiredInput(OpKernelContext* ctx, int64_t* num_required) {
         absl::StrCat("Argument num_required must be scalar, but had bad shape ",
                      input->shape().DebugString()));
   }
-  *num_required = input->scalar<int32_t>()();
+  *num_required = *Data<int32_t>(*input);
   if (*num_required <= 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "Argument num_required must be positive, but was ", *num_required));

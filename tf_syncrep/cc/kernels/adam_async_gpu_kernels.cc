@@ -17,6 +17,7 @@
 #include "tf_syncrep/cc/tf/gpu_context.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
@@ -36,7 +37,7 @@ GpuAdamAsync<LibT> Arguments(OpKernelContext* ctx, AdamAsyncFormula formula,
                              LibT* var, LockedVariables& variables) {
   using Slot = SlotType<LibT>;
   const auto scalar = [ctx](AdamAsyncInput input) {
-    return ctx->input(input).flat<Slot>().data();
+    return Data<const Slot>(ctx->input(input));
   };
   return {formula,
           var,
@@ -104,9 +105,9 @@ class SparseApplyAdamAsyncGpuOp final
         ctx, bad_index,
         [ctx, num_rows, done](const absl::Status& status, const Tensor& copy) {
           OP_REQUIRES_OK_ASYNC(ctx, status, done);
-          const auto found = copy.flat<int64_t>();
-          OP_REQUIRES_ASYNC(ctx, found(0) < 0,
-                            IndexOutOfRange(found(0), found(1), num_rows),
+          const auto* const found = Data<const int64_t>(copy);
+          OP_REQUIRES_ASYNC(ctx, found[0] < 0,
+                            IndexOutOfRange(found[0], found[1], num_rows),
                             done);
           done();
         });

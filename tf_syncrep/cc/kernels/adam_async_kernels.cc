@@ -14,6 +14,7 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
@@ -26,7 +27,7 @@ using Access = LockedVariables::Access;
 
 template <typename Slot>
 Slot Scalar(OpKernelContext* ctx, AdamAsyncInput input) {
-  return ctx->input(input).scalar<Slot>()();
+  return *Data<const Slot>(ctx->input(input));
 }
 
 // The Adam update for the powers as they are, which it then advances.
@@ -116,11 +117,11 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
                            std::vector<int64_t>* rows) const {
     const Tensor& indices = ctx->input(kIndices);
     if (indices.dtype() == DT_INT32) {
-      const auto flat = indices.flat<int32_t>();
-      rows->assign(flat.data(), flat.data() + flat.size());
+      const auto* const data = Data<const int32_t>(indices);
+      rows->assign(data, data + indices.NumElements());
     } else {
-      const auto flat = indices.flat<int64_t>();
-      rows->assign(flat.data(), flat.data() + flat.size());
+      const auto* const data = Data<const int64_t>(indices);
+      rows->assign(data, data + indices.NumElements());
     }
     for (size_t i = 0; i < rows->size(); ++i) {
       int64_t& row = (*rows)[i];

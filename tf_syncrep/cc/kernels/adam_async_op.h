@@ -17,6 +17,7 @@
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 
@@ -73,12 +74,11 @@ class AdamAsyncOpBase : public Kernel {
       tensorflow::DataTypeToEnum<Slot>::value;
 
   static LibT* VarData(LockedVariables& variables) {
-    return reinterpret_cast<LibT*>(variables.data<T>(kVar));
+    return variables.data<LibT>(kVar);
   }
 
   static const LibT* GradData(tensorflow::OpKernelContext* ctx) {
-    return reinterpret_cast<const LibT*>(
-        ctx->input(kGrad).template flat<T>().data());
+    return Data<const LibT>(ctx->input(kGrad));
   }
 
   AdamAsyncFormula Formula() const {

@@ -4,6 +4,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
@@ -27,7 +28,7 @@ absl::Status LookupAll(OpKernelContext* ctx, absl::string_view name,
     }
     variables->emplace_back();
     TF_RETURN_IF_ERROR(tensorflow::LookupResource(
-        ctx, handle.scalar<tensorflow::ResourceHandle>()(),
+        ctx, *Data<const tensorflow::ResourceHandle>(handle),
         &variables->back()));
   }
   return absl::OkStatus();
@@ -57,7 +58,7 @@ absl::Status ReadNames(OpKernelContext* ctx, absl::string_view name,
                      " names, but has shape ", input->shape().DebugString()));
   }
   for (int64_t i = 0; i < num; ++i) {
-    names->emplace_back(input->vec<tstring>()(i));
+    names->emplace_back(Data<const tstring>(*input)[i]);
   }
   return absl::OkStatus();
 }
@@ -77,7 +78,7 @@ absl::Status ReadCheckpointInputs(OpKernelContext* ctx,
   std::vector<int64_t> group_sizes;
   auto next = variables.begin();
   for (int64_t i = 0; sizes->dims() == 1 && i < sizes->NumElements(); ++i) {
-    const int64_t size = sizes->vec<int64_t>()(i);
+    const int64_t size = Data<const int64_t>(*sizes)[i];
     if (size < 1 || size > variables.end() - next) {
       break;
     }

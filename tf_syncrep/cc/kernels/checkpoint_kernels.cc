@@ -20,6 +20,7 @@
 #include "tf_syncrep/cc/kernels/table_snapshot.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
@@ -202,8 +203,8 @@ class KeepOp final : public OpKernel {
       return;
     }
     const Tensor& input = ctx->input(1);
-    const auto rows = input.flat<T>();
-    const std::vector<int64_t> wide(rows.data(), rows.data() + rows.size());
+    const auto* const rows = Data<const T>(input);
+    const std::vector<int64_t> wide(rows, rows + input.NumElements());
     OP_REQUIRES_OK(
         ctx, snapshot->Keep(wide.data(), static_cast<int64_t>(wide.size()),
                             cancelled));

@@ -21,6 +21,7 @@
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
@@ -236,9 +237,9 @@ class PieceArray {
     char* data = nullptr;
     TF_RETURN_IF_ERROR(Writable(&data));
     const auto* from = static_cast<const char*>(rows.data());
-    const auto id = ids.vec<int64_t>();
-    for (int64_t i = 0; i < id.size(); ++i, from += row_bytes_) {
-      const int64_t row = piece_.RowOf(id(i));
+    const auto* const id = Data<const int64_t>(ids);
+    for (int64_t i = 0; i < ids.NumElements(); ++i, from += row_bytes_) {
+      const int64_t row = piece_.RowOf(id[i]);
       if (row >= 0) {
         std::memcpy(data + row * row_bytes_, from, row_bytes_);
       }
@@ -287,7 +288,7 @@ class RestoreOp final : public OpKernel {
     std::vector<std::unique_ptr<BundleReader>> readers;
     for (int64_t i = 0; i < prefixes.NumElements(); ++i) {
       readers.push_back(std::make_unique<BundleReader>(
-          Env::Default(), std::string(prefixes.vec<tstring>()(i))));
+          Env::Default(), std::string(Data<const tstring>(prefixes)[i])));
       TF_RETURN_IF_ERROR(readers.back()->status());
     }
     std::vector<std::pair<PieceArray, std::string>> arrays;

@@ -13,6 +13,7 @@
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf_syncrep/cc/lib/row_fingerprint.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
@@ -152,7 +153,7 @@ class CheckpointWriter::Share {
     }
     const auto size = static_cast<int64_t>(ids.size());
     Tensor of_ids(tensorflow::DT_INT64, {size});
-    std::copy(ids.begin(), ids.end(), of_ids.vec<int64_t>().data());
+    std::copy(ids.begin(), ids.end(), Data<int64_t>(of_ids));
     TF_RETURN_IF_ERROR(
         bundle_->Add(piece.ChangedKey(piece.names[0], chunk, "ids"), of_ids));
     for (size_t k = 0; k < chunk_.size(); ++k) {

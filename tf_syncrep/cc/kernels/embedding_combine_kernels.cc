@@ -15,6 +15,7 @@
 #include "tf_syncrep/cc/lib/row_combine.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
@@ -107,7 +108,7 @@ class CombineOpBase : public OpKernel {
     for (int f = 0; f < places.size(); ++f) {
       const Tensor& ids = places[f];
       CombinedFeature feature = {combiners_[f],
-                                 static_cast<const int32_t*>(ids.data()),
+                                 Data<const int32_t>(ids),
                                  ids.NumElements(),
                                  ids.NumElements(),
                                  1,
@@ -117,7 +118,7 @@ class CombineOpBase : public OpKernel {
       if (is_ragged_[f]) {
         const Tensor& splits = row_splits[next_splits++];
         TF_RETURN_IF_ERROR(CheckSplits(f, ids, splits));
-        feature.row_splits = static_cast<const int64_t*>(splits.data());
+        feature.row_splits = Data<const int64_t>(splits);
         feature.num_results = splits.NumElements() - 1;
         shape = TensorShape({feature.num_results});
       } else if (combiners_[f] != Combiner::kNone) {
@@ -136,7 +137,7 @@ class CombineOpBase : public OpKernel {
               "feature ", f, " must have as many weights as ids, ",
               ids.NumElements(), ", but has ", of_ids.NumElements()));
         }
-        feature.weights = static_cast<const float*>(of_ids.data());
+        feature.weights = Data<const float>(of_ids);
       }
       TF_RETURN_IF_ERROR(shape.AddDimWithStatus(width));
       features->push_back(feature);
@@ -177,7 +178,7 @@ class CombineOpBase : public OpKernel {
           " must be vectors, the second not empty, but have shapes ",
           ids.shape().DebugString(), " and ", splits.shape().DebugString()));
     }
-    const auto* const split = static_cast<const int64_t*>(splits.data());
+    const auto* const split = Data<const int64_t>(splits);
     const int64_t last = splits.NumElements() - 1;
     bool is_good = split[0] == 0 && split[last] == ids.NumElements();
     for (int64_t i = 0; i < last; ++i) {
@@ -217,14 +218,13 @@ class EmbeddingCombineOp final : public CombineOpBase<T> {
     std::vector<ShardRows<const LibT>> shards;
     for (int shard = 0; shard < vectors.size(); ++shard) {
       const Tensor& rows = vectors[shard];
-      shards.push_back(
-          {static_cast<const LibT*>(rows.data()), rows.dim_size(0)});
+      shards.push_back({Data<const LibT>(rows), rows.dim_size(0)});
     }
     std::vector<Sum*> sums;
     for (int f = 0; f < results.size(); ++f) {
       Tensor* result;
       OP_REQUIRES_OK(ctx, results.allocate(f, shapes[f], &result));
-      sums.push_back(static_cast<Sum*>(result->data()));
+      sums.push_back(Data<Sum>(*result));
     }
     DeviceSharder sharder(ctx);
     bool has_memory;
@@ -261,13 +261,13 @@ class EmbeddingCombineGradOp final : public CombineOpBase<T> {
                       "the gradient of feature ", f, " must have shape ",
                       shapes[f].DebugString(), ", but has ",
                       gradients[f].shape().DebugString())));
-      of_results.push_back(static_cast<const Sum*>(gradients[f].data()));
+      of_results.push_back(Data<const Sum>(gradients[f]));
     }
     std::vector<ShardRows<LibT>> shards;
     for (int shard = 0; shard < vectors.size(); ++shard) {
       Tensor* rows;
       OP_REQUIRES_OK(ctx, sums.allocate(shard, vectors[shard].shape(), &rows));
-      shards.push_back({static_cast<LibT*>(rows->data()), rows->dim_size(0)});
+      shards.push_back({Data<LibT>(*rows), rows->dim_size(0)});
     }
     DeviceSharder sharder(ctx);
     bool has_memory;

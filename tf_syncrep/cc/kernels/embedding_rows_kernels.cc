@@ -20,6 +20,7 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
@@ -34,12 +35,6 @@ using tensorflow::OpOutputList;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TensorShapeUtils;
-
-// Without a CHECK of its alignment: it may be a slice of another tensor.
-template <typename T>
-const T* Data(const Tensor& tensor) {
-  return static_cast<const T*>(tensor.data());
-}
 
 template <typename Row>
 class EmbeddingRowsOp final : public OpKernel {
@@ -68,8 +63,8 @@ class EmbeddingRowsOp final : public OpKernel {
     for (int f = 0; f < ctx->num_inputs(); ++f) {
       const Tensor& ids = ctx->input(f);
       const bool is_narrow = ids.dtype() == DT_INT32;
-      features.push_back({is_narrow ? Data<int32_t>(ids) : nullptr,
-                          is_narrow ? nullptr : Data<int64_t>(ids),
+      features.push_back({is_narrow ? Data<const int32_t>(ids) : nullptr,
+                          is_narrow ? nullptr : Data<const int64_t>(ids),
                           ids.NumElements(), first_rows_[f],
                           vocabulary_sizes_[f]});
       num_ids += ids.NumElements();
@@ -96,12 +91,12 @@ class EmbeddingRowsOp final : public OpKernel {
       OP_REQUIRES_OK(
           ctx, rows.allocate(shard, TensorShape({distinct.num_rows(shard)}),
                              &output));
-      distinct.WriteRows(*partition_, shard, static_cast<Row*>(output->data()));
+      distinct.WriteRows(*partition_, shard, Data<Row>(*output));
     }
     for (int f = 0; f < places.size(); ++f) {
       Tensor* output;
       OP_REQUIRES_OK(ctx, places.allocate(f, ctx->input(f).shape(), &output));
-      distinct.WritePlaces(f, sharder, static_cast<int32_t*>(output->data()));
+      distinct.WritePlaces(f, sharder, Data<int32_t>(*output));
     }
   }
 
@@ -206,12 +201,12 @@ class EmbeddingGatherOp final : public OpKernel {
                                   &vectors));
     DeviceSharder sharder(ctx);
     const int64_t bad = GatherRows(
-        Data<LibType<T>>(table), num_rows, width, Data<Row>(rows),
-        rows.dim_size(0), static_cast<LibType<Out>*>(vectors->data()), sharder);
+        Data<const LibType<T>>(table), num_rows, width, Data<const Row>(rows),
+        rows.dim_size(0), Data<LibType<Out>>(*vectors), sharder);
     OP_REQUIRES(ctx, bad < 0,
-                absl::InvalidArgumentError(
-                    absl::StrCat("rows[", bad, "] = ", Data<Row>(rows)[bad],
-                                 " is not in [0, ", num_rows, ")")));
+                absl::InvalidArgumentError(absl::StrCat(
+                    "rows[", bad, "] = ", Data<const Row>(rows)[bad],
+                    " is not in [0, ", num_rows, ")")));
   }
 };
 

@@ -20,6 +20,7 @@
 #include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
 #include "tf_syncrep/cc/tf/step_cancellation.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
@@ -216,8 +217,8 @@ class StatsOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, {size}, &names));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, {size}, &values));
     for (int64_t i = 0; i < size; ++i) {
-      names->vec<tstring>()(i) = counters[i].first;
-      values->vec<int64_t>()(i) = counters[i].second;
+      Data<tstring>(*names)[i] = counters[i].first;
+      Data<int64_t>(*values)[i] = counters[i].second;
     }
   }
 };
@@ -247,7 +248,7 @@ class SaveOp final : public OpKernel {
     OP_REQUIRES_OK(
         ctx, ctx->allocate_output(0, {static_cast<int64_t>(numbers.size())},
                                   &output));
-    std::copy(numbers.begin(), numbers.end(), output->vec<int64_t>().data());
+    std::copy(numbers.begin(), numbers.end(), Data<int64_t>(*output));
   }
 };
 
@@ -268,7 +269,7 @@ class RestoreOp final : public OpKernel {
                 absl::InvalidArgumentError(absl::StrCat(
                     "state must be what WorkQueueSave gave, but has shape ",
                     input.shape().DebugString())));
-    const int64_t* const numbers = input.vec<int64_t>().data();
+    const int64_t* const numbers = Data<const int64_t>(input);
     OP_REQUIRES(
         ctx, std::equal(signature.begin(), signature.end(), numbers),
         absl::InvalidArgumentError(absl::StrCat(

@@ -12,6 +12,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tf_syncrep/cc/tf/compat.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 
@@ -64,7 +65,7 @@ class LockedVariables {
   // access.
   template <typename T>
   T* data(int i) {
-    return variables_[i].tensor->flat<T>().data();
+    return Data<T>(*variables_[i].tensor);
   }
 
   // Unlocks requests[i] before the end of the scope.

@@ -9,6 +9,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 
@@ -38,7 +39,7 @@ absl::Status ScalarInput(tensorflow::OpKernelContext* ctx,
   }
   const tensorflow::Tensor* input;
   TF_RETURN_IF_ERROR(ctx->input(name, &input));
-  *value = input->scalar<T>()();
+  *value = *Data<const T>(*input);
   return absl::OkStatus();
 }
 

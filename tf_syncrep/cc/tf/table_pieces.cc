@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 
@@ -60,12 +61,13 @@ absl::Status ReadPieces(tensorflow::OpKernelContext* ctx,
         "they have shapes ",
         numbers->shape().DebugString(), " and ", names->shape().DebugString()));
   }
-  const auto number = numbers->matrix<int64_t>();
+  const auto* const numbers_of_all = Data<const int64_t>(*numbers);
   int64_t num_names = 0;
   int64_t begin = 0;
   for (int64_t i = 0; i < numbers->dim_size(0); ++i) {
-    TablePiece piece{number(i, 0), 0, number(i, 1), number(i, 2), number(i, 3),
-                     number(i, 4), {}};
+    const int64_t* const number = numbers_of_all + i * 5;
+    TablePiece piece{number[0], 0,         number[1], number[2],
+                     number[3], number[4], {}};
     const bool is_next =
         !pieces->empty() && pieces->back().group == piece.group;
     piece.begin = begin = is_next ? begin : 0;
@@ -92,7 +94,7 @@ absl::Status ReadPieces(tensorflow::OpKernelContext* ctx,
     }
     begin += piece.num_rows;
     for (int64_t k = 0; k < group_sizes[piece.group]; ++k) {
-      piece.names.emplace_back(names->vec<tstring>()(num_names++));
+      piece.names.emplace_back(Data<const tstring>(*names)[num_names++]);
     }
     pieces->push_back(std::move(piece));
   }

@@ -1,0 +1,28 @@
+"""Tensors whose memory begins anywhere: of DLPack, of slices, of a buffer of one's own.
+
+TensorFlow's own accessors of typed elements end the process where it is not aligned to
+64 bytes.
+"""
+
+import pathlib
+
+import programs
+import pytest
+
+PROGRAM = pathlib.Path(__file__).with_name("unaligned_inputs_program.py")
+
+
+@pytest.fixture(scope="module")
+def aligned():
+    return programs.run(PROGRAM, 0)
+
+
+def test_every_input_of_every_op_is_tried(aligned):
+    assert aligned["untried"] == [], (
+        "call them in a scenario of unaligned_inputs_program"
+    )
+
+
+@pytest.mark.parametrize("offset", [8, 1], ids=["by_elements", "by_a_byte"])
+def test_unaligned_inputs_give_the_bits_of_aligned_ones(aligned, offset):
+    assert programs.run(PROGRAM, offset)["results"] == aligned["results"]

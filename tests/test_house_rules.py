@@ -123,8 +123,9 @@ def test_cc_layers_use_only_those_below():
     for path in _files(
         "tf_syncrep/cc/*/*.cc",
         "tf_syncrep/cc/*/*.h",
-        "tf_syncrep/cc/lib/cuda/*.cu",
-        "tf_syncrep/cc/lib/cuda/*.h",
+        "tf_syncrep/cc/lib/*/*.cc",
+        "tf_syncrep/cc/lib/*/*.cu",
+        "tf_syncrep/cc/lib/*/*.h",
     ):
         layer = path.relative_to(ROOT / "tf_syncrep" / "cc").parts[0]
         for header in re.findall(r'#include "([^"]+)"', path.read_text()):
@@ -182,7 +183,7 @@ def test_documents_and_examples_use_public_names_only():
 
 
 def test_tensorflow_versions_are_distinguished_in_cc_tf_only():
-    sources = _files("tf_syncrep/cc/*/*.cc", "tf_syncrep/cc/*/*.h")
+    sources = _files("*.cc", "*.h", "*.cu")
     others = [path for path in sources if path.parent.name != "tf"]
     assert _places(r"\bTF_(MAJOR|MINOR|PATCH)_VERSION\b", others) == [], (
         "Put what differs between versions of TensorFlow into tf_syncrep/cc/tf."

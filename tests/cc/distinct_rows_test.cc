@@ -1,6 +1,6 @@
 // DistinctRows against std::map, on any number of threads.
 
-#include "tf_syncrep/cc/lib/distinct_rows.h"
+#include "tf_syncrep/cc/lib/rows/distinct_rows.h"
 
 #include <cstdint>
 #include <map>
@@ -10,7 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/cc/thread_sharder.h"
-#include "tf_syncrep/cc/lib/row_partition.h"
+#include "tf_syncrep/cc/lib/rows/row_partition.h"
 
 namespace tf_syncrep {
 namespace {

@@ -1,6 +1,6 @@
 // CombineRows and its gradient against plain loops in double.
 
-#include "tf_syncrep/cc/lib/row_combine.h"
+#include "tf_syncrep/cc/lib/rows/row_combine.h"
 
 #include <cmath>
 #include <cstdint>

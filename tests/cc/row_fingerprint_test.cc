@@ -1,6 +1,6 @@
 // RowFingerprint: any change changes it.
 
-#include "tf_syncrep/cc/lib/row_fingerprint.h"
+#include "tf_syncrep/cc/lib/rows/row_fingerprint.h"
 
 #include <cstdint>
 #include <random>

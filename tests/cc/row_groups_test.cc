@@ -1,6 +1,6 @@
 // GroupRows: all occurrences, in order, each row in one shard.
 
-#include "tf_syncrep/cc/lib/row_groups.h"
+#include "tf_syncrep/cc/lib/rows/row_groups.h"
 
 #include <cstdint>
 #include <map>

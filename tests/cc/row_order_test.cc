@@ -1,6 +1,6 @@
 // SortByRow against std::stable_sort.
 
-#include "tf_syncrep/cc/lib/row_order.h"
+#include "tf_syncrep/cc/lib/rows/row_order.h"
 
 #include <algorithm>
 #include <cstdint>

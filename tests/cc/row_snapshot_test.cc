@@ -1,6 +1,6 @@
 // RowSnapshot: what is read is what was, whatever is overwritten meanwhile.
 
-#include "tf_syncrep/cc/lib/row_snapshot.h"
+#include "tf_syncrep/cc/lib/rows/row_snapshot.h"
 
 #include <algorithm>
 #include <atomic>

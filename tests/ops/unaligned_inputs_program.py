@@ -1,9 +1,9 @@
 """Calls every op of the library with inputs whose memory is aligned, or is not.
 
-DLPack makes such tensors: they share an array's memory, wherever it begins. Argument: how
-many bytes behind an address that TensorFlow calls aligned they begin. Reports what came
-out, scenario by scenario, and the ops and inputs that were not tried. Standard error
-names each call before it is made.
+DLPack makes such tensors: they share the memory of an array, wherever it begins. The
+argument says how many bytes behind an address that TensorFlow calls aligned. It
+reports what came out, by scenario, and the ops and inputs that were not tried. Standard
+error names each call before it is made.
 """
 
 import itertools

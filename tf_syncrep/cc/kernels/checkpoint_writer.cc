@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
-#include "tf_syncrep/cc/lib/row_fingerprint.h"
+#include "tf_syncrep/cc/lib/rows/row_fingerprint.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {

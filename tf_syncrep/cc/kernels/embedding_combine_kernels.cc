@@ -1,5 +1,5 @@
 // Kernels that lay out looked-up rows for features, and the gradient of that:
-// check, call cc/lib/row_combine, hand back.
+// check, call cc/lib/rows/row_combine, hand back.
 
 #include <cstdint>
 #include <limits>
@@ -12,7 +12,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/lib/row_combine.h"
+#include "tf_syncrep/cc/lib/rows/row_combine.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"

@@ -1,5 +1,5 @@
 // Kernels that find the rows which ids name, and read them: check, call
-// cc/lib/distinct_rows and cc/lib/row_gather, hand back.
+// cc/lib/rows/distinct_rows and cc/lib/rows/row_gather, hand back.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,9 +14,9 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/lib/distinct_rows.h"
-#include "tf_syncrep/cc/lib/row_gather.h"
-#include "tf_syncrep/cc/lib/row_partition.h"
+#include "tf_syncrep/cc/lib/rows/distinct_rows.h"
+#include "tf_syncrep/cc/lib/rows/row_gather.h"
+#include "tf_syncrep/cc/lib/rows/row_partition.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"

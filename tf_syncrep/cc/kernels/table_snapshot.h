@@ -13,7 +13,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tf_syncrep/cc/lib/kept_bytes.h"
-#include "tf_syncrep/cc/lib/row_snapshot.h"
+#include "tf_syncrep/cc/lib/rows/row_snapshot.h"
 #include "tf_syncrep/cc/tf/compat.h"
 #include "tf_syncrep/cc/tf/held_variable.h"
 

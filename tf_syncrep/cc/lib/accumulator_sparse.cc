@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "tf_syncrep/cc/lib/prefetch.h"
 #include "tf_syncrep/cc/lib/stream_copy.h"
 
 namespace tf_syncrep {
@@ -31,7 +32,6 @@ constexpr int64_t kPieceBytes = 192;
 
 // Rows that are read one after the other may be far apart in memory.
 constexpr int64_t kPrefetchDistance = 8;
-constexpr int64_t kCacheLineBytes = 64;
 
 // So many occurrences of a row are added at a time.
 constexpr int64_t kMaxAddedRows = 16;
@@ -46,15 +46,6 @@ constexpr int64_t kPlaceBlock = int64_t{1} << kPlaceBlockBits;
 
 size_t RoundUp(size_t bytes, size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
-}
-
-// Inlined, all of them: GCC drops calls of functions that only prefetch.
-TF_SYNCREP_ALWAYS_INLINE void PrefetchBytes(const void* data, int64_t bytes) {
-  // The hardware follows on its own after a few lines.
-  const int64_t end = std::min(bytes, 8 * kCacheLineBytes);
-  for (int64_t i = 0; i < end; i += kCacheLineBytes) {
-    __builtin_prefetch(static_cast<const char*>(data) + i);
-  }
 }
 
 }  // namespace
@@ -384,7 +375,7 @@ void SparseGradientSum<T>::CountRows(Sharder& sharder,
 
 template <typename T>
 template <typename Row>
-TF_SYNCREP_ALWAYS_INLINE void SparseGradientSum<T>::Prefetch(
+TF_SYNCREP_ALWAYS_INLINE void SparseGradientSum<T>::PrefetchValues(
     const SortedRows<Row>& sorted, int64_t i) const {
   if (i >= sorted.size) {
     return;
@@ -393,10 +384,11 @@ TF_SYNCREP_ALWAYS_INLINE void SparseGradientSum<T>::Prefetch(
   const auto& piece = sorted.PieceAt(at);
   const auto element_bytes = static_cast<int64_t>(
       piece.num_gradients == nullptr ? sizeof(T) : sizeof(Sum));
-  PrefetchBytes(static_cast<const char*>(piece.values) +
-                    (static_cast<int64_t>(at) - piece.first_place) * row_size_ *
-                        element_bytes,
-                row_size_ * element_bytes);
+  Prefetch<PrefetchFor::kReading>(
+      static_cast<const char*>(piece.values) +
+          (static_cast<int64_t>(at) - piece.first_place) * row_size_ *
+              element_bytes,
+      row_size_ * element_bytes);
 }
 
 template <typename T>
@@ -439,7 +431,7 @@ void SparseGradientSum<T>::SumOccurrences(const SortedRows<Row>& sorted,
     const Sum* merged = nullptr;
     for (; i < end && num_gradients < kMaxAddedRows && merged == nullptr; ++i) {
       if (column == 0) {
-        Prefetch(sorted, i + kPrefetchDistance);
+        PrefetchValues(sorted, i + kPrefetchDistance);
       }
       const Row place = sorted.occurrences[i].place;
       const auto& piece = sorted.PieceAt(place);

@@ -21,7 +21,7 @@
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
-#include "tf_syncrep/cc/lib/row_order.h"
+#include "tf_syncrep/cc/lib/rows/row_order.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
@@ -141,7 +141,7 @@ class SparseGradientSum final : public GradientSum {
 
   // Gets the values of occurrence i, if there is one, into the cache.
   template <typename Row>
-  void Prefetch(const SortedRows<Row>& sorted, int64_t i) const;
+  void PrefetchValues(const SortedRows<Row>& sorted, int64_t i) const;
 
   // A chunk of the pool, counted among what this round needs.
   Chunk GetChunk(size_t bytes);

@@ -6,8 +6,9 @@
 #include <mutex>
 #include <vector>
 
-#include "tf_syncrep/cc/lib/row_groups.h"
-#include "tf_syncrep/cc/lib/row_locks.h"
+#include "tf_syncrep/cc/lib/prefetch.h"
+#include "tf_syncrep/cc/lib/rows/row_groups.h"
+#include "tf_syncrep/cc/lib/rows/row_locks.h"
 
 namespace tf_syncrep {
 namespace {
@@ -19,7 +20,6 @@ constexpr int64_t kMinElementsPerShard = 16384;
 // How many rows ahead of the one being updated memory is asked for. Rows of a
 // large table are far apart, so each is a cache and often a TLB miss.
 constexpr int64_t kPrefetchDistance = 4;
-constexpr size_t kCacheLineBytes = 64;
 
 // The loops: each is instantiated once per instruction set, by RowKernels.
 
@@ -128,18 +128,6 @@ const RowKernels<T>& RowKernelsFor(CpuLevel level) {
   return BaselineKernels<T>::kKernels;
 }
 
-template <typename T>
-void PrefetchRow(const T* row, int64_t row_size) {
-  const char* begin = reinterpret_cast<const char*>(row);
-  // The hardware follows on its own after a few lines.
-  constexpr int64_t kMaxBytes = 8 * kCacheLineBytes;
-  const int64_t bytes =
-      std::min<int64_t>(row_size * static_cast<int64_t>(sizeof(T)), kMaxBytes);
-  for (int64_t i = 0; i < bytes; i += kCacheLineBytes) {
-    __builtin_prefetch(begin + i, /*rw=*/1);
-  }
-}
-
 // One call of SparseApplyAdamAsync; ApplyShard() runs on several threads.
 template <typename T>
 struct SparseApply {
@@ -181,9 +169,10 @@ struct SparseApply {
         const int64_t offset =
             std::max<int64_t>(group_at(i + kPrefetchDistance).row, 0) *
             row_size;
-        PrefetchRow(var + offset, row_size);
-        PrefetchRow(m + offset, row_size);
-        PrefetchRow(v + offset, row_size);
+        constexpr auto kWriting = PrefetchFor::kWriting;
+        Prefetch<kWriting>(var + offset, row_size * sizeof(T));
+        Prefetch<kWriting>(m + offset, row_size * sizeof(Slot));
+        Prefetch<kWriting>(v + offset, row_size * sizeof(Slot));
       }
       const RowGroup group = group_at(i);
       if (group.row >= 0) {

@@ -1,6 +1,6 @@
 #include "tf_syncrep/cc/lib/item_order.h"
 
-#include "tf_syncrep/cc/lib/row_hash.h"
+#include "tf_syncrep/cc/lib/rows/row_hash.h"
 
 namespace tf_syncrep {
 namespace {

@@ -1,4 +1,4 @@
-#include "tf_syncrep/cc/lib/row_snapshot.h"
+#include "tf_syncrep/cc/lib/rows/row_snapshot.h"
 
 #include <algorithm>
 #include <cstring>

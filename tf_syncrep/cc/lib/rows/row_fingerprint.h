@@ -1,7 +1,7 @@
 // A number that tells whether a row has changed.
 
-#ifndef TF_SYNCREP_CC_LIB_ROW_FINGERPRINT_H_
-#define TF_SYNCREP_CC_LIB_ROW_FINGERPRINT_H_
+#ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_FINGERPRINT_H_
+#define TF_SYNCREP_CC_LIB_ROWS_ROW_FINGERPRINT_H_
 
 #include <cstdint>
 
@@ -14,4 +14,4 @@ uint64_t RowFingerprint(const char* bytes, int64_t num, uint64_t seed);
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_LIB_ROW_FINGERPRINT_H_
+#endif  // TF_SYNCREP_CC_LIB_ROWS_ROW_FINGERPRINT_H_

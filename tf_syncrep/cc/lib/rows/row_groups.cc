@@ -1,9 +1,9 @@
-#include "tf_syncrep/cc/lib/row_groups.h"
+#include "tf_syncrep/cc/lib/rows/row_groups.h"
 
 #include <algorithm>
 #include <functional>
 
-#include "tf_syncrep/cc/lib/row_hash.h"
+#include "tf_syncrep/cc/lib/rows/row_hash.h"
 
 namespace tf_syncrep {
 namespace {

@@ -1,7 +1,7 @@
 // Sorts the rows of sparse gradients.
 
-#ifndef TF_SYNCREP_CC_LIB_ROW_ORDER_H_
-#define TF_SYNCREP_CC_LIB_ROW_ORDER_H_
+#ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_ORDER_H_
+#define TF_SYNCREP_CC_LIB_ROWS_ROW_ORDER_H_
 
 #include <cstdint>
 
@@ -28,4 +28,4 @@ RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_LIB_ROW_ORDER_H_
+#endif  // TF_SYNCREP_CC_LIB_ROWS_ROW_ORDER_H_

@@ -1,4 +1,4 @@
-#include "tf_syncrep/cc/lib/row_combine.h"
+#include "tf_syncrep/cc/lib/rows/row_combine.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
+#include "tf_syncrep/cc/lib/prefetch.h"
 
 namespace tf_syncrep {
 namespace {
@@ -78,9 +79,10 @@ class RowAddresses {
   }
   T* operator[](int64_t place) const { return rows_[place]; }
   // The beginning of a row, where the place has one.
-  void Prefetch(int32_t place) const {
+  TF_SYNCREP_ALWAYS_INLINE void PrefetchBegin(int32_t place) const {
     if (has(place)) {
-      __builtin_prefetch(rows_[place], /*rw=*/!std::is_const_v<T>);
+      Prefetch<std::is_const_v<T> ? PrefetchFor::kReading
+                                  : PrefetchFor::kWriting>(rows_[place], 1);
     }
   }
 
@@ -212,7 +214,7 @@ bool SumRows(const RowAddresses<T>& rows, int64_t begin, int64_t end,
       const Sum scale = Scale<Sum>(feature, first, last);
       for (int64_t id = first; id < last; ++id) {
         if (kIsSum && id + kRowsAhead < feature.num_ids) {
-          rows.Prefetch(feature.places[id + kRowsAhead]);
+          rows.PrefetchBegin(feature.places[id + kRowsAhead]);
         }
         const int64_t row = feature.places[id];
         if (row < begin || row >= end) {
@@ -256,7 +258,7 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
                         Sum* result) {
     for (int64_t i = piece.begin; i < piece.end; ++i) {
       if (i + kRowsAhead < piece.end) {
-        rows.Prefetch(feature.places[i + kRowsAhead]);
+        rows.PrefetchBegin(feature.places[i + kRowsAhead]);
       }
       if (!rows.has(feature.places[i])) {
         return false;

@@ -1,4 +1,4 @@
-#include "tf_syncrep/cc/lib/row_fingerprint.h"
+#include "tf_syncrep/cc/lib/rows/row_fingerprint.h"
 
 #include <cstring>
 

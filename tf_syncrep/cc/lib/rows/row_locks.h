@@ -1,12 +1,12 @@
 // Striped locks that make the update of one row of one table atomic.
 
-#ifndef TF_SYNCREP_CC_LIB_ROW_LOCKS_H_
-#define TF_SYNCREP_CC_LIB_ROW_LOCKS_H_
+#ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_LOCKS_H_
+#define TF_SYNCREP_CC_LIB_ROWS_ROW_LOCKS_H_
 
 #include <cstdint>
 #include <mutex>
 
-#include "tf_syncrep/cc/lib/row_hash.h"
+#include "tf_syncrep/cc/lib/rows/row_hash.h"
 
 namespace tf_syncrep {
 
@@ -38,4 +38,4 @@ class RowLocks {
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_LIB_ROW_LOCKS_H_
+#endif  // TF_SYNCREP_CC_LIB_ROWS_ROW_LOCKS_H_

@@ -1,4 +1,4 @@
-#include "tf_syncrep/cc/lib/row_order.h"
+#include "tf_syncrep/cc/lib/rows/row_order.h"
 
 #include <algorithm>
 #include <utility>

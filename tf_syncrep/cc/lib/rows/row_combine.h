@@ -1,8 +1,8 @@
 // Lays out looked-up rows for the features that asked for them, and sums the
 // features' gradients by row.
 
-#ifndef TF_SYNCREP_CC_LIB_ROW_COMBINE_H_
-#define TF_SYNCREP_CC_LIB_ROW_COMBINE_H_
+#ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_COMBINE_H_
+#define TF_SYNCREP_CC_LIB_ROWS_ROW_COMBINE_H_
 
 #include <cstdint>
 #include <vector>
@@ -62,4 +62,4 @@ bool CombineRowsGradient(const std::vector<ShardRows<T>>& shards, int64_t width,
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_LIB_ROW_COMBINE_H_
+#endif  // TF_SYNCREP_CC_LIB_ROWS_ROW_COMBINE_H_

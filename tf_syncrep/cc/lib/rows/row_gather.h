@@ -1,7 +1,7 @@
 // Copies rows out of a table.
 
-#ifndef TF_SYNCREP_CC_LIB_ROW_GATHER_H_
-#define TF_SYNCREP_CC_LIB_ROW_GATHER_H_
+#ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_GATHER_H_
+#define TF_SYNCREP_CC_LIB_ROWS_ROW_GATHER_H_
 
 #include <cstdint>
 
@@ -20,4 +20,4 @@ int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_LIB_ROW_GATHER_H_
+#endif  // TF_SYNCREP_CC_LIB_ROWS_ROW_GATHER_H_

@@ -1,4 +1,4 @@
-#include "tf_syncrep/cc/lib/row_gather.h"
+#include "tf_syncrep/cc/lib/rows/row_gather.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,13 +7,14 @@
 #include <limits>
 #include <type_traits>
 
+#include "tf_syncrep/cc/lib/prefetch.h"
+
 namespace tf_syncrep {
 namespace {
 
 constexpr int64_t kMinElementsPerThread = 32768;
 // Tables are larger than any cache: so many rows are on their way at a time.
 constexpr int64_t kRowsAhead = 16;
-constexpr int64_t kCacheLine = 64;
 
 }  // namespace
 
@@ -31,11 +32,8 @@ int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
     const int64_t end = ShardBegin(shard + 1, num_shards, size);
     for (int64_t i = ShardBegin(shard, num_shards, size); i < end; ++i) {
       if (i + kRowsAhead < end && is_row(rows[i + kRowsAhead])) {
-        const char* const ahead =
-            reinterpret_cast<const char*>(table + rows[i + kRowsAhead] * width);
-        for (int64_t byte = 0; byte < row_bytes; byte += kCacheLine) {
-          __builtin_prefetch(ahead + byte);
-        }
+        Prefetch<PrefetchFor::kReading>(table + rows[i + kRowsAhead] * width,
+                                        row_bytes);
       }
       if (!is_row(rows[i])) {
         int64_t bad = first_bad;

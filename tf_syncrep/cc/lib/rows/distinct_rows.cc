@@ -1,4 +1,4 @@
-#include "tf_syncrep/cc/lib/distinct_rows.h"
+#include "tf_syncrep/cc/lib/rows/distinct_rows.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,8 +6,9 @@
 #include <limits>
 #include <new>
 
-#include "tf_syncrep/cc/lib/row_hash.h"
-#include "tf_syncrep/cc/lib/row_order.h"
+#include "tf_syncrep/cc/lib/prefetch.h"
+#include "tf_syncrep/cc/lib/rows/row_hash.h"
+#include "tf_syncrep/cc/lib/rows/row_order.h"
 
 namespace tf_syncrep {
 namespace {
@@ -87,7 +88,8 @@ bool FindFirsts(const Key* keys, int64_t begin, int64_t end, int32_t* groups,
     const int64_t size = std::min(kBlock, end - block);
     for (int64_t k = 0; k < size; ++k) {
       hashes[k] = HashRow(static_cast<int64_t>(keys[block + k]));
-      __builtin_prefetch(&buckets[hashes[k] & (num_buckets - 1)], /*rw=*/1);
+      Prefetch<PrefetchFor::kWriting>(&buckets[hashes[k] & (num_buckets - 1)],
+                                      sizeof(int32_t));
     }
     for (int64_t k = 0; k < size; ++k) {
       const auto i = static_cast<int32_t>(block + k);

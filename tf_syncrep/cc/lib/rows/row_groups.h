@@ -1,7 +1,7 @@
 // Finds the occurrences of each row in the indices of a sparse gradient.
 
-#ifndef TF_SYNCREP_CC_LIB_ROW_GROUPS_H_
-#define TF_SYNCREP_CC_LIB_ROW_GROUPS_H_
+#ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_GROUPS_H_
+#define TF_SYNCREP_CC_LIB_ROWS_ROW_GROUPS_H_
 
 #include <cstdint>
 #include <vector>
@@ -35,4 +35,4 @@ bool AreDistinctAndAscending(const int64_t* rows, int64_t num_rows);
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_LIB_ROW_GROUPS_H_
+#endif  // TF_SYNCREP_CC_LIB_ROWS_ROW_GROUPS_H_

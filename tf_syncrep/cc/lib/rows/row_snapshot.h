@@ -1,8 +1,8 @@
 // RowSnapshot: the rows of a table as they were at one moment, read while
 // others go on writing.
 
-#ifndef TF_SYNCREP_CC_LIB_ROW_SNAPSHOT_H_
-#define TF_SYNCREP_CC_LIB_ROW_SNAPSHOT_H_
+#ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_SNAPSHOT_H_
+#define TF_SYNCREP_CC_LIB_ROWS_ROW_SNAPSHOT_H_
 
 #include <cstdint>
 #include <deque>
@@ -83,4 +83,4 @@ class RowSnapshot {
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_LIB_ROW_SNAPSHOT_H_
+#endif  // TF_SYNCREP_CC_LIB_ROWS_ROW_SNAPSHOT_H_

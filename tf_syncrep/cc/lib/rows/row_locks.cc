@@ -1,4 +1,4 @@
-#include "tf_syncrep/cc/lib/row_locks.h"
+#include "tf_syncrep/cc/lib/rows/row_locks.h"
 
 namespace tf_syncrep {
 

@@ -1,7 +1,7 @@
 // How the rows of a table are parted among shards.
 
-#ifndef TF_SYNCREP_CC_LIB_ROW_PARTITION_H_
-#define TF_SYNCREP_CC_LIB_ROW_PARTITION_H_
+#ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_PARTITION_H_
+#define TF_SYNCREP_CC_LIB_ROWS_ROW_PARTITION_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -84,4 +84,4 @@ class RowPartition {
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_LIB_ROW_PARTITION_H_
+#endif  // TF_SYNCREP_CC_LIB_ROWS_ROW_PARTITION_H_

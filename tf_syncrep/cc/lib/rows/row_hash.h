@@ -1,7 +1,7 @@
 // The hash of a row number.
 
-#ifndef TF_SYNCREP_CC_LIB_ROW_HASH_H_
-#define TF_SYNCREP_CC_LIB_ROW_HASH_H_
+#ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_HASH_H_
+#define TF_SYNCREP_CC_LIB_ROWS_ROW_HASH_H_
 
 #include <cstdint>
 
@@ -19,4 +19,4 @@ inline uint64_t HashRow(int64_t row) {
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_LIB_ROW_HASH_H_
+#endif  // TF_SYNCREP_CC_LIB_ROWS_ROW_HASH_H_

@@ -1,13 +1,13 @@
 // Finds the different rows that the ids of a batch name, shard by shard.
 
-#ifndef TF_SYNCREP_CC_LIB_DISTINCT_ROWS_H_
-#define TF_SYNCREP_CC_LIB_DISTINCT_ROWS_H_
+#ifndef TF_SYNCREP_CC_LIB_ROWS_DISTINCT_ROWS_H_
+#define TF_SYNCREP_CC_LIB_ROWS_DISTINCT_ROWS_H_
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "tf_syncrep/cc/lib/row_partition.h"
+#include "tf_syncrep/cc/lib/rows/row_partition.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
@@ -73,4 +73,4 @@ class DistinctRows {
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_LIB_DISTINCT_ROWS_H_
+#endif  // TF_SYNCREP_CC_LIB_ROWS_DISTINCT_ROWS_H_

@@ -14,6 +14,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/cc/random_gradients.h"
+#include "tests/cc/row_arrays.h"
 #include "tests/cc/thread_sharder.h"
 
 // Sanitizers end the program where there is no memory, unless told otherwise.
@@ -149,7 +150,7 @@ TYPED_TEST(SparseSumTest, SumsRowsInOrderOfArrival) {
                                            BestCpuLevel(), min_merge_bytes);
           for (size_t i = 0; i < gradients.size(); ++i) {
             const auto& values = gradients[i].values;
-            ASSERT_TRUE(sum.Add(gradients[i].rows, row_size,
+            ASSERT_TRUE(sum.Add(ArrayOf(gradients[i].rows), row_size,
                                 i % 2 == 0 ? NotOurs(values) : Ours(values),
                                 sharder));
           }
@@ -177,7 +178,7 @@ TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
     const auto add = [&](SparseGradientSum<TypeParam>& sum, size_t begin,
                          size_t end) {
       for (size_t i = begin; i < end; ++i) {
-        ASSERT_TRUE(sum.Add(gradients[i].rows, kRowSize,
+        ASSERT_TRUE(sum.Add(ArrayOf(gradients[i].rows), kRowSize,
                             NotOurs(gradients[i].values), sharder));
       }
     };
@@ -203,7 +204,7 @@ TYPED_TEST(SparseSumTest, MergesWithASumOfNothing) {
         SparseGradientSum<TypeParam>(memory),
         SparseGradientSum<TypeParam>(memory)};
     ASSERT_TRUE(sums[is_first ? 0 : 1].Add(
-        gradients[0].rows, 3, NotOurs(gradients[0].values), sharder));
+        ArrayOf(gradients[0].rows), 3, NotOurs(gradients[0].values), sharder));
     sums[0].Merge(sums[1], sharder);
     ExpectResult(Finish(sums[0], Reduction::kMean, 1, 3, sharder),
                  Expected(gradients, Reduction::kMean, 3), 0);
@@ -229,8 +230,8 @@ TEST(SparseSumOfFloatTest, SameBitsOnAnyThreadsAndInstructionSet) {
         SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>(), level,
                                      min_merge_bytes);
         for (const auto& gradient : gradients) {
-          ASSERT_TRUE(sum.Add(gradient.rows, kRowSize, NotOurs(gradient.values),
-                              sharder));
+          ASSERT_TRUE(sum.Add(ArrayOf(gradient.rows), kRowSize,
+                              NotOurs(gradient.values), sharder));
         }
         ExpectResult(Finish(sum, Reduction::kMean, 6, kRowSize, sharder),
                      expected, 0);
@@ -245,7 +246,7 @@ TEST(SparseSumOfFloatTest, OneRowInAllGradientsManyTimes) {
   const std::vector<int64_t> rows(5000, 7);
   const std::vector<float> ones(5000 * 16, 1.0f);
   for (int i = 0; i < 8; ++i) {
-    ASSERT_TRUE(sum.Add(rows, 16, NotOurs(ones), sharder));
+    ASSERT_TRUE(sum.Add(ArrayOf(rows), 16, NotOurs(ones), sharder));
   }
   const Result<float> result = Finish(sum, Reduction::kMean, 8, 16, sharder);
   EXPECT_EQ(result.rows, std::vector<int64_t>{7});
@@ -266,7 +267,7 @@ TEST(SparseSumOfFloatTest, HoldsFewTimesAsManyRowsAsThereAreDifferentOnes) {
     int64_t most = 0;
     for (int i = 0; i < 100; ++i) {
       gradients.push_back(RandomGradient<float>(kNumRows, kRange, kRowSize, i));
-      ASSERT_TRUE(sum.Add(gradients[i].rows, kRowSize,
+      ASSERT_TRUE(sum.Add(ArrayOf(gradients[i].rows), kRowSize,
                           NotOurs(gradients[i].values), sharder));
       most = std::max(most, sum.num_held_rows());
     }
@@ -284,7 +285,8 @@ TEST(SparseSumOfFloatTest, SumsThatAreMergedAreHeldAsFewTimes) {
   const Gradient<float> gradient = RandomGradient<float>(300, 500, 2, 1);
   for (int i = 0; i < 100; ++i) {
     SparseGradientSum<float> newer(memory, BestCpuLevel(), 1 << 20);
-    ASSERT_TRUE(newer.Add(gradient.rows, 2, NotOurs(gradient.values), sharder));
+    ASSERT_TRUE(newer.Add(ArrayOf(gradient.rows), 2, NotOurs(gradient.values),
+                          sharder));
     sum.Merge(newer, sharder);
     ASSERT_LE(sum.num_held_rows(), 4 * 300);
   }
@@ -298,8 +300,8 @@ TEST(SparseSumOfFloatTest, AGradientWithoutRowsSaysNothingOfTheirSize) {
   ThreadSharder sharder(1);
   SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
   const std::vector<float> values = {1, 2};
-  ASSERT_TRUE(sum.Add({3}, 2, NotOurs(values), sharder));
-  ASSERT_TRUE(sum.Add({}, 0, NotOurs<float>({}), sharder));
+  ASSERT_TRUE(sum.Add(ArrayOf({3}), 2, NotOurs(values), sharder));
+  ASSERT_TRUE(sum.Add(ArrayOf({}), 0, NotOurs<float>({}), sharder));
   const Result<float> result = Finish(sum, Reduction::kMean, 2, 2, sharder);
   EXPECT_EQ(result.values, values);
 }
@@ -310,7 +312,7 @@ TEST(SparseSumOfFloatTest, ManySmallGradients) {
                                BestCpuLevel(), 1);
   const std::vector<float> one = {1};
   for (int64_t i = 0; i < 11000; ++i) {
-    ASSERT_TRUE(sum.Add({i % 1000}, 1, NotOurs(one), sharder));
+    ASSERT_TRUE(sum.Add(ArrayOf({i % 1000}), 1, NotOurs(one), sharder));
     ASSERT_LE(sum.num_held_rows(), 4 * 1000);
   }
   const Result<float> result = Finish(sum, Reduction::kSum, 11000, 1, sharder);
@@ -324,7 +326,7 @@ TEST(SparseSumOfFloatTest, ValuesOfOursAreKeptAndLetGo) {
   ThreadSharder sharder(1);
   {
     SparseGradientSum<float> sum(memory);
-    ASSERT_TRUE(sum.Add(gradient.rows, 16, values, sharder));
+    ASSERT_TRUE(sum.Add(ArrayOf(gradient.rows), 16, values, sharder));
     EXPECT_EQ(values.owner.use_count(), 2);
     Finish(sum, Reduction::kMean, 1, 16, sharder);
   }
@@ -341,8 +343,8 @@ TEST(SparseSumOfFloatTest, MemoryOfALargeRoundIsFreedAfterSmallOnes) {
   const Gradient<float> small = RandomGradient<float>(3000, 1 << 20, 16, 1);
   for (const Gradient<float>* gradient : {&large, &small}) {
     SparseGradientSum<float> sum(memory);
-    ASSERT_TRUE(
-        sum.Add(gradient->rows, 16, NotOurs(gradient->values), sharder));
+    ASSERT_TRUE(sum.Add(ArrayOf(gradient->rows), 16, NotOurs(gradient->values),
+                        sharder));
     Finish(sum, Reduction::kMean, 1, 16, sharder);
   }
   // The copy and the result, and less than as much to sort them.
@@ -356,8 +358,8 @@ TEST(SparseSumOfFloatTest, LargeRows) {
   SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
   std::vector<float> values(2 * kRowSize, 3.0f);
   values.back() = 1.0f;
-  ASSERT_TRUE(sum.Add({9, 4}, kRowSize, NotOurs(values), sharder));
-  ASSERT_TRUE(sum.Add({9}, kRowSize, NotOurs(values), sharder));
+  ASSERT_TRUE(sum.Add(ArrayOf({9, 4}), kRowSize, NotOurs(values), sharder));
+  ASSERT_TRUE(sum.Add(ArrayOf({9}), kRowSize, NotOurs(values), sharder));
   const Result<float> result =
       Finish(sum, Reduction::kSum, 2, kRowSize, sharder);
   EXPECT_EQ(result.rows, (std::vector<int64_t>{4, 9}));
@@ -377,8 +379,8 @@ TEST(SparseSumOfFloatTest, SumsOfManyRows) {
     ThreadSharder sharder(3);
     SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
     for (const auto& gradient : gradients) {
-      ASSERT_TRUE(
-          sum.Add(gradient.rows, row_size, NotOurs(gradient.values), sharder));
+      ASSERT_TRUE(sum.Add(ArrayOf(gradient.rows), row_size,
+                          NotOurs(gradient.values), sharder));
     }
     ExpectResult(Finish(sum, Reduction::kMean, 2, row_size, sharder),
                  Expected(gradients, Reduction::kMean, row_size), 0);
@@ -398,7 +400,8 @@ TEST(SparseSumOfFloatTest, RowsBeyond32Bits) {
     SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>(),
                                  BestCpuLevel(), min_merge_bytes);
     for (const auto& gradient : gradients) {
-      ASSERT_TRUE(sum.Add(gradient.rows, 4, NotOurs(gradient.values), sharder));
+      ASSERT_TRUE(sum.Add(ArrayOf(gradient.rows), 4, NotOurs(gradient.values),
+                          sharder));
     }
     ExpectResult(Finish(sum, Reduction::kMean, 4, 4, sharder),
                  Expected(gradients, Reduction::kMean, 4), 0);
@@ -411,9 +414,9 @@ TEST(SparseSumOfFloatTest, NoMemoryForACopy) {
   ThreadSharder sharder(1);
   SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
   const std::vector<float> value = {1};
-  EXPECT_FALSE(sum.Add({3}, kRowSize, NotOurs(value), sharder));
+  EXPECT_FALSE(sum.Add(ArrayOf({3}), kRowSize, NotOurs(value), sharder));
   EXPECT_EQ(sum.num_held_rows(), 0);
-  ASSERT_TRUE(sum.Add({5}, 1, NotOurs(value), sharder));
+  ASSERT_TRUE(sum.Add(ArrayOf({5}), 1, NotOurs(value), sharder));
   const Result<float> result = Finish(sum, Reduction::kSum, 1, 1, sharder);
   EXPECT_EQ(result.rows, std::vector<int64_t>{5});
   EXPECT_EQ(result.values, std::vector<float>{1});
@@ -430,7 +433,8 @@ TEST(SparseSumOfFloatTest, MemoryComesBack) {
     SparseResult result;
     {
       SparseGradientSum<float> sum(memory);
-      ASSERT_TRUE(sum.Add(gradient.rows, 8, NotOurs(gradient.values), sharder));
+      ASSERT_TRUE(sum.Add(ArrayOf(gradient.rows), 8, NotOurs(gradient.values),
+                          sharder));
       ASSERT_TRUE(sum.Finish(Reduction::kMean, 1, sharder, &result));
     }
     EXPECT_EQ(result.num_rows, static_cast<int64_t>(rows.size()));
@@ -449,7 +453,7 @@ TEST(SparseSumOfFloatTest, AResultThatIsStillInUseIsLeftAlone) {
   for (size_t round = 0; round < results.size(); ++round) {
     SparseGradientSum<float> sum(memory);
     const std::vector<float> value = {static_cast<float>(round)};
-    ASSERT_TRUE(sum.Add({3}, 1, NotOurs(value), sharder));
+    ASSERT_TRUE(sum.Add(ArrayOf({3}), 1, NotOurs(value), sharder));
     ASSERT_TRUE(sum.Finish(Reduction::kSum, 1, sharder, &results[round]));
   }
   for (size_t round = 0; round < results.size(); ++round) {

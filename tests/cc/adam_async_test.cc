@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/cc/row_arrays.h"
 #include "tests/cc/thread_sharder.h"
 
 namespace tf_syncrep {
@@ -172,9 +173,9 @@ TYPED_TEST(AdamAsyncTest, SparseSumsRepeatedRowsAndAppliesThemOnce) {
           table.ExpectElement(update, sum[j], row * row_size + j);
         }
       }
-      SparseApplyAdamAsync<T>(update, num_rows, row_size, rows.data(),
-                              grad.data(), table.var.data(), table.m.data(),
-                              table.v.data(), sharder);
+      SparseApplyAdamAsync<T>(update, GroupsOf(rows), row_size, grad.data(),
+                              table.var.data(), table.m.data(), table.v.data(),
+                              sharder);
       // v grows with the square of a sum of up to hundreds of gradients.
       table.CheckNear(2 * VarTolerance<T>(), 500 * SlotTolerance<T>());
     }
@@ -195,7 +196,7 @@ TYPED_TEST(AdamAsyncTest, BitsDependNeitherOnThreadsNorOnInstructionSet) {
       ApplyAdamAsync<T>(update, 500 * row_size, dense_grad.data(),
                         table.var.data(), table.m.data(), table.v.data(),
                         sharder, level);
-      SparseApplyAdamAsync<T>(update, num_rows, row_size, rows.data(),
+      SparseApplyAdamAsync<T>(update, GroupsOf(rows), row_size,
                               sparse_grad.data(), table.var.data(),
                               table.m.data(), table.v.data(), sharder, level);
       return table;
@@ -233,15 +234,15 @@ TYPED_TEST(AdamAsyncTest, RowsThatAreGroupedAlreadyGetTheSameBits) {
   for (const auto& update : AllUpdates<SlotType<T>>()) {
     Table<T> expected(2000 * row_size, 11);
     ThreadSharder one(1);
-    SparseApplyAdamAsync<T>(update, num_rows, row_size, last_first.data(),
+    SparseApplyAdamAsync<T>(update, GroupsOf(last_first), row_size,
                             grad_of_last_first.data(), expected.var.data(),
                             expected.m.data(), expected.v.data(), one);
     for (const int threads : {1, 2, 5}) {
       Table<T> table(2000 * row_size, 11);
       ThreadSharder sharder(threads);
-      SparseApplyAdamAsync<T>(update, num_rows, row_size, rows.data(),
-                              grad.data(), table.var.data(), table.m.data(),
-                              table.v.data(), sharder);
+      SparseApplyAdamAsync<T>(update, GroupsOf(rows), row_size, grad.data(),
+                              table.var.data(), table.m.data(), table.v.data(),
+                              sharder);
       EXPECT_TRUE(expected.SameBits(table)) << threads << " threads";
     }
   }
@@ -271,7 +272,7 @@ TEST(SparseApplyAdamAsyncTest, ConcurrentCallsLoseNoUpdate) {
     callers.emplace_back([&] {
       ThreadSharder sharder(2);
       for (int call = 0; call < kCalls; ++call) {
-        SparseApplyAdamAsync<double>(update, num_rows, row_size, rows.data(),
+        SparseApplyAdamAsync<double>(update, GroupsOf(rows), row_size,
                                      grad.data(), var.data(), m.data(),
                                      v.data(), sharder);
       }

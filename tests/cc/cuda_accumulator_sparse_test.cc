@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/cc/cuda_emulation.h"
 #include "tests/cc/random_gradients.h"
+#include "tests/cc/row_arrays.h"
 #include "tests/cc/thread_sharder.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
 #include "tf_syncrep/cc/lib/cuda/accumulator_sparse.h"
@@ -181,8 +182,8 @@ void AddToBoth(const Gradient<T>& gradient, int64_t row_size, bool is_ours,
             static_cast<T*>(values.data));
   const OwnedBuffer given = {values.data, is_ours ? values.owner : nullptr};
   ASSERT_TRUE(on_gpu.Add(rows, n, row_size, given, NewBytes));
-  ASSERT_TRUE(
-      on_cpu.Add(gradient.rows, row_size, {values.data, nullptr}, sharder));
+  ASSERT_TRUE(on_cpu.Add(ArrayOf(gradient.rows), row_size,
+                         {values.data, nullptr}, sharder));
   if (!is_ours) {  // Memory that is not the sums' is not read later.
     std::fill_n(static_cast<T*>(values.data), gradient.values.size(), T{});
   }
@@ -312,7 +313,8 @@ TEST(CudaSparseSumOfFloatTest, WithoutMemoryNothingChanges) {
                          NoMemory));
   EXPECT_EQ(on_gpu.num_held_rows(), num_held + 20);
   ThreadSharder sharder(1);
-  ASSERT_TRUE(on_cpu.Add(gradient.rows, 4, {values.data(), nullptr}, sharder));
+  ASSERT_TRUE(
+      on_cpu.Add(ArrayOf(gradient.rows), 4, {values.data(), nullptr}, sharder));
   ExpectSameResult(on_gpu, on_cpu, 4, Reduction::kMean, 2);
 }
 

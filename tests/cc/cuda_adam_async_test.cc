@@ -11,6 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/cc/cuda_emulation.h"
+#include "tests/cc/row_arrays.h"
 #include "tests/cc/thread_sharder.h"
 #include "tf_syncrep/cc/lib/adam_async.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async_kernels.h"
@@ -184,7 +185,7 @@ TYPED_TEST(CudaAdamAsyncTest, SparseHasTheBitsOfTheCpu) {
       const std::vector<int64_t> indices = SkewedIndices(n, num_rows);
       const std::vector<T> grad = RandomArray<T>(n * row_size, 10, -1);
       State<T> expected(num_rows * row_size, formula);
-      SparseApplyAdamAsync<T>(expected.TakeStep(), n, row_size, indices.data(),
+      SparseApplyAdamAsync<T>(expected.TakeStep(), GroupsOf(indices), row_size,
                               grad.data(), expected.var.data(),
                               expected.m.data(), expected.v.data(), sharder);
       State<T> scalars(num_rows * row_size, formula);
@@ -211,7 +212,7 @@ TEST(CudaSparseTest, RmspropTakesItsOwnMomentum) {
   for (const float momentum : {0.0f, 0.5f}) {
     State<float> expected(20, AdamAsyncFormula::kRmsprop);
     expected.momentum = momentum;
-    SparseApplyAdamAsync<float>(expected.TakeStep(), 3, 4, indices.data(),
+    SparseApplyAdamAsync<float>(expected.TakeStep(), GroupsOf(indices), 4,
                                 grad.data(), expected.var.data(),
                                 expected.m.data(), expected.v.data(), sharder);
     State<float> actual(20, AdamAsyncFormula::kRmsprop);
@@ -251,7 +252,7 @@ TEST(CudaSparseTest, WithoutValidationBadIndicesAreIgnored) {
     index = index < 300 ? index : -1;
   }
   State<float> expected(1204, AdamAsyncFormula::kAdam);
-  SparseApplyAdamAsync<float>(expected.TakeStep(), 2000, 4, indices.data(),
+  SparseApplyAdamAsync<float>(expected.TakeStep(), GroupsOf(indices), 4,
                               grad.data(), expected.var.data(),
                               expected.m.data(), expected.v.data(), sharder);
   actual.ExpectSameBits(expected);

@@ -35,7 +35,7 @@ TEST(KeptBytesTest, WaitsUntilItIsClosed) {
   EXPECT_TRUE(kept.WaitForRoom(Never));
   reader.join();
   EXPECT_TRUE(kept.WaitForRoom(Never));
-  EXPECT_FALSE(kept.gave_up());
+  EXPECT_EQ(kept.gave_up(), KeptBytes::Reason::kNone);
 }
 
 TEST(KeptBytesTest, EndsWithItsStep) {
@@ -49,8 +49,9 @@ TEST(KeptBytesTest, ReaderThatGetsNowhereIsGivenUp) {
   KeptBytes kept(100, Seconds(0.2));
   kept.Add(100);
   EXPECT_FALSE(kept.WaitForRoom(Never));
-  kept.GiveUp();
-  EXPECT_TRUE(kept.gave_up());
+  kept.GiveUp(KeptBytes::Reason::kOutOfMemory);
+  kept.GiveUp(KeptBytes::Reason::kNoProgress);
+  EXPECT_EQ(kept.gave_up(), KeptBytes::Reason::kOutOfMemory);
   EXPECT_TRUE(kept.WaitForRoom(Never));
 }
 

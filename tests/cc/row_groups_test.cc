@@ -1,98 +1,101 @@
-// GroupRows: all occurrences, in order, each row in one shard.
+// RowGroups: all positions of each row, in order.
 
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/cc/row_arrays.h"
+#include "tests/cc/thread_sharder.h"
 
 namespace tf_syncrep {
 namespace {
 
-// Row -> positions, read back from the linked lists of all shards.
-std::map<int64_t, std::vector<int64_t>> Positions(
-    const std::vector<int64_t>& rows, int64_t num_shards) {
-  std::map<int64_t, std::vector<int64_t>> positions;
-  std::vector<int64_t> next(rows.size(), -1);
-  for (int64_t shard = 0; shard < num_shards; ++shard) {
-    for (const RowGroup& group :
-         GroupRows(rows.data(), rows.size(), shard, num_shards, next.data())) {
-      EXPECT_EQ(positions.count(group.row), 0u) << "row in two groups";
-      auto& list = positions[group.row];
-      list.push_back(group.first);
-      while (list.back() != group.last) {
-        list.push_back(next[list.back()]);
-      }
+using Positions = std::map<int64_t, std::vector<int64_t>>;
+
+// As the groups of rows whose first occurrences are in each part have them.
+Positions PositionsIn(const RowGroups& groups, int64_t num_parts) {
+  Positions positions;
+  groups.Visit([&](const auto* sorted, int64_t size) {
+    int64_t last = -1;
+    for (int64_t part = 0; part < num_parts; ++part) {
+      ForEachRow(
+          sorted, size, ShardBegin(part, num_parts, size),
+          ShardBegin(part + 1, num_parts, size),
+          [&](int64_t begin, int64_t end) {
+            const auto row = static_cast<int64_t>(sorted[begin].row);
+            EXPECT_GT(row, last);
+            last = row;
+            for (int64_t i = begin; i < end; ++i) {
+              EXPECT_EQ(static_cast<int64_t>(sorted[i].row), row);
+              positions[row].push_back(static_cast<int64_t>(sorted[i].place));
+            }
+          });
     }
-  }
+  });
   return positions;
 }
 
-std::map<int64_t, std::vector<int64_t>> ExpectedPositions(
-    const std::vector<int64_t>& rows) {
-  std::map<int64_t, std::vector<int64_t>> positions;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    positions[rows[i]].push_back(static_cast<int64_t>(i));
-  }
-  return positions;
-}
+template <typename Index>
+class RowGroupsTest : public testing::Test {};
+using Indices = testing::Types<int32_t, int64_t>;
+TYPED_TEST_SUITE(RowGroupsTest, Indices);
 
-TEST(RowGroupsTest, FindsAllOccurrencesInOrder) {
+TYPED_TEST(RowGroupsTest, HaveAllPositionsOfEachRowInOrder) {
   std::mt19937_64 random(1);
-  for (const int64_t num_rows : {0, 1, 2, 17, 1000, 5000}) {
-    for (const int64_t range : {1, 3, 100, 1000000}) {
-      std::vector<int64_t> rows(num_rows);
-      for (int64_t& row : rows) {
-        row = static_cast<int64_t>(random() % range);
-      }
-      for (const int64_t num_shards : {1, 2, 7, 64}) {
-        EXPECT_EQ(Positions(rows, num_shards), ExpectedPositions(rows));
+  ThreadSharder sharder(3);
+  for (const int64_t num_rows : {int64_t{1}, int64_t{7}, int64_t{1000},
+                                 int64_t{1} << 31, int64_t{1} << 40}) {
+    for (const int64_t size : {0, 1, 2, 100, 3000, 20000}) {
+      for (const bool ascends : {false, true}) {
+        std::vector<TypeParam> indices;
+        Positions expected;
+        for (int64_t i = 0; i < size; ++i) {
+          const int64_t most = std::min<int64_t>(
+              num_rows, std::numeric_limits<TypeParam>::max());
+          indices.push_back(static_cast<TypeParam>(random() % most));
+        }
+        if (ascends) {
+          std::sort(indices.begin(), indices.end());
+        }
+        for (int64_t i = 0; i < size; ++i) {
+          expected[indices[i]].push_back(i);
+        }
+        RowGroups groups;
+        BadRow bad_row;
+        ASSERT_EQ(groups.Find(indices.data(), size, num_rows,
+                              RowGroups::BadRows::kRefused, sharder, &bad_row),
+                  RowGroups::Status::kOk);
+        EXPECT_EQ(groups.size(), size);
+        for (const int64_t num_parts : {1, 2, 9}) {
+          EXPECT_EQ(PositionsIn(groups, num_parts), expected);
+        }
       }
     }
   }
 }
 
-TEST(RowGroupsTest, GroupsComeInOrderOfFirstOccurrence) {
-  const std::vector<int64_t> rows = {5, 3, 5, 9, 3, 0};
-  std::vector<int64_t> next(rows.size());
-  const std::vector<RowGroup> groups =
-      GroupRows(rows.data(), rows.size(), 0, 1, next.data());
-  ASSERT_EQ(groups.size(), 4u);
-  EXPECT_EQ(groups[0].row, 5);
-  EXPECT_EQ(groups[1].row, 3);
-  EXPECT_EQ(groups[2].row, 9);
-  EXPECT_EQ(groups[3].row, 0);
+TYPED_TEST(RowGroupsTest, FirstIndexThatIsNoRowIsNamed) {
+  const std::vector<TypeParam> indices = {3, 9, 10, -1, 2};
+  ThreadSharder sharder(1);
+  RowGroups groups;
+  BadRow bad_row;
+  ASSERT_EQ(groups.Find(indices.data(), 5, 10, RowGroups::BadRows::kRefused,
+                        sharder, &bad_row),
+            RowGroups::Status::kBadRow);
+  EXPECT_EQ(bad_row.position, 2);
+  EXPECT_EQ(bad_row.row, 10);
 }
 
-TEST(RowGroupsTest, KnowsRowsThatAreGroupedAlready) {
-  const auto are_grouped = [](const std::vector<int64_t>& rows) {
-    return AreDistinctAndAscending(rows.data(),
-                                   static_cast<int64_t>(rows.size()));
-  };
-  EXPECT_TRUE(are_grouped({}));
-  EXPECT_TRUE(are_grouped({7}));
-  EXPECT_TRUE(are_grouped({-1, 0, 1, 5}));
-  EXPECT_FALSE(are_grouped({0, 1, 1}));
-  EXPECT_FALSE(are_grouped({0, 2, 1}));
-}
-
-TEST(RowGroupsTest, SpreadsStridedRowsOverShards) {
-  // Rows that are multiples of a large power of two are common: one feature's
-  // hash bucket, or one replica's share of a table.
-  std::vector<int64_t> rows(4096);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    rows[i] = static_cast<int64_t>(i) << 20;
-  }
-  std::vector<int64_t> next(rows.size());
-  for (int64_t shard = 0; shard < 4; ++shard) {
-    const size_t size =
-        GroupRows(rows.data(), rows.size(), shard, 4, next.data()).size();
-    EXPECT_GT(size, 850u);
-    EXPECT_LT(size, 1200u);
-  }
+TEST(RowGroupsTest, IndicesThatAreNoRowsCanBeLeftOut) {
+  const RowGroups groups = GroupsOf({3, -1, 9, 10, 3, -7}, 10);
+  EXPECT_EQ(groups.size(), 3);
+  EXPECT_EQ(PositionsIn(groups, 1), (Positions{{3, {0, 4}}, {9, {2}}}));
 }
 
 }  // namespace

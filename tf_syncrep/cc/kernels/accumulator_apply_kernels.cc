@@ -13,9 +13,11 @@
 #include "tf_syncrep/cc/kernels/accumulator_resource.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
+#include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -51,7 +53,7 @@ class AccumulatorApplySparseOp final : public OpKernel {
     int64_t limit = -1;
     OP_REQUIRES_OK(ctx,
                    CheckSparseGradient(ctx, allowed, has_known_shape_, &limit));
-    std::vector<int64_t> rows;
+    Array<int64_t> rows;
     OP_REQUIRES_OK(ctx, Rows(ctx, limit, &rows));
     const TensorShape shape = ctx->input(kGradientValues).shape();
     OP_REQUIRES_OK(ctx, CheckRowShape(shape, allowed));
@@ -71,7 +73,9 @@ class AccumulatorApplySparseOp final : public OpKernel {
     OP_REQUIRES(ctx, result != PushResult::kShapeMismatch,
                 RowShapeMismatch(held_dims, row_dims));
     OP_REQUIRES(ctx, result != PushResult::kOutOfMemory,
-                OutOfMemoryForGradients("rows"));
+                OutOfMemory("the rows of a gradient",
+                            ctx->input(kGradientValues).TotalBytes() +
+                                shape.dim_size(0) * sizeof(int64_t)));
     OP_REQUIRES_OK(ctx,
                    SetScalarOutput(ctx, 0, result == PushResult::kAccepted));
   }
@@ -79,15 +83,19 @@ class AccumulatorApplySparseOp final : public OpKernel {
  private:
   // A checked copy of the indices, which others cannot change any more.
   static absl::Status Rows(OpKernelContext* ctx, int64_t limit,
-                           std::vector<int64_t>* rows) {
+                           Array<int64_t>* rows) {
     const Tensor& input = ctx->input(kGradientIndices);
     const auto* const indices = Data<const Index>(input);
-    rows->assign(indices, indices + input.NumElements());
-    for (size_t i = 0; i < rows->size(); ++i) {
-      const int64_t row = (*rows)[i];
+    if (!rows->Allocate(input.NumElements())) {
+      return OutOfMemory("the indices of a gradient",
+                         input.NumElements() * sizeof(int64_t));
+    }
+    for (int64_t i = 0; i < rows->size(); ++i) {
+      const int64_t row = indices[i];
       if (row < 0 || (limit >= 0 && row >= limit)) {
-        return BadGradientIndex(static_cast<int64_t>(i), row, limit);
+        return BadGradientIndex(i, row, limit);
       }
+      (*rows)[i] = row;
     }
     return absl::OkStatus();
   }

@@ -101,11 +101,6 @@ OwnedBuffer GradientInput(OpKernelContext* ctx, int index) {
   return {owner->data(), owner};
 }
 
-absl::Status OutOfMemoryForGradients(const char* what) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("There is no memory for the ", what, " of gradients"));
-}
-
 absl::Status DenseShapeMismatch(const std::string& expected,
                                 const TensorShape& received) {
   return absl::InvalidArgumentError(absl::StrCat(

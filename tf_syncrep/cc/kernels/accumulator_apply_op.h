@@ -23,6 +23,7 @@
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
 
 namespace tf_syncrep {
@@ -38,9 +39,6 @@ std::vector<int64_t> Dims(const tensorflow::TensorShape& shape);
 // write to, or belong to an array of the user's, and must not be used after
 // this op.
 OwnedBuffer GradientInput(tensorflow::OpKernelContext* ctx, int index);
-
-// ResourceExhausted: there is none for the `what` of gradients.
-absl::Status OutOfMemoryForGradients(const char* what);
 
 // `expected` as TensorFlow writes shapes.
 absl::Status DenseShapeMismatch(const std::string& expected,
@@ -86,7 +84,8 @@ class AccumulatorApplyDenseOp final : public tensorflow::OpKernel {
                 DenseShapeMismatch(
                     tensorflow::TensorShape(held_shape).DebugString(), shape));
     OP_REQUIRES(ctx, result != Accumulator::PushResult::kOutOfMemory,
-                OutOfMemoryForGradients("sum"));
+                OutOfMemory("the sum of gradients",
+                            shape.num_elements() * sizeof(Sum)));
     OP_REQUIRES_OK(ctx, status);
     OP_REQUIRES_OK(
         ctx,

@@ -30,6 +30,7 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/gpu_context.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -128,7 +129,9 @@ class AccumulatorApplySparseGpuOp final : public AsyncOpKernel {
     const OwnedBuffer rows =
         AllocateOnGpu(ctx, static_cast<size_t>(num_rows) * sizeof(int64_t));
     OP_REQUIRES_ASYNC(ctx, rows.owner != nullptr,
-                      OutOfMemoryForGradients("rows"), done);
+                      OutOfMemory("the indices of a gradient",
+                                  indices.NumElements() * sizeof(int64_t)),
+                      done);
     Tensor bad_index;
     OP_REQUIRES_OK_ASYNC(
         ctx, ctx->allocate_temp(DT_INT64, TensorShape({2}), &bad_index), done);
@@ -181,7 +184,8 @@ class AccumulatorApplySparseGpuOp final : public AsyncOpKernel {
       return RowShapeMismatch(held_dims, row_dims);
     }
     if (result == PushResult::kOutOfMemory) {
-      return OutOfMemoryForGradients("rows");
+      return OutOfMemory("the rows of a gradient",
+                         ctx->input(kGradientValues).TotalBytes());
     }
     TF_RETURN_IF_ERROR(status);
     return SetScalarOutput(ctx, 0, result == PushResult::kAccepted);
@@ -213,7 +217,8 @@ struct GpuSparseOutput {
     if (status.ok() && !sum.Sort(Data<int64_t>(count), [ctx](size_t n) {
           return AllocateOnGpu(ctx, n);
         })) {
-      status = OutOfMemoryForResult();
+      status = OutOfMemory("the order of the gradients' rows",
+                           sum.num_held_rows() * sizeof(int64_t));
     }
     status.Update(SumStatus(sum));
     if (!status.ok()) {

@@ -1,6 +1,7 @@
 #include "tf_syncrep/cc/kernels/accumulator_take_op.h"
 
 #include "absl/strings/str_cat.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -11,9 +12,8 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TensorShapeUtils;
 
-absl::Status OutOfMemoryForResult() {
-  return absl::ResourceExhaustedError(
-      "There is no memory for the reduced gradient");
+absl::Status OutOfMemoryForResult(int64_t bytes) {
+  return OutOfMemory("the reduced gradient", bytes);
 }
 
 absl::Status CheckMode(const AccumulatorResource& accumulator,

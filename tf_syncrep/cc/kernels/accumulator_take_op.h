@@ -24,8 +24,8 @@
 
 namespace tf_syncrep {
 
-// ResourceExhausted: there is none for the result.
-absl::Status OutOfMemoryForResult();
+// ResourceExhausted: there is none for the result, about so many bytes.
+absl::Status OutOfMemoryForResult(int64_t bytes);
 
 // InvalidArgument unless the accumulator has this mode.
 absl::Status CheckMode(const AccumulatorResource& accumulator,
@@ -89,7 +89,8 @@ struct DenseOutput {
         sharder);
     TF_RETURN_IF_ERROR(SumStatus(sum));
     if (result.owner == nullptr) {
-      return OutOfMemoryForResult();
+      return OutOfMemoryForResult(
+          tensorflow::TensorShape(taken.shape).num_elements() * sizeof(T));
     }
     // All owners are tensors: see AccumulatorApplyDenseOp too.
     const auto& output =

@@ -1,19 +1,21 @@
 // CPU kernels of the AdamAsync ops: check, lock, call cc/lib/adam_async.
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/adam_async_op.h"
 #include "tf_syncrep/cc/lib/adam_async.h"
 #include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/rows/row_groups.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -99,10 +101,10 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
       OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
       OP_REQUIRES_OK(ctx,
                      CheckSparseShapes(ctx, variables.tensor(kVar).shape()));
-      std::vector<int64_t> rows;
-      OP_REQUIRES_OK(
-          ctx, CopyIndices(ctx, variables.tensor(kVar).dim_size(0), &rows));
-      if (!rows.empty() || this->count_empty_) {
+      RowGroups rows;
+      OP_REQUIRES_OK(ctx,
+                     GroupRows(ctx, variables.tensor(kVar).dim_size(0), &rows));
+      if (ctx->input(kIndices).NumElements() > 0 || this->count_empty_) {
         OP_REQUIRES_OK(ctx, Apply(ctx, access, rows, variables));
       }
     }
@@ -110,33 +112,34 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
   }
 
  private:
-  // Copies the indices into `rows` and checks them there: inputs may be ref
-  // variables, which others can change after the check. Those to be ignored
-  // become -1.
-  absl::Status CopyIndices(OpKernelContext* ctx, int64_t num_rows,
-                           std::vector<int64_t>* rows) const {
+  // Copies the indices, sorted, into `rows` and checks them there: inputs may
+  // be ref variables, which others can change after the check.
+  absl::Status GroupRows(OpKernelContext* ctx, int64_t num_rows,
+                         RowGroups* rows) const {
     const Tensor& indices = ctx->input(kIndices);
-    if (indices.dtype() == DT_INT32) {
-      const auto* const data = Data<const int32_t>(indices);
-      rows->assign(data, data + indices.NumElements());
-    } else {
-      const auto* const data = Data<const int64_t>(indices);
-      rows->assign(data, data + indices.NumElements());
-    }
-    for (size_t i = 0; i < rows->size(); ++i) {
-      int64_t& row = (*rows)[i];
-      if (row < 0 || row >= num_rows) {
-        if (this->validate_indices_) {
-          return IndexOutOfRange(static_cast<int64_t>(i), row, num_rows);
-        }
-        row = -1;
-      }
+    const int64_t size = indices.NumElements();
+    const auto bad_rows = this->validate_indices_
+                              ? RowGroups::BadRows::kRefused
+                              : RowGroups::BadRows::kIgnored;
+    DeviceSharder sharder(ctx);
+    BadRow bad_row;
+    const auto find = [&](const auto* data) {
+      return rows->Find(data, size, num_rows, bad_rows, sharder, &bad_row);
+    };
+    switch (indices.dtype() == DT_INT32 ? find(Data<const int32_t>(indices))
+                                        : find(Data<const int64_t>(indices))) {
+      case RowGroups::Status::kBadRow:
+        return IndexOutOfRange(bad_row.position, bad_row.row, num_rows);
+      case RowGroups::Status::kOutOfMemory:
+        return OutOfMemory(absl::StrCat("the order of ", size, " indices"),
+                           2 * size * sizeof(RowOccurrence<uint32_t>));
+      case RowGroups::Status::kOk:
+        break;
     }
     return absl::OkStatus();
   }
 
-  absl::Status Apply(OpKernelContext* ctx, Access access,
-                     const std::vector<int64_t>& rows,
+  absl::Status Apply(OpKernelContext* ctx, Access access, const RowGroups& rows,
                      LockedVariables& variables) const {
     if (access == Access::kExclusive) {
       for (const AdamAsyncInput input : {kVar, kM, kV}) {
@@ -158,15 +161,14 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
       variables.Unlock(kBeta1Power);
       variables.Unlock(kBeta2Power);
     }
-    if (rows.empty()) {
-      return absl::OkStatus();
+    if (rows.size() > 0) {
+      DeviceSharder sharder(ctx);
+      SparseApplyAdamAsync(
+          update, rows,
+          ctx->input(kGrad).NumElements() / ctx->input(kIndices).NumElements(),
+          Base::GradData(ctx), Base::VarData(variables),
+          variables.data<Slot>(kM), variables.data<Slot>(kV), sharder);
     }
-    const int64_t num_rows = static_cast<int64_t>(rows.size());
-    DeviceSharder sharder(ctx);
-    SparseApplyAdamAsync(
-        update, num_rows, ctx->input(kGrad).NumElements() / num_rows,
-        rows.data(), Base::GradData(ctx), Base::VarData(variables),
-        variables.data<Slot>(kM), variables.data<Slot>(kV), sharder);
     return absl::OkStatus();
   }
 };

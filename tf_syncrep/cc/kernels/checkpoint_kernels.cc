@@ -18,6 +18,8 @@
 #include "tf_syncrep/cc/kernels/checkpoint_writer.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/kernels/table_snapshot.h"
+#include "tf_syncrep/cc/lib/array.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
@@ -204,10 +206,12 @@ class KeepOp final : public OpKernel {
     }
     const Tensor& input = ctx->input(1);
     const auto* const rows = Data<const T>(input);
-    const std::vector<int64_t> wide(rows, rows + input.NumElements());
-    OP_REQUIRES_OK(
-        ctx, snapshot->Keep(wide.data(), static_cast<int64_t>(wide.size()),
-                            cancelled));
+    const int64_t size = input.NumElements();
+    Array<int64_t> wide;
+    OP_REQUIRES(ctx, wide.Allocate(size),
+                OutOfMemory("the rows to be kept", size * sizeof(int64_t)));
+    std::copy(rows, rows + size, wide.begin());
+    OP_REQUIRES_OK(ctx, snapshot->Keep(wide.data(), size, cancelled));
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -49,6 +50,22 @@ char* Elements(const Tensor& tensor) {
   return static_cast<char*>(tensor.data());
 }
 
+absl::Status GaveUp(const KeptBytes& kept) {
+  switch (kept.gave_up()) {
+    case KeptBytes::Reason::kNoProgress:
+      return absl::DeadlineExceededError(
+          "The files took nothing for so long that training went on, and "
+          "this checkpoint was given up.");
+    case KeptBytes::Reason::kOutOfMemory:
+      return absl::ResourceExhaustedError(
+          "There was no memory to keep rows that updates overwrote before they "
+          "were written, and this checkpoint was given up.");
+    case KeptBytes::Reason::kNone:
+      break;
+  }
+  return absl::OkStatus();
+}
+
 // The first `rows` rows, without a copy; of a dimension more after the first
 // one if `parted`.
 Tensor Rows(const Tensor& tensor, int64_t rows, bool parted) {
@@ -78,6 +95,9 @@ class CheckpointWriter::Share {
       TensorShape shape = table->row_shape(static_cast<int>(i));
       shape.InsertDim(0, chunk_rows_);
       chunk_.emplace_back(table->dtype(static_cast<int>(i)), shape);
+      if (!chunk_.back().IsInitialized()) {
+        throw std::bad_alloc();  // As anything else here does: see Run().
+      }
       out_.push_back(Elements(chunk_.back()));
       row_bytes_.push_back(static_cast<int64_t>(chunk_.back().TotalBytes()) /
                            chunk_rows_);
@@ -294,7 +314,8 @@ void CheckpointWriter::Run(CheckpointRequest request) {
   try {
     status = Write(request);
   } catch (const std::exception& error) {  // as std::bad_alloc
-    status = absl::ResourceExhaustedError(error.what());
+    status = absl::ResourceExhaustedError(absl::StrCat(
+        "There is no memory to write the checkpoint: ", error.what()));
   }
   // Before anybody hears of the end: whoever waits for room goes on.
   request.kept->Close();
@@ -338,11 +359,7 @@ absl::Status CheckpointWriter::Write(CheckpointRequest& request) {
         fingerprints = known.data();
       }
       TF_RETURN_IF_ERROR(share.Write(piece, fingerprints, changed_only));
-      if (request.kept->gave_up()) {
-        return absl::DeadlineExceededError(
-            "The files took nothing for so long that training went on, and "
-            "this checkpoint was given up.");
-      }
+      TF_RETURN_IF_ERROR(GaveUp(*request.kept));
     }
     table.Abandon();
   }

@@ -15,6 +15,7 @@
 #include "tf_syncrep/cc/lib/rows/row_combine.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -31,8 +32,12 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TensorShapeUtils;
 
-absl::Status NoMemory() {
-  return absl::ResourceExhaustedError("no memory to combine rows");
+absl::Status NoMemory(const OpInputList& vectors) {
+  int64_t bytes = 0;
+  for (int i = 0; i < vectors.size(); ++i) {
+    bytes += static_cast<int64_t>(vectors[i].TotalBytes());
+  }
+  return OutOfMemory("the places of rows that are combined", bytes);
 }
 
 absl::Status NoSuchPlace() {
@@ -230,7 +235,7 @@ class EmbeddingCombineOp final : public CombineOpBase<T> {
     bool has_memory;
     const bool is_done =
         CombineRows(shards, width, features, sums, sharder, &has_memory);
-    OP_REQUIRES(ctx, is_done, has_memory ? NoSuchPlace() : NoMemory());
+    OP_REQUIRES(ctx, is_done, has_memory ? NoSuchPlace() : NoMemory(vectors));
   }
 };
 
@@ -273,7 +278,7 @@ class EmbeddingCombineGradOp final : public CombineOpBase<T> {
     bool has_memory;
     const bool is_done = CombineRowsGradient(shards, width, features,
                                              of_results, sharder, &has_memory);
-    OP_REQUIRES(ctx, is_done, has_memory ? NoSuchPlace() : NoMemory());
+    OP_REQUIRES(ctx, is_done, has_memory ? NoSuchPlace() : NoMemory(vectors));
   }
 };
 

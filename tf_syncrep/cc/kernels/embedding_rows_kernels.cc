@@ -20,6 +20,7 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -80,8 +81,8 @@ class EmbeddingRowsOp final : public OpKernel {
     OP_REQUIRES(ctx, status != DistinctRows::Status::kBadId,
                 NotInTable(bad_id));
     OP_REQUIRES(ctx, status == DistinctRows::Status::kOk,
-                absl::ResourceExhaustedError(absl::StrCat(
-                    "no memory to find the rows of ", num_ids, " ids")));
+                OutOfMemory(absl::StrCat("the rows of ", num_ids, " ids"),
+                            num_ids * sizeof(int64_t)));
     OpOutputList rows;
     OpOutputList places;
     OP_REQUIRES_OK(ctx, ctx->output_list("rows", &rows));

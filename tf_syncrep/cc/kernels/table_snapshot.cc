@@ -4,11 +4,13 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 
 namespace tf_syncrep {
 namespace {
@@ -129,8 +131,13 @@ absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
     made->row_shapes_.push_back(std::move(row_shape));
   }
   made->kept_ = std::move(kept);
-  made->rows_ = std::make_unique<RowSnapshot>(
-      std::max<int64_t>(num_rows, 0), std::move(row_bytes), made->kept_.get());
+  num_rows = std::max<int64_t>(num_rows, 0);
+  try {
+    made->rows_ = std::make_unique<RowSnapshot>(num_rows, std::move(row_bytes),
+                                                made->kept_.get());
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory("which rows of a table were kept", num_rows / 8);
+  }
   Tables::All().Add(made->arrays_[0].mu(), made);
   return made;
 }
@@ -174,7 +181,7 @@ absl::Status TableSnapshot::Keep(const int64_t* rows, int64_t num,
       if (cancelled()) {
         return absl::CancelledError("The step was cancelled.");
       }
-      kept_->GiveUp();
+      kept_->GiveUp(KeptBytes::Reason::kNoProgress);
       Abandon();
       return absl::OkStatus();
     }

@@ -15,8 +15,10 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
 #include "tf_syncrep/cc/kernels/sync_gate_resource.h"
+#include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/lease_timer.h"
 #include "tf_syncrep/cc/lib/work_queue.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
 #include "tf_syncrep/cc/tf/step_cancellation.h"
@@ -281,7 +283,10 @@ class RestoreOp final : public OpKernel {
                             counters[3], counters[4], counters[5],
                             counters[6], counters[7], {}};
     for (int64_t i = begin; i < input.NumElements(); i += 2) {
-      state.waiting_items.push_back({numbers[i], numbers[i + 1]});
+      OP_REQUIRES(
+          ctx,
+          Append<WorkItem>({numbers[i], numbers[i + 1]}, &state.waiting_items),
+          OutOfMemory("the items of a work queue", input.TotalBytes()));
     }
     const GateStatus status = resource->queue()->Restore(state);
     OP_REQUIRES(ctx, status.ok(), ToAbslStatus(status));

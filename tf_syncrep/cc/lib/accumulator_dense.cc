@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "tf_syncrep/cc/lib/accumulator_loops.h"
+#include "tf_syncrep/cc/lib/gradient_loops.h"
 
 namespace tf_syncrep {
 namespace {
@@ -13,20 +13,8 @@ namespace {
 // As in adam_async.cc: below this a hand-over to another thread does not pay.
 constexpr int64_t kMinElementsPerShard = 16384;
 
-// Calls `loop(begin, size)` for parts of [0, size), each at a multiple of a
-// cache line.
-void ForParts(int64_t size, Sharder& sharder,
-              const std::function<void(int64_t begin, int64_t size)>& loop) {
-  constexpr int64_t kAlignment = 64;
-  const int64_t num_shards = sharder.NumShards(size, kMinElementsPerShard);
-  const int64_t step = size / num_shards / kAlignment * kAlignment;
-  sharder.Run(num_shards, [&](int64_t shard) {
-    const ScopedFlushDenormals flush_denormals;
-    const int64_t begin = step * shard;
-    const int64_t end = shard + 1 == num_shards ? size : begin + step;
-    loop(begin, end - begin);
-  });
-}
+// Parts begin at a cache line, whatever the type.
+constexpr int64_t kPartMultiple = 64;
 
 template <typename T>
 T* DataOf(const OwnedBuffer& buffer) {
@@ -127,10 +115,12 @@ template <typename T>
 void CpuDenseGradientSum<T>::Run(DensePass pass, const DenseArrays<T>& arrays,
                                  Sharder& sharder) {
   using Sum = SlotType<T>;
-  const AccumulatorLoops<T>& loops = AccumulatorLoopsFor<T>(cpu_level_);
-  const AccumulatorLoops<Sum>& sum_loops = AccumulatorLoopsFor<Sum>(cpu_level_);
-  ForParts(arrays.size, sharder, [&](int64_t begin, int64_t n) {
-    const DenseArrays<T>& all = arrays;
+  const GradientLoops<T>& loops = GradientLoopsFor<T>(cpu_level_);
+  const GradientLoops<Sum>& sum_loops = GradientLoopsFor<Sum>(cpu_level_);
+  const DenseArrays<T>& all = arrays;
+  const auto run_part = [&](int64_t begin, int64_t end) {
+    const ScopedFlushDenormals flush_denormals;
+    const int64_t n = end - begin;
     switch (pass) {
       case DensePass::kSet:
         loops.set(n, all.a + begin, all.sum + begin);
@@ -158,7 +148,8 @@ void CpuDenseGradientSum<T>::Run(DensePass pass, const DenseArrays<T>& arrays,
                             all.out + begin);
         break;
     }
-  });
+  };
+  sharder.RunParts(arrays.size, kMinElementsPerShard, kPartMultiple, run_part);
 }
 
 #define TF_SYNCREP_INSTANTIATE(T)     \

@@ -63,11 +63,6 @@ struct SparseGradientSum<T>::SortedRows {
     return pieces[piece_of_block[place >> kPlaceBlockBits]];
   }
 
-  // Whether occurrence i is the first of its row.
-  bool IsFirst(int64_t i) const {
-    return i == 0 || occurrences[i].row != occurrences[i - 1].row;
-  }
-
   // How many gradients have the row whose occurrences are from `begin` to
   // `end`. One that repeats it counts once.
   int32_t NumGradients(int64_t begin, int64_t end) const {
@@ -89,8 +84,8 @@ struct SparseGradientSum<T>::SortedRows {
   // How many different ones there are.
   int64_t num_rows() const { return first_number_of_shard.back(); }
 
-  std::vector<Piece> pieces;
-  std::vector<int32_t> piece_of_block;
+  Array<Piece> pieces;
+  Array<int32_t> piece_of_block;
   Chunk memory;  // of the occurrences
   const RowOccurrence<Row>* occurrences = nullptr;
   int64_t size = 0;
@@ -136,20 +131,22 @@ SparseGradientSum<T>::~SparseGradientSum() {
 }
 
 template <typename T>
-bool SparseGradientSum<T>::Add(std::vector<int64_t> rows, int64_t row_size,
+bool SparseGradientSum<T>::Add(Array<int64_t> rows, int64_t row_size,
                                const OwnedBuffer& values, Sharder& sharder) {
-  const auto num_rows = static_cast<int64_t>(rows.size());
+  const int64_t num_rows = rows.size();
   if (num_rows > 0) {
     OwnedBuffer kept = values;
     if (kept.owner == nullptr) {
-      kept = Copy(values.data,
-                  rows.size() * static_cast<size_t>(row_size) * sizeof(T),
-                  sharder);
+      kept =
+          Copy(values.data,
+               static_cast<size_t>(num_rows * row_size) * sizeof(T), sharder);
       if (kept.owner == nullptr) {
         return false;
       }
     }
-    pieces_.push_back({std::move(rows), std::move(kept), {}});
+    if (!Append<RowsPiece>({std::move(rows), std::move(kept), {}}, &pieces_)) {
+      return false;
+    }
     num_held_rows_ += num_rows;
     row_size_ = row_size;
     MergeIfMany(sharder);
@@ -224,14 +221,15 @@ template <typename T>
 bool SparseGradientSum<T>::MergePieces(Sharder& sharder) {
   needed_bytes_ = 0;  // What merges before this one needed is used again.
   return WithSortedRows(sharder, [&](const auto& sorted) {
-    const auto num_rows = static_cast<size_t>(sorted.num_rows());
+    const int64_t num_rows = sorted.num_rows();
     Chunk sums =
-        GetChunk(num_rows * static_cast<size_t>(row_size_) * sizeof(Sum));
-    if (sums.buffer.owner == nullptr) {
+        GetChunk(static_cast<size_t>(num_rows * row_size_) * sizeof(Sum));
+    RowsPiece merged;
+    if (sums.buffer.owner == nullptr || !merged.rows.Allocate(num_rows) ||
+        !merged.num_gradients.Allocate(num_rows)) {
       return false;
     }
-    RowsPiece merged = {std::vector<int64_t>(num_rows), std::move(sums.buffer),
-                        std::vector<int32_t>(num_rows)};
+    merged.values = std::move(sums.buffer);
     ReduceRows(
         sorted,
         {merged.rows.data(), nullptr, static_cast<Sum*>(merged.values.data),
@@ -241,7 +239,7 @@ bool SparseGradientSum<T>::MergePieces(Sharder& sharder) {
     copies_ = {};
     copied_bytes_ = 0;
     pieces_.push_back(std::move(merged));
-    num_held_rows_ = static_cast<int64_t>(num_rows);
+    num_held_rows_ = num_rows;
     num_merged_rows_ = num_held_rows_;
     return true;
   });
@@ -300,7 +298,7 @@ bool SparseGradientSum<T>::WithSortedRows(Sharder& sharder,
   for (const RowsPiece& piece : pieces_) {
     last_row = std::max(
         last_row, *std::max_element(piece.rows.begin(), piece.rows.end()));
-    num_places += static_cast<int64_t>(piece.rows.size()) + kPlaceBlock;
+    num_places += piece.rows.size() + kPlaceBlock;
   }
   if (std::max(last_row, num_places) <= std::numeric_limits<uint32_t>::max()) {
     SortedRows<uint32_t> sorted;
@@ -314,34 +312,39 @@ template <typename T>
 template <typename Row>
 bool SparseGradientSum<T>::SortRows(Sharder& sharder, SortedRows<Row>* sorted) {
   const auto size = static_cast<size_t>(num_held_rows_);
+  const auto num_pieces = static_cast<int64_t>(pieces_.size());
+  int64_t num_blocks = 0;
+  for (const RowsPiece& piece : pieces_) {
+    num_blocks += (piece.rows.size() + kPlaceBlock - 1) >> kPlaceBlockBits;
+  }
+  Array<RowOccurrence<Row>*> begins;
   sorted->memory = GetChunk(2 * size * sizeof(RowOccurrence<Row>));
-  if (sorted->memory.buffer.owner == nullptr) {
+  if (sorted->memory.buffer.owner == nullptr || !begins.Allocate(num_pieces) ||
+      !sorted->pieces.Allocate(num_pieces) ||
+      !sorted->piece_of_block.Allocate(num_blocks)) {
     return false;
   }
   auto* const unsorted =
       static_cast<RowOccurrence<Row>*>(sorted->memory.buffer.data);
-  std::vector<RowOccurrence<Row>*> begins;
   RowOccurrence<Row>* begin = unsorted;
-  int64_t place = 0;
-  for (const RowsPiece& piece : pieces_) {
-    const auto number = static_cast<int32_t>(sorted->pieces.size());
-    sorted->pieces.push_back(
-        {piece.values.data,
-         piece.num_gradients.empty() ? nullptr : piece.num_gradients.data(),
-         place});
-    begins.push_back(begin);
+  int64_t block = 0;
+  for (int64_t number = 0; number < num_pieces; ++number) {
+    const RowsPiece& piece = pieces_[number];
+    sorted->pieces[number] = {piece.values.data, piece.num_gradients.data(),
+                              block << kPlaceBlockBits};
+    begins[number] = begin;
     begin += piece.rows.size();
-    place += static_cast<int64_t>(RoundUp(piece.rows.size(), kPlaceBlock));
-    sorted->piece_of_block.resize(place >> kPlaceBlockBits, number);
+    for (int64_t i = 0; i < piece.rows.size(); i += kPlaceBlock) {
+      sorted->piece_of_block[block++] = static_cast<int32_t>(number);
+    }
   }
-  const auto num_pieces = static_cast<int64_t>(pieces_.size());
   const int64_t num_shards =
       sharder.NumShards(num_held_rows_, kMinSortedPerShard);
   sharder.Run(num_shards, [&](int64_t shard) {
     for (int64_t p = shard; p < num_pieces; p += num_shards) {
-      const std::vector<int64_t>& rows = pieces_[p].rows;
+      const Array<int64_t>& rows = pieces_[p].rows;
       const int64_t first = sorted->pieces[p].first_place;
-      for (size_t i = 0; i < rows.size(); ++i) {
+      for (int64_t i = 0; i < rows.size(); ++i) {
         begins[p][i] = {static_cast<Row>(rows[i]), static_cast<Row>(first + i)};
       }
     }
@@ -364,11 +367,10 @@ void SparseGradientSum<T>::CountRows(Sharder& sharder,
   std::vector<int64_t>& numbers = sorted->first_number_of_shard;
   numbers.assign(num_shards + 1, 0);
   sharder.Run(num_shards, [&](int64_t shard) {
-    const int64_t end = ShardBegin(shard + 1, num_shards, sorted->size);
-    for (int64_t i = ShardBegin(shard, num_shards, sorted->size); i < end;
-         ++i) {
-      numbers[shard + 1] += sorted->IsFirst(i);
-    }
+    ForEachRow(sorted->occurrences, sorted->size,
+               ShardBegin(shard, num_shards, sorted->size),
+               ShardBegin(shard + 1, num_shards, sorted->size),
+               [&](int64_t, int64_t) { ++numbers[shard + 1]; });
   });
   std::partial_sum(numbers.begin(), numbers.end(), numbers.begin());
 }
@@ -401,19 +403,14 @@ void SparseGradientSum<T>::ReduceRows(const SortedRows<Row>& sorted,
   sharder.Run(num_shards, [&](int64_t shard) {
     const ScopedFlushDenormals flush_denormals;
     std::vector<Sum> scratch(std::min(row_size_, kMaxColumns));
-    int64_t begin = ShardBegin(shard, num_shards, sorted.size);
-    for (int64_t number = numbers[shard]; number < numbers[shard + 1];
-         ++number) {
-      while (!sorted.IsFirst(begin)) {
-        ++begin;
-      }
-      int64_t end = begin + 1;
-      while (end < sorted.size && !sorted.IsFirst(end)) {
-        ++end;
-      }
-      ReduceRow(sorted, begin, end, number, reduced, scratch.data());
-      begin = end;
-    }
+    int64_t number = numbers[shard];
+    ForEachRow(sorted.occurrences, sorted.size,
+               ShardBegin(shard, num_shards, sorted.size),
+               ShardBegin(shard + 1, num_shards, sorted.size),
+               [&](int64_t begin, int64_t end) {
+                 ReduceRow(sorted, begin, end, number++, reduced,
+                           scratch.data());
+               });
     EndStream();
   });
 }

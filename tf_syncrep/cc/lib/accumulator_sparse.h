@@ -16,10 +16,11 @@
 #include <vector>
 
 #include "tf_syncrep/cc/lib/accumulator.h"
-#include "tf_syncrep/cc/lib/accumulator_loops.h"
+#include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/chunk_pool.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/gradient_loops.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
 #include "tf_syncrep/cc/lib/sharder.h"
@@ -45,10 +46,10 @@ struct SparseSumMemory {
 
 // Rows next to each other in memory: a gradient, or a merge of several.
 struct RowsPiece {
-  std::vector<int64_t> rows;
+  Array<int64_t> rows;
   OwnedBuffer values;  // of a gradient, its elements; of a merge, sums
   // Of a merge: how many gradients contained each row. Of a gradient: empty.
-  std::vector<int32_t> num_gradients;
+  Array<int32_t> num_gradients;
 };
 
 // Adds gradients of type T up, row by row, in SlotType<T>.
@@ -69,8 +70,8 @@ class SparseGradientSum final : public GradientSum {
                              int64_t min_merge_bytes = kDefaultMinMergeBytes)
       : memory_(std::move(memory)),
         min_merge_bytes_(min_merge_bytes),
-        loops_(AccumulatorLoopsFor<T>(cpu_level)),
-        sum_loops_(AccumulatorLoopsFor<Sum>(cpu_level)) {}
+        loops_(GradientLoopsFor<T>(cpu_level)),
+        sum_loops_(GradientLoopsFor<Sum>(cpu_level)) {}
 
   ~SparseGradientSum() override;
 
@@ -79,8 +80,8 @@ class SparseGradientSum final : public GradientSum {
   // Rows come in any order and may repeat. Values with an owner are nobody
   // else's, and kept; those without are copied. Returns false, and has changed
   // nothing, when there is no memory.
-  bool Add(std::vector<int64_t> rows, int64_t row_size,
-           const OwnedBuffer& values, Sharder& sharder);
+  bool Add(Array<int64_t> rows, int64_t row_size, const OwnedBuffer& values,
+           Sharder& sharder);
 
   void Merge(GradientSum& other, Sharder& sharder) override;
 
@@ -148,8 +149,8 @@ class SparseGradientSum final : public GradientSum {
 
   const std::shared_ptr<SparseSumMemory> memory_;
   const int64_t min_merge_bytes_;
-  const AccumulatorLoops<T>& loops_;
-  const AccumulatorLoops<Sum>& sum_loops_;
+  const GradientLoops<T>& loops_;
+  const GradientLoops<Sum>& sum_loops_;
   int64_t row_size_ = 0;
   std::vector<RowsPiece> pieces_;  // in order of arrival; none is empty
   int64_t num_held_rows_ = 0;

@@ -1,14 +1,12 @@
 #include "tf_syncrep/cc/lib/adam_async.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <memory>
 #include <mutex>
-#include <vector>
 
+#include "tf_syncrep/cc/lib/gradient_loops.h"
 #include "tf_syncrep/cc/lib/prefetch.h"
-#include "tf_syncrep/cc/lib/rows/row_groups.h"
 #include "tf_syncrep/cc/lib/rows/row_locks.h"
+#include "tf_syncrep/cc/lib/rows/row_order.h"
 
 namespace tf_syncrep {
 namespace {
@@ -20,6 +18,11 @@ constexpr int64_t kMinElementsPerShard = 16384;
 // How many rows ahead of the one being updated memory is asked for. Rows of a
 // large table are far apart, so each is a cache and often a TLB miss.
 constexpr int64_t kPrefetchDistance = 4;
+
+// So many occurrences of a row are added at a time, in parts of a row that stay
+// in the first-level cache.
+constexpr int64_t kMaxAddedRows = 16;
+constexpr int64_t kMaxColumns = 1024;
 
 // The loops: each is instantiated once per instruction set, by RowKernels.
 
@@ -54,23 +57,6 @@ TF_SYNCREP_ALWAYS_INLINE void Update(const AdamAsyncUpdate<SlotType<T>>& update,
   }
 }
 
-template <typename T>
-TF_SYNCREP_ALWAYS_INLINE void AddPair(int64_t size, const T* __restrict__ a,
-                                      const T* __restrict__ b,
-                                      SlotType<T>* __restrict__ sum) {
-  for (int64_t i = 0; i < size; ++i) {
-    sum[i] = Widen(a[i]) + Widen(b[i]);
-  }
-}
-
-template <typename T>
-TF_SYNCREP_ALWAYS_INLINE void Accumulate(int64_t size, const T* __restrict__ a,
-                                         SlotType<T>* __restrict__ sum) {
-  for (int64_t i = 0; i < size; ++i) {
-    sum[i] += Widen(a[i]);
-  }
-}
-
 // The loops of one instruction set.
 template <typename T>
 struct RowKernels {
@@ -80,8 +66,6 @@ struct RowKernels {
   void (*update)(const UpdateParams&, int64_t, const T*, T*, Slot*, Slot*);
   void (*update_with_sum)(const UpdateParams&, int64_t, const Slot*, T*, Slot*,
                           Slot*);
-  void (*add_pair)(int64_t, const T*, const T*, Slot*);
-  void (*accumulate)(int64_t, const T*, Slot*);
 };
 
 #define TF_SYNCREP_DEFINE_ROW_KERNELS(LEVEL, TARGET)                           \
@@ -98,15 +82,7 @@ struct RowKernels {
                                         Slot* m, Slot* v) {                    \
       Update<T, Slot>(update, size, sum, var, m, v);                           \
     }                                                                          \
-    TARGET static void AddPairOfRows(int64_t size, const T* a, const T* b,     \
-                                     Slot* sum) {                              \
-      AddPair<T>(size, a, b, sum);                                             \
-    }                                                                          \
-    TARGET static void AccumulateRow(int64_t size, const T* a, Slot* sum) {    \
-      Accumulate<T>(size, a, sum);                                             \
-    }                                                                          \
-    static constexpr RowKernels<T> kKernels = {UpdateRow, UpdateRowWithSum,    \
-                                               AddPairOfRows, AccumulateRow};  \
+    static constexpr RowKernels<T> kKernels = {UpdateRow, UpdateRowWithSum};   \
   }
 
 TF_SYNCREP_DEFINE_ROW_KERNELS(BaselineKernels, );
@@ -128,83 +104,86 @@ const RowKernels<T>& RowKernelsFor(CpuLevel level) {
   return BaselineKernels<T>::kKernels;
 }
 
-// One call of SparseApplyAdamAsync; ApplyShard() runs on several threads.
-template <typename T>
+// One call of SparseApplyAdamAsync; ApplyRows() runs on several threads.
+template <typename T, typename Row>
 struct SparseApply {
   using Slot = SlotType<T>;
 
   const AdamAsyncUpdate<Slot>& update;
   const RowKernels<T>& kernels;
-  int64_t num_rows;
+  const GradientLoops<T>& loops;
+  const RowOccurrence<Row>* sorted;
+  int64_t size;  // of `sorted`
   int64_t row_size;
-  const int64_t* rows;
   const T* grad;
   T* var;
   Slot* m;
   Slot* v;
-  int64_t num_shards;
-  int64_t* next;  // see GroupRows(); null if each row is a group of its own
 
-  void ApplyShard(int64_t shard) const {
+  // Applies the rows whose first occurrence is in [from, to).
+  void ApplyRows(int64_t from, int64_t to) const {
     const ScopedFlushDenormals flush_denormals;
-    if (next == nullptr) {
-      const int64_t begin = ShardBegin(shard, num_shards, num_rows);
-      const int64_t end = ShardBegin(shard + 1, num_shards, num_rows);
-      ApplyGroups(end - begin, [&](int64_t i) {
-        return RowGroup{rows[begin + i], begin + i, begin + i};
-      });
-      return;
+    Slot sum[kMaxColumns];
+    for (int64_t i = from; i < std::min(from + kPrefetchDistance, to); ++i) {
+      PrefetchTables(i);
     }
-    const std::vector<RowGroup> groups =
-        GroupRows(rows, num_rows, shard, num_shards, next);
-    ApplyGroups(static_cast<int64_t>(groups.size()),
-                [&](int64_t i) { return groups[i]; });
-  }
-
-  template <typename GroupAt>
-  void ApplyGroups(int64_t num_groups, const GroupAt& group_at) const {
-    std::vector<Slot> sum;
-    for (int64_t i = 0; i < num_groups; ++i) {
-      if (i + kPrefetchDistance < num_groups) {
-        const int64_t offset =
-            std::max<int64_t>(group_at(i + kPrefetchDistance).row, 0) *
-            row_size;
-        constexpr auto kWriting = PrefetchFor::kWriting;
-        Prefetch<kWriting>(var + offset, row_size * sizeof(T));
-        Prefetch<kWriting>(m + offset, row_size * sizeof(Slot));
-        Prefetch<kWriting>(v + offset, row_size * sizeof(Slot));
+    ForEachRow(sorted, size, from, to, [&](int64_t begin, int64_t end) {
+      const auto row = static_cast<int64_t>(sorted[begin].row);
+      std::mutex& stripe = RowLocks::Global().Of(var, row);
+      if (end - begin == 1) {
+        PrefetchTables(begin + kPrefetchDistance);
+        const int64_t offset = row * row_size;
+        std::lock_guard<std::mutex> lock(stripe);
+        kernels.update(update, row_size, Gradient(begin), var + offset,
+                       m + offset, v + offset);
+        return;
       }
-      const RowGroup group = group_at(i);
-      if (group.row >= 0) {
-        ApplyGroup(group, sum);
+      // Sums need no lock; but the parts of a long row are moved together.
+      std::unique_lock<std::mutex> lock(stripe, std::defer_lock);
+      if (row_size > kMaxColumns) {
+        lock.lock();
       }
+      for (int64_t column = 0; column < row_size; column += kMaxColumns) {
+        const int64_t num = std::min(row_size - column, kMaxColumns);
+        const int64_t offset = row * row_size + column;
+        SumOccurrences(begin, end, column, num, sum);
+        if (!lock.owns_lock()) {
+          lock.lock();
+        }
+        kernels.update_with_sum(update, num, sum, var + offset, m + offset,
+                                v + offset);
+      }
+    });
+  }
+
+  const T* Gradient(int64_t i) const {
+    return grad + static_cast<int64_t>(sorted[i].place) * row_size;
+  }
+
+  // The row of occurrence i, if there is one and it is the row's first.
+  TF_SYNCREP_ALWAYS_INLINE void PrefetchTables(int64_t i) const {
+    constexpr auto kWriting = PrefetchFor::kWriting;
+    if (i < size && (i == 0 || sorted[i].row != sorted[i - 1].row)) {
+      const int64_t offset = static_cast<int64_t>(sorted[i].row) * row_size;
+      Prefetch<kWriting>(var + offset, row_size * sizeof(T));
+      Prefetch<kWriting>(m + offset, row_size * sizeof(Slot));
+      Prefetch<kWriting>(v + offset, row_size * sizeof(Slot));
     }
   }
 
-  void ApplyGroup(const RowGroup& group, std::vector<Slot>& sum) const {
-    const bool occurs_once = group.first == group.last;
-    if (!occurs_once) {
-      SumOccurrences(group, sum);
-    }
-    const int64_t offset = group.row * row_size;
-    std::lock_guard<std::mutex> lock(RowLocks::Global().Of(var, group.row));
-    if (occurs_once) {
-      kernels.update(update, row_size, grad + group.first * row_size,
-                     var + offset, m + offset, v + offset);
-    } else {
-      kernels.update_with_sum(update, row_size, sum.data(), var + offset,
-                              m + offset, v + offset);
-    }
-  }
-
-  void SumOccurrences(const RowGroup& group, std::vector<Slot>& sum) const {
-    sum.resize(row_size);
-    int64_t position = next[group.first];
-    kernels.add_pair(row_size, grad + group.first * row_size,
-                     grad + position * row_size, sum.data());
-    while (position != group.last) {
-      position = next[position];
-      kernels.accumulate(row_size, grad + position * row_size, sum.data());
+  void SumOccurrences(int64_t begin, int64_t end, int64_t column, int64_t num,
+                      Slot* sum) const {
+    const T* gradients[kMaxAddedRows];
+    for (int64_t i = begin; i < end;) {
+      const bool is_new = i == begin;
+      int64_t num_gradients = 0;
+      for (; i < end && num_gradients < kMaxAddedRows; ++i) {
+        if (column == 0) {
+          PrefetchTables(i + kPrefetchDistance);
+        }
+        gradients[num_gradients++] = Gradient(i) + column;
+      }
+      loops.add_rows(num, gradients, num_gradients, is_new, sum);
     }
   }
 };
@@ -216,47 +195,48 @@ void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
                     const T* grad, T* var, SlotType<T>* m, SlotType<T>* v,
                     Sharder& sharder, CpuLevel cpu_level) {
   const RowKernels<T>& kernels = RowKernelsFor<T>(cpu_level);
-  const int64_t num_shards = sharder.NumShards(size, kMinElementsPerShard);
-  sharder.Run(num_shards, [&](int64_t shard) {
-    const ScopedFlushDenormals flush_denormals;
-    const int64_t begin = ShardBegin(shard, num_shards, size);
-    const int64_t end = ShardBegin(shard + 1, num_shards, size);
-    kernels.update(update, end - begin, grad + begin, var + begin, m + begin,
-                   v + begin);
-  });
+  sharder.RunParts(size, kMinElementsPerShard, /*multiple=*/1,
+                   [&](int64_t begin, int64_t end) {
+                     const ScopedFlushDenormals flush_denormals;
+                     kernels.update(update, end - begin, grad + begin,
+                                    var + begin, m + begin, v + begin);
+                   });
 }
 
 template <typename T>
 void SparseApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update,
-                          int64_t num_rows, int64_t row_size,
-                          const int64_t* rows, const T* grad, T* var,
-                          SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
-                          CpuLevel cpu_level) {
-  if (num_rows == 0 || row_size == 0) {
+                          const RowGroups& rows, int64_t row_size,
+                          const T* grad, T* var, SlotType<T>* m, SlotType<T>* v,
+                          Sharder& sharder, CpuLevel cpu_level) {
+  if (rows.size() == 0 || row_size == 0) {
     return;
   }
   const int64_t min_rows_per_shard =
       std::max<int64_t>(kMinElementsPerShard / row_size, 64);
-  const int64_t num_shards = sharder.NumShards(num_rows, min_rows_per_shard);
-  // Uninitialised on purpose: an entry is written before it is read.
-  const std::unique_ptr<int64_t[]> next(AreDistinctAndAscending(rows, num_rows)
-                                            ? nullptr
-                                            : new int64_t[num_rows]);
-  const SparseApply<T> apply = {update,    RowKernelsFor<T>(cpu_level),
-                                num_rows,  row_size,
-                                rows,      grad,
-                                var,       m,
-                                v,         num_shards,
-                                next.get()};
-  sharder.Run(num_shards, [&](int64_t shard) { apply.ApplyShard(shard); });
+  rows.Visit([&](const auto* sorted, int64_t size) {
+    const SparseApply<T, decltype(sorted->row)> apply = {
+        update,
+        RowKernelsFor<T>(cpu_level),
+        GradientLoopsFor<T>(cpu_level),
+        sorted,
+        size,
+        row_size,
+        grad,
+        var,
+        m,
+        v};
+    sharder.RunParts(
+        size, min_rows_per_shard, /*multiple=*/1,
+        [&](int64_t begin, int64_t end) { apply.ApplyRows(begin, end); });
+  });
 }
 
-#define TF_SYNCREP_INSTANTIATE(T)                                            \
-  template void ApplyAdamAsync<T>(const AdamAsyncUpdate<SlotType<T>>&,       \
-                                  int64_t, const T*, T*, SlotType<T>*,       \
-                                  SlotType<T>*, Sharder&, CpuLevel);         \
-  template void SparseApplyAdamAsync<T>(                                     \
-      const AdamAsyncUpdate<SlotType<T>>&, int64_t, int64_t, const int64_t*, \
+#define TF_SYNCREP_INSTANTIATE(T)                                      \
+  template void ApplyAdamAsync<T>(const AdamAsyncUpdate<SlotType<T>>&, \
+                                  int64_t, const T*, T*, SlotType<T>*, \
+                                  SlotType<T>*, Sharder&, CpuLevel);   \
+  template void SparseApplyAdamAsync<T>(                               \
+      const AdamAsyncUpdate<SlotType<T>>&, const RowGroups&, int64_t,  \
       const T*, T*, SlotType<T>*, SlotType<T>*, Sharder&, CpuLevel)
 
 TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);

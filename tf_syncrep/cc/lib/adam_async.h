@@ -14,6 +14,7 @@
 #include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/rows/row_groups.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
@@ -25,19 +26,18 @@ void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
                     const T* grad, T* var, SlotType<T>* m, SlotType<T>* v,
                     Sharder& sharder, CpuLevel cpu_level = BestCpuLevel());
 
-// Updates row rows[i] of the tables with row i of `grad`, for i in
-// [0, num_rows); a row has `row_size` elements. Every rows[i] is inside the
-// tables, which the caller has checked, or negative: then row i of `grad` is
-// ignored. Rows that occur several times are summed in order of occurrence and
-// applied once; the result does not depend on the number of threads.
+// Updates each of `rows`, which are rows of the tables, with the sum of the
+// rows of `grad` that are at its positions, in their order; a row has
+// `row_size` elements. The result does not depend on the number of threads.
+// Cannot fail: memory is what `rows` has.
 //
 // Calls on the same tables may run at the same time: each holds the row's
 // stripe of RowLocks::Global() while it updates the row.
 template <typename T>
 void SparseApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update,
-                          int64_t num_rows, int64_t row_size,
-                          const int64_t* rows, const T* grad, T* var,
-                          SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
+                          const RowGroups& rows, int64_t row_size,
+                          const T* grad, T* var, SlotType<T>* m, SlotType<T>* v,
+                          Sharder& sharder,
                           CpuLevel cpu_level = BestCpuLevel());
 
 }  // namespace tf_syncrep

@@ -53,15 +53,15 @@ void KeptBytes::Close() {
   changed_.notify_all();
 }
 
-void KeptBytes::GiveUp() {
+void KeptBytes::GiveUp(Reason reason) {
   {
     const std::lock_guard<std::mutex> lock(mu_);
-    gave_up_ = true;
+    gave_up_ = gave_up_ == Reason::kNone ? reason : gave_up_;
   }
   Close();
 }
 
-bool KeptBytes::gave_up() const {
+KeptBytes::Reason KeptBytes::gave_up() const {
   const std::lock_guard<std::mutex> lock(mu_);
   return gave_up_;
 }

@@ -36,9 +36,13 @@ class KeptBytes {
   // Ends all waits, now and later.
   void Close();
 
-  // The same, and tells the reader that nothing was kept from here on.
-  void GiveUp();
-  bool gave_up() const;
+  enum class Reason { kNone, kNoProgress, kOutOfMemory };
+
+  // The same, and tells the reader that nothing was kept from here on, and why.
+  // The first reason counts.
+  void GiveUp(Reason reason);
+  // Why; kNone if nobody has.
+  Reason gave_up() const;
 
   // The most that was kept at a time.
   int64_t peak() const;
@@ -52,7 +56,7 @@ class KeptBytes {
   int64_t peak_ = 0;
   int64_t progress_ = 0;
   bool closed_ = false;
-  bool gave_up_ = false;
+  Reason gave_up_ = Reason::kNone;
 };
 
 }  // namespace tf_syncrep

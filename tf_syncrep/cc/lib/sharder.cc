@@ -81,4 +81,14 @@ void Sharder::Run(int64_t num_shards,
   work->WaitUntilFinished();
 }
 
+void Sharder::RunParts(int64_t total, int64_t min_per_part, int64_t multiple,
+                       const std::function<void(int64_t, int64_t)>& part) {
+  const int64_t num_parts = NumShards(total, min_per_part);
+  const int64_t num_units = (total + multiple - 1) / multiple;
+  const auto begin = [&](int64_t i) {
+    return std::min(ShardBegin(i, num_parts, num_units) * multiple, total);
+  };
+  Run(num_parts, [&](int64_t i) { part(begin(i), begin(i + 1)); });
+}
+
 }  // namespace tf_syncrep

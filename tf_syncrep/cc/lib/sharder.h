@@ -33,6 +33,12 @@ class Sharder {
   // throw.
   void Run(int64_t num_shards, const std::function<void(int64_t)>& shard);
 
+  // The same for parts of [0, total), none of less than `min_per_part` where
+  // there are several, and each beginning at a multiple of `multiple`: calls
+  // `part(begin, end)`.
+  void RunParts(int64_t total, int64_t min_per_part, int64_t multiple,
+                const std::function<void(int64_t, int64_t)>& part);
+
  protected:
   // How many threads there are for one piece of work, the caller included.
   virtual int num_threads() const = 0;

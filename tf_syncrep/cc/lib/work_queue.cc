@@ -121,14 +121,18 @@ GateStatus WorkQueue::Restore(const WorkQueueState& state) {
                 std::to_string(options_.num_epochs) + " epochs"};
   }
   Calls calls;
+  // Made before anything is written: there may be no memory for them.
+  std::set<WorkItem> given_back(state.waiting_items.begin(),
+                                state.waiting_items.end());
+  WorkQueueState counts = state;
+  counts.waiting_items.clear();
   {
     std::lock_guard<std::mutex> lock(mu_);
     epoch_ = state.epoch;
     position_ = state.position;
     limit_ = state.limit;
-    counts_ = state;
-    counts_.waiting_items.clear();
-    given_back_ = {state.waiting_items.begin(), state.waiting_items.end()};
+    counts_ = std::move(counts);
+    given_back_ = std::move(given_back);
     held_.clear();
     Serve(&calls);
   }

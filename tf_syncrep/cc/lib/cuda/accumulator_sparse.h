@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "tf_syncrep/cc/lib/accumulator.h"
-#include "tf_syncrep/cc/lib/cuda/adam_async.h"
 #include "tf_syncrep/cc/lib/cuda/gpu_device.h"
 #include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
+#include "tf_syncrep/cc/lib/cuda/row_keys.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/lib/sharder.h"
@@ -206,7 +206,8 @@ class GpuSparseGradientSum final : public GradientSum {
     sorted_ = {};
     sorted_.num_occurrences = num_held_rows_;
     sorted_.num_pieces = static_cast<int>(pieces_.size());
-    sorted_.num_key_bits = KeyBits();
+    // Rows are not negative.
+    sorted_.num_key_bits = limit_ < 0 ? 63 : gpu::NumKeyBits(limit_);
     sorted_.row_size = row_size_;
     sorted_.has_vectors = HasVectors();
     size_t bytes = 0;
@@ -242,14 +243,6 @@ class GpuSparseGradientSum final : public GradientSum {
     if (error_ == nullptr) {
       error_ = error;
     }
-  }
-
-  int KeyBits() const {
-    int bits = 1;
-    while (bits < 63 && (limit_ < 0 || (limit_ >> bits) != 0)) {
-      ++bits;
-    }
-    return bits;
   }
 
   bool HasVectors() const {

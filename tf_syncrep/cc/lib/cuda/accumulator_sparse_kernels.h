@@ -29,13 +29,10 @@ static __global__ __launch_bounds__(kBlockThreads) void CopyRowsKernel(
   for (int64_t i =
            static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
        i < num_indices; i += stride) {
-    const int64_t row = is_int64
-                            ? static_cast<const int64_t*>(indices)[i]
-                            : int64_t{static_cast<const int32_t*>(indices)[i]};
+    const int64_t row = IndexAt(indices, is_int64, i);
     rows[i] = row;
     if (row < 0 || (limit >= 0 && row >= limit)) {
-      atomicMin(reinterpret_cast<unsigned long long*>(&bad_index->position),
-                static_cast<unsigned long long>(i));
+      NoteBadIndex(i, bad_index);
     }
   }
 }

@@ -14,6 +14,7 @@
 
 #include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
+#include "tf_syncrep/cc/lib/cuda/row_keys.h"
 #include "tf_syncrep/cc/lib/float16.h"
 
 namespace tf_syncrep {
@@ -45,13 +46,6 @@ template <typename T>
 GpuError ApplyAdamAsyncOnGpu(const GpuAdamAsync<T>& arguments, int64_t size,
                              const T* grad, GpuStream stream);
 
-// The first index, by its place in the gradient, that is not a row of the
-// table.
-struct GpuBadIndex {
-  int64_t position;  // -1: all are rows
-  int64_t index;     // undefined then
-};
-
 // A gradient for some rows of a table. Pointers are to memory of the GPU.
 struct GpuSparseRows {
   int64_t num_rows;     // of the table
@@ -60,8 +54,6 @@ struct GpuSparseRows {
   const void* indices;  // int32_t or int64_t
   bool is_int64;
 };
-
-inline constexpr int64_t kMaxGpuIndices = INT32_MAX;
 
 // How much memory SparseApplyAdamAsyncOnGpu() needs to work in.
 GpuError SparseAdamAsyncWorkspaceBytes(const GpuSparseRows& rows,

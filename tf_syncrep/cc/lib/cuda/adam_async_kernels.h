@@ -130,13 +130,6 @@ __global__ __launch_bounds__(kBlockThreads) void DenseKernel(
 
 // --- Sparse: the indices -----------------------------------------------------
 
-__device__ __forceinline__ int64_t IndexAt(const GpuSparseRows& rows,
-                                           int64_t position) {
-  return rows.is_int64
-             ? static_cast<const int64_t*>(rows.indices)[position]
-             : int64_t{static_cast<const int32_t*>(rows.indices)[position]};
-}
-
 // Copies the indices, which others may change in their own memory, into `keys`
 // and their places into `positions`, to be sorted. An index that is no row
 // becomes num_rows, which sorts behind all rows; the first such place is put
@@ -149,13 +142,12 @@ static __global__ __launch_bounds__(kBlockThreads) void PrepareRowsKernel(
   for (int64_t i =
            static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
        i < rows.num_indices; i += stride) {
-    const int64_t index = IndexAt(rows, i);
+    const int64_t index = IndexAt(rows.indices, rows.is_int64, i);
     const bool is_row = index >= 0 && index < rows.num_rows;
     keys[i] = static_cast<uint64_t>(is_row ? index : rows.num_rows);
     positions[i] = static_cast<uint32_t>(i);
     if (!is_row && bad_index != nullptr) {
-      atomicMin(reinterpret_cast<unsigned long long*>(&bad_index->position),
-                static_cast<unsigned long long>(i));
+      NoteBadIndex(i, bad_index);
     }
   }
 }
@@ -278,7 +270,8 @@ __global__ __launch_bounds__(kBlockThreads) void RowsKernel(
     RowsArguments<T> a) {
   if (a.bad_index != nullptr && a.bad_index->position >= 0) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-      a.bad_index->index = IndexAt(a.rows, a.bad_index->position);
+      a.bad_index->index =
+          IndexAt(a.rows.indices, a.rows.is_int64, a.bad_index->position);
     }
     return;
   }

@@ -7,18 +7,25 @@
 
 #include <cstdint>
 
+#include "tf_syncrep/cc/lib/cuda/row_keys.h"
 #include "tf_syncrep/cc/lib/cuda/vectors.h"
 
 namespace tf_syncrep {
 namespace gpu {
 
-// How many low bits of the keys differ, all others being 0.
-inline int NumKeyBits(int64_t num_rows) {
-  int bits = 1;
-  while (bits < 64 && (static_cast<uint64_t>(num_rows) >> bits) != 0) {
-    ++bits;
-  }
-  return bits;
+// Element `i` of an array of either type.
+__device__ __forceinline__ int64_t IndexAt(const void* indices, bool is_int64,
+                                           int64_t i) {
+  return is_int64 ? static_cast<const int64_t*>(indices)[i]
+                  : int64_t{static_cast<const int32_t*>(indices)[i]};
+}
+
+// Sets bad_index->position to `i`, unless a smaller one was found. It holds -1,
+// the greatest unsigned number, before.
+__device__ __forceinline__ void NoteBadIndex(int64_t i,
+                                             GpuBadIndex* bad_index) {
+  atomicMin(reinterpret_cast<unsigned long long*>(&bad_index->position),
+            static_cast<unsigned long long>(i));
 }
 
 // Occurrences from which a row is worked on by a whole block instead of a few

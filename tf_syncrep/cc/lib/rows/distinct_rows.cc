@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstddef>
 #include <limits>
-#include <new>
 
 #include "tf_syncrep/cc/lib/prefetch.h"
 #include "tf_syncrep/cc/lib/rows/row_hash.h"
@@ -16,12 +14,6 @@ namespace {
 // Ids that are worth another thread.
 constexpr int64_t kMinIdsPerThread = 8192;
 constexpr int32_t kEmpty = -1;
-
-// Not filled with zeros, as a vector would be; null when there is no memory.
-template <typename T>
-std::unique_ptr<T[]> NewArray(int64_t size) {
-  return std::unique_ptr<T[]>(new (std::nothrow) T[static_cast<size_t>(size)]);
-}
 
 // Sets keys[i] for the ids in [begin, end) of all features' ids. Returns the
 // first id that is not in its table.
@@ -61,19 +53,19 @@ BadId FindKeys(const std::vector<FeatureIds>& features,
 // to these positions. Returns false when there is no memory.
 template <typename Key>
 bool FindFirsts(const Key* keys, int64_t begin, int64_t end, int32_t* groups,
-                std::unique_ptr<int32_t[]>* firsts, int64_t* num_firsts) {
+                Array<int32_t>* firsts, int64_t* num_firsts) {
   *num_firsts = 0;
   // Open addressing with linear probing, at most half full.
   uint64_t num_buckets = 64;
   while (num_buckets < static_cast<uint64_t>(2 * (end - begin))) {
     num_buckets *= 2;
   }
-  const auto buckets = NewArray<int32_t>(static_cast<int64_t>(num_buckets));
-  *firsts = NewArray<int32_t>(end - begin);
-  if (buckets == nullptr || *firsts == nullptr) {
+  Array<int32_t> buckets;
+  if (!buckets.Allocate(static_cast<int64_t>(num_buckets)) ||
+      !firsts->Allocate(end - begin)) {
     return false;
   }
-  std::fill_n(buckets.get(), num_buckets, kEmpty);
+  std::fill(buckets.begin(), buckets.end(), kEmpty);
   const auto find = [&](Key key, uint64_t hash) -> int32_t& {
     uint64_t bucket = hash & (num_buckets - 1);
     while (buckets[bucket] != kEmpty && keys[buckets[bucket]] != key) {
@@ -129,10 +121,9 @@ template <typename Key>
 DistinctRows::Status DistinctRows::FindOf(
     const std::vector<FeatureIds>& features, const RowPartition& partition,
     Sharder& sharder, BadId* bad_id) {
-  const auto keys = NewArray<Key>(num_ids_);
-  groups_ = NewArray<int32_t>(num_ids_);
-  places_ = NewArray<int32_t>(num_ids_);
-  if (keys == nullptr || groups_ == nullptr || places_ == nullptr) {
+  Array<Key> keys;
+  if (!keys.Allocate(num_ids_) || !groups_.Allocate(num_ids_) ||
+      !places_.Allocate(num_ids_)) {
     return Status::kOutOfMemory;
   }
   // One for a thread, and none to even them out: what two parts name is found
@@ -147,9 +138,9 @@ DistinctRows::Status DistinctRows::FindOf(
     const int64_t begin = ShardBegin(part, num_parts, num_ids_);
     const int64_t end = ShardBegin(part + 1, num_parts, num_ids_);
     bad_ids[part] =
-        FindKeys(features, feature_begins_, partition, begin, end, keys.get());
+        FindKeys(features, feature_begins_, partition, begin, end, keys.data());
     if (bad_ids[part].feature < 0 &&
-        !FindFirsts(keys.get(), begin, end, groups_.get(), &firsts[part],
+        !FindFirsts(keys.data(), begin, end, groups_.data(), &firsts[part],
                     &num_firsts[part])) {
       has_memory = false;
     }
@@ -164,10 +155,10 @@ DistinctRows::Status DistinctRows::FindOf(
   for (const int64_t number : num_firsts) {
     size += number;
   }
-  const auto rows = NewArray<RowOccurrence<Key>>(size);
-  const auto spare = NewArray<RowOccurrence<Key>>(size);
-  keys_ = NewArray<uint64_t>(size);
-  if (!has_memory || rows == nullptr || spare == nullptr || keys_ == nullptr) {
+  Array<RowOccurrence<Key>> rows;
+  Array<RowOccurrence<Key>> spare;
+  if (!has_memory || !rows.Allocate(size) || !spare.Allocate(size) ||
+      !keys_.Allocate(size)) {
     return Status::kOutOfMemory;
   }
   int64_t end = 0;
@@ -178,20 +169,20 @@ DistinctRows::Status DistinctRows::FindOf(
     }
   }
   const RowOccurrence<Key>* const sorted =
-      SortByRow(rows.get(), spare.get(), size, sharder);
+      SortByRow(rows.data(), spare.data(), size, sharder);
   int64_t num_rows = 0;
-  for (int64_t i = 0; i < size; ++i) {
-    if (i == 0 || sorted[i - 1].row != sorted[i].row) {
-      keys_[num_rows++] = sorted[i].row;
+  ForEachRow(sorted, size, 0, size, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      places_[sorted[i].place] = static_cast<int32_t>(num_rows);
     }
-    places_[sorted[i].place] = static_cast<int32_t>(num_rows - 1);
-  }
+    keys_[num_rows++] = sorted[begin].row;
+  });
   shard_begins_.clear();
   for (int64_t shard = 0; shard <= partition.num_shards(); ++shard) {
     shard_begins_.push_back(
-        std::lower_bound(keys_.get(), keys_.get() + num_rows,
+        std::lower_bound(keys_.data(), keys_.data() + num_rows,
                          static_cast<uint64_t>(partition.begin(shard))) -
-        keys_.get());
+        keys_.data());
   }
   return Status::kOk;
 }
@@ -200,7 +191,7 @@ template <typename Row>
 void DistinctRows::WriteRows(const RowPartition& partition, int64_t shard,
                              Row* rows) const {
   const auto begin = static_cast<uint64_t>(partition.begin(shard));
-  const uint64_t* const keys = keys_.get() + shard_begins_[shard];
+  const uint64_t* const keys = keys_.data() + shard_begins_[shard];
   for (int64_t i = 0; i < num_rows(shard); ++i) {
     rows[i] = static_cast<Row>(keys[i] - begin);
   }
@@ -214,14 +205,13 @@ template void DistinctRows::WriteRows(const RowPartition&, int64_t,
 void DistinctRows::WritePlaces(int64_t feature, Sharder& sharder,
                                int32_t* places) const {
   const int64_t size = feature_begins_[feature + 1] - feature_begins_[feature];
-  const int32_t* const groups = groups_.get() + feature_begins_[feature];
-  const int64_t num_parts = sharder.NumShards(size, 4 * kMinIdsPerThread);
-  sharder.Run(num_parts, [&](int64_t part) {
-    const int64_t end = ShardBegin(part + 1, num_parts, size);
-    for (int64_t i = ShardBegin(part, num_parts, size); i < end; ++i) {
-      places[i] = places_[groups[i]];
-    }
-  });
+  const int32_t* const groups = groups_.data() + feature_begins_[feature];
+  sharder.RunParts(size, 4 * kMinIdsPerThread, /*multiple=*/1,
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i) {
+                       places[i] = places_[groups[i]];
+                     }
+                   });
 }
 
 }  // namespace tf_syncrep

@@ -4,9 +4,9 @@
 #define TF_SYNCREP_CC_LIB_ROWS_DISTINCT_ROWS_H_
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/rows/row_partition.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
@@ -59,9 +59,6 @@ class DistinctRows {
   template <typename Key>
   Status FindOf(const std::vector<FeatureIds>& features,
                 const RowPartition& partition, Sharder& sharder, BadId* bad_id);
-
-  template <typename T>
-  using Array = std::unique_ptr<T[]>;
 
   int64_t num_ids_ = 0;
   std::vector<int64_t> feature_begins_;  // and where the last one ends

@@ -5,10 +5,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <type_traits>
 
+#include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/prefetch.h"
 
@@ -59,8 +58,8 @@ class RowAddresses {
     for (const auto& shard : shards) {
       size_ += shard.num_rows;
     }
-    rows_.reset(new (std::nothrow) T*[size_]);
-    if (rows_ == nullptr) {
+    has_memory_ = rows_.Allocate(size_);
+    if (!has_memory_) {
       return;
     }
     int64_t place = 0;
@@ -71,7 +70,7 @@ class RowAddresses {
     }
   }
 
-  bool has_memory() const { return rows_ != nullptr; }
+  bool has_memory() const { return has_memory_; }
   int64_t size() const { return size_; }
   // A negative place is a large one.
   bool has(int32_t place) const {
@@ -88,7 +87,8 @@ class RowAddresses {
 
  private:
   int64_t size_ = 0;
-  std::unique_ptr<T*[]> rows_;
+  bool has_memory_ = false;
+  Array<T*> rows_;
 };
 
 // A part of a feature, for one thread.
@@ -154,11 +154,11 @@ bool PartRows(const std::vector<CombinedFeature>& features, int64_t num_rows,
               std::vector<int64_t>* begins) {
   *begins = {0};
   if (num_threads > 1) {
-    const std::unique_ptr<int32_t[]> counts(new (std::nothrow)
-                                                int32_t[num_rows]());
-    if (counts == nullptr) {
+    Array<int32_t> counts;
+    if (!counts.Allocate(num_rows)) {
       return false;
     }
+    std::fill(counts.begin(), counts.end(), 0);
     for (const CombinedFeature& feature : features) {
       for (int64_t i = 0; i < feature.num_ids; ++i) {
         ++counts[feature.places[i]];
@@ -187,16 +187,15 @@ bool SumRows(const RowAddresses<T>& rows, int64_t begin, int64_t end,
              const std::vector<const SlotType<T>*>& gradients) {
   using Sum = SlotType<T>;
   constexpr bool kIsSum = std::is_same_v<T, Sum>;
-  const std::unique_ptr<Sum[]> scratch(
-      kIsSum ? nullptr : new (std::nothrow) Sum[(end - begin) * width]);
-  if (!kIsSum && scratch == nullptr) {
+  Array<Sum> scratch;
+  if (!kIsSum && !scratch.Allocate((end - begin) * width)) {
     return false;
   }
   const auto sum_of = [&](int64_t row) -> Sum* {
     if constexpr (kIsSum) {
       return rows[row];
     } else {
-      return scratch.get() + (row - begin) * width;
+      return scratch.data() + (row - begin) * width;
     }
   };
   for (int64_t row = begin; row < end; ++row) {

@@ -1,80 +1,59 @@
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
 
 #include <algorithm>
-#include <functional>
-
-#include "tf_syncrep/cc/lib/rows/row_hash.h"
+#include <limits>
 
 namespace tf_syncrep {
-namespace {
 
-constexpr int64_t kEmpty = -1;
-
-// One row of the shard, on its way into a group.
-struct Occurrence {
-  int64_t row;
-  int64_t position;
-  uint64_t hash;
-};
-
-// The shard is chosen by the upper half of the hash, buckets by the lower.
-inline int64_t ShardOf(uint64_t hash, int64_t num_shards) {
-  return static_cast<int64_t>(
-      ((hash >> 32) * static_cast<uint64_t>(num_shards)) >> 32);
-}
-
-std::vector<Occurrence> OccurrencesOf(const int64_t* rows, int64_t num_rows,
-                                      int64_t shard, int64_t num_shards) {
-  std::vector<Occurrence> occurrences;
-  // A fair share and some more; a skewed gradient grows it.
-  occurrences.reserve(num_rows / num_shards + num_rows / num_shards / 8 + 16);
-  for (int64_t i = 0; i < num_rows; ++i) {
-    const uint64_t hash = HashRow(rows[i]);
-    if (ShardOf(hash, num_shards) == shard) {
-      occurrences.push_back({rows[i], i, hash});
-    }
+template <typename Row>
+template <typename Index>
+RowGroups::Status RowGroups::Occurrences<Row>::Find(
+    const Index* indices, int64_t num, int64_t num_rows, BadRows bad_rows,
+    Sharder& sharder, BadRow* bad_row) {
+  if (!memory.Allocate(num)) {
+    return Status::kOutOfMemory;
   }
-  return occurrences;
-}
-
-}  // namespace
-
-std::vector<RowGroup> GroupRows(const int64_t* rows, int64_t num_rows,
-                                int64_t shard, int64_t num_shards,
-                                int64_t* next) {
-  const std::vector<Occurrence> occurrences =
-      OccurrencesOf(rows, num_rows, shard, num_shards);
-  // Open addressing with linear probing, at most half full.
-  uint64_t num_buckets = 16;
-  while (num_buckets < 2 * occurrences.size()) {
-    num_buckets *= 2;
-  }
-  const uint64_t mask = num_buckets - 1;
-  std::vector<int64_t> buckets(num_buckets, kEmpty);  // index into `groups`
-  std::vector<RowGroup> groups;
-  groups.reserve(occurrences.size());
-  for (const Occurrence& occurrence : occurrences) {
-    uint64_t bucket = occurrence.hash & mask;
-    while (buckets[bucket] != kEmpty &&
-           groups[buckets[bucket]].row != occurrence.row) {
-      bucket = (bucket + 1) & mask;
+  size = 0;
+  bool ascends = true;
+  Row last = 0;
+  for (int64_t i = 0; i < num; ++i) {
+    const int64_t index = indices[i];
+    if (index < 0 || index >= num_rows) {
+      if (bad_rows == BadRows::kRefused) {
+        *bad_row = {i, index};
+        return Status::kBadRow;
+      }
+      continue;
     }
-    if (buckets[bucket] == kEmpty) {
-      buckets[bucket] = static_cast<int64_t>(groups.size());
-      groups.push_back(
-          {occurrence.row, occurrence.position, occurrence.position});
-    } else {
-      RowGroup& group = groups[buckets[bucket]];
-      next[group.last] = occurrence.position;
-      group.last = occurrence.position;
-    }
+    const Row row = static_cast<Row>(index);
+    ascends &= row >= last;
+    last = row;
+    memory[size++] = {row, static_cast<Row>(i)};
   }
-  return groups;
+  sorted = memory.data();
+  if (ascends) {
+    return Status::kOk;
+  }
+  if (!spare.Allocate(size)) {
+    return Status::kOutOfMemory;
+  }
+  sorted = SortByRow(memory.data(), spare.data(), size, sharder);
+  return Status::kOk;
 }
 
-bool AreDistinctAndAscending(const int64_t* rows, int64_t num_rows) {
-  return std::adjacent_find(rows, rows + num_rows,
-                            std::greater_equal<int64_t>()) == rows + num_rows;
+template <typename Index>
+RowGroups::Status RowGroups::Find(const Index* indices, int64_t size,
+                                  int64_t num_rows, BadRows bad_rows,
+                                  Sharder& sharder, BadRow* bad_row) {
+  is_narrow_ = std::max(size, num_rows) <= std::numeric_limits<uint32_t>::max();
+  return is_narrow_
+             ? narrow_.Find(indices, size, num_rows, bad_rows, sharder, bad_row)
+             : wide_.Find(indices, size, num_rows, bad_rows, sharder, bad_row);
 }
+
+template RowGroups::Status RowGroups::Find(const int32_t*, int64_t, int64_t,
+                                           BadRows, Sharder&, BadRow*);
+template RowGroups::Status RowGroups::Find(const int64_t*, int64_t, int64_t,
+                                           BadRows, Sharder&, BadRow*);
 
 }  // namespace tf_syncrep

@@ -4,34 +4,65 @@
 #define TF_SYNCREP_CC_LIB_ROWS_ROW_GROUPS_H_
 
 #include <cstdint>
-#include <vector>
+
+#include "tf_syncrep/cc/lib/array.h"
+#include "tf_syncrep/cc/lib/rows/row_order.h"
+#include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
 
-// All occurrences of one row, a linked list through the positions of the
-// gradient, in order.
-struct RowGroup {
-  int64_t row;
-  int64_t first;  // position of the first occurrence
-  int64_t last;   // position of the last one
+// What is wrong with an index.
+struct BadRow {
+  int64_t position = 0;
+  int64_t row = 0;
 };
 
-// Groups those of the `num_rows` numbers in `rows` that fall into shard `shard`
-// of `num_shards`; equal rows always fall into the same shard. Groups are in
-// order of their first occurrence.
-//
-// For each position that is not the last of its group, next[position] is set to
-// the group's next position; other entries are left alone, so that the shards
-// of one gradient can share one array of `num_rows` entries.
-//
-// Takes O(num_rows) time and memory proportional to the shard's share.
-std::vector<RowGroup> GroupRows(const int64_t* rows, int64_t num_rows,
-                                int64_t shard, int64_t num_shards,
-                                int64_t* next);
+// The rows of a table that indices name, ascending, each with its positions in
+// the indices, in order.
+class RowGroups {
+ public:
+  enum class Status { kOk, kBadRow, kOutOfMemory };
 
-// Whether rows ascend and none occurs twice, as where somebody else has grouped
-// them: each is then a group of its own.
-bool AreDistinctAndAscending(const int64_t* rows, int64_t num_rows);
+  // What becomes of an index that is no row of the table.
+  enum class BadRows { kRefused, kIgnored };
+
+  // Groups `size` indices into a table of `num_rows` rows. Each is read once:
+  // others may change them meanwhile. With kBadRow, `bad_row` is the first.
+  //
+  // Linear in `size`. Indices that ascend are known in the same pass, and then
+  // there is nothing to sort.
+  template <typename Index>
+  Status Find(const Index* indices, int64_t size, int64_t num_rows,
+              BadRows bad_rows, Sharder& sharder, BadRow* bad_row);
+
+  // How many positions there are, of all rows.
+  int64_t size() const { return is_narrow_ ? narrow_.size : wide_.size; }
+
+  // Returns visit(sorted, size()), for an array of RowOccurrence<uint32_t> or
+  // <uint64_t>, whose places are the positions.
+  template <typename Visitor>
+  auto Visit(const Visitor& visit) const {
+    return is_narrow_ ? visit(narrow_.sorted, narrow_.size)
+                      : visit(wide_.sorted, wide_.size);
+  }
+
+ private:
+  template <typename Row>
+  struct Occurrences {
+    template <typename Index>
+    Status Find(const Index* indices, int64_t num, int64_t num_rows,
+                BadRows bad_rows, Sharder& sharder, BadRow* bad_row);
+
+    Array<RowOccurrence<Row>> memory;
+    Array<RowOccurrence<Row>> spare;
+    const RowOccurrence<Row>* sorted = nullptr;  // in one of the two
+    int64_t size = 0;
+  };
+
+  bool is_narrow_ = true;  // which of the two it is
+  Occurrences<uint32_t> narrow_;
+  Occurrences<uint64_t> wide_;
+};
 
 }  // namespace tf_syncrep
 

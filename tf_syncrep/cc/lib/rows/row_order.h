@@ -1,10 +1,12 @@
-// Sorts the rows of sparse gradients.
+// Sorts the rows of sparse gradients, so that equal ones are next to each
+// other.
 
 #ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_ORDER_H_
 #define TF_SYNCREP_CC_LIB_ROWS_ROW_ORDER_H_
 
 #include <cstdint>
 
+#include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
@@ -20,11 +22,33 @@ struct RowOccurrence {
 
 // Sorts by row; occurrences of one row keep their order. A radix sort: linear
 // in `size`. Uses both arrays, of `size` each, and returns the one that the
-// result is in.
+// result is in; if they are sorted already, that is the first, and the second
+// is not used.
 template <typename Row>
 RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
                               RowOccurrence<Row>* spare, int64_t size,
                               Sharder& sharder);
+
+// Of `size` sorted occurrences, calls `visit(begin, end)` for those of each row
+// whose first one is in [from, to), in their order.
+template <typename Row, typename Visit>
+TF_SYNCREP_ALWAYS_INLINE void ForEachRow(const RowOccurrence<Row>* sorted,
+                                         int64_t size, int64_t from, int64_t to,
+                                         const Visit& visit) {
+  int64_t begin = from;
+  while (begin > 0 && begin < to &&
+         sorted[begin].row == sorted[begin - 1].row) {
+    ++begin;
+  }
+  while (begin < to) {
+    int64_t end = begin + 1;
+    while (end < size && sorted[end].row == sorted[begin].row) {
+      ++end;
+    }
+    visit(begin, end);
+    begin = end;
+  }
+}
 
 }  // namespace tf_syncrep
 

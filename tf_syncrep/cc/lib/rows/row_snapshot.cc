@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -27,10 +28,15 @@ RowSnapshot::~RowSnapshot() { Abandon(); }
 void RowSnapshot::Keep(const std::vector<const char*>& data,
                        const int64_t* rows, int64_t num) {
   const std::lock_guard<std::mutex> lock(mu_);
-  for (int64_t i = 0; i < num; ++i) {
-    if (rows[i] >= next_ && rows[i] < num_rows_ && !is_kept_[rows[i]]) {
-      KeepRow(data, rows[i]);
+  try {
+    for (int64_t i = 0; i < num; ++i) {
+      if (rows[i] >= next_ && rows[i] < num_rows_ && !is_kept_[rows[i]]) {
+        KeepRow(data, rows[i]);
+      }
     }
+  } catch (const std::bad_alloc&) {
+    kept_bytes_->GiveUp(KeptBytes::Reason::kOutOfMemory);
+    AbandonLocked();
   }
 }
 
@@ -38,11 +44,17 @@ int64_t RowSnapshot::KeepRange(const std::vector<const char*>& data,
                                int64_t begin, int64_t end, int64_t max_bytes) {
   const std::lock_guard<std::mutex> lock(mu_);
   int64_t row = std::max(begin, next_);
-  for (int64_t bytes = 0; row < end && bytes < max_bytes; ++row) {
-    if (!is_kept_[row]) {
-      KeepRow(data, row);
-      bytes += all_row_bytes_;
+  try {
+    for (int64_t bytes = 0; row < end && bytes < max_bytes; ++row) {
+      if (!is_kept_[row]) {
+        KeepRow(data, row);
+        bytes += all_row_bytes_;
+      }
     }
+  } catch (const std::bad_alloc&) {
+    kept_bytes_->GiveUp(KeptBytes::Reason::kOutOfMemory);
+    AbandonLocked();
+    return end;
   }
   return std::max(row, begin);
 }
@@ -114,6 +126,10 @@ bool RowSnapshot::IsRead() const {
 
 void RowSnapshot::Abandon() {
   const std::lock_guard<std::mutex> lock(mu_);
+  AbandonLocked();
+}
+
+void RowSnapshot::AbandonLocked() {
   int64_t freed = 0;
   for (const Kept& kept : kept_) {
     freed += static_cast<int64_t>(kept.copies.size());

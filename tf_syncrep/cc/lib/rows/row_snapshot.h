@@ -41,6 +41,7 @@ class RowSnapshot {
   // Keeps those of `rows` that were not read yet; call it before they are
   // overwritten, and KeptBytes::WaitForRoom() before that. Rows may repeat, and
   // those that do not exist are left out. `data[i]` is the begin of array i.
+  // Where there is no memory the snapshot is given up, and KeptBytes told so.
   void Keep(const std::vector<const char*>& data, const int64_t* rows,
             int64_t num);
 
@@ -67,7 +68,9 @@ class RowSnapshot {
     std::string copies;  // row after row, array after array
   };
 
+  // These need mu_.
   void KeepRow(const std::vector<const char*>& data, int64_t row);
+  void AbandonLocked();
   Kept& RangeOf(int64_t row);
 
   const int64_t num_rows_;

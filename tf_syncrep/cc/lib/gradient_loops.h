@@ -1,7 +1,7 @@
-// The elementwise loops of the accumulators.
+// The elementwise loops that sum gradients.
 
-#ifndef TF_SYNCREP_CC_LIB_ACCUMULATOR_LOOPS_H_
-#define TF_SYNCREP_CC_LIB_ACCUMULATOR_LOOPS_H_
+#ifndef TF_SYNCREP_CC_LIB_GRADIENT_LOOPS_H_
+#define TF_SYNCREP_CC_LIB_GRADIENT_LOOPS_H_
 
 #include <cstdint>
 
@@ -13,7 +13,7 @@ namespace tf_syncrep {
 // Loops over `size` elements of gradients of type T and of their sum, for one
 // instruction set. No two arrays of one call overlap.
 template <typename T>
-struct AccumulatorLoops {
+struct GradientLoops {
   using Sum = SlotType<T>;
 
   // sum = a
@@ -39,8 +39,8 @@ struct AccumulatorLoops {
 
 // For T = Half, BFloat16, float and double.
 template <typename T>
-const AccumulatorLoops<T>& AccumulatorLoopsFor(CpuLevel level);
+const GradientLoops<T>& GradientLoopsFor(CpuLevel level);
 
 }  // namespace tf_syncrep
 
-#endif  // TF_SYNCREP_CC_LIB_ACCUMULATOR_LOOPS_H_
+#endif  // TF_SYNCREP_CC_LIB_GRADIENT_LOOPS_H_

@@ -1,4 +1,4 @@
-#include "tf_syncrep/cc/lib/accumulator_loops.h"
+#include "tf_syncrep/cc/lib/gradient_loops.h"
 
 #include <cstring>
 
@@ -161,7 +161,7 @@ TF_SYNCREP_ALWAYS_INLINE void AddDivideTo(int64_t size,
                                        const T* a, Sum divisor, T* out) {      \
       AddDivideTo<T>(size, sum, a, divisor, out);                              \
     }                                                                          \
-    static constexpr AccumulatorLoops<T> kLoops = {                            \
+    static constexpr GradientLoops<T> kLoops = {                               \
         SetLoop,    AddLoop,       AddTwoLoop,   AddRowsLoop,                  \
         DivideLoop, AddDivideLoop, DivideToLoop, AddDivideToLoop};             \
   }
@@ -175,7 +175,7 @@ TF_SYNCREP_DEFINE_LOOPS(Avx512Loops, TF_SYNCREP_TARGET_AVX512);
 }  // namespace
 
 template <typename T>
-const AccumulatorLoops<T>& AccumulatorLoopsFor(CpuLevel level) {
+const GradientLoops<T>& GradientLoopsFor(CpuLevel level) {
   switch (level) {
     case CpuLevel::kAvx512:
       return Avx512Loops<T>::kLoops;
@@ -187,10 +187,9 @@ const AccumulatorLoops<T>& AccumulatorLoopsFor(CpuLevel level) {
   return BaselineLoops<T>::kLoops;
 }
 
-template const AccumulatorLoops<Half>& AccumulatorLoopsFor<Half>(CpuLevel);
-template const AccumulatorLoops<BFloat16>& AccumulatorLoopsFor<BFloat16>(
-    CpuLevel);
-template const AccumulatorLoops<float>& AccumulatorLoopsFor<float>(CpuLevel);
-template const AccumulatorLoops<double>& AccumulatorLoopsFor<double>(CpuLevel);
+template const GradientLoops<Half>& GradientLoopsFor<Half>(CpuLevel);
+template const GradientLoops<BFloat16>& GradientLoopsFor<BFloat16>(CpuLevel);
+template const GradientLoops<float>& GradientLoopsFor<float>(CpuLevel);
+template const GradientLoops<double>& GradientLoopsFor<double>(CpuLevel);
 
 }  // namespace tf_syncrep

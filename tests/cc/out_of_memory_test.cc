@@ -1,0 +1,233 @@
+// What is as large as a user's data may get no memory: nothing ends, and
+// nothing has changed.
+//
+// Each of a piece of work's large allocations fails once. Those that throw are
+// not caught, so that the process would end.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/cc/random_gradients.h"
+#include "tests/cc/row_arrays.h"
+#include "tests/cc/thread_sharder.h"
+#include "tf_syncrep/cc/lib/accumulator_sparse.h"
+#include "tf_syncrep/cc/lib/rows/distinct_rows.h"
+#include "tf_syncrep/cc/lib/rows/row_combine.h"
+#include "tf_syncrep/cc/lib/rows/row_groups.h"
+#include "tf_syncrep/cc/lib/rows/row_snapshot.h"
+
+namespace {
+
+constexpr size_t kLarge = 16 << 10;
+// How many large allocations succeed before one fails; none does if negative.
+int64_t allocations_left = -1;
+int64_t num_failed = 0;
+
+bool Fails(size_t bytes) {
+  if (bytes < kLarge || allocations_left < 0 || allocations_left-- > 0) {
+    return false;
+  }
+  ++num_failed;
+  return true;
+}
+
+}  // namespace
+
+// In place of the library's, for the whole program.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return Fails(bytes) ? nullptr : std::malloc(bytes);
+}
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  return Fails(bytes) ? nullptr : std::malloc(bytes);
+}
+void* operator new(size_t bytes) {
+  void* const data = Fails(bytes) ? nullptr : std::malloc(bytes);
+  if (data == nullptr) {
+    throw std::bad_alloc();
+  }
+  return data;
+}
+void* operator new[](size_t bytes) { return ::operator new(bytes); }
+void operator delete(void* data) noexcept { std::free(data); }
+void operator delete[](void* data) noexcept { std::free(data); }
+void operator delete(void* data, size_t) noexcept { std::free(data); }
+void operator delete[](void* data, size_t) noexcept { std::free(data); }
+extern "C" void* aligned_alloc(size_t alignment, size_t bytes) noexcept {
+  void* data = nullptr;
+  if (Fails(bytes) || posix_memalign(&data, alignment, bytes) != 0) {
+    return nullptr;
+  }
+  return data;
+}
+
+namespace tf_syncrep {
+namespace {
+
+constexpr int64_t kRows = 20000;
+constexpr int64_t kRowSize = 4;
+
+// Calls `work`, which returns whether it had memory, until it has: its first
+// large allocation fails, then its second, and so on. Returns how often it had
+// none.
+int64_t FailEachAllocation(const std::function<bool()>& work) {
+  for (int64_t i = 0;; ++i) {
+    num_failed = 0;
+    allocations_left = i;
+    const bool had_memory = work();
+    allocations_left = -1;
+    // It may have tried to get along with less.
+    EXPECT_TRUE(had_memory || num_failed > 0) << "allocation " << i;
+    if (had_memory || num_failed == 0) {
+      return i;
+    }
+  }
+}
+
+std::vector<int64_t> SomeRows(int64_t range) {
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < kRows; ++i) {
+    rows.push_back(i * 7919 % range);
+  }
+  return rows;
+}
+
+TEST(OutOfMemoryTest, RowsAreNotGrouped) {
+  const std::vector<int64_t> indices = SomeRows(5000);
+  ThreadSharder sharder(1);
+  EXPECT_EQ(FailEachAllocation([&] {
+              RowGroups groups;
+              BadRow bad_row;
+              return groups.Find(indices.data(), kRows, 5000,
+                                 RowGroups::BadRows::kRefused, sharder,
+                                 &bad_row) == RowGroups::Status::kOk;
+            }),
+            2);
+}
+
+TEST(OutOfMemoryTest, GradientsAreNotAddedAndCanBeAfterwards) {
+  const std::vector<int64_t> indices = SomeRows(kRows);
+  const std::vector<float> ones(kRows * kRowSize, 1);
+  ThreadSharder sharder(1);
+  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_GE(FailEachAllocation([&] {
+                Array<int64_t> rows;
+                return rows.Allocate(kRows) &&
+                       (std::copy(indices.begin(), indices.end(), rows.begin()),
+                        true) &&
+                       sum.Add(std::move(rows), kRowSize,
+                               {const_cast<float*>(ones.data()), nullptr},
+                               sharder);
+              }),
+              1);
+    EXPECT_EQ(sum.num_held_rows(), (i + 1) * kRows);
+  }
+  SparseResult result;
+  EXPECT_GE(FailEachAllocation([&] {
+              return sum.Finish(Reduction::kSum, 3, sharder, &result);
+            }),
+            2);
+  ASSERT_EQ(result.num_rows, kRows);
+  const auto* const values = static_cast<const float*>(result.values.data);
+  for (int64_t i = 0; i < kRows * kRowSize; ++i) {
+    ASSERT_EQ(values[i], 3);
+  }
+}
+
+TEST(OutOfMemoryTest, GradientsThatCannotBeMergedStayAsTheyAre) {
+  const std::vector<int64_t> indices = SomeRows(2500);
+  const std::vector<float> ones(kRows * kRowSize, 1);
+  ThreadSharder sharder(1);
+  // Every merge is tried that can be.
+  SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>(),
+                               BestCpuLevel(), /*min_merge_bytes=*/0);
+  int64_t num_added = 0;
+  for (int64_t left = 0; left < 12; ++left) {
+    Array<int64_t> rows = ArrayOf(indices);
+    allocations_left = left;
+    num_added += sum.Add(std::move(rows), kRowSize,
+                         {const_cast<float*>(ones.data()), nullptr}, sharder);
+    allocations_left = -1;
+  }
+  ASSERT_GT(num_added, 8);
+  SparseResult result;
+  ASSERT_TRUE(sum.Finish(Reduction::kSum, num_added, sharder, &result));
+  ASSERT_EQ(result.num_rows, 2500);
+  const auto* const values = static_cast<const float*>(result.values.data);
+  for (int64_t i = 0; i < 2500 * kRowSize; ++i) {
+    ASSERT_EQ(values[i], static_cast<float>(num_added * kRows / 2500));
+  }
+}
+
+TEST(OutOfMemoryTest, IdsAreNotFound) {
+  const std::vector<int64_t> ids = SomeRows(6000);
+  ThreadSharder sharder(1);
+  const std::vector<FeatureIds> features = {
+      {nullptr, ids.data(), kRows, 0, 6000}};
+  const RowPartition partition = RowPartition::Modulo(6000, 2);
+  EXPECT_GE(FailEachAllocation([&] {
+              DistinctRows rows;
+              BadId bad_id;
+              return rows.Find(features, partition, sharder, &bad_id) ==
+                     DistinctRows::Status::kOk;
+            }),
+            6);
+}
+
+TEST(OutOfMemoryTest, RowsAreNotCombined) {
+  std::vector<int32_t> places;
+  for (int64_t i = 0; i < kRows; ++i) {
+    places.push_back(static_cast<int32_t>(i * 7919 % kRows));
+  }
+  std::vector<Half> rows(kRows * kRowSize);
+  std::vector<float> results(kRows * kRowSize);
+  const std::vector<CombinedFeature> features = {
+      {Combiner::kNone, places.data(), kRows, kRows, 1, nullptr, nullptr}};
+  ThreadSharder sharder(2);
+  bool has_memory = false;
+  EXPECT_EQ(FailEachAllocation([&] {
+              return CombineRows<Half>({{rows.data(), kRows}}, kRowSize,
+                                       features, {results.data()}, sharder,
+                                       &has_memory);
+            }),
+            1);
+  ThreadSharder one(1);
+  EXPECT_EQ(FailEachAllocation([&] {
+              return CombineRowsGradient<Half>({{rows.data(), kRows}}, kRowSize,
+                                               features, {results.data()}, one,
+                                               &has_memory);
+            }),
+            2);
+}
+
+TEST(OutOfMemoryTest, SnapshotForWhichNothingCanBeKeptIsGivenUp) {
+  const std::vector<char> table(kRows * kRowSize, 'a');
+  std::vector<int64_t> all;
+  for (int64_t i = 0; i < kRows; ++i) {
+    all.push_back(i);
+  }
+  for (const bool is_range : {false, true}) {
+    KeptBytes kept(int64_t{1} << 30, std::chrono::seconds(60));
+    RowSnapshot snapshot(kRows, {kRowSize}, &kept);
+    allocations_left = 0;
+    if (is_range) {
+      EXPECT_EQ(snapshot.KeepRange({table.data()}, 0, kRows, 1 << 30), kRows);
+    } else {
+      snapshot.Keep({table.data()}, all.data(), kRows);
+    }
+    allocations_left = -1;
+    EXPECT_EQ(kept.gave_up(), KeptBytes::Reason::kOutOfMemory);
+    EXPECT_TRUE(snapshot.IsRead());
+  }
+}
+
+}  // namespace
+}  // namespace tf_syncrep

@@ -1,0 +1,79 @@
+"""Ops on large tensors in a process that gets no more memory. Reports what they said.
+
+Afterwards, with memory, the same calls must do what they would have done.
+"""
+
+import re
+import resource
+
+import numpy as np
+import programs
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+# An array of so many numbers takes 40 MB at least: what glibc takes from the system and
+# gives back at once.
+SIZE = 10_000_000
+SPARE_BYTES = 4 << 20
+
+
+def limit_memory():
+    """Lets the process have hardly more than it has."""
+    with open("/proc/self/status") as status:
+        (line,) = (line for line in status if line.startswith("VmData:"))
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = int(line.split()[1]) * 1024 + SPARE_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def lift_limit():
+    """Lets it have what there is."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def main():
+    indices = tf.constant(np.arange(SIZE)[::-1].copy())
+    gradient = tf.ones([SIZE, 1])
+    variables = [tf.Variable(tf.zeros([SIZE, 1])) for _ in range(3)]
+    powers = [tf.Variable([0.9]), tf.Variable([0.999])]
+    sparse = tfs.ops.sparse_accumulator(tf.float32, [SIZE, 1], anonymous=True)
+
+    def adam_async():
+        tfs.ops.resource_sparse_apply_adam_async(
+            *(x.handle for x in variables + powers),
+            *(tf.constant(x) for x in (0.1, 0.9, 0.999, 1e-8)),
+            gradient,
+            indices,
+        )
+
+    def state():
+        sums = [float(tf.reduce_sum(x)) for x in variables + powers]
+        return [*sums, int(tfs.ops.accumulator_num_accumulated(sparse))]
+
+    calls = {
+        "sparse": lambda: tfs.ops.accumulator_apply_sparse(
+            sparse, 0, indices, gradient
+        ),
+        "adam_async": adam_async,
+    }
+    before = state()
+    errors = {}
+    limit_memory()
+    for name, call in calls.items():
+        try:
+            call()
+        except tf.errors.ResourceExhaustedError as error:
+            (errors[name],) = re.findall(
+                r"There is no memory for .* bytes", error.message
+            )
+    lift_limit()
+    between = state()
+    for call in calls.values():
+        call()
+    programs.report([errors, before == between, state()[-1]])
+
+
+if __name__ == "__main__":
+    main()

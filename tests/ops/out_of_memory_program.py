@@ -38,7 +38,7 @@ def main():
     gradient = tf.ones([SIZE, 1])
     variables = [tf.Variable(tf.zeros([SIZE, 1])) for _ in range(3)]
     powers = [tf.Variable([0.9]), tf.Variable([0.999])]
-    sparse = tfs.ops.sparse_accumulator(tf.float32, [SIZE, 1], anonymous=True)
+    sparse = tfs.ops.sparse_accumulator(tf.float32, [SIZE, 1], counted=True)
 
     def adam_async():
         tfs.ops.resource_sparse_apply_adam_async(

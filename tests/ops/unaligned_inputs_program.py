@@ -192,7 +192,7 @@ def accumulators(call):
     """Dense and sparse ones, by steps and by rounds."""
     results = []
     for mode, dtype in itertools.product(("STEP", "ROUND"), DTYPES):
-        options = {"dtype": dtype, "mode": mode, "anonymous": True}
+        options = {"dtype": dtype, "mode": mode, "counted": True}
         (dense,) = call("syncrep_dense_accumulator", {}, shape=[31, 3], **options)
         (sparse,) = call("syncrep_sparse_accumulator", {}, shape=[31, 3], **options)
         for handle in (dense, sparse):

@@ -27,6 +27,8 @@ class IntegerSum final : public GradientSum {
     total += static_cast<IntegerSum&>(other).total;
   }
 
+  int64_t held_bytes() const override { return 8; }
+
   int64_t total = 0;
 };
 

@@ -133,7 +133,7 @@ class AccumulatorStatsOp final : public tensorflow::OpKernel {
     // In the order of the op's outputs.
     const int64_t values[] = {stats.step,     stats.held,  stats.pushed,
                               stats.accepted, stats.stale, stats.voided,
-                              stats.taken,    stats.takes};
+                              stats.taken,    stats.takes, stats.bytes};
     int index = 0;
     for (const int64_t value : values) {
       OP_REQUIRES_OK(ctx, SetScalarOutput(ctx, index++, value));

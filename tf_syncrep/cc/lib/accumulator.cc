@@ -127,6 +127,9 @@ AccumulatorStats Accumulator::stats() const {
   AccumulatorStats stats = counts_;
   stats.step = step_;
   stats.held = num_held_;
+  for (const StepSum& sum : sums_) {
+    stats.bytes += sum.sum->held_bytes();
+  }
   return stats;
 }
 

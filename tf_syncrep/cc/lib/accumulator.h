@@ -44,6 +44,9 @@ class GradientSum {
   // is used up.
   virtual void Merge(GradientSum& other, Sharder& sharder) = 0;
 
+  // How much memory it holds, in bytes.
+  virtual int64_t held_bytes() const = 0;
+
   // What the device that computes has said of work that it did not take, or
   // null. The sum is then of no use.
   virtual const char* error() const { return nullptr; }
@@ -90,6 +93,7 @@ struct AccumulatorStats {
   int64_t voided = 0;  // accepted, then discarded: by a newer round or SetStep
   int64_t taken = 0;   // left through a take
   int64_t takes = 0;   // takes that were given gradients
+  int64_t bytes = 0;   // of memory that is held now
 };
 
 // Collects gradients of one variable until somebody takes their sum.
@@ -197,7 +201,7 @@ class Accumulator {
   std::vector<int64_t> shape_;  // of the held gradients
   std::deque<std::shared_ptr<PendingTake>>
       waiting_;              // first come, first served
-  AccumulatorStats counts_;  // all but `step` and `held`
+  AccumulatorStats counts_;  // all but `step`, `held` and `bytes`
 };
 
 }  // namespace tf_syncrep

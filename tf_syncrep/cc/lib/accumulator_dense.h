@@ -66,6 +66,12 @@ class DenseGradientSum : public GradientSum {
 
   void Merge(GradientSum& other, Sharder& sharder) override;
 
+  int64_t held_bytes() const override {
+    return size_ *
+           static_cast<int64_t>((sum_.owner == nullptr ? 0 : sizeof(Sum)) +
+                                (last_.owner == nullptr ? 0 : sizeof(T)));
+  }
+
   // The sum divided by `divisor`, as elements of type T: the sum's own memory
   // where T is its type, otherwise what `allocate_result` gives. Ends the life
   // of the sum. There is no owner when there was no memory.

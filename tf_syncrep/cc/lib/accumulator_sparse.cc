@@ -27,11 +27,29 @@ constexpr size_t kMinStreamedBytes = size_t{32} << 20;
 // last merge or result; so all merges together cost a share of the rows pushed.
 constexpr int64_t kHeldPerMergedRow = 4;
 
-// What a piece takes besides its rows, about.
-constexpr int64_t kPieceBytes = 192;
+// What a block of the heap takes besides its bytes, and what its size is
+// rounded up to.
+constexpr int64_t kHeapBytes = 16;
+// A tensor, its buffer and who owns them, where values are kept in one.
+constexpr int64_t kTensorBytes = 256;
 
 // Rows that are read one after the other may be far apart in memory.
 constexpr int64_t kPrefetchDistance = 8;
+
+// What a gradient takes that is held: much more than its elements, where it has
+// a row or two.
+int64_t HeldGradientBytes(int64_t num_rows, int64_t value_bytes,
+                          bool is_tensor) {
+  const auto round_up = [](int64_t bytes, int64_t multiple) {
+    return (bytes + multiple - 1) / multiple * multiple;
+  };
+  const int64_t row_bytes = num_rows * static_cast<int64_t>(sizeof(int64_t));
+  // A vector is half empty at times.
+  return 2 * static_cast<int64_t>(sizeof(RowsPiece)) +
+         round_up(row_bytes + kHeapBytes, kHeapBytes) +
+         round_up(value_bytes, kStreamAlignment) +
+         (is_tensor ? kTensorBytes : 0);
+}
 
 // So many occurrences of a row are added at a time.
 constexpr int64_t kMaxAddedRows = 16;
@@ -136,10 +154,10 @@ bool SparseGradientSum<T>::Add(Array<int64_t> rows, int64_t row_size,
   const int64_t num_rows = rows.size();
   if (num_rows > 0) {
     OwnedBuffer kept = values;
+    const size_t value_bytes =
+        static_cast<size_t>(num_rows * row_size) * sizeof(T);
     if (kept.owner == nullptr) {
-      kept =
-          Copy(values.data,
-               static_cast<size_t>(num_rows * row_size) * sizeof(T), sharder);
+      kept = Copy(values.data, value_bytes, sharder);
       if (kept.owner == nullptr) {
         return false;
       }
@@ -147,6 +165,9 @@ bool SparseGradientSum<T>::Add(Array<int64_t> rows, int64_t row_size,
     if (!Append<RowsPiece>({std::move(rows), std::move(kept), {}}, &pieces_)) {
       return false;
     }
+    held_.Set(held_.bytes() +
+              HeldGradientBytes(num_rows, static_cast<int64_t>(value_bytes),
+                                values.owner != nullptr));
     num_held_rows_ += num_rows;
     row_size_ = row_size;
     MergeIfMany(sharder);
@@ -202,11 +223,9 @@ OwnedBuffer SparseGradientSum<T>::Copy(const void* values, size_t bytes,
 
 template <typename T>
 void SparseGradientSum<T>::MergeIfMany(Sharder& sharder) {
-  const int64_t held_bytes =
-      num_held_rows_ * (row_size_ * static_cast<int64_t>(sizeof(T)) +
-                        static_cast<int64_t>(sizeof(int64_t))) +
-      static_cast<int64_t>(pieces_.size()) * kPieceBytes;
-  if (held_bytes <= min_merge_bytes_ ||
+  const bool is_little =
+      held_.bytes() <= min_merge_bytes_ && !memory_->budget->is_exceeded();
+  if (is_little ||
       num_held_rows_ <
           kHeldPerMergedRow *
               std::max(num_merged_rows_, memory_->last_num_rows.load())) {
@@ -240,6 +259,9 @@ bool SparseGradientSum<T>::MergePieces(Sharder& sharder) {
     copied_bytes_ = 0;
     pieces_.push_back(std::move(merged));
     num_held_rows_ = num_rows;
+    held_.Set(num_rows * (row_size_ * static_cast<int64_t>(sizeof(Sum)) +
+                          static_cast<int64_t>(sizeof(int64_t)) +
+                          static_cast<int64_t>(sizeof(int32_t))));
     num_merged_rows_ = num_held_rows_;
     return true;
   });
@@ -255,6 +277,8 @@ void SparseGradientSum<T>::Merge(GradientSum& other, Sharder& sharder) {
             std::back_inserter(pieces_));
   newer.pieces_.clear();
   num_held_rows_ += std::exchange(newer.num_held_rows_, 0);
+  held_.Set(held_.bytes() + newer.held_.bytes());
+  newer.held_.Set(0);
   num_merged_rows_ = std::max(num_merged_rows_, newer.num_merged_rows_);
   row_size_ = newer.row_size_;
   most_copied_bytes_ += std::exchange(newer.most_copied_bytes_, 0);

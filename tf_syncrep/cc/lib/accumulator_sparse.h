@@ -21,6 +21,7 @@
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/gradient_loops.h"
+#include "tf_syncrep/cc/lib/held_bytes.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
 #include "tf_syncrep/cc/lib/sharder.h"
@@ -38,6 +39,11 @@ struct SparseResult {
 // Memory that sums use one after the other, so that each round need not touch
 // fresh pages. Thread-safe.
 struct SparseSumMemory {
+  explicit SparseSumMemory(
+      HeldBytesBudget* budget = &HeldBytesBudget::OfProcess())
+      : budget(budget) {}
+
+  HeldBytesBudget* const budget;
   const std::shared_ptr<ChunkPool> chunks = std::make_shared<ChunkPool>();
   // Of the last sum; the next may come to as much.
   std::atomic<size_t> last_copied_bytes{0};
@@ -64,11 +70,13 @@ class SparseGradientSum final : public GradientSum {
   using Sum = SlotType<T>;
 
   // Several sums may share `memory`. As long as the gradients held take no more
-  // than `min_merge_bytes`, they are not merged.
+  // than `min_merge_bytes`, and those of all sums together no more than the
+  // memory's budget, they are not merged.
   explicit SparseGradientSum(std::shared_ptr<SparseSumMemory> memory,
                              CpuLevel cpu_level = BestCpuLevel(),
                              int64_t min_merge_bytes = kDefaultMinMergeBytes)
       : memory_(std::move(memory)),
+        held_(memory_->budget),
         min_merge_bytes_(min_merge_bytes),
         loops_(GradientLoopsFor<T>(cpu_level)),
         sum_loops_(GradientLoopsFor<Sum>(cpu_level)) {}
@@ -84,6 +92,8 @@ class SparseGradientSum final : public GradientSum {
            Sharder& sharder);
 
   void Merge(GradientSum& other, Sharder& sharder) override;
+
+  int64_t held_bytes() const override { return held_.bytes(); }
 
   // How many rows are kept, equal ones counted each time.
   int64_t num_held_rows() const { return num_held_rows_; }
@@ -148,6 +158,7 @@ class SparseGradientSum final : public GradientSum {
   Chunk GetChunk(size_t bytes);
 
   const std::shared_ptr<SparseSumMemory> memory_;
+  HeldBytes held_;
   const int64_t min_merge_bytes_;
   const GradientLoops<T>& loops_;
   const GradientLoops<Sum>& sum_loops_;

@@ -322,6 +322,7 @@ REGISTER_OP("Syncrep>AccumulatorStats")
     .Output("voided: int64")
     .Output("taken: int64")
     .Output("takes: int64")
+    .Output("bytes: int64")
     .SetIsStateful()
     .SetShapeFn(ReadShape)
     .Doc(R"doc(
@@ -339,6 +340,7 @@ stale: Scalar: gradients dropped on arrival, being too old.
 voided: Scalar: gradients discarded later, for a newer round or step.
 taken: Scalar: gradients that were reduced.
 takes: Scalar: how often that was.
+bytes: Scalar: bytes of memory that the gradients in it take now.
 )doc");
 
 }  // namespace

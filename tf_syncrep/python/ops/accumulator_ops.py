@@ -79,6 +79,10 @@ class AccumulatorStats(NamedTuple):
         voided: gradients discarded later, for a newer round or step.
         taken: gradients that were reduced and taken.
         takes: how often that was.
+        bytes: bytes of memory that the gradients that are in take now. All
+            accumulators of a process merge what they hold of sparse gradients once
+            that is more than TF_SYNCREP_UNMERGED_GRADIENTS_MB together, by default
+            1024, of the environment in which the process began.
     """
 
     step: Any
@@ -89,6 +93,7 @@ class AccumulatorStats(NamedTuple):
     voided: Any
     taken: Any
     takes: Any
+    bytes: Any
 
 
 def dense_accumulator(

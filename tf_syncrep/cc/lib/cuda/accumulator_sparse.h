@@ -168,6 +168,11 @@ class GpuSparseGradientSum final : public GradientSum {
     return true;
   }
 
+  int64_t held_bytes() const override {
+    return num_held_rows_ * (static_cast<int64_t>(sizeof(int64_t)) +
+                             row_size_ * static_cast<int64_t>(sizeof(T)));
+  }
+
   void Merge(GradientSum& other, Sharder& /*sharder*/) override {
     auto& newer = static_cast<GpuSparseGradientSum&>(other);
     for (GpuRowsPiece<T>& piece : newer.pieces_) {

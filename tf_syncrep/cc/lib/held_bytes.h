@@ -1,0 +1,56 @@
+// How much memory the sums of this process hold, together.
+
+#ifndef TF_SYNCREP_CC_LIB_HELD_BYTES_H_
+#define TF_SYNCREP_CC_LIB_HELD_BYTES_H_
+
+#include <atomic>
+#include <cstdint>
+
+namespace tf_syncrep {
+
+// A count of bytes, and from where on there should be no more of them. Nothing
+// is refused: whoever holds some looks whether to make them fewer. Thread-safe.
+class HeldBytesBudget {
+ public:
+  explicit HeldBytesBudget(int64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // Of gradients that are held as they came, unmerged, in all accumulators of
+  // this process. TF_SYNCREP_UNMERGED_GRADIENTS_MB says how much that may be,
+  // read once; 1024 if it is not a number.
+  static HeldBytesBudget& OfProcess();
+
+  int64_t max_bytes() const { return max_bytes_; }
+  int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  bool is_exceeded() const { return bytes() > max_bytes_; }
+
+ private:
+  friend class HeldBytes;
+
+  const int64_t max_bytes_;
+  std::atomic<int64_t> bytes_{0};
+};
+
+// What one holder has of it; it gives that back when it ends. Not thread-safe.
+class HeldBytes {
+ public:
+  explicit HeldBytes(HeldBytesBudget* budget) : budget_(budget) {}
+  ~HeldBytes() { Set(0); }
+
+  HeldBytes(const HeldBytes&) = delete;
+  HeldBytes& operator=(const HeldBytes&) = delete;
+
+  int64_t bytes() const { return bytes_; }
+
+  void Set(int64_t bytes) {
+    budget_->bytes_.fetch_add(bytes - bytes_, std::memory_order_relaxed);
+    bytes_ = bytes;
+  }
+
+ private:
+  HeldBytesBudget* const budget_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_HELD_BYTES_H_

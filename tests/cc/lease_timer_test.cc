@@ -48,7 +48,8 @@ TEST(LeaseTimerTest, ThreadThatSleepsIsWokenShutsDownAndLetsGo) {
   std::promise<void> polled;
   auto first_poll = polled.get_future();
   ledger->on_poll = [&] { polled.set_value(); };
-  auto timer = std::make_unique<LeaseTimer>(std::move(ledger), seconds(1000));
+  auto timer = std::make_unique<LeaseTimer>(ledger, seconds(1000));
+  ledger.reset();
   ASSERT_TRUE(Happens(first_poll));
   EXPECT_EQ(shut_down.wait_for(seconds(0)), std::future_status::timeout);
   timer.reset();
@@ -64,8 +65,8 @@ TEST(LeaseTimerTest, ItIsDroppedInItsOwnThread) {
   ledger->on_poll = [timer = made.get_future().share()] {
     const_cast<std::unique_ptr<LeaseTimer>&>(timer.get()).reset();
   };
-  made.set_value(
-      std::make_unique<LeaseTimer>(std::move(ledger), milliseconds(1)));
+  made.set_value(std::make_unique<LeaseTimer>(ledger, milliseconds(1)));
+  ledger.reset();
   EXPECT_TRUE(Happens(gone));
 }
 
@@ -80,7 +81,7 @@ TEST(LeaseTimerTest, WhoDropsItWaitsForNoCallback) {
     in_poll.set_value();
     EXPECT_EQ(is_dropped.wait_for(kDeadline), std::future_status::ready);
   };
-  auto timer = std::make_unique<LeaseTimer>(std::move(ledger), milliseconds(1));
+  auto timer = std::make_unique<LeaseTimer>(ledger, milliseconds(1));
   ASSERT_TRUE(Happens(is_in_poll));
   timer.reset();
   dropped.set_value();

@@ -224,8 +224,8 @@ TEST_P(SyncGateStressTest, NothingHangsAndTheLedgerBalances) {
   gate_ = std::make_unique<SyncGate>(options, LeaseTimer::SteadyTime);
   auto polled = std::make_shared<Polled>(*gate_);
   std::future<void> timer_has_ended = polled->gone.get_future();
-  auto timer =
-      std::make_unique<LeaseTimer>(std::move(polled), milliseconds(5), bell);
+  auto timer = std::make_unique<LeaseTimer>(polled, milliseconds(5), bell);
+  polled.reset();
 
   std::vector<std::thread> threads;
   for (int task = 0; task < kWorkers; ++task) {

@@ -1,11 +1,12 @@
 """What a checkpoint of a Keras model holds, and under which names.
 
-* `tables/<table>`: a table of DistributedEmbedding, or of an Embedding in parts, of
-  shape `[vocabulary, width]`; in P parts `[ceil(vocabulary / P), P, width]`: row `r` is
-  at `[r // P, r % P]`, so that `reshape([-1, width])[:vocabulary]` is the table.
-* `variables/<path>`: any other variable of the model, the states of its layers' random
-  generators included. Layers whose names Keras made up are numbered by their order in
-  the model, not in the process: `dense`, `dense_1`.
+* `tables/<table>`: a table of DistributedEmbedding, of shape `[vocabulary, width]`; in
+  P parts `[ceil(vocabulary / P), P, width]`: row `r` is at `[r // P, r % P]`, so that
+  `reshape([-1, width])[:vocabulary]` is the table.
+* `variables/<path>`: any other variable of the model, a table of an Embedding in parts
+  and the states of its layers' random generators included. Layers whose names Keras
+  made up are numbered by their order in the model, not in the process: `dense`,
+  `dense_1`.
 * `slots/<slot>/<name>`: what the optimizer keeps beside one of them.
 * `optimizer/<name>`: what else the optimizer has: `iterations`, `learning_rate`.
 """
@@ -31,7 +32,12 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.slots import slots_by_variable, variables_of
 from tf_syncrep.python.keras.embedding.slots import key_of
-from tf_syncrep.python.keras.embedding.tables import Tables, is_part, tables_with
+from tf_syncrep.python.keras.embedding.tables import (
+    Tables,
+    is_part,
+    is_whole,
+    tables_with,
+)
 from tf_syncrep.python.keras.fit.exact_state import optimizers_of
 
 
@@ -53,15 +59,37 @@ def contents_of(model: Any) -> Contents:
     for optimizer in optimizers:
         for key, found in slots_by_variable(optimizer, variables).items():
             slots.setdefault(key, {}).update(found)
-    taken = set()
-    for tables in tables_with({id(compat.native(v)) for v in variables}):
-        taken |= _add_tables(builder, tables, slots)
-    rest = [v for v in variables if id(compat.native(v)) not in taken]
+    natives = [compat.native(v) for v in variables]
+    all_tables = tables_with(natives)
+    _add_tables(builder, [x for x in all_tables if not x.stands_for_variable], slots)
+    # Of a table in parts that stands for a variable the first part does.
+    tables_of: dict[int, Tables | None] = {}
+    for tables in all_tables:
+        parts = [x for slab in tables.slabs for x in tables.parts(slab)]
+        tables_of.update({id(part): None for part in parts})
+        if tables.stands_for_variable:
+            tables_of[id(parts[0])] = tables
+    rest = [
+        v
+        for v, native in zip(variables, natives, strict=True)
+        if tables_of.get(id(native), v) is not None
+    ]
     renamed = _names_by_order(model)
-    for name, variable in _by_name(rest, lambda v: _path(v, renamed)):
+
+    def name_of(variable: Any) -> str:
+        path = _path(variable, renamed)
+        tables = tables_of.get(id(compat.native(variable)))
+        if tables is None:
+            return path
+        return "/".join([*path.split("/")[:-1], *tables.by_name])
+
+    for name, variable in _by_name(rest, name_of):
         native = compat.native(variable)
-        of_variable = slots.get(id(native), {})
-        _add_variable(builder, f"variables/{name}", native, of_variable)
+        key, tables = f"variables/{name}", tables_of.get(id(native))
+        if tables is None:
+            _add_variable(builder, key, native, slots.get(id(native), {}))
+        else:
+            _add_slabs(builder, tables, dict.fromkeys(tables.by_name, key), slots)
     states = list(trainer.random_states(model))
     for name, (_, state) in _by_name(
         states, lambda x: renamed.get(x[0].name, x[0].name)
@@ -79,15 +107,27 @@ def contents_of(model: Any) -> Contents:
     return builder.build()
 
 
-def _add_tables(builder: Builder, tables: Tables, slots: Any) -> set[int]:
-    """Adds the parts of tables; returns their ids."""
+def _add_tables(builder: Builder, all_tables: Sequence[Tables], slots: Any) -> None:
+    """Adds tables of layers, which may have tables of one name."""
+    pairs = [(tables, name) for tables in all_tables for name in tables.by_name]
+    keys: dict[int, dict[str, str]] = {}
+    for key, (tables, name) in _by_name(pairs, lambda pair: key_of(pair[1])):
+        keys.setdefault(id(tables), {})[name] = f"tables/{key}"
+    for tables in all_tables:
+        _add_slabs(builder, tables, keys[id(tables)], slots)
+
+
+def _add_slabs(
+    builder: Builder, tables: Tables, keys: Mapping[str, str], slots: Any
+) -> None:
+    """Adds the parts of tables, with a key for each table."""
     for slab in tables.slabs:
         for shard, part in enumerate(tables.parts(slab)):
             of_part = slots.get(id(part), {})
             by_rows = {k: v for k, v in of_part.items() if v.shape == part.shape}
             pieces = []
             for piece in slab.parts(shard):
-                name = f"tables/{key_of(piece.table.name)}"
+                name = keys[piece.table.name]
                 names = (name, *(f"slots/{kind}/{name}" for kind in by_rows))
                 first = (shard - slab.first_row(piece.table)) % slab.num_shards
                 vocabulary = piece.table.vocabulary_size
@@ -95,23 +135,27 @@ def _add_tables(builder: Builder, tables: Tables, slots: Any) -> set[int]:
                     Piece(first, piece.num_rows, slab.num_shards, vocabulary, names)
                 )
             builder.add_group([part, *by_rows.values()], pieces)
-            keys = [f"tables/{key_of(table.name)}" for table in slab.tables]
             for kind, slot in of_part.items():
                 if kind not in by_rows:
-                    names = tuple(f"slots/{kind}/{key}" for key in keys)
+                    names = tuple(
+                        f"slots/{kind}/{keys[table.name]}" for table in slab.tables
+                    )
                     builder.add_of_part(OfPart(slot, names, shard, slab.num_shards))
-    return {id(part) for slab in tables.slabs for part in tables.parts(slab)}
 
 
 def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> None:
-    named = {name: variable, **{f"slots/{k}/{name}": v for k, v in slots.items()}}
-    if is_table(variable):
-        rows = {k: v for k, v in named.items() if v.shape == variable.shape}
-        piece = whole_piece(variable.shape[0], list(rows))
-        builder.add_group(list(rows.values()), [piece])
-        named = {k: v for k, v in named.items() if k not in rows}
-    for key, value in named.items():
-        builder.add_whole(key, value)
+    by_rows = {k: v for k, v in slots.items() if v.shape == variable.shape}
+    named = {name: variable, **{f"slots/{k}/{name}": v for k, v in by_rows.items()}}
+    if is_written_by_rows(variable):
+        piece = whole_piece(variable.shape[0], list(named))
+        builder.add_group(list(named.values()), [piece])
+    else:
+        for key, value in named.items():
+            builder.add_whole(key, value)
+    for kind, slot in slots.items():
+        if kind not in by_rows:
+            # As of one part: the variable may be a table that was in several.
+            builder.add_of_part(OfPart(slot, (f"slots/{kind}/{name}",), 0, 1))
 
 
 def is_written_by_rows(variable: Any) -> bool:
@@ -120,7 +164,7 @@ def is_written_by_rows(variable: Any) -> bool:
     Args:
         variable: TensorFlow's variable.
     """
-    return is_table(variable) or is_part(variable)
+    return is_table(variable) or is_part(variable) or is_whole(variable)
 
 
 def _variables_of(model: Any) -> list[Any]:

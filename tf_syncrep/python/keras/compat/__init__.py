@@ -32,7 +32,15 @@ Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3, native
 from tf_syncrep.python.keras.compat.ordering import ops_after
-from tf_syncrep.python.keras.compat.stock_files import saved_as_stock
+from tf_syncrep.python.keras.compat.stock_files import (
+    holds_numbered_slots,
+    saved_as_stock,
+)
+from tf_syncrep.python.keras.compat.tracking import (
+    NAME_OF_EMBEDDINGS,
+    track,
+    untrack,
+)
 from tf_syncrep.python.keras.compat.update_context import UpdateContext
 from tf_syncrep.python.keras.compat.xla import compiled_by_xla
 
@@ -45,12 +53,16 @@ else:
 
 __all__ = [
     "IS_KERAS_3",
+    "NAME_OF_EMBEDDINGS",
     "SlotOptimizer",
     "UpdateContext",
     "WrapperOptimizer",
     "apart_from_closures",
     "compiled_by_xla",
+    "holds_numbered_slots",
     "native",
     "ops_after",
     "saved_as_stock",
+    "track",
+    "untrack",
 ]

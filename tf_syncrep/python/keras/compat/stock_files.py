@@ -1,4 +1,4 @@
-"""Layers whose files Keras reads as its own where this package is not there."""
+"""Files that Keras writes and reads: names of layers in them, and what else they hold."""
 
 from typing import Any
 
@@ -38,3 +38,27 @@ def saved_as_stock(layer_class: Any) -> Any:
         names[""] = layer_class
         object_registration.GLOBAL_CUSTOM_NAMES[layer_class] = ""
     return layer_class
+
+
+def holds_numbered_slots(store: Any) -> bool:
+    """Whether a file has slots that an optimizer of Keras has saved by their numbers.
+
+    Args:
+        store: what Keras gives a layer to load its variables of. A dictionary is no
+            file, and has none.
+    """
+    if hasattr(store, "sharding_config"):
+        return True  # Several files, of which this may be another one.
+    # The file itself: of Keras 3's store, or of h5py's group, which Keras 2 gives.
+    file = getattr(store, "h5_file", None) or getattr(store, "file", None)
+    if file is None or "optimizer" not in file:
+        return False
+    found = []
+
+    def visit(name, group):
+        # Two are the counter and the learning rate.
+        if name.split("/")[-1] == "vars" and len(group) > 2:
+            found.append(all(key.isdigit() for key in group))
+
+    file["optimizer"].visititems(visit)
+    return any(found)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.embedding import saved_layout
 from tf_syncrep.python.keras.embedding.config import (
     FeatureConfig,
     TableConfig,
@@ -16,8 +19,12 @@ from tf_syncrep.python.keras.embedding.config import (
 from tf_syncrep.python.keras.embedding.ids import as_integers
 from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import Tables, num_parts
+from tf_syncrep.python.keras.embedding.tracking import track
 
 __all__ = ["DistributedEmbedding"]
+
+# Under which a file has how tables lay; no table's name is written so (`key_of`).
+_LAYOUT = "%layout"
 
 
 class _Features:
@@ -189,6 +196,7 @@ class DistributedEmbedding(tf.keras.layers.Layer):
             self.add_weight,
             {table.name: table.initializer for table in self._features.tables},
         )
+        track(self, self._tables)
         self.built = True
 
     def call(self, inputs: Any, weights: Any = None, training: Any = None) -> Any:
@@ -253,6 +261,8 @@ class DistributedEmbedding(tf.keras.layers.Layer):
         """Saves the tables by name, however they lie; called by Keras."""
         for name in self._tables.by_name:
             store[key_of(name)] = self._tables.read(name)
+        layout_now = saved_layout.as_json(self._tables.slabs)
+        store[_LAYOUT] = np.frombuffer(layout_now.encode(), np.uint8)
 
     def load_own_variables(self, store: Any) -> None:
         """Loads tables that were saved by name; called by Keras."""
@@ -263,8 +273,28 @@ class DistributedEmbedding(tf.keras.layers.Layer):
                 f"Layer {self.name!r} must be loaded from a file with its tables. "
                 f"Missing: {missing}"
             )
+        if _LAYOUT in saved:
+            self._check_layout(store)
         for name in self._tables.by_name:
             self._tables.write(name, store[key_of(name)][...])
+
+    def _check_layout(self, store: Any) -> None:
+        """Raises where slots of the file would get in wrong places in silence."""
+        saved = bytes(np.asarray(store[_LAYOUT][...])).decode()
+        own, slabs = self._tables.slabs, saved_layout.from_json(saved)
+        if (
+            saved != saved_layout.as_json(own)
+            and saved_layout.have_equal_shapes(slabs, own)
+            and compat.holds_numbered_slots(store)
+        ):
+            raise ValueError(
+                f"Tables of layer {self.name!r} lie in other parts than in the file, but "
+                f"of equal shapes: {saved_layout.described(own)}; there "
+                f"{saved_layout.described(slabs)}. Keras would load the slots of the "
+                "file's optimizer into those of other rows. tfs.keras.Checkpoint saves "
+                "and restores slots of any optimizer in any layout; or save the file "
+                "from a model without an optimizer."
+            )
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` makes an equal layer of."""

@@ -12,6 +12,7 @@ from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.embedding import tables
 from tf_syncrep.python.keras.embedding.ids import as_integers
+from tf_syncrep.python.keras.embedding.tracking import track, track_whole
 
 __all__ = ["Embedding"]
 
@@ -81,15 +82,18 @@ class Embedding(tf.keras.layers.Embedding):
         num_shards = self._num_shards()
         if num_shards == 1:
             super().build(input_shape)
+            tables.note_whole(getattr(self, compat.NAME_OF_EMBEDDINGS))
             return
         dtype = tf.as_dtype(self.variable_dtype).name
         table = layout.Table("embeddings", self.input_dim, self.output_dim, dtype)
-        parted = tables.Tables([table], "auto", num_shards)
+        parted = tables.Tables([table], "auto", num_shards, stands_for_variable=True)
         parted.make(
             self.add_weight,
             {"embeddings": self.embeddings_initializer},
             regularizer=self.embeddings_regularizer,
         )
+        track(self, parted)
+        track_whole(self, compat.NAME_OF_EMBEDDINGS, parted)
         self._parted = parted
         self.built = True
 

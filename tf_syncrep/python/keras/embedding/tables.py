@@ -30,19 +30,31 @@ def num_parts() -> int:
 
 # All whose variables are made, for optimizers that save what belongs to these.
 _made: weakref.WeakSet[Tables] = weakref.WeakSet()
+# By `id`, variables that are one table each, and could as well be in parts. They are as
+# Keras has them: while it makes a model, TensorFlow's may not be there yet.
+_whole: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 class Tables:
     """Tables, stacked into slabs, whose parts are variables of a layer."""
 
-    def __init__(self, tables: Iterable[layout.Table], stacking: Any, num_shards: int):
+    def __init__(
+        self,
+        tables: Iterable[layout.Table],
+        stacking: Any,
+        num_shards: int,
+        stands_for_variable: bool = False,
+    ):
         """Lays tables out.
 
         Args:
             tables: the tables.
             stacking: as `layout.stack` takes it.
             num_shards: into how many parts to part each slab.
+            stands_for_variable: whether the one table is what other layers of its class
+                have as a variable of its name.
         """
+        self.stands_for_variable = stands_for_variable
         self.slabs = layout.stack(tables, num_shards, stacking)
         self.by_name = {t.name: t for slab in self.slabs for t in slab.tables}
         self._slab_of = {t.name: slab for slab in self.slabs for t in slab.tables}
@@ -67,9 +79,8 @@ class Tables:
         for slab in self.slabs:
             parts = []
             for shard in range(slab.num_shards):
-                number = f"_{shard}" if slab.num_shards > 1 else ""
                 part = add_weight(
-                    name=f"{slab.name}{number}",
+                    name=_variable_name(slab, shard),
                     shape=(slab.shard_rows(shard), slab.width),
                     dtype=slab.dtype,
                     initializer=_initializer(slab, shard, initializers),
@@ -94,6 +105,15 @@ class Tables:
     def variables(self, slab: layout.Slab) -> list[Any]:
         """The same as Keras has them."""
         return list(self._parts[slab.name])
+
+    @property
+    def variable_names(self) -> list[str]:
+        """The names by which the variables were made."""
+        return [
+            _variable_name(slab, shard)
+            for slab in self.slabs
+            for shard in range(slab.num_shards)
+        ]
 
     def slab_of(self, name: str) -> layout.Slab:
         """The slab that a table is in."""
@@ -165,34 +185,65 @@ class Tables:
         Raises:
             ValueError: values of another shape.
         """
-        slab, table = self._slab_of[name], self.by_name[name]
-        parts = slots or self.parts(slab)
+        table = self.by_name[name]
         shape = (table.vocabulary_size, table.width)
         if tuple(values.shape) != shape:
             raise ValueError(
                 f"Values of table {name!r} must have shape {shape}. Received: values "
                 f"of shape {tuple(values.shape)}"
             )
+        self.write_rows(name, values, 0, 1, slots)
+
+    def write_rows(
+        self,
+        name: str,
+        values: Any,
+        first_id: int,
+        step: int,
+        slots: Sequence[tf.Variable] | None = None,
+    ) -> None:
+        """Sets some rows of a table, wherever they are.
+
+        Args:
+            name: its name.
+            values: of shape `[num_rows, width]`.
+            first_id: the first of the rows.
+            step: the next one is that many rows further on.
+            slots: as `read` takes them.
+        """
+        slab, table = self._slab_of[name], self.by_name[name]
+        parts = slots or self.parts(slab)
+        values = np.asarray(values)
+        first = slab.first_row(table) + first_id
         if slab.num_shards == 1:
             # Strategies that keep copies of a variable assign all of it.
             (part,) = parts
-            rows = slab.part(table, 0)
             all_rows = part.numpy()
-            all_rows[rows.begin : rows.begin + rows.num_rows] = values
+            all_rows[first : first + step * len(values) : step] = values
             part.assign(all_rows)
             return
-        for part, ids, rows in self._chunks(table, parts):
-            part.scatter_update(
-                tf.IndexedSlices(
-                    tf.cast(values[ids], part.dtype), tf.range(rows.start, rows.stop)
-                )
-            )
+        size = self._rows_at_a_time(parts)
+        for begin in range(0, len(values), size):
+            some = values[begin : begin + size]
+            rows = first + step * np.arange(begin, begin + len(some))
+            for shard, part in enumerate(parts):
+                here = rows % slab.num_shards == shard
+                if here.any():
+                    part.scatter_update(
+                        tf.IndexedSlices(
+                            tf.cast(some[here], part.dtype),
+                            rows[here] // slab.num_shards,
+                        )
+                    )
+
+    def _rows_at_a_time(self, parts):
+        (size,) = parts[0].shape[1:]
+        return max(1, _CHUNK_BYTES // (size * parts[0].dtype.size))
 
     def _chunks(self, table, parts):
         """Ids of a table, and the rows of a part where they are, some at a time."""
         slab = self._slab_of[table.name]
-        row_bytes = slab.width * parts[0].dtype.size
-        size = max(1, _CHUNK_BYTES // row_bytes)
+        size = self._rows_at_a_time(parts)
         for shard, part in enumerate(parts):
             rows = slab.part(table, shard)
             for done in range(0, rows.num_rows, size):
@@ -219,17 +270,36 @@ def trained_by(optimizer: Any) -> list[Tables]:
     return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
 
 
-def tables_with(variables: set[int]) -> list[Tables]:
+def tables_with(variables: Sequence[Any]) -> list[Tables]:
     """Those tables whose parts are all among some variables.
 
     Args:
-        variables: `id` of each of TensorFlow's variables.
+        variables: TensorFlow's variables.
+
+    Returns:
+        The tables, in the order of the variables.
     """
-    return [
-        tables
-        for tables in _made
-        if all(id(x) in variables for slab in tables.slabs for x in tables.parts(slab))
-    ]
+    place = {id(variable): i for i, variable in enumerate(variables)}
+    found = []
+    for tables in _made:
+        parts = [id(part) for slab in tables.slabs for part in tables.parts(slab)]
+        if all(part in place for part in parts):
+            found.append((place[parts[0]], tables))
+    return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
+
+
+def note_whole(variable: Any) -> None:
+    """Remembers a variable that is a table, and could as well be in parts.
+
+    Args:
+        variable: as Keras has it.
+    """
+    _whole[id(variable)] = variable
+
+
+def is_whole(variable: tf.Variable) -> bool:
+    """Whether a variable is one that was noted so."""
+    return any(compat.native(x) is variable for x in list(_whole.values()))
 
 
 def is_part(variable: tf.Variable) -> bool:
@@ -240,6 +310,10 @@ def is_part(variable: tf.Variable) -> bool:
         for slab in tables.slabs
         for part in tables.parts(slab)
     )
+
+
+def _variable_name(slab, shard):
+    return f"{slab.name}_{shard}" if slab.num_shards > 1 else slab.name
 
 
 def _initializer(slab, shard, initializers):

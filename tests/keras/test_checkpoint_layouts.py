@@ -1,0 +1,89 @@
+"""Checkpoints of tables that lie otherwise where training goes on, with any optimizer."""
+
+import embedding_models as models
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+NUM_PARTS = "tf_syncrep.python.keras.embedding.distributed_embedding.num_parts"
+EXAMPLES, STEPS = 12, 2
+WORDS = {"words": 9, "letters": 5}
+
+OPTIMIZERS = {
+    "adam": lambda: tf.keras.optimizers.Adam(0.1, amsgrad=True, use_ema=True),
+    "sgd": lambda: tf.keras.optimizers.SGD(0.5, momentum=0.9),
+    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.5),
+    "ftrl": lambda: tf.keras.optimizers.Ftrl(0.5),
+    "lion": lambda: tf.keras.optimizers.Lion(0.05),
+    "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(0.1), 1),
+    "adam_async": lambda: tfs.keras.AdamAsync(0.1),
+}
+# Parts, stacking, and parts of the layers of one table.
+LAYOUTS = [(1, None, 1), (2, "auto", 3), (3, ["days"], 2)]
+
+
+class Model(models.Distributed):
+    """Two layers of one table each, beside the one of several."""
+
+    def __init__(self, shards, **options):
+        super().__init__(**options)
+        self.words = [
+            tfs.keras.Embedding(size, 4, name=name, shards=shards)
+            for name, size in WORDS.items()
+        ]
+
+    def call(self, inputs, training=None):
+        ids, words = inputs
+        outputs = super().call(ids, training)
+        for layer in self.words:
+            outputs += tf.reduce_sum(layer(words), axis=-1, keepdims=True)
+        return outputs
+
+    def tables(self):
+        of_words = {layer.name: layer.get_weights()[0] for layer in self.words}
+        return {**super().tables(), **of_words}
+
+
+def batch(seed):
+    ids, targets = models.batch(EXAMPLES, seed)
+    words = np.random.default_rng(seed).integers(0, min(WORDS.values()), EXAMPLES)
+    return (ids, words), targets
+
+
+def make(optimizer, layout, monkeypatch):
+    """A model, always with the same values."""
+    num_parts, stacking, shards = layout
+    monkeypatch.setattr(NUM_PARTS, lambda: num_parts)
+    tf.keras.utils.set_random_seed(1)
+    model = Model(shards, table_stacking=stacking)
+    model.compile(OPTIMIZERS[optimizer](), loss="mse")
+    model(batch(0)[0])
+    draw = np.random.default_rng(2)
+    model.set_tables(models.initial_tables())
+    for layer in model.words:
+        size = WORDS[layer.name]
+        layer.set_weights([draw.normal(size=(size, 4)).astype(np.float32)])
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_training_goes_on_in_any_layout_as_if_never_stopped(
+    optimizer, tmp_path, monkeypatch
+):
+    twin = make(optimizer, LAYOUTS[0], monkeypatch)
+    for number, layout in enumerate([*LAYOUTS, LAYOUTS[0]]):
+        model = make(optimizer, layout, monkeypatch)
+        checkpoint = tfs.keras.Checkpoint(tmp_path, model=model)
+        restored = checkpoint.restore()
+        assert (restored.iterations if restored else 0) == number * STEPS
+        for step in range(number * STEPS, (number + 1) * STEPS):
+            models.train_on_batch(twin, *batch(step))
+            models.train_on_batch(model, *batch(step))
+        checkpoint.save(wait=True)
+        expected = twin.tables()
+        for name, table in model.tables().items():
+            # Sums are in another order.
+            np.testing.assert_allclose(table, expected[name], atol=2e-5, err_msg=name)

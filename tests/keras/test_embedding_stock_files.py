@@ -1,0 +1,208 @@
+"""Tables in what TensorFlow and Keras save by themselves, with optimizers of Keras."""
+
+import embedding_models as models
+import keras_variants
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+NUM_PARTS = "tf_syncrep.python.keras.embedding.distributed_embedding.num_parts"
+EXAMPLES, STEPS = 12, 3
+LAYOUTS = [(1, "auto"), (1, None), (2, "auto"), (3, ["days"])]
+# These have parts of the same shapes, in the same order.
+SAME_SHAPES = [(1, None), (2, "auto")]
+
+
+def layer_of(layout, monkeypatch, sizes=models.SIZES, build=True):
+    num_parts, stacking = layout
+    monkeypatch.setattr(NUM_PARTS, lambda: num_parts)
+    features = {
+        name: tfs.keras.FeatureConfig(
+            name, tfs.keras.TableConfig(name, size, models.WIDTHS.get(name, 4))
+        )
+        for name, size in sizes.items()
+    }
+    layer = tfs.keras.DistributedEmbedding(
+        features, table_stacking=stacking, name="tables"
+    )
+    if build:
+        layer.build()
+    return layer
+
+
+def model_of(layout, monkeypatch, optimizer, sizes):
+    """Compiled, and trained for some steps, so that it has slots."""
+    layer = layer_of(layout, monkeypatch, sizes)
+    layer.set_embedding_tables(tables_of(sizes))
+    inputs = {
+        name: tf.keras.Input((), dtype="int64", name=name) for name in sorted(sizes)
+    }
+    vectors = list(layer(inputs).values())
+    outputs = tf.keras.layers.Dense(1, kernel_initializer="ones")(
+        tf.keras.layers.Concatenate()(vectors)
+    )
+    model = tf.keras.Model(inputs, outputs)
+    model.compile(optimizer, loss="mse")
+    train(model, sizes, range(STEPS))
+    return model
+
+
+def train(model, sizes, steps):
+    for step in steps:
+        draw = np.random.default_rng(step)
+        ids = {name: draw.integers(0, n, EXAMPLES) for name, n in sizes.items()}
+        models.train_on_batch(model, ids, draw.normal(size=(EXAMPLES, 1)))
+
+
+def tables_of(sizes):
+    draw = np.random.default_rng(0)
+    return {
+        name: draw.normal(size=(n, models.WIDTHS.get(name, 4))).astype(np.float32)
+        for name, n in sizes.items()
+    }
+
+
+def values_of(model):
+    """Everything that a file could change."""
+    variables = model.optimizer.variables
+    own = variables if isinstance(variables, list) else variables()
+    return [np.asarray(keras_variants.native(v)) for v in [*model.variables, *own]]
+
+
+@pytest.mark.parametrize("saved", LAYOUTS)
+def test_tensorflows_checkpoint_holds_tables_for_any_layout(
+    saved, tmp_path, monkeypatch
+):
+    layer = layer_of(saved, monkeypatch)
+    layer.set_embedding_tables(models.initial_tables())
+    path = tf.train.Checkpoint(layer=layer).save(tmp_path / "ckpt")
+    for layout in LAYOUTS:
+        for is_built in (True, False):
+            other = layer_of(layout, monkeypatch, build=is_built)
+            checkpoint = tf.train.Checkpoint(layer=other)
+            status = checkpoint.restore(path)
+            other.build()
+            for name, table in models.initial_tables().items():
+                np.testing.assert_array_equal(other.get_embedding_tables()[name], table)
+            if layout == saved:
+                status.assert_consumed()
+            # What it saves in turn is as if it had never been restored.
+            again = tf.train.list_variables(checkpoint.save(tmp_path / "again"))
+            fresh = layer_of(layout, monkeypatch)
+            expected = tf.train.Checkpoint(layer=fresh).save(tmp_path / "fresh")
+            assert again == tf.train.list_variables(expected)
+
+
+def test_tensorflows_checkpoint_of_other_tables_is_an_error(tmp_path, monkeypatch):
+    saved = layer_of((2, "auto"), monkeypatch)
+    path = tf.train.Checkpoint(layer=saved).save(tmp_path / "ckpt")
+    other = layer_of((1, "auto"), monkeypatch, {**models.SIZES, "users": 51})
+    before = other.get_embedding_tables()
+    message = r"'users' of layer 'tables' has shape \(51, 6\).*users \[50, 6\]"
+    with pytest.raises(ValueError, match=message):
+        tf.train.Checkpoint(layer=other).restore(path)
+    for name, table in other.get_embedding_tables().items():
+        np.testing.assert_array_equal(table, before[name])
+
+
+def test_tensorflows_checkpoint_goes_on_in_the_same_layout(tmp_path, monkeypatch):
+    sizes, layout = models.SIZES, (2, "auto")
+
+    def make():
+        return model_of(layout, monkeypatch, tf.keras.optimizers.Adam(0.1), sizes)
+
+    model = make()
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    path = checkpoint.save(tmp_path / "ckpt")
+    other = make()
+    train(other, sizes, range(STEPS))  # to be somewhere else
+    checkpoint = tf.train.Checkpoint(model=other, optimizer=other.optimizer)
+    checkpoint.restore(path).assert_consumed()
+    for some in (model, other):
+        train(some, sizes, range(STEPS, 2 * STEPS))
+    for value, expected in zip(values_of(other), values_of(model), strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("whole", ["model and optimizer", "optimizer"])
+@pytest.mark.parametrize("sizes", [models.SIZES, {"a": 10, "b": 10}])
+@pytest.mark.parametrize(
+    "optimizer", [lambda: tf.keras.optimizers.Adam(0.1), lambda: tfs.keras.AdamAsync()]
+)
+def test_tensorflows_checkpoint_of_another_layout_with_an_optimizer_is_an_error(
+    whole, sizes, optimizer, tmp_path, monkeypatch
+):
+    def objects_of(model):
+        if whole == "optimizer":
+            return {"optimizer": model.optimizer}
+        return {"model": model, "optimizer": model.optimizer}
+
+    if whole == "optimizer" and not keras_variants.IS_KERAS_3:
+        pytest.skip("its optimizers do not lead to what they train")
+    saved, other = (
+        model_of(layout, monkeypatch, optimizer(), sizes) for layout in SAME_SHAPES
+    )
+    path = tf.train.Checkpoint(**objects_of(saved)).save(tmp_path / "ckpt")
+    before = values_of(other)
+    message = "'tables' lie in other parts than in the checkpoint: 2 parts of .*; there"
+    if sizes is models.SIZES and not keras_variants.IS_KERAS_3:
+        message = "incompatible tensor"
+    with pytest.raises(ValueError, match=message) as raised:
+        tf.train.Checkpoint(**objects_of(other)).restore(path)
+    if message == "incompatible tensor":
+        return
+    assert "tfs.keras.Checkpoint" in str(raised.value)
+    for value, expected in zip(values_of(other), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+def test_tensorflows_checkpoint_of_one_table_is_read_in_parts(shards, tmp_path):
+    def checkpoint_of(layer):
+        layer.build((None,))
+        return tf.train.Checkpoint(layer=layer)
+
+    plain = tf.keras.layers.Embedding(7, 4)
+    path = checkpoint_of(plain).save(tmp_path / "plain")
+    (expected,) = plain.get_weights()
+    in_parts = tfs.keras.Embedding(7, 4, shards=shards)
+    checkpoint_of(in_parts).restore(path)
+    np.testing.assert_array_equal(in_parts.get_weights()[0], expected)
+    path = checkpoint_of(in_parts).save(tmp_path / "parts")
+    for other_shards in (2, 3):
+        other = tfs.keras.Embedding(7, 4, shards=other_shards)
+        checkpoint_of(other).restore(path)
+        np.testing.assert_array_equal(other.get_weights()[0], expected)
+    with pytest.raises(tf.errors.NotFoundError, match="embeddings"):
+        checkpoint_of(tf.keras.layers.Embedding(7, 4)).restore(path)
+
+
+def test_slots_of_keras_never_get_in_wrong_places_in_silence(tmp_path, monkeypatch):
+    """Keras numbers them, and two layouts may have parts of the same shapes."""
+    sizes, (other, layout) = {"a": 10, "b": 10}, SAME_SHAPES
+    path = str(tmp_path / "model.weights.h5")
+
+    def make(of_layout, optimizer):
+        return model_of(of_layout, monkeypatch, optimizer, sizes)
+
+    saved = make(layout, tf.keras.optimizers.Adam(0.1))
+    saved.save_weights(path)
+    message = "'tables' lie in other parts than in the file.*tfs.keras.Checkpoint"
+    with pytest.raises(ValueError, match=message):
+        make(other, tf.keras.optimizers.Adam(0.1)).load_weights(path)
+    same = make(layout, tf.keras.optimizers.Adam(0.1))
+    same.load_weights(path)
+    for value, expected in zip(values_of(same), values_of(saved), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    # Nothing is in the way where no slot is numbered. That of Keras 2 has slots.
+    sgd = [tf.keras.optimizers.SGD] if keras_variants.IS_KERAS_3 else []
+    for optimizer in (tfs.keras.AdamAsync, *sgd):
+        saved = make(layout, optimizer(0.1))
+        saved.save_weights(path)
+        model = make(other, optimizer(0.1))
+        model.load_weights(path)
+        for name, table in saved.get_layer("tables").get_embedding_tables().items():
+            found = model.get_layer("tables").get_embedding_tables()[name]
+            np.testing.assert_array_equal(found, table)

@@ -87,3 +87,31 @@ def test_training_goes_on_in_any_layout_as_if_never_stopped(
         for name, table in model.tables().items():
             # Sums are in another order.
             np.testing.assert_allclose(table, expected[name], atol=2e-5, err_msg=name)
+
+
+def test_layers_may_have_tables_of_one_name(tmp_path, monkeypatch):
+    def make(num_parts):
+        monkeypatch.setattr(NUM_PARTS, lambda: num_parts)
+        inputs = tf.keras.Input((), dtype="int64")
+        layers = [
+            tfs.keras.DistributedEmbedding(
+                tfs.keras.FeatureConfig("f", tfs.keras.TableConfig("t", size, width))
+            )
+            for size, width in ((7, 2), (5, 3))
+        ]
+        vectors = [layer(inputs) for layer in layers]
+        outputs = tf.keras.layers.Concatenate()(vectors)
+        return tf.keras.Model(inputs, outputs), layers
+
+    def checkpoint_of(model):
+        model.compile(tf.keras.optimizers.Adam(0.1), loss="mse")
+        return tfs.keras.Checkpoint(tmp_path, model=model)
+
+    model, layers = make(2)
+    checkpoint_of(model).save(wait=True)
+    other, other_layers = make(1)
+    checkpoint_of(other).restore()
+    for layer, other_layer in zip(layers, other_layers, strict=True):
+        np.testing.assert_array_equal(
+            other_layer.get_embedding_tables()["t"], layer.get_embedding_tables()["t"]
+        )

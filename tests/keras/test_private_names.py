@@ -55,6 +55,7 @@ NAMES_OF_KERAS_3 = {
     ],
     "dropout": ["_seed_generators"],
     "backup": ["_initial_epoch"],
+    "embedding": ["_embeddings"],
 }
 NAMES_OF_KERAS_2 = {
     "model": [
@@ -104,6 +105,7 @@ OWN = {
 
 NAMES_OF_TENSORFLOW = {
     "op": ["_add_control_input"],
+    "embedding": ["_track_trackable", "_delete_tracking"],
     # Set when it is made, by a coordinator of a cluster; see test_fit_workers.py.
     "per-worker dataset": ["_dataset_fn"],
 }
@@ -111,7 +113,11 @@ NAMES_OF_TENSORFLOW = {
 
 def names_here():
     names = NAMES_OF_KERAS_3 if keras_variants.IS_KERAS_3 else NAMES_OF_KERAS_2
-    return {**NAMES_OF_TENSORFLOW, **names}
+    owners = {*NAMES_OF_TENSORFLOW, *names}
+    return {
+        owner: [*NAMES_OF_TENSORFLOW.get(owner, []), *names.get(owner, [])]
+        for owner in owners
+    }
 
 
 def modules_here():
@@ -134,6 +140,7 @@ def owners():
         "model": model,
         "dropout": dropout,
         "random generator": getattr(dropout, "_random_generator", None),
+        "embedding": model.layers[0],
     }
 
 

@@ -358,6 +358,22 @@ def test_pieces_must_cover_the_variables(tmp_path, pieces):
         table.restore(os.fspath(tmp_path / "ckpt"))
 
 
+@pytest.mark.parametrize(
+    ("pieces", "names"),
+    [
+        ([(0, 5, 0, 1, 5), (1, 5, 0, 1, 5)], ["a", "b", "a", "c"]),  # the same rows
+        ([(0, 5, 0, 1, 5), (1, 5, 0, 2, 10)], ["a", "b", "a", "c"]),  # other shapes
+        ([(0, 5, 0, 1, 5), (1, 5, 0, 1, 5)], ["a", "b", "dense", "c"]),
+        ([(0, 5, 0, 1, 5), (1, 5, 0, 1, 5)], ["a", "a", "b", "c"]),
+    ],
+)
+def test_names_of_two_are_refused(pieces, names, tmp_path):
+    table = _Table(_values(10), 2)
+    table.pieces, table.names = pieces, names
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the name of two"):
+        table.begin(tmp_path / "ckpt")
+
+
 def test_reference_variables_are_written_as_they_were_and_restored(tmp_path):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         rows = np.arange(12, dtype=np.float32).reshape(6, 2)

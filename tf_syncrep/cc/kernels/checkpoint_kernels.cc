@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +15,9 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
 #include "tf_syncrep/cc/kernels/checkpoint_writer.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
@@ -22,6 +26,7 @@
 #include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/table_pieces.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -33,7 +38,46 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
+using tensorflow::TensorShape;
 using tensorflow::tstring;
+
+// What is stored under a name, which TensorFlow's writer takes for granted.
+struct Stored {
+  tensorflow::DataType dtype;
+  TensorShape shape;
+  std::set<int64_t> firsts;
+};
+
+// Checks that each name is that of one array, whose pieces differ.
+absl::Status CheckNames(const CheckpointRequest& request) {
+  std::map<std::string, Stored> stored;
+  const auto error = [](const std::string& name) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "What is written must have different names, but ", name,
+        " is the name of two variables or tables"));
+  };
+  for (const TablePiece& piece : request.pieces) {
+    const TableSnapshot& table = *request.tables[piece.group];
+    for (size_t k = 0; k < piece.names.size(); ++k) {
+      const int i = static_cast<int>(k);
+      const std::string& name = piece.names[k];
+      const TensorShape shape = piece.StoredShape(table.row_shape(i));
+      Stored& as = stored.try_emplace(name, Stored{table.dtype(i), shape, {}})
+                       .first->second;
+      if (as.dtype != table.dtype(i) || as.shape != shape ||
+          (piece.num_rows > 0 && !as.firsts.insert(piece.first).second)) {
+        return error(name);
+      }
+    }
+  }
+  for (const auto& [name, tensor] : request.wholes) {
+    if (!stored.try_emplace(name, Stored{tensor.dtype(), tensor.shape(), {}})
+             .second) {
+      return error(name);
+    }
+  }
+  return absl::OkStatus();
+}
 
 using WriterRef = tensorflow::core::RefCountPtr<CheckpointWriter>;
 
@@ -121,7 +165,8 @@ class BeginOp final : public OpKernel {
       request->wholes.emplace_back(
           std::move(name), tensorflow::tensor::DeepCopy(*variable->tensor()));
     }
-    return AddTensors(ctx, request);
+    TF_RETURN_IF_ERROR(AddTensors(ctx, request));
+    return CheckNames(*request);
   }
 
   static absl::Status AddTensors(OpKernelContext* ctx,

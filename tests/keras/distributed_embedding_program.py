@@ -52,7 +52,17 @@ def asynchronous(strategy, folder):
     ids, targets = models.batch(EXAMPLES)
     data = tf.data.Dataset.from_tensors((ids, targets))
     model.save_weights(str(pathlib.Path(folder) / "saved.weights.h5"))
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    path = checkpoint.save(str(pathlib.Path(folder) / "tensorflow"))
+    tables = model.tables()
+    model.set_tables(models.initial_tables(3))
+    checkpoint.restore(path).assert_consumed()
     return {
+        "checkpoint": path,
+        "restored": [
+            np.array_equal(table, tables[name])
+            for name, table in model.tables().items()
+        ],
         "steps": [float(np.log2(1 / power[0])) - 1 for power in powers],
         "bytes": [int(np.prod(part.shape)) for part in parts],
         "devices": devices_of(parts),
@@ -67,6 +77,21 @@ def asynchronous(strategy, folder):
             tfs.keras.predict(model, data.map(lambda x, _: x), verbose=0)
         ).tolist(),
     }
+
+
+def from_one_process(strategy, folder):
+    """Tables that are read into parts on the servers, as TensorFlow's checkpoint."""
+    layers = []
+    for scope in (tf.distribute.get_strategy().scope(), strategy.scope()):
+        with scope:
+            layer = tfs.keras.DistributedEmbedding(models.feature_configs())
+            layer.build()
+            layers.append(layer)
+    layers[0].set_embedding_tables(models.initial_tables(5))
+    prefix = str(pathlib.Path(folder) / "one_process")
+    path = tf.train.Checkpoint(layer=layers[0]).save(prefix)
+    tf.train.Checkpoint(layer=layers[1]).restore(path)
+    return as_lists(layers[1].get_embedding_tables())
 
 
 def synchronous(strategy):
@@ -169,6 +194,7 @@ def main():
     programs.report(
         {
             "asynchronous": asynchronous(strategy, folder),
+            "from_one_process": from_one_process(strategy, folder),
             "synchronous": synchronous(strategy),
             "one_table": one_table(strategy, folder),
             "messages": messages(strategy),

@@ -103,6 +103,20 @@ def test_file_of_several_servers_is_loaded_in_one_process(training, saved):
     )
 
 
+def test_tensorflows_checkpoint_is_restored_in_one_process_and_onto_servers(training):
+    result = training["asynchronous"]
+    assert result["restored"] == 3 * [True]
+    model = models.Distributed()
+    model(models.batch(2)[0])
+    tf.train.Checkpoint(model=model).restore(result["checkpoint"]).expect_partial()
+    for name, table in result["tables"].items():
+        np.testing.assert_array_equal(model.tables()[name], np.float32(table))
+    for name, table in models.initial_tables(5).items():
+        np.testing.assert_array_equal(
+            np.float32(training["from_one_process"][name]), table
+        )
+
+
 def test_layer_of_one_large_table_is_on_all_servers_and_a_stock_one_in_files(
     training, saved
 ):

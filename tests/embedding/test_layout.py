@@ -1,5 +1,8 @@
 """How tables lie on parameter servers."""
 
+import pathlib
+import runpy
+
 import numpy as np
 import pytest
 
@@ -103,3 +106,9 @@ def test_what_cannot_be_stacked_is_refused(stacking, message):
 def test_tables_of_one_name_are_refused():
     with pytest.raises(ValueError, match=r"different names. Received: .*'a', 'a'"):
         layout.stack(2 * [layout.Table("a", 1, 1)], 1)
+
+
+def test_picture_of_the_guide_is_of_the_present_layout():
+    images = pathlib.Path(__file__).parents[2] / "docs" / "images"
+    drawn = runpy.run_path(str(images / "embedding_layout.py"))["draw"]()
+    assert (images / "embedding_layout.svg").read_text() == drawn

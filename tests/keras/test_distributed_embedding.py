@@ -24,18 +24,34 @@ OPTIMIZERS = {
     "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(0.1), 2),
     "sync_adam_async": lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.1), 2),
 }
+# What is left of those that look at each element by itself.
+MORE_OPTIMIZERS = {
+    name: lambda name=name, rate=rate: getattr(tf.keras.optimizers, name)(rate)
+    for name, rate in {
+        "Adadelta": 20.0,
+        "Adamax": 0.05,
+        "AdamW": 0.05,
+        "Lion": 0.05,
+        "Nadam": 0.05,
+        "RMSprop": 0.05,
+    }.items()
+}
 
 
-@pytest.mark.parametrize("stacking", ["auto", None])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("optimizer", "stacking"),
+    [(name, stacking) for name in OPTIMIZERS for stacking in ("auto", None)]
+    + [(name, "auto") for name in MORE_OPTIMIZERS],
+)
 def test_trains_as_one_layer_for_each_table_does(optimizer, stacking):
     results = []
+    make_optimizer = {**OPTIMIZERS, **MORE_OPTIMIZERS}[optimizer]
     tables = models.initial_tables()
     for cls, options in (
         (models.Plain, {}),
         (models.Distributed, {"table_stacking": stacking}),
     ):
-        model = models.make(cls, OPTIMIZERS[optimizer](), tables, **options)
+        model = models.make(cls, make_optimizer(), tables, **options)
         losses = [
             models.train_on_batch(model, *models.batch(EXAMPLES, step))
             for step in range(STEPS)

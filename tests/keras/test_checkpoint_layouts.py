@@ -1,4 +1,4 @@
-"""Checkpoints of tables that lie otherwise where training goes on, with any optimizer."""
+"""Checkpoints of tables that lie otherwise where training goes on, any optimizer."""
 
 import embedding_models as models
 import numpy as np

@@ -52,9 +52,9 @@ struct Stored {
 absl::Status CheckNames(const CheckpointRequest& request) {
   std::map<std::string, Stored> stored;
   const auto error = [](const std::string& name) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "What is written must have different names, but ", name,
-        " is the name of two variables or tables"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("What is written must have different names, but ", name,
+                     " is the name of two variables or tables"));
   };
   for (const TablePiece& piece : request.pieces) {
     const TableSnapshot& table = *request.tables[piece.group];

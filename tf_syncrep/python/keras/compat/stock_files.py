@@ -1,4 +1,4 @@
-"""Files that Keras writes and reads: names of layers in them, and what else they hold."""
+"""Files that Keras writes and reads: how they name layers, and what else they hold."""
 
 from typing import Any
 

@@ -288,8 +288,8 @@ class DistributedEmbedding(tf.keras.layers.Layer):
             and compat.holds_numbered_slots(store)
         ):
             raise ValueError(
-                f"Tables of layer {self.name!r} lie in other parts than in the file, but "
-                f"of equal shapes: {saved_layout.described(own)}; there "
+                f"Tables of layer {self.name!r} lie in other parts than in the file, "
+                f"but of equal shapes: {saved_layout.described(own)}; there "
                 f"{saved_layout.described(slabs)}. Keras would load the slots of the "
                 "file's optimizer into those of other rows. tfs.keras.Checkpoint saves "
                 "and restores slots of any optimizer in any layout; or save the file "

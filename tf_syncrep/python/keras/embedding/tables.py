@@ -232,7 +232,7 @@ class Tables:
                     part.scatter_update(
                         tf.IndexedSlices(
                             tf.cast(some[here], part.dtype),
-                            rows[here] // slab.num_shards,
+                            tf.constant(rows[here] // slab.num_shards),
                         )
                     )
 

@@ -130,10 +130,11 @@ class _Layout(tf.train.experimental.PythonState):
 
     def error(self, saved: str) -> ValueError:
         """What to raise where parts must lie as they lay."""
+        own = saved_layout.described(self._tables.slabs)
+        there = saved_layout.described(saved_layout.from_json(saved))
         return ValueError(
             f"Tables of layer {self._layer_name!r} lie in other parts than in the "
-            f"checkpoint: {saved_layout.described(self._tables.slabs)}; there "
-            f"{saved_layout.described(saved_layout.from_json(saved))}. tf.train.Checkpoint cannot restore an "
+            f"checkpoint: {own}; there {there}. tf.train.Checkpoint cannot restore an "
             "optimizer with them: use tfs.keras.Checkpoint, which can, or leave the "
             "optimizer out."
         )

@@ -1,0 +1,98 @@
+// A task that makes calls: a worker, or the chief.
+
+#ifndef TESTS_SIMULATOR_ACTOR_H_
+#define TESTS_SIMULATOR_ACTOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/simulator/call.h"
+#include "tests/simulator/schedule.h"
+
+namespace tf_syncrep::simulator {
+
+// What the tasks know of the cluster, and the way to make a call.
+struct Cluster {
+  Setup setup;
+  // Puts a call on its way, and keeps it until it has come back.
+  std::function<Call*(Call)> send;
+  std::function<SyncGate::Time()> now;
+  std::function<bool()> has_lost_variables;
+  std::function<int64_t()> next_contribution;
+  // Something is not as it should be.
+  std::function<void(const std::string&)> fail;
+  // Nobody begins another training.
+  bool is_ending = false;
+
+  Task ServerOf(int variable) const {
+    return {Task::Job::kServer,
+            variable % static_cast<int>(setup.num_servers)};
+  }
+};
+
+// One thread of control in one process, in its lives: it makes calls, waits for
+// all of them, and goes on.
+class Actor {
+ public:
+  explicit Actor(Task task, Cluster* cluster)
+      : task_(task), cluster_(cluster) {}
+  virtual ~Actor() = default;
+
+  Task task() const { return task_; }
+  int life() const { return life_; }
+  bool is_up() const { return is_up_; }
+  virtual bool is_over() const = 0;
+
+  // Calls that it waits for.
+  const std::vector<Call*>& pending() const { return pending_; }
+
+  void Crash();
+  void Restart();
+
+  // Makes its next calls. False if there is nothing to do now.
+  bool Start();
+
+  // One of its calls has come back. It may be of an earlier step, or life.
+  void Answer(Call* call);
+  // The same, but the connection is broken: it hears of an error.
+  void Lose(Call* call);
+
+ protected:
+  // After an error nobody tries again at once.
+  static constexpr SyncGate::Time kRest = std::chrono::seconds(1);
+
+  Call NewCall(CallKind kind, Task to, int variable = -1) const;
+  void Send(Call call) { pending_.push_back(cluster_->send(std::move(call))); }
+  // What is under way is of no interest any more.
+  void Forget() { pending_.clear(); }
+  void Rest() { rests_until_ = cluster_->now() + kRest; }
+  Cluster& cluster() const { return *cluster_; }
+  // Of the calls that came back last, the first that failed; null if none did.
+  const GateStatus* error() const {
+    return error_.ok() ? nullptr : &error_;
+  }
+
+  static constexpr Task kGateTask = {Task::Job::kServer, 0};
+
+ private:
+  bool Remove(Call* call);
+  virtual void Begin() = 0;  // a life
+  virtual void Next() = 0;
+  virtual void Take(Call* call) = 0;  // an answer that it waits for
+  virtual void GoOn() = 0;            // all answers are there
+  virtual void TakeBeside(const Call&) {}  // one that it does not wait for
+
+  const Task task_;
+  Cluster* const cluster_;
+  int life_ = 1;
+  bool is_up_ = true;
+  SyncGate::Time rests_until_{0};
+  std::vector<Call*> pending_;
+  GateStatus error_;
+};
+
+}  // namespace tf_syncrep::simulator
+
+#endif  // TESTS_SIMULATOR_ACTOR_H_

@@ -1,0 +1,59 @@
+// A call from a task to a parameter server, and its way there and back.
+
+#ifndef TESTS_SIMULATOR_CALL_H_
+#define TESTS_SIMULATOR_CALL_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "tests/simulator/gate_header.h"
+#include "tests/simulator/schedule.h"
+#include "tests/simulator/twin.h"
+
+namespace tf_syncrep::simulator {
+
+struct Call {
+  enum class State {
+    kOnItsWay,
+    kWaits,      // at the server, for what it asked for
+    kComesBack,  // with its answer
+  };
+
+  int64_t number = 0;  // in the order in which they were made
+  CallKind kind = CallKind::kAcquire;
+  Task from;
+  int from_life = 0;
+  Task to;
+  int to_life = 0;  // the life of the server that the caller has heard of
+  int variable = -1;
+  State state = State::kOnItsWay;
+
+  // What is asked for; which of them depends on the kind.
+  int64_t generation = 0;
+  int64_t round = 0;
+  int64_t step = 0;
+  int64_t count = 0;   // gradients of a round, passes
+  int64_t quorum = 0;  // terms
+  int64_t total = 0;
+  SyncGate::Time timeout{0};
+  bool is_first = false;
+  bool is_fit = true;
+  bool restores = false;
+  std::shared_ptr<const Contribution> contribution;
+
+  // While it waits.
+  SyncGate::WaitId wait = 0;
+
+  // The answer. Code::kUnavailable is the network's.
+  static constexpr int kUnavailable = 14;
+  GateStatus status;
+  SyncGate::Permit permit;
+  SyncGate::Quorum full;
+  SyncGate::Admission admission = SyncGate::Admission::kStale;
+  bool flag = false;  // counts, was advanced
+  Weights weights;
+};
+
+}  // namespace tf_syncrep::simulator
+
+#endif  // TESTS_SIMULATOR_CALL_H_

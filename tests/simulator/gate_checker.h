@@ -1,0 +1,113 @@
+// The rules of the gate, checked on what it was asked and what it answered.
+
+#ifndef TESTS_SIMULATOR_GATE_CHECKER_H_
+#define TESTS_SIMULATOR_GATE_CHECKER_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "tests/simulator/gate_record.h"
+
+namespace tf_syncrep::simulator {
+
+// Follows one gate by its records, in their order, and says which rule is
+// broken. It knows nothing of leases: a record says when one has ended.
+//
+//   - Generations and rounds only count up; a round ends by an update or a void.
+//   - Permits are for the present round, while it needs gradients, and each has
+//     a number of its own. In strict mode no more are given than are needed.
+//   - No more than the quorum is admitted. What is admitted is of the present
+//     round, by a live incarnation, and whoever has a permit and comes in time
+//     is admitted.
+//   - A commit counts once, and just then if its contribution was admitted in
+//     the present round and not given up.
+//   - A round is void just then if what was admitted to it was given up.
+//   - A quorum is the number of committed gradients; only such a round advances.
+//   - Nobody waits for a permit without a reason.
+//   - The counters are what they should be.
+class GateChecker {
+ public:
+  void See(const GateRecord& record);
+
+  // After what a call has brought about: whoever waits now has to.
+  void CheckWaits();
+
+  // The first rule that was broken; empty while there is none.
+  const std::string& error() const { return error_; }
+
+  int64_t updates() const { return updates_; }
+  int64_t applied() const { return sum_applied_; }
+
+ private:
+  struct Worker {
+    uint64_t incarnation = 0;
+    std::set<uint64_t> dead;
+    int64_t permit = 0;  // its number
+    bool in_flight = false;
+    int64_t contributed = 0;  // in the present round
+    int64_t wait = 0;  // names its acquire; 0: it does not wait
+    bool is_first = false;
+    int64_t quorum = 0;  // of its terms
+    int64_t total = 0;
+  };
+
+  bool Expect(bool holds, const char* rule);
+  bool IsPresent(const GateRecord& record) const;
+  bool IsFlushing() const { return flushes_ > 0 || is_flushed_; }
+  int64_t NumAdmitted() const { return in_flight_ + committed_; }
+  Worker* Find(const GateRecord& record);
+  void Release(Worker* worker);
+  void EndRound(int64_t next);
+  void SeeAsk(const GateRecord& record);
+  void SeeGrant(const GateRecord& record);
+  void SeeAdmit(const GateRecord& record);
+  void SeeCommit(const GateRecord& record);
+  void SeeEndOfRound(const GateRecord& record);
+  void SeeOpen(const GateRecord& record);
+  void SeeStats(const GateRecord& record);
+  bool HasToWait(const Worker& worker) const;
+  bool TermsAgree(const Worker& worker) const;
+
+  std::string error_;
+  const GateRecord* seen_ = nullptr;  // while See() runs
+
+  bool is_made_ = false;
+  bool is_deleted_ = false;
+  bool strict_ = false;
+  bool is_open_ = false;
+  bool is_ended_ = false;
+  int64_t generation_ = 0;
+  int64_t round_ = 0;
+  int64_t step_ = 0;
+  int64_t quorum_ = 0;
+  int64_t total_ = 0;
+  int64_t next_quorum_ = 0;
+  int64_t next_total_ = 0;
+  int64_t opened_quorum_ = 0;
+  int64_t opened_total_ = 0;
+  int64_t live_ = -1;
+
+  std::map<std::string, Worker> workers_;
+  std::set<int64_t> permits_given_;
+  int64_t permitted_ = 0;
+  int64_t in_flight_ = 0;
+  int64_t committed_ = 0;
+  int64_t passes_ = 0;
+  int64_t flushes_ = 0;
+  bool is_flushed_ = false;
+  bool must_void_ = false;  // what was admitted was given up
+
+  int64_t sum_admitted_ = 0;
+  int64_t sum_committed_ = 0;
+  int64_t sum_applied_ = 0;
+  int64_t sum_voided_ = 0;
+  int64_t sum_aborted_ = 0;
+  int64_t updates_ = 0;
+  int64_t voids_ = 0;
+};
+
+}  // namespace tf_syncrep::simulator
+
+#endif  // TESTS_SIMULATOR_GATE_CHECKER_H_

@@ -1,0 +1,42 @@
+// Chooses what happens next, by a seed.
+
+#ifndef TESTS_SIMULATOR_GENERATE_H_
+#define TESTS_SIMULATOR_GENERATE_H_
+
+#include <cstdint>
+
+#include "tests/simulator/random.h"
+#include "tests/simulator/schedule.h"
+#include "tests/simulator/world.h"
+
+namespace tf_syncrep::simulator {
+
+class Generator {
+ public:
+  explicit Generator(uint64_t seed);
+
+  const Setup& setup() const { return setup_; }
+  int64_t num_events() const { return num_events_; }
+
+  // Something that may be possible in this world.
+  Event Next(World* world);
+
+ private:
+  Event Fault();
+  Event Progress(World* world);
+  Event OfCall(const Call& call, EventKind kind) const;
+  Task AnyWorker();
+  Task AnyServer();
+  Task AnyActor();
+
+  Random random_;
+  Setup setup_;
+  int64_t num_events_;
+  int64_t faults_;  // of a thousand events
+  int64_t passes_;
+  int64_t fine_;  // of a thousand steps: message by message
+};
+
+}  // namespace tf_syncrep::simulator
+
+#endif  // TESTS_SIMULATOR_GENERATE_H_

@@ -1,0 +1,129 @@
+// A schedule: a small cluster, and what happens in it one after the other.
+//
+// It is what a seed stands for, what is replayed, and what is shrunk.
+
+#ifndef TESTS_SIMULATOR_SCHEDULE_H_
+#define TESTS_SIMULATOR_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tf_syncrep::simulator {
+
+// A task of the cluster: the chief, whose process is the updater, a parameter
+// server (the gate is on the first), or a worker.
+struct Task {
+  enum class Job : uint8_t { kChief, kServer, kWorker };
+
+  Job job = Job::kChief;
+  int number = 0;
+
+  bool operator==(const Task& other) const {
+    return job == other.job && number == other.number;
+  }
+};
+
+// What a task may ask a parameter server for.
+enum class CallKind : uint8_t {
+  // Of a worker.
+  kAcquire,
+  kRead,
+  kAdmit,
+  kPush,
+  kCommit,
+  kAbort,
+  kLeave,
+  // Of the chief.
+  kReset,  // empties accumulators; variables that are lost are restored
+  kOpen,
+  kWaitQuorum,
+  kFlush,
+  kTake,  // the mean of a round, and its application to the variable
+  kAdvance,
+  kDrain,
+  kCancelUpdater,
+  kConfigure,
+  kAddPasses,
+  kClose,
+  kFail,
+};
+
+enum class EventKind : uint8_t {
+  // The task goes on: what it waits for comes back, or it makes its next calls,
+  // which are answered at once if they can be.
+  kGo,
+  kSend,     // it makes its next calls, which are on their way from then on
+  kDeliver,  // one of its calls arrives
+  kReturn,   // the answer to one of its calls arrives
+  kPass,     // `value` milliseconds go by
+  kCrash,    // the task's process ends
+  kRestart,  // and begins anew
+  kCut,      // the tasks `task` and `other` do not hear of each other
+  kHeal,     // and do so again
+  kBreak,    // on a link that is cut: the task's calls over it fail
+  kAbort,    // the worker gives its step up, and says so
+  kAgain,    // the worker begins its step anew, whatever it was about
+  kCancel,   // the step in which the worker waits is cancelled
+  kReject,   // the worker's gradient turns out to be unfit
+  kLeave,    // the worker ends in an orderly way
+  kFinish,   // the chief ends training: drain, flush, close
+  kFlush,    // the chief applies a round that is not full
+  kGiveUp,   // the chief does not apply what it has flushed
+  kHeartbeat,  // the chief is only to be heard of: it is not ready to update
+  kClose,      // the chief closes the gate
+  kFail,       // the chief fails it
+  kConfigure,  // the chief changes quorum and total: `value` and `other.number`
+  kPasses,     // the chief lays out `value` passes
+  kDelete,     // the gate is deleted while its server lives on
+};
+
+// Which fields it has depends on its kind.
+struct Event {
+  EventKind kind = EventKind::kGo;
+  Task task;
+  Task other;
+  // Of kDeliver and kReturn: the oldest of this kind, of this life of the task,
+  // and to this server.
+  CallKind call = CallKind::kAcquire;
+  int life = 0;
+  int variable = -1;  // of calls that are about one
+  int64_t value = 0;
+};
+
+// All times are in milliseconds.
+struct Setup {
+  int64_t num_workers = 1;
+  int64_t num_servers = 1;
+  int64_t num_variables = 1;
+  bool sparse = false;  // the last variable gets sparse gradients
+  int64_t quorum = 1;
+  int64_t total = 1;
+  bool strict = true;
+  bool terms = false;  // workers say the quorum and the total they are made for
+  int64_t lease = 60'000;
+  int64_t start_lease = 600'000;
+  int64_t updater_lease = 0;
+  int64_t timeout = 0;    // of the updater's waits
+  bool heartbeats = false;  // the chief begins with signs of life
+  bool calm = false;  // no faults: nothing may be lost, steps may last long
+};
+
+struct Schedule {
+  Setup setup;
+  std::vector<Event> events;
+};
+
+std::string Text(const Task& task);
+std::string Text(CallKind kind);
+std::string Text(const Event& event);
+// One line for the setup, and one for each event.
+std::string Text(const Schedule& schedule);
+
+// Reads what Text() writes; lines that begin with # are left out. False with a
+// message if it is something else.
+bool Parse(const std::string& text, Schedule* schedule, std::string* error);
+
+}  // namespace tf_syncrep::simulator
+
+#endif  // TESTS_SIMULATOR_SCHEDULE_H_

@@ -1,0 +1,246 @@
+#include "tests/simulator/server.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "tf_syncrep/cc/lib/accumulator_dense.h"
+#include "tf_syncrep/cc/lib/accumulator_sparse.h"
+#include "tf_syncrep/cc/lib/sharder.h"
+
+namespace tf_syncrep::simulator {
+namespace {
+
+// All on the calling thread.
+class InlineSharder final : public Sharder {
+ private:
+  int num_threads() const override { return 1; }
+  void Schedule(std::function<void()> task) override { task(); }
+};
+
+OwnedBuffer Allocate(int64_t num_elements) {
+  const std::shared_ptr<double[]> memory(new double[num_elements]());
+  return {memory.get(), memory};
+}
+
+std::unique_ptr<Accumulator> MakeAccumulator(bool sparse) {
+  if (!sparse) {
+    return std::make_unique<Accumulator>(AccumulatorMode::kRound, [] {
+      return std::make_unique<CpuDenseGradientSum<double>>();
+    });
+  }
+  const auto memory = std::make_shared<SparseSumMemory>();
+  return std::make_unique<Accumulator>(AccumulatorMode::kRound, [memory] {
+    return std::make_unique<SparseGradientSum<double>>(memory);
+  });
+}
+
+bool Add(const Gradient& gradient, bool sparse, GradientSum& sum,
+         Sharder& sharder) {
+  // Nobody else's, as one that has come from another task.
+  const auto size = static_cast<int64_t>(gradient.values.size());
+  OwnedBuffer values = Allocate(size);
+  std::copy(gradient.values.begin(), gradient.values.end(),
+            static_cast<double*>(values.data));
+  if (sparse) {
+    return static_cast<SparseGradientSum<double>&>(sum).Add(
+        gradient.rows, kRowSize, values, sharder);
+  }
+  return static_cast<DenseGradientSum<double>&>(sum).Add(values, size, Allocate,
+                                                         sharder);
+}
+
+Gradient Finish(TakenGradients& taken, bool sparse) {
+  InlineSharder sharder;
+  GradientSum& sum = taken.Merged(sharder);
+  Gradient mean;
+  if (sparse) {
+    SparseResult result;
+    static_cast<SparseGradientSum<double>&>(sum).Finish(
+        Reduction::kMean, taken.num_gradients, sharder, &result);
+    const auto* rows = static_cast<const int64_t*>(result.rows.data);
+    const auto* values = static_cast<const double*>(result.values.data);
+    mean.rows.assign(rows, rows + result.num_rows);
+    mean.values.assign(values, values + result.num_rows * kRowSize);
+    return mean;
+  }
+  const OwnedBuffer result = static_cast<DenseGradientSum<double>&>(sum).Finish(
+      taken.num_gradients, Allocate, sharder);
+  const auto* values = static_cast<const double*>(result.data);
+  mean.values.assign(values, values + kNumRows * kRowSize);
+  return mean;
+}
+
+std::string CheckCountsOf(const AccumulatorStats& stats) {
+  if (stats.pushed != stats.accepted + stats.stale) {
+    return "accumulator: pushed = accepted + stale";
+  }
+  if (stats.accepted != stats.taken + stats.voided + stats.held) {
+    return "accumulator: accepted = taken + voided + held";
+  }
+  return "";
+}
+
+}  // namespace
+
+Server::Server(int number, const Setup& setup, SyncGate::Clock clock,
+               Twin* twin, WatchedGate::Log log)
+    : number_(number),
+      setup_(setup),
+      clock_(std::move(clock)),
+      twin_(twin),
+      log_(std::move(log)) {
+  Make();
+}
+
+Server::~Server() { Crash(); }
+
+bool Server::has_lost_variables() const {
+  return !variables_.empty() && variables_.begin()->second.weights.empty();
+}
+
+void Server::Crash() {
+  is_up_ = false;
+  if (gate_ != nullptr) {
+    if (!gate_->error().empty() && error_.empty()) {
+      error_ = gate_->error();
+    }
+    gate_->Delete();
+  }
+}
+
+void Server::Restart() {
+  ++life_;
+  is_up_ = true;
+  gate_ = nullptr;
+  variables_.clear();
+  Make();
+}
+
+void Server::Make() {
+  for (int v = number_; v < setup_.num_variables; v += setup_.num_servers) {
+    Variable& variable = variables_[v];
+    variable.sparse = twin_->IsSparse(v);
+    variable.accumulator = MakeAccumulator(variable.sparse);
+  }
+  step_ = 0;
+  if (number_ == 0) {
+    MakeGate();
+  }
+}
+
+void Server::MakeGate() {
+  SyncGateOptions options;
+  options.quorum = setup_.quorum;
+  options.total = setup_.total;
+  options.strict = setup_.strict;
+  options.lease = std::chrono::milliseconds(setup_.lease);
+  options.start_lease = std::chrono::milliseconds(setup_.start_lease);
+  options.updater_lease = std::chrono::milliseconds(setup_.updater_lease);
+  // Later than those of any gate before: no round takes less than that.
+  options.first_round = options.first_generation =
+      std::chrono::duration_cast<std::chrono::milliseconds>(clock_()).count();
+  twin_->ForgetRounds();
+  gate_ = std::make_unique<WatchedGate>(options, clock_, twin_, log_);
+}
+
+void Server::Handle(Call* call) {
+  call->state = Call::State::kComesBack;
+  switch (call->kind) {
+    case CallKind::kReset:
+      Reset(call);
+      return;
+    case CallKind::kRead:
+    case CallKind::kPush:
+    case CallKind::kTake: {
+      Variable& variable = variables_.at(call->variable);
+      if (variable.weights.empty()) {
+        call->status = {GateStatus::kFailedPrecondition,
+                        "The variable is not initialized."};
+        return;
+      }
+      if (call->kind == CallKind::kRead) {
+        call->weights = variable.weights;
+      } else if (call->kind == CallKind::kPush) {
+        Push(*call, &variable);
+      } else {
+        Take(call, &variable);
+      }
+      CheckCounts(variable);
+      return;
+    }
+    default:
+      gate_->Handle(call);
+      return;
+  }
+}
+
+void Server::Reset(Call* call) {
+  for (auto& [number, variable] : variables_) {
+    // The accumulators of a chief that comes back are those of the one before.
+    variable.accumulator->SetStep(0);
+    if (call->restores || variable.weights.empty()) {
+      variable.weights = Weights(kNumRows * kRowSize);
+      twin_->Restore(number, variable.weights);
+    }
+    CheckCounts(variable);
+  }
+  if (call->restores) {
+    step_ = 0;
+  }
+  if (gate_ != nullptr && gate_->is_deleted() && call->flag) {
+    MakeGate();
+  }
+  call->step = step_;
+}
+
+void Server::Push(const Call& call, Variable* variable) {
+  const Gradient& gradient = call.contribution->gradients[call.variable];
+  InlineSharder sharder;
+  std::vector<int64_t> held_shape;
+  const std::vector<int64_t> shape = {kRowSize};
+  const Accumulator::PushResult result = variable->accumulator->Push(
+      call.round, shape,
+      [&](GradientSum& sum) {
+        return Add(gradient, variable->sparse, sum, sharder);
+      },
+      sharder, &held_shape);
+  if (result != Accumulator::PushResult::kAccepted &&
+      result != Accumulator::PushResult::kStale) {
+    error_ = "a gradient of the right shape is pushed";
+  }
+}
+
+void Server::Take(Call* call, Variable* variable) {
+  TakenGradients taken;
+  int64_t held_round = 0;
+  int64_t num_held = 0;
+  if (!variable->accumulator->TakeRound(call->round, call->count, &taken,
+                                        &held_round, &num_held)) {
+    call->status = {GateStatus::kFailedPrecondition,
+                    "The accumulator holds " + std::to_string(num_held) +
+                        " gradients of round " + std::to_string(held_round)};
+    return;
+  }
+  const Gradient mean = Finish(taken, variable->sparse);
+  ApplyMean(mean, variable->sparse, &variable->weights);
+  step_ += call->variable == 0 ? 1 : 0;
+  call->step = step_;
+  twin_->Take(call->variable, call->round, mean, variable->weights);
+}
+
+void Server::CheckCounts(const Variable& variable) {
+  const std::string broken = CheckCountsOf(variable.accumulator->stats());
+  if (!broken.empty() && error_.empty()) {
+    error_ = broken;
+  }
+}
+
+std::string Server::Leftovers() const {
+  if (gate_ == nullptr) {
+    return "";
+  }
+  const SyncGateStats stats = gate_->Stats();
+  return stats.in_flight > 0 ? "a contribution is in flight for ever" : "";
+}
+
+}  // namespace tf_syncrep::simulator

@@ -1,0 +1,245 @@
+#include "tests/simulator/settle.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace tf_syncrep::simulator {
+namespace {
+
+using Time = World::Time;
+
+constexpr int kUpdates = 3;
+// Beyond all that bounded waits can need, so that it is a loop without an end.
+constexpr int kMostEvents = 20'000;
+constexpr Time kSlack = std::chrono::seconds(60);
+
+class Settler {
+ public:
+  Settler(World* world, const std::function<bool(const Event&)>& apply)
+      : world_(*world), apply_(apply) {}
+
+  void Run() {
+    Heal();
+    if (!world_.chief().is_up()) {
+      WaitForLostUpdater();
+    }
+    StartAll();
+    Update();
+    End();
+  }
+
+ private:
+  bool Do(EventKind kind, Task task = {}, Task other = {}, int64_t value = 0) {
+    ++num_events_;
+    Event event;
+    event.kind = kind;
+    event.task = task;
+    event.other = other;
+    event.value = value;
+    return apply_(event);
+  }
+
+  bool is_good() const {
+    return world_.failure().empty() && num_events_ < kMostEvents;
+  }
+
+  void Heal() {
+    const auto cuts = world_.cuts();
+    for (const auto& [task, other] : cuts) {
+      Do(EventKind::kHeal, task, other);
+    }
+    for (int i = 0; i < world_.setup().num_servers; ++i) {
+      if (!world_.servers()[i]->is_up()) {
+        Do(EventKind::kRestart, {Task::Job::kServer, i});
+      }
+    }
+  }
+
+  // Nobody may wait for ever for a chief that does not come back.
+  void WaitForLostUpdater() {
+    const Setup& setup = world_.setup();
+    if (setup.updater_lease == 0) {
+      return;
+    }
+    const Time bound =
+        2 * std::chrono::milliseconds(
+                std::max(setup.updater_lease, setup.start_lease)) +
+        kSlack;
+    const Time begin = world_.now();
+    std::vector<int64_t> waiting;
+    for (const auto& call : world_.calls()) {
+      if (call->state == Call::State::kWaits) {
+        waiting.push_back(call->number);
+      }
+    }
+    const SyncGateStats stats = world_.servers()[0]->gate()->Stats();
+    if (waiting.empty() || stats.generation == 0) {
+      return;  // before the first Open() everybody waits
+    }
+    GoOnUntil([&] { return world_.now() - begin > bound; }, bound + kSlack);
+    for (const auto& call : world_.calls()) {
+      if (call->state == Call::State::kWaits &&
+          std::find(waiting.begin(), waiting.end(), call->number) !=
+              waiting.end()) {
+        Stick(Text(call->from) + " waits for a chief that is gone");
+      }
+    }
+  }
+
+  void StartAll() {
+    bool has_live = false;
+    for (const auto& worker : world_.workers()) {
+      has_live |= worker->is_up() && !worker->is_over();
+    }
+    for (const auto& worker : world_.workers()) {
+      if (!has_live) {
+        Do(EventKind::kRestart, worker->task());
+      }
+    }
+    StartChief();
+  }
+
+  void StartChief() {
+    if (world_.chief().MayRestart() || world_.chief().has_finished()) {
+      Do(EventKind::kCrash);
+      Do(EventKind::kRestart);
+    }
+  }
+
+  // The longest that anybody may have to be waited for.
+  Time Bound() const {
+    const Setup& setup = world_.setup();
+    int64_t expired = 0;
+    for (const GateWorkerStats& worker :
+         world_.servers()[0]->gate()->Stats().workers) {
+      expired = std::max(expired, worker.expired);
+    }
+    const Time lease = std::chrono::milliseconds(setup.lease);
+    return 3 * std::chrono::milliseconds(setup.start_lease) +
+           lease * (int64_t{4} << std::min<int64_t>(expired, 16)) + kSlack;
+  }
+
+  void Update() {
+    const int64_t wanted = world_.twin().updates() + kUpdates;
+    GoOnUntil(
+        [&] {
+          // A chief whose gate is gone, or whose training was failed.
+          StartChief();
+          StartSomeWorker();
+          return world_.twin().updates() >= wanted;
+        },
+        Bound());
+    if (world_.twin().updates() < wanted) {
+      Stick("no updates are made, with live workers and a chief");
+    }
+  }
+
+  void StartSomeWorker() {
+    for (const auto& worker : world_.workers()) {
+      if (worker->is_up() && !worker->is_over()) {
+        return;
+      }
+    }
+    Do(EventKind::kRestart, world_.workers()[0]->task());
+  }
+
+  void End() {
+    world_.End();
+    const auto is_over = [&] {
+      if (!world_.chief().is_over()) {
+        Do(EventKind::kFinish);  // if it is not about to, and can
+      }
+      bool is_over = world_.chief().is_over() && world_.calls().empty();
+      for (const auto& worker : world_.workers()) {
+        is_over &= worker->is_over() || !worker->is_up();
+      }
+      return is_over;
+    };
+    GoOnUntil(is_over, Bound());
+    if (!world_.chief().has_finished()) {
+      Stick("the chief cannot end training");
+    } else if (is_good() && !is_over()) {
+      Stick("somebody waits after the end of training");
+    }
+    for (const auto& server : world_.servers()) {
+      if (!server->Leftovers().empty()) {
+        Stick(server->Leftovers());
+      }
+    }
+  }
+
+  void GoOnUntil(const std::function<bool()>& is_done, Time bound) {
+    const Time end = world_.now() + bound;
+    while (is_good() && !is_done() && world_.now() < end) {
+      bool has_moved = Do(EventKind::kGo);
+      for (const auto& worker : world_.workers()) {
+        has_moved |= is_good() && Do(EventKind::kGo, worker->task());
+      }
+      has_moved |= is_good() && BringStrays();
+      if (!has_moved && is_good()) {
+        Wait();
+      }
+    }
+  }
+
+  // Calls that nobody waits for any more.
+  bool BringStrays() {
+    for (const auto& call : world_.calls()) {
+      if (call->state != Call::State::kWaits) {
+        Event event;
+        event.kind = call->state == Call::State::kOnItsWay
+                         ? EventKind::kDeliver
+                         : EventKind::kReturn;
+        event.task = call->from;
+        event.life = call->from_life;
+        event.call = call->kind;
+        event.variable = call->variable;
+        event.other = call->to;
+        return apply_(event);
+      }
+    }
+    return false;
+  }
+
+  // Until a lease may end, or somebody has rested.
+  void Wait() {
+    bool somebody_rests = false;
+    const auto rests = [](const Actor& actor) {
+      return actor.is_up() && !actor.is_over() && actor.pending().empty();
+    };
+    somebody_rests |= rests(world_.chief());
+    for (const auto& worker : world_.workers()) {
+      somebody_rests |= rests(*worker);
+    }
+    const Time second = std::chrono::seconds(1);
+    Time next = world_.next_poll();
+    if (somebody_rests || next == Time::max()) {
+      next = std::min(next, world_.now() + second);
+    }
+    const int64_t milliseconds =
+        std::chrono::duration_cast<std::chrono::milliseconds>(next -
+                                                              world_.now())
+            .count();
+    Do(EventKind::kPass, {}, {}, std::max<int64_t>(milliseconds, 1));
+  }
+
+  void Stick(const std::string& what) {
+    world_.Fail("stuck: " + what +
+                (num_events_ < kMostEvents ? "" : ", and goes on for ever"));
+  }
+
+  World& world_;
+  const std::function<bool(const Event&)>& apply_;
+  int num_events_ = 0;
+};
+
+}  // namespace
+
+void Settle(World* world, const std::function<bool(const Event&)>& apply) {
+  if (world->failure().empty()) {
+    Settler(world, apply).Run();
+  }
+}
+
+}  // namespace tf_syncrep::simulator

@@ -1,0 +1,85 @@
+// The real gate on a parameter server, with a checker that follows it.
+
+#ifndef TESTS_SIMULATOR_WATCHED_GATE_H_
+#define TESTS_SIMULATOR_WATCHED_GATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "tests/simulator/call.h"
+#include "tests/simulator/gate_checker.h"
+#include "tests/simulator/gate_header.h"
+#include "tests/simulator/twin.h"
+
+namespace tf_syncrep::simulator {
+
+class WatchedGate {
+ public:
+  using Time = SyncGate::Time;
+  using Log = std::function<void(const GateRecord&)>;
+
+  // `log`, if there is one, is told each record.
+  WatchedGate(const SyncGateOptions& options, SyncGate::Clock clock, Twin* twin,
+              Log log);
+
+  // Does what the call asks for. It comes back, now or later.
+  void Handle(Call* call);
+
+  // The step that waits, or has just been granted what it waited for, is
+  // cancelled, as an op of TensorFlow's does it.
+  void Cancel(Call* call);
+
+  Time Poll();
+  void Delete();
+  bool is_deleted() const { return is_deleted_; }
+
+  SyncGateStats Stats() const { return gate_.Stats(); }
+  const std::string& error() const { return error_; }
+
+ private:
+  struct Heard {
+    Time at{0};
+    uint64_t incarnation = 0;
+  };
+
+  void HandleUpdaters(Call* call);
+  SyncGate::QuorumCallback EndQuorum(Call* call);
+  // Tells the checker what has changed since it was called last.
+  void Look();
+  void After();
+  void LookForExpired(const SyncGateStats& stats);
+  void See(GateRecord record);
+  GateRecord RecordOf(GateRecord::Kind kind, const Call& call) const;
+  void HearOf(const Call& call);
+  void HearOfUpdater(bool is_ready);
+  void Expect(bool holds, const std::string& rule);
+  void LookForLostUpdater();
+  // The gate has ended the training because of it, or must have by now.
+  void LoseUpdater();
+  void CheckStatus(const GateStatus& status);
+
+  const SyncGateOptions options_;
+  const SyncGate::Clock clock_;
+  Twin* const twin_;
+  const Log log_;
+  GateChecker checker_;
+  SyncGate gate_;
+  bool is_deleted_ = false;
+  bool is_polling_ = false;
+  SyncGateStats last_;
+  // Tells what a call came to, before what it has brought about.
+  std::function<void(const SyncGateStats&)> tell_;
+  std::map<std::string, Heard> heard_;
+  Time updater_heard_{0};
+  bool updater_is_ready_ = false;
+  bool updater_is_lost_ = false;  // in this generation
+  int num_updater_waits_ = 0;
+  std::string error_;
+};
+
+}  // namespace tf_syncrep::simulator
+
+#endif  // TESTS_SIMULATOR_WATCHED_GATE_H_

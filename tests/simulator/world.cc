@@ -1,0 +1,441 @@
+#include "tests/simulator/world.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tf_syncrep::simulator {
+namespace {
+
+GateStatus Unavailable() { return {Call::kUnavailable, "The task is lost."}; }
+
+bool IsWorkers(const Event& event) {
+  return event.task.job == Task::Job::kWorker;
+}
+
+}  // namespace
+
+World::World(const Setup& setup, Trace trace)
+    : trace_(std::move(trace)),
+      cluster_{setup,
+               [this](Call call) { return Send(std::move(call)); },
+               [this] { return now_; },
+               [this] {
+                 return std::any_of(servers_.begin(), servers_.end(),
+                                    [](const auto& server) {
+                                      return server->has_lost_variables();
+                                    });
+               },
+               [this] { return num_contributions_++; },
+               [this](const std::string& failure) { Fail(failure); }},
+      twin_(static_cast<int>(setup.num_variables), setup.sparse),
+      chief_(&cluster_) {
+  WatchedGate::Log log;
+  if (trace_) {
+    log = [this](const GateRecord& record) {
+      Say("    gate: " + Text(record));
+    };
+  }
+  for (int i = 0; i < setup.num_servers; ++i) {
+    servers_.push_back(std::make_unique<Server>(
+        i, setup, [this] { return now_; }, &twin_, log));
+  }
+  for (int i = 0; i < setup.num_workers; ++i) {
+    workers_.push_back(std::make_unique<Worker>(i, &cluster_));
+  }
+}
+
+bool World::Apply(const Event& event) {
+  bool happened = false;
+  // Told by what it brings about, or by itself; not where it is not possible.
+  event_ = trace_ ? Text(event) : "";
+  switch (event.kind) {
+    case EventKind::kGo:
+    case EventKind::kSend: {
+      Actor* actor = ActorOf(event.task);
+      happened = actor != nullptr && (event.kind == EventKind::kGo
+                                          ? Go(actor)
+                                          : actor->Start());
+      break;
+    }
+    case EventKind::kDeliver: {
+      Call* call = Find(event, Call::State::kOnItsWay);
+      happened = call != nullptr && Deliver(call);
+      break;
+    }
+    case EventKind::kReturn: {
+      Call* call = Find(event, Call::State::kComesBack);
+      happened = call != nullptr && Return(call);
+      break;
+    }
+    case EventKind::kPass:
+      happened = Pass(event.value);
+      break;
+    case EventKind::kCrash:
+      happened = Crash(event.task);
+      break;
+    case EventKind::kRestart:
+      happened = Restart(event.task);
+      break;
+    case EventKind::kCut:
+    case EventKind::kHeal:
+    case EventKind::kBreak:
+      happened = ApplyToLink(event);
+      break;
+    case EventKind::kDelete: {
+      WatchedGate* gate = servers_[0]->gate();
+      happened = servers_[0]->is_up() && !gate->is_deleted();
+      if (happened) {
+        gate->Delete();
+      }
+      break;
+    }
+    default:
+      happened = IsWorkers(event) ? ApplyToWorker(event) : ApplyToChief(event);
+      break;
+  }
+  if (happened) {
+    now_ += kTick;
+    Poll();
+    CheckErrors();
+    Digest(event);
+    Say("");
+  }
+  return happened;
+}
+
+void World::Fail(const std::string& failure) {
+  if (failure_.empty()) {
+    failure_ = failure;
+  }
+}
+
+bool World::IsCut(const Task& a, const Task& b) const {
+  return std::any_of(cuts_.begin(), cuts_.end(), [&](const auto& cut) {
+    return (cut.first == a && cut.second == b) ||
+           (cut.first == b && cut.second == a);
+  });
+}
+
+Actor* World::ActorOf(const Task& task) {
+  switch (task.job) {
+    case Task::Job::kChief:
+      return &chief_;
+    case Task::Job::kServer:
+      return nullptr;
+    case Task::Job::kWorker:
+      return static_cast<size_t>(task.number) < workers_.size()
+                 ? workers_[task.number].get()
+                 : nullptr;
+  }
+  return nullptr;
+}
+
+Call* World::Send(Call call) {
+  call.number = ++num_calls_;
+  call.to_life = servers_[call.to.number]->life();
+  calls_.push_back(std::make_unique<Call>(std::move(call)));
+  return calls_.back().get();
+}
+
+Call* World::Find(const Event& event, Call::State state) {
+  for (const auto& call : calls_) {
+    if (call->state == state && call->kind == event.call &&
+        call->from == event.task && call->from_life == event.life &&
+        call->variable == event.variable && call->to == event.other) {
+      return call.get();
+    }
+  }
+  return nullptr;
+}
+
+bool World::Go(Actor* actor) {
+  bool has_moved = false;
+  std::vector<Call*> under_way;
+  for (const auto& call : calls_) {
+    if (call->from == actor->task() && call->from_life == actor->life()) {
+      const std::vector<Call*>& pending = actor->pending();
+      const bool is_beside = actor->task().job == Task::Job::kChief;
+      if (is_beside || std::find(pending.begin(), pending.end(), call.get()) !=
+                           pending.end()) {
+        under_way.push_back(call.get());
+      }
+    }
+  }
+  for (Call* call : under_way) {
+    has_moved |= Bring(call);
+  }
+  if (has_moved || !actor->Start()) {
+    return has_moved;
+  }
+  const std::vector<Call*> made = actor->pending();
+  for (Call* call : made) {
+    Bring(call);
+  }
+  return true;
+}
+
+bool World::Bring(Call* call) {
+  const bool was_delivered =
+      call->state == Call::State::kOnItsWay && Deliver(call);
+  return (call->state == Call::State::kComesBack && Return(call)) ||
+         was_delivered;
+}
+
+bool World::Deliver(Call* call) {
+  if (IsCut(call->from, call->to)) {
+    return false;
+  }
+  Server& server = *servers_[call->to.number];
+  if (!server.is_up() || server.life() != call->to_life) {
+    call->status = Unavailable();
+    call->state = Call::State::kComesBack;
+    return true;
+  }
+  server.Handle(call);
+  return true;
+}
+
+bool World::Return(Call* call) {
+  if (IsCut(call->from, call->to)) {
+    return false;
+  }
+  if (trace_ && !call->status.ok()) {
+    Say("    " + Text(call->from) + "'s " + Text(call->kind) +
+        " fails: " + call->status.message);
+  }
+  if (Actor* actor = ActorOf(call->from)) {
+    actor->Answer(call);
+  }
+  Drop(call);
+  return true;
+}
+
+void World::Drop(Call* call) {
+  calls_.erase(std::find_if(
+      calls_.begin(), calls_.end(),
+      [call](const auto& entry) { return entry.get() == call; }));
+}
+
+bool World::Break(const Event& event) {
+  std::vector<Call*> broken;
+  for (const auto& call : calls_) {
+    if (call->from == event.task && call->to == event.other) {
+      broken.push_back(call.get());
+    }
+  }
+  Actor* actor = ActorOf(event.task);
+  for (Call* call : broken) {
+    actor->Lose(call);
+    // The server does not know: what waits there goes on to wait.
+    if (call->state != Call::State::kWaits) {
+      Drop(call);
+    }
+  }
+  return !broken.empty();
+}
+
+bool World::Crash(const Task& task) {
+  if (task.job == Task::Job::kServer) {
+    if (static_cast<size_t>(task.number) >= servers_.size() ||
+        !servers_[task.number]->is_up()) {
+      return false;
+    }
+    servers_[task.number]->Crash();
+    LoseCallsTo(*servers_[task.number], task.number);
+    chief_.HearOfLoss();
+    return true;
+  }
+  Actor* actor = ActorOf(task);
+  if (actor == nullptr || !actor->is_up()) {
+    return false;
+  }
+  actor->Crash();
+  return true;
+}
+
+void World::LoseCallsTo(const Server& server, int number) {
+  for (const auto& call : calls_) {
+    if (call->to.number == number && call->to_life == server.life()) {
+      call->status = Unavailable();
+      call->state = Call::State::kComesBack;
+    }
+  }
+  // A step of the chief has a part on each server: it hears of it.
+  for (Call* call : std::vector<Call*>(chief_.pending())) {
+    if (call->state == Call::State::kWaits) {
+      servers_[call->to.number]->gate()->Cancel(call);
+      call->status = Unavailable();
+    }
+  }
+}
+
+bool World::Restart(const Task& task) {
+  if (task.job == Task::Job::kServer) {
+    if (static_cast<size_t>(task.number) >= servers_.size() ||
+        servers_[task.number]->is_up()) {
+      return false;
+    }
+    servers_[task.number]->Restart();
+    return true;
+  }
+  if (task.job == Task::Job::kChief) {
+    if (!chief_.MayRestart()) {
+      return false;
+    }
+    chief_.Restart();
+    return true;
+  }
+  Actor* actor = ActorOf(task);
+  if (actor == nullptr || (actor->is_up() && !actor->is_over())) {
+    return false;
+  }
+  actor->Restart();
+  return true;
+}
+
+bool World::Pass(int64_t milliseconds) {
+  const Time end = now_ + std::chrono::milliseconds(milliseconds);
+  while (next_poll_ <= end && failure_.empty()) {
+    now_ = std::max(now_, next_poll_);
+    Poll();
+    CheckErrors();
+  }
+  now_ = end;
+  return true;
+}
+
+void World::Poll() {
+  next_poll_ = Time::max();
+  if (servers_[0]->is_up() && servers_[0]->gate() != nullptr) {
+    const Time next = servers_[0]->gate()->Poll();
+    // It may have a reason to be called again at once, but not for ever.
+    next_poll_ = next == Time::max() ? next : std::max(next, now_ + kTick);
+  }
+}
+
+bool World::CancelAcquire(Worker* worker) {
+  Call* call = worker->acquire();
+  if (call == nullptr || call->state == Call::State::kOnItsWay ||
+      IsCut(call->from, call->to) || !servers_[0]->is_up() ||
+      call->to_life != servers_[0]->life()) {
+    return false;
+  }
+  servers_[0]->gate()->Cancel(call);
+  return true;
+}
+
+bool World::ApplyToWorker(const Event& event) {
+  if (static_cast<size_t>(event.task.number) >= workers_.size()) {
+    return false;
+  }
+  Worker* worker = workers_[event.task.number].get();
+  switch (event.kind) {
+    case EventKind::kAbort:
+      return worker->Abort();
+    case EventKind::kAgain:
+      return worker->Again();
+    case EventKind::kReject:
+      return worker->Reject();
+    case EventKind::kLeave:
+      return worker->Leave();
+    case EventKind::kCancel:
+      return CancelAcquire(worker);
+    default:
+      return false;
+  }
+}
+
+bool World::ApplyToChief(const Event& event) {
+  switch (event.kind) {
+    case EventKind::kFinish:
+      return chief_.Finish();
+    case EventKind::kFlush:
+      return chief_.Flush();
+    case EventKind::kGiveUp:
+      return chief_.GiveUp();
+    case EventKind::kHeartbeat:
+      return chief_.Heartbeat();
+    case EventKind::kClose:
+      return chief_.CallBeside(chief_.NewCallBeside(CallKind::kClose));
+    case EventKind::kFail:
+      return chief_.CallBeside(chief_.NewCallBeside(CallKind::kFail));
+    case EventKind::kConfigure: {
+      Call call = chief_.NewCallBeside(CallKind::kConfigure);
+      call.quorum = event.value;
+      call.total = event.other.number;
+      return call.quorum > 0 && call.total > 0 && chief_.CallBeside(call);
+    }
+    case EventKind::kPasses: {
+      Call call = chief_.NewCallBeside(CallKind::kAddPasses);
+      call.count = event.value;
+      return chief_.CallBeside(call);
+    }
+    default:
+      return false;
+  }
+}
+
+bool World::ApplyToLink(const Event& event) {
+  const bool is_link =
+      event.other.job == Task::Job::kServer &&
+      static_cast<size_t>(event.other.number) < servers_.size() &&
+      ActorOf(event.task) != nullptr;
+  const bool is_cut = is_link && IsCut(event.task, event.other);
+  if (!is_link || is_cut == (event.kind == EventKind::kCut)) {
+    return false;
+  }
+  if (event.kind == EventKind::kCut) {
+    cuts_.emplace_back(event.task, event.other);
+  } else if (event.kind == EventKind::kBreak) {
+    return Break(event);
+  } else {
+    cuts_.erase(std::remove_if(cuts_.begin(), cuts_.end(),
+                               [&event](const auto& cut) {
+                                 return cut.first == event.task &&
+                                        cut.second == event.other;
+                               }),
+                cuts_.end());
+  }
+  return true;
+}
+
+void World::CheckErrors() {
+  if (!twin_.error().empty()) {
+    Fail(twin_.error());
+  }
+  for (const auto& server : servers_) {
+    if (!server->error().empty()) {
+      Fail(server->error());
+    }
+    if (server->gate() != nullptr && !server->gate()->error().empty()) {
+      Fail(server->gate()->error());
+    }
+  }
+}
+
+void World::Say(const std::string& what) {
+  if (!trace_) {
+    return;
+  }
+  if (!event_.empty()) {
+    trace_(event_);
+    event_.clear();
+  }
+  if (!what.empty()) {
+    trace_(what);
+  }
+}
+
+void World::Digest(const Event& event) {
+  const SyncGateStats stats =
+      servers_[0]->is_up() ? servers_[0]->gate()->Stats() : SyncGateStats();
+  for (const int64_t part :
+       {static_cast<int64_t>(event.kind), now_.count(), stats.round,
+        stats.admitted, stats.committed, stats.late, stats.stale,
+        static_cast<int64_t>(calls_.size())}) {
+    digest_ = (digest_ ^ static_cast<uint64_t>(part)) * 0x100000001b3;
+    digest_ ^= digest_ >> 31;
+  }
+}
+
+}  // namespace tf_syncrep::simulator

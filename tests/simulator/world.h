@@ -1,0 +1,102 @@
+// A cluster in virtual time: tasks, and what is on its way between them.
+
+#ifndef TESTS_SIMULATOR_WORLD_H_
+#define TESTS_SIMULATOR_WORLD_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/simulator/call.h"
+#include "tests/simulator/chief.h"
+#include "tests/simulator/schedule.h"
+#include "tests/simulator/server.h"
+#include "tests/simulator/twin.h"
+#include "tests/simulator/worker.h"
+
+namespace tf_syncrep::simulator {
+
+// All that happens is in Apply(): one thread, no clock but its own, no chance.
+class World {
+ public:
+  using Time = SyncGate::Time;
+  // Told of events and of what they brought about, a line each.
+  using Trace = std::function<void(const std::string&)>;
+
+  World(const Setup& setup, Trace trace);
+
+  // Whether the event was possible; else nothing happens.
+  bool Apply(const Event& event);
+
+  // Virtual time after each event, so that none is at the same time.
+  static constexpr Time kTick = std::chrono::milliseconds(1);
+
+  const std::string& failure() const { return failure_; }
+  void Fail(const std::string& failure);
+
+  // --- For whoever chooses events ---
+
+  const Setup& setup() const { return cluster_.setup; }
+  Time now() const { return now_; }
+  const std::vector<std::unique_ptr<Call>>& calls() const { return calls_; }
+  Chief& chief() { return chief_; }
+  std::vector<std::unique_ptr<Worker>>& workers() { return workers_; }
+  std::vector<std::unique_ptr<Server>>& servers() { return servers_; }
+  bool IsCut(const Task& a, const Task& b) const;
+  bool has_cuts() const { return !cuts_.empty(); }
+  const std::vector<std::pair<Task, Task>>& cuts() const { return cuts_; }
+  const Twin& twin() const { return twin_; }
+  // When the gate has to be looked after again; Time::max(): never.
+  Time next_poll() const { return next_poll_; }
+  // Tells this run from any other.
+  uint64_t digest() const { return digest_; }
+  void End() { cluster_.is_ending = true; }
+
+ private:
+  Actor* ActorOf(const Task& task);
+  Call* Send(Call call);
+  Call* Find(const Event& event, Call::State state);
+  bool Go(Actor* actor);
+  // Brings a call as far as it gets without waiting; whether it moved.
+  bool Bring(Call* call);
+  bool Deliver(Call* call);
+  bool Return(Call* call);
+  void Drop(Call* call);
+  bool Break(const Event& event);
+  bool Crash(const Task& task);
+  bool Restart(const Task& task);
+  void LoseCallsTo(const Server& server, int number);
+  bool Pass(int64_t milliseconds);
+  void Poll();
+  bool CancelAcquire(Worker* worker);
+  bool CallBeside(const Event& event);
+  bool ApplyToChief(const Event& event);
+  bool ApplyToWorker(const Event& event);
+  bool ApplyToLink(const Event& event);
+  void CheckErrors();
+  void Digest(const Event& event);
+  void Say(const std::string& what);
+
+  const Trace trace_;
+  std::string event_;  // that happens, if it was not told yet
+  Time now_ = kTick;
+  Time next_poll_{0};
+  std::string failure_;
+  uint64_t digest_ = 0xcbf29ce484222325;
+  int64_t num_calls_ = 0;
+  int64_t num_contributions_ = 0;
+  Cluster cluster_;
+  Twin twin_;
+  Chief chief_;
+  std::vector<std::unique_ptr<Call>> calls_;  // in their order
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::vector<std::pair<Task, Task>> cuts_;
+};
+
+}  // namespace tf_syncrep::simulator
+
+#endif  // TESTS_SIMULATOR_WORLD_H_

@@ -61,7 +61,7 @@ class Actor {
 
  protected:
   // After an error nobody tries again at once.
-  static constexpr SyncGate::Time kRest = std::chrono::seconds(1);
+  static constexpr SyncGate::Time kRest = std::chrono::seconds(5);
 
   Call NewCall(CallKind kind, Task to, int variable = -1) const;
   void Send(Call call) { pending_.push_back(cluster_->send(std::move(call))); }

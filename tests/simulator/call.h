@@ -44,7 +44,8 @@ struct Call {
   // While it waits.
   SyncGate::WaitId wait = 0;
 
-  // The answer. Code::kUnavailable is the network's.
+  // The answer. These codes are not the gate's.
+  static constexpr int kNotFound = 5;
   static constexpr int kUnavailable = 14;
   GateStatus status;
   SyncGate::Permit permit;

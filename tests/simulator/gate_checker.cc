@@ -63,7 +63,13 @@ void GateChecker::See(const GateRecord& record) {
       }
       break;
     }
-    case Kind::kLeave:
+    case Kind::kLeave: {
+      const auto [entry, is_new] = workers_.try_emplace(record.worker);
+      if (is_new) {
+        entry->second.incarnation = record.incarnation;
+      }
+      [[fallthrough]];
+    }
     case Kind::kExpire:
       if (Worker* worker = Find(record)) {
         Release(worker);
@@ -263,6 +269,8 @@ void GateChecker::SeeAdmit(const GateRecord& record) {
     return;
   }
   const bool has_room = !IsFlushing() && NumAdmitted() < quorum_;
+  Expect(worker->wait == 0 || record.verdict != Verdict::kAdmitted,
+         "who waits for a permit has no step that could be admitted");
   if (record.verdict == Verdict::kAdmitted) {
     Expect(record.is_fit, "a gradient that is unfit is not admitted");
     Expect(has_room, "no more than the quorum is admitted");

@@ -18,7 +18,7 @@ struct GateRecord {
     kOpen,       // generation, round (the new one), step, quorum, total
     kAsk,        // an acquire: worker, wait, is_first, quorum and total of its
                  // terms
-    kGrant,      // its end: worker, wait, generation, round, step, number
+    kGrant,      // its end: worker, wait, generation, round, step, number, live
     kRefuse,     // its other end: worker, wait, code
     kAdmit,      // worker, generation, round, is_fit, verdict
     kCommit,     // worker, generation, round, counts

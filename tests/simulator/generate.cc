@@ -20,7 +20,9 @@ Setup MakeSetup(Random* random) {
   setup.lease = random->Pick(2) == 0 ? 10'000 : 60'000;
   setup.start_lease = random->Pick(2) == 0 ? 60'000 : 600'000;
   setup.updater_lease = random->Pick(2) == 0 ? 0 : 60'000;
-  setup.timeout = random->Pick(2) == 0 ? 0 : 1'000;
+  // An updater that is waited for calls anew now and then.
+  setup.timeout =
+      setup.updater_lease == 0 && random->Pick(2) == 0 ? 0 : 1'000;
   setup.heartbeats = random->Pick(4) == 0;
   return setup;
 }

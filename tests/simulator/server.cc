@@ -104,7 +104,7 @@ void Server::Crash() {
     if (!gate_->error().empty() && error_.empty()) {
       error_ = gate_->error();
     }
-    gate_->Delete();
+    gate_->Delete(/*last_call=*/0);
   }
 }
 
@@ -139,7 +139,6 @@ void Server::MakeGate() {
   // Later than those of any gate before: no round takes less than that.
   options.first_round = options.first_generation =
       std::chrono::duration_cast<std::chrono::milliseconds>(clock_()).count();
-  twin_->ForgetRounds();
   gate_ = std::make_unique<WatchedGate>(options, clock_, twin_, log_);
 }
 

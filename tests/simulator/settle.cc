@@ -11,7 +11,7 @@ using Time = World::Time;
 
 constexpr int kUpdates = 3;
 // Beyond all that bounded waits can need, so that it is a loop without an end.
-constexpr int kMostEvents = 20'000;
+constexpr int kMostEvents = 100'000;
 constexpr Time kSlack = std::chrono::seconds(60);
 
 class Settler {

@@ -100,10 +100,11 @@ class Shrinker {
         TrySetup([flag](Setup* setup) { setup->*flag = false; });
       }
     }
-    for (const Field field : {&Setup::timeout, &Setup::updater_lease}) {
-      if (Present().setup.*field > 0) {
-        TrySetup([field](Setup* setup) { setup->*field = 0; });
-      }
+    if (Present().setup.updater_lease > 0) {
+      TrySetup([](Setup* setup) { setup->updater_lease = 0; });
+    }
+    if (Present().setup.timeout > 0 && Present().setup.updater_lease == 0) {
+      TrySetup([](Setup* setup) { setup->timeout = 0; });
     }
   }
 

@@ -148,8 +148,6 @@ void Twin::Restore(int variable, const Weights& weights) {
   updated_[variable].clear();
 }
 
-void Twin::ForgetRounds() { committed_.clear(); }
-
 void Twin::Fail(const std::string& error) {
   if (error_.empty()) {
     error_ = error;

@@ -69,9 +69,6 @@ class Twin {
   // A server has these weights from now on, restored, or initialized.
   void Restore(int variable, const Weights& weights);
 
-  // The gate is another one, which knows of no round.
-  void ForgetRounds();
-
   const std::string& error() const { return error_; }
   int64_t updates() const { return updates_; }
 

@@ -51,10 +51,15 @@ WatchedGate::WatchedGate(const SyncGateOptions& options, SyncGate::Clock clock,
 void WatchedGate::Handle(Call* call) {
   const GateWorker worker = WorkerOf(*call);
   call->state = Call::State::kComesBack;
+  if (is_deleted_ && call->number > last_call_) {
+    call->status = {Call::kNotFound, "There is no such gate."};
+    return;
+  }
   LookForLostUpdater();
   switch (call->kind) {
     case CallKind::kAcquire: {
       HearOf(*call);
+      have_asked_.emplace(worker.device, worker.incarnation);
       GateRecord ask = RecordOf(Kind::kAsk, *call);
       ask.wait = call->number;
       ask.is_first = call->is_first;
@@ -83,6 +88,7 @@ void WatchedGate::Handle(Call* call) {
             end.step = permit.step;
             end.number = permit.number;
             end.code = status.code;
+            end.live = last_.live;
             See(std::move(end));
             call->state = Call::State::kComesBack;
             call->status = status;
@@ -242,6 +248,11 @@ SyncGate::QuorumCallback WatchedGate::EndQuorum(Call* call) {
   };
 }
 
+bool WatchedGate::HasHeardOf(const Call& call) const {
+  const GateWorker worker = WorkerOf(call);
+  return have_asked_.count({worker.device, worker.incarnation}) > 0;
+}
+
 void WatchedGate::Cancel(Call* call) {
   if (call->state == Call::State::kWaits) {
     gate_.Cancel(call->wait);
@@ -268,11 +279,12 @@ WatchedGate::Time WatchedGate::Poll() {
   return next;
 }
 
-void WatchedGate::Delete() {
+void WatchedGate::Delete(int64_t last_call) {
   GateRecord record;
   record.kind = Kind::kDelete;
   See(std::move(record));
   is_deleted_ = true;
+  last_call_ = last_call;
   gate_.Shutdown();
   After();
 }

@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "tests/simulator/call.h"
 #include "tests/simulator/gate_checker.h"
@@ -33,9 +34,12 @@ class WatchedGate {
   void Cancel(Call* call);
 
   Time Poll();
-  void Delete();
+  // Calls up to number `last_call` have found the gate already, and come still.
+  void Delete(int64_t last_call);
   bool is_deleted() const { return is_deleted_; }
 
+  // Whether the gate has seen an acquire of this life of the caller.
+  bool HasHeardOf(const Call& call) const;
   SyncGateStats Stats() const { return gate_.Stats(); }
   const std::string& error() const { return error_; }
 
@@ -68,11 +72,13 @@ class WatchedGate {
   GateChecker checker_;
   SyncGate gate_;
   bool is_deleted_ = false;
+  int64_t last_call_ = 0;
   bool is_polling_ = false;
   SyncGateStats last_;
   // Tells what a call came to, before what it has brought about.
   std::function<void(const SyncGateStats&)> tell_;
   std::map<std::string, Heard> heard_;
+  std::set<std::pair<std::string, uint64_t>> have_asked_;
   Time updater_heard_{0};
   bool updater_is_ready_ = false;
   bool updater_is_lost_ = false;  // in this generation

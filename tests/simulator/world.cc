@@ -85,7 +85,7 @@ bool World::Apply(const Event& event) {
       WatchedGate* gate = servers_[0]->gate();
       happened = servers_[0]->is_up() && !gate->is_deleted();
       if (happened) {
-        gate->Delete();
+        gate->Delete(num_calls_);
       }
       break;
     }
@@ -186,7 +186,14 @@ bool World::Deliver(Call* call) {
     return false;
   }
   Server& server = *servers_[call->to.number];
-  if (!server.is_up() || server.life() != call->to_life) {
+  const Actor* actor = ActorOf(call->from);
+  // The gate cannot know which of two lives is the later: it takes whichever it
+  // has not seen before for it. What a process has sent before it was heard of
+  // for the first time is assumed not to outlive it.
+  const bool is_of_unknown_past =
+      call->kind == CallKind::kAcquire && call->from_life < actor->life() &&
+      server.is_up() && !server.gate()->HasHeardOf(*call);
+  if (!server.is_up() || server.life() != call->to_life || is_of_unknown_past) {
     call->status = Unavailable();
     call->state = Call::State::kComesBack;
     return true;
@@ -250,6 +257,14 @@ bool World::Crash(const Task& task) {
     return false;
   }
   actor->Crash();
+  // Servers find the connection closed, unless they cannot hear of it.
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    Call* call = calls_[i].get();
+    if (call->from == task && call->state == Call::State::kWaits &&
+        !IsCut(task, call->to)) {
+      servers_[call->to.number]->gate()->Cancel(call);
+    }
+  }
   return true;
 }
 
@@ -265,6 +280,8 @@ void World::LoseCallsTo(const Server& server, int number) {
     if (call->state == Call::State::kWaits) {
       servers_[call->to.number]->gate()->Cancel(call);
       call->status = Unavailable();
+    } else if (call->state == Call::State::kOnItsWay) {
+      chief_.Lose(call);
     }
   }
 }

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "tests/simulator/gate_header.h"
+#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 #include "tests/simulator/schedule.h"
 #include "tests/simulator/twin.h"
 

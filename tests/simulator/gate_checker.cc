@@ -185,6 +185,7 @@ void GateChecker::Release(Worker* worker) {
   if (worker->permit != 0) {
     worker->permit = 0;
     --permitted_;
+    spares_ -= worker->is_spare ? 1 : 0;
   }
   if (worker->in_flight) {
     must_void_ = true;
@@ -198,7 +199,7 @@ void GateChecker::EndRound(int64_t next) {
     entry.second.in_flight = false;
     entry.second.contributed = 0;
   }
-  permitted_ = in_flight_ = committed_ = flushes_ = 0;
+  permitted_ = spares_ = in_flight_ = committed_ = flushes_ = 0;
   is_flushed_ = must_void_ = false;
   round_ = next;
   quorum_ = next_quorum_;
@@ -241,12 +242,16 @@ void GateChecker::SeeGrant(const GateRecord& record) {
   Expect(NumAdmitted() < quorum_, "a round that is full permits nobody");
   Expect(permits_given_.insert(record.number).second,
          "each permit has a number of its own");
+  Expect(record.is_spare || permitted_ - spares_ + NumAdmitted() <
+                                std::max(total_, quorum_),
+         "no more are permitted than take part, but for spares");
   if (strict_) {
-    Expect(permitted_ + NumAdmitted() < std::max(total_, quorum_),
-           "no more are permitted than take part");
+    Expect(!record.is_spare, "nobody has a spare permit in strict mode");
     Expect(live_ < 1 || worker->contributed < (quorum_ - 1) / live_ + 1,
            "nobody gives more than its share");
   }
+  worker->is_spare = record.is_spare;
+  spares_ += record.is_spare ? 1 : 0;
   worker->permit = record.number;
   ++permitted_;
 }

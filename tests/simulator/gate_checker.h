@@ -17,7 +17,8 @@ namespace tf_syncrep::simulator {
 //
 //   - Generations and rounds only count up; a round ends by an update or a void.
 //   - Permits are for the present round, while it needs gradients, and each has
-//     a number of its own. In strict mode no more are given than are needed.
+//     a number of its own. No more are given than are needed, but for spares,
+//     and of these none in strict mode.
 //   - No more than the quorum is admitted. What is admitted is of the present
 //     round, by a live incarnation, and whoever has a permit and comes in time
 //     is admitted.
@@ -45,6 +46,7 @@ class GateChecker {
     uint64_t incarnation = 0;
     std::set<uint64_t> dead;
     int64_t permit = 0;  // its number
+    bool is_spare = false;
     bool in_flight = false;
     int64_t contributed = 0;  // in the present round
     int64_t wait = 0;  // names its acquire; 0: it does not wait
@@ -92,6 +94,7 @@ class GateChecker {
   std::map<std::string, Worker> workers_;
   std::set<int64_t> permits_given_;
   int64_t permitted_ = 0;
+  int64_t spares_ = 0;  // of the permits
   int64_t in_flight_ = 0;
   int64_t committed_ = 0;
   int64_t passes_ = 0;

@@ -18,7 +18,8 @@ struct GateRecord {
     kOpen,       // generation, round (the new one), step, quorum, total
     kAsk,        // an acquire: worker, wait, is_first, quorum and total of its
                  // terms
-    kGrant,      // its end: worker, wait, generation, round, step, number, live
+    kGrant,      // its end: worker, wait, generation, round, step, number,
+                 // is_spare, live
     kRefuse,     // its other end: worker, wait, code
     kAdmit,      // worker, generation, round, is_fit, verdict
     kCommit,     // worker, generation, round, counts
@@ -59,6 +60,7 @@ struct GateRecord {
   bool is_first = false;
   bool is_fit = true;
   bool is_flush = false;
+  bool is_spare = false;
   bool counts = false;
   bool strict = false;
   // Of kStats.

@@ -107,17 +107,13 @@ class Settler {
     }
   }
 
-  // The longest that anybody may have to be waited for.
+  // The longest that anybody may have to be waited for: a first step, or twice
+  // the longest silence that somebody can have come back from.
   Time Bound() const {
     const Setup& setup = world_.setup();
-    int64_t expired = 0;
-    for (const GateWorkerStats& worker :
-         world_.servers()[0]->gate()->Stats().workers) {
-      expired = std::max(expired, worker.expired);
-    }
-    const Time lease = std::chrono::milliseconds(setup.lease);
     return 3 * std::chrono::milliseconds(setup.start_lease) +
-           lease * (int64_t{4} << std::min<int64_t>(expired, 16)) + kSlack;
+           4 * std::chrono::milliseconds(setup.lease) + 2 * world_.now() +
+           kSlack;
   }
 
   void Update() {

@@ -37,7 +37,7 @@ WatchedGate::WatchedGate(const SyncGateOptions& options, SyncGate::Clock clock,
       clock_(std::move(clock)),
       twin_(twin),
       log_(std::move(log)),
-      gate_(options, clock_) {
+      gate_(WithObserver(options), clock_) {
   GateRecord record;
   record.kind = Kind::kMake;
   record.round = options.first_round;
@@ -46,6 +46,18 @@ WatchedGate::WatchedGate(const SyncGateOptions& options, SyncGate::Clock clock,
   record.strict = options.strict;
   See(std::move(record));
   last_ = gate_.Stats();
+}
+
+SyncGateOptions WatchedGate::WithObserver(SyncGateOptions options) {
+  options.observer = [this](const GateEvent& event) {
+    if (event.kind == GateEvent::Kind::kSpare) {
+      spares_.insert(event.value);
+    } else if (event.kind == GateEvent::Kind::kExpired ||
+               event.kind == GateEvent::Kind::kVoid) {
+      events_.push_back(event);
+    }
+  };
+  return options;
 }
 
 void WatchedGate::Handle(Call* call) {
@@ -87,6 +99,7 @@ void WatchedGate::Handle(Call* call) {
             end.round = permit.round;
             end.step = permit.step;
             end.number = permit.number;
+            end.is_spare = spares_.count(permit.number) > 0;
             end.code = status.code;
             end.live = last_.live;
             See(std::move(end));
@@ -296,9 +309,7 @@ void WatchedGate::Look() {
     const auto tell = std::exchange(tell_, nullptr);
     tell(stats);
   }
-  if (is_polling_) {
-    LookForExpired(stats);
-  }
+  LookForExpired();
   GateRecord record;
   record.generation = stats.generation;
   record.round = stats.round;
@@ -347,26 +358,26 @@ void WatchedGate::After() {
   Expect(broken.empty(), "identities that do not hold: " + broken);
 }
 
-void WatchedGate::LookForExpired(const SyncGateStats& stats) {
-  for (const GateWorkerStats& worker : stats.workers) {
-    const auto before =
-        std::find_if(last_.workers.begin(), last_.workers.end(),
-                     [&worker](const GateWorkerStats& other) {
-                       return other.device == worker.device;
-                     });
-    if (worker.live || before == last_.workers.end() || !before->live) {
+void WatchedGate::LookForExpired() {
+  const std::vector<GateEvent> events = std::exchange(events_, {});
+  if (!is_polling_) {
+    return;  // its caller gave something up: that is told already
+  }
+  for (const GateEvent& event : events) {
+    if (event.device.empty()) {
       continue;
     }
-    const Heard& heard = heard_[worker.device];
     GateRecord record;
     record.kind = Kind::kExpire;
-    record.worker = worker.device;
-    record.incarnation = heard.incarnation;
+    record.worker = event.device;
+    record.incarnation = event.incarnation;
     See(std::move(record));
-    if (worker.expired > before->expired) {
+    // A push may be given up earlier, where it keeps others waiting.
+    if (event.kind == GateEvent::Kind::kExpired) {
+      const Heard& heard = heard_[event.device];
       Expect(clock_() - heard.at >= options_.lease,
              "a worker is not taken for dead within its lease: " +
-                 worker.device);
+                 event.device);
     }
   }
 }

@@ -9,10 +9,11 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/simulator/call.h"
 #include "tests/simulator/gate_checker.h"
-#include "tests/simulator/gate_header.h"
+#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 #include "tests/simulator/twin.h"
 
 namespace tf_syncrep::simulator {
@@ -49,12 +50,13 @@ class WatchedGate {
     uint64_t incarnation = 0;
   };
 
+  SyncGateOptions WithObserver(SyncGateOptions options);
   void HandleUpdaters(Call* call);
   SyncGate::QuorumCallback EndQuorum(Call* call);
   // Tells the checker what has changed since it was called last.
   void Look();
   void After();
-  void LookForExpired(const SyncGateStats& stats);
+  void LookForExpired();
   void See(GateRecord record);
   GateRecord RecordOf(GateRecord::Kind kind, const Call& call) const;
   void HearOf(const Call& call);
@@ -70,11 +72,14 @@ class WatchedGate {
   Twin* const twin_;
   const Log log_;
   GateChecker checker_;
-  SyncGate gate_;
   bool is_deleted_ = false;
   int64_t last_call_ = 0;
   bool is_polling_ = false;
   SyncGateStats last_;
+  // What its observer has been told of, since Look(), and at all.
+  std::vector<GateEvent> events_;
+  std::set<int64_t> spares_;
+  SyncGate gate_;
   // Tells what a call came to, before what it has brought about.
   std::function<void(const SyncGateStats&)> tell_;
   std::map<std::string, Heard> heard_;

@@ -80,6 +80,9 @@ void Chief::Next() {
   if (phase_ == Phase::kWait && is_finishing_) {
     phase_ = Phase::kDrain;
   }
+  if (phase_ == Phase::kDrain && !is_finishing_) {
+    phase_ = Phase::kWait;
+  }
   if (phase_ == Phase::kDrain && is_drained_) {
     phase_ = Phase::kStop;
   }
@@ -184,8 +187,10 @@ void Chief::Take(Call* call) {
 }
 
 void Chief::TakeBeside(const Call& call) {
-  is_drained_ |= call.kind == CallKind::kDrain && call.status.ok() &&
-                 call.generation == generation_;
+  if (call.kind == CallKind::kDrain && call.generation == generation_) {
+    is_drained_ |= call.status.ok();
+    is_finishing_ &= call.status.ok();  // else it has to be told so again
+  }
 }
 
 void Chief::GoOn() {

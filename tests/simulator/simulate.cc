@@ -36,9 +36,10 @@ void Show(uint64_t seed, const Outcome& failed) {
   std::printf("==== the schedule\n%s",
               Text(shrunk.is_stuck() ? shrunk.scheduled : shrunk.all).c_str());
   std::printf("==== told event by event\n");
+  // Who is stuck goes on for long.
   int lines = 0;
   RunSchedule(shrunk.scheduled, [&lines](const std::string& line) {
-    if (++lines < 200) {
+    if (++lines <= 100) {
       Print(line);
     }
   });

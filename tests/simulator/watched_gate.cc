@@ -70,7 +70,7 @@ void WatchedGate::Handle(Call* call) {
   LookForLostUpdater();
   switch (call->kind) {
     case CallKind::kAcquire: {
-      HearOf(*call);
+      SilenceOf(*call).Ask(worker.incarnation, call->is_first, clock_());
       have_asked_.emplace(worker.device, worker.incarnation);
       GateRecord ask = RecordOf(Kind::kAsk, *call);
       ask.wait = call->number;
@@ -90,7 +90,11 @@ void WatchedGate::Handle(Call* call) {
           [this, call](const GateStatus& status,
                        const SyncGate::Permit& permit) {
             Look();
-            HearOf(*call);
+            if (status.ok()) {
+              SilenceOf(*call).Grant(call->from_life, permit, clock_());
+            } else {
+              SilenceOf(*call).Stop(call->from_life, clock_());
+            }
             CheckStatus(status);
             GateRecord end =
                 RecordOf(status.ok() ? Kind::kGrant : Kind::kRefuse, *call);
@@ -110,7 +114,6 @@ void WatchedGate::Handle(Call* call) {
       break;
     }
     case CallKind::kAdmit: {
-      HearOf(*call);
       tell_ = [this, call](const SyncGateStats&) {
         CheckStatus(call->status);
         GateRecord admit = RecordOf(Kind::kAdmit, *call);
@@ -118,13 +121,19 @@ void WatchedGate::Handle(Call* call) {
         admit.verdict = call->status.ok() ? VerdictOf(call->admission)
                                           : Verdict::kEnded;
         See(std::move(admit));
+        SilenceOf(*call).Admit(
+            call->from_life, call->generation, call->round,
+            call->status.ok() &&
+                call->admission == SyncGate::Admission::kAdmitted,
+            clock_());
       };
       call->status = gate_.Admit(call->generation, worker, call->round,
                                  call->is_fit, &call->admission);
       break;
     }
     case CallKind::kCommit: {
-      HearOf(*call);
+      SilenceOf(*call).Commit(worker.incarnation, call->generation, call->round,
+                              clock_());
       tell_ = [this, call](const SyncGateStats& stats) {
         GateRecord commit = RecordOf(Kind::kCommit, *call);
         commit.counts = stats.committed > last_.committed;
@@ -141,7 +150,7 @@ void WatchedGate::Handle(Call* call) {
       break;
     }
     case CallKind::kAbort:
-      HearOf(*call);
+      SilenceOf(*call).Stop(worker.incarnation, clock_());
       See(RecordOf(Kind::kAbort, *call));
       gate_.Abort(call->generation, worker, call->round);
       break;
@@ -321,6 +330,9 @@ void WatchedGate::Look() {
     record.total = stats.total;
     See(record);
     twin_->Open();
+    for (auto& [worker, silence] : silences_) {
+      silence.Open();
+    }
   } else if (stats.updates != last_.updates) {
     record.kind = Kind::kAdvance;
     See(record);
@@ -374,8 +386,7 @@ void WatchedGate::LookForExpired() {
     See(std::move(record));
     // A push may be given up earlier, where it keeps others waiting.
     if (event.kind == GateEvent::Kind::kExpired) {
-      const Heard& heard = heard_[event.device];
-      Expect(clock_() - heard.at >= options_.lease,
+      Expect(silences_[event.device].MayBeDead(options_.lease, clock_()),
              "a worker is not taken for dead within its lease: " +
                  event.device);
     }
@@ -403,13 +414,8 @@ GateRecord WatchedGate::RecordOf(GateRecord::Kind kind,
   return record;
 }
 
-void WatchedGate::HearOf(const Call& call) {
-  Heard& heard = heard_[Text(call.from)];
-  const auto incarnation = static_cast<uint64_t>(call.from_life);
-  // Lives are numbered in their order.
-  if (incarnation >= heard.incarnation) {
-    heard = {clock_(), incarnation};
-  }
+Silence& WatchedGate::SilenceOf(const Call& call) {
+  return silences_[Text(call.from)];
 }
 
 void WatchedGate::HearOfUpdater(bool is_ready) {

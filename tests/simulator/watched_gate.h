@@ -14,6 +14,7 @@
 #include "tests/simulator/call.h"
 #include "tests/simulator/gate_checker.h"
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
+#include "tests/simulator/silence.h"
 #include "tests/simulator/twin.h"
 
 namespace tf_syncrep::simulator {
@@ -45,11 +46,6 @@ class WatchedGate {
   const std::string& error() const { return error_; }
 
  private:
-  struct Heard {
-    Time at{0};
-    uint64_t incarnation = 0;
-  };
-
   SyncGateOptions WithObserver(SyncGateOptions options);
   void HandleUpdaters(Call* call);
   SyncGate::QuorumCallback EndQuorum(Call* call);
@@ -59,7 +55,7 @@ class WatchedGate {
   void LookForExpired();
   void See(GateRecord record);
   GateRecord RecordOf(GateRecord::Kind kind, const Call& call) const;
-  void HearOf(const Call& call);
+  Silence& SilenceOf(const Call& call);
   void HearOfUpdater(bool is_ready);
   void Expect(bool holds, const std::string& rule);
   void LookForLostUpdater();
@@ -82,7 +78,7 @@ class WatchedGate {
   SyncGate gate_;
   // Tells what a call came to, before what it has brought about.
   std::function<void(const SyncGateStats&)> tell_;
-  std::map<std::string, Heard> heard_;
+  std::map<std::string, Silence> silences_;  // by worker
   std::set<std::pair<std::string, uint64_t>> have_asked_;
   Time updater_heard_{0};
   bool updater_is_ready_ = false;

@@ -1,12 +1,21 @@
 #include "tests/simulator/world.h"
 
 #include <algorithm>
+#include <iomanip>
+#include <sstream>
 #include <utility>
 
 namespace tf_syncrep::simulator {
 namespace {
 
 GateStatus Unavailable() { return {Call::kUnavailable, "The task is lost."}; }
+
+std::string Seconds(int64_t nanoseconds) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(3)
+      << static_cast<double>(nanoseconds) / 1e9 << " s";
+  return out.str();
+}
 
 bool IsWorkers(const Event& event) {
   return event.task.job == Task::Job::kWorker;
@@ -32,7 +41,9 @@ World::World(const Setup& setup, Trace trace)
   WatchedGate::Log log;
   if (trace_) {
     log = [this](const GateRecord& record) {
-      Say("    gate: " + Text(record));
+      GateRecord untimed = record;
+      untimed.time = 0;
+      Say("    " + Seconds(record.time) + " gate: " + Text(untimed));
     };
   }
   for (int i = 0; i < setup.num_servers; ++i) {

@@ -18,6 +18,7 @@ class Chief final : public Actor {
   bool is_over() const override { return phase_ == Phase::kOver; }
   // Whether its training ended as it wanted.
   bool has_finished() const { return has_finished_; }
+  bool is_tracing() const { return is_up() && phase_ == Phase::kTrace; }
 
   // Each is of no effect, and false, where there is nothing to do it to.
   bool Heartbeat();

@@ -154,6 +154,12 @@ void GateChecker::CheckWaits() {
   }
 }
 
+bool GateChecker::WaitsForPermit(const std::string& worker) const {
+  const auto found = workers_.find(worker);
+  return is_open_ && found != workers_.end() && found->second.wait != 0 &&
+         TermsAgree(found->second);
+}
+
 bool GateChecker::Expect(bool holds, const char* rule) {
   if (!holds && error_.empty()) {
     error_ = rule;

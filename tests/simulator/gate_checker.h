@@ -35,6 +35,9 @@ class GateChecker {
   // After what a call has brought about: whoever waits now has to.
   void CheckWaits();
 
+  // Whether this worker waits for a permit of an open gate.
+  bool WaitsForPermit(const std::string& worker) const;
+
   // The first rule that was broken; empty while there is none.
   const std::string& error() const { return error_; }
 

@@ -38,28 +38,52 @@ Generator::Generator(uint64_t seed) : random_(seed) {
   faults_ = kFaults[random_.Pick(kFaults.size())];
   passes_ = kPasses[random_.Pick(kPasses.size())];
   fine_ = kFine[random_.Pick(kFine.size())];
+  latest_first_ = 3 * random_.Pick(2);
 }
 
 Event Generator::Next(World* world) {
+  if (world->chief().is_tracing() && random_.Pick(4) > 0) {
+    return Trace();
+  }
   if (random_.PerMille(faults_)) {
     return Fault();
   }
   if (random_.PerMille(passes_)) {
-    // Around the ends of leases, and far from them.
-    const std::array<int64_t, 8> times = {1,
-                                          100,
-                                          2'000,
-                                          setup_.lease / 3,
-                                          setup_.lease * 9 / 10,
-                                          setup_.lease + 1,
-                                          setup_.start_lease / 2,
-                                          setup_.start_lease + 1};
-    Event pass;
-    pass.kind = EventKind::kPass;
-    pass.value = times[random_.Pick(times.size())];
-    return pass;
+    return Pass();
   }
   return Progress(world);
+}
+
+Event Generator::Pass() {
+  // Around the ends of leases, and far from them.
+  const std::array<int64_t, 8> times = {1,
+                                        100,
+                                        2'000,
+                                        setup_.lease / 3,
+                                        setup_.lease * 9 / 10,
+                                        setup_.lease + 1,
+                                        setup_.start_lease / 2,
+                                        setup_.start_lease + 1};
+  Event pass;
+  pass.kind = EventKind::kPass;
+  pass.value = times[random_.Pick(times.size())];
+  return pass;
+}
+
+// A chief that is not ready to update: it is heard of now and then, and time
+// goes by.
+Event Generator::Trace() {
+  Event event;
+  switch (random_.Pick(4)) {
+    case 0:
+      event.kind = EventKind::kHeartbeat;
+      return event;
+    case 1:
+      return Pass();
+    default:
+      event.task = random_.Pick(2) == 0 ? Task() : AnyWorker();
+      return event;
+  }
 }
 
 Event Generator::Progress(World* world) {
@@ -67,7 +91,12 @@ Event Generator::Progress(World* world) {
   if (random_.PerMille(fine_)) {
     const auto& calls = world->calls();
     if (!calls.empty() && random_.Pick(4) > 0) {
-      const Call& call = *calls[random_.Pick(calls.size())];
+      // In some schedules the latest first, so that others stay for long.
+      int64_t place = random_.Pick(calls.size());
+      for (int64_t i = 0; i < latest_first_; ++i) {
+        place = std::max(place, random_.Pick(calls.size()));
+      }
+      const Call& call = *calls[place];
       return OfCall(call, call.state == Call::State::kOnItsWay
                               ? EventKind::kDeliver
                               : EventKind::kReturn);
@@ -81,11 +110,13 @@ Event Generator::Progress(World* world) {
 Event Generator::Fault() {
   Event event;
   constexpr std::array kKinds = {
-      EventKind::kCrash,   EventKind::kCrash,     EventKind::kRestart,
+      EventKind::kCrash,   EventKind::kCrash,     EventKind::kCrash,
+      EventKind::kRestart,
       EventKind::kRestart, EventKind::kRestart,   EventKind::kCut,
       EventKind::kHeal,    EventKind::kHeal,      EventKind::kBreak,
       EventKind::kBreak,   EventKind::kAbort,     EventKind::kAbort,
-      EventKind::kAgain,   EventKind::kCancel,    EventKind::kReject,
+      EventKind::kAgain,   EventKind::kAgain,     EventKind::kAgain,
+      EventKind::kCancel,    EventKind::kReject,
       EventKind::kLeave,   EventKind::kFinish,    EventKind::kFlush,
       EventKind::kFlush,   EventKind::kGiveUp,    EventKind::kGiveUp,
       EventKind::kHeartbeat, EventKind::kHeartbeat, EventKind::kClose,

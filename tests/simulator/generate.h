@@ -23,6 +23,8 @@ class Generator {
 
  private:
   Event Fault();
+  Event Pass();
+  Event Trace();
   Event Progress(World* world);
   Event OfCall(const Call& call, EventKind kind) const;
   Task AnyWorker();
@@ -35,6 +37,7 @@ class Generator {
   int64_t faults_;  // of a thousand events
   int64_t passes_;
   int64_t fine_;  // of a thousand steps: message by message
+  int64_t latest_first_;
 };
 
 }  // namespace tf_syncrep::simulator

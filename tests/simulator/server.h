@@ -28,7 +28,7 @@ class Server {
   int life() const { return life_; }
   bool is_up() const { return is_up_; }
   bool has_lost_variables() const;
-  WatchedGate* gate() { return gate_.get(); }
+  WatchedGate* gate() const { return gate_.get(); }
 
   // The process ends. What waits at its gate comes back, and means nothing.
   void Crash();

@@ -172,7 +172,10 @@ class Settler {
       for (const auto& worker : world_.workers()) {
         has_moved |= is_good() && Do(EventKind::kGo, worker->task());
       }
-      has_moved |= is_good() && BringStrays();
+      // Late, so that they come to what has gone on.
+      if (!has_moved || ++num_turns_ % 7 == 0) {
+        has_moved |= is_good() && BringStrays();
+      }
       if (!has_moved && is_good()) {
         Wait();
       }
@@ -228,6 +231,7 @@ class Settler {
   World& world_;
   const std::function<bool(const Event&)>& apply_;
   int num_events_ = 0;
+  int num_turns_ = 0;
 };
 
 }  // namespace

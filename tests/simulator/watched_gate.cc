@@ -365,6 +365,10 @@ void WatchedGate::After() {
   checker_.See(record);  // not logged: it is after everything
   checker_.CheckWaits();
   Expect(checker_.error().empty(), checker_.error());
+  for (const GateWorkerStats& worker : last_.workers) {
+    Expect(worker.live || !checker_.WaitsForPermit(worker.device),
+           "who waits is not silent: " + worker.device);
+  }
   const std::string broken =
       BrokenIdentities(last_, checker_.updates(), checker_.applied());
   Expect(broken.empty(), "identities that do not hold: " + broken);

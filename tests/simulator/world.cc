@@ -201,16 +201,34 @@ bool World::Deliver(Call* call) {
   // The gate cannot know which of two lives is the later: it takes whichever it
   // has not seen before for it. What a process has sent before it was heard of
   // for the first time is assumed not to outlive it.
+  // Nor does a chief's order to begin anew outlast it till its successor's.
   const bool is_of_unknown_past =
-      call->kind == CallKind::kAcquire && call->from_life < actor->life() &&
-      server.is_up() && !server.gate()->HasHeardOf(*call);
+      call->from_life < actor->life() &&
+      (call->kind == CallKind::kReset || call->kind == CallKind::kOpen ||
+       (call->kind == CallKind::kAcquire && server.is_up() &&
+        !server.gate()->HasHeardOf(*call)));
   if (!server.is_up() || server.life() != call->to_life || is_of_unknown_past) {
     call->status = Unavailable();
     call->state = Call::State::kComesBack;
     return true;
   }
   server.Handle(call);
+  if (call->kind == CallKind::kTake && !call->status.ok()) {
+    CheckFailedTake(*call);
+  }
   return true;
+}
+
+void World::CheckFailedTake(const Call& call) {
+  const std::vector<Call*>& pending = chief_.pending();
+  const bool is_awaited =
+      std::find(pending.begin(), pending.end(), &call) != pending.end();
+  const Server& gates = *servers_[0];
+  if (is_awaited && !servers_[call.to.number]->has_lost_variables() &&
+      gates.is_up() && gates.gate()->Stats().generation == call.generation) {
+    Fail("the mean of round " + std::to_string(call.round) +
+         ", which is full, cannot be taken: " + call.status.message);
+  }
 }
 
 bool World::Return(Call* call) {

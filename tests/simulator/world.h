@@ -63,6 +63,7 @@ class World {
   // Brings a call as far as it gets without waiting; whether it moved.
   bool Bring(Call* call);
   bool Deliver(Call* call);
+  void CheckFailedTake(const Call& call);
   bool Return(Call* call);
   void Drop(Call* call);
   bool Break(const Event& event);

@@ -1,0 +1,251 @@
+"""Defects that the simulator must find: each puts one back into a copy of cc/lib.
+
+A mutant replaces text that its file must hold exactly once, so that a change of the
+file that does away with it is noticed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+LIB = pathlib.Path("tf_syncrep") / "cc" / "lib"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """A defect: its name says what is wrong."""
+
+    name: str
+    file: str  # Below LIB.
+    replacements: tuple[tuple[str, str], ...]
+    # Of the schedule that shows it. The pace of a gate takes eight steps to learn.
+    most_events: int = 30
+
+    def apply(self, root: pathlib.Path) -> str:
+        """Returns the file's text with the defect.
+
+        Args:
+            root: the repository.
+
+        Raises:
+            ValueError: a text to be replaced is not there exactly once.
+        """
+        text = (root / LIB / self.file).read_text()
+        for old, new in self.replacements:
+            if text.count(old) != 1:
+                raise ValueError(
+                    f"The mutant {self.name} replaces a text that must be in "
+                    f"{self.file} exactly once, and is there {text.count(old)} times. "
+                    f"Received: {old!r}"
+                )
+            text = text.replace(old, new)
+        return text
+
+
+def _mutant(
+    name: str, file: str, *replacements: tuple[str, str], most_events: int = 30
+) -> Mutant:
+    return Mutant(name, file, replacements, most_events)
+
+
+MUTANTS = [
+    # --- The ledger ---
+    _mutant(
+        "a_commit_counts_twice",
+        "gate/ledger.cc",
+        ("  committed_++;\n  sums_.committed++;", "  committed_ += 2;\n  sums_.committed += 2;"),
+    ),
+    _mutant(
+        "giving_up_a_push_does_not_void_the_round",
+        "gate/ledger.cc",
+        ("    VoidRound(why, account);\n  }", "    Remove(account, &flights_);\n  }"),
+    ),
+    _mutant(
+        "a_step_begun_again_does_not_void_the_round",
+        "gate/ledger.cc",
+        (
+            '      Release("began its step again while it pushed", now, account);',
+            "      admission = GateAdmission::kAdmitted;\n      Remove(account, &flights_);",
+        ),
+    ),
+    _mutant(
+        "a_void_round_keeps_its_commits",
+        "gate/ledger.cc",
+        (
+            "  contributors_.clear();\n  num_with_spares_ = 0;\n  committed_ = 0;",
+            "  contributors_.clear();\n  num_with_spares_ = 0;",
+        ),
+    ),
+    _mutant(
+        "a_round_admits_more_than_its_quorum",
+        "gate/ledger.cc",
+        (
+            "  return Admits() ? GateAdmission::kAdmitted : GateAdmission::kLate;",
+            "  return GateAdmission::kAdmitted;",
+        ),
+    ),
+    _mutant(
+        "a_gradient_of_another_round_is_admitted",
+        "gate/ledger.cc",
+        ("if (account != nullptr && IsPresent(generation, round)) {",
+         "if (account != nullptr && generation == generation_) {"),
+    ),
+    _mutant(
+        "a_new_generation_keeps_the_round",
+        "gate/ledger.cc",
+        (
+            '    VoidRound("a new generation was opened", nullptr);\n'
+            "  } else if (generation_ > 0) {\n    StartRound();\n",
+            "  } else if (generation_ > 0) {\n    StartRound();\n",
+        ),
+    ),
+    # --- The gate ---
+    _mutant(
+        "the_generation_is_not_checked",
+        "gate/sync_gate_waits.cc",
+        ("  if (generation != ledger_.generation()) {", "  if (generation < 0) {"),
+    ),
+    _mutant(
+        "what_a_dead_life_holds_survives_its_restart",
+        "gate/sync_gate_waits.cc",
+        (
+            "  ledger_.Release(replaced ?",
+            "  if (!replaced) ledger_.Release(replaced ?",
+        ),
+    ),
+    _mutant(
+        "a_dead_life_is_taken_back",
+        "gate/roster.cc",
+        (
+            "    if (std::find(dead.begin(), dead.end(), worker.incarnation) != dead.end()) {\n"
+            "      return nullptr;\n    }\n",
+            "",
+        ),
+    ),
+    _mutant(
+        "a_permit_is_not_returned_on_cancel",
+        "gate/sync_gate.cc",
+        (
+            '      ledger_.Release("was cancelled", now, &caller->account);\n',
+            "",
+        ),
+    ),
+    _mutant(
+        "a_pass_is_a_permit",
+        "gate/sync_gate_waits.cc",
+        (
+            "      EndAcquire(queue_.ready.extract(wait), {}, TakePass(), wakeups);",
+            "      TakePass();\n      Grant(wait, /*overdue=*/nullptr, now, wakeups);",
+        ),
+    ),
+    _mutant(
+        "who_waits_is_admitted",
+        "gate/sync_gate.cc",
+        (" && caller->waiting == 0 &&", " &&"),
+    ),
+    _mutant(
+        "spares_in_strict_mode",
+        "gate/sync_gate_waits.cc",
+        ("  return IsOpen() && !strict_ && ledger_.Admits()", "  return IsOpen() && ledger_.Admits()"),
+        most_events=45,
+    ),
+    _mutant(
+        "a_flush_that_was_given_up_stays",
+        "gate/sync_gate.cc",
+        (
+            "        ledger_.SetFlushing(queue_.HasFlush());\n"
+            "      } else if (kind == UpdaterWait::Kind::kFlush) {",
+            "      } else if (kind == UpdaterWait::Kind::kFlush) {",
+        ),
+    ),
+    _mutant(
+        "a_flush_does_not_wait_for_pushes",
+        "gate/sync_gate_waits.cc",
+        (
+            "      if (ledger_.in_flight() > 0) {\n        return false;\n      }\n      // With",
+            "      // With",
+        ),
+    ),
+    _mutant(
+        "a_deleted_gate_is_opened",
+        "gate/sync_gate.cc",
+        (
+            "    if (shut_down_) {\n      return ledger_.generation();\n    }\n",
+            "",
+        ),
+    ),
+    # --- Leases ---
+    _mutant(
+        "a_sign_of_life_starts_the_updaters_lease",
+        "gate/sync_gate.cc",
+        (
+            "        updater_started_ |= timeout == Time(0) || timeout > kSignOfLife;",
+            "        updater_started_ = true;",
+        ),
+    ),
+    _mutant(
+        "an_updater_that_waits_is_silent",
+        "gate/sync_gate_waits.cc",
+        (
+            "      updater_seen_ = std::max(updater_seen_, std::min(now, wait.deadline));\n",
+            "",
+        ),
+    ),
+    _mutant(
+        "a_long_silence_is_not_learnt",
+        "gate/roster.cc",
+        ("(member.started ? std::max(lease_, 2 * longest) : first_step_lease);",
+         "(member.started ? lease_ + 0 * longest : first_step_lease);"),
+    ),
+    _mutant(
+        "the_lease_runs_while_a_worker_waits",
+        "gate/roster.cc",
+        (
+            "    if (member.is_live() && member.waiting == 0 &&\n"
+            "        LeaseEnd(member, first_step_lease) <= now) {",
+            "    if (member.is_live() &&\n"
+            "        LeaseEnd(member, first_step_lease) <= now) {",
+        ),
+    ),
+    _mutant(
+        "a_dead_worker_keeps_its_permit",
+        "gate/sync_gate_waits.cc",
+        (
+            "  for (GateMember* member : expired) {\n    ledger_.Release(",
+            "  for (GateMember* member : expired) {\n"
+            "    if (ledger_.IsInFlight(member->account)) ledger_.Release(",
+        ),
+    ),
+    _mutant(
+        "the_dead_have_a_share",
+        "gate/roster.cc",
+        (
+            "  return num_live_ + unheard_of;",
+            "  return num_heard_of_ + unheard_of;",
+        ),
+    ),
+    # --- The accumulators ---
+    _mutant(
+        "a_stale_push_is_accepted",
+        "accumulator.cc",
+        ("    if (step < step_) {\n", "    if (step < 0) {\n"),
+    ),
+    _mutant(
+        "a_new_round_does_not_replace_the_last",
+        "accumulator.cc",
+        (
+            "      DiscardExcept([](int64_t, int64_t) { return false; }, step, &discarded);\n"
+            "      step_ = step;\n",
+            "      step_ = step;\n",
+        ),
+    ),
+    _mutant(
+        "a_take_ignores_the_round",
+        "accumulator.cc",
+        (
+            "  if (round != step_ || num_gradients != num_held_ || num_held_ == 0) {",
+            "  if (num_gradients != num_held_ || num_held_ == 0) {",
+        ),
+    ),
+]

@@ -5,6 +5,8 @@
 #   make test PYTEST_ARGS="tests/ops -x"
 #   make test JOBS=8                 so many tests at once; by default one for each core
 #
+# make simulate SEEDS=0:10000: the protocol under faults; see docs/simulator.md.
+#
 # make gpu: the CUDA kernels on a GPU, all that there is; see docs/gpu.md.
 #
 # A Python that suits the TensorFlow, g++ and make are all that must be there:
@@ -47,11 +49,11 @@ sources := CMakeLists.txt pyproject.toml README.md LICENSE \
     -not -name _build_info.py)
 cc_sources = $(shell find benchmarks tf_syncrep/cc tests -name '*.cc' -o -name '*.cu' -o -name '*.h')
 
-.PHONY: help demo test soak bench lint tidy build clean gpu gpu-test gpu-sanitize \
+.PHONY: help demo test soak bench simulate lint tidy build clean gpu gpu-test gpu-sanitize \
   gpu-test-tensorflow gpu-bench
 
 help:
-	@sed -n '1,12s/^# \{0,1\}//p' Makefile
+	@sed -n '1,14s/^# \{0,1\}//p' Makefile
 
 # These say what they do, or are long.
 .SILENT: $(tensorflow) $(installed) $(lint_tools) test soak tidy
@@ -107,6 +109,15 @@ soak: $(installed)
 
 bench: $(installed)
 	$(bin)/python benchmarks/run.py
+
+# A first seed and a number of schedules, or a number alone. Needs no TensorFlow, but
+# CMake, which is in the environment where there is none on PATH.
+SEEDS ?= 0:10000
+simulate:
+	cmake="$$(command -v cmake || echo $(bin)/cmake)"
+	"$$cmake" -S . -B build/simulator -DTF_SYNCREP_PLUGIN=OFF -DTF_SYNCREP_SIMULATOR=ON
+	"$$cmake" --build build/simulator --parallel $(JOBS)
+	build/simulator/tests/simulator/simulate --seeds=$(SEEDS)
 
 # What fails does not stop the others, and makes the status 2.
 gpu:

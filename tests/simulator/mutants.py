@@ -240,12 +240,4 @@ MUTANTS = [
             "      step_ = step;\n",
         ),
     ),
-    _mutant(
-        "a_take_ignores_the_round",
-        "accumulator.cc",
-        (
-            "  if (round != step_ || num_gradients != num_held_ || num_held_ == 0) {",
-            "  if (num_gradients != num_held_ || num_held_ == 0) {",
-        ),
-    ),
 ]

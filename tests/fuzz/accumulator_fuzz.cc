@@ -1,0 +1,213 @@
+// What comes over the wire into accumulators: gradients of any step or round,
+// with any rows and any values, takes and resets in any order. Their counts must
+// add up, and the rows of a result ascend.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tests/fuzz/fuzz_input.h"
+#include "tf_syncrep/cc/lib/accumulator.h"
+#include "tf_syncrep/cc/lib/accumulator_dense.h"
+#include "tf_syncrep/cc/lib/accumulator_sparse.h"
+#include "tf_syncrep/cc/lib/sharder.h"
+
+namespace tf_syncrep {
+namespace {
+
+// Shards one after the other, so that an input does the same each time.
+class InlineSharder final : public Sharder {
+ private:
+  int num_threads() const override { return 3; }
+  void Schedule(std::function<void()> task) override { task(); }
+};
+
+template <typename T>
+class AccumulatorFuzz {
+ public:
+  explicit AccumulatorFuzz(FuzzInput* input)
+      : input_(*input),
+        is_sparse_(input_.Pick(2) == 0),
+        reduction_(static_cast<Reduction>(input_.Pick(3))),
+        accumulator_(input_.Pick(2) == 0 ? AccumulatorMode::kStep
+                                         : AccumulatorMode::kRound,
+                     [this] { return MakeSum(); }) {}
+
+  void Run() {
+    while (!input_.is_over()) {
+      Call();
+      const AccumulatorStats stats = accumulator_.stats();
+      Require(stats.pushed == stats.accepted + stats.stale,
+              "pushed = accepted + stale");
+      Require(stats.accepted == stats.taken + stats.voided + stats.held,
+              "accepted = taken + voided + held");
+      Require(stats.held >= 0, "what is held is not negative");
+    }
+    for (const auto& take : takes_) {
+      accumulator_.Cancel(take);
+    }
+    Require(num_ended_ == static_cast<int64_t>(takes_.size()),
+            "each take ends once");
+  }
+
+ private:
+  std::unique_ptr<GradientSum> MakeSum() {
+    if (is_sparse_) {
+      // Few bytes, so that what is held is merged now and then.
+      return std::make_unique<SparseGradientSum<T>>(memory_, BestCpuLevel(),
+                                                    /*min_merge_bytes=*/64);
+    }
+    return std::make_unique<CpuDenseGradientSum<T>>();
+  }
+
+  OwnedBuffer Allocate(size_t bytes) {
+    if (bytes == 0) {
+      bytes = 1;
+    }
+    const std::shared_ptr<uint8_t[]> memory(new uint8_t[bytes]());
+    return {memory.get(), memory};
+  }
+
+  OwnedBuffer Values(int64_t num_elements) {
+    OwnedBuffer values = Allocate(num_elements * sizeof(T));
+    for (int64_t i = 0; i < num_elements; ++i) {
+      const T value = input_.Get<T>();
+      std::memcpy(static_cast<T*>(values.data) + i, &value, sizeof(T));
+    }
+    if (input_.Pick(2) == 0) {
+      kept_.push_back(values.owner);  // somebody else's: to be copied
+      values.owner = nullptr;
+    }
+    return values;
+  }
+
+  // As the ops do it, after they have checked that shapes fit and that no row is
+  // negative.
+  void Push() {
+    const int64_t step = input_.Number();
+    const int64_t row_size = input_.Pick(5);
+    InlineSharder sharder;
+    std::vector<int64_t> held;
+    std::vector<int64_t> rows;
+    if (is_sparse_) {
+      rows.resize(input_.Pick(20));
+      for (int64_t& row : rows) {
+        const int64_t number = input_.Number();
+        row = number < 0 ? -(number + 1) : number;
+      }
+    }
+    const auto num_elements =
+        is_sparse_ ? static_cast<int64_t>(rows.size()) * row_size : row_size;
+    const OwnedBuffer values = Values(num_elements);
+    accumulator_.Push(
+        step, {row_size},
+        [&](GradientSum& sum) {
+          if (is_sparse_) {
+            return static_cast<SparseGradientSum<T>&>(sum).Add(rows, row_size,
+                                                               values, sharder);
+          }
+          return static_cast<DenseGradientSum<T>&>(sum).Add(
+              values, num_elements,
+              [this](int64_t size) { return AllocateSum(size); }, sharder);
+        },
+        sharder, &held);
+    kept_.clear();
+  }
+
+  OwnedBuffer AllocateSum(int64_t size) {
+    // Sometimes there is no memory.
+    return input_.Pick(16) == 1
+               ? OwnedBuffer()
+               : Allocate(size * sizeof(SlotType<T>));
+  }
+
+  void Finish(TakenGradients taken) {
+    if (taken.sums.empty()) {
+      return;
+    }
+    InlineSharder sharder;
+    GradientSum& sum = taken.Merged(sharder);
+    if (is_sparse_) {
+      SparseResult result;
+      static_cast<SparseGradientSum<T>&>(sum).Finish(
+          reduction_, taken.num_gradients, sharder, &result);
+      const auto* rows = static_cast<const int64_t*>(result.rows.data);
+      for (int64_t i = 1; i < result.num_rows; ++i) {
+        Require(rows[i - 1] < rows[i], "rows ascend, each once");
+      }
+      return;
+    }
+    static_cast<DenseGradientSum<T>&>(sum).Finish(
+        taken.num_gradients,
+        [this](int64_t size) { return Allocate(size * sizeof(T)); }, sharder);
+  }
+
+  void Call() {
+    switch (input_.Pick(8)) {
+      case 0: {
+        if (accumulator_.mode() == AccumulatorMode::kRound) {
+          TakenGradients taken;
+          int64_t held_round;
+          int64_t num_held;
+          const AccumulatorStats stats = accumulator_.stats();
+          const bool is_any = input_.Pick(4) == 0;
+          if (accumulator_.TakeRound(is_any ? input_.Number() : stats.step,
+                                     is_any ? input_.Number() : stats.held,
+                                     &taken, &held_round, &num_held)) {
+            Finish(std::move(taken));
+          }
+          return;
+        }
+        // The op refuses numbers below 1.
+        takes_.push_back(std::make_shared<PendingTake>(
+            1 + input_.Pick(4), [this](TakenGradients taken) {
+              ++num_ended_;
+              Finish(std::move(taken));
+            }));
+        accumulator_.Take(takes_.back());
+        return;
+      }
+      case 1:
+        accumulator_.SetStep(input_.Number());
+        return;
+      case 2:
+        if (!takes_.empty()) {
+          accumulator_.Cancel(takes_[input_.Pick(256) % takes_.size()]);
+        }
+        return;
+      default:
+        Push();
+        return;
+    }
+  }
+
+  FuzzInput& input_;
+  const bool is_sparse_;
+  const Reduction reduction_;
+  const std::shared_ptr<SparseSumMemory> memory_ =
+      std::make_shared<SparseSumMemory>();
+  Accumulator accumulator_;
+  std::vector<std::shared_ptr<void>> kept_;
+  std::vector<std::shared_ptr<PendingTake>> takes_;
+  int64_t num_ended_ = 0;
+};
+
+}  // namespace
+}  // namespace tf_syncrep
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  tf_syncrep::FuzzInput input(data, size);
+  switch (input.Pick(3)) {
+    case 0:
+      tf_syncrep::AccumulatorFuzz<float>(&input).Run();
+      break;
+    case 1:
+      tf_syncrep::AccumulatorFuzz<double>(&input).Run();
+      break;
+    default:
+      tf_syncrep::AccumulatorFuzz<tf_syncrep::Half>(&input).Run();
+      break;
+  }
+  return 0;
+}

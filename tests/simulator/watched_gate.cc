@@ -50,6 +50,8 @@ WatchedGate::WatchedGate(const SyncGateOptions& options, SyncGate::Clock clock,
 
 SyncGateOptions WatchedGate::WithObserver(SyncGateOptions options) {
   options.observer = [this](const GateEvent& event) {
+    event_checker_.See(event);
+    Expect(event_checker_.error().empty(), event_checker_.error());
     if (event.kind == GateEvent::Kind::kSpare) {
       spares_.insert(event.value);
     } else if (event.kind == GateEvent::Kind::kExpired ||

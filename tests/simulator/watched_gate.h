@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/simulator/call.h"
+#include "tests/simulator/event_checker.h"
 #include "tests/simulator/gate_checker.h"
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
 #include "tests/simulator/silence.h"
@@ -67,7 +68,9 @@ class WatchedGate {
   const SyncGate::Clock clock_;
   Twin* const twin_;
   const Log log_;
+  std::string error_;
   GateChecker checker_;
+  EventChecker event_checker_;
   bool is_deleted_ = false;
   int64_t last_call_ = 0;
   bool is_polling_ = false;
@@ -84,7 +87,6 @@ class WatchedGate {
   bool updater_is_ready_ = false;
   bool updater_is_lost_ = false;  // in this generation
   int num_updater_waits_ = 0;
-  std::string error_;
 };
 
 }  // namespace tf_syncrep::simulator

@@ -1,6 +1,6 @@
 // What comes over the wire into accumulators: gradients of any step or round,
-// with any rows and any values, takes and resets in any order. Their counts must
-// add up, and the rows of a result ascend.
+// with any rows and any values, takes and resets in any order. Their counts
+// must add up, and the rows of a result ascend.
 
 #include <cstddef>
 #include <cstdint>
@@ -82,8 +82,8 @@ class AccumulatorFuzz {
     return values;
   }
 
-  // As the ops do it, after they have checked that shapes fit and that no row is
-  // negative.
+  // As the ops do it, after they have checked that shapes fit and that no row
+  // is negative.
   void Push() {
     const int64_t step = input_.Number();
     const int64_t row_size = input_.Pick(5);
@@ -117,9 +117,8 @@ class AccumulatorFuzz {
 
   OwnedBuffer AllocateSum(int64_t size) {
     // Sometimes there is no memory.
-    return input_.Pick(16) == 1
-               ? OwnedBuffer()
-               : Allocate(size * sizeof(SlotType<T>));
+    return input_.Pick(16) == 1 ? OwnedBuffer()
+                                : Allocate(size * sizeof(SlotType<T>));
   }
 
   void Finish(TakenGradients taken) {

@@ -49,8 +49,8 @@ class GateFuzz {
   SyncGate::Time Seconds() {
     constexpr int64_t kMost = 1'000'000'000;
     const int64_t seconds = input_.Number();
-    return std::chrono::seconds(seconds < 0 ? 0
-                                            : (seconds > kMost ? kMost : seconds));
+    return std::chrono::seconds(
+        seconds < 0 ? 0 : (seconds > kMost ? kMost : seconds));
   }
 
   GateTerms Terms() {
@@ -94,15 +94,15 @@ class GateFuzz {
       case 2: {
         const int wait = ++num_waits_;
         ends_[wait] = 0;
-        gate->Acquire(Worker(),
-                      input_.Pick(3) == 0 ? SyncGate::AcquireKind::kFirst
-                                          : SyncGate::AcquireKind::kNext,
-                      Terms(),
-                      [this, wait](const GateStatus&,
-                                   const SyncGate::Permit& permit) {
-                        ++ends_[wait];
-                        last_permit_ = permit;
-                      });
+        gate->Acquire(
+            Worker(),
+            input_.Pick(3) == 0 ? SyncGate::AcquireKind::kFirst
+                                : SyncGate::AcquireKind::kNext,
+            Terms(),
+            [this, wait](const GateStatus&, const SyncGate::Permit& permit) {
+              ++ends_[wait];
+              last_permit_ = permit;
+            });
         return;
       }
       case 3:
@@ -138,10 +138,9 @@ class GateFuzz {
         gate->Flush(Generation(stats), EndQuorum());
         return;
       case 14:
-        gate->Drain(Generation(stats),
-                    [end = EndQuorum()](const GateStatus& status) {
-                      end(status, {});
-                    });
+        gate->Drain(
+            Generation(stats),
+            [end = EndQuorum()](const GateStatus& status) { end(status, {}); });
         return;
       case 15: {
         bool advanced = false;
@@ -157,8 +156,8 @@ class GateFuzz {
       case 17:
         input_.Pick(2) == 0
             ? gate->Close(Generation(stats))
-            : gate->Fail(Generation(stats),
-                         {1 + input_.Pick(16), std::string(input_.Pick(4), 'x')});
+            : gate->Fail(Generation(stats), {1 + input_.Pick(16),
+                                             std::string(input_.Pick(4), 'x')});
         return;
       case 18:
         input_.Pick(2) == 0 ? gate->CancelUpdater(Generation(stats))

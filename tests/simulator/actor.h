@@ -27,8 +27,7 @@ struct Cluster {
   bool is_ending = false;
 
   Task ServerOf(int variable) const {
-    return {Task::Job::kServer,
-            variable % static_cast<int>(setup.num_servers)};
+    return {Task::Job::kServer, variable % static_cast<int>(setup.num_servers)};
   }
 };
 
@@ -70,9 +69,7 @@ class Actor {
   void Rest() { rests_until_ = cluster_->now() + kRest; }
   Cluster& cluster() const { return *cluster_; }
   // Of the calls that came back last, the first that failed; null if none did.
-  const GateStatus* error() const {
-    return error_.ok() ? nullptr : &error_;
-  }
+  const GateStatus* error() const { return error_.ok() ? nullptr : &error_; }
 
   static constexpr Task kGateTask = {Task::Job::kServer, 0};
 
@@ -80,8 +77,8 @@ class Actor {
   bool Remove(Call* call);
   virtual void Begin() = 0;  // a life
   virtual void Next() = 0;
-  virtual void Take(Call* call) = 0;  // an answer that it waits for
-  virtual void GoOn() = 0;            // all answers are there
+  virtual void Take(Call* call) = 0;       // an answer that it waits for
+  virtual void GoOn() = 0;                 // all answers are there
   virtual void TakeBeside(const Call&) {}  // one that it does not wait for
 
   const Task task_;

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 #include "tests/simulator/schedule.h"
 #include "tests/simulator/twin.h"
+#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 
 namespace tf_syncrep::simulator {
 

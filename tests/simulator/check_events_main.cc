@@ -1,6 +1,6 @@
-// check_events FILE...: checks what gates of real clusters have written into the
-// folder that TF_SYNCREP_GATE_EVENTS names, a file for each gate. The status is 1
-// if a rule was broken.
+// check_events FILE...: checks what gates of real clusters have written into
+// the folder that TF_SYNCREP_GATE_EVENTS names, a file for each gate. The
+// status is 1 if a rule was broken.
 
 #include <cstdio>
 #include <fstream>

@@ -21,8 +21,7 @@ bool Chief::Heartbeat() {
 }
 
 bool Chief::Flush() {
-  if (!is_up() || phase_ != Phase::kWait || must_flush_ ||
-      !pending().empty()) {
+  if (!is_up() || phase_ != Phase::kWait || must_flush_ || !pending().empty()) {
     return false;
   }
   must_flush_ = true;
@@ -244,9 +243,8 @@ void Chief::GoOn() {
 
 void Chief::FailStep() {
   const GateStatus& status = *error();
-  const bool is_in_vain =
-      status.code == GateStatus::kDeadlineExceeded &&
-      status.message.rfind("No full round", 0) == 0;
+  const bool is_in_vain = status.code == GateStatus::kDeadlineExceeded &&
+                          status.message.rfind("No full round", 0) == 0;
   if (is_in_vain) {
     // It calls anew.
   } else if (status.code == GateStatus::kCancelled) {

@@ -136,9 +136,9 @@ void EventChecker::SeeOfWorker(const GateEvent& event) {
       permits_.erase(name);
       break;
     case Kind::kCommitted:
-      Expect(in_flight_.count(name) == 1 &&
-                 in_flight_[name] == event.incarnation,
-             "what is committed was admitted in the same round", event);
+      Expect(
+          in_flight_.count(name) == 1 && in_flight_[name] == event.incarnation,
+          "what is committed was admitted in the same round", event);
       in_flight_.erase(name);
       ++committed_;
       break;

@@ -1,5 +1,5 @@
-// The rules of the ledger, checked on the events that a gate tells its observer:
-// in the simulator, and from the logs of real clusters.
+// The rules of the ledger, checked on the events that a gate tells its
+// observer: in the simulator, and from the logs of real clusters.
 
 #ifndef TESTS_SIMULATOR_EVENT_CHECKER_H_
 #define TESTS_SIMULATOR_EVENT_CHECKER_H_

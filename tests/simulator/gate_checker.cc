@@ -17,7 +17,8 @@ void GateChecker::See(const GateRecord& record) {
     live_ = record.live;
   }
   Expect(is_made_ == (record.kind != Kind::kMake), "a gate is made once");
-  if (must_void_ && record.kind != Kind::kVoid && record.kind != Kind::kExpire) {
+  if (must_void_ && record.kind != Kind::kVoid &&
+      record.kind != Kind::kExpire) {
     Expect(false, "an admitted contribution was given up: its round is void");
   }
   switch (record.kind) {
@@ -144,9 +145,10 @@ void GateChecker::CheckWaits() {
   }
   for (const auto& [name, worker] : workers_) {
     if (worker.wait != 0 && !HasToWait(worker)) {
-      error_ = "nobody waits without a reason, but " + name + " does in round " +
-               std::to_string(round_) + ", with " + std::to_string(permitted_) +
-               " permitted, " + std::to_string(in_flight_) + " in flight, " +
+      error_ = "nobody waits without a reason, but " + name +
+               " does in round " + std::to_string(round_) + ", with " +
+               std::to_string(permitted_) + " permitted, " +
+               std::to_string(in_flight_) + " in flight, " +
                std::to_string(committed_) + " committed of " +
                std::to_string(quorum_) + ", total " + std::to_string(total_);
       return;
@@ -242,14 +244,15 @@ void GateChecker::SeeGrant(const GateRecord& record) {
     Expect(worker->is_first || is_open_, "nothing is granted after the end");
     return;
   }
-  Expect(IsPresent(record), "a permit is for the present round of an open gate");
+  Expect(IsPresent(record),
+         "a permit is for the present round of an open gate");
   Expect(record.step == step_, "a permit tells the present step");
   Expect(!IsFlushing(), "a round that is flushed permits nobody");
   Expect(NumAdmitted() < quorum_, "a round that is full permits nobody");
   Expect(permits_given_.insert(record.number).second,
          "each permit has a number of its own");
-  Expect(record.is_spare || permitted_ - spares_ + NumAdmitted() <
-                                std::max(total_, quorum_),
+  Expect(record.is_spare ||
+             permitted_ - spares_ + NumAdmitted() < std::max(total_, quorum_),
          "no more are permitted than take part, but for spares");
   if (strict_) {
     Expect(!record.is_spare, "nobody has a spare permit in strict mode");
@@ -299,7 +302,8 @@ void GateChecker::SeeAdmit(const GateRecord& record) {
 void GateChecker::SeeCommit(const GateRecord& record) {
   Worker* worker = Find(record);
   const bool counts = worker != nullptr && worker->in_flight &&
-                      record.generation == generation_ && record.round == round_;
+                      record.generation == generation_ &&
+                      record.round == round_;
   Expect(record.counts == counts,
          "a commit counts once, and if its contribution is in flight");
   if (counts) {
@@ -341,7 +345,8 @@ void GateChecker::SeeOpen(const GateRecord& record) {
   next_quorum_ = record.quorum;
   next_total_ = record.total;
   const bool goes_on = generation_ == 0 || record.round == round_;
-  Expect(!goes_on || NumAdmitted() == 0, "what another generation left is void");
+  Expect(!goes_on || NumAdmitted() == 0,
+         "what another generation left is void");
   EndRound(goes_on ? round_ + 1 : record.round);
   round_ = record.round;
   is_open_ = true;
@@ -394,7 +399,8 @@ bool GateChecker::TermsAgree(const Worker& worker) const {
     return (worker.quorum == 0 || worker.quorum == quorum) &&
            (worker.total == 0 || worker.total == total);
   };
-  return agree(opened_quorum_, opened_total_) || agree(next_quorum_, next_total_);
+  return agree(opened_quorum_, opened_total_) ||
+         agree(next_quorum_, next_total_);
 }
 
 }  // namespace tf_syncrep::simulator

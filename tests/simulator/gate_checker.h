@@ -15,7 +15,8 @@ namespace tf_syncrep::simulator {
 // Follows one gate by its records, in their order, and says which rule is
 // broken. It knows nothing of leases: a record says when one has ended.
 //
-//   - Generations and rounds only count up; a round ends by an update or a void.
+//   - Generations and rounds only count up; a round ends by an update or a
+//   void.
 //   - Permits are for the present round, while it needs gradients, and each has
 //     a number of its own. No more are given than are needed, but for spares,
 //     and of these none in strict mode.
@@ -25,7 +26,8 @@ namespace tf_syncrep::simulator {
 //   - A commit counts once, and just then if its contribution was admitted in
 //     the present round and not given up.
 //   - A round is void just then if what was admitted to it was given up.
-//   - A quorum is the number of committed gradients; only such a round advances.
+//   - A quorum is the number of committed gradients; only such a round
+//   advances.
 //   - Nobody waits for a permit without a reason.
 //   - The counters are what they should be.
 class GateChecker {
@@ -52,7 +54,7 @@ class GateChecker {
     bool is_spare = false;
     bool in_flight = false;
     int64_t contributed = 0;  // in the present round
-    int64_t wait = 0;  // names its acquire; 0: it does not wait
+    int64_t wait = 0;         // names its acquire; 0: it does not wait
     bool is_first = false;
     int64_t quorum = 0;  // of its terms
     int64_t total = 0;

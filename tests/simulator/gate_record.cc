@@ -8,9 +8,10 @@ namespace tf_syncrep::simulator {
 namespace {
 
 constexpr std::array kKindNames = {
-    "make",  "open",   "ask",  "grant", "refuse",  "admit",     "commit", "abort",
-    "return", "leave", "expire", "void", "wait",   "flush",     "quorum", "stop",
-    "drained",    "advance", "configure", "passes", "close", "delete", "stats"};
+    "make",      "open",   "ask",    "grant",  "refuse",  "admit",
+    "commit",    "abort",  "return", "leave",  "expire",  "void",
+    "wait",      "flush",  "quorum", "stop",   "drained", "advance",
+    "configure", "passes", "close",  "delete", "stats"};
 constexpr std::array kVerdictNames = {"admitted", "late", "stale", "rejected",
                                       "ended"};
 
@@ -20,33 +21,32 @@ struct Field {
   void (*set)(int64_t, GateRecord*);
 };
 
-#define TF_SYNCREP_FIELD(NAME)                                           \
-  Field {                                                                \
-    #NAME,                                                               \
-        [](const GateRecord& record) {                                   \
-          return static_cast<int64_t>(record.NAME);                      \
-        },                                                               \
-        [](int64_t value, GateRecord* record) {                          \
-          record->NAME = static_cast<decltype(record->NAME)>(value);     \
-        }                                                                \
+#define TF_SYNCREP_FIELD(NAME)                                       \
+  Field {                                                            \
+    #NAME,                                                           \
+        [](const GateRecord& record) {                               \
+          return static_cast<int64_t>(record.NAME);                  \
+        },                                                           \
+        [](int64_t value, GateRecord* record) {                      \
+          record->NAME = static_cast<decltype(record->NAME)>(value); \
+        }                                                            \
   }
 
 constexpr std::array kFields = {
-    TF_SYNCREP_FIELD(time),      TF_SYNCREP_FIELD(incarnation),
+    TF_SYNCREP_FIELD(time),       TF_SYNCREP_FIELD(incarnation),
     TF_SYNCREP_FIELD(generation), TF_SYNCREP_FIELD(round),
-    TF_SYNCREP_FIELD(step),      TF_SYNCREP_FIELD(wait),
-    TF_SYNCREP_FIELD(number),
-    TF_SYNCREP_FIELD(quorum),    TF_SYNCREP_FIELD(total),
-    TF_SYNCREP_FIELD(live),      TF_SYNCREP_FIELD(count),
-    TF_SYNCREP_FIELD(code),      TF_SYNCREP_FIELD(is_first),
-    TF_SYNCREP_FIELD(is_fit),    TF_SYNCREP_FIELD(is_flush),  TF_SYNCREP_FIELD(is_spare),
-    TF_SYNCREP_FIELD(counts),
-    TF_SYNCREP_FIELD(strict),    TF_SYNCREP_FIELD(rounds),
-    TF_SYNCREP_FIELD(updates),   TF_SYNCREP_FIELD(voids),
-    TF_SYNCREP_FIELD(admitted),  TF_SYNCREP_FIELD(committed),
-    TF_SYNCREP_FIELD(aborted),   TF_SYNCREP_FIELD(in_flight),
-    TF_SYNCREP_FIELD(applied),   TF_SYNCREP_FIELD(voided),
-    TF_SYNCREP_FIELD(pending)};
+    TF_SYNCREP_FIELD(step),       TF_SYNCREP_FIELD(wait),
+    TF_SYNCREP_FIELD(number),     TF_SYNCREP_FIELD(quorum),
+    TF_SYNCREP_FIELD(total),      TF_SYNCREP_FIELD(live),
+    TF_SYNCREP_FIELD(count),      TF_SYNCREP_FIELD(code),
+    TF_SYNCREP_FIELD(is_first),   TF_SYNCREP_FIELD(is_fit),
+    TF_SYNCREP_FIELD(is_flush),   TF_SYNCREP_FIELD(is_spare),
+    TF_SYNCREP_FIELD(counts),     TF_SYNCREP_FIELD(strict),
+    TF_SYNCREP_FIELD(rounds),     TF_SYNCREP_FIELD(updates),
+    TF_SYNCREP_FIELD(voids),      TF_SYNCREP_FIELD(admitted),
+    TF_SYNCREP_FIELD(committed),  TF_SYNCREP_FIELD(aborted),
+    TF_SYNCREP_FIELD(in_flight),  TF_SYNCREP_FIELD(applied),
+    TF_SYNCREP_FIELD(voided),     TF_SYNCREP_FIELD(pending)};
 
 #undef TF_SYNCREP_FIELD
 

@@ -13,16 +13,14 @@ Setup MakeSetup(Random* random) {
   setup.num_variables = setup.num_servers + random->Pick(2);
   setup.sparse = random->Pick(3) == 0;
   setup.quorum = 1 + random->Pick(4);
-  setup.total =
-      random->Pick(2) == 0 ? setup.num_workers : 1 + random->Pick(4);
+  setup.total = random->Pick(2) == 0 ? setup.num_workers : 1 + random->Pick(4);
   setup.strict = random->Pick(2) == 0;
   setup.terms = random->Pick(2) == 0;
   setup.lease = random->Pick(2) == 0 ? 10'000 : 60'000;
   setup.start_lease = random->Pick(2) == 0 ? 60'000 : 600'000;
   setup.updater_lease = random->Pick(2) == 0 ? 0 : 60'000;
   // An updater that is waited for calls anew now and then.
-  setup.timeout =
-      setup.updater_lease == 0 && random->Pick(2) == 0 ? 0 : 1'000;
+  setup.timeout = setup.updater_lease == 0 && random->Pick(2) == 0 ? 0 : 1'000;
   setup.heartbeats = random->Pick(4) == 0;
   return setup;
 }
@@ -110,17 +108,16 @@ Event Generator::Progress(World* world) {
 Event Generator::Fault() {
   Event event;
   constexpr std::array kKinds = {
-      EventKind::kCrash,   EventKind::kCrash,     EventKind::kCrash,
-      EventKind::kRestart,
-      EventKind::kRestart, EventKind::kRestart,   EventKind::kCut,
-      EventKind::kHeal,    EventKind::kHeal,      EventKind::kBreak,
-      EventKind::kBreak,   EventKind::kAbort,     EventKind::kAbort,
-      EventKind::kAgain,   EventKind::kAgain,     EventKind::kAgain,
-      EventKind::kCancel,    EventKind::kReject,
-      EventKind::kLeave,   EventKind::kFinish,    EventKind::kFlush,
-      EventKind::kFlush,   EventKind::kGiveUp,    EventKind::kGiveUp,
+      EventKind::kCrash,     EventKind::kCrash,     EventKind::kCrash,
+      EventKind::kRestart,   EventKind::kRestart,   EventKind::kRestart,
+      EventKind::kCut,       EventKind::kHeal,      EventKind::kHeal,
+      EventKind::kBreak,     EventKind::kBreak,     EventKind::kAbort,
+      EventKind::kAbort,     EventKind::kAgain,     EventKind::kAgain,
+      EventKind::kAgain,     EventKind::kCancel,    EventKind::kReject,
+      EventKind::kLeave,     EventKind::kFinish,    EventKind::kFlush,
+      EventKind::kFlush,     EventKind::kGiveUp,    EventKind::kGiveUp,
       EventKind::kHeartbeat, EventKind::kHeartbeat, EventKind::kClose,
-      EventKind::kFail,    EventKind::kConfigure, EventKind::kPasses,
+      EventKind::kFail,      EventKind::kConfigure, EventKind::kPasses,
       EventKind::kDelete};
   event.kind = kKinds[random_.Pick(kKinds.size())];
   switch (event.kind) {

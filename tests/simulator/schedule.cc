@@ -9,10 +9,9 @@ namespace tf_syncrep::simulator {
 namespace {
 
 constexpr std::array kCallNames = {
-    "acquire", "read",  "admit", "push",        "commit",
-    "abort",   "leave", "reset", "open",        "quorum",
-    "flush",   "take",  "advance", "drain",     "stop",
-    "configure", "passes", "close", "fail"};
+    "acquire", "read",      "admit",  "push",  "commit", "abort",   "leave",
+    "reset",   "open",      "quorum", "flush", "take",   "advance", "drain",
+    "stop",    "configure", "passes", "close", "fail"};
 
 // What follows the name of an event.
 enum class Form { kTask, kCall, kLink, kValue, kTwoValues, kNothing };
@@ -22,30 +21,19 @@ struct EventForm {
   Form form;
 };
 
-constexpr std::array<EventForm, 24> kForms = {{{"go", Form::kTask},
-                                               {"send", Form::kTask},
-                                               {"deliver", Form::kCall},
-                                               {"return", Form::kCall},
-                                               {"pass", Form::kValue},
-                                               {"crash", Form::kTask},
-                                               {"restart", Form::kTask},
-                                               {"cut", Form::kLink},
-                                               {"heal", Form::kLink},
-                                               {"break", Form::kLink},
-                                               {"abort", Form::kTask},
-                                               {"again", Form::kTask},
-                                               {"cancel", Form::kTask},
-                                               {"reject", Form::kTask},
-                                               {"leave", Form::kTask},
-                                               {"finish", Form::kNothing},
-                                               {"flush", Form::kNothing},
-                                               {"give_up", Form::kNothing},
-                                               {"heartbeat", Form::kNothing},
-                                               {"close", Form::kNothing},
-                                               {"fail", Form::kNothing},
-                                               {"configure", Form::kTwoValues},
-                                               {"passes", Form::kValue},
-                                               {"delete_gate", Form::kNothing}}};
+constexpr std::array<EventForm, 24> kForms = {
+    {{"go", Form::kTask},           {"send", Form::kTask},
+     {"deliver", Form::kCall},      {"return", Form::kCall},
+     {"pass", Form::kValue},        {"crash", Form::kTask},
+     {"restart", Form::kTask},      {"cut", Form::kLink},
+     {"heal", Form::kLink},         {"break", Form::kLink},
+     {"abort", Form::kTask},        {"again", Form::kTask},
+     {"cancel", Form::kTask},       {"reject", Form::kTask},
+     {"leave", Form::kTask},        {"finish", Form::kNothing},
+     {"flush", Form::kNothing},     {"give_up", Form::kNothing},
+     {"heartbeat", Form::kNothing}, {"close", Form::kNothing},
+     {"fail", Form::kNothing},      {"configure", Form::kTwoValues},
+     {"passes", Form::kValue},      {"delete_gate", Form::kNothing}}};
 
 struct SetupField {
   const char* name;
@@ -53,15 +41,13 @@ struct SetupField {
   void (*set)(int64_t, Setup*);
 };
 
-#define TF_SYNCREP_FIELD(NAME)                                       \
-  SetupField {                                                       \
-    #NAME,                                                           \
-        [](const Setup& setup) {                                     \
-          return static_cast<int64_t>(setup.NAME);                   \
-        },                                                           \
-        [](int64_t value, Setup* setup) {                            \
-          setup->NAME = static_cast<decltype(setup->NAME)>(value);   \
-        }                                                            \
+#define TF_SYNCREP_FIELD(NAME)                                               \
+  SetupField {                                                               \
+    #NAME,                                                                   \
+        [](const Setup& setup) { return static_cast<int64_t>(setup.NAME); }, \
+        [](int64_t value, Setup* setup) {                                    \
+          setup->NAME = static_cast<decltype(setup->NAME)>(value);           \
+        }                                                                    \
   }
 
 constexpr std::array kFields = {

@@ -53,23 +53,23 @@ enum class EventKind : uint8_t {
   // The task goes on: what it waits for comes back, or it makes its next calls,
   // which are answered at once if they can be.
   kGo,
-  kSend,     // it makes its next calls, which are on their way from then on
-  kDeliver,  // one of its calls arrives
-  kReturn,   // the answer to one of its calls arrives
-  kPass,     // `value` milliseconds go by
-  kCrash,    // the task's process ends
-  kRestart,  // and begins anew
-  kCut,      // the tasks `task` and `other` do not hear of each other
-  kHeal,     // and do so again
-  kBreak,    // on a link that is cut: the task's calls over it fail
-  kAbort,    // the worker gives its step up, and says so
-  kAgain,    // the worker begins its step anew, whatever it was about
-  kCancel,   // the step in which the worker waits is cancelled
-  kReject,   // the worker's gradient turns out to be unfit
-  kLeave,    // the worker ends in an orderly way
-  kFinish,   // the chief ends training: drain, flush, close
-  kFlush,    // the chief applies a round that is not full
-  kGiveUp,   // the chief does not apply what it has flushed
+  kSend,       // it makes its next calls, which are on their way from then on
+  kDeliver,    // one of its calls arrives
+  kReturn,     // the answer to one of its calls arrives
+  kPass,       // `value` milliseconds go by
+  kCrash,      // the task's process ends
+  kRestart,    // and begins anew
+  kCut,        // the tasks `task` and `other` do not hear of each other
+  kHeal,       // and do so again
+  kBreak,      // on a link that is cut: the task's calls over it fail
+  kAbort,      // the worker gives its step up, and says so
+  kAgain,      // the worker begins its step anew, whatever it was about
+  kCancel,     // the step in which the worker waits is cancelled
+  kReject,     // the worker's gradient turns out to be unfit
+  kLeave,      // the worker ends in an orderly way
+  kFinish,     // the chief ends training: drain, flush, close
+  kFlush,      // the chief applies a round that is not full
+  kGiveUp,     // the chief does not apply what it has flushed
   kHeartbeat,  // the chief is only to be heard of: it is not ready to update
   kClose,      // the chief closes the gate
   kFail,       // the chief fails it
@@ -104,7 +104,7 @@ struct Setup {
   int64_t lease = 60'000;
   int64_t start_lease = 600'000;
   int64_t updater_lease = 0;
-  int64_t timeout = 0;    // of the updater's waits
+  int64_t timeout = 0;      // of the updater's waits
   bool heartbeats = false;  // the chief begins with signs of life
   bool calm = false;  // no faults: nothing may be lost, steps may last long
 };

@@ -62,10 +62,9 @@ class Settler {
     if (setup.updater_lease == 0) {
       return;
     }
-    const Time bound =
-        2 * std::chrono::milliseconds(
-                std::max(setup.updater_lease, setup.start_lease)) +
-        kSlack;
+    const Time bound = 2 * std::chrono::milliseconds(std::max(
+                               setup.updater_lease, setup.start_lease)) +
+                       kSlack;
     const Time begin = world_.now();
     std::vector<int64_t> waiting;
     for (const auto& call : world_.calls()) {
@@ -187,9 +186,8 @@ class Settler {
     for (const auto& call : world_.calls()) {
       if (call->state != Call::State::kWaits) {
         Event event;
-        event.kind = call->state == Call::State::kOnItsWay
-                         ? EventKind::kDeliver
-                         : EventKind::kReturn;
+        event.kind = call->state == Call::State::kOnItsWay ? EventKind::kDeliver
+                                                           : EventKind::kReturn;
         event.task = call->from;
         event.life = call->from_life;
         event.call = call->kind;

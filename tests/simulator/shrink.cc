@@ -11,7 +11,8 @@ class Shrinker {
  public:
   Shrinker(const Outcome& failed, int max_runs)
       : best_(failed), runs_left_(max_runs) {
-    // What came after the schedule may be part of it, and can be taken out then.
+    // What came after the schedule may be part of it, and can be taken out
+    // then.
     Try(failed.all);
   }
 
@@ -29,13 +30,12 @@ class Shrinker {
  private:
   static auto Size(const Outcome& outcome) {
     const Setup& setup = outcome.all.setup;
-    const int64_t cluster = setup.num_workers + setup.num_servers +
-                            setup.num_variables + setup.quorum + setup.total +
-                            (setup.sparse ? 1 : 0) + (setup.terms ? 1 : 0) +
-                            (setup.heartbeats ? 1 : 0) +
-                            (setup.timeout > 0 ? 1 : 0) +
-                            (setup.updater_lease > 0 ? 1 : 0) +
-                            (setup.strict ? 1 : 0);
+    const int64_t cluster =
+        setup.num_workers + setup.num_servers + setup.num_variables +
+        setup.quorum + setup.total + (setup.sparse ? 1 : 0) +
+        (setup.terms ? 1 : 0) + (setup.heartbeats ? 1 : 0) +
+        (setup.timeout > 0 ? 1 : 0) + (setup.updater_lease > 0 ? 1 : 0) +
+        (setup.strict ? 1 : 0);
     return std::pair(NumEvents(outcome), cluster);
   }
 
@@ -94,8 +94,8 @@ class Shrinker {
       }
     }
     using Flag = bool Setup::*;
-    for (const Flag flag : {&Setup::sparse, &Setup::terms, &Setup::heartbeats,
-                            &Setup::strict}) {
+    for (const Flag flag :
+         {&Setup::sparse, &Setup::terms, &Setup::heartbeats, &Setup::strict}) {
       if (Present().setup.*flag) {
         TrySetup([flag](Setup* setup) { setup->*flag = false; });
       }

@@ -8,18 +8,14 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
 
 import pytest
+from simulator_mutants import MUTANTS, Mutant
 
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
-from mutants import MUTANTS, Mutant  # noqa: E402
-
 BUILD = ROOT / "build" / "simulator"
 # A minute's worth on a slow core, with room for a machine that is busy.
 SEEDS = 10_000
@@ -47,7 +43,9 @@ def programs() -> pathlib.Path:
     scripts = sysconfig.get_path("scripts")
     cmake = shutil.which("cmake", path=os.pathsep.join([scripts, os.environ["PATH"]]))
     if cmake is None:
-        pytest.skip("CMake is missing, so the simulator does not run: pip install cmake")
+        pytest.skip(
+            "CMake is missing, so the simulator does not run: pip install cmake"
+        )
     _run(
         cmake,
         f"-S{ROOT}",
@@ -72,7 +70,9 @@ def test_a_seed_replays_bit_for_bit(programs: pathlib.Path):
     assert re.findall(digest, first) == re.findall(digest, second) != []
 
 
-def _build(mutant: Mutant, programs: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+def _build(
+    mutant: Mutant, programs: pathlib.Path, folder: pathlib.Path
+) -> pathlib.Path:
     """Links the simulator with one file of cc/lib exchanged."""
     source = folder / pathlib.Path(mutant.file).name
     source.write_text(mutant.apply(ROOT))

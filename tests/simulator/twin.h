@@ -32,8 +32,8 @@ struct Contribution {
 };
 
 // The gradient of this contribution: small whole numbers, of which any sum is
-// exact, that depend on the weights; and a power of two, so that no other set of
-// gradients has the same sum.
+// exact, that depend on the weights; and a power of two, so that no other set
+// of gradients has the same sum.
 Gradient MakeGradient(int64_t number, int variable, bool sparse,
                       const Weights& read);
 
@@ -77,8 +77,10 @@ class Twin {
 
   const bool last_is_sparse_;
   std::vector<Weights> weights_;
-  std::vector<Weights> updated_;  // not empty where this round's update was made
-  std::map<int64_t, std::vector<std::shared_ptr<const Contribution>>> committed_;
+  std::vector<Weights>
+      updated_;  // not empty where this round's update was made
+  std::map<int64_t, std::vector<std::shared_ptr<const Contribution>>>
+      committed_;
   int64_t updates_ = 0;
   std::string error_;
 };

@@ -120,8 +120,8 @@ void WatchedGate::Handle(Call* call) {
         CheckStatus(call->status);
         GateRecord admit = RecordOf(Kind::kAdmit, *call);
         admit.is_fit = call->is_fit;
-        admit.verdict = call->status.ok() ? VerdictOf(call->admission)
-                                          : Verdict::kEnded;
+        admit.verdict =
+            call->status.ok() ? VerdictOf(call->admission) : Verdict::kEnded;
         See(std::move(admit));
         SilenceOf(*call).Admit(
             call->from_life, call->generation, call->round,
@@ -145,8 +145,7 @@ void WatchedGate::Handle(Call* call) {
         }
         See(std::move(commit));
       };
-      const bool counts =
-          gate_.Commit(call->generation, worker, call->round);
+      const bool counts = gate_.Commit(call->generation, worker, call->round);
       Look();
       Expect(counts == call->flag, "a commit is told whether it counts");
       break;
@@ -198,8 +197,8 @@ void WatchedGate::HandleUpdaters(Call* call) {
     }
     case CallKind::kDrain:
       call->state = Call::State::kWaits;
-      call->wait = gate_.Drain(
-          call->generation, [this, call](const GateStatus& status) {
+      call->wait =
+          gate_.Drain(call->generation, [this, call](const GateStatus& status) {
             Look();
             if (status.ok()) {
               See(RecordOf(Kind::kDrained, *call));
@@ -213,8 +212,8 @@ void WatchedGate::HandleUpdaters(Call* call) {
         HearOfUpdater(true);
       }
       const int64_t before = last_.updates;
-      call->status = gate_.Advance(call->generation, call->round, call->step,
-                                   &call->flag);
+      call->status =
+          gate_.Advance(call->generation, call->round, call->step, &call->flag);
       Look();
       Expect((last_.updates == before + 1) == call->flag,
              "an advance is told whether it ended a round");
@@ -256,7 +255,8 @@ SyncGate::QuorumCallback WatchedGate::EndQuorum(Call* call) {
   return [this, call](const GateStatus& status, const SyncGate::Quorum& full) {
     Look();
     CheckStatus(status);
-    GateRecord record = RecordOf(status.ok() ? Kind::kQuorum : Kind::kStop, *call);
+    GateRecord record =
+        RecordOf(status.ok() ? Kind::kQuorum : Kind::kStop, *call);
     record.is_flush = call->kind == CallKind::kFlush;
     record.round = full.round;
     record.count = full.num_gradients;
@@ -392,9 +392,9 @@ void WatchedGate::LookForExpired() {
     See(std::move(record));
     // A push may be given up earlier, where it keeps others waiting.
     if (event.kind == GateEvent::Kind::kExpired) {
-      Expect(silences_[event.device].MayBeDead(options_.lease, clock_()),
-             "a worker is not taken for dead within its lease: " +
-                 event.device);
+      Expect(
+          silences_[event.device].MayBeDead(options_.lease, clock_()),
+          "a worker is not taken for dead within its lease: " + event.device);
     }
   }
 }
@@ -435,10 +435,9 @@ void WatchedGate::LookForLostUpdater() {
     return;
   }
   const Time silence = clock_() - updater_heard_;
-  const Time lease =
-      updater_is_ready_
-          ? options_.updater_lease
-          : std::max(options_.updater_lease, options_.start_lease);
+  const Time lease = updater_is_ready_ ? options_.updater_lease
+                                       : std::max(options_.updater_lease,
+                                                  options_.start_lease);
   if (silence >= lease) {
     LoseUpdater();
   }

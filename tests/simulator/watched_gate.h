@@ -14,9 +14,9 @@
 #include "tests/simulator/call.h"
 #include "tests/simulator/event_checker.h"
 #include "tests/simulator/gate_checker.h"
-#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 #include "tests/simulator/silence.h"
 #include "tests/simulator/twin.h"
+#include "tf_syncrep/cc/lib/gate/sync_gate.h"
 
 namespace tf_syncrep::simulator {
 

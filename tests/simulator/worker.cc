@@ -139,8 +139,7 @@ void Worker::GoOn() {
       const auto num_variables =
           static_cast<int>(cluster().setup.num_variables);
       for (int v = 0; v < num_variables; ++v) {
-        const bool sparse =
-            cluster().setup.sparse && v == num_variables - 1;
+        const bool sparse = cluster().setup.sparse && v == num_variables - 1;
         contribution_->gradients.push_back(MakeGradient(
             contribution_->number, v, sparse, contribution_->read[v]));
       }

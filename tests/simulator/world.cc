@@ -63,9 +63,8 @@ bool World::Apply(const Event& event) {
     case EventKind::kGo:
     case EventKind::kSend: {
       Actor* actor = ActorOf(event.task);
-      happened = actor != nullptr && (event.kind == EventKind::kGo
-                                          ? Go(actor)
-                                          : actor->Start());
+      happened = actor != nullptr &&
+                 (event.kind == EventKind::kGo ? Go(actor) : actor->Start());
       break;
     }
     case EventKind::kDeliver: {
@@ -247,9 +246,9 @@ bool World::Return(Call* call) {
 }
 
 void World::Drop(Call* call) {
-  calls_.erase(std::find_if(
-      calls_.begin(), calls_.end(),
-      [call](const auto& entry) { return entry.get() == call; }));
+  calls_.erase(
+      std::find_if(calls_.begin(), calls_.end(),
+                   [call](const auto& entry) { return entry.get() == call; }));
 }
 
 bool World::Break(const Event& event) {

@@ -54,7 +54,10 @@ MUTANTS = [
     _mutant(
         "a_commit_counts_twice",
         "gate/ledger.cc",
-        ("  committed_++;\n  sums_.committed++;", "  committed_ += 2;\n  sums_.committed += 2;"),
+        (
+            "  committed_++;\n  sums_.committed++;",
+            "  committed_ += 2;\n  sums_.committed += 2;",
+        ),
     ),
     _mutant(
         "giving_up_a_push_does_not_void_the_round",
@@ -88,8 +91,10 @@ MUTANTS = [
     _mutant(
         "a_gradient_of_another_round_is_admitted",
         "gate/ledger.cc",
-        ("if (account != nullptr && IsPresent(generation, round)) {",
-         "if (account != nullptr && generation == generation_) {"),
+        (
+            "if (account != nullptr && IsPresent(generation, round)) {",
+            "if (account != nullptr && generation == generation_) {",
+        ),
     ),
     _mutant(
         "a_new_generation_keeps_the_round",
@@ -147,7 +152,10 @@ MUTANTS = [
     _mutant(
         "spares_in_strict_mode",
         "gate/sync_gate_waits.cc",
-        ("  return IsOpen() && !strict_ && ledger_.Admits()", "  return IsOpen() && ledger_.Admits()"),
+        (
+            "  return IsOpen() && !strict_ && ledger_.Admits()",
+            "  return IsOpen() && ledger_.Admits()",
+        ),
         most_events=45,
     ),
     _mutant(
@@ -195,8 +203,10 @@ MUTANTS = [
     _mutant(
         "a_long_silence_is_not_learnt",
         "gate/roster.cc",
-        ("(member.started ? std::max(lease_, 2 * longest) : first_step_lease);",
-         "(member.started ? lease_ + 0 * longest : first_step_lease);"),
+        (
+            "(member.started ? std::max(lease_, 2 * longest) : first_step_lease);",
+            "(member.started ? lease_ + 0 * longest : first_step_lease);",
+        ),
     ),
     _mutant(
         "the_lease_runs_while_a_worker_waits",

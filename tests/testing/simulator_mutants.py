@@ -69,7 +69,8 @@ MUTANTS = [
         "gate/ledger.cc",
         (
             '      Release("began its step again while it pushed", now, account);',
-            "      admission = GateAdmission::kAdmitted;\n      Remove(account, &flights_);",
+            "      admission = GateAdmission::kAdmitted;\n"
+            "      Remove(account, &flights_);",
         ),
     ),
     _mutant(
@@ -123,8 +124,8 @@ MUTANTS = [
         "a_dead_life_is_taken_back",
         "gate/roster.cc",
         (
-            "    if (std::find(dead.begin(), dead.end(), worker.incarnation) != dead.end()) {\n"
-            "      return nullptr;\n    }\n",
+            "    if (std::find(dead.begin(), dead.end(), worker.incarnation) != "
+            "dead.end()) {\n      return nullptr;\n    }\n",
             "",
         ),
     ),
@@ -171,7 +172,8 @@ MUTANTS = [
         "a_flush_does_not_wait_for_pushes",
         "gate/sync_gate_waits.cc",
         (
-            "      if (ledger_.in_flight() > 0) {\n        return false;\n      }\n      // With",
+            "      if (ledger_.in_flight() > 0) {\n        return false;\n      }\n"
+            "      // With",
             "      // With",
         ),
     ),
@@ -196,7 +198,8 @@ MUTANTS = [
         "an_updater_that_waits_is_silent",
         "gate/sync_gate_waits.cc",
         (
-            "      updater_seen_ = std::max(updater_seen_, std::min(now, wait.deadline));\n",
+            "      updater_seen_ = std::max(updater_seen_, "
+            "std::min(now, wait.deadline));\n",
             "",
         ),
     ),
@@ -245,7 +248,8 @@ MUTANTS = [
         "a_new_round_does_not_replace_the_last",
         "accumulator.cc",
         (
-            "      DiscardExcept([](int64_t, int64_t) { return false; }, step, &discarded);\n"
+            "      DiscardExcept([](int64_t, int64_t) { return false; }, step, "
+            "&discarded);\n"
             "      step_ = step;\n",
             "      step_ = step;\n",
         ),

@@ -81,8 +81,12 @@ void GateChecker::See(const GateRecord& record) {
       SeeEndOfRound(record);
       break;
     case Kind::kWait:
-      // The update of what was flushed is made, or was given up.
-      is_flushed_ &= !is_open_ || record.generation != generation_;
+      // The update of what was flushed may have reached some variables.
+      must_void_ |= is_open_ && record.generation == generation_ &&
+                    is_flushed_ && is_flush_given_up_;
+      break;
+    case Kind::kGiveUp:
+      is_flush_given_up_ |= is_flushed_ && record.generation == generation_;
       break;
     case Kind::kFlush:
       flushes_ += is_open_ && record.generation == generation_ ? 1 : 0;
@@ -208,7 +212,7 @@ void GateChecker::EndRound(int64_t next) {
     entry.second.contributed = 0;
   }
   permitted_ = spares_ = in_flight_ = committed_ = flushes_ = 0;
-  is_flushed_ = must_void_ = false;
+  is_flushed_ = is_flush_given_up_ = must_void_ = false;
   round_ = next;
   quorum_ = next_quorum_;
   total_ = next_total_;

@@ -105,6 +105,7 @@ class GateChecker {
   int64_t passes_ = 0;
   int64_t flushes_ = 0;
   bool is_flushed_ = false;
+  bool is_flush_given_up_ = false;
   bool must_void_ = false;  // what was admitted was given up
 
   int64_t sum_admitted_ = 0;

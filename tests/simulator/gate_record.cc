@@ -8,10 +8,10 @@ namespace tf_syncrep::simulator {
 namespace {
 
 constexpr std::array kKindNames = {
-    "make",      "open",   "ask",    "grant",  "refuse",  "admit",
-    "commit",    "abort",  "return", "leave",  "expire",  "void",
-    "wait",      "flush",  "quorum", "stop",   "drained", "advance",
-    "configure", "passes", "close",  "delete", "stats"};
+    "make",    "open",      "ask",    "grant", "refuse",  "admit",
+    "commit",  "abort",     "return", "leave", "expire",  "void",
+    "wait",    "flush",     "quorum", "stop",  "drained", "give_up",
+    "advance", "configure", "passes", "close", "delete",  "stats"};
 constexpr std::array kVerdictNames = {"admitted", "late", "stale", "rejected",
                                       "ended"};
 

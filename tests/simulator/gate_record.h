@@ -33,6 +33,7 @@ struct GateRecord {
     kQuorum,     // the end of either: is_flush, generation, round, count
     kStop,       // its other end: is_flush
     kDrained,    // the end of a drain
+    kGiveUp,     // the updater is told to stop: generation
     kAdvance,    // round (the next one), step
     kConfigure,  // quorum, total
     kPasses,     // count

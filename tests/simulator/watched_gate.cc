@@ -220,6 +220,7 @@ void WatchedGate::HandleUpdaters(Call* call) {
       break;
     }
     case CallKind::kCancelUpdater:
+      See(RecordOf(Kind::kGiveUp, *call));
       gate_.CancelUpdater(call->generation);
       break;
     case CallKind::kConfigure: {

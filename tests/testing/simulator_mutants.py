@@ -162,11 +162,7 @@ MUTANTS = [
     _mutant(
         "a_flush_that_was_given_up_stays",
         "gate/sync_gate.cc",
-        (
-            "        ledger_.SetFlushing(queue_.HasFlush());\n"
-            "      } else if (kind == UpdaterWait::Kind::kFlush) {",
-            "      } else if (kind == UpdaterWait::Kind::kFlush) {",
-        ),
+        ("        ledger_.EndFlushGivenUp();\n", ""),
     ),
     _mutant(
         "a_flush_does_not_wait_for_pushes",

@@ -172,9 +172,13 @@ void WatchedGate::HandleUpdaters(Call* call) {
       GateTerms terms;
       terms.quorum = call->quorum;
       terms.total = call->total;
+      const int64_t before = last_.generation;
       call->generation = gate_.Open(call->step, terms);
-      updater_is_ready_ = false;
-      updater_is_lost_ = false;
+      Look();
+      if (last_.generation == before) {
+        break;  // it is deleted
+      }
+      updater_is_ready_ = updater_is_lost_ = false;
       HearOfUpdater(false);
       break;
     }

@@ -11,7 +11,8 @@ import sysconfig
 
 import pytest
 
-pytestmark = pytest.mark.slow
+# The build counts as part of the first test.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "fuzz_replay"

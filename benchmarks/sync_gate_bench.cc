@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "tests/cc/gate_accounting.h"
-#include "tf_syncrep/cc/lib/lease_timer.h"
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
+#include "tf_syncrep/cc/lib/lease_timer.h"
 
 namespace {
 

@@ -89,23 +89,22 @@ class AccumulatorFuzz {
     const int64_t row_size = input_.Pick(5);
     InlineSharder sharder;
     std::vector<int64_t> held;
-    std::vector<int64_t> rows;
+    Array<int64_t> rows;
     if (is_sparse_) {
-      rows.resize(input_.Pick(20));
+      Require(rows.Allocate(input_.Pick(20)), "there is memory for some rows");
       for (int64_t& row : rows) {
         const int64_t number = input_.Number();
         row = number < 0 ? -(number + 1) : number;
       }
     }
-    const auto num_elements =
-        is_sparse_ ? static_cast<int64_t>(rows.size()) * row_size : row_size;
+    const auto num_elements = is_sparse_ ? rows.size() * row_size : row_size;
     const OwnedBuffer values = Values(num_elements);
     accumulator_.Push(
         step, {row_size},
         [&](GradientSum& sum) {
           if (is_sparse_) {
-            return static_cast<SparseGradientSum<T>&>(sum).Add(rows, row_size,
-                                                               values, sharder);
+            return static_cast<SparseGradientSum<T>&>(sum).Add(
+                std::move(rows), row_size, values, sharder);
           }
           return static_cast<DenseGradientSum<T>&>(sum).Add(
               values, num_elements,

@@ -42,8 +42,12 @@ bool Add(const Gradient& gradient, bool sparse, GradientSum& sum,
   std::copy(gradient.values.begin(), gradient.values.end(),
             static_cast<double*>(values.data));
   if (sparse) {
-    return static_cast<SparseGradientSum<double>&>(sum).Add(
-        gradient.rows, kRowSize, values, sharder);
+    Array<int64_t> rows;
+    const bool there_is_memory =
+        rows.Allocate(static_cast<int64_t>(gradient.rows.size()));
+    std::copy(gradient.rows.begin(), gradient.rows.end(), rows.begin());
+    return there_is_memory && static_cast<SparseGradientSum<double>&>(sum).Add(
+                                  std::move(rows), kRowSize, values, sharder);
   }
   return static_cast<DenseGradientSum<double>&>(sum).Add(values, size, Allocate,
                                                          sharder);

@@ -148,14 +148,14 @@ MUTANTS = [
     _mutant(
         "who_waits_is_admitted",
         "gate/sync_gate.cc",
-        (" && caller->waiting == 0 &&", " &&"),
+        ("caller->waiting == 0 && ", ""),
     ),
     _mutant(
         "spares_in_strict_mode",
         "gate/sync_gate_waits.cc",
         (
-            "  return IsOpen() && !strict_ && ledger_.Admits()",
-            "  return IsOpen() && ledger_.Admits()",
+            "  return IsOpen() && spares_ && !strict_ && ledger_.Admits()",
+            "  return IsOpen() && spares_ && ledger_.Admits()",
         ),
         most_events=45,
     ),

@@ -48,12 +48,10 @@ struct SparseOutput {
     auto& sum = static_cast<SparseGradientSum<LibT>&>(taken.Merged(sharder));
     TF_RETURN_IF_ERROR(SumStatus(sum));
     SparseResult result;
-    const int64_t most_bytes =
-        sum.num_held_rows() *
-        (TensorShape(taken.shape).num_elements() * sizeof(T) + sizeof(int64_t));
+    const int64_t most_rows = sum.num_held_rows();
     if (!sum.Finish(accumulator.spec().reduction, taken.num_gradients, sharder,
                     &result)) {
-      return OutOfMemoryForResult(most_bytes);
+      return OutOfMemoryForResult(most_rows, taken.shape, sizeof(T));
     }
     TensorShape shape({result.num_rows});
     for (const int64_t dim : taken.shape) {

@@ -1,5 +1,7 @@
 #include "tf_syncrep/cc/kernels/accumulator_take_op.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
@@ -12,8 +14,17 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TensorShapeUtils;
 
-absl::Status OutOfMemoryForResult(int64_t bytes) {
-  return OutOfMemory("the reduced gradient", bytes);
+absl::Status OutOfMemoryForResult(int64_t num_rows,
+                                  const std::vector<int64_t>& row_shape,
+                                  size_t element_bytes) {
+  // Of no rows, a row may have more elements than fit into a number.
+  double bytes =
+      static_cast<double>(num_rows) * static_cast<double>(element_bytes);
+  for (const int64_t dim : row_shape) {
+    bytes *= static_cast<double>(dim);
+  }
+  return OutOfMemory("the reduced gradient",
+                     static_cast<int64_t>(std::min(bytes, 9e18)));
 }
 
 absl::Status CheckMode(const AccumulatorResource& accumulator,

@@ -24,8 +24,11 @@
 
 namespace tf_syncrep {
 
-// ResourceExhausted: there is none for the result, about so many bytes.
-absl::Status OutOfMemoryForResult(int64_t bytes);
+// ResourceExhausted: there is none for the result, of so many rows of a shape
+// and elements of `element_bytes` bytes.
+absl::Status OutOfMemoryForResult(int64_t num_rows,
+                                  const std::vector<int64_t>& row_shape,
+                                  size_t element_bytes);
 
 // InvalidArgument unless the accumulator has this mode.
 absl::Status CheckMode(const AccumulatorResource& accumulator,
@@ -89,8 +92,7 @@ struct DenseOutput {
         sharder);
     TF_RETURN_IF_ERROR(SumStatus(sum));
     if (result.owner == nullptr) {
-      return OutOfMemoryForResult(
-          tensorflow::TensorShape(taken.shape).num_elements() * sizeof(T));
+      return OutOfMemoryForResult(1, taken.shape, sizeof(T));
     }
     // All owners are tensors: see AccumulatorApplyDenseOp too.
     const auto& output =

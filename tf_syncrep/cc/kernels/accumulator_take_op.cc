@@ -24,7 +24,7 @@ absl::Status OutOfMemoryForResult(int64_t num_rows,
     bytes *= static_cast<double>(dim);
   }
   return OutOfMemory("the reduced gradient",
-                     static_cast<int64_t>(std::min(bytes, 9e18)));
+                     static_cast<size_t>(std::min(bytes, 9e18)));
 }
 
 absl::Status CheckMode(const AccumulatorResource& accumulator,

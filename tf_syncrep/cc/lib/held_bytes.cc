@@ -10,7 +10,9 @@ HeldBytesBudget& HeldBytesBudget::OfProcess() {
   static HeldBytesBudget* const budget = [] {
     constexpr int64_t kDefaultMegabytes = 1024;
     constexpr int64_t kMostMegabytes = int64_t{1} << 40;
-    const char* const text = std::getenv("TF_SYNCREP_UNMERGED_GRADIENTS_MB");
+    // Nobody sets it while accumulators are made.
+    const char* const text = std::getenv(  // NOLINT(concurrency-mt-unsafe)
+        "TF_SYNCREP_UNMERGED_GRADIENTS_MB");
     char* end = nullptr;
     const int64_t number = text == nullptr ? 0 : std::strtoll(text, &end, 10);
     const bool is_number = end != text && end != nullptr && *end == '\0';

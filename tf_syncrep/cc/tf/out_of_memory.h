@@ -3,7 +3,7 @@
 #ifndef TF_SYNCREP_CC_TF_OUT_OF_MEMORY_H_
 #define TF_SYNCREP_CC_TF_OUT_OF_MEMORY_H_
 
-#include <cstdint>
+#include <cstddef>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -12,7 +12,7 @@
 namespace tf_syncrep {
 
 // ResourceExhausted: there is none for `what`, which takes about `bytes`.
-inline absl::Status OutOfMemory(absl::string_view what, int64_t bytes) {
+inline absl::Status OutOfMemory(absl::string_view what, size_t bytes) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "There is no memory for ", what, ", about ", bytes, " bytes"));
 }

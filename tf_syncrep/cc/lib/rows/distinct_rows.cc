@@ -66,12 +66,14 @@ bool FindFirsts(const Key* keys, int64_t begin, int64_t end, int32_t* groups,
     return false;
   }
   std::fill(buckets.begin(), buckets.end(), kEmpty);
+  const auto bucket_at = [&](uint64_t hash) -> int32_t& {
+    return buckets[static_cast<int64_t>(hash & (num_buckets - 1))];
+  };
   const auto find = [&](Key key, uint64_t hash) -> int32_t& {
-    uint64_t bucket = hash & (num_buckets - 1);
-    while (buckets[bucket] != kEmpty && keys[buckets[bucket]] != key) {
-      bucket = (bucket + 1) & (num_buckets - 1);
+    while (bucket_at(hash) != kEmpty && keys[bucket_at(hash)] != key) {
+      hash++;
     }
-    return buckets[bucket];
+    return bucket_at(hash);
   };
   // The buckets of a block are on their way while those before are looked into.
   constexpr int64_t kBlock = 16;
@@ -80,8 +82,7 @@ bool FindFirsts(const Key* keys, int64_t begin, int64_t end, int32_t* groups,
     const int64_t size = std::min(kBlock, end - block);
     for (int64_t k = 0; k < size; ++k) {
       hashes[k] = HashRow(static_cast<int64_t>(keys[block + k]));
-      Prefetch<PrefetchFor::kWriting>(&buckets[hashes[k] & (num_buckets - 1)],
-                                      sizeof(int32_t));
+      Prefetch<PrefetchFor::kWriting>(&bucket_at(hashes[k]), sizeof(int32_t));
     }
     for (int64_t k = 0; k < size; ++k) {
       const auto i = static_cast<int32_t>(block + k);

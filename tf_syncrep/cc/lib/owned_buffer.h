@@ -7,7 +7,8 @@
 
 namespace tf_syncrep {
 
-// Memory, and what keeps it alive. Without an owner there is none.
+// Memory, and what keeps it alive. As an argument without an owner it is the
+// caller's, for the time of the call; as a result without one there was none.
 struct OwnedBuffer {
   void* data = nullptr;
   std::shared_ptr<void> owner;

@@ -70,7 +70,7 @@ def main(directory, last_step, use_resource, parts, sync, items):
         opt = tfs.train.AdamAsyncOptimizer(0.01)
         hooks = []
         if sync:
-            opt = tfs.train.SyncReplicasOptimizer(opt, 2)
+            opt = tfs.train.SyncReplicasOptimizer(opt, 2, strict=True)
             hooks = [opt.make_session_run_hook(is_chief)]
         train_op = opt.minimize(loss, global_step=tf.train.get_global_step())
     hook = tfs.train.CheckpointSaverHook(

@@ -20,7 +20,7 @@ def variables():
 
 
 def make(quorum=1, reject_nonfinite=False):
-    return ClusterOps(quorum, quorum, 60.0, 600.0, reject_nonfinite, DEVICE)
+    return ClusterOps(quorum, quorum, 60.0, 600.0, reject_nonfinite, True, DEVICE)
 
 
 def gradients(value):

@@ -15,7 +15,7 @@ DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 @pytest.fixture
 def updater():
-    ops = ClusterOps(1, 1, 60.0, 600.0, False, DEVICE)
+    ops = ClusterOps(1, 1, 60.0, 600.0, False, True, DEVICE)
     optimizer = types.SimpleNamespace(iterations=tf.Variable(0, dtype=tf.int64))
     strategy = tf.distribute.get_strategy()
     made = updaters.Updater(ops, strategy, optimizer, update=None)

@@ -17,6 +17,15 @@ GATE = {
     "voided": 4,
     "expired": 5,
 }
+# Of each of the two.
+WORKER = {
+    "contributed": (8, 4),
+    "waited_ns": (1_500_000_000, 0),
+    "held_up_ns": (0, 250_000_000),
+    "live": (1, 0),
+    "phase": (2, 0),
+    "phase_ns": (3_000_000_000, 0),
+}
 
 
 def _stats():
@@ -24,8 +33,8 @@ def _stats():
         np.array([name.encode() for name in GATE]),
         np.array(list(GATE.values())),
         np.array([task.encode() for task in TASKS]),
-        np.array([b"contributed", b"waited_ns", b"live"]),
-        np.array([[8, 1_500_000_000, 1], [4, 0, 0]]),
+        np.array([name.encode() for name in WORKER]),
+        np.array(list(zip(*WORKER.values(), strict=True))),
     )
 
 
@@ -35,12 +44,27 @@ def test_dictionary_has_counters_in_pythons_own_types():
     assert stats == GATE
     assert all(type(value) is int for value in stats.values())
     assert workers == {
-        TASKS[0]: {"contributed": 8, "waited_secs": 1.5, "live": True},
-        TASKS[1]: {"contributed": 4, "waited_secs": 0.0, "live": False},
+        TASKS[0]: {
+            "contributed": 8,
+            "waited_secs": 1.5,
+            "held_up_secs": 0.0,
+            "live": True,
+            "phase": "computing",
+            "phase_secs": 3.0,
+        },
+        TASKS[1]: {
+            "contributed": 4,
+            "waited_secs": 0.0,
+            "held_up_secs": 0.25,
+            "live": False,
+            "phase": "idle",
+            "phase_secs": 0.0,
+        },
     }
     assert workers[TASKS[1]]["live"] is False
-    empty = np.zeros([0, 2], np.int64)
-    stats = gate_stats.to_dict([b"step"], [0], [], [b"waited_ns", b"live"], empty)
+    empty = np.zeros([0, len(WORKER)], np.int64)
+    names = [name.encode() for name in WORKER]
+    stats = gate_stats.to_dict([b"step"], [0], [], names, empty)
     assert stats == {"step": 0, "workers": {}}
 
 
@@ -58,9 +82,11 @@ def test_scalars_leave_out_what_only_numbers_rounds():
         **{f"sync/{name}": float(GATE[name]) for name in numbers},
         "sync/contributed/chief:0": 8.0,
         "sync/waited_secs/chief:0": 1.5,
+        "sync/held_up_secs/chief:0": 0.0,
         "sync/live/chief:0": 1.0,
         "sync/contributed/worker:1": 4.0,
         "sync/waited_secs/worker:1": 0.0,
+        "sync/held_up_secs/worker:1": 0.25,
         "sync/live/worker:1": 0.0,
         "sync/waited_secs": 1.5,
     }

@@ -156,10 +156,6 @@ GateTime Roster::LeaseEnd(const GateMember& member,
          (member.started ? std::max(lease_, 2 * longest) : first_step_lease);
 }
 
-GateTime Roster::LeaseEnd(const GateMember& member, int64_t total) const {
-  return LeaseEnd(member, FirstStepLease(total));
-}
-
 std::vector<GateMember*> Roster::Expire(int64_t total, bool is_open,
                                         GateTime now) {
   std::vector<GateMember*> expired;

@@ -92,7 +92,6 @@ class Roster {
   // Workers that live or are still expected. `total` are to take part.
   int64_t NumLive(int64_t total) const;
 
-  GateTime LeaseEnd(const GateMember& member, int64_t total) const;
   // Those whose lease has ended, live no more.
   std::vector<GateMember*> Expire(int64_t total, bool is_open, GateTime now);
   // When the next lease ends.

@@ -122,6 +122,39 @@ TEST_F(SyncGateUpdaterTest, CancelUpdaterEndsItsWaitsAndNoOthers) {
   EXPECT_TRUE(waiting->granted());
 }
 
+TEST_F(SyncGateUpdaterTest, WorkerWhoseUpdaterFailedIsToldWhereverItIs) {
+  Start(2, 2);
+  Give(b);
+  Give(a);
+  const auto of_b = Acquire(b);
+  const auto waiting = Acquire(a);
+  gate->CancelUpdater(generation - 1, a);
+  EXPECT_TRUE(waiting->waits());
+  gate->CancelUpdater(generation, {a.device, a.incarnation + 1});
+  EXPECT_TRUE(waiting->waits());
+  gate->CancelUpdater(generation, a);
+  EXPECT_TRUE(waiting->ended_with(GateStatus::kCancelled));
+  EXPECT_TRUE(of_b->waits());
+  // It may just have pushed, and ask only now.
+  EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kCancelled));
+  EXPECT_EQ(Open(0), generation + 1);
+  EXPECT_TRUE(of_b->granted());
+  EXPECT_TRUE(Acquire(a)->granted());
+}
+
+TEST_F(SyncGateUpdaterTest, WorkerIsNotToldWhenAnUpdaterOrAnotherProcessIsThere) {
+  Start(2, 2);
+  Give(b);
+  Give(a);
+  gate->CancelUpdater(generation, a);
+  const auto another = Acquire({a.device, a.incarnation + 1});
+  EXPECT_TRUE(another->waits());
+  gate->CancelUpdater(generation, b);
+  const auto quorum = WaitQuorum();
+  EXPECT_TRUE(quorum->granted());
+  EXPECT_TRUE(Acquire(b)->waits());
+}
+
 // --- Flush ---
 
 TEST_F(SyncGateUpdaterTest, AFlushEndsARoundThatIsNotFull) {

@@ -160,7 +160,7 @@ class GateFuzz {
                                              std::string(input_.Pick(4), 'x')});
         return;
       case 18:
-        input_.Pick(2) == 0 ? gate->CancelUpdater(Generation(stats))
+        input_.Pick(2) == 0 ? gate->CancelUpdater(Generation(stats), Worker())
                             : static_cast<void>(gate->Cancel(input_.Number()));
         return;
       default:

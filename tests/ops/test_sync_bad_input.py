@@ -42,7 +42,10 @@ GATE_OPS = {
     "flush": (gate_ops.sync_gate_flush, [GENERATION]),
     "advance": (gate_ops.sync_gate_advance, [GENERATION, ROUND, STEP]),
     "drain": (gate_ops.sync_gate_drain, [GENERATION]),
-    "cancel_updater": (gate_ops.sync_gate_cancel_updater, [GENERATION]),
+    "cancel_updater": (
+        gate_ops.sync_gate_cancel_updater,
+        [GENERATION, DEVICE, INCARNATION],
+    ),
     "configure": (
         gate_ops.sync_gate_configure,
         [("quorum", tf.int64, 1), ("total", tf.int64, 1)],

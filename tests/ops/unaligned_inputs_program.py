@@ -361,8 +361,9 @@ def gates(call):
         results += [num_gradients, *call("syncrep_sync_gate_advance", end)]
     call("syncrep_sync_gate_leave", worker)
     call("syncrep_sync_gate_stats", gate)
-    for op in ("drain", "cancel_updater", "close"):
-        call(f"syncrep_sync_gate_{op}", of_updater)
+    call("syncrep_sync_gate_drain", of_updater)
+    call("syncrep_sync_gate_cancel_updater", {**of_updater, **worker})
+    call("syncrep_sync_gate_close", of_updater)
     failure = {**of_updater, "code": np.int32(10), "message": "ended"}
     call("syncrep_sync_gate_fail", failure)
     return results

@@ -1,5 +1,7 @@
 """SyncReplicasOptimizer in each style of session: hook, Supervisor, by hand."""
 
+import itertools
+import threading
 import time
 
 import pytest
@@ -146,6 +148,70 @@ def test_monitored_training_session_saves_its_last_step_and_closes_at_once(tmp_p
         saver = tf1.train.Saver()
         saver.restore(session, tf1.train.latest_checkpoint(str(tmp_path)))
         _assert_weights(session, restored, batches)
+
+
+def _invalid():
+    return tf.debugging.Assert(False, ["the update failed"])
+
+
+def _aborted():
+    """As a step is on a task that was started anew."""
+    gate = sync_gate_ops.sync_gate(1, 1)
+    generation = sync_gate_ops.sync_gate_open(gate, 0)
+    return sync_gate_ops.sync_gate_wait_quorum(gate, generation - 1)[0].op
+
+
+def _failing_once(fail, at):
+    """An optimizer whose update number `at` fails, and no other does."""
+    updates = itertools.count(1)
+
+    class Failing(tf1.train.GradientDescentOptimizer):
+        def apply_gradients(self, *args, **kwargs):
+            fails = tf.numpy_function(lambda: next(updates) == at, [], tf.bool)
+            failing = tf.cond(tf.ensure_shape(fails, []), fail, tf.no_op)
+            with tf.control_dependencies([failing]):
+                return super().apply_gradients(*args, **kwargs)
+
+    return lambda: Failing(twin.LEARNING_RATE)
+
+
+def test_update_that_fails_is_an_error_of_the_chiefs_session_in_seconds():
+    replica = twin.Replica(inner=_failing_once(_invalid, 3))
+    started = time.monotonic()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the update failed"):
+        with replica.monitored_session() as session:
+            replica.train(session, twin.batches(2))
+            replica.train(session, twin.batches(1))
+    assert time.monotonic() - started < CLOSE_SECS
+
+
+def test_update_that_fails_with_a_lost_task_is_what_a_session_recovers_from(tmp_path):
+    replica = twin.Replica(inner=_failing_once(_aborted, 3))
+    batches = twin.batches(5)
+    with replica.graph.as_default():
+        hooks = [
+            replica.optimizer.make_session_run_hook(True),
+            tf1.train.CheckpointSaverHook(str(tmp_path), save_steps=1),
+        ]
+        with tf1.train.MonitoredTrainingSession(
+            checkpoint_dir=str(tmp_path), hooks=hooks, save_checkpoint_secs=None
+        ) as session:
+            replica.train(session, batches)
+            _assert_weights(session, replica, batches)
+
+
+def test_update_that_fails_ends_a_step_of_a_bare_session(monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    replica = twin.Replica(inner=_failing_once(_invalid, 1))
+    with replica.graph.as_default():
+        runner = replica.optimizer.get_chief_queue_runner()
+    with tf1.Session(graph=replica.graph) as session:
+        session.run(replica.init_op)
+        runner.create_threads(session, daemon=True, start=True)
+        with pytest.raises(tf.errors.CancelledError, match="has failed"):
+            replica.train(session, twin.batches(1))
+    (error,) = runner.exceptions_raised
+    assert "the update failed" in error.message
 
 
 def test_with_more_passes_than_replicas_gradients_are_stale():

@@ -286,8 +286,10 @@ class CancelUpdaterOp final : public GateOp {
   using GateOp::GateOp;
   absl::Status Call(OpKernelContext* ctx, SyncGate& gate) override {
     int64_t generation;
+    GateWorker worker;
     TF_RETURN_IF_ERROR(ScalarInput(ctx, "generation", &generation));
-    gate.CancelUpdater(generation);
+    TF_RETURN_IF_ERROR(WorkerInput(ctx, &worker));
+    gate.CancelUpdater(generation, worker);
     return absl::OkStatus();
   }
 };

@@ -293,13 +293,17 @@ generation: As opened.
 REGISTER_OP("Syncrep>SyncGateCancelUpdater")
     .Input("handle: resource")
     .Input("generation: int64")
+    .Input("device: string")
+    .Input("incarnation: int64")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
     .Doc(R"doc(
-Ends the updater's waits of a generation as Cancelled, and no others.
+Ends the updater's waits of a generation, and those of a worker, as Cancelled.
 
 handle: Handle of the gate.
 generation: As opened.
+device: The task of the worker in whose process the updater failed; empty: none.
+incarnation: Its incarnation.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateConfigure")

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -68,8 +69,9 @@ class LockedVariables {
     return Data<T>(*variables_[i].tensor);
   }
 
-  // Unlocks requests[i] before the end of the scope.
-  void Unlock(int i);
+  // Unlocks requests[i] before the end of the scope. (Which locks are held is
+  // known when it runs, and to no analysis before.)
+  void Unlock(int i) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   struct Variable {
@@ -86,7 +88,7 @@ class LockedVariables {
   absl::Status FindVariables(tensorflow::OpKernelContext* ctx,
                              absl::Span<const Request> requests);
   absl::Status CheckDistinct() const;
-  void LockAll();
+  void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll();
   // Puts the resource variables with shared access into copy-on-read mode,
   // taking one exclusive lock at a time. Nothing may be locked.

@@ -337,19 +337,25 @@ def sync_gate_drain(handle, generation, name=None):
     return op_library.load().syncrep_sync_gate_drain(handle, generation, name=name)
 
 
-def sync_gate_cancel_updater(handle, generation, name=None):
-    """Ends the updater's waits of a generation as Cancelled, and no others.
+def sync_gate_cancel_updater(handle, generation, device="", incarnation=0, name=None):
+    """Ends the updater's waits of a generation as Cancelled.
+
+    A worker in whose process the updater failed would wait for updates that nobody
+    makes. Where one is named, its acquires are cancelled, too, until an updater waits
+    for a round again.
 
     Args:
         handle: the gate, a resource tensor.
         generation: int64, as opened.
+        device: that worker's task, a string (see `task_id`); empty: there is none.
+        incarnation: its incarnation, int64.
         name: name of the operation.
 
     Returns:
         The operation.
     """
     return op_library.load().syncrep_sync_gate_cancel_updater(
-        handle, generation, name=name
+        handle, generation, device, incarnation, name=name
     )
 
 

@@ -26,7 +26,14 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
     """
 
     def __init__(
-        self, *, permit, open_op, stop_op, departures: Departures, **arguments: Any
+        self,
+        *,
+        permit,
+        open_op,
+        stop_op,
+        fail_op,
+        departures: Departures,
+        **arguments: Any,
     ):
         """Creates it.
 
@@ -36,6 +43,7 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
                 clients it may be what another one has set.
             open_op: begins the training.
             stop_op: ends the wait for gradients.
+            fail_op: ends this client's wait for an update, since none will come.
             departures: by which the training is ended without its session.
             **arguments: for the base class.
         """
@@ -43,6 +51,7 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
         self._permit = permit
         self._open_op = open_op
         self._stop_op = stop_op
+        self._fail_op = fail_op
         self._departures = departures
         self._generation = 0  # The last one in which it ran.
         self._errors: list[Exception] = []
@@ -145,8 +154,12 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
             if coord is None:
                 logging.error("SyncReplicas' chief ended: %s", error)
                 self._errors.append(error)
+            else:
+                coord.request_stop(error)
+            # Only now: whose wait ends asks its coordinator for the reason.
+            _try_to_run(session, self._fail_op)
+            if coord is None:
                 raise
-            coord.request_stop(error)
         finally:
             self._end(session)
 

@@ -693,13 +693,22 @@ class SyncReplicasOptimizer(_StockOptimizer):
             stop_updater_op = sync_gate_ops.sync_gate_cancel_updater(
                 self._gate, self._generation()
             )
+            fail_updater_op = sync_gate_ops.sync_gate_cancel_updater(
+                self._gate, self._generation(), *self._worker
+            )
         self._chief_queue_runner = self._make_queue_runner(
-            close_op=self._close_op, cancel_op=self._close_op, stop_op=stop_updater_op
+            close_op=self._close_op,
+            cancel_op=self._close_op,
+            stop_op=stop_updater_op,
+            fail_op=fail_updater_op,
         )
         # The hook closes the gate itself, at the end: its runner also ends when a
         # session recovers from the loss of a task, and training goes on.
         self._hooks_queue_runner = self._make_queue_runner(
-            close_op=tf.no_op(), cancel_op=stop_updater_op, stop_op=stop_updater_op
+            close_op=tf.no_op(),
+            cancel_op=stop_updater_op,
+            stop_op=stop_updater_op,
+            fail_op=fail_updater_op,
         )
 
     def _acquire_op(self, *, first: bool | tf.Tensor, worker=None):
@@ -754,13 +763,14 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """Reads the generation of this replica's permit; 0 before the first."""
         return _read(self._local_permit)[0]
 
-    def _make_queue_runner(self, close_op, cancel_op, stop_op):
+    def _make_queue_runner(self, close_op, cancel_op, stop_op, fail_op):
         """Makes a runner of the chief's part.
 
         Args:
             close_op: what it runs when it finds the gate closed.
             cancel_op: what it runs when its coordinator stops; has to end the wait.
             stop_op: the same when an error has stopped it.
+            fail_op: what it runs when an update failed; has to end its client's wait.
 
         Returns:
             The `tf.compat.v1.train.QueueRunner`.
@@ -769,6 +779,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
             permit=_read(self._local_permit),
             open_op=self.chief_init_op,
             stop_op=stop_op,
+            fail_op=fail_op,
             departures=self._departures,
             queue=self._gate.op,
             enqueue_ops=[self._sync_op],

@@ -231,6 +231,7 @@ int64_t SyncGate::Open(int64_t step, const GateTerms& terms) {
     }
     updater_seen_ = clock_();
     updater_started_ = false;
+    failed_with_ = nullptr;
     roster_.StartGeneration(updater_seen_);
     opened_quorum_ = ledger_.quorum();
     opened_total_ = ledger_.total();
@@ -305,7 +306,7 @@ GateStatus SyncGate::Advance(int64_t generation, int64_t round, int64_t step,
   return {};
 }
 
-void SyncGate::CancelUpdater(int64_t generation) {
+void SyncGate::CancelUpdater(int64_t generation, const GateWorker& worker) {
   Wakeups wakeups;
   {
     const MutexLock lock(mu_);
@@ -316,6 +317,11 @@ void SyncGate::CancelUpdater(int64_t generation) {
       ledger_.GiveFlushUp();
       EndUpdaterWaits({GateStatus::kCancelled, "The updater was stopped."},
                       &wakeups);
+      failed_with_ = roster_.Find(worker);
+      if (failed_with_ != nullptr) {
+        EndAcquire(queue_.ExtractAcquire(failed_with_->waiting),
+                   UpdaterFailed(), {}, &wakeups);
+      }
       Pump(&wakeups);
     }
   }
@@ -447,6 +453,7 @@ SyncGate::WaitId SyncGate::AddUpdaterWait(int64_t generation,
       }
       if (kind == UpdaterWait::Kind::kQuorum) {
         ledger_.EndFlushGivenUp();
+        failed_with_ = nullptr;
       } else if (kind == UpdaterWait::Kind::kFlush) {
         ledger_.SetFlushing(true);
       }

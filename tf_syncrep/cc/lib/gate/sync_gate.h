@@ -156,10 +156,14 @@ class SyncGate {
   WaitId Drain(int64_t generation, DrainCallback done);
 
   // Ends the waits of WaitQuorum(), Flush() and Drain() in `generation` as
-  // Cancelled, and no others: the updater stops, the training may go on. A
-  // round that was flushed, and is not advanced before the next WaitQuorum(),
-  // is void.
-  void CancelUpdater(int64_t generation);
+  // Cancelled: the updater stops, the training may go on. A round that was
+  // flushed, and is not advanced before the next WaitQuorum(), is void.
+  //
+  //
+  // A worker in whose process the updater failed would wait for updates that
+  // nobody makes, and never come to begin anew. Where `worker` is one, its
+  // Acquire() is Cancelled, too, now and until the next WaitQuorum() or Open().
+  void CancelUpdater(int64_t generation, const GateWorker& worker = {});
 
   // Changes quorum and total, from the next round on.
   GateStatus Configure(int64_t quorum, int64_t total);
@@ -198,6 +202,7 @@ class SyncGate {
   };
 
   static void Run(const Wakeups& wakeups);
+  static GateStatus UpdaterFailed();
 
   bool IsOpen() const TF_SYNCREP_REQUIRES(mu_) {
     return ledger_.generation() > 0 && end_of_waits_.ok();
@@ -289,6 +294,8 @@ class SyncGate {
   Time updater_seen_ TF_SYNCREP_GUARDED_BY(mu_){0};
   // Has waited for a round, or advanced, since Open().
   bool updater_started_ TF_SYNCREP_GUARDED_BY(mu_) = false;
+  // Its worker waits in vain: see CancelUpdater(). Null: there is none.
+  const GateMember* failed_with_ TF_SYNCREP_GUARDED_BY(mu_) = nullptr;
   // None of them empty.
   std::list<Passes> passes_ TF_SYNCREP_GUARDED_BY(mu_);
   // As Pump() last saw them: see WaitQueue::sated.

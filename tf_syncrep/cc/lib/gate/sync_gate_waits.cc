@@ -36,6 +36,9 @@ GateMember* SyncGate::Enter(const GateWorker& worker, AcquireKind kind,
   if (caller == nullptr) {
     return nullptr;
   }
+  if (replaced && caller == failed_with_) {
+    failed_with_ = nullptr;  // that was another process
+  }
   const Time now = clock_();
   EndAcquire(queue_.ExtractAcquire(caller->waiting),
              {GateStatus::kAborted,
@@ -66,6 +69,9 @@ void SyncGate::Place(AcquireNode wait, Wakeups* wakeups) {
       return;
     }
     acquire.deadline = clock_() + roster_.start_lease();
+  } else if (acquire.member == failed_with_) {
+    EndAcquire(std::move(wait), UpdaterFailed(), {}, wakeups);
+    return;
   } else if (ledger_.generation() > 0) {
     acquire.member->takes_part = TermsAgree(acquire.terms);
     if (acquire.member->takes_part) {
@@ -146,6 +152,11 @@ void SyncGate::EndAcquireForAll(AcquireNode wait, const GateStatus& status,
   wait.mapped().member->takes_part &= succeeds || end_of_waits_.ok();
   EndAcquire(std::move(wait), succeeds ? GateStatus() : status, ledger_.Pass(),
              wakeups);
+}
+
+GateStatus SyncGate::UpdaterFailed() {
+  return {GateStatus::kCancelled,
+          "The updater of this worker's process has failed."};
 }
 
 void SyncGate::EndUpdaterWaits(const GateStatus& status, Wakeups* wakeups) {

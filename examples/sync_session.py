@@ -60,8 +60,6 @@ def main(_: list[str]) -> None:
             tfs.train.AdamAsyncOptimizer(0.05),
             replicas_to_aggregate=FLAGS.replicas_to_aggregate or num_workers,
             total_num_replicas=num_workers,
-            # As many gradients of each worker. Otherwise those that come first count.
-            strict=True,
         )
         train_op = optimizer.minimize(loss, global_step=global_step)
 

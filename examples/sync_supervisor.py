@@ -37,8 +37,6 @@ def main(_: list[str]) -> None:
             tfs.train.AdamAsyncOptimizer(0.05),
             replicas_to_aggregate=cluster.num_tasks("worker"),
             total_num_replicas=cluster.num_tasks("worker"),
-            # As many gradients of each worker. Otherwise those that come first count.
-            strict=True,
         )
         train_op = optimizer.minimize(loss, global_step=global_step)
         queue_runner = optimizer.get_chief_queue_runner()

@@ -24,6 +24,7 @@ class GateFuzz {
     options.quorum = input_.Number();
     options.total = input_.Number();
     options.strict = input_.Pick(2) == 0;
+    options.gathers = input_.Pick(2) == 0;
     options.lease = Seconds();
     options.start_lease = Seconds();
     options.updater_lease = Seconds();

@@ -363,6 +363,7 @@ void GateChecker::SeeOpen(const GateRecord& record) {
 }
 
 void GateChecker::SeeStats(const GateRecord& record) {
+  gathers_ = record.gathers;
   Expect(record.round == round_, "counters: round");
   Expect(record.generation == generation_, "counters: generation");
   Expect(record.step == step_, "counters: step");
@@ -394,7 +395,8 @@ bool GateChecker::HasToWait(const Worker& worker) const {
   const bool has_room = !IsFlushing() && NumAdmitted() < quorum_ &&
                         permitted_ + NumAdmitted() < std::max(total_, quorum_);
   const bool has_given_its_share =
-      strict_ && (live_ < 1 || worker.contributed >= (quorum_ - 1) / live_ + 1);
+      (strict_ || gathers_) &&
+      (live_ < 1 || worker.contributed >= (quorum_ - 1) / live_ + 1);
   return !has_room || has_given_its_share;
 }
 

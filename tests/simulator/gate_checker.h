@@ -83,6 +83,7 @@ class GateChecker {
   bool is_made_ = false;
   bool is_deleted_ = false;
   bool strict_ = false;
+  bool gathers_ = false;  // a worker's share may be all that it gets
   bool is_open_ = false;
   bool is_ended_ = false;
   int64_t generation_ = 0;

@@ -42,11 +42,12 @@ constexpr std::array kFields = {
     TF_SYNCREP_FIELD(is_first),   TF_SYNCREP_FIELD(is_fit),
     TF_SYNCREP_FIELD(is_flush),   TF_SYNCREP_FIELD(is_spare),
     TF_SYNCREP_FIELD(counts),     TF_SYNCREP_FIELD(strict),
-    TF_SYNCREP_FIELD(rounds),     TF_SYNCREP_FIELD(updates),
-    TF_SYNCREP_FIELD(voids),      TF_SYNCREP_FIELD(admitted),
-    TF_SYNCREP_FIELD(committed),  TF_SYNCREP_FIELD(aborted),
-    TF_SYNCREP_FIELD(in_flight),  TF_SYNCREP_FIELD(applied),
-    TF_SYNCREP_FIELD(voided),     TF_SYNCREP_FIELD(pending)};
+    TF_SYNCREP_FIELD(gathers),    TF_SYNCREP_FIELD(rounds),
+    TF_SYNCREP_FIELD(updates),    TF_SYNCREP_FIELD(voids),
+    TF_SYNCREP_FIELD(admitted),   TF_SYNCREP_FIELD(committed),
+    TF_SYNCREP_FIELD(aborted),    TF_SYNCREP_FIELD(in_flight),
+    TF_SYNCREP_FIELD(applied),    TF_SYNCREP_FIELD(voided),
+    TF_SYNCREP_FIELD(pending)};
 
 #undef TF_SYNCREP_FIELD
 

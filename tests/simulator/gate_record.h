@@ -64,6 +64,7 @@ struct GateRecord {
   bool is_spare = false;
   bool counts = false;
   bool strict = false;
+  bool gathers = false;
   // Of kStats.
   int64_t rounds = 0;
   int64_t updates = 0;

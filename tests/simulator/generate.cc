@@ -15,6 +15,7 @@ Setup MakeSetup(Random* random) {
   setup.quorum = 1 + random->Pick(4);
   setup.total = random->Pick(2) == 0 ? setup.num_workers : 1 + random->Pick(4);
   setup.strict = random->Pick(2) == 0;
+  setup.gathers = random->Pick(2) == 0;
   setup.terms = random->Pick(2) == 0;
   setup.lease = random->Pick(2) == 0 ? 10'000 : 60'000;
   setup.start_lease = random->Pick(2) == 0 ? 60'000 : 600'000;

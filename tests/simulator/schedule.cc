@@ -54,10 +54,11 @@ constexpr std::array kFields = {
     TF_SYNCREP_FIELD(num_workers),   TF_SYNCREP_FIELD(num_servers),
     TF_SYNCREP_FIELD(num_variables), TF_SYNCREP_FIELD(sparse),
     TF_SYNCREP_FIELD(quorum),        TF_SYNCREP_FIELD(total),
-    TF_SYNCREP_FIELD(strict),        TF_SYNCREP_FIELD(terms),
-    TF_SYNCREP_FIELD(lease),         TF_SYNCREP_FIELD(start_lease),
-    TF_SYNCREP_FIELD(updater_lease), TF_SYNCREP_FIELD(timeout),
-    TF_SYNCREP_FIELD(heartbeats),    TF_SYNCREP_FIELD(calm)};
+    TF_SYNCREP_FIELD(strict),        TF_SYNCREP_FIELD(gathers),
+    TF_SYNCREP_FIELD(terms),         TF_SYNCREP_FIELD(lease),
+    TF_SYNCREP_FIELD(start_lease),   TF_SYNCREP_FIELD(updater_lease),
+    TF_SYNCREP_FIELD(timeout),       TF_SYNCREP_FIELD(heartbeats),
+    TF_SYNCREP_FIELD(calm)};
 
 #undef TF_SYNCREP_FIELD
 

@@ -100,6 +100,7 @@ struct Setup {
   int64_t quorum = 1;
   int64_t total = 1;
   bool strict = true;
+  bool gathers = false;
   bool terms = false;  // workers say the quorum and the total they are made for
   int64_t lease = 60'000;
   int64_t start_lease = 600'000;

@@ -137,6 +137,7 @@ void Server::MakeGate() {
   options.quorum = setup_.quorum;
   options.total = setup_.total;
   options.strict = setup_.strict;
+  options.gathers = setup_.gathers;
   options.lease = std::chrono::milliseconds(setup_.lease);
   options.start_lease = std::chrono::milliseconds(setup_.start_lease);
   options.updater_lease = std::chrono::milliseconds(setup_.updater_lease);

@@ -35,7 +35,7 @@ class Shrinker {
         setup.quorum + setup.total + (setup.sparse ? 1 : 0) +
         (setup.terms ? 1 : 0) + (setup.heartbeats ? 1 : 0) +
         (setup.timeout > 0 ? 1 : 0) + (setup.updater_lease > 0 ? 1 : 0) +
-        (setup.strict ? 1 : 0);
+        (setup.strict ? 1 : 0) + (setup.gathers ? 1 : 0);
     return std::pair(NumEvents(outcome), cluster);
   }
 
@@ -94,8 +94,8 @@ class Shrinker {
       }
     }
     using Flag = bool Setup::*;
-    for (const Flag flag :
-         {&Setup::sparse, &Setup::terms, &Setup::heartbeats, &Setup::strict}) {
+    for (const Flag flag : {&Setup::sparse, &Setup::terms, &Setup::heartbeats,
+                            &Setup::strict, &Setup::gathers}) {
       if (Present().setup.*flag) {
         TrySetup([flag](Setup* setup) { setup->*flag = false; });
       }

@@ -332,6 +332,7 @@ void WatchedGate::Look() {
   record.step = stats.step;
   record.live = stats.live;
   if (stats.generation != last_.generation) {
+    opened_at_ = clock_();
     record.kind = Kind::kOpen;
     record.quorum = stats.quorum;
     record.total = stats.total;
@@ -359,6 +360,7 @@ void WatchedGate::After() {
   record.round = last_.round;
   record.step = last_.step;
   record.live = last_.live;
+  record.gathers = options_.gathers && clock_() < opened_at_ + options_.lease;
   record.rounds = last_.rounds;
   record.updates = last_.updates;
   record.voids = last_.voids;

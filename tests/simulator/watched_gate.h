@@ -83,6 +83,7 @@ class WatchedGate {
   std::function<void(const SyncGateStats&)> tell_;
   std::map<std::string, Silence> silences_;  // by worker
   std::set<std::pair<std::string, uint64_t>> have_asked_;
+  Time opened_at_{0};
   Time updater_heard_{0};
   bool updater_is_ready_ = false;
   bool updater_is_lost_ = false;  // in this generation

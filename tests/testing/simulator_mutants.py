@@ -160,6 +160,11 @@ MUTANTS = [
         most_events=45,
     ),
     _mutant(
+        "who_does_not_come_is_waited_for",
+        "gate/roster.cc",
+        (" && now < opened_at_ + lease_;", ";"),
+    ),
+    _mutant(
         "a_flush_that_was_given_up_stays",
         "gate/sync_gate.cc",
         ("        ledger_.EndFlushGivenUp();\n", ""),

@@ -1,7 +1,6 @@
 """SyncReplicasOptimizer in each style of session: hook, Supervisor, by hand."""
 
 import itertools
-import threading
 import time
 
 import pytest
@@ -200,8 +199,8 @@ def test_update_that_fails_with_a_lost_task_is_what_a_session_recovers_from(tmp_
             _assert_weights(session, replica, batches)
 
 
-def test_update_that_fails_ends_a_step_of_a_bare_session(monkeypatch):
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_update_that_fails_ends_a_step_of_a_bare_session():
     replica = twin.Replica(inner=_failing_once(_invalid, 1))
     with replica.graph.as_default():
         runner = replica.optimizer.get_chief_queue_runner()

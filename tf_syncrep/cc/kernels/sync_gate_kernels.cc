@@ -85,6 +85,7 @@ class SyncGateOp final : public CountedResourceOp<SyncGateResource> {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("total", &options_.total));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("strict", &options_.strict));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("spares", &options_.spares));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("gathers", &options_.gathers));
     float lease;
     float start_lease;
     float updater_lease;

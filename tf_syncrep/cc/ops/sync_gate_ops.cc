@@ -40,6 +40,7 @@ REGISTER_OP("Syncrep>SyncGate")
     .Attr("updater_lease_secs: float = 0.0")
     .Attr("strict: bool = true")
     .Attr("spares: bool = true")
+    .Attr("gathers: bool = false")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .Attr("counted: bool = false")
@@ -65,6 +66,8 @@ updater_lease_secs: How long the updater may be silent before all waits fail; ze
 strict: Whether each live worker gives its share, ceil(quorum / live), and no more.
 spares: Whether, if it is not strict, an idle worker gets a permit beside one that is
   overdue, and a push that takes much longer than others did voids its round.
+gathers: Whether, if it is not strict, each worker gives its share and no more until
+  all have been heard of, lease_secs from the opening at most.
 counted: Whether it lives as long as the handles that the op gives on its task, and
   not as long as the task. Without a shared name it is then another one each time.
 )doc");

@@ -26,6 +26,7 @@ def sync_gate(
     updater_lease_secs=0.0,
     strict=True,
     spares=True,
+    gathers=False,
     counted=False,
     name=None,
 ):
@@ -50,6 +51,8 @@ def sync_gate(
         spares: whether, if it is not strict, an idle worker gets a permit beside one
             that is overdue, and a push that takes much longer than others did voids its
             round.
+        gathers: whether, if it is not strict, each worker gives its share and no more
+            until all have been heard of, `lease_secs` from the opening at most.
         counted: whether it lives as long as its handle, and not as long as its task.
             Without a shared name it is then a new one each time.
         name: name of the operation.
@@ -70,6 +73,7 @@ def sync_gate(
         updater_lease_secs=updater_lease_secs,
         strict=strict,
         spares=spares,
+        gathers=gathers,
         counted=counted,
         name=name,
     )

@@ -144,7 +144,8 @@ class SyncReplicasOptimizer(_StockOptimizer):
                 infinity in it and computes another, instead of applying it.
             strict: whether each live replica gives the same number of gradients to
                 each step, and the others wait for a slow one. Otherwise whoever is
-                fast gives more.
+                fast gives more, once all have been heard of or `lease_secs` have gone
+                by since the chief began.
 
         Raises:
             ValueError: an argument out of range.
@@ -455,6 +456,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
             lease_secs=self._lease_secs,
             start_secs=self._start_secs,
             strict=self._strict,
+            gathers=True,
         )
         with tf.device(self._gate_device):
             self._gate = make_gate()

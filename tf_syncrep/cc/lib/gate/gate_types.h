@@ -115,6 +115,10 @@ struct SyncGateOptions {
   // worker is waited for as long as its lease, and while nothing fails, and
   // there are no backups, every gradient counts.
   bool spares = true;
+  // Whether in work-conserving mode, too, each worker gives its share and no
+  // more until all have been heard of, for a lease from the opening at most:
+  // else a short training may be over before a worker's process is up.
+  bool gathers = false;
   // The numbers of the first round and of the first generation, at least 1.
   int64_t first_round = 0;
   int64_t first_generation = 1;

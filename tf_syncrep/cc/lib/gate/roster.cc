@@ -17,6 +17,7 @@ void Set(GateTime value, GateTime* time) {
 
 Roster::Roster(const SyncGateOptions& options)
     : strict_(options.strict),
+      gathers_(options.gathers),
       lease_(options.lease),
       start_lease_(options.start_lease) {}
 
@@ -136,6 +137,10 @@ int64_t Roster::NumLive(int64_t total) const {
   return num_live_ + unheard_of;
 }
 
+bool Roster::Gathers(int64_t total, GateTime now) const {
+  return gathers_ && num_heard_of_ < total && now < opened_at_ + lease_;
+}
+
 GateTime Roster::FirstStepLease(int64_t total) const {
   // In strict mode rounds wait for those that were never heard of as well.
   int64_t num_in_it = strict_ ? NumLive(total) - num_live_ : 0;
@@ -173,7 +178,7 @@ std::vector<GateMember*> Roster::Expire(int64_t total, bool is_open,
   return expired;
 }
 
-GateTime Roster::NextLeaseEnd(int64_t total, bool is_open) const {
+GateTime Roster::NextLeaseEnd(int64_t total, bool is_open, GateTime now) const {
   GateTime next = kNever;
   const GateTime first_step_lease = FirstStepLease(total);
   for (const auto& [device, member] : members_) {
@@ -183,6 +188,9 @@ GateTime Roster::NextLeaseEnd(int64_t total, bool is_open) const {
   }
   if (is_open && !unheard_of_expired_) {
     next = std::min(next, opened_at_ + start_lease_);
+  }
+  if (is_open && Gathers(total, now)) {
+    next = std::min(next, opened_at_ + lease_);
   }
   return next;
 }

@@ -92,10 +92,13 @@ class Roster {
   // Workers that live or are still expected. `total` are to take part.
   int64_t NumLive(int64_t total) const;
 
+  // Whether somebody who was never heard of is to get the share of a round.
+  bool Gathers(int64_t total, GateTime now) const;
+
   // Those whose lease has ended, live no more.
   std::vector<GateMember*> Expire(int64_t total, bool is_open, GateTime now);
   // When the next lease ends.
-  GateTime NextLeaseEnd(int64_t total, bool is_open) const;
+  GateTime NextLeaseEnd(int64_t total, bool is_open, GateTime now) const;
 
   // Forgets who takes part.
   void StartTraining();
@@ -108,6 +111,7 @@ class Roster {
   GateTime LeaseEnd(const GateMember& member, GateTime first_step_lease) const;
 
   const bool strict_;
+  const bool gathers_;
   GateTime lease_;
   GateTime start_lease_;
 

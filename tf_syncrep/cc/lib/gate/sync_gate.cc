@@ -110,8 +110,9 @@ GateStatus SyncGate::Admit(int64_t generation, const GateWorker& worker,
       }
       return end_of_waits_;
     }
-    const bool may_give = caller != nullptr && caller->is_live() &&
-                          caller->waiting == 0 && !HasGivenItsShare(*caller);
+    const bool may_give =
+        caller != nullptr && caller->is_live() && caller->waiting == 0 &&
+        ledger_.ContributedInRound(caller->account) < Share(now);
     *admission = ledger_.Admit(generation, round, may_give, fit, now,
                                caller == nullptr ? nullptr : &caller->account);
     if (*admission == Admission::kAdmitted) {
@@ -423,7 +424,7 @@ SyncGate::Time SyncGate::Poll() {
     next_poll_ = kNever;  // no alarm: this is the call
     Pump(&wakeups);
     next = std::min({NextOverdue(now), queue_.NextDeadline(),
-                     roster_.NextLeaseEnd(ledger_.total(), IsOpen())});
+                     roster_.NextLeaseEnd(ledger_.total(), IsOpen(), now)});
     if (IsOpen() && updater_lease_ > Time(0)) {
       next = std::min(next, UpdaterLeaseEnd());
     }

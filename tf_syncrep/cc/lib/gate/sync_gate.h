@@ -210,9 +210,8 @@ class SyncGate {
   bool IsGeneration(int64_t generation) const TF_SYNCREP_REQUIRES(mu_) {
     return generation == kAnyGeneration || generation == ledger_.generation();
   }
-  int64_t Share() const TF_SYNCREP_REQUIRES(mu_);
-  bool HasGivenItsShare(const GateMember& member) const
-      TF_SYNCREP_REQUIRES(mu_);
+  // How many gradients of a round one worker may give.
+  int64_t Share(Time now) const TF_SYNCREP_REQUIRES(mu_);
   Time UpdaterLeaseEnd() const TF_SYNCREP_REQUIRES(mu_);
 
   // The worker that acquires, of this incarnation from now on, holding nothing.

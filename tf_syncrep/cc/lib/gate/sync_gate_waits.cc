@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
@@ -13,14 +14,13 @@ constexpr SyncGate::Time kNever = SyncGate::Time::max();
 
 }  // namespace
 
-int64_t SyncGate::Share() const {
+int64_t SyncGate::Share(Time now) const {
+  if (!strict_ && !roster_.Gathers(ledger_.total(), now)) {
+    return std::numeric_limits<int64_t>::max();
+  }
   const int64_t live = std::max<int64_t>(roster_.NumLive(ledger_.total()), 1);
   // Not (quorum + live - 1) / live, which may overflow.
   return (ledger_.quorum() - 1) / live + 1;
-}
-
-bool SyncGate::HasGivenItsShare(const GateMember& member) const {
-  return strict_ && ledger_.ContributedInRound(member.account) >= Share();
 }
 
 SyncGate::Time SyncGate::UpdaterLeaseEnd() const {
@@ -229,21 +229,22 @@ bool SyncGate::PumpUpdater(UpdaterWait* wait, Wakeups* wakeups) {
 }
 
 void SyncGate::PumpAcquires(Wakeups* wakeups) {
-  const int64_t share = Share();
+  const Time now = clock_();
+  const int64_t share = Share(now);
   if (ledger_.round() != pumped_round_ || share > pumped_share_ ||
       !passes_.empty()) {
     queue_.ready.merge(queue_.sated);
   }
   pumped_round_ = ledger_.round();
   pumped_share_ = share;
-  const Time now = clock_();
   auto wait = queue_.ready.begin();
   while (wait != queue_.ready.end() &&
          (ledger_.HasRoom() || !passes_.empty() || !updater_started_)) {
     const auto next = std::next(wait);
     if (wait->second.kind == AcquireKind::kNext && !passes_.empty()) {
       EndAcquire(queue_.ready.extract(wait), {}, TakePass(), wakeups);
-    } else if (HasGivenItsShare(*wait->second.member)) {
+    } else if (ledger_.ContributedInRound(wait->second.member->account) >=
+               share) {
       queue_.sated.insert(queue_.ready.extract(wait));
     } else if (ledger_.HasRoom()) {
       Grant(wait, /*overdue=*/nullptr, now, wakeups);

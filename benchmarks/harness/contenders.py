@@ -28,6 +28,8 @@ Batches = Sequence[Sequence[Gradient]]
 
 KERAS = f"Keras {'3' if getattr(tf.keras, '__version__', '').startswith('3') else '2'}"
 RAW_OP = "tfs.ops"
+BESIDE_A_READER = "tfs.ops beside a reader"
+ON_ONE_THREAD = "tfs.train.AdamAsyncOptimizer on one thread"
 KERAS_ADAM_ASYNC = "tfs.keras.AdamAsync"
 V1_ADAM_ASYNC = "tfs.train.AdamAsyncOptimizer"
 KERAS_3_ADAM = "Keras 3 Adam"
@@ -86,6 +88,15 @@ def v1_adam_async(
     return _session(V1_ADAM_ASYNC, optimizer, variables, batches, in_graph)
 
 
+def v1_adam_async_on_one_thread(variables: Variables, batches: Batches) -> Contender:
+    """The same in a session that has one thread for each op."""
+    optimizer = tfs.train.AdamAsyncOptimizer(**_V1_HYPER)
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=1, use_per_session_threads=True
+    )
+    return _session(ON_ONE_THREAD, optimizer, variables, batches, False, config)
+
+
 def v1_adam(
     variables: Variables, batches: Batches, in_graph: bool = False
 ) -> Contender:
@@ -94,8 +105,14 @@ def v1_adam(
     return _session(V1_ADAM, optimizer, variables, batches, in_graph)
 
 
-def raw_op(variables: Variables, batches: Batches) -> Contender:
-    """The op itself, called eagerly, a call for each variable."""
+def raw_op(variables: Variables, batches: Batches, is_read: bool = False) -> Contender:
+    """The op itself, called eagerly, a call for each variable.
+
+    Args:
+        variables: initial values.
+        batches: gradients by batch.
+        is_read: whether somebody holds what was read of each variable before a step.
+    """
     hyper = [
         tf.constant(x)
         for x in (adam.LEARNING_RATE, adam.BETA1, adam.BETA2, adam.EPSILON)
@@ -113,6 +130,11 @@ def raw_op(variables: Variables, batches: Batches) -> Contender:
     ]
     handles = [[state[0], *(slot.handle for slot in state[1:])] for state in states]
     feeds = [[_tensors(gradient) for gradient in batch] for batch in batches]
+    held: list[tf.Tensor] = []
+
+    def read_before(i: int) -> None:
+        del i
+        held[:] = [table.read_value() for table in tables]
 
     def step(i: int) -> None:
         for state, gradient in zip(handles, feeds[i % len(feeds)], strict=True):
@@ -126,6 +148,8 @@ def raw_op(variables: Variables, batches: Batches) -> Contender:
         assert len(states) == len(tables)
         return [table.numpy() for table in tables]
 
+    if is_read:
+        return Contender(BESIDE_A_READER, step, read, prepare=read_before)
     return Contender(RAW_OP, step, read)
 
 
@@ -281,7 +305,7 @@ def _keras(name, keras, optimizer, variables, batches, in_graph) -> Contender:
     return Contender(name, step, lambda: [np.array(table) for table in tables])
 
 
-def _session(name, optimizer, variables, batches, in_graph) -> Contender:
+def _session(name, optimizer, variables, batches, in_graph, config=None) -> Contender:
     """A v1 optimizer in a session, on resource variables."""
     feeds = (
         [()]
@@ -296,7 +320,7 @@ def _session(name, optimizer, variables, batches, in_graph) -> Contender:
         gradients = _gradients(arrays, batches[0], variables)
         train_op = optimizer.apply_gradients(zip(gradients, tables, strict=True))
         initialize = tf.compat.v1.global_variables_initializer()
-    session = tf.compat.v1.Session(graph=graph)
+    session = tf.compat.v1.Session(graph=graph, config=config)
     session.run(initialize, dict(zip(initial_values, variables, strict=True)))
     apply = session.make_callable(train_op, feed_list=inputs)
 

@@ -120,9 +120,8 @@ TEST(AccumulatorTest, TakeWaitsForTheLastGradient) {
 TEST(AccumulatorTest, StaleGradientsAreDroppedAndCounted) {
   Fixture f;
   f.accumulator.SetStep(5);
-  EXPECT_TRUE(f.accumulator.IsStale(4));
-  EXPECT_FALSE(f.accumulator.IsStale(5));
-  EXPECT_EQ(f.Push(4, 1), PushResult::kStale);
+  EXPECT_TRUE(f.accumulator.DropIfStale(4));
+  EXPECT_FALSE(f.accumulator.DropIfStale(5));
   EXPECT_EQ(f.Push(-1, 1), PushResult::kStale);
   EXPECT_EQ(f.Push(5, 1), PushResult::kAccepted);
   EXPECT_EQ(f.Push(6, 1), PushResult::kAccepted);

@@ -144,9 +144,43 @@ TYPED_TEST(AdamAsyncTest, DenseFollowsTheFormula) {
       for (int64_t i = 0; i < size; ++i) {
         table.ExpectElement(update, Widen(grad[i]), i);
       }
-      ApplyAdamAsync<T>(update, size, grad.data(), table.var.data(),
+      ApplyAdamAsync<T>(update, size, grad.data(), {}, table.var.data(),
                         table.m.data(), table.v.data(), sharder);
       table.CheckNear(VarTolerance<T>(), SlotTolerance<T>());
+    }
+  }
+}
+
+TYPED_TEST(AdamAsyncTest, ArraysThatOthersReadStayAndBitsAreTheSame) {
+  using T = TypeParam;
+  ThreadSharder sharder(2);
+  for (const int64_t size : {1, 4095, 4097, 50'000}) {
+    const Table<T> before(size, 11);
+    const std::vector<T> grad = RandomGradient<T>(size, 12);
+    for (const auto& update : AllUpdates<SlotType<T>>()) {
+      Table<T> expected = before;
+      ApplyAdamAsync<T>(update, size, grad.data(), {}, expected.var.data(),
+                        expected.m.data(), expected.v.data(), sharder);
+      for (const int read : {1, 2, 4, 7}) {
+        Table<T> read_one = before;
+        Table<T> table(size, 13);
+        AdamAsyncBefore<T> from;
+        const auto keep_or_copy = [read](int bit, auto& kept, auto& array,
+                                         auto* from_array) {
+          if ((read & bit) != 0) {
+            *from_array = kept.data();
+          } else {
+            array = kept;
+          }
+        };
+        keep_or_copy(1, read_one.var, table.var, &from.var);
+        keep_or_copy(2, read_one.m, table.m, &from.m);
+        keep_or_copy(4, read_one.v, table.v, &from.v);
+        ApplyAdamAsync<T>(update, size, grad.data(), from, table.var.data(),
+                          table.m.data(), table.v.data(), sharder);
+        EXPECT_TRUE(table.SameBits(expected));
+        EXPECT_TRUE(read_one.SameBits(before));
+      }
     }
   }
 }
@@ -193,7 +227,7 @@ TYPED_TEST(AdamAsyncTest, BitsDependNeitherOnThreadsNorOnInstructionSet) {
     const auto run = [&](int threads, CpuLevel level) {
       ThreadSharder sharder(threads);
       Table<T> table(500 * row_size, 9);
-      ApplyAdamAsync<T>(update, 500 * row_size, dense_grad.data(),
+      ApplyAdamAsync<T>(update, 500 * row_size, dense_grad.data(), {},
                         table.var.data(), table.m.data(), table.v.data(),
                         sharder, level);
       SparseApplyAdamAsync<T>(update, GroupsOf(rows), row_size,

@@ -174,7 +174,10 @@ def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
         found = models.state_of(restored(tmp_path, manifest.number))
         for name, value in state.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)
-    assert 100 * len(steps) < result["iterations"] <= 200 * len(steps)
+    # A worker that dies when its gradient has been counted, and has not said so, has
+    # its step made again by another.
+    most = 200 * len(steps) + len(steps)
+    assert 100 * len(steps) < result["iterations"] <= most
     assert_equal(twin.after(result["iterations"])[0], tmp_path)
 
 

@@ -53,10 +53,14 @@ class AccumulatorApplySparseOp final : public OpKernel {
     int64_t limit = -1;
     OP_REQUIRES_OK(ctx,
                    CheckSparseGradient(ctx, allowed, has_known_shape_, &limit));
-    Array<int64_t> rows;
-    OP_REQUIRES_OK(ctx, Rows(ctx, limit, &rows));
     const TensorShape shape = ctx->input(kGradientValues).shape();
     OP_REQUIRES_OK(ctx, CheckRowShape(shape, allowed));
+    if (accumulator->accumulator().DropIfStale(step)) {
+      OP_REQUIRES_OK(ctx, SetScalarOutput(ctx, 0, false));
+      return;
+    }
+    Array<int64_t> rows;
+    OP_REQUIRES_OK(ctx, Rows(ctx, limit, &rows));
 
     const OwnedBuffer values = GradientInput(ctx, kGradientValues);
     const std::vector<int64_t> row_dims = RowDims(shape);

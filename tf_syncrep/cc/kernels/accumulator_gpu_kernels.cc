@@ -119,6 +119,14 @@ class AccumulatorApplySparseGpuOp final : public AsyncOpKernel {
                          done);
     const std::shared_ptr<AccumulatorResource> accumulator =
         ShareAccumulator(std::move(lookup));
+    const TensorShape& shape = ctx->input(kGradientValues).shape();
+    OP_REQUIRES_OK_ASYNC(ctx, CheckRowShape(shape, accumulator->spec().shape),
+                         done);
+    if (accumulator->accumulator().DropIfStale(step)) {
+      OP_REQUIRES_OK_ASYNC(ctx, SetScalarOutput(ctx, 0, false), done);
+      done();
+      return;
+    }
     const Tensor& indices = ctx->input(kGradientIndices);
     const int64_t num_rows = indices.NumElements();
     if (num_rows == 0) {
@@ -162,7 +170,6 @@ class AccumulatorApplySparseGpuOp final : public AsyncOpKernel {
                            AccumulatorResource& accumulator, int64_t step,
                            const OwnedBuffer& rows) {
     const TensorShape shape = ctx->input(kGradientValues).shape();
-    TF_RETURN_IF_ERROR(CheckRowShape(shape, accumulator.spec().shape));
     const std::vector<int64_t> row_dims = RowDims(shape);
     const int64_t row_size = RowSize(shape);
     const OwnedBuffer values = GradientInput(ctx, kGradientValues);

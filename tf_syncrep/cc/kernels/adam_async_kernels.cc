@@ -1,6 +1,8 @@
 // CPU kernels of the AdamAsync ops: check, lock, call cc/lib/adam_async.
 
+#include <array>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -32,24 +34,31 @@ Slot Scalar(OpKernelContext* ctx, AdamAsyncInput input) {
   return *Data<const Slot>(ctx->input(input));
 }
 
+// What TakeStep() needs.
+absl::Status PreparePowers(OpKernelContext* ctx, LockedVariables& variables) {
+  TF_RETURN_IF_ERROR(variables.PrepareToWrite(ctx, kBeta1Power));
+  return variables.PrepareToWrite(ctx, kBeta2Power);
+}
+
 // The Adam update for the powers as they are, which it then advances.
 template <typename Slot>
-absl::Status TakeStep(OpKernelContext* ctx, AdamAsyncFormula formula,
-                      LockedVariables& variables,
-                      AdamAsyncUpdate<Slot>* update) {
-  for (const AdamAsyncInput power : {kBeta1Power, kBeta2Power}) {
-    TF_RETURN_IF_ERROR(variables.PrepareToWrite(ctx, power));
-  }
+AdamAsyncUpdate<Slot> TakeStep(OpKernelContext* ctx, AdamAsyncFormula formula,
+                               LockedVariables& variables) {
   Slot& beta1_power = *variables.data<Slot>(kBeta1Power);
   Slot& beta2_power = *variables.data<Slot>(kBeta2Power);
-  *update = {
+  const AdamAsyncUpdate<Slot> update = {
       formula,
       AdamAsyncStepSize(Scalar<Slot>(ctx, kLr), beta1_power, beta2_power),
       Scalar<Slot>(ctx, kBeta1), Scalar<Slot>(ctx, kBeta2),
       Scalar<Slot>(ctx, kEpsilon)};
-  beta1_power *= update->beta1;
-  beta2_power *= update->beta2;
-  return absl::OkStatus();
+  beta1_power *= update.beta1;
+  beta2_power *= update.beta2;
+  return update;
+}
+
+template <typename T>
+const T* DataOrNull(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() ? Data<const T>(*tensor) : nullptr;
 }
 
 template <typename T>
@@ -57,6 +66,7 @@ class ApplyAdamAsyncOp final : public AdamAsyncOpBase<T, OpKernel> {
  public:
   using Base = AdamAsyncOpBase<T, OpKernel>;
   using Base::Base;
+  using typename Base::LibT;
   using typename Base::Slot;
 
   void Compute(OpKernelContext* ctx) override {
@@ -68,16 +78,19 @@ class ApplyAdamAsyncOp final : public AdamAsyncOpBase<T, OpKernel> {
       OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
       OP_REQUIRES_OK(ctx, CheckSameShapeAsVar(kGrad, ctx->input(kGrad).shape(),
                                               variables.tensor(kVar).shape()));
-      for (const AdamAsyncInput input : {kVar, kM, kV}) {
-        OP_REQUIRES_OK(ctx, variables.PrepareToWrite(ctx, input));
-      }
-      AdamAsyncUpdate<Slot> update;
-      OP_REQUIRES_OK(ctx, TakeStep(ctx, this->Formula(), variables, &update));
+      OP_REQUIRES_OK(ctx, PreparePowers(ctx, variables));
+      constexpr std::array<int, 3> kWritten = {kVar, kM, kV};
+      std::array<std::optional<Tensor>, 3> before;
+      OP_REQUIRES_OK(ctx, variables.PrepareToReplace(ctx, kWritten,
+                                                     absl::MakeSpan(before)));
+      const auto update = TakeStep<Slot>(ctx, this->Formula(), variables);
       DeviceSharder sharder(ctx);
-      ApplyAdamAsync(update, variables.tensor(kVar).NumElements(),
-                     Base::GradData(ctx), Base::VarData(variables),
-                     variables.data<Slot>(kM), variables.data<Slot>(kV),
-                     sharder);
+      ApplyAdamAsync<LibT>(
+          update, variables.tensor(kVar).NumElements(), Base::GradData(ctx),
+          {DataOrNull<LibT>(before[0]), DataOrNull<Slot>(before[1]),
+           DataOrNull<Slot>(before[2])},
+          Base::VarData(variables), variables.data<Slot>(kM),
+          variables.data<Slot>(kV), sharder);
     }
     ForwardRefToOutput(ctx);
   }
@@ -146,6 +159,9 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
         TF_RETURN_IF_ERROR(variables.PrepareToWrite(ctx, input));
       }
     }
+    if (!this->use_rmsprop_) {
+      TF_RETURN_IF_ERROR(PreparePowers(ctx, variables));
+    }
     AdamAsyncUpdate<Slot> update;
     if (this->use_rmsprop_) {
       const float momentum = this->rmsprop_momentum_;
@@ -153,7 +169,7 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
                 momentum < 0 ? Scalar<Slot>(ctx, kBeta1) : Slot(momentum),
                 Scalar<Slot>(ctx, kBeta2), Scalar<Slot>(ctx, kEpsilon)};
     } else {
-      TF_RETURN_IF_ERROR(TakeStep(ctx, this->Formula(), variables, &update));
+      update = TakeStep<Slot>(ctx, this->Formula(), variables);
     }
     if (access == Access::kShared) {
       // The step is taken; holding the powers any longer would make updates

@@ -14,9 +14,9 @@ GradientSum& TakenGradients::Merged(Sharder& sharder) {
   return *sums[0];
 }
 
-bool Accumulator::IsStale(int64_t step) const {
+bool Accumulator::DropIfStale(int64_t step) {
   std::lock_guard<std::mutex> lock(mu_);
-  return step < step_;
+  return CountIfStale(step);
 }
 
 Accumulator::PushResult Accumulator::Push(
@@ -27,9 +27,7 @@ Accumulator::PushResult Accumulator::Push(
   std::vector<Served> served;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (step < step_) {
-      ++counts_.pushed;
-      ++counts_.stale;
+    if (CountIfStale(step)) {
       return PushResult::kStale;
     }
     if (mode_ == AccumulatorMode::kRound && step > step_) {
@@ -131,6 +129,15 @@ AccumulatorStats Accumulator::stats() const {
     stats.bytes += sum.sum->held_bytes();
   }
   return stats;
+}
+
+bool Accumulator::CountIfStale(int64_t step) {
+  if (step >= step_) {
+    return false;
+  }
+  ++counts_.pushed;
+  ++counts_.stale;
+  return true;
 }
 
 std::vector<Accumulator::StepSum>::iterator Accumulator::SumFor(

@@ -124,8 +124,9 @@ class Accumulator {
 
   AccumulatorMode mode() const { return mode_; }
 
-  // Whether a gradient of this step or round would be dropped if it came now.
-  bool IsStale(int64_t step) const;
+  // Drops and counts a gradient that is of an older step or round, before any
+  // work is done for it; whether it was. Else it is to be pushed.
+  bool DropIfStale(int64_t step);
 
   // Offers a gradient of a step, or of a round in round mode. If it is
   // accepted, `add`, called under the lock, adds it to the sum that it is
@@ -179,6 +180,7 @@ class Accumulator {
   };
 
   // These need mu_.
+  bool CountIfStale(int64_t step);
   std::vector<StepSum>::iterator SumFor(int64_t step, Sharder& sharder);
   // Appends sums to `discarded`, whose destruction, which may take long, is
   // left to after the lock.

@@ -24,6 +24,17 @@ constexpr int64_t kPrefetchDistance = 4;
 constexpr int64_t kMaxAddedRows = 16;
 constexpr int64_t kMaxColumns = 1024;
 
+// What is copied and then updated at a time, and is in the second-level cache
+// meanwhile.
+constexpr int64_t kBlock = 4096;
+
+template <typename T>
+void CopyBlock(const T* from, int64_t begin, int64_t size, T* to) {
+  if (from != nullptr) {
+    std::copy(from + begin, from + begin + size, to + begin);
+  }
+}
+
 // The loops: each is instantiated once per instruction set, by RowKernels.
 
 // `Grad` is T, or SlotType<T> where occurrences have been summed.
@@ -192,14 +203,24 @@ struct SparseApply {
 
 template <typename T>
 void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
-                    const T* grad, T* var, SlotType<T>* m, SlotType<T>* v,
-                    Sharder& sharder, CpuLevel cpu_level) {
+                    const T* grad, const AdamAsyncBefore<T>& before, T* var,
+                    SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
+                    CpuLevel cpu_level) {
   const RowKernels<T>& kernels = RowKernelsFor<T>(cpu_level);
+  const bool is_in_place =
+      before.var == nullptr && before.m == nullptr && before.v == nullptr;
   sharder.RunParts(size, kMinElementsPerShard, /*multiple=*/1,
                    [&](int64_t begin, int64_t end) {
                      const ScopedFlushDenormals flush_denormals;
-                     kernels.update(update, end - begin, grad + begin,
-                                    var + begin, m + begin, v + begin);
+                     const int64_t step = is_in_place ? end - begin : kBlock;
+                     for (int64_t i = begin; i < end; i += step) {
+                       const int64_t n = std::min(step, end - i);
+                       CopyBlock(before.var, i, n, var);
+                       CopyBlock(before.m, i, n, m);
+                       CopyBlock(before.v, i, n, v);
+                       kernels.update(update, n, grad + i, var + i, m + i,
+                                      v + i);
+                     }
                    });
 }
 
@@ -231,12 +252,13 @@ void SparseApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update,
   });
 }
 
-#define TF_SYNCREP_INSTANTIATE(T)                                      \
-  template void ApplyAdamAsync<T>(const AdamAsyncUpdate<SlotType<T>>&, \
-                                  int64_t, const T*, T*, SlotType<T>*, \
-                                  SlotType<T>*, Sharder&, CpuLevel);   \
-  template void SparseApplyAdamAsync<T>(                               \
-      const AdamAsyncUpdate<SlotType<T>>&, const RowGroups&, int64_t,  \
+#define TF_SYNCREP_INSTANTIATE(T)                                              \
+  template void ApplyAdamAsync<T>(const AdamAsyncUpdate<SlotType<T>>&,         \
+                                  int64_t, const T*,                           \
+                                  const AdamAsyncBefore<T>&, T*, SlotType<T>*, \
+                                  SlotType<T>*, Sharder&, CpuLevel);           \
+  template void SparseApplyAdamAsync<T>(                                       \
+      const AdamAsyncUpdate<SlotType<T>>&, const RowGroups&, int64_t,          \
       const T*, T*, SlotType<T>*, SlotType<T>*, Sharder&, CpuLevel)
 
 TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);

@@ -19,12 +19,22 @@
 
 namespace tf_syncrep {
 
-// Updates `size` elements. `var`, `m` and `v` do not overlap each other; the
-// caller holds them exclusively.
+// What an array of a variable was before, where it is not to be overwritten; or
+// null: it is in the array itself.
+template <typename T>
+struct AdamAsyncBefore {
+  const T* var = nullptr;
+  const SlotType<T>* m = nullptr;
+  const SlotType<T>* v = nullptr;
+};
+
+// Updates `size` elements. `var`, `m` and `v` overlap neither each other nor
+// what is in `before`; the caller holds them exclusively.
 template <typename T>
 void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
-                    const T* grad, T* var, SlotType<T>* m, SlotType<T>* v,
-                    Sharder& sharder, CpuLevel cpu_level = BestCpuLevel());
+                    const T* grad, const AdamAsyncBefore<T>& before, T* var,
+                    SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
+                    CpuLevel cpu_level = BestCpuLevel());
 
 // Updates each of `rows`, which are rows of the tables, with the sum of the
 // rows of `grad` that are at its positions, in their order; a row has

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -42,14 +44,18 @@ absl::Status CopyElements(OpKernelContext* ctx, const Tensor& from,
   return status;
 }
 
-// Gives `tensor` a buffer that nobody else holds, with the same contents.
-absl::Status CopyBuffer(OpKernelContext* ctx, Tensor* tensor) {
+// A buffer for a variable, like another.
+absl::Status NewBuffer(OpKernelContext* ctx, const Tensor& like, Tensor* made) {
   AllocatorAttributes attributes;
   attributes.set_gpu_compatible(true);
   attributes.set_nic_compatible(true);
+  return ctx->allocate_temp(like.dtype(), like.shape(), made, attributes);
+}
+
+// Gives `tensor` a buffer that nobody else holds, with the same contents.
+absl::Status CopyBuffer(OpKernelContext* ctx, Tensor* tensor) {
   Tensor copy;
-  absl::Status status =
-      ctx->allocate_temp(tensor->dtype(), tensor->shape(), &copy, attributes);
+  absl::Status status = NewBuffer(ctx, *tensor, &copy);
   if (!status.ok()) {
     return status;
   }
@@ -101,12 +107,34 @@ absl::Status LockedVariables::Lock(OpKernelContext* ctx,
 }
 
 absl::Status LockedVariables::PrepareToWrite(OpKernelContext* ctx, int i) {
-  Variable& variable = variables_[i];
-  // A ref variable is updated under its readers, as by TensorFlow's own ops.
-  if (variable.resource == nullptr || variable.tensor->RefCountIsOne()) {
-    return absl::OkStatus();
+  return IsRead(i) ? CopyBuffer(ctx, variables_[i].tensor) : absl::OkStatus();
+}
+
+absl::Status LockedVariables::PrepareToReplace(
+    OpKernelContext* ctx, absl::Span<const int> is,
+    absl::Span<std::optional<Tensor>> before) {
+  for (size_t k = 0; k < is.size(); ++k) {
+    if (IsRead(is[k])) {
+      before[k].emplace();
+      absl::Status status =
+          NewBuffer(ctx, *variables_[is[k]].tensor, &before[k].value());
+      if (!status.ok()) {
+        return status;
+      }
+    }
   }
-  return CopyBuffer(ctx, variable.tensor);
+  for (size_t k = 0; k < is.size(); ++k) {
+    if (before[k].has_value()) {
+      std::swap(*variables_[is[k]].tensor, *before[k]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool LockedVariables::IsRead(int i) const {
+  const Variable& variable = variables_[i];
+  // A ref variable is updated under its readers, as by TensorFlow's own ops.
+  return variable.resource != nullptr && !variable.tensor->RefCountIsOne();
 }
 
 void LockedVariables::Unlock(int i) {

@@ -3,6 +3,7 @@
 #ifndef TF_SYNCREP_CC_TF_LOCKED_VARIABLES_H_
 #define TF_SYNCREP_CC_TF_LOCKED_VARIABLES_H_
 
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -62,7 +63,16 @@ class LockedVariables {
   // where a reader still holds the buffer, the variable gets a copy of its own.
   absl::Status PrepareToWrite(tensorflow::OpKernelContext* ctx, int i);
 
-  // The elements of requests[i]. Only after PrepareToWrite(i), or with shared
+  // The same for requests all of whose elements will be written: where a reader
+  // still holds a buffer, the variable gets a new one, whose contents are
+  // arbitrary, and before[i] becomes the old one of requests[is[i]]. Where
+  // nobody does, before[i] stays empty. On an error nothing has changed. In
+  // the host's memory alone.
+  absl::Status PrepareToReplace(
+      tensorflow::OpKernelContext* ctx, absl::Span<const int> is,
+      absl::Span<std::optional<tensorflow::Tensor>> before);
+
+  // The elements of requests[i]. Only after one of these, or with shared
   // access.
   template <typename T>
   T* data(int i) {
@@ -85,6 +95,8 @@ class LockedVariables {
     tensorflow::Tensor ref_tensor;
   };
 
+  // Whether somebody holds the buffer of requests[i], which is ours to write.
+  bool IsRead(int i) const;
   absl::Status FindVariables(tensorflow::OpKernelContext* ctx,
                              absl::Span<const Request> requests);
   absl::Status CheckDistinct() const;

@@ -16,11 +16,12 @@ namespace {
 
 const AllocateBuffer kNoMemory = [](int64_t) { return OwnedBuffer{}; };
 
-// How the gradients are given: bit i of `owned` for gradient i.
+// How the gradients are given: bit i of `owned` for gradient i, and of `waited`
+// where others wait meanwhile.
 template <typename T>
 std::vector<T> SumOf(const std::vector<std::vector<T>>& gradients,
                      uint32_t owned, int64_t divisor, int num_threads,
-                     CpuLevel level = BestCpuLevel()) {
+                     CpuLevel level = BestCpuLevel(), uint32_t waited = 0) {
   const int64_t size = gradients[0].size();
   ThreadSharder sharder(num_threads);
   CpuDenseGradientSum<T> sum(level);
@@ -33,7 +34,8 @@ std::vector<T> SumOf(const std::vector<std::vector<T>>& gradients,
     } else {
       given.data = copy.data();
     }
-    EXPECT_TRUE(sum.Add(given, size, NewBuffer<SlotType<T>>, sharder));
+    EXPECT_TRUE(sum.Add(given, size, NewBuffer<SlotType<T>>,
+                        i < 32 && (waited >> i & 1) != 0, sharder));
     // Memory that is not the sum's is not read later.
     std::fill(copy.begin(), copy.end(), T{});
   }
@@ -85,6 +87,21 @@ TYPED_TEST(DenseSumTest, AddsInOrderOfArrivalWhoeverOwnsTheGradients) {
   }
 }
 
+TYPED_TEST(DenseSumTest, AddsInOrderOfArrivalWhoeverWaits) {
+  std::vector<std::vector<TypeParam>> gradients;
+  for (int i = 0; i < 21; ++i) {
+    gradients.push_back(RandomGradient<TypeParam>(20'003, i));
+  }
+  const auto expected = Expected(gradients, 21);
+  constexpr uint32_t kAll = ~0u;
+  for (const uint32_t waited : {kAll, 0x155555u, 0xff03fu, 0x7ffu, 0x100000u}) {
+    for (const uint32_t owned : {kAll, 0xefefeu}) {
+      ExpectSame(SumOf(gradients, owned, 21, 2, BestCpuLevel(), waited),
+                 expected);
+    }
+  }
+}
+
 TYPED_TEST(DenseSumTest, SameBitsOnAnyThreadsAndInstructionSet) {
   std::vector<std::vector<TypeParam>> gradients;
   for (int i = 0; i < 4; ++i) {
@@ -113,8 +130,8 @@ TYPED_TEST(DenseSumTest, MergeAddsTheOther) {
     OwnedBuffer given = NewBuffer<TypeParam>(500);
     std::copy(gradients[i].begin(), gradients[i].end(),
               static_cast<TypeParam*>(given.data));
-    ASSERT_TRUE(
-        sums[i / 2].Add(given, 500, NewBuffer<SlotType<TypeParam>>, sharder));
+    ASSERT_TRUE(sums[i / 2].Add(given, 500, NewBuffer<SlotType<TypeParam>>,
+                                /*others_wait=*/i > 1, sharder));
   }
   sums[0].Merge(sums[1], sharder);
   const OwnedBuffer result = sums[0].Finish(4, NewBuffer<TypeParam>, sharder);
@@ -132,9 +149,10 @@ TYPED_TEST(DenseSumTest, WithoutMemoryNothingChanges) {
   ThreadSharder sharder(1);
   std::vector<TypeParam> gradient = RandomGradient<TypeParam>(10, 1);
   CpuDenseGradientSum<TypeParam> sum;
-  EXPECT_FALSE(sum.Add({gradient.data(), nullptr}, 10, kNoMemory, sharder));
+  EXPECT_FALSE(
+      sum.Add({gradient.data(), nullptr}, 10, kNoMemory, false, sharder));
   EXPECT_TRUE(sum.Add({gradient.data(), nullptr}, 10,
-                      NewBuffer<SlotType<TypeParam>>, sharder));
+                      NewBuffer<SlotType<TypeParam>>, false, sharder));
   const OwnedBuffer result = sum.Finish(1, NewBuffer<TypeParam>, sharder);
   EXPECT_EQ(Widen(static_cast<const TypeParam*>(result.data)[3]),
             Widen(gradient[3]));
@@ -152,8 +170,8 @@ TEST(DenseSumOfHalfTest, WithoutMemoryForTheResultThereIsNone) {
   ThreadSharder sharder(1);
   std::vector<Half> gradient(10);
   CpuDenseGradientSum<Half> sum;
-  ASSERT_TRUE(
-      sum.Add({gradient.data(), nullptr}, 10, NewBuffer<float>, sharder));
+  ASSERT_TRUE(sum.Add({gradient.data(), nullptr}, 10, NewBuffer<float>, false,
+                      sharder));
   EXPECT_EQ(sum.Finish(1, kNoMemory, sharder).owner, nullptr);
 }
 
@@ -161,25 +179,33 @@ TEST(DenseSumOfFloatTest, TheResultIsTheFirstGradientsMemory) {
   ThreadSharder sharder(1);
   CpuDenseGradientSum<float> sum;
   const OwnedBuffer first = NewBuffer<float>(100);
-  ASSERT_TRUE(sum.Add(first, 100, kNoMemory, sharder));
-  ASSERT_TRUE(sum.Add(NewBuffer<float>(100), 100, kNoMemory, sharder));
+  ASSERT_TRUE(sum.Add(first, 100, kNoMemory, false, sharder));
+  ASSERT_TRUE(sum.Add(NewBuffer<float>(100), 100, kNoMemory, false, sharder));
   EXPECT_EQ(sum.Finish(2, kNoMemory, sharder).data, first.data);
 }
 
-TEST(DenseSumOfFloatTest, KeepsNoMoreThanTwoGradients) {
+// So many of ten gradients are kept when `others_wait` says so each time.
+int NumKeptAfterTen(bool others_wait) {
   ThreadSharder sharder(1);
   CpuDenseGradientSum<float> sum;
   std::vector<std::weak_ptr<void>> owners;
   for (int i = 0; i < 10; ++i) {
     const OwnedBuffer gradient = NewBuffer<float>(100);
     owners.push_back(gradient.owner);
-    ASSERT_TRUE(sum.Add(gradient, 100, kNoMemory, sharder));
+    EXPECT_TRUE(sum.Add(gradient, 100, kNoMemory, others_wait, sharder));
   }
   int kept = 0;
   for (const auto& owner : owners) {
     kept += owner.expired() ? 0 : 1;
   }
-  EXPECT_LE(kept, 2);
+  EXPECT_EQ(sum.held_bytes(), kept * 100 * sizeof(float));
+  return kept;
+}
+
+TEST(DenseSumOfFloatTest, KeepsNoMoreThanTwoGradientsWhereNobodyWaits) {
+  EXPECT_EQ(NumKeptAfterTen(false), 2);
+  // Eight were added at once, then the ninth and the tenth were kept.
+  EXPECT_EQ(NumKeptAfterTen(true), 2);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "tf_syncrep/cc/lib/accumulator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -43,7 +44,7 @@ class Fixture {
     ThreadSharder sharder(1);
     return accumulator.Push(
         step, shape,
-        [gradient](GradientSum& sum) {
+        [gradient](GradientSum& sum, bool /*others_wait*/) {
           static_cast<IntegerSum&>(sum).total += gradient;
           return true;
         },
@@ -115,6 +116,40 @@ TEST(AccumulatorTest, TakeWaitsForTheLastGradient) {
   f.Push(0, 4);
   ASSERT_FALSE(taker.waits());
   EXPECT_EQ(Total(*taker.result), 7);
+}
+
+TEST(AccumulatorTest, PushesAreToldOfOthersThatWaitAndTheLastOfNone) {
+  Fixture f;
+  std::vector<bool> told;  // guarded by the accumulator's lock
+  const auto push = [&] {
+    ThreadSharder sharder(1);
+    std::vector<int64_t> shape;
+    f.accumulator.Push(
+        0, {},
+        [&](GradientSum&, bool others_wait) {
+          told.push_back(others_wait);
+          std::this_thread::yield();
+          return true;
+        },
+        sharder, &shape);
+  };
+  // Until some have met at the lock.
+  do {
+    told.clear();
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        for (int k = 0; k < 100; ++k) {
+          push();
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    ASSERT_EQ(told.size(), 300);
+    EXPECT_FALSE(told.back());
+  } while (std::count(told.begin(), told.end(), true) == 0);
 }
 
 TEST(AccumulatorTest, StaleGradientsAreDroppedAndCounted) {
@@ -257,7 +292,7 @@ TEST(AccumulatorTest, WithoutMemoryNothingIsCounted) {
   Fixture f;
   ThreadSharder sharder(1);
   std::vector<int64_t> shape;
-  const auto fail = [](GradientSum&) { return false; };
+  const auto fail = [](GradientSum&, bool) { return false; };
   EXPECT_EQ(f.accumulator.Push(0, {}, fail, sharder, &shape),
             PushResult::kOutOfMemory);
   f.Push(0, 3);
@@ -374,7 +409,7 @@ TEST(AccumulatorThreadsTest, NothingIsLostOrCountedTwice) {
         std::vector<int64_t> shape;
         f.accumulator.Push(
             1 << 30, {},
-            [](GradientSum& sum) {
+            [](GradientSum& sum, bool /*others_wait*/) {
               ++static_cast<IntegerSum&>(sum).total;
               return true;
             },

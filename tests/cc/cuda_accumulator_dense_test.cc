@@ -70,13 +70,14 @@ void AddGradient(DenseGradientSum<T>& sum, int64_t size, uint32_t i,
   if ((owned >> i & 1) != 0) {
     const OwnedBuffer given = NewBuffer<T>(size);
     std::copy(gradient.begin(), gradient.end(), static_cast<T*>(given.data));
-    ASSERT_TRUE(sum.Add(given, size, NewBuffer<SlotType<T>>, sharder));
+    ASSERT_TRUE(sum.Add(given, size, NewBuffer<SlotType<T>>,
+                        /*others_wait=*/true, sharder));
     return;
   }
   std::vector<T> read(offset + size);
   std::copy(gradient.begin(), gradient.end(), read.begin() + offset);
   ASSERT_TRUE(sum.Add({read.data() + offset, nullptr}, size,
-                      NewBuffer<SlotType<T>>, sharder));
+                      NewBuffer<SlotType<T>>, /*others_wait=*/true, sharder));
   // Memory that is not the sum's is not read later.
   std::fill(read.begin(), read.end(), T{});
 }
@@ -151,9 +152,10 @@ TEST(CudaDenseSumOfFloatTest, TheBookkeepingIsThatOfAnyAccumulator) {
     const auto size = static_cast<int64_t>(gradient.size());
     return accumulator.Push(
         step, {size},
-        [&](GradientSum& sum) {
+        [&](GradientSum& sum, bool /*others_wait*/) {
           return static_cast<DenseGradientSum<float>&>(sum).Add(
-              {gradient.data(), nullptr}, size, NewBuffer<float>, sharder);
+              {gradient.data(), nullptr}, size, NewBuffer<float>,
+              /*others_wait=*/false, sharder);
         },
         sharder, &held_shape);
   };

@@ -101,14 +101,15 @@ class AccumulatorFuzz {
     const OwnedBuffer values = Values(num_elements);
     accumulator_.Push(
         step, {row_size},
-        [&](GradientSum& sum) {
+        [&](GradientSum& sum, bool /*others_wait*/) {
           if (is_sparse_) {
             return static_cast<SparseGradientSum<T>&>(sum).Add(
                 std::move(rows), row_size, values, sharder);
           }
           return static_cast<DenseGradientSum<T>&>(sum).Add(
               values, num_elements,
-              [this](int64_t size) { return AllocateSum(size); }, sharder);
+              [this](int64_t size) { return AllocateSum(size); },
+              input_.Pick(2) == 1, sharder);
         },
         sharder, &held);
     kept_.clear();

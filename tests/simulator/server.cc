@@ -49,8 +49,9 @@ bool Add(const Gradient& gradient, bool sparse, GradientSum& sum,
     return there_is_memory && static_cast<SparseGradientSum<double>&>(sum).Add(
                                   std::move(rows), kRowSize, values, sharder);
   }
-  return static_cast<DenseGradientSum<double>&>(sum).Add(values, size, Allocate,
-                                                         sharder);
+  // Others wait as often as not.
+  return static_cast<DenseGradientSum<double>&>(sum).Add(
+      values, size, Allocate, /*others_wait=*/gradient.values[0] > 0, sharder);
 }
 
 Gradient Finish(TakenGradients& taken, bool sparse) {
@@ -204,7 +205,7 @@ void Server::Push(const Call& call, Variable* variable) {
   const std::vector<int64_t> shape = {kRowSize};
   const Accumulator::PushResult result = variable->accumulator->Push(
       call.round, shape,
-      [&](GradientSum& sum) {
+      [&](GradientSum& sum, bool /*others_wait*/) {
         return Add(gradient, variable->sparse, sum, sharder);
       },
       sharder, &held_shape);

@@ -69,7 +69,7 @@ class AccumulatorApplySparseOp final : public OpKernel {
     std::vector<int64_t> held_dims;
     const PushResult result = accumulator->accumulator().Push(
         step, row_dims,
-        [&](GradientSum& sum) {
+        [&](GradientSum& sum, bool /*others_wait*/) {
           return static_cast<SparseGradientSum<LibT>&>(sum).Add(
               std::move(rows), row_size, values, sharder);
         },

@@ -73,9 +73,10 @@ class AccumulatorApplyDenseOp final : public tensorflow::OpKernel {
     absl::Status status;
     const Accumulator::PushResult result = accumulator->accumulator().Push(
         step, Dims(shape),
-        [&](GradientSum& sum) {
+        [&](GradientSum& sum, bool others_wait) {
           const bool is_added = static_cast<DenseGradientSum<LibT>&>(sum).Add(
-              gradient, shape.num_elements(), allocate_sum, sharder);
+              gradient, shape.num_elements(), allocate_sum, others_wait,
+              sharder);
           status = SumStatus(sum);
           return is_added;
         },

@@ -178,7 +178,7 @@ class AccumulatorApplySparseGpuOp final : public AsyncOpKernel {
     absl::Status status;
     const PushResult result = accumulator.accumulator().Push(
         step, row_dims,
-        [&](GradientSum& sum) {
+        [&](GradientSum& sum, bool /*others_wait*/) {
           const bool is_added =
               static_cast<GpuSparseGradientSum<LibT>&>(sum).Add(
                   rows, shape.dim_size(0), row_size, values,

@@ -21,12 +21,14 @@ bool Accumulator::DropIfStale(int64_t step) {
 
 Accumulator::PushResult Accumulator::Push(
     int64_t step, const std::vector<int64_t>& shape,
-    const std::function<bool(GradientSum&)>& add, Sharder& sharder,
+    const std::function<bool(GradientSum&, bool)>& add, Sharder& sharder,
     std::vector<int64_t>* held_shape) {
   std::vector<StepSum> discarded;
   std::vector<Served> served;
+  waiting_pushes_.fetch_add(1);
   {
     std::lock_guard<std::mutex> lock(mu_);
+    const bool others_wait = waiting_pushes_.fetch_sub(1) > 1;
     if (CountIfStale(step)) {
       return PushResult::kStale;
     }
@@ -39,7 +41,7 @@ Accumulator::PushResult Accumulator::Push(
       return PushResult::kShapeMismatch;
     }
     const auto sum = SumFor(step, sharder);
-    if (!add(*sum->sum)) {
+    if (!add(*sum->sum, others_wait)) {
       if (sum->num_gradients == 0) {
         sums_.erase(sum);
       }

@@ -4,6 +4,7 @@
 #ifndef TF_SYNCREP_CC_LIB_ACCUMULATOR_H_
 #define TF_SYNCREP_CC_LIB_ACCUMULATOR_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -130,13 +131,15 @@ class Accumulator {
 
   // Offers a gradient of a step, or of a round in round mode. If it is
   // accepted, `add`, called under the lock, adds it to the sum that it is
-  // given, or returns false when there is no memory for that.
+  // given, or returns false when there is no memory for that. It is told
+  // whether other pushes wait for the lock: work that they can do as well may
+  // be left to them.
   //
   // All gradients that are held at one time have the same `shape`: the
   // dimensions of a dense gradient, or of a row of a sparse one. On a mismatch
   // `held_shape` is set to theirs.
   PushResult Push(int64_t step, const std::vector<int64_t>& shape,
-                  const std::function<bool(GradientSum&)>& add,
+                  const std::function<bool(GradientSum&, bool)>& add,
                   Sharder& sharder, std::vector<int64_t>* held_shape);
 
   // Step mode: gives `take` everything that is held as soon as this is
@@ -193,6 +196,8 @@ class Accumulator {
 
   const AccumulatorMode mode_;
   const std::function<std::unique_ptr<GradientSum>()> make_sum_;
+
+  std::atomic<int> waiting_pushes_{0};  // for mu_
 
   mutable std::mutex mu_;  // guards everything below
   // Step mode: gradients from this step on are accepted. Round mode: the round

@@ -1,6 +1,7 @@
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <type_traits>
 #include <utility>
@@ -26,10 +27,7 @@ T* DataOf(const OwnedBuffer& buffer) {
 template <typename T>
 bool DenseGradientSum<T>::Add(const OwnedBuffer& gradient, int64_t size,
                               const AllocateBuffer& allocate_sum,
-                              Sharder& sharder) {
-  DenseArrays<T> arrays = {};
-  arrays.size = size;
-  arrays.a = DataOf<T>(gradient);
+                              bool others_wait, Sharder& sharder) {
   const bool is_ours = gradient.owner != nullptr;
   if (sum_.owner == nullptr) {
     if (is_ours && std::is_same<T, Sum>::value) {
@@ -40,56 +38,81 @@ bool DenseGradientSum<T>::Add(const OwnedBuffer& gradient, int64_t size,
         return false;
       }
       sum_ = std::move(fresh);
+      DenseArrays<T> arrays = {};
+      arrays.size = size;
+      arrays.a = DataOf<T>(gradient);
       arrays.sum = DataOf<Sum>(sum_);
       Run(DensePass::kSet, arrays, sharder);
     }
     size_ = size;
     return true;
   }
-  arrays.sum = DataOf<Sum>(sum_);
-  if (last_.owner != nullptr) {
-    arrays.b = arrays.a;
-    arrays.a = DataOf<T>(last_);
-    Run(DensePass::kAddTwo, arrays, sharder);
-    last_ = {};
-  } else if (is_ours) {
-    last_ = gradient;
+  if (is_ours && num_kept_ < (others_wait ? max_kept_ : 1)) {
+    kept_[num_kept_++] = gradient;
   } else {
-    Run(DensePass::kAdd, arrays, sharder);
+    AddKept(num_kept_, DataOf<T>(gradient), sharder);
   }
   return true;
 }
 
 template <typename T>
-void DenseGradientSum<T>::Merge(GradientSum& other, Sharder& sharder) {
-  auto& newer = static_cast<DenseGradientSum&>(other);
+void DenseGradientSum<T>::AddKept(int num, const T* last, Sharder& sharder) {
+  std::array<const T*, kMaxAdded> gradients;
+  int num_gradients = 0;
+  for (int i = 0; i < num; ++i) {
+    gradients[num_gradients++] = DataOf<T>(kept_[i]);
+  }
+  if (last != nullptr) {
+    gradients[num_gradients++] = last;
+  }
   DenseArrays<T> arrays = {};
   arrays.size = size_;
   arrays.sum = DataOf<Sum>(sum_);
-  const auto add_last = [&](OwnedBuffer& last_of_one) {
-    if (last_of_one.owner != nullptr) {
-      arrays.a = DataOf<T>(last_of_one);
-      Run(DensePass::kAdd, arrays, sharder);
-      last_of_one = {};
-    }
-  };
-  add_last(last_);
+  if (num_gradients > 2) {
+    arrays.gradients = gradients.data();
+    arrays.num_gradients = num_gradients;
+    Run(DensePass::kAddMany, arrays, sharder);
+  } else if (num_gradients > 0) {
+    arrays.a = gradients[0];
+    arrays.b = num_gradients == 2 ? gradients[1] : nullptr;
+    Run(num_gradients == 2 ? DensePass::kAddTwo : DensePass::kAdd, arrays,
+        sharder);
+  }
+  const auto rest =
+      std::move(kept_.begin() + num, kept_.begin() + num_kept_, kept_.begin());
+  std::fill(rest, kept_.begin() + num_kept_, OwnedBuffer{});
+  num_kept_ -= num;
+}
+
+template <typename T>
+void DenseGradientSum<T>::Merge(GradientSum& other, Sharder& sharder) {
+  auto& newer = static_cast<DenseGradientSum&>(other);
+  AddKept(num_kept_, nullptr, sharder);
+  DenseArrays<T> arrays = {};
+  arrays.size = size_;
+  arrays.sum = DataOf<Sum>(sum_);
   arrays.other = DataOf<Sum>(newer.sum_);
   Run(DensePass::kAddSum, arrays, sharder);
   newer.sum_ = {};
-  add_last(newer.last_);
+  kept_ = std::move(newer.kept_);
+  num_kept_ = std::exchange(newer.num_kept_, 0);
+  AddKept(num_kept_, nullptr, sharder);
 }
 
 template <typename T>
 OwnedBuffer DenseGradientSum<T>::Finish(int64_t divisor,
                                         const AllocateBuffer& allocate_result,
                                         Sharder& sharder) {
+  // The pass that divides adds one.
+  if (num_kept_ > 1) {
+    AddKept(num_kept_ - 1, nullptr, sharder);
+  }
   DenseArrays<T> arrays = {};
   arrays.size = size_;
-  arrays.a = DataOf<T>(last_);
+  arrays.a = DataOf<T>(kept_[0]);
   arrays.sum = DataOf<Sum>(sum_);
   arrays.divisor = static_cast<Sum>(divisor);
-  const bool has_last = last_.owner != nullptr;
+  const bool has_last = num_kept_ == 1;
   OwnedBuffer result;
   if constexpr (std::is_same<T, Sum>::value) {
     if (has_last) {
@@ -107,7 +130,8 @@ OwnedBuffer DenseGradientSum<T>::Finish(int64_t divisor,
     }
   }
   sum_ = {};
-  last_ = {};
+  kept_ = {};
+  num_kept_ = 0;
   return result;
 }
 
@@ -131,6 +155,15 @@ void CpuDenseGradientSum<T>::Run(DensePass pass, const DenseArrays<T>& arrays,
       case DensePass::kAddTwo:
         loops.add_two(n, all.a + begin, all.b + begin, all.sum + begin);
         break;
+      case DensePass::kAddMany: {
+        std::array<const T*, kMaxAdded> gradients;
+        for (int64_t i = 0; i < all.num_gradients; ++i) {
+          gradients[i] = all.gradients[i] + begin;
+        }
+        loops.add_rows(n, gradients.data(), all.num_gradients,
+                       /*is_new=*/false, all.sum + begin);
+        break;
+      }
       case DensePass::kAddSum:
         sum_loops.add(n, all.other + begin, all.sum + begin);
         break;

@@ -3,6 +3,7 @@
 #ifndef TF_SYNCREP_CC_LIB_ACCUMULATOR_DENSE_H_
 #define TF_SYNCREP_CC_LIB_ACCUMULATOR_DENSE_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 
@@ -22,6 +23,7 @@ enum class DensePass {
   kSet,          // sum = a
   kAdd,          // sum = sum + a
   kAddTwo,       // sum = (sum + a) + b
+  kAddMany,      // sum = ((sum + gradients[0]) + gradients[1]) + ...
   kAddSum,       // sum = sum + other
   kDivide,       // sum = sum / divisor
   kAddDivide,    // sum = (sum + a) / divisor
@@ -42,7 +44,13 @@ struct DenseArrays {
   Sum* sum;
   T* out;
   Sum divisor;
+  // Of kAddMany, which takes kMaxAdded at most.
+  const T* const* gradients;
+  int64_t num_gradients;
 };
+
+// What one pass adds at most.
+inline constexpr int kMaxAdded = 8;
 
 // Adds gradients of type T up, element by element, in SlotType<T>; where and
 // by what is its subclasses' to say.
@@ -50,8 +58,10 @@ struct DenseArrays {
 // Between two calls it holds at most two arrays of the gradient's size: the sum
 // and, when it could be kept without a copy, the gradient that came last.
 // Adding gradients in pairs reads and writes the sum half as often, and this is
-// what the time goes into. (With TensorFlow's accumulator there are as many
-// arrays: the sum, and the one before it, until the next gradient has come.)
+// what the time goes into. While others wait to be added, up to seven are left
+// for one of them to add along with its own. (With TensorFlow's accumulator
+// there are as many arrays: the sum, and the one before it, until the next
+// gradient has come.)
 template <typename T>
 class DenseGradientSum : public GradientSum {
  public:
@@ -60,16 +70,18 @@ class DenseGradientSum : public GradientSum {
   // Adds `size` elements, as many as in all calls. A gradient with an owner is
   // nobody else's: the sum keeps it, and may write to it. One without is only
   // read during the call. `allocate_sum`, for elements of type Sum, is used at
-  // most once. Returns false, and has changed nothing, when it gave no memory.
+  // most once. `others_wait` says that another call follows at once. Returns
+  // false, and has changed nothing, when there was no memory.
   bool Add(const OwnedBuffer& gradient, int64_t size,
-           const AllocateBuffer& allocate_sum, Sharder& sharder);
+           const AllocateBuffer& allocate_sum, bool others_wait,
+           Sharder& sharder);
 
   void Merge(GradientSum& other, Sharder& sharder) override;
 
   int64_t held_bytes() const override {
     return size_ *
            static_cast<int64_t>((sum_.owner == nullptr ? 0 : sizeof(Sum)) +
-                                (last_.owner == nullptr ? 0 : sizeof(T)));
+                                num_kept_ * sizeof(T));
   }
 
   // The sum divided by `divisor`, as elements of type T: the sum's own memory
@@ -78,13 +90,24 @@ class DenseGradientSum : public GradientSum {
   OwnedBuffer Finish(int64_t divisor, const AllocateBuffer& allocate_result,
                      Sharder& sharder);
 
+ protected:
+  // Gradients that are kept for one pass, at most kMaxAdded - 1.
+  explicit DenseGradientSum(int max_kept) : max_kept_(max_kept) {}
+
  private:
   virtual void Run(DensePass pass, const DenseArrays<T>& arrays,
                    Sharder& sharder) = 0;
 
+  // Adds the first `num` of those that are kept, in one pass with `last`, if
+  // that is not null.
+  void AddKept(int num, const T* last, Sharder& sharder);
+
+  const int max_kept_;
   int64_t size_ = 0;
-  OwnedBuffer sum_;   // of type Sum
-  OwnedBuffer last_;  // of type T: a gradient that is not in sum_ yet, if any
+  OwnedBuffer sum_;  // of type Sum
+  // Of type T, in order of arrival: gradients that are not in sum_ yet.
+  std::array<OwnedBuffer, kMaxAdded - 1> kept_;
+  int num_kept_ = 0;
 };
 
 // In the host's memory, on the threads of the sharder.
@@ -92,7 +115,7 @@ template <typename T>
 class CpuDenseGradientSum final : public DenseGradientSum<T> {
  public:
   explicit CpuDenseGradientSum(CpuLevel cpu_level = BestCpuLevel())
-      : cpu_level_(cpu_level) {}
+      : DenseGradientSum<T>(kMaxAdded - 1), cpu_level_(cpu_level) {}
 
  private:
   void Run(DensePass pass, const DenseArrays<T>& arrays,

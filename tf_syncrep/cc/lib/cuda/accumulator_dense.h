@@ -25,7 +25,9 @@ GpuError RunDensePassOnGpu(DensePass pass, const DenseArrays<T>& arrays,
 template <typename T>
 class GpuDenseGradientSum final : public DenseGradientSum<T> {
  public:
-  explicit GpuDenseGradientSum(const GpuQueue& queue) : queue_(queue) {}
+  // Pushes wait for the launch of a pass, and not for the pass.
+  explicit GpuDenseGradientSum(const GpuQueue& queue)
+      : DenseGradientSum<T>(/*max_kept=*/1), queue_(queue) {}
 
   void Merge(GradientSum& other, Sharder& sharder) override {
     DenseGradientSum<T>::Merge(other, sharder);

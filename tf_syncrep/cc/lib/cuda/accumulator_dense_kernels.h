@@ -110,6 +110,7 @@ auto VisitDensePass(DensePass pass, const Visit& visit) {
       return visit(DensePassConstant<DensePass::kAddDivide>());
     case DensePass::kDivideTo:
       return visit(DensePassConstant<DensePass::kDivideTo>());
+    case DensePass::kAddMany:  // not asked for: a sum here keeps one gradient
     case DensePass::kAddDivideTo:
       break;
   }

@@ -1,0 +1,62 @@
+"""Builds programs of the C++ core by CMake, and runs them. No TensorFlow is needed."""
+
+import functools
+import os
+import pathlib
+import shutil
+import subprocess
+import sysconfig
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_NO_GTEST = """\
+GoogleTest is missing, so the C++ tests do not run. Install it, then run them again:
+  apt-get install libgtest-dev    (Debian, Ubuntu)"""
+
+
+def run(*command: str | pathlib.Path, status: int = 0) -> str:
+    """Runs a command to its end; returns all that it says.
+
+    The test fails with what it says if that ends with another status.
+    """
+    words = [str(word) for word in command]
+    result = subprocess.run(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if result.returncode != status:
+        if "Could NOT find GTest" in result.stdout:
+            pytest.skip(_NO_GTEST)
+        pytest.fail(f"{' '.join(words)}\n{result.stdout}", pytrace=False)
+    return result.stdout
+
+
+@functools.cache
+def build(name: str, *options: str) -> pathlib.Path:
+    """Builds `build/NAME`, which is kept, so that the next run is quick.
+
+    Args:
+        name: of the folder.
+        *options: for CMake, beside those that leave the plugin out.
+
+    Returns:
+        The folder in it with what the tests have built.
+    """
+    # CMake of this environment, else the one on PATH.
+    folders = [sysconfig.get_path("scripts"), os.environ["PATH"]]
+    cmake = shutil.which("cmake", path=os.pathsep.join(folders))
+    if cmake is None:
+        pytest.skip("CMake is missing, so the C++ tests do not run: pip install cmake")
+    folder = ROOT / "build" / name
+    run(cmake, f"-S{ROOT}", f"-B{folder}", "-DTF_SYNCREP_PLUGIN=OFF", *options)
+    run(cmake, "--build", folder, "--parallel", str(os.cpu_count() or 1))
+    return folder / "tests"
+
+
+def simulator() -> pathlib.Path:
+    """The folder with the programs of the simulator."""
+    return build("simulator", "-DTF_SYNCREP_SIMULATOR=ON") / "simulator"

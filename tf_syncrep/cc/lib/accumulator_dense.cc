@@ -129,10 +129,41 @@ OwnedBuffer DenseGradientSum<T>::Finish(int64_t divisor,
           sharder);
     }
   }
-  sum_ = {};
+  Release();
+  return result;
+}
+
+template <typename T>
+OwnedBuffer DenseGradientSum<T>::Release() {
   kept_ = {};
   num_kept_ = 0;
-  return result;
+  return std::move(sum_);
+}
+
+template <typename T>
+const T* CpuDenseGradientSum<T>::Block(int64_t divisor, int64_t begin,
+                                       int64_t size, T* scratch) const {
+  using Sum = SlotType<T>;
+  constexpr bool kIsSum = std::is_same<T, Sum>::value;
+  const GradientLoops<T>& loops = GradientLoopsFor<T>(cpu_level_);
+  const Sum* const sum = this->sum() + begin;
+  if constexpr (kIsSum) {
+    if (this->num_kept() == 0 && divisor == 1) {
+      return sum;
+    }
+  }
+  Sum block[kMaxBlock];
+  std::copy(sum, sum + size, block);
+  if (this->num_kept() > 0) {
+    std::array<const T*, kMaxAdded> gradients;
+    for (int i = 0; i < this->num_kept(); ++i) {
+      gradients[i] = this->kept(i) + begin;
+    }
+    loops.add_rows(size, gradients.data(), this->num_kept(), /*is_new=*/false,
+                   block);
+  }
+  loops.divide_to(size, block, static_cast<Sum>(divisor), scratch);
+  return scratch;
 }
 
 template <typename T>

@@ -90,9 +90,16 @@ class DenseGradientSum : public GradientSum {
   OwnedBuffer Finish(int64_t divisor, const AllocateBuffer& allocate_result,
                      Sharder& sharder);
 
+  // The memory of the sum, for another one. Ends the life of the sum.
+  OwnedBuffer Release();
+
  protected:
   // Gradients that are kept for one pass, at most kMaxAdded - 1.
   explicit DenseGradientSum(int max_kept) : max_kept_(max_kept) {}
+
+  const Sum* sum() const { return static_cast<const Sum*>(sum_.data); }
+  int num_kept() const { return num_kept_; }
+  const T* kept(int i) const { return static_cast<const T*>(kept_[i].data); }
 
  private:
   virtual void Run(DensePass pass, const DenseArrays<T>& arrays,
@@ -116,6 +123,15 @@ class CpuDenseGradientSum final : public DenseGradientSum<T> {
  public:
   explicit CpuDenseGradientSum(CpuLevel cpu_level = BestCpuLevel())
       : DenseGradientSum<T>(kMaxAdded - 1), cpu_level_(cpu_level) {}
+
+  static constexpr int64_t kMaxBlock = 256;
+
+  // Of what Finish() would give, bit for bit, `size` elements from `begin` on,
+  // no more than kMaxBlock: in `scratch`, or in the sum's own memory. Several
+  // threads may ask. For who needs them only once: the result as a whole would
+  // be written and read again.
+  const T* Block(int64_t divisor, int64_t begin, int64_t size,
+                 T* scratch) const;
 
  private:
   void Run(DensePass pass, const DenseArrays<T>& arrays,

@@ -199,6 +199,29 @@ struct SparseApply {
   }
 };
 
+// Updates all elements in blocks of at most `max_block`; those of a gradient
+// are at `gradient(begin, size, scratch)`.
+template <typename T, typename Gradient>
+void ApplyBlocks(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
+                 int64_t max_block, const Gradient& gradient,
+                 const AdamAsyncBefore<T>& before, T* var, SlotType<T>* m,
+                 SlotType<T>* v, Sharder& sharder, CpuLevel cpu_level) {
+  const RowKernels<T>& kernels = RowKernelsFor<T>(cpu_level);
+  sharder.RunParts(size, kMinElementsPerShard, /*multiple=*/1,
+                   [&](int64_t begin, int64_t end) {
+                     const ScopedFlushDenormals flush_denormals;
+                     T scratch[kAdamAsyncMaxBlock];
+                     for (int64_t i = begin; i < end; i += max_block) {
+                       const int64_t n = std::min(max_block, end - i);
+                       CopyBlock(before.var, i, n, var);
+                       CopyBlock(before.m, i, n, m);
+                       CopyBlock(before.v, i, n, v);
+                       kernels.update(update, n, gradient(i, n, scratch),
+                                      var + i, m + i, v + i);
+                     }
+                   });
+}
+
 }  // namespace
 
 template <typename T>
@@ -206,22 +229,22 @@ void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
                     const T* grad, const AdamAsyncBefore<T>& before, T* var,
                     SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
                     CpuLevel cpu_level) {
-  const RowKernels<T>& kernels = RowKernelsFor<T>(cpu_level);
   const bool is_in_place =
       before.var == nullptr && before.m == nullptr && before.v == nullptr;
-  sharder.RunParts(size, kMinElementsPerShard, /*multiple=*/1,
-                   [&](int64_t begin, int64_t end) {
-                     const ScopedFlushDenormals flush_denormals;
-                     const int64_t step = is_in_place ? end - begin : kBlock;
-                     for (int64_t i = begin; i < end; i += step) {
-                       const int64_t n = std::min(step, end - i);
-                       CopyBlock(before.var, i, n, var);
-                       CopyBlock(before.m, i, n, m);
-                       CopyBlock(before.v, i, n, v);
-                       kernels.update(update, n, grad + i, var + i, m + i,
-                                      v + i);
-                     }
-                   });
+  ApplyBlocks(
+      update, size, is_in_place ? size : kBlock,
+      [&](int64_t begin, int64_t, T*) { return grad + begin; }, before, var, m,
+      v, sharder, cpu_level);
+}
+
+template <typename T>
+void ApplyAdamAsyncInBlocks(const AdamAsyncUpdate<SlotType<T>>& update,
+                            int64_t size, const AdamAsyncGradient<T>& gradient,
+                            const AdamAsyncBefore<T>& before, T* var,
+                            SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
+                            CpuLevel cpu_level) {
+  ApplyBlocks(update, size, kAdamAsyncMaxBlock, gradient, before, var, m, v,
+              sharder, cpu_level);
 }
 
 template <typename T>
@@ -257,6 +280,10 @@ void SparseApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update,
                                   int64_t, const T*,                           \
                                   const AdamAsyncBefore<T>&, T*, SlotType<T>*, \
                                   SlotType<T>*, Sharder&, CpuLevel);           \
+  template void ApplyAdamAsyncInBlocks<T>(                                     \
+      const AdamAsyncUpdate<SlotType<T>>&, int64_t,                            \
+      const AdamAsyncGradient<T>&, const AdamAsyncBefore<T>&, T*,              \
+      SlotType<T>*, SlotType<T>*, Sharder&, CpuLevel);                         \
   template void SparseApplyAdamAsync<T>(                                       \
       const AdamAsyncUpdate<SlotType<T>>&, const RowGroups&, int64_t,          \
       const T*, T*, SlotType<T>*, SlotType<T>*, Sharder&, CpuLevel)

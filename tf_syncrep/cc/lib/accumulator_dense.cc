@@ -146,23 +146,30 @@ const T* CpuDenseGradientSum<T>::Block(int64_t divisor, int64_t begin,
   using Sum = SlotType<T>;
   constexpr bool kIsSum = std::is_same<T, Sum>::value;
   const GradientLoops<T>& loops = GradientLoopsFor<T>(cpu_level_);
-  const Sum* const sum = this->sum() + begin;
+  const Sum* sum = this->sum() + begin;
   if constexpr (kIsSum) {
     if (this->num_kept() == 0 && divisor == 1) {
       return sum;
     }
   }
+  // As in Finish().
   Sum block[kMaxBlock];
-  std::copy(sum, sum + size, block);
-  if (this->num_kept() > 0) {
+  const int last = this->num_kept() - 1;
+  if (last > 0) {
+    std::copy(sum, sum + size, block);
     std::array<const T*, kMaxAdded> gradients;
-    for (int i = 0; i < this->num_kept(); ++i) {
+    for (int i = 0; i < last; ++i) {
       gradients[i] = this->kept(i) + begin;
     }
-    loops.add_rows(size, gradients.data(), this->num_kept(), /*is_new=*/false,
-                   block);
+    loops.add_rows(size, gradients.data(), last, /*is_new=*/false, block);
+    sum = block;
   }
-  loops.divide_to(size, block, static_cast<Sum>(divisor), scratch);
+  if (last < 0) {
+    loops.divide_to(size, sum, static_cast<Sum>(divisor), scratch);
+  } else {
+    loops.add_divide_to(size, sum, this->kept(last) + begin,
+                        static_cast<Sum>(divisor), scratch);
+  }
   return scratch;
 }
 

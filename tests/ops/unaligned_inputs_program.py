@@ -137,7 +137,7 @@ def _numbers_of(shape, dtype, seed=0):
 
 
 def adam_async(call):
-    """All four ops: resource and reference variables, dense and sparse gradients."""
+    """All ops: resource and reference variables, dense and sparse gradients."""
     results = []
     for dtype, index_dtype in itertools.product(DTYPES, INDEX_DTYPES):
         slot = tf.float64 if dtype == tf.float64 else tf.float32
@@ -164,6 +164,8 @@ def adam_async(call):
                     use_locking=use_locking,
                 )
                 results += [call.read(handles[x], values[x][1]) for x in values]
+            if prefix == "":
+                results += _take_and_apply(call, values, inputs, dense["grad"], dtype)
             results += call(
                 f"{prefix}apply_adam_async",
                 {
@@ -173,6 +175,22 @@ def adam_async(call):
                 },
             )
     return results
+
+
+def _take_and_apply(call, values, inputs, gradient, dtype):
+    """A step with what an accumulator holds."""
+    options = {"shape": [37, 19], "dtype": dtype, "mode": "ROUND", "counted": True}
+    (handle,) = call("syncrep_dense_accumulator", {}, **options)
+    pushed = {"handle": handle, "local_step": np.int64(4), "gradient": gradient}
+    results = call("syncrep_accumulator_apply_dense", pushed)
+    handles = {name: call.variable(*x) for name, x in values.items()}
+    round_ = {"handle": handle, "round": np.int64(4), "num_gradients": np.int64(1)}
+    call(
+        "syncrep_accumulator_take_round_apply_adam_async_dense",
+        {**handles, **inputs, **round_},
+        T=dtype,
+    )
+    return results + [call.read(handles[x], values[x][1]) for x in values]
 
 
 def _reference(value, dtype):

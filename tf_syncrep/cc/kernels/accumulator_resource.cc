@@ -79,8 +79,10 @@ absl::Status SumStatus(const GradientSum& sum) {
 absl::Status LookupAccumulator(OpKernelContext* ctx,
                                AccumulatorPtr* accumulator) {
   TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
-  return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0),
-                                    accumulator);
+  const tensorflow::Tensor* handle;
+  TF_RETURN_IF_ERROR(ctx->input("handle", &handle));
+  return tensorflow::LookupResource(
+      ctx, handle->scalar<tensorflow::ResourceHandle>()(), accumulator);
 }
 
 absl::Status LookupAccumulator(OpKernelContext* ctx, bool is_sparse,

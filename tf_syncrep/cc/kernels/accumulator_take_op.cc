@@ -54,8 +54,10 @@ absl::Status NumRequiredInput(OpKernelContext* ctx, int64_t* num_required) {
   return absl::OkStatus();
 }
 
-absl::Status TakeRound(OpKernelContext* ctx, AccumulatorResource& accumulator,
-                       TakenGradients* taken) {
+absl::Status TakeRound(
+    OpKernelContext* ctx, AccumulatorResource& accumulator,
+    TakenGradients* taken,
+    const std::function<absl::Status(const std::vector<int64_t>&)>& prepare) {
   int64_t round = 0;
   int64_t num_gradients = 0;
   TF_RETURN_IF_ERROR(CheckMode(accumulator, AccumulatorMode::kRound));
@@ -67,8 +69,14 @@ absl::Status TakeRound(OpKernelContext* ctx, AccumulatorResource& accumulator,
   }
   int64_t held_round = 0;
   int64_t num_held = 0;
-  if (!accumulator.accumulator().TakeRound(round, num_gradients, taken,
-                                           &held_round, &num_held)) {
+  absl::Status status;
+  const auto is_prepared = [&](const std::vector<int64_t>& shape) {
+    status = prepare == nullptr ? absl::OkStatus() : prepare(shape);
+    return status.ok();
+  };
+  if (!accumulator.accumulator().TakeRound(
+          round, num_gradients, taken, &held_round, &num_held, is_prepared)) {
+    TF_RETURN_IF_ERROR(status);
     return absl::FailedPreconditionError(absl::StrCat(
         "The accumulator must hold ", num_gradients, " gradients of round ",
         round, ", but holds ", num_held, " of round ", held_round));

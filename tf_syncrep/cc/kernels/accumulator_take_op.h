@@ -38,9 +38,14 @@ absl::Status CheckMode(const AccumulatorResource& accumulator,
 absl::Status NumRequiredInput(tensorflow::OpKernelContext* ctx,
                               int64_t* num_required);
 
-// Takes the gradients of the round that the op's inputs name.
-absl::Status TakeRound(tensorflow::OpKernelContext* ctx,
-                       AccumulatorResource& accumulator, TakenGradients* taken);
+// Takes the gradients of the round that the op's inputs name. What else is to
+// be there or to be right, `prepare` sees to, given the gradients' shape; on an
+// error of its own nothing is taken. It must not wait: pushes do, meanwhile.
+absl::Status TakeRound(
+    tensorflow::OpKernelContext* ctx, AccumulatorResource& accumulator,
+    TakenGradients* taken,
+    const std::function<absl::Status(const std::vector<int64_t>& shape)>&
+        prepare = nullptr);
 
 // Sets the output "shape" of a sparse gradient. The number of the variable's
 // rows is -1 where the accumulator was not told.

@@ -10,6 +10,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/adam_async_op.h"
+#include "tf_syncrep/cc/kernels/adam_async_step.h"
 #include "tf_syncrep/cc/lib/adam_async.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
@@ -29,38 +30,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using Access = LockedVariables::Access;
 
-template <typename Slot>
-Slot Scalar(OpKernelContext* ctx, AdamAsyncInput input) {
-  return *Data<const Slot>(ctx->input(input));
-}
-
-// What TakeStep() needs.
-absl::Status PreparePowers(OpKernelContext* ctx, LockedVariables& variables) {
-  TF_RETURN_IF_ERROR(variables.PrepareToWrite(ctx, kBeta1Power));
-  return variables.PrepareToWrite(ctx, kBeta2Power);
-}
-
-// The Adam update for the powers as they are, which it then advances.
-template <typename Slot>
-AdamAsyncUpdate<Slot> TakeStep(OpKernelContext* ctx, AdamAsyncFormula formula,
-                               LockedVariables& variables) {
-  Slot& beta1_power = *variables.data<Slot>(kBeta1Power);
-  Slot& beta2_power = *variables.data<Slot>(kBeta2Power);
-  const AdamAsyncUpdate<Slot> update = {
-      formula,
-      AdamAsyncStepSize(Scalar<Slot>(ctx, kLr), beta1_power, beta2_power),
-      Scalar<Slot>(ctx, kBeta1), Scalar<Slot>(ctx, kBeta2),
-      Scalar<Slot>(ctx, kEpsilon)};
-  beta1_power *= update.beta1;
-  beta2_power *= update.beta2;
-  return update;
-}
-
-template <typename T>
-const T* DataOrNull(const std::optional<Tensor>& tensor) {
-  return tensor.has_value() ? Data<const T>(*tensor) : nullptr;
-}
-
 template <typename T>
 class ApplyAdamAsyncOp final : public AdamAsyncOpBase<T, OpKernel> {
  public:
@@ -78,19 +47,14 @@ class ApplyAdamAsyncOp final : public AdamAsyncOpBase<T, OpKernel> {
       OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
       OP_REQUIRES_OK(ctx, CheckSameShapeAsVar(kGrad, ctx->input(kGrad).shape(),
                                               variables.tensor(kVar).shape()));
-      OP_REQUIRES_OK(ctx, PreparePowers(ctx, variables));
-      constexpr std::array<int, 3> kWritten = {kVar, kM, kV};
-      std::array<std::optional<Tensor>, 3> before;
-      OP_REQUIRES_OK(ctx, variables.PrepareToReplace(ctx, kWritten,
-                                                     absl::MakeSpan(before)));
+      DenseBefore before;
+      OP_REQUIRES_OK(ctx, PrepareDenseStep(ctx, variables, &before));
       const auto update = TakeStep<Slot>(ctx, this->Formula(), variables);
       DeviceSharder sharder(ctx);
-      ApplyAdamAsync<LibT>(
-          update, variables.tensor(kVar).NumElements(), Base::GradData(ctx),
-          {DataOrNull<LibT>(before[0]), DataOrNull<Slot>(before[1]),
-           DataOrNull<Slot>(before[2])},
-          Base::VarData(variables), variables.data<Slot>(kM),
-          variables.data<Slot>(kV), sharder);
+      ApplyAdamAsync<LibT>(update, variables.tensor(kVar).NumElements(),
+                           Base::GradData(ctx), DataBefore<LibT>(before),
+                           Base::VarData(variables), variables.data<Slot>(kM),
+                           variables.data<Slot>(kV), sharder);
     }
     ForwardRefToOutput(ctx);
   }

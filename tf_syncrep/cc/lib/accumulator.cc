@@ -91,13 +91,17 @@ void Accumulator::Cancel(const std::shared_ptr<PendingTake>& take) {
   Tell(std::move(served));
 }
 
-bool Accumulator::TakeRound(int64_t round, int64_t num_gradients,
-                            TakenGradients* taken, int64_t* held_round,
-                            int64_t* num_held) {
+bool Accumulator::TakeRound(
+    int64_t round, int64_t num_gradients, TakenGradients* taken,
+    int64_t* held_round, int64_t* num_held,
+    const std::function<bool(const std::vector<int64_t>&)>& prepare) {
   std::lock_guard<std::mutex> lock(mu_);
   *held_round = step_;
   *num_held = num_held_;
   if (round != step_ || num_gradients != num_held_ || num_held_ == 0) {
+    return false;
+  }
+  if (prepare != nullptr && !prepare(shape_)) {
     return false;
   }
   *taken = TakeAll();

@@ -156,8 +156,14 @@ class Accumulator {
   // them are held; gradients of that round are stale from then on. Otherwise
   // nothing changes, `taken` stays empty, and `held_round` and `num_held` say
   // what is there instead.
+  //
+  // `prepare`, if there is one, is called under the lock with the gradients'
+  // shape (see Push()) when they are there. If it returns false, nothing
+  // changes.
   bool TakeRound(int64_t round, int64_t num_gradients, TakenGradients* taken,
-                 int64_t* held_round, int64_t* num_held);
+                 int64_t* held_round, int64_t* num_held,
+                 const std::function<bool(const std::vector<int64_t>& shape)>&
+                     prepare = nullptr);
 
   // Sets the step and discards the gradients of older ones. In round mode sets
   // the round, which may go back, and discards the gradients of any other.

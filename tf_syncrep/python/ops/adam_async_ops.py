@@ -135,7 +135,7 @@ def apply_adam_async(
         v,
         beta1_power,
         beta2_power,
-        *_scalars(dtype, lr, beta1, beta2, epsilon),
+        *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
         use_locking=use_locking,
         use_nesterov=use_nesterov,
@@ -204,7 +204,7 @@ def sparse_apply_adam_async(
         v,
         beta1_power,
         beta2_power,
-        *_scalars(dtype, lr, beta1, beta2, epsilon),
+        *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
         indices,
         use_locking=use_locking,
@@ -259,8 +259,8 @@ def resource_apply_adam_async(
     grad = _gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
     return _raw_ops.resource_apply_adam_async(
-        *_handles(var, m, v, beta1_power, beta2_power),
-        *_scalars(dtype, lr, beta1, beta2, epsilon),
+        *handles(var, m, v, beta1_power, beta2_power),
+        *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
         use_locking=use_locking,
         use_nesterov=use_nesterov,
@@ -322,8 +322,8 @@ def resource_sparse_apply_adam_async(
     grad = _gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
     return _raw_ops.resource_sparse_apply_adam_async(
-        *_handles(var, m, v, beta1_power, beta2_power),
-        *_scalars(dtype, lr, beta1, beta2, epsilon),
+        *handles(var, m, v, beta1_power, beta2_power),
+        *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
         indices,
         use_locking=use_locking,
@@ -336,8 +336,12 @@ def resource_sparse_apply_adam_async(
     )
 
 
-def _handles(*variables: Any) -> list[Any]:
-    """The resource handle of each variable; handles stay as they are."""
+def handles(*variables: Any) -> list[Any]:
+    """Returns the resource handle of each variable; handles stay as they are.
+
+    Args:
+        *variables: variables or handles.
+    """
     return [x.handle if isinstance(x, tf.Variable) else x for x in variables]
 
 
@@ -347,6 +351,11 @@ def _gradient(grad: Any, var: Any) -> tf.Tensor:
     return tf.convert_to_tensor(grad, dtype_hint=hint)
 
 
-def _scalars(dtype: tf.DType, *values: Any) -> list[tf.Tensor]:
-    """Hyper-parameters as tensors; numbers become `dtype`, tensors keep theirs."""
+def scalars(dtype: tf.DType, *values: Any) -> list[tf.Tensor]:
+    """Returns hyper-parameters as tensors; tensors keep their dtype.
+
+    Args:
+        dtype: what numbers become.
+        *values: numbers or tensors.
+    """
     return [tf.convert_to_tensor(value, dtype_hint=dtype) for value in values]

@@ -26,6 +26,14 @@ class GradientKind(NamedTuple):
     is_sparse: bool
 
 
+class DenseRound(NamedTuple):
+    """A round of a dense accumulator, for an update that takes it by itself."""
+
+    handle: tf.Tensor
+    round: tf.Tensor
+    num_gradients: tf.Tensor
+
+
 def kind_of(gradient) -> GradientKind:
     """Tells the kind of a gradient.
 
@@ -84,6 +92,18 @@ class GradientAccumulator(abc.ABC):
             `tf.errors.FailedPreconditionError` if another round or number is there.
         """
 
+    def round(self, quorum: tf.Tensor) -> DenseRound | None:
+        """Builds what an update may take in the place of `take(quorum)`.
+
+        Args:
+            quorum: as for `take`.
+
+        Returns:
+            The round, on the variable's device; None where gradients are sparse.
+        """
+        del quorum
+        return None
+
 
 class _DenseAccumulator(GradientAccumulator):
     def __init__(self, dtype, variable, naming):
@@ -104,6 +124,10 @@ class _DenseAccumulator(GradientAccumulator):
             return accumulator_ops.accumulator_take_round_dense(
                 self._handle, *tf.unstack(quorum), self._dtype
             )
+
+    def round(self, quorum):
+        with tf.device(self._device):
+            return DenseRound(self._handle, *tf.unstack(quorum))
 
 
 class _SparseAccumulator(GradientAccumulator):

@@ -4,8 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.ops import adam_async_ops
+from tf_syncrep.python.ops import accumulator_adam_async_ops, adam_async_ops
 from tf_syncrep.python.sync.arguments import check_number
+from tf_syncrep.python.sync.gradient_accumulators import DenseRound
 from tf_syncrep.python.train import hyper_parameters
 
 __all__ = ["AdamAsyncOptimizer"]
@@ -143,6 +144,8 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
         # their tensors by graph, device and dtype.
         self._values: tuple[Any, ...] = ()
         self._tensors: dict[Any, list[tf.Tensor]] = {}
+        # By what stands in for its mean: see `gradient_of_round`.
+        self._rounds: dict[Any, DenseRound] = {}
 
     # Slots.
 
@@ -258,7 +261,34 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
     def _apply_sparse_duplicate_indices(self, grad, var):
         return self._apply_sparse(grad, var)
 
+    def gradient_of_round(self, dense_round: DenseRound) -> tf.Tensor:
+        """Builds what `apply_gradients` takes in the place of a round's mean gradient.
+
+        The update then takes the round itself, and the mean is never written to memory.
+        The result is the same to the bit. On CPUs, for a resource variable.
+
+        Args:
+            dense_round: a round of an accumulator on the variable's device.
+
+        Returns:
+            A tensor that stands for the gradient and is none: it is for the next call
+            of `apply_gradients`, and for nothing else.
+        """
+        stand_in = tf.identity(dense_round.round)
+        self._rounds[stand_in.ref()] = dense_round
+        return stand_in
+
     def _resource_apply_dense(self, grad, handle):
+        dense_round = self._rounds.pop(grad.ref(), None)
+        if dense_round is not None:
+            ops = accumulator_adam_async_ops
+            return ops.accumulator_take_round_apply_adam_async_dense(
+                *self._operands(handle),
+                *dense_round,
+                handle.dtype.base_dtype,
+                use_locking=self._use_locking,
+                use_nesterov=self._use_nesterov,
+            )
         return adam_async_ops.resource_apply_adam_async(
             *self._operands(handle),
             grad,

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.ops import checkpoint_ops, sync_gate_ops
+from tf_syncrep.python.ops import checkpoint_ops, op_library, sync_gate_ops
 from tf_syncrep.python.sync import (
     gate_placement,
     gate_stats,
@@ -501,7 +501,9 @@ class SyncReplicasOptimizer(_StockOptimizer):
             self._accumulators, grads_and_vars, strict=True
         ):
             with tf.device(variable.device):
-                averages.append(accumulator and accumulator.take(quorum))
+                averages.append(
+                    accumulator and self._average(accumulator, variable, quorum)
+                )
         variables = [variable for _, variable in grads_and_vars]
         averages = self._kept_for_checkpoints(averages, variables)
         with tf.device(self._global_step.device), tf.compat.v1.name_scope(""):
@@ -520,6 +522,27 @@ class SyncReplicasOptimizer(_StockOptimizer):
                 with tf.control_dependencies([sync_op]):
                     sync_op = self._variable_averages.apply(self._variables_to_average)
         return sync_op
+
+    def _average(self, accumulator, variable, quorum):
+        """Builds the mean of a round; AdamAsync's updates take dense ones themselves.
+
+        Where a checkpoint may have to keep what is overwritten, that comes between a
+        take and its update, and they are two ops as ever. So they are on GPUs, and for
+        a subclass, which may look at gradients.
+        """
+        device = tf.DeviceSpec.from_string(variable.device).device_type
+        may_be_on_gpu = device != "CPU" and op_library.has_kernels_for("GPU")
+        if (
+            type(self._opt) is not AdamAsyncOptimizer
+            or not hasattr(variable, "handle")
+            or is_written_by_rows(variable)
+            or may_be_on_gpu
+        ):
+            return accumulator.take(quorum)
+        dense_round = accumulator.round(quorum)
+        if dense_round is None:
+            return accumulator.take(quorum)
+        return self._opt.gradient_of_round(dense_round)
 
     def _before_update(self, averages) -> list[Any]:
         """What an update has to wait for, besides the gradient of its variable.

@@ -1,0 +1,71 @@
+// Declares the op that applies what an accumulator holds by AdamAsync.
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tf_syncrep/cc/ops/adam_async_inputs.h"
+#include "tf_syncrep/cc/ops/adam_async_shapes.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// `grad` is what the accumulator was told of its gradients, as far as it was.
+absl::Status TakeRoundDenseShape(InferenceContext* c) {
+  ShapeHandle shape;
+  TF_RETURN_IF_ERROR(CheckVariables</*kIsResource=*/true>(c, &shape));
+  TF_RETURN_IF_ERROR(MergeShape(
+      c, kGrad, VariableShape</*kIsResource=*/true>(c, kGrad), &shape));
+  ShapeHandle unused;
+  for (int input = kGrad; input < c->num_inputs(); ++input) {
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(input), 0, &unused));
+  }
+  return absl::OkStatus();
+}
+
+// The accumulator is where the AdamAsync ops have their gradient, so that
+// kernels share code.
+REGISTER_OP("Syncrep>AccumulatorTakeRoundApplyAdamAsyncDense")
+    .Input("var: resource")
+    .Input("m: resource")
+    .Input("v: resource")
+    .Input("beta1_power: resource")
+    .Input("beta2_power: resource")
+    .Input("lr: Tslot")
+    .Input("beta1: Tslot")
+    .Input("beta2: Tslot")
+    .Input("epsilon: Tslot")
+    .Input("handle: resource")
+    .Input("round: int64")
+    .Input("num_gradients: int64")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("use_locking: bool = false")
+    .Attr("use_nesterov: bool = false")
+    .SetIsStateful()
+    .SetShapeFn(TakeRoundDenseShape)
+    .Doc(R"doc(
+Takes the dense gradients of a round and applies their mean by AdamAsync.
+
+To the bit what AccumulatorTakeRoundDense, then ResourceApplyAdamAsync do; but the
+mean is not written to memory. On any error neither the variables nor the
+accumulator have changed.
+
+var: Handle of the variable.
+m: Handle of the first moment, of the shape of var.
+v: Handle of the second moment, of the shape of var.
+beta1_power: Handle of one element: beta1 to the power of the update's number.
+beta2_power: Handle of one element: beta2 to the power of the update's number.
+lr: Scalar: the learning rate.
+beta1: Scalar: decay rate of the first moment.
+beta2: Scalar: decay rate of the second moment.
+epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
+handle: Handle of a DenseAccumulator of dtype T with mode ROUND.
+round: Scalar: the round.
+num_gradients: Scalar: how many gradients it has; at least 1.
+)doc");
+
+}  // namespace
+}  // namespace tf_syncrep

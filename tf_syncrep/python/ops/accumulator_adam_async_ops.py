@@ -1,0 +1,85 @@
+"""AdamAsync updates with the mean of what an accumulator holds, as one op.
+
+A take writes the mean of a round's gradients to memory, and an update reads it again.
+Here each part of it is applied while it is in the processor's cache. To the bit the
+result is that of the two ops; see `accumulator_ops` and `adam_async_ops`. For dense
+gradients, on CPUs: a sparse update takes its time for the rows of the table, which lie
+all over memory, and gains nothing.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import adam_async_ops, op_library
+
+__all__ = ["accumulator_take_round_apply_adam_async_dense"]
+
+_raw_ops: Any = op_library.load()
+
+
+def accumulator_take_round_apply_adam_async_dense(
+    var: Any,
+    m: Any,
+    v: Any,
+    beta1_power: Any,
+    beta2_power: Any,
+    lr: Any,
+    beta1: Any,
+    beta2: Any,
+    epsilon: Any,
+    handle: Any,
+    round: Any,
+    num_gradients: Any,
+    dtype: Any,
+    use_locking: bool = False,
+    use_nesterov: bool = False,
+    name: str | None = None,
+) -> tf.Operation | None:
+    """Takes the dense gradients of a round and makes an AdamAsync step of their mean.
+
+    Each variable is given as a `tf.Variable` or as its handle.
+
+    Args:
+        var: variable of any shape.
+        m: variable of var's shape: moving average of the gradient.
+        v: variable of var's shape: moving average of its square.
+        beta1_power: variable of one element: beta1 to the power t.
+        beta2_power: variable of one element: beta2 to the power t.
+        lr: scalar, the learning rate.
+        beta1: scalar, decay of `m` per step.
+        beta2: scalar, decay of `v` per step.
+        epsilon: scalar, added to the root of `v`.
+        handle: handle of a dense accumulator with mode `"ROUND"`, on the variables'
+            task. Its gradients have var's dtype and shape. With reduction_type `"SUM"`
+            the step is of their sum.
+        round: int64 scalar: the round.
+        num_gradients: int64 scalar, at least 1: how many gradients it has.
+        dtype: dtype of the gradients and of var.
+        use_locking: dense steps are exclusive in any case; kept so that graphs
+            and call sites can say it of all ops alike.
+        use_nesterov: look one gradient ahead.
+        name: name of the op.
+
+    Returns:
+        The op in a graph, None when executing eagerly.
+
+    Raises:
+        tf.errors.FailedPreconditionError: another number of gradients, or another
+            round, is there, or a variable is not initialized. After this and any other
+            error, variables and accumulator are as they were.
+    """
+    dtype = tf.as_dtype(dtype)
+    return _raw_ops.syncrep_accumulator_take_round_apply_adam_async_dense(
+        *adam_async_ops.handles(var, m, v, beta1_power, beta2_power),
+        *adam_async_ops.scalars(
+            adam_async_ops.slot_dtype(dtype), lr, beta1, beta2, epsilon
+        ),
+        handle,
+        round,
+        num_gradients,
+        T=dtype,
+        use_locking=use_locking,
+        use_nesterov=use_nesterov,
+        name=name,
+    )

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -319,9 +320,12 @@ class RoundTest : public testing::Test {
  protected:
   RoundTest() : f(AccumulatorMode::kRound) {}
 
-  bool TakeRound(int64_t round, int64_t n) {
+  bool TakeRound(int64_t round, int64_t n,
+                 const std::function<bool(const std::vector<int64_t>&)>&
+                     prepare = nullptr) {
     taken = {};
-    return f.accumulator.TakeRound(round, n, &taken, &held_round, &num_held);
+    return f.accumulator.TakeRound(round, n, &taken, &held_round, &num_held,
+                                   prepare);
   }
 
   Fixture f;
@@ -348,6 +352,27 @@ TEST_F(RoundTest, AnotherNumberIsRefusedAndChangesNothing) {
     EXPECT_EQ(num_held, 1);
   }
   EXPECT_TRUE(TakeRound(4, 1));
+}
+
+TEST_F(RoundTest, WhatCannotBePreparedIsNotTaken) {
+  const std::vector<int64_t> pushed_shape = {2, 3};
+  f.Push(4, 1, pushed_shape);
+  int num_calls = 0;
+  bool is_prepared = false;
+  const auto prepare = [&](const std::vector<int64_t>& shape) {
+    ++num_calls;
+    EXPECT_EQ(shape, pushed_shape);
+    return is_prepared;
+  };
+  EXPECT_FALSE(TakeRound(4, 2, prepare));
+  EXPECT_EQ(num_calls, 0) << "the round is not there";
+  EXPECT_FALSE(TakeRound(4, 1, prepare));
+  EXPECT_TRUE(taken.sums.empty());
+  EXPECT_EQ(f.accumulator.stats().held, 1);
+  is_prepared = true;
+  ASSERT_TRUE(TakeRound(4, 1, prepare));
+  EXPECT_EQ(num_calls, 2);
+  EXPECT_EQ(Total(taken), 1);
 }
 
 TEST_F(RoundTest, AnEmptyRoundCannotBeTaken) {

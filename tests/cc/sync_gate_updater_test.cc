@@ -142,7 +142,8 @@ TEST_F(SyncGateUpdaterTest, WorkerWhoseUpdaterFailedIsToldWhereverItIs) {
   EXPECT_TRUE(Acquire(a)->granted());
 }
 
-TEST_F(SyncGateUpdaterTest, WorkerIsNotToldWhenAnUpdaterOrAnotherProcessIsThere) {
+TEST_F(SyncGateUpdaterTest,
+       WorkerIsNotToldWhenAnUpdaterOrAnotherProcessIsThere) {
   Start(2, 2);
   Give(b);
   Give(a);

@@ -341,7 +341,9 @@ def sync_gate_drain(handle, generation, name=None):
     return op_library.load().syncrep_sync_gate_drain(handle, generation, name=name)
 
 
-def sync_gate_cancel_updater(handle, generation, device="", incarnation=0, name=None):
+def sync_gate_cancel_updater(
+    handle, generation, device: Any = "", incarnation: Any = 0, name=None
+):
     """Ends the updater's waits of a generation as Cancelled.
 
     A worker in whose process the updater failed would wait for updates that nobody

@@ -269,7 +269,7 @@ def test_chief_that_was_replaced_does_not_end_the_training_of_its_successor():
     other = ("/job:worker/replica:0/task:7", 77)
     with replica.graph.as_default():
         # What the graph of another chief would do.
-        gate = optimizer._gate
+        gate = optimizer._built.gate
         successor = sync_gate_ops.sync_gate_open(gate, tf.constant(1, tf.int64))
         acquired = sync_gate_ops.sync_gate_acquire(gate, *other)
     by_hand = _ByHand(replica)

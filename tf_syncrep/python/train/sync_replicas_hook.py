@@ -50,17 +50,18 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             ValueError: `apply_gradients` was not called before.
         """
         optimizer = self._optimizer
-        if not optimizer._gradients_applied:
+        if optimizer._built is None:
             raise ValueError(
                 "SyncReplicasOptimizer.apply_gradient should be called before using "
                 "the hook."
             )
+        self._ops = optimizer._built
         self._ready_for_local_init_op = optimizer.ready_for_local_init_op
         if self._is_chief:
             self._local_init_op = optimizer.chief_init_op
             self._init_tokens_op = optimizer.get_init_tokens_op(self._num_tokens)
-            self._queue_runner = optimizer._hooks_queue_runner
-            self._end_op = optimizer._close_op
+            self._queue_runner = self._ops.hooks_queue_runner
+            self._end_op = self._ops.close_op
             if self._summary_dir is not None:
                 self._summary_writer = tf.compat.v1.summary.FileWriterCache.get(
                     self._summary_dir
@@ -69,7 +70,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             self._local_init_op = optimizer.local_step_init_op
             self._init_tokens_op = None
             self._queue_runner = None
-            self._end_op = optimizer._leave_op
+            self._end_op = self._ops.leave_op
 
     def after_create_session(self, session, coord):
         """Opens the gate, or waits for that, and starts the chief's part.
@@ -127,7 +128,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         if self._is_chief:
             self._report(self.stats)
         session.run(self._end_op)
-        self._optimizer._departures.are_said(session)
+        self._ops.departures.are_said(session)
 
     def _report(self, stats: dict[str, Any]) -> None:
         if self._log_every_n_steps:

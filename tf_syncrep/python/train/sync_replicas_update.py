@@ -1,0 +1,110 @@
+"""What the chief applies: the averages of a round, for the optimizer inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.ops import checkpoint_ops, op_library
+from tf_syncrep.python.sync.gradients import flatten
+from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
+from tf_syncrep.python.train.checkpoint_contents import is_written_by_rows
+
+# Optimizers that leave the rows of a table that a sparse gradient does not have alone.
+# Of a subclass it is not known.
+_WRITING_ROWS_OF_GRADIENTS_ONLY = (
+    AdamAsyncOptimizer,
+    tf.compat.v1.train.AdagradOptimizer,
+    tf.compat.v1.train.FtrlOptimizer,
+    tf.compat.v1.train.GradientDescentOptimizer,
+    tf.compat.v1.train.MomentumOptimizer,
+    tf.compat.v1.train.RMSPropOptimizer,
+)
+
+
+class Update:
+    """Builds what goes into an update by one optimizer."""
+
+    def __init__(self, optimizer: Any, has_moving_averages: bool):
+        """Creates it.
+
+        Args:
+            optimizer: the one inside.
+            has_moving_averages: whether an update changes averages of variables, too.
+        """
+        self._opt = optimizer
+        self._has_moving_averages = has_moving_averages
+
+    def average(self, accumulator, variable, quorum):
+        """Builds the mean of a round; AdamAsync's updates take dense ones themselves.
+
+        Where a checkpoint may have to keep what is overwritten, that comes between a
+        take and its update, and they are two ops as ever. So they are on GPUs, and for
+        a subclass, which may look at gradients.
+        """
+        device = tf.DeviceSpec.from_string(variable.device).device_type
+        may_be_on_gpu = device != "CPU" and op_library.has_kernels_for("GPU")
+        if (
+            type(self._opt) is not AdamAsyncOptimizer
+            or not hasattr(variable, "handle")
+            or is_written_by_rows(variable)
+            or may_be_on_gpu
+        ):
+            return accumulator.take(quorum)
+        dense_round = accumulator.round(quorum)
+        if dense_round is None:
+            return accumulator.take(quorum)
+        return self._opt.gradient_of_round(dense_round)
+
+    def waits_for(self, averages) -> list[Any]:
+        """What an update has to wait for, besides the gradient of its variable.
+
+        TensorFlow's Adam lets the moments of all rows decay by an op that takes no
+        gradient: it would run before there is one, and once too often where none comes.
+        """
+        if self._writes_rows_of_gradients_only or not any(
+            isinstance(average, tf.IndexedSlices) for average in averages
+        ):
+            return []
+        return flatten([average for average in averages if average is not None])
+
+    @property
+    def _writes_rows_of_gradients_only(self) -> bool:
+        return type(self._opt) in _WRITING_ROWS_OF_GRADIENTS_ONLY
+
+    def kept_for_checkpoints(self, averages, variables):
+        """Has what an update will overwrite kept for a checkpoint being written.
+
+        Args:
+            averages: gradients, or None.
+            variables: the variables that they are for.
+
+        Returns:
+            The same gradients, which are there once it is kept.
+        """
+        # Moving averages change all rows.
+        by_rows = self._writes_rows_of_gradients_only and not self._has_moving_averages
+        kept = []
+        for average, variable in zip(averages, variables, strict=True):
+            if average is None or not is_written_by_rows(variable):
+                kept.append(average)
+                continue
+            is_sparse = isinstance(average, tf.IndexedSlices)
+            rows = average.indices if is_sparse and by_rows else None
+            with tf.device(variable.device):
+                if hasattr(variable, "handle"):
+                    first = checkpoint_ops.checkpoint_keep(variable.handle, rows)
+                else:
+                    first = checkpoint_ops.ref_checkpoint_keep(variable, rows)
+                with tf.control_dependencies([first]):
+                    kept.append(_identity(average))
+        return kept
+
+
+def _identity(gradient):
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.identity(gradient.values), gradient.indices, gradient.dense_shape
+        )
+    return tf.identity(gradient)

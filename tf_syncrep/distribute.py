@@ -9,7 +9,8 @@ from tf_syncrep.python.distribute.cluster import (
     TaskConfig,
     read_tf_config,
 )
-from tf_syncrep.python.distribute.launcher import LaunchError, LaunchOptions, launch
+from tf_syncrep.python.distribute.launch_options import LaunchError, LaunchOptions
+from tf_syncrep.python.distribute.launcher import launch
 from tf_syncrep.python.distribute.ports import PortUnavailableError
 
 __all__ = [

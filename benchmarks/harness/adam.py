@@ -85,8 +85,8 @@ def _check_sparse(name, initial, actual, gradients):
     for gradient in gradients:
         positions = np.searchsorted(rows, gradient.indices)
         state = reference.adam_async_sparse(*state, *_HYPER, gradient.values, positions)
-    # Of many millions of sums a few cancel almost to nothing, and float32 says little of
-    # the direction of those: one in a million may be off by a part of a step.
+    # Of many millions of sums a few cancel almost to nothing, and float32 says little
+    # of the direction of those: one in a million may be off by a part of a step.
     errors = np.sort(np.abs(actual[rows] - state.var), axis=None)
     assert errors[-1 - errors.size // 1_000_000] <= _TOLERANCE, (name, errors[-10:])
     assert errors[-1] <= LEARNING_RATE, (name, errors[-10:])

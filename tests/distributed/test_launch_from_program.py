@@ -77,6 +77,20 @@ def test_nothing_is_left_when_the_program_is_killed(program):
     program.wait_until_no_process_is_left()
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("run_script_on", "chief"),
+        ("on_worker_failure", "ignore"),
+        ("on_ps_failure", "continue"),
+    ],
+)
+def test_unknown_choice_is_named(argument, value):
+    message = rf"{argument} must be one of .*, .*\. Received: '{value}'"
+    with pytest.raises(tfs.distribute.LaunchError, match=message):
+        tfs.distribute.LaunchOptions(__file__, **{argument: value})
+
+
 def test_what_cannot_be_launched_is_raised(tmp_path):
     with pytest.raises(tfs.distribute.LaunchError, match=r"script '.*' does not exist"):
         tfs.distribute.LaunchOptions(tmp_path / "none.py")

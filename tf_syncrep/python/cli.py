@@ -210,10 +210,10 @@ def _add_script(parser: argparse.ArgumentParser) -> None:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from tf_syncrep.python.distribute import launcher, ports
+    from tf_syncrep.python.distribute import launch_options, launcher, ports
 
     try:
-        options = launcher.LaunchOptions(
+        options = launch_options.LaunchOptions(
             script=arguments.script,
             args=tuple(arguments.args),
             num_workers=arguments.workers,
@@ -236,7 +236,7 @@ def _launch(arguments: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
         return launcher.launch_here(options)
-    except (launcher.LaunchError, ports.PortUnavailableError) as error:
+    except (launch_options.LaunchError, ports.PortUnavailableError) as error:
         print(f"tf-syncrep launch: error: {error}", file=sys.stderr)
         return _BAD_USAGE
 

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import json
-import math
 import os
 import queue
 import signal
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from tf_syncrep.python.distribute import local_cluster, script, supervision
+from tf_syncrep.python.distribute.launch_options import LaunchOptions
 from tf_syncrep.python.distribute.local_cluster import Task
 from tf_syncrep.python.distribute.output import (
     Output,
@@ -23,116 +23,12 @@ from tf_syncrep.python.distribute.output import (
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
 
-WORKER_FAILURE_POLICIES = ("continue", "restart", "stop")
-PS_FAILURE_POLICIES = ("restart", "stop")
-
 FAILED = 1  # The status where a part of the cluster, not the script, ended the run.
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
 _PROBE_INTERVAL_SECS = 0.1
 _STOP_SECS = 5.0
 # Tasks that say nothing for so long may wait for something for ever.
 _SILENCE_SECS = 30.0
-
-
-class LaunchError(ValueError):
-    """The options of a launch contradict each other or the machine."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LaunchOptions:
-    """What to launch.
-
-    Attributes:
-        script: a Python file, a folder with a `__main__.py`, another executable file,
-          or with `module` the name of a Python module.
-        args: the script's arguments.
-        num_workers: the number of workers, at least 1.
-        num_ps: the number of parameter servers.
-        run_script_on: a key of `script.SCRIPT_JOBS`.
-        chief: whether the cluster has a chief task besides the workers; by default only
-          if the script runs as the coordinator, which is one.
-        module: whether `script` is a module's name, as in `python -m`.
-        base_port: the first of consecutive ports; 0 for any that are free.
-        on_worker_failure: one of WORKER_FAILURE_POLICIES. By default "restart" where
-          workers are servers: ParameterServerStrategy goes on without a worker that is
-          lost, but waits for it in the end. By default "stop" where workers run the
-          script.
-        on_ps_failure: one of PS_FAILURE_POLICIES. "restart" starts all tasks and the
-          script again: one that writes checkpoints goes on from the last.
-        max_restarts: how often each worker, or the run, is started again under
-          "restart". Another failure ends the run.
-        ready_timeout_secs: how long the servers have to answer.
-        grace_secs: how long the script has to end after a signal was forwarded to it,
-          and, where several tasks run it, after it has ended in the first of them.
-        prefix: whether lines begin with the time and the task's name.
-    """
-
-    script: str | os.PathLike[str]
-    args: Sequence[str] = ()
-    num_workers: int = 1
-    num_ps: int = 1
-    run_script_on: str = "coordinator"
-    chief: bool | None = None
-    module: bool = False
-    base_port: int = 0
-    on_worker_failure: str | None = None
-    on_ps_failure: str = "stop"
-    max_restarts: int = 3
-    ready_timeout_secs: float = 120.0
-    grace_secs: float = 30.0
-    prefix: bool = True
-
-    def __post_init__(self):
-        if self.num_workers < 1:
-            raise LaunchError(
-                f"--workers must be at least 1. Received: {self.num_workers}"
-            )
-        if self.num_ps < 0:
-            raise LaunchError(f"--ps must not be negative. Received: {self.num_ps}")
-        if self.max_restarts < 0:
-            raise LaunchError(
-                f"--max-restarts must not be negative. Received: {self.max_restarts}"
-            )
-        for option, value in (
-            ("--ready-timeout", self.ready_timeout_secs),
-            ("--grace", self.grace_secs),
-        ):
-            if not (value >= 0 and math.isfinite(value)):
-                raise LaunchError(
-                    f"{option} must be a number of seconds that is not negative. "
-                    f"Received: {value}"
-                )
-        if not self.has_chief and self.run_script_on == "coordinator":
-            raise LaunchError(
-                "--no-chief needs --run-script-on workers or all: the coordinator is "
-                "the chief"
-            )
-        num_tasks = self.has_chief + self.num_workers + self.num_ps
-        if not 0 <= self.base_port <= 65536 - num_tasks:
-            raise LaunchError(
-                f"--base-port must leave room for {num_tasks} ports up to 65535. "
-                f"Received: {self.base_port}"
-            )
-        try:
-            script.check(os.fspath(self.script), self.module)
-        except script.ScriptError as error:
-            raise LaunchError(str(error)) from None
-
-    @property
-    def has_chief(self) -> bool:
-        """Whether the cluster has a chief task."""
-        return self.run_script_on == "coordinator" if self.chief is None else self.chief
-
-    @property
-    def worker_failure_policy(self) -> str:
-        """`on_worker_failure` with its default filled in."""
-        if self.on_worker_failure is not None:
-            return self.on_worker_failure
-        return "restart" if self.run_script_on == "coordinator" else "stop"
-
-    def command(self) -> list[str]:
-        """The command line that runs the script."""
-        return script.command(os.fspath(self.script), self.args, self.module)
 
 
 def launch(options: LaunchOptions) -> int:

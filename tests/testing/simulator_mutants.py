@@ -148,7 +148,7 @@ MUTANTS = [
     _mutant(
         "who_waits_is_admitted",
         "gate/sync_gate.cc",
-        ("caller->waiting == 0 && ", ""),
+        (" && caller->waiting == 0 &&\n", " &&\n"),
     ),
     _mutant(
         "spares_in_strict_mode",
@@ -243,7 +243,7 @@ MUTANTS = [
     _mutant(
         "a_stale_push_is_accepted",
         "accumulator.cc",
-        ("    if (step < step_) {\n", "    if (step < 0) {\n"),
+        ("  if (step >= step_) {\n", "  if (step >= 0) {\n"),
     ),
     _mutant(
         "a_new_round_does_not_replace_the_last",

@@ -15,7 +15,6 @@ Setup MakeSetup(Random* random) {
   setup.quorum = 1 + random->Pick(4);
   setup.total = random->Pick(2) == 0 ? setup.num_workers : 1 + random->Pick(4);
   setup.strict = random->Pick(2) == 0;
-  setup.gathers = random->Pick(2) == 0;
   setup.terms = random->Pick(2) == 0;
   setup.lease = random->Pick(2) == 0 ? 10'000 : 60'000;
   setup.start_lease = random->Pick(2) == 0 ? 60'000 : 600'000;
@@ -30,6 +29,8 @@ Setup MakeSetup(Random* random) {
 
 Generator::Generator(uint64_t seed) : random_(seed) {
   setup_ = MakeSetup(&random_);
+  // Not drawn: what is known to be found by a seed stays so.
+  setup_.gathers = seed % 4 == 0;
   num_events_ = 20 + random_.Pick(200);
   constexpr std::array<int64_t, 5> kFaults = {0, 10, 30, 80, 200};
   constexpr std::array<int64_t, 4> kPasses = {0, 10, 50, 150};

@@ -115,17 +115,17 @@ absl::Status LockedVariables::PrepareToReplace(
     absl::Span<std::optional<Tensor>> before) {
   for (size_t k = 0; k < is.size(); ++k) {
     if (IsRead(is[k])) {
-      before[k].emplace();
-      absl::Status status =
-          NewBuffer(ctx, *variables_[is[k]].tensor, &before[k].value());
+      Tensor& fresh = before[k].emplace();
+      absl::Status status = NewBuffer(ctx, *variables_[is[k]].tensor, &fresh);
       if (!status.ok()) {
         return status;
       }
     }
   }
   for (size_t k = 0; k < is.size(); ++k) {
-    if (before[k].has_value()) {
-      std::swap(*variables_[is[k]].tensor, *before[k]);
+    std::optional<Tensor>& fresh = before[k];
+    if (fresh.has_value()) {
+      std::swap(*variables_[is[k]].tensor, *fresh);
     }
   }
   return absl::OkStatus();

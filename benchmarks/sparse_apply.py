@@ -3,9 +3,9 @@
 What training an embedding table does in each step. Stock Adam moves every row of
 the table; AdamAsync, PyTorch's SparseAdam and the plain loop move the rows that the
 gradient names. Of very many rows only they are measured, beside the plain loop, which
-moves a row once for each time that it is named, and beside one thread. The bytes
-counted are those of the named rows: each row of the three
-tables once read and once written, gradients and indices read.
+moves a row once for each time that it is named. The bytes counted are those of the
+named rows: each row of the three tables once read and once written, gradients and
+indices read.
 """
 
 from __future__ import annotations
@@ -120,7 +120,6 @@ def _measure_many(
     batches = make_batches(rng, point, FEW_BATCHES)
     ours = [
         contenders.v1_adam_async([table], batches),
-        contenders.v1_adam_async_on_one_thread([table], batches),
         contenders.raw_op([table], batches),
     ]
     for contender in ours:
@@ -147,9 +146,6 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
     verdicts += at_most(few, contenders.RAW_OP, contenders.FLOOR, 1.6)
     many = [m for m in measurements if m.point["indices"] >= MANY]
     verdicts += at_most(many, contenders.RAW_OP, contenders.FLOOR, 1.3)
-    verdicts += times_faster(
-        many, contenders.V1_ADAM_ASYNC, contenders.ON_ONE_THREAD, 1.7
-    )
     return verdicts
 
 

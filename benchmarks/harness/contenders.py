@@ -29,7 +29,6 @@ Batches = Sequence[Sequence[Gradient]]
 KERAS = f"Keras {'3' if getattr(tf.keras, '__version__', '').startswith('3') else '2'}"
 RAW_OP = "tfs.ops"
 BESIDE_A_READER = "tfs.ops beside a reader"
-ON_ONE_THREAD = "tfs.train.AdamAsyncOptimizer on one thread"
 KERAS_ADAM_ASYNC = "tfs.keras.AdamAsync"
 V1_ADAM_ASYNC = "tfs.train.AdamAsyncOptimizer"
 KERAS_3_ADAM = "Keras 3 Adam"
@@ -86,15 +85,6 @@ def v1_adam_async(
     """`tfs.train.AdamAsyncOptimizer` in a session."""
     optimizer = tfs.train.AdamAsyncOptimizer(**_V1_HYPER)
     return _session(V1_ADAM_ASYNC, optimizer, variables, batches, in_graph)
-
-
-def v1_adam_async_on_one_thread(variables: Variables, batches: Batches) -> Contender:
-    """The same in a session that has one thread for each op."""
-    optimizer = tfs.train.AdamAsyncOptimizer(**_V1_HYPER)
-    config = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=1, use_per_session_threads=True
-    )
-    return _session(ON_ONE_THREAD, optimizer, variables, batches, False, config)
 
 
 def v1_adam(
@@ -305,7 +295,7 @@ def _keras(name, keras, optimizer, variables, batches, in_graph) -> Contender:
     return Contender(name, step, lambda: [np.array(table) for table in tables])
 
 
-def _session(name, optimizer, variables, batches, in_graph, config=None) -> Contender:
+def _session(name, optimizer, variables, batches, in_graph) -> Contender:
     """A v1 optimizer in a session, on resource variables."""
     feeds = (
         [()]
@@ -320,7 +310,7 @@ def _session(name, optimizer, variables, batches, in_graph, config=None) -> Cont
         gradients = _gradients(arrays, batches[0], variables)
         train_op = optimizer.apply_gradients(zip(gradients, tables, strict=True))
         initialize = tf.compat.v1.global_variables_initializer()
-    session = tf.compat.v1.Session(graph=graph, config=config)
+    session = tf.compat.v1.Session(graph=graph)
     session.run(initialize, dict(zip(initial_values, variables, strict=True)))
     apply = session.make_callable(train_op, feed_list=inputs)
 

@@ -137,6 +137,9 @@ TEST_F(SyncGateUpdaterTest, WorkerWhoseUpdaterFailedIsToldWhereverItIs) {
   EXPECT_TRUE(of_b->waits());
   // It may just have pushed, and ask only now.
   EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kCancelled));
+  // Who stops the updater's waits beside that does not take it back.
+  gate->CancelUpdater(generation);
+  EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kCancelled));
   EXPECT_EQ(Open(0), generation + 1);
   EXPECT_TRUE(of_b->granted());
   EXPECT_TRUE(Acquire(a)->granted());

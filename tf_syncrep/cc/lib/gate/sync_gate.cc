@@ -318,10 +318,10 @@ void SyncGate::CancelUpdater(int64_t generation, const GateWorker& worker) {
       ledger_.GiveFlushUp();
       EndUpdaterWaits({GateStatus::kCancelled, "The updater was stopped."},
                       &wakeups);
-      failed_with_ = roster_.Find(worker);
-      if (failed_with_ != nullptr) {
-        EndAcquire(queue_.ExtractAcquire(failed_with_->waiting),
-                   UpdaterFailed(), {}, &wakeups);
+      if (const GateMember* failed = roster_.Find(worker)) {
+        failed_with_ = failed;
+        EndAcquire(queue_.ExtractAcquire(failed->waiting), UpdaterFailed(), {},
+                   &wakeups);
       }
       Pump(&wakeups);
     }

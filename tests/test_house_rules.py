@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # A layer of tf_syncrep/cc may include itself and these.
 CC_LAYERS = {
     "lib": set(),
+    "preload": {"lib"},
     "tf": {"lib"},
     "ops": {"lib", "tf"},
     "kernels": {"lib", "tf", "ops"},

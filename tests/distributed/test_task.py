@@ -97,7 +97,8 @@ def test_servers_that_do_not_answer_are_named(tmp_path):
             env={"TF_CONFIG": _tf_config(cluster, "chief")},
         )
     assert result.output == (
-        f"tf-syncrep task: error: no answer within 0.1 s from {address}"
+        f"tf-syncrep task: error: no answer within 0.1 s from {address}; each must run "
+        "and let this host in (--allow)"
     )
     assert result.process.returncode == 1
 

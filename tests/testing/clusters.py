@@ -121,7 +121,7 @@ class Cluster:
         """
         task = self._tasks[name]
         if command is None:
-            command = local_cluster.server_command()
+            command = local_cluster.server_command("all")
             environ = task.server_environment(self._env)
         else:
             environ = task.environment(self._env)

@@ -6,6 +6,7 @@ Files are shared with all others, addresses are not. It takes root and Linux's `
 import contextlib
 import ipaddress
 import os
+import pathlib
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import pytest
 
 # Set aside for tests between networks (RFC 2544), so nobody's real one.
 _NETWORK = ipaddress.ip_network("198.18.0.0/15")
+# `ip netns exec` puts what is here, below a namespace's name, in the place of /etc.
+_SETTINGS = pathlib.Path("/etc/netns")
 
 
 class Namespace:
@@ -45,6 +48,14 @@ class Namespace:
         _ip(f"-n {name} link set lo up")
         self.heal()
 
+    def hosts_file(self) -> pathlib.Path:
+        """What is /etc/hosts to what is started in it from now on, empty at first."""
+        folder = _SETTINGS / self._name
+        folder.mkdir(parents=True, exist_ok=True)
+        hosts = folder / "hosts"
+        hosts.touch()
+        return hosts
+
     def cut(self) -> None:
         """Cuts the link: what is sent is lost, and connections stay open."""
         _ip(f"-n {self._name} link set {self._inner} down")
@@ -59,6 +70,7 @@ class Namespace:
         for what in (f"link del {self._outer}", f"netns del {self._name}"):
             with contextlib.suppress(subprocess.CalledProcessError):
                 _ip(what)
+        shutil.rmtree(_SETTINGS / self._name, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_run_script_on(task)
+    _add_allow(task, "cluster")
     task.add_argument(
         "--ready-timeout",
         type=float,
@@ -92,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Serves one ps or worker task of the cluster in TF_CONFIG, with "
         "the op library loaded, until a signal ends it.",
     )
+    _add_allow(serve, "cluster")
     serve.set_defaults(run=_serve)
     doctor = commands.add_parser(
         "doctor",
@@ -181,6 +183,7 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="begin each line with the time and the task (default: yes)",
     )
+    _add_allow(parser, "local")
     _add_script(parser)
 
 
@@ -192,6 +195,17 @@ def _add_run_script_on(parser: argparse.ArgumentParser) -> None:
         help="the tasks that run the script: only the chief, which coordinates (the "
         "default); the workers, and the chief if there is one; or all, ps included. "
         "The others run `tf-syncrep serve`",
+    )
+
+
+def _add_allow(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "--allow",
+        default=default,
+        metavar="WHOM",
+        help="who may connect, besides this machine: local, nobody; cluster, the hosts "
+        "in TF_CONFIG, whose names are followed; networks such as 10.0.0.0/8; several "
+        f"of these, separated by commas; or all (default: {default})",
     )
 
 
@@ -228,6 +242,7 @@ def _launch(arguments: argparse.Namespace) -> int:
             ready_timeout_secs=arguments.ready_timeout,
             grace_secs=arguments.grace,
             prefix=arguments.prefix,
+            allow=arguments.allow,
         )
         for option in _misplaced_options(arguments):
             print(
@@ -266,7 +281,7 @@ def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
 
 
 def _task(arguments: argparse.Namespace) -> int:
-    from tf_syncrep.python.distribute import cluster, script, task
+    from tf_syncrep.python.distribute import allow, cluster, script, task
 
     try:
         task.run(
@@ -275,17 +290,22 @@ def _task(arguments: argparse.Namespace) -> int:
             module=arguments.module,
             run_script_on=arguments.run_script_on,
             ready_timeout_secs=arguments.ready_timeout,
+            allowed=arguments.allow,
         )
-    except (task.TaskError, script.ScriptError, cluster.ClusterConfigError) as error:
+    except (
+        allow.AllowError,
+        cluster.ClusterConfigError,
+        script.ScriptError,
+        task.TaskError,
+    ) as error:
         print(f"tf-syncrep task: error: {error}", file=sys.stderr)
         return _BAD_USAGE
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    del arguments
     from tf_syncrep.python.distribute import server
 
-    server.serve()
+    server.serve(arguments.allow)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Sequence
 
-from tf_syncrep.python.distribute import script
+from tf_syncrep.python.distribute import allow, script
 
 WORKER_FAILURE_POLICIES = ("continue", "restart", "stop")
 PS_FAILURE_POLICIES = ("restart", "stop")
@@ -42,6 +42,8 @@ class LaunchOptions:
         grace_secs: how long the script has to end after a signal was forwarded to it,
           and, where several tasks run it, after it has ended in the first of them.
         prefix: whether lines begin with the time and the task's name.
+        allow: who may connect to the tasks: by default this machine alone; "all", or
+          networks such as "10.0.0.0/8", separated by commas, besides this machine.
     """
 
     script: str | os.PathLike[str]
@@ -58,6 +60,7 @@ class LaunchOptions:
     ready_timeout_secs: float = 120.0
     grace_secs: float = 30.0
     prefix: bool = True
+    allow: str = allow.LOCAL
 
     def __post_init__(self):
         if self.num_workers < 1:
@@ -102,7 +105,8 @@ class LaunchOptions:
             )
         try:
             script.check(os.fspath(self.script), self.module)
-        except script.ScriptError as error:
+            allow.check(self.allow)
+        except (script.ScriptError, allow.AllowError) as error:
             raise LaunchError(str(error)) from None
 
     @property

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from tf_syncrep.python.distribute import local_cluster, script, supervision
+from tf_syncrep.python.distribute import allow, local_cluster, script, supervision
 from tf_syncrep.python.distribute.launch_options import LaunchOptions
 from tf_syncrep.python.distribute.local_cluster import Task
 from tf_syncrep.python.distribute.output import (
@@ -259,10 +259,11 @@ class _Run:
     def _start(self, name: str) -> None:
         task = self._tasks[name]
         if name in self._servers:
-            command = local_cluster.server_command()
+            command = local_cluster.server_command(self._options.allow)
             environ = task.server_environment()
         else:
             command, environ = self._options.command(), task.environment()
+        environ = allow.environment(self._options.allow, task.config, environ)
 
         def on_line(line: bytes, stream: str) -> None:
             if stream == "stdout" or not is_unwanted_log(line, environ):

@@ -97,9 +97,13 @@ def task_name(job: str, index: int) -> str:
     return job if job == "chief" else f"{job}-{index}"
 
 
-def server_command() -> list[str]:
-    """The command that serves a task with this interpreter and this package."""
-    return own_command("cli", "serve")
+def server_command(allow: str) -> list[str]:
+    """The command that serves a task with this interpreter and this package.
+
+    Args:
+        allow: who may connect to it, as `--allow` has it.
+    """
+    return own_command("cli", "serve", "--allow", allow)
 
 
 def own_command(module: str, *args: str) -> list[str]:

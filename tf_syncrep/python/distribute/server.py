@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import cluster, ports
+from tf_syncrep.python.distribute import allow, cluster, ports
 
 SERVED_TYPES = ("ps", "worker")
 BAD_CONFIG = 2
@@ -17,13 +17,17 @@ NO_LIBRARY = 1
 _MIN_INTER_OP_THREADS = 4
 
 
-def serve() -> NoReturn:
+def serve(allowed: str = allow.CLUSTER) -> NoReturn:
     """Serves the task of TF_CONFIG until a signal ends the process.
+
+    Args:
+        allowed: who may connect, as `--allow` has it.
 
     TensorFlow cannot stop a server within its process, so this function ends the
     process: with status 128 + n on SIGTERM, SIGINT or SIGHUP, signal n, which is what a
     scheduler takes for a task that was asked to go and may be started again; with
-    BAD_CONFIG if TF_CONFIG has no such task or its port cannot be had; with NO_LIBRARY
+    BAD_CONFIG if TF_CONFIG has no such task, its port cannot be had, or `allowed` is
+    wrong; with NO_LIBRARY
     if TensorFlow or the op library cannot be loaded.
     """
     signalled, signal_pipe = os.pipe()
@@ -40,7 +44,12 @@ def serve() -> NoReturn:
                 f"served; others run the training script. Received: {task.task_type!r}"
             )
         ports.check_port_is_free(task.port, os.environ)
-    except (cluster.ClusterConfigError, ports.PortUnavailableError) as error:
+        allow.restrict_this_process(allowed, task)
+    except (
+        allow.AllowError,
+        cluster.ClusterConfigError,
+        ports.PortUnavailableError,
+    ) as error:
         _exit(BAD_CONFIG, error)
     try:
         # TensorFlow only now: what is wrong above is said at once.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import cluster, script, server
+from tf_syncrep.python.distribute import allow, cluster, script, server
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
 UNREADY = 1  # The status where other tasks did not answer in time.
@@ -25,6 +25,7 @@ def run(
     module: bool = False,
     run_script_on: str = "coordinator",
     ready_timeout_secs: float = 600.0,
+    allowed: str = allow.CLUSTER,
 ) -> NoReturn:
     """Does what TF_CONFIG's task has to do, in place of this process.
 
@@ -38,11 +39,13 @@ def run(
         run_script_on: a key of `script.SCRIPT_JOBS`. Task types of no cluster, such as
           "evaluator", run the script too.
         ready_timeout_secs: how long to wait for the served tasks.
+        allowed: who may connect to the task, as `--allow` has it.
 
     Raises:
         TaskError: `ready_timeout_secs` is out of range.
         script.ScriptError: there is no such script.
         cluster.ClusterConfigError: TF_CONFIG is wrong.
+        allow.AllowError: `allowed` is wrong.
     """
     if not (ready_timeout_secs >= 0 and math.isfinite(ready_timeout_secs)):
         raise TaskError(
@@ -51,17 +54,18 @@ def run(
         )
     script.check(path, module)
     task = cluster.read_tf_config()
+    environ = allow.environment(allowed, task, os.environ)
     jobs = script.SCRIPT_JOBS[run_script_on]
     served = [job for job in server.SERVED_TYPES if job not in jobs]
     if task.task_type in served:
-        server.serve()
+        server.serve(allowed)
     _wait_for(
         [address for job in served for address in task.cluster.get(job, ())],
         ready_timeout_secs,
     )
     command = script.command(path, args, module)
     sys.stdout.flush()
-    os.execv(command[0], command)
+    os.execve(command[0], command, environ)
 
 
 def _wait_for(addresses: Sequence[str], timeout_secs: float) -> None:
@@ -72,7 +76,7 @@ def _wait_for(addresses: Sequence[str], timeout_secs: float) -> None:
         if time.monotonic() - begin > timeout_secs:
             print(
                 f"tf-syncrep task: error: no answer within {timeout_secs:g} s from "
-                f"{', '.join(silent)}",
+                f"{', '.join(silent)}; each must run and let this host in (--allow)",
                 file=sys.stderr,
             )
             sys.exit(UNREADY)

@@ -1,0 +1,164 @@
+// AllowList: who may connect, names that are followed, what is said.
+
+#include "tf_syncrep/cc/preload/allow_list.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tf_syncrep {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr int kPort = 2222;
+
+Network Address(const std::string& text) { return *Network::Parse(text); }
+
+const Network& Own() {
+  static const Network own = Address("10.0.0.1");
+  return own;
+}
+
+// Names and what was said.
+class AllowListTest : public testing::Test {
+ protected:
+  AllowList List(const std::string& text) {
+    return AllowList(
+        text,
+        [this](const std::string& name) {
+          const auto found = hosts_.find(name);
+          return found == hosts_.end()
+                     ? std::vector<Network>()
+                     : std::vector<Network>{Address(found->second)};
+        },
+        [this](const std::string& sentence) { said_.push_back(sentence); });
+  }
+
+  static bool Allows(AllowList& list, const std::string& peer) {
+    return list.Allows(Address(peer), Own(), kPort);
+  }
+
+  std::map<std::string, std::string> hosts_;
+  std::vector<std::string> said_;
+};
+
+TEST_F(AllowListTest, AlwaysAllowsThisMachine) {
+  AllowList list = List("");
+  for (const char* own : {"127.0.0.1", "127.0.0.2", "::1", "10.0.0.1"}) {
+    EXPECT_TRUE(Allows(list, own)) << own;
+  }
+  EXPECT_FALSE(Allows(list, "10.0.0.2"));
+}
+
+TEST_F(AllowListTest, TellsOfStrangersOnceAMinute) {
+  AllowList list = List("10.1.0.0/16,,fd00::5");
+  EXPECT_FALSE(list.HasNames());
+  EXPECT_TRUE(Allows(list, "10.1.2.3"));
+  EXPECT_TRUE(Allows(list, "fd00::5"));
+  EXPECT_FALSE(Allows(list, "10.2.0.0"));
+  EXPECT_FALSE(Allows(list, "fd00::6"));
+  EXPECT_EQ(said_, std::vector<std::string>{
+                       "a connection from 10.2.0.0 to port 2222 was refused: "
+                       "--allow does not name that host"});
+}
+
+TEST_F(AllowListTest, FollowsNames) {
+  hosts_ = {{"worker", "10.0.0.2"}};
+  AllowList list = List("worker,10.9.0.0/16");
+  EXPECT_TRUE(list.HasNames());
+  // Not before it was looked up.
+  EXPECT_FALSE(Allows(list, "10.0.0.2"));
+  list.FollowOnce();
+  EXPECT_TRUE(Allows(list, "10.0.0.2"));
+  EXPECT_TRUE(Allows(list, "10.9.0.1"));
+  hosts_ = {{"worker", "10.0.0.3"}};
+  EXPECT_FALSE(Allows(list, "10.0.0.3"));
+  list.FollowOnce();
+  EXPECT_TRUE(Allows(list, "10.0.0.3"));
+  EXPECT_FALSE(Allows(list, "10.0.0.2"));
+  // The name server is away.
+  hosts_.clear();
+  list.FollowOnce();
+  EXPECT_TRUE(Allows(list, "10.0.0.3"));
+}
+
+TEST_F(AllowListTest, SaysNothingOfOneWhoIsLetInAfterItsNameIsLookedUp) {
+  AllowList list = List("worker");
+  list.FollowOnce();
+  hosts_ = {{"worker", "10.0.0.2"}};
+  EXPECT_FALSE(Allows(list, "10.0.0.2"));
+  list.FollowOnce();
+  list.FollowOnce();
+  EXPECT_EQ(said_, std::vector<std::string>());
+}
+
+TEST_F(AllowListTest, TellsOfStrangersAfterNamesAreLookedUp) {
+  hosts_ = {{"worker", "10.0.0.2"}};
+  AllowList list = List("worker");
+  EXPECT_FALSE(Allows(list, "10.0.0.7"));
+  EXPECT_FALSE(Allows(list, "10.0.0.8"));
+  EXPECT_EQ(said_, std::vector<std::string>());
+  list.FollowOnce();
+  EXPECT_EQ(said_, std::vector<std::string>{
+                       "a connection from 10.0.0.8 to port 2222 was refused: "
+                       "--allow does not name that host (2 connections so "
+                       "far)"});
+}
+
+TEST_F(AllowListTest, HurriesLessAndLessAfterNamesWithoutAnAddress) {
+  hosts_ = {{"ps", "10.0.0.3"}};
+  AllowList list = List("ps,worker");
+  EXPECT_EQ(list.FollowOnce().calm, seconds(1));  // ps is new
+  EXPECT_FALSE(Allows(list, "10.0.0.2"));
+  for (int pause : {2, 4, 8}) {
+    EXPECT_EQ(list.FollowOnce().calm, seconds(pause));
+  }
+  EXPECT_EQ(said_, std::vector<std::string>());
+  EXPECT_EQ(list.FollowOnce().calm, seconds(15));
+  EXPECT_EQ(said_, std::vector<std::string>{
+                       "a connection from 10.0.0.2 to port 2222 was refused: "
+                       "--allow does not name that host; worker has no "
+                       "address"});
+  hosts_["worker"] = "10.0.0.2";
+  EXPECT_EQ(list.FollowOnce().calm, seconds(60));
+  EXPECT_EQ(list.FollowOnce().hurried, seconds(2));
+}
+
+}  // namespace
+
+// A connection from a new address makes the thread look names up at once, and
+// not a minute later.
+TEST(AllowListFollowTest, LooksUpNamesWhenAStrangerComes) {
+  // Of the test's whole process, as the thread is.
+  static std::mutex mu;
+  static std::string host = "10.0.0.2";
+  static auto& list = *new AllowList(
+      "worker",
+      [](const std::string&) {
+        const std::lock_guard<std::mutex> lock(mu);
+        return std::vector<Network>{Address(host)};
+      },
+      [](const std::string&) {});
+  std::thread([] { list.Follow(); }).detach();
+  const auto wait_for = [](const std::string& peer) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (!list.Allows(Address(peer), Own(), kPort)) {
+      ASSERT_LT(std::chrono::steady_clock::now() - begin, seconds(30));
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  };
+  wait_for("10.0.0.2");
+  {
+    const std::lock_guard<std::mutex> lock(mu);
+    host = "10.0.0.3";
+  }
+  wait_for("10.0.0.3");
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,284 @@
+"""`--allow`: who reaches the tasks of a cluster, tried from another network."""
+
+import json
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import time
+
+import commands
+import network_namespaces
+import pytest
+
+from tf_syncrep.python.distribute import allow, local_cluster
+from tf_syncrep.python.distribute.cluster import TaskConfig
+
+SCRIPT = pathlib.Path(__file__).with_name("listening_script.py")
+_POLL_SECS = 0.1
+
+# What gRPC's servers answer (RFC 9113, section 3.4), and those of the script do.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_TRY = """
+import json, socket, sys
+
+def outcome(host, port):
+    try:
+        with socket.create_connection((host, port), 5.0) as connection:
+            connection.sendall(bytes.fromhex(sys.argv[2]))
+            return "answered" if connection.recv(1) else "refused"
+    except ConnectionError:
+        return "refused"
+
+print(json.dumps([outcome(*address) for address in json.loads(sys.argv[1])]))
+"""
+
+# Root's id without its privileges, which none of this needs.
+_UNPRIVILEGED = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+_LAUNCH = ["launch", "--workers", 1, "--ps", 0, "--run-script-on", "workers"]
+
+
+@pytest.fixture(name="namespace")
+def _namespace():
+    with network_namespaces.namespace() as made:
+        yield made
+
+
+def _outcomes(addresses, within=()):
+    command = [
+        *within,
+        sys.executable,
+        "-c",
+        _TRY,
+        json.dumps(addresses),
+        _PREFACE.hex(),
+    ]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(ran.stdout)
+
+
+def _wait_for_outcome(outcome, address, within=()):
+    deadline = time.monotonic() + commands.DEADLINE_SECS
+    while (seen := _outcomes([address], within)) != [outcome]:
+        assert time.monotonic() < deadline, seen
+        time.sleep(_POLL_SECS)
+
+
+def _ports(command):
+    """Where the script listens: by IPv4, by both families, in a child process."""
+    command.wait_for_line("complete")
+    return [int(port) for port in re.findall(r"listening (\d+)", command.output)]
+
+
+def _end(port, host="127.0.0.1"):
+    with socket.create_connection((host, port)) as connection:
+        connection.sendall(b"end")
+
+
+def test_what_launch_starts_is_reached_from_this_machine_alone(namespace):
+    with commands.Command(
+        *(*_LAUNCH, SCRIPT),
+        program=[*_UNPRIVILEGED, commands.CONSOLE_SCRIPT],
+    ) as launched:
+        ports = _ports(launched)
+        assert len(ports) == 3
+        addresses = [(namespace.outside, port) for port in ports]
+        assert _outcomes(addresses, namespace.within) == ["refused"] * 3
+        own = [*addresses, *(("127.0.0.1", p) for p in ports), ("::1", ports[1])]
+        assert _outcomes(own) == ["answered"] * 7
+        _end(ports[0])
+        assert launched.wait() == 0, launched.output
+
+
+@pytest.mark.parametrize(
+    ("allowed", "outcome"),
+    [("all", "answered"), ("{inside}", "answered"), ("10.0.0.0/8", "refused")],
+)
+def test_launch_lets_in_whom_it_is_told_to(namespace, allowed, outcome):
+    allowed = allowed.format(inside=namespace.inside)
+    with commands.Command(*_LAUNCH, "--allow", allowed, SCRIPT) as launched:
+        ports = _ports(launched)
+        addresses = [(namespace.outside, port) for port in ports]
+        assert _outcomes(addresses, namespace.within) == [outcome] * 3
+        if outcome == "refused":
+            launched.wait_for_line(
+                f"tf_syncrep: a connection from {namespace.inside} to port {ports[0]} "
+                "was refused: --allow does not name that host"
+            )
+
+
+def test_servers_and_coordinator_of_launch_are_closed(namespace, tmp_path):
+    """TensorFlow's own sockets, those of a coordinator that is a server too."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys, tensorflow as tf\n"
+        "resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()\n"
+        "strategy = tf.distribute.ParameterServerStrategy(resolver)\n"
+        "print('cluster', os.environ['TF_CONFIG'], flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with commands.Command("launch", script, stdin=subprocess.PIPE) as launched:
+        line = launched.wait_for_line(r"cluster ({.*})")
+        cluster = json.loads(line[1])["cluster"]
+        hosts = [address.split(":") for tasks in cluster.values() for address in tasks]
+        assert len(hosts) == 3
+        assert _outcomes(hosts) == ["answered"] * 3
+        others = [(namespace.outside, port) for _, port in hosts]
+        assert _outcomes(others, namespace.within) == ["refused"] * 3
+
+
+def _tf_config(namespace, peer):
+    """A chief within the namespace and one peer."""
+    cluster = {"chief": [f"{namespace.inside}:1"], "evaluator": [f"{peer}:1"]}
+    return json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+
+
+def _task_within(namespace, peer, *args):
+    return commands.Command(
+        *("task", *args, SCRIPT),
+        program=[*namespace.within, commands.CONSOLE_SCRIPT],
+        env={"TF_CONFIG": _tf_config(namespace, peer)},
+    )
+
+
+def test_a_task_lets_in_the_hosts_of_its_cluster_as_their_addresses_change(namespace):
+    hosts = namespace.hosts_file()
+    hosts.write_text("198.18.255.254 peer.test\n")
+    with _task_within(namespace, "peer.test") as task:
+        address = (namespace.inside, _ports(task)[0])
+        assert _outcomes([address]) == ["refused"]
+        assert _outcomes([address], namespace.within) == ["answered"]
+        # The peer was started again at another address.
+        hosts.write_text(f"{namespace.outside} peer.test\n")
+        _wait_for_outcome("answered", address)
+        _end(address[1], namespace.inside)
+        assert task.wait() == 0, task.output
+
+
+def test_a_name_without_an_address_is_told_when_somebody_is_refused(namespace):
+    with _task_within(namespace, "nowhere.invalid") as task:
+        address = (namespace.inside, _ports(task)[0])
+        assert _outcomes([address]) == ["refused"]
+        task.wait_for_line(
+            f"a connection from {namespace.outside} to port {address[1]} was refused: "
+            r"--allow does not name that host.*; nowhere\.invalid has no address"
+        )
+
+
+@pytest.mark.parametrize(
+    ("args", "outcome"),
+    [
+        ([], "refused"),
+        (["--allow", "{outside}/31"], "answered"),
+        (["--allow", "local"], "refused"),
+        (["--allow", "all"], "answered"),
+    ],
+)
+def test_a_task_lets_in_whom_it_is_told_to(namespace, args, outcome):
+    args = [arg.format(outside=_even(namespace.outside)) for arg in args]
+    with _task_within(namespace, "198.18.255.254", *args) as task:
+        assert _outcomes([(namespace.inside, _ports(task)[0])]) == [outcome]
+
+
+def _even(address):
+    head, _, last = address.rpartition(".")
+    return f"{head}.{int(last) & ~1}"
+
+
+@pytest.mark.parametrize("args", [[], ["--allow", "all"]])
+def test_a_server_lets_in_whom_it_is_told_to(namespace, args):
+    ports = local_cluster.LocalCluster(0, 1, chief=False)
+    port = ports.tasks[0].config.port
+    ports.close()
+    config = {
+        "cluster": {"ps": [f"{namespace.inside}:{port}"]},
+        "task": {"type": "ps", "index": 0},
+    }
+    with commands.Command(
+        *("serve", *args),
+        program=[*namespace.within, commands.CONSOLE_SCRIPT],
+        env={"TF_CONFIG": json.dumps(config)},
+    ) as server:
+        server.wait_for_line("serving ps 0")
+        address = (namespace.inside, port)
+        assert _outcomes([address]) == ["answered" if args else "refused"]
+        assert _outcomes([address], namespace.within) == ["answered"]
+
+
+_RULE = (
+    "--allow must be 'all', or some of 'local', 'cluster' and networks such as "
+    "10.0.0.0/8, separated by commas"
+)
+
+
+@pytest.mark.parametrize("command", ["launch", "task", "serve"])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("nobody", ""),
+        ("", ""),
+        ("local,all", ""),
+        ("10.0.0.1/8", " (10.0.0.1/8 has host bits set)"),
+        (
+            "local,10.0.0.0/33",
+            " ('10.0.0.0/33' does not appear to be an IPv4 or IPv6 network)",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(command, value, reason):
+    config = {"cluster": {"ps": ["h:1024"]}, "task": {"type": "ps", "index": 0}}
+    args = [] if command == "serve" else [SCRIPT]
+    result = commands.run(
+        *(command, "--allow", value, *args), env={"TF_CONFIG": json.dumps(config)}
+    )
+    said = f"tf-syncrep {command}: error: {_RULE}{reason}. Received: {value!r}"
+    assert result.output == said
+    assert result.process.returncode == 2
+
+
+CONFIG = TaskConfig({"worker": ["[fd00::1]:1", "w:1"], "ps": ["10.0.0.1:1"]}, "ps", 0)
+
+
+def test_environment_keeps_what_else_is_preloaded():
+    base = {"LD_PRELOAD": "libtcmalloc.so /x/y.so", "HOME": "/h"}
+    environ = allow.environment("cluster, ::ffff:10.1.0.0/112", CONFIG, base)
+    assert environ["HOME"] == "/h"
+    assert environ["TF_SYNCREP_ALLOW"] == "10.1.0.0/16,fd00::1,w,10.0.0.1"
+    *others, ours = environ["LD_PRELOAD"].split(":")
+    assert others == ["libtcmalloc.so", "/x/y.so"]
+    assert pathlib.Path(ours).name == "libtf_syncrep_allow.so"
+    # What a launcher said before does not stay.
+    assert allow.environment("local", CONFIG, environ) == environ | {
+        "TF_SYNCREP_ALLOW": ""
+    }
+    assert allow.environment("all", CONFIG, environ) == {
+        "HOME": "/h",
+        "LD_PRELOAD": "libtcmalloc.so:/x/y.so",
+    }
+    assert allow.environment("all", CONFIG, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [("none", "was not built"), ("a b", "no path with a space or a colon")],
+)
+def test_a_library_that_cannot_be_preloaded_opens_no_port(
+    folder, message, tmp_path, monkeypatch
+):
+    folder = tmp_path / folder
+    folder.mkdir()
+    monkeypatch.setattr(
+        allow.op_library, "library_path", lambda: str(folder / "libtf_syncrep.so")
+    )
+    if message != "was not built":
+        (folder / "libtf_syncrep_allow.so").touch()
+    with pytest.raises(allow.AllowError, match=f"{message}.*; --allow all opens"):
+        allow.environment("local", CONFIG, {})
+    assert allow.environment("all", CONFIG, {}) == {}
+
+
+def test_a_host_with_a_comma_does_not_name_two():
+    config = TaskConfig({"ps": ["a,0.0.0.0/0:1"]}, "ps", 0)
+    with pytest.raises(allow.AllowError, match="comma in the name of a host"):
+        allow.environment("cluster", config, {})

@@ -1,0 +1,137 @@
+#include "tf_syncrep/cc/preload/allow_list.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <thread>
+#include <utility>
+
+namespace tf_syncrep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kCalm{60};
+// Where somebody is refused, or a name has no address: a second after the last
+// time, and twice as long each time that nothing was new, ...
+constexpr std::chrono::seconds kFirstPause{1};
+constexpr std::chrono::seconds kLongestPause{15};  // ... up to this.
+constexpr std::chrono::seconds kSilence{60};       // between two sentences
+
+std::vector<std::string> Split(const std::string& text) {
+  std::vector<std::string> items;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) {
+      items.push_back(text.substr(begin, end - begin));
+    }
+    begin = end + 1;
+  }
+  return items;
+}
+
+}  // namespace
+
+AllowList::AllowList(const std::string& text, LookUp look_up, Say say)
+    : look_up_(std::move(look_up)),
+      say_(std::move(say)),
+      hurried_(kFirstPause) {
+  for (const std::string& item : Split(text)) {
+    if (const auto network = Network::Parse(item)) {
+      networks_.push_back(*network);
+    } else {
+      names_.push_back(item);
+    }
+  }
+}
+
+bool AllowList::Allows(const Network& peer, const Network& own, int port) {
+  // What this machine sends to an address of its own comes from that address.
+  if (peer.IsLoopback() || peer == own) {
+    return true;
+  }
+  const MutexLock lock(mu_);
+  if (Contains(peer)) {
+    return true;
+  }
+  const int count = refused_.empty() ? 0 : refused_.front().count;
+  refused_.assign(1, {peer, port, count + 1});
+  if (HasNames()) {
+    somebody_came_.notify_one();
+  } else {
+    Tell();
+  }
+  return false;
+}
+
+void AllowList::Follow() {
+  while (true) {
+    const auto [calm, hurried] = FollowOnce();
+    const auto begin = Clock::now();
+    std::this_thread::sleep_for(hurried);
+    const MutexLock lock(mu_);
+    while (refused_.empty() && somebody_came_.wait_until(mu_, begin + calm) ==
+                                   std::cv_status::no_timeout) {
+    }
+  }
+}
+
+AllowList::Pauses AllowList::FollowOnce() {
+  bool changed = false;
+  bool complete = true;
+  for (const std::string& name : names_) {
+    std::vector<Network> found = look_up_(name);
+    const MutexLock lock(mu_);
+    std::vector<Network>& known = addresses_[name];
+    // One that has no address at the moment keeps those that it had.
+    if (!found.empty() && found != known) {
+      known = std::move(found);
+      changed = true;
+    }
+    complete = complete && !known.empty();
+  }
+  const MutexLock lock(mu_);
+  hurried_ = changed ? kFirstPause : std::min(2 * hurried_, kLongestPause);
+  if (!refused_.empty()) {
+    if (Contains(refused_.front().peer)) {
+      refused_.clear();
+    } else if (complete || hurried_ == kLongestPause) {
+      // Else it may be one whose name has no address yet.
+      Tell();
+    }
+  }
+  return {complete ? kCalm : hurried_, hurried_};
+}
+
+bool AllowList::Contains(const Network& peer) const {
+  const auto contains = [&peer](const std::vector<Network>& networks) {
+    return std::any_of(
+        networks.begin(), networks.end(),
+        [&peer](const Network& network) { return network.Contains(peer); });
+  };
+  return contains(networks_) ||
+         std::any_of(addresses_.begin(), addresses_.end(),
+                     [&](const auto& entry) { return contains(entry.second); });
+}
+
+void AllowList::Tell() {
+  const auto now = Clock::now();
+  if (now >= silent_until_) {
+    const Refused& last = refused_.front();
+    std::string sentence = "a connection from " + last.peer.ToString() +
+                           " to port " + std::to_string(last.port) +
+                           " was refused: --allow does not name that host";
+    if (last.count > 1) {
+      sentence += " (" + std::to_string(last.count) + " connections so far)";
+    }
+    for (const std::string& name : names_) {
+      if (addresses_[name].empty()) {
+        sentence += "; " + name + " has no address";
+      }
+    }
+    say_(sentence);
+    silent_until_ = now + kSilence;
+  }
+  refused_.clear();
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,208 @@
+// Restricts who can connect to a process. Made for LD_PRELOAD: it stands
+// before the C library's `listen` and `accept`, whoever calls them.
+//
+// The environment variable TF_SYNCREP_ALLOW has the addresses, networks and
+// names of hosts that may connect, separated by commas; this machine always
+// may. A connection from elsewhere is reset when it is accepted, before a byte
+// of it is read. That needs no privilege, as a filter of a TCP socket
+// (SO_ATTACH_FILTER) does on new kernels; and it lets in what this machine
+// sends to an address of its own, as a socket of the loopback device
+// (SO_BINDTODEVICE) does not.
+//
+// What a program does by system calls of its own, without the C library, is
+// not seen here.
+
+#include <dlfcn.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "tf_syncrep/cc/preload/allow_list.h"
+#include "tf_syncrep/cc/preload/network.h"
+
+namespace tf_syncrep {
+namespace {
+
+constexpr char kVariable[] = "TF_SYNCREP_ALLOW";
+
+using Listen = int (*)(int, int);
+using Accept4 = int (*)(int, sockaddr*, socklen_t*, int);
+
+// The C library's own.
+template <typename Function>
+Function Next(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+}
+
+std::vector<Network> AddressesOf(const std::string& name) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  std::vector<Network> networks;
+  if (getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) {
+    return networks;
+  }
+  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+    if (const auto network = Network::Of(info->ai_addr)) {
+      networks.push_back(*network);
+    }
+  }
+  freeaddrinfo(found);
+  // Name servers give them in any order.
+  std::sort(networks.begin(), networks.end(),
+            [](const Network& a, const Network& b) {
+              return a.ToString() < b.ToString();
+            });
+  return networks;
+}
+
+// A line on standard error, by one system call.
+void Say(const std::string& sentence) {
+  const std::string line = "tf_syncrep: " + sentence + "\n";
+  [[maybe_unused]] const ssize_t written =
+      write(STDERR_FILENO, line.data(), line.size());
+}
+
+// Has the names followed by a thread, which ends with the process.
+void Follow(AllowList* list) {
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread([list] { list->Follow(); }).detach();
+  } catch (const std::system_error& error) {
+    Say(std::string("hosts are not let in, as there is no thread that looks "
+                    "up their names: ") +
+        error.what());
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// The list of this process, made when it is first asked for.
+AllowList& List() {
+  static std::atomic<AllowList*> instance{nullptr};
+  // A child process without `exec` has no thread, and perhaps a lock that
+  // nobody gives back: it makes a list of its own.
+  [[maybe_unused]] static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { instance.store(nullptr); });
+  AllowList* list = instance.load();
+  if (list == nullptr) {
+    const char* text = std::getenv(kVariable);
+    // Never destroyed: its thread may outlive main().
+    auto* made = new AllowList(text == nullptr ? "" : text, AddressesOf, Say);
+    if (!instance.compare_exchange_strong(list, made)) {
+      delete made;  // Another thread was faster.
+      return *list;
+    }
+    if (made->HasNames()) {
+      Follow(made);
+    }
+    return *made;
+  }
+  return *list;
+}
+
+bool MayStay(int connection, const sockaddr_storage& peer_address) {
+  const auto peer =
+      Network::Of(reinterpret_cast<const sockaddr*>(&peer_address));
+  if (!peer) {
+    return true;
+  }
+  sockaddr_storage own_address{};
+  socklen_t size = sizeof own_address;
+  if (getsockname(connection, reinterpret_cast<sockaddr*>(&own_address),
+                  &size) != 0) {
+    return false;
+  }
+  const auto own = Network::Of(reinterpret_cast<const sockaddr*>(&own_address));
+  const in_port_t port =
+      own_address.ss_family == AF_INET
+          ? reinterpret_cast<const sockaddr_in*>(&own_address)->sin_port
+          : reinterpret_cast<const sockaddr_in6*>(&own_address)->sin6_port;
+  return own && List().Allows(*peer, *own, ntohs(port));
+}
+
+void Reset(int connection) {
+  const linger at_once{1, 0};
+  setsockopt(connection, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  close(connection);
+}
+
+// As the C library's accept4; connections from elsewhere never were.
+int AcceptAllowed(int socket, sockaddr* address, socklen_t* size, int flags) {
+  static const auto accept = Next<Accept4>("accept4");
+  while (true) {
+    sockaddr_storage peer{};
+    socklen_t peer_size = sizeof peer;
+    const int connection =
+        accept(socket, reinterpret_cast<sockaddr*>(&peer), &peer_size, flags);
+    if (connection < 0) {
+      return connection;
+    }
+    try {
+      if (MayStay(connection, peer)) {
+        if (address != nullptr && size != nullptr) {
+          std::memcpy(address, &peer, std::min(*size, peer_size));
+          *size = peer_size;
+        }
+        return connection;
+      }
+    } catch (const std::bad_alloc&) {
+      Reset(connection);
+      errno = ENOMEM;
+      return -1;
+    }
+    Reset(connection);
+  }
+}
+
+}  // namespace
+}  // namespace tf_syncrep
+
+extern "C" {
+
+__attribute__((visibility("default"))) int listen(int socket,
+                                                  int backlog) noexcept {
+  static const auto next = tf_syncrep::Next<tf_syncrep::Listen>("listen");
+  try {
+    tf_syncrep::List();  // Begins to look up names.
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
+    return -1;
+  }
+  return next(socket, backlog);
+}
+
+__attribute__((visibility("default"))) int accept4(int socket,
+                                                   sockaddr* address,
+                                                   socklen_t* size, int flags) {
+  return tf_syncrep::AcceptAllowed(socket, address, size, flags);
+}
+
+__attribute__((visibility("default"))) int accept(int socket, sockaddr* address,
+                                                  socklen_t* size) {
+  return tf_syncrep::AcceptAllowed(socket, address, size, 0);
+}
+
+// Whether a process has this library in it: dlsym finds the name.
+__attribute__((visibility("default"))) int tf_syncrep_allow() noexcept {
+  return 1;
+}
+
+}  // extern "C"

@@ -1,0 +1,182 @@
+"""Who may connect to a task: what `--allow` says, made true.
+
+TensorFlow's servers listen on all addresses of a machine and execute whatever they are
+sent. libtf_syncrep_allow.so (tf_syncrep/cc/preload) keeps others out: preloaded into a
+task's process, and so into what that starts, it refuses their connections. It needs no
+privilege.
+"""
+
+import ctypes
+import ipaddress
+import os
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+from tf_syncrep.python.distribute.cluster import TaskConfig, split_address
+from tf_syncrep.python.ops import op_library
+
+ALL, CLUSTER, LOCAL = "all", "cluster", "local"
+VARIABLE = "TF_SYNCREP_ALLOW"
+_PRELOAD = "LD_PRELOAD"
+_LIBRARY_NAME = "libtf_syncrep_allow.so"
+_SIGN_OF_LIBRARY = "tf_syncrep_allow"
+
+
+class AllowError(ValueError):
+    """What `--allow` says is malformed, or cannot be had on this machine."""
+
+
+def check(allow: str) -> None:
+    """Checks a value of `--allow`.
+
+    Args:
+        allow: "all", or some of "local", "cluster" and networks or addresses, separated
+          by commas.
+
+    Raises:
+        AllowError: it is none of these, or who connects cannot be restricted here.
+    """
+    if not _opens_to_all(allow):
+        _networks(allow)
+        _check_library()
+
+
+def environment(
+    allow: str, config: TaskConfig, base: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of a process that only those whom `allow` names can reach.
+
+    Args:
+        allow: see `check`.
+        config: the cluster whose hosts "cluster" stands for.
+        base: the environment to start from.
+
+    Returns:
+        A new environment.
+
+    Raises:
+        AllowError: see `check`.
+    """
+    check(allow)
+    environ = dict(base)
+    others = [p for p in _preloaded(environ) if os.path.basename(p) != _LIBRARY_NAME]
+    environ.pop(VARIABLE, None)
+    if not _opens_to_all(allow):
+        others.append(_library_path())
+        sources = _networks(allow)
+        if CLUSTER in _items(allow):
+            sources += _hosts(config)
+        environ[VARIABLE] = ",".join(dict.fromkeys(sources))
+    environ[_PRELOAD] = ":".join(others)
+    if not others:
+        del environ[_PRELOAD]
+    return environ
+
+
+def restrict_this_process(allow: str, config: TaskConfig) -> None:
+    """Lets only those whom `allow` names reach this process.
+
+    It begins anew, as the same command and process, where it was not started so: a
+    library is preloaded when a program starts.
+
+    Args:
+        allow: see `check`.
+        config: see `environment`.
+
+    Raises:
+        AllowError: see `check`.
+    """
+    environ = environment(allow, config, os.environ)
+    if environ != dict(os.environ):
+        _begin_anew(environ)
+    elif not _opens_to_all(allow) and not hasattr(ctypes.CDLL(None), _SIGN_OF_LIBRARY):
+        raise AllowError(
+            f"the dynamic linker ignores {_PRELOAD} for {sys.executable}, so that who "
+            "connects cannot be restricted; --allow all opens the port to everybody"
+        )
+
+
+def _begin_anew(environ: Mapping[str, str]) -> NoReturn:
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)
+
+
+def _items(allow: str) -> list[str]:
+    return [item.strip() for item in allow.split(",")]
+
+
+def _opens_to_all(allow: str) -> bool:
+    return _items(allow) == [ALL]
+
+
+def _networks(allow: str) -> list[str]:
+    """The networks that are named as such."""
+    networks: list[str] = []
+    for item in _items(allow):
+        if item in (LOCAL, CLUSTER):
+            continue
+        try:
+            network = ipaddress.ip_network(item)
+        except ValueError as error:
+            reason = "" if "/" not in item else f" ({error})"
+            raise AllowError(
+                f"--allow must be {ALL!r}, or some of {LOCAL!r}, {CLUSTER!r} and "
+                f"networks such as 10.0.0.0/8, separated by commas{reason}. Received: "
+                f"{allow!r}"
+            ) from None
+        networks.append(str(_without_mapping(network)))
+    return networks
+
+
+def _without_mapping(
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network,
+) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """IPv4 networks that are written as IPv6 ones, as the former."""
+    if isinstance(network, ipaddress.IPv6Network) and network.prefixlen >= 96:
+        mapped = network.network_address.ipv4_mapped
+        if mapped is not None:
+            return ipaddress.IPv4Network((mapped, network.prefixlen - 96))
+    return network
+
+
+def _hosts(config: TaskConfig) -> list[str]:
+    """Names and addresses of the hosts of a cluster, each once."""
+    hosts = [
+        split_address(address)[0].strip("[]")
+        for addresses in config.cluster.values()
+        for address in addresses
+    ]
+    for host in hosts:
+        if "," in host:
+            raise AllowError(
+                f"TF_CONFIG['cluster'] must not have a comma in the name of a host. "
+                f"Received: {host!r}"
+            )
+    return hosts
+
+
+def _preloaded(environ: Mapping[str, str]) -> list[str]:
+    return environ.get(_PRELOAD, "").replace(":", " ").split()
+
+
+def _library_path() -> str:
+    return os.path.join(os.path.dirname(op_library.library_path()), _LIBRARY_NAME)
+
+
+def _check_library() -> None:
+    """Checks that the library can be preloaded.
+
+    Raises:
+        AllowError: if not.
+    """
+    path, remedy = _library_path(), "--allow all opens the ports to everybody"
+    if not os.path.exists(path):
+        raise AllowError(
+            f"who connects cannot be restricted: {path} was not built; {remedy}"
+        )
+    if any(character in path for character in ": "):
+        raise AllowError(
+            "who connects cannot be restricted: the dynamic linker takes no path with "
+            f"a space or a colon in it, {path!r}; {remedy}"
+        )

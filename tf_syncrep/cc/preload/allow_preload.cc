@@ -103,7 +103,8 @@ AllowList& List() {
       pthread_atfork(nullptr, nullptr, [] { instance.store(nullptr); });
   AllowList* list = instance.load();
   if (list == nullptr) {
-    const char* text = std::getenv(kVariable);
+    // Set before the program began, and not changed by it.
+    const char* text = std::getenv(kVariable);  // NOLINT(concurrency-mt-unsafe)
     // Never destroyed: its thread may outlive main().
     auto* made = new AllowList(text == nullptr ? "" : text, AddressesOf, Say);
     if (!instance.compare_exchange_strong(list, made)) {
@@ -177,6 +178,8 @@ int AcceptAllowed(int socket, sockaddr* address, socklen_t* size, int flags) {
 
 extern "C" {
 
+// The C library's header names its parameters otherwise.
+// NOLINTBEGIN(readability-inconsistent-declaration-parameter-name)
 __attribute__((visibility("default"))) int listen(int socket,
                                                   int backlog) noexcept {
   static const auto next = tf_syncrep::Next<tf_syncrep::Listen>("listen");
@@ -199,6 +202,8 @@ __attribute__((visibility("default"))) int accept(int socket, sockaddr* address,
                                                   socklen_t* size) {
   return tf_syncrep::AcceptAllowed(socket, address, size, 0);
 }
+
+// NOLINTEND(readability-inconsistent-declaration-parameter-name)
 
 // Whether a process has this library in it: dlsym finds the name.
 __attribute__((visibility("default"))) int tf_syncrep_allow() noexcept {

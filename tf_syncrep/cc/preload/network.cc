@@ -78,9 +78,10 @@ bool Network::Contains(const Network& other) const {
 }
 
 bool Network::IsLoopback() const {
-  static const Network ipv4 = *Parse("127.0.0.0/8");
-  static const Network ipv6 = *Parse("::1");
-  return ipv4.Contains(*this) || ipv6.Contains(*this);
+  if (family_ == AF_INET) {
+    return num_bits_ >= 8 && bytes_[0] == IN_LOOPBACKNET;
+  }
+  return *this == Network(AF_INET6, &in6addr_loopback);
 }
 
 std::string Network::ToString() const {

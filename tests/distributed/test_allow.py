@@ -12,14 +12,13 @@ import commands
 import network_namespaces
 import pytest
 
-from tf_syncrep.python.distribute import allow, local_cluster
+from tf_syncrep.python.distribute import allow, local_cluster, readiness
 from tf_syncrep.python.distribute.cluster import TaskConfig
 
 SCRIPT = pathlib.Path(__file__).with_name("listening_script.py")
 _POLL_SECS = 0.1
 
-# What gRPC's servers answer (RFC 9113, section 3.4), and those of the script do.
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+# What gRPC's servers answer, and those of the script do.
 _TRY = """
 import json, socket, sys
 
@@ -52,7 +51,7 @@ def _outcomes(addresses, within=()):
         "-c",
         _TRY,
         json.dumps(addresses),
-        _PREFACE.hex(),
+        readiness.CLIENT_PREFACE.hex(),
     ]
     ran = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(ran.stdout)

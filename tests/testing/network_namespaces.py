@@ -15,6 +15,7 @@ import pytest
 
 # Set aside for tests between networks (RFC 2544), so nobody's real one.
 _NETWORK = ipaddress.ip_network("198.18.0.0/15")
+_PREFIX_BITS, _NUM_ADDRESSES = 28, 16  # of what a process takes of it
 # `ip netns exec` puts what is here, below a namespace's name, in the place of /etc.
 _SETTINGS = pathlib.Path("/etc/netns")
 
@@ -28,23 +29,22 @@ class Namespace:
         outside: the address at which it reaches everything else.
     """
 
-    def __init__(self):
-        number = os.getpid()
-        self._name = f"syncrep-{number}"
+    def __init__(self, bridge: "_Bridge", index: int):
+        self._name = f"syncrep-{os.getpid()}-{index}"
+        self._bridge = bridge.name
         # An interface has at most 15 characters.
-        self._outer, self._inner = f"sr{number}o", f"sr{number}i"
+        self._outer, self._inner = f"{bridge.name}o{index}", f"{bridge.name}i{index}"
         self.within = ["ip", "netns", "exec", self._name]
-        first = _NETWORK[number * 4 % _NETWORK.num_addresses]
-        self.outside, self.inside = str(first + 1), str(first + 2)
+        self.outside, self.inside = bridge.address(0), bridge.address(1 + index)
 
     def make(self) -> None:
         """Makes it and its link; CalledProcessError if the system does not let us."""
         name, outer, inner = self._name, self._outer, self._inner
         _ip(f"netns add {name}")
         _ip(f"link add {outer} type veth peer name {inner} netns {name}")
-        _ip(f"address add {self.outside}/30 dev {outer}")
+        _ip(f"link set {outer} master {self._bridge}")
         _ip(f"link set {outer} up")
-        _ip(f"-n {name} address add {self.inside}/30 dev {inner}")
+        _ip(f"-n {name} address add {self.inside}/{_PREFIX_BITS} dev {inner}")
         _ip(f"-n {name} link set lo up")
         self.heal()
 
@@ -73,22 +73,60 @@ class Namespace:
         shutil.rmtree(_SETTINGS / self._name, ignore_errors=True)
 
 
+class _Bridge:
+    """What the outer ends of links meet at, and its address on this machine."""
+
+    def __init__(self):
+        self.name = f"sr{os.getpid()}"
+        start = os.getpid() * _NUM_ADDRESSES % _NETWORK.num_addresses
+        self._first = _NETWORK[start]
+
+    def address(self, index: int) -> str:
+        """The address of this machine (0), or of a namespace."""
+        assert index < _NUM_ADDRESSES - 2
+        return str(self._first + 1 + index)
+
+    def make(self) -> None:
+        """Makes it; CalledProcessError if the system does not let us."""
+        _ip(f"link add {self.name} type bridge")
+        _ip(f"address add {self.address(0)}/{_PREFIX_BITS} dev {self.name}")
+        _ip(f"link set {self.name} up")
+
+    def remove(self) -> None:
+        """Removes it."""
+        with contextlib.suppress(subprocess.CalledProcessError):
+            _ip(f"link del {self.name}")
+
+
 @contextlib.contextmanager
-def namespace() -> Iterator[Namespace]:
-    """Makes a namespace with its link up, or skips the test where that cannot be."""
+def namespaces(number: int) -> Iterator[list[Namespace]]:
+    """Makes namespaces that reach each other and this machine.
+
+    Or skips the test where that cannot be.
+    """
     if shutil.which("ip") is None:
         pytest.skip("a network namespace takes `ip`, of Debian's package iproute2")
     if os.geteuid() != 0:
         pytest.skip("a network namespace takes root")
-    made = Namespace()
+    bridge = _Bridge()
+    made = [Namespace(bridge, index) for index in range(number)]
     try:
         try:
-            made.make()
+            for part in (bridge, *made):
+                part.make()
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no network namespace can be made here: {error.stderr}")
         yield made
     finally:
-        made.remove()
+        for part in (*made, bridge):
+            part.remove()
+
+
+@contextlib.contextmanager
+def namespace() -> Iterator[Namespace]:
+    """One of `namespaces`."""
+    with namespaces(1) as (made,):
+        yield made
 
 
 def _ip(arguments: str) -> None:

@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_run_script_on(task)
     _add_allow(task, "cluster")
+    _add_tls(task)
     task.add_argument(
         "--ready-timeout",
         type=float,
@@ -94,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "the op library loaded, until a signal ends it.",
     )
     _add_allow(serve, "cluster")
+    _add_tls(serve)
     serve.set_defaults(run=_serve)
     doctor = commands.add_parser(
         "doctor",
@@ -209,6 +211,23 @@ def _add_allow(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
+def _add_tls(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tls",
+        metavar="CERT,KEY,CA",
+        help="talk to the other tasks through TLS, by stunnel: the task's certificate, "
+        "its key, and the authority that signed the others' (files in PEM format)",
+    )
+    parser.add_argument(
+        "--tls-base-port",
+        type=int,
+        default=24000,
+        metavar="PORT",
+        help="the first of as many local ports as there are tasks, the same in all of "
+        "them (default: 24000)",
+    )
+
+
 def _add_script(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m",
@@ -281,7 +300,7 @@ def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
 
 
 def _task(arguments: argparse.Namespace) -> int:
-    from tf_syncrep.python.distribute import allow, cluster, script, task
+    from tf_syncrep.python.distribute import allow, cluster, ports, script, task, tls
 
     try:
         task.run(
@@ -291,12 +310,16 @@ def _task(arguments: argparse.Namespace) -> int:
             run_script_on=arguments.run_script_on,
             ready_timeout_secs=arguments.ready_timeout,
             allowed=arguments.allow,
+            tls_files=arguments.tls,
+            tls_base_port=arguments.tls_base_port,
         )
     except (
         allow.AllowError,
         cluster.ClusterConfigError,
+        ports.PortUnavailableError,
         script.ScriptError,
         task.TaskError,
+        tls.TlsError,
     ) as error:
         print(f"tf-syncrep task: error: {error}", file=sys.stderr)
         return _BAD_USAGE
@@ -305,7 +328,7 @@ def _task(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     from tf_syncrep.python.distribute import server
 
-    server.serve(arguments.allow)
+    server.serve(arguments.allow, arguments.tls, arguments.tls_base_port)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -66,17 +66,22 @@ class Task:
         environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         environ[ports.REUSE_PORT_VARIABLE] = "true"
         environ["TF_CONFIG"] = self.config.to_json()
-        # gRPC would ask a proxy for the loopback addresses too.
-        for variable in ("no_proxy", "NO_PROXY"):
-            hosts = environ.get(variable, "")
-            environ[variable] = ",".join(filter(None, [hosts, ports.LOOPBACK]))
-        return environ
+        return with_loopback_unproxied(environ)
 
     def server_environment(
         self, base: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """`environment` for a `tf-syncrep serve`, with only warnings in its log."""
         return {"TF_CPP_MIN_LOG_LEVEL": "2"} | self.environment(base)
+
+
+def with_loopback_unproxied(base: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which gRPC asks no proxy for loopback addresses."""
+    environ = dict(base)
+    for variable in ("no_proxy", "NO_PROXY"):
+        hosts = environ.get(variable, "")
+        environ[variable] = ",".join(filter(None, [hosts, ports.LOOPBACK]))
+    return environ
 
 
 def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[Task]:

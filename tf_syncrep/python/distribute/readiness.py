@@ -7,7 +7,7 @@ from tf_syncrep.python.distribute.cluster import split_address
 # RFC 9113, sections 3.4 and 6.5: a client's connection preface is this magic and a
 # SETTINGS frame (here an empty one), and the server's first frame must be a SETTINGS
 # frame too.
-_CLIENT_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(
+CLIENT_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(
     [0, 0, 0, 4, 0, 0, 0, 0, 0]
 )
 _FRAME_HEADER_BYTES = 9
@@ -33,7 +33,7 @@ def grpc_answers(address: str, timeout_secs: float = 1.0) -> bool:
         with socket.create_connection(
             split_address(address), timeout_secs
         ) as connection:
-            connection.sendall(_CLIENT_PREFACE)
+            connection.sendall(CLIENT_PREFACE)
             header = b""
             while len(header) < _FRAME_HEADER_BYTES:
                 received = connection.recv(_FRAME_HEADER_BYTES - len(header))

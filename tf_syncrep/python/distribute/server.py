@@ -6,7 +6,14 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import allow, cluster, ports
+from tf_syncrep.python.distribute import (
+    allow,
+    cluster,
+    local_cluster,
+    ports,
+    tls,
+    tunnels,
+)
 
 SERVED_TYPES = ("ps", "worker")
 BAD_CONFIG = 2
@@ -17,11 +24,17 @@ NO_LIBRARY = 1
 _MIN_INTER_OP_THREADS = 4
 
 
-def serve(allowed: str = allow.CLUSTER) -> NoReturn:
+def serve(
+    allowed: str = allow.CLUSTER,
+    tls_files: str | None = None,
+    tls_base_port: int = tunnels.DEFAULT_BASE_PORT,
+) -> NoReturn:
     """Serves the task of TF_CONFIG until a signal ends the process.
 
     Args:
         allowed: who may connect, as `--allow` has it.
+        tls_files: what `--tls` says, to be reached through TLS alone.
+        tls_base_port: see `tunnels.open_for`.
 
     TensorFlow cannot stop a server within its process, so this function ends the
     process: with status 128 + n on SIGTERM, SIGINT or SIGHUP, signal n, which is what a
@@ -43,12 +56,19 @@ def serve(allowed: str = allow.CLUSTER) -> NoReturn:
                 "TF_CONFIG['task']['type'] must be 'ps' or 'worker' for a task that is "
                 f"served; others run the training script. Received: {task.task_type!r}"
             )
+        if tls_files is not None:
+            environ = tunnels.open_for(
+                task, tls.Credentials.parse(tls_files), allowed, tls_base_port
+            )
+            command = local_cluster.server_command(allow.LOCAL)
+            os.execve(command[0], command, environ)
         ports.check_port_is_free(task.port, os.environ)
         allow.restrict_this_process(allowed, task)
     except (
         allow.AllowError,
         cluster.ClusterConfigError,
         ports.PortUnavailableError,
+        tls.TlsError,
     ) as error:
         _exit(BAD_CONFIG, error)
     try:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import allow, cluster, script, server
+from tf_syncrep.python.distribute import allow, cluster, script, server, tls, tunnels
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
 UNREADY = 1  # The status where other tasks did not answer in time.
@@ -26,6 +26,8 @@ def run(
     run_script_on: str = "coordinator",
     ready_timeout_secs: float = 600.0,
     allowed: str = allow.CLUSTER,
+    tls_files: str | None = None,
+    tls_base_port: int = tunnels.DEFAULT_BASE_PORT,
 ) -> NoReturn:
     """Does what TF_CONFIG's task has to do, in place of this process.
 
@@ -40,12 +42,16 @@ def run(
           "evaluator", run the script too.
         ready_timeout_secs: how long to wait for the served tasks.
         allowed: who may connect to the task, as `--allow` has it.
+        tls_files: what `--tls` says, for tasks that talk through TLS.
+        tls_base_port: see `tunnels.open_for`.
 
     Raises:
         TaskError: `ready_timeout_secs` is out of range.
         script.ScriptError: there is no such script.
         cluster.ClusterConfigError: TF_CONFIG is wrong.
         allow.AllowError: `allowed` is wrong.
+        tls.TlsError: `tls_files` is wrong, or there is no stunnel.
+        ports.PortUnavailableError: a port that stunnel needs is in use.
     """
     if not (ready_timeout_secs >= 0 and math.isfinite(ready_timeout_secs)):
         raise TaskError(
@@ -58,7 +64,13 @@ def run(
     jobs = script.SCRIPT_JOBS[run_script_on]
     served = [job for job in server.SERVED_TYPES if job not in jobs]
     if task.task_type in served:
-        server.serve(allowed)
+        server.serve(allowed, tls_files, tls_base_port)
+    if tls_files is not None:
+        environ = tunnels.open_for(
+            task, tls.Credentials.parse(tls_files), allowed, tls_base_port
+        )
+        task = cluster.read_tf_config(environ)
+        environ = allow.environment(allow.LOCAL, task, environ)
     _wait_for(
         [address for job in served for address in task.cluster.get(job, ())],
         ready_timeout_secs,

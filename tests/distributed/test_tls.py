@@ -1,0 +1,242 @@
+"""`--tls`: tasks in networks of their own talk through TLS, and strangers do not."""
+
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import types
+
+import commands
+import network_namespaces
+import pytest
+
+from tf_syncrep.python.distribute import readiness, tls, tunnels
+from tf_syncrep.python.distribute.cluster import TaskConfig
+
+_PORT = 2222
+_TRAINS = """
+import os, sys, tensorflow as tf
+import tf_syncrep as tfs
+
+strategy = tf.distribute.ParameterServerStrategy(
+    tf.distribute.cluster_resolver.TFConfigClusterResolver()
+)
+with strategy.scope():
+    counter = tf.Variable(0)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+for _ in range(6):
+    coordinator.schedule(tf.function(lambda: counter.assign_add(1)))
+coordinator.join()
+print("counted", counter.numpy(), "on", counter.device, flush=True)
+sys.stdin.read()
+"""
+
+
+def _openssl(*args):
+    command = ["openssl", *map(str, args)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def _authority(folder, name):
+    key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
+    _openssl(
+        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+        *("-nodes", "-keyout", key, "-out", certificate, "-subj", f"/CN={name}"),
+    )
+    return key, certificate
+
+
+@pytest.fixture(name="files", scope="module")
+def _files(tmp_path_factory):
+    """Paths: of a task's files, and of a stranger's, whom another authority signed."""
+    if shutil.which("openssl") is None:
+        pytest.skip("certificates take the program openssl")
+    folder = tmp_path_factory.mktemp("certificates")
+    made = types.SimpleNamespace(folder=folder)
+    for owner in ("task", "stranger"):
+        ca_key, ca = _authority(folder, f"{owner}-ca")
+        key, request = folder / f"{owner}.key", folder / f"{owner}.csr"
+        certificate = folder / f"{owner}.pem"
+        _openssl(
+            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-keyout", key, "-out", request, "-subj", f"/CN={owner}"),
+        )
+        _openssl(
+            *("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key),
+            *("-CAcreateserial", "-out", certificate),
+        )
+        setattr(made, owner, (certificate, key, ca))
+    return made
+
+
+def _option(files):
+    return ",".join(map(str, files))
+
+
+class _Cluster:
+    """A chief, a worker and a parameter server, in a namespace each."""
+
+    def __init__(self, namespaces, script, files):
+        self._names = ("chief", "worker", "ps")
+        self._namespaces = dict(zip(self._names, namespaces, strict=True))
+        self.addresses = {
+            name: (namespace.inside, _PORT)
+            for name, namespace in self._namespaces.items()
+        }
+        self._script, self._files = script, files
+
+    def start(self, name):
+        cluster = {n: [f"{h}:{p}"] for n, (h, p) in self.addresses.items()}
+        config = {"cluster": cluster, "task": {"type": name, "index": 0}}
+        return commands.Command(
+            # So that what keeps strangers out is TLS.
+            *("task", "--allow", "all", "--tls", _option(self._files), self._script),
+            program=[*self._namespaces[name].within, commands.CONSOLE_SCRIPT],
+            env={"TF_CONFIG": json.dumps(config), "TF_CPP_MIN_LOG_LEVEL": "2"},
+            stdin=subprocess.PIPE,
+        )
+
+
+def _greeting(address, context=None):
+    """What a server of gRPC answers to a client; empty if it does not."""
+    answer = b""
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(address, 10.0) as plain,
+        context.wrap_socket(plain) if context else plain as connection,
+    ):
+        connection.sendall(readiness.CLIENT_PREFACE)
+        answer = connection.recv(9)
+    return answer
+
+
+def _context(files=None):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if files:
+        context.load_cert_chain(*files[:2])
+    return context
+
+
+def test_a_cluster_trains_through_tls_and_nobody_else_gets_in(files, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(_TRAINS)
+    with network_namespaces.namespaces(3) as namespaces:
+        cluster = _Cluster(namespaces, script, files.task)
+        with (
+            cluster.start("ps") as ps,
+            cluster.start("worker") as worker,
+            cluster.start("chief") as chief,
+        ):
+            chief.wait_for_line("counted 6 on /job:ps/replica:0/task:0")
+            for address in cluster.addresses.values():
+                assert _greeting(address) == b"", "without TLS"
+                assert _greeting(address, _context()) == b"", "without a certificate"
+                stranger = _context(files.stranger)
+                assert _greeting(address, stranger) == b"", "of another authority"
+                assert _greeting(address, _context(files.task))[3:4] == b"\x04"
+            # Behind its stunnel, each server is for its own machine alone.
+            for host, _ in cluster.addresses.values():
+                for port in range(3):
+                    port += tunnels.DEFAULT_BASE_PORT
+                    assert _greeting((host, port)) == b""
+            chief.process.stdin.close()
+            assert chief.wait() == 0, chief.output
+            # Servers go on: ending them is their scheduler's.
+            assert (ps.process.poll(), worker.process.poll()) == (None, None)
+            for server in (ps, worker):
+                server.process.send_signal(signal.SIGTERM)
+                assert server.wait() == 128 + signal.SIGTERM
+                server.wait_until_no_process_is_left()
+
+
+def test_a_task_ends_with_its_stunnel(files):
+    with network_namespaces.namespaces(3) as namespaces:
+        cluster = _Cluster(namespaces, __file__, files.task)
+        with cluster.start("ps") as ps:
+            ps.wait_for_line("serving ps 0 at 127.0.0.1:")
+            subprocess.run(
+                ["pkill", "-KILL", "--parent", _watcher_of(ps), "stunnel"], check=True
+            )
+            assert ps.wait() == 128 + signal.SIGTERM
+            assert "error: stunnel ended with status -9, and the task" in ps.output
+
+
+def _watcher_of(command):
+    found = subprocess.run(
+        ["pgrep", "--parent", str(command.process.pid)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stdout.strip()
+
+
+def _edited(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_bad_files_are_one_sentence(files, tmp_path):
+    certificate, key, authority = files.task
+    empty = _edited(tmp_path, "empty.pem", "")
+    for value, message in {
+        "a,b": "--tls must be three files, CERT,KEY,CA. Received: 'a,b'",
+        f"{certificate},,{authority}": "--tls must be three files, CERT,KEY,CA.",
+        f"{certificate},{key},/no/where": (
+            "--tls: CA cannot be read (No such file or directory). Received: "
+            "'/no/where'"
+        ),
+        _option((certificate, files.stranger[1], authority)): (
+            "--tls: KEY is not the key, without a password, of the certificate in CERT "
+            "(key values mismatch)."
+        ),
+        _option((certificate, empty, authority)): "--tls: KEY is not the key,",
+        _option((certificate, key, empty)): "--tls: CA has no certificate (",
+        _option((*files.task[:2], files.stranger[2])): (
+            "--tls: CA does not vouch for CERT (unable to get local issuer certificate)"
+        ),
+    }.items():
+        with pytest.raises(tls.TlsError) as error:
+            tls.Credentials.parse(value)
+        assert str(error.value).startswith(message), str(error.value)
+        assert "\n" not in str(error.value)
+
+
+CONFIG = TaskConfig({"worker": ["w0:1", "w1:1"], "ps": ["p:1"]}, "worker", 1)
+
+
+def test_local_ports_are_the_same_whatever_the_order_of_the_task_types():
+    local = tunnels.local_config(CONFIG, 100)
+    assert local.cluster == {
+        "ps": ["127.0.0.1:100"],
+        "worker": ["127.0.0.1:101", "127.0.0.1:102"],
+    }
+    assert (local.task_type, local.task_index) == ("worker", 1)
+    for base_port in (0, 65534):
+        with pytest.raises(tls.TlsError, match="must leave room for 3 ports"):
+            tunnels.local_config(CONFIG, base_port)
+
+
+@pytest.mark.parametrize("command", ["serve", "task"])
+def test_without_stunnel_or_with_a_port_in_use_one_line_says_so(command, files):
+    config = {"cluster": {"ps": ["h:1024"]}, "task": {"type": "ps", "index": 0}}
+    words = [command, "--tls", _option(files.task)]
+    words += [__file__] if command == "task" else []
+    env = {"TF_CONFIG": json.dumps(config), "PATH": str(files.folder)}
+    result = commands.run(*words, env=env)
+    start = "tf-syncrep serve: error: "
+    assert result.output == (
+        f"{start}--tls needs the program stunnel (Debian: stunnel4), not found"
+    )
+    assert result.process.returncode == 2
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words[1:1] = ["--tls-base-port", port]
+        result = commands.run(*words, env=env | {"PATH": None})
+    assert result.output == f"{start}port {port} is in use"
+    assert result.process.returncode == 2

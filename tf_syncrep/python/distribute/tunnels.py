@@ -1,0 +1,204 @@
+"""Tasks that talk through TLS, by a stunnel beside each of them.
+
+TensorFlow's servers have no encryption of their own. So that of a task listens for its
+own machine alone, at a local port, and its stunnel listens at the address that
+TF_CONFIG gives the task, and lets in whoever has a certificate. The task itself gets a
+TF_CONFIG in which each of the others is at a local port, where its stunnel takes
+connections for that one. These ports are the same on all machines: a coordinator tells
+the others where everybody is.
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, NoReturn
+
+from tf_syncrep.python.distribute import allow, local_cluster, ports, supervision
+from tf_syncrep.python.distribute.cluster import TaskConfig, split_address
+from tf_syncrep.python.distribute.tls import Credentials, TlsError
+
+DEFAULT_BASE_PORT = 24000
+_READY_SECS = 10.0
+_POLL_SECS = 0.05
+# stunnel ends connections after twelve silent hours, or as this says.
+_IDLE_SECS = 10 * 365 * 24 * 3600
+
+
+def open_for(
+    config: TaskConfig, credentials: Credentials, allowed: str, base_port: int
+) -> dict[str, str]:
+    """Starts this process's stunnel, which ends with it, and ends it if it ends.
+
+    Call it before any thread is started.
+
+    Args:
+        config: the cluster, as it is outside.
+        credentials: what it shows to others, and what it asks of them.
+        allowed: who may try, as `--allow` has it.
+        base_port: the first of as many local ports as the cluster has tasks.
+
+    Returns:
+        The environment, with the TF_CONFIG that reaches the others through TLS, for a
+        program that this process becomes.
+
+    Raises:
+        TlsError: there is no stunnel, or it does not start.
+        ports.PortUnavailableError: one of the ports is in use, perhaps by another task
+          of the cluster: each needs a network of its own.
+        allow.AllowError: `allowed` is wrong.
+    """
+    stunnel = shutil.which("stunnel")
+    if stunnel is None:
+        raise TlsError("--tls needs the program stunnel (Debian: stunnel4), not found")
+    local = local_config(config, base_port)
+    listening = [split_address(address)[1] for address in _addresses(local)]
+    for port in listening:
+        ports.check_port_is_free(port)
+    environ = allow.environment(allowed, config, os.environ)
+    if config.task_type in config.cluster:
+        ports.check_port_is_free(config.port)
+        listening.remove(local.port)  # where the task itself will listen
+        listening.append(config.port)
+    _start(stunnel, stunnel_config(config, local, credentials), environ, listening)
+    return local_cluster.with_loopback_unproxied(os.environ) | {
+        "TF_CONFIG": local.to_json()
+    }
+
+
+def local_config(config: TaskConfig, base_port: int) -> TaskConfig:
+    """The cluster as a task sees it behind its stunnel.
+
+    Args:
+        config: the cluster as it is outside.
+        base_port: the port of the first task in the order of the task types' names.
+
+    Raises:
+        TlsError: there are not as many ports.
+    """
+    number = sum(map(len, config.cluster.values()))
+    if not 0 < base_port <= 65536 - number:
+        raise TlsError(
+            f"--tls-base-port must leave room for {number} ports up to 65535. "
+            f"Received: {base_port}"
+        )
+    cluster: dict[str, list[str]] = {}
+    port = base_port
+    for job in sorted(config.cluster):
+        for _ in config.cluster[job]:
+            cluster.setdefault(job, []).append(f"{ports.LOOPBACK}:{port}")
+            port += 1
+    return dataclasses.replace(config, cluster=cluster)
+
+
+def stunnel_config(
+    config: TaskConfig, local: TaskConfig, credentials: Credentials
+) -> str:
+    """What stunnel is told: a service for each task of the cluster."""
+    lines = [
+        "foreground = yes",
+        "syslog = no",
+        "debug = warning",
+        # Messages of gRPC are small, and wait for each other.
+        "socket = l:TCP_NODELAY=1",
+        "socket = r:TCP_NODELAY=1",
+        f"TIMEOUTidle = {_IDLE_SECS}",
+        f"cert = {credentials.certificate}",
+        f"key = {credentials.key}",
+        f"CAfile = {credentials.authority}",
+        "verifyChain = yes",
+        "sslVersionMin = TLSv1.2",
+    ]
+    for job, addresses in config.cluster.items():
+        for index, outside in enumerate(addresses):
+            inside = local.cluster[job][index]
+            lines.append(f"[{job}-{index}]")
+            if (job, index) == (config.task_type, config.task_index):
+                any_address = ":::" if socket.has_dualstack_ipv6() else ""
+                lines += [
+                    f"accept = {any_address}{config.port}",
+                    f"connect = {inside}",
+                ]
+            else:
+                # Names are looked up for each connection: addresses change.
+                lines += [
+                    "client = yes",
+                    f"accept = {inside}",
+                    f"connect = {outside}",
+                    "delay = yes",
+                ]
+    return "\n".join(lines) + "\n"
+
+
+def _addresses(config: TaskConfig) -> list[str]:
+    return [address for tasks in config.cluster.values() for address in tasks]
+
+
+def _start(
+    stunnel: str, text: str, environ: Mapping[str, str], listening: list[int]
+) -> None:
+    """Starts it below a child process that watches it, and waits until it listens."""
+    with tempfile.TemporaryFile() as config:
+        config.write(text.encode())
+        config.seek(0)
+        parent = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        watcher = os.fork()
+        if watcher == 0:
+            _watch([stunnel, "-fd", str(config.fileno())], environ, config, parent)
+    deadline = time.monotonic() + _READY_SECS
+    while not all(map(_is_taken, listening)):
+        ended = os.waitpid(watcher, os.WNOHANG)[0] != 0
+        if ended or time.monotonic() > deadline:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(watcher, signal.SIGKILL)
+            raise TlsError(
+                "--tls: stunnel ended before it listened"
+                if ended
+                else f"--tls: stunnel did not listen within {_READY_SECS:g} s"
+            )
+        time.sleep(_POLL_SECS)
+
+
+def _watch(
+    command: Sequence[str], environ: Mapping[str, str], config: IO[bytes], parent: int
+) -> NoReturn:
+    """The child process: ends with the task, and ends the task when stunnel ends."""
+    try:
+        supervision.die_with_parent(parent)
+        os.setsid()  # A terminal's Ctrl-C is for the task.
+        watcher = os.getpid()
+        process = subprocess.Popen(
+            command,
+            env=dict(environ),
+            pass_fds=[config.fileno()],
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: supervision.die_with_parent(watcher),
+        )
+        status = process.wait()
+        print(
+            f"tf-syncrep: error: stunnel ended with status {status}, and the task "
+            "with it",
+            file=sys.stderr,
+            flush=True,
+        )
+        os.kill(parent, signal.SIGTERM)
+    finally:
+        os._exit(1)
+
+
+def _is_taken(port: int) -> bool:
+    # Not by a connection, which stunnel would report as one that failed.
+    try:
+        ports.check_port_is_free(port)
+    except ports.PortUnavailableError:
+        return True
+    return False

@@ -47,6 +47,7 @@ BENCHMARKS = (
     "embedding_lookup",
     "embedding_cluster",
     "embedding_servers",
+    "tls_cluster",
     "checkpoint",
 )
 # Measured once in each Keras that tf.keras can be.

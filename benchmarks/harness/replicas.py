@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any
 
 import clusters
+import commands
+import network_namespaces
+import programs
 
 _FOLDER = pathlib.Path(__file__).parent
 _DEADLINE_SECS = 120.0
@@ -120,12 +124,8 @@ def start(
         address = [str(part) for part in own.address]
         for name in names:
             cluster.start(name, [sys.executable, str(_FOLDER / program), *address])
-        # A task that dies before it connects must not be waited for without end.
-        own._listener._socket.settimeout(_DEADLINE_SECS)
         try:
-            connections = [own.accept() for _ in names]
-            by_index = {worker.recv(): worker for worker in connections}
-            workers = {name: by_index[index] for index, name in enumerate(names)}
+            workers = _connections(own, names)
             replicas = Replicas(workers, {name: cluster.pid(name) for name in tasks})
             replicas.all("start", dict(contenders), dict(model))
             yield replicas
@@ -133,6 +133,70 @@ def start(
             for name in names:
                 print(name, cluster.output(name)[-2000:], file=sys.stderr)
             raise
+
+
+@contextlib.contextmanager
+def start_in_namespaces(
+    namespaces: Mapping[str, network_namespaces.Namespace],
+    port: int,
+    options: Sequence[str],
+    contenders: Mapping[str, Any],
+    model: Mapping[str, Any],
+) -> Iterator[Replicas]:
+    """Starts `embedding_trainer.py` by `tf-syncrep task`, each task in its own network.
+
+    Args:
+        namespaces: by the tasks' names, those of `clusters.Cluster`.
+        port: where all tasks listen.
+        options: of `tf-syncrep task`.
+        contenders: see `start`.
+        model: see `start`.
+    """
+    cluster: dict[str, list[str]] = {}
+    for name, namespace in namespaces.items():
+        job = name.split("-")[0]
+        cluster.setdefault(job, []).append(f"{namespace.inside}:{port}")
+    outside = namespaces["chief"].outside
+    key = secrets.token_hex()
+    with (
+        contextlib.ExitStack() as stack,
+        connection.Listener((outside, 0), authkey=key.encode()) as own,
+    ):
+        tasks = {}
+        for name, namespace in namespaces.items():
+            job, _, index = name.partition("-")
+            task = {"type": job, "index": int(index or 0)}
+            tasks[name] = stack.enter_context(
+                commands.Command(
+                    *("task", *options, _FOLDER / "embedding_trainer.py"),
+                    *own.address,
+                    program=[*namespace.within, commands.CONSOLE_SCRIPT],
+                    env=programs.environment()
+                    | {
+                        "TF_CONFIG": json.dumps({"cluster": cluster, "task": task}),
+                        "TF_SYNCREP_BENCHMARK_KEY": key,
+                    },
+                )
+            )
+        try:
+            workers = _connections(own, ["chief"])
+            pids = {name: task.process.pid for name, task in tasks.items()}
+            replicas = Replicas(workers, pids)
+            replicas.all("start", dict(contenders), dict(model))
+            yield replicas
+        except Exception:
+            for name, task in tasks.items():
+                print(name, task.output[-2000:], file=sys.stderr)
+            raise
+
+
+def _connections(own: connection.Listener, names: Sequence[str]) -> dict[str, Any]:
+    """Waits until those that are told what to do have connected."""
+    # A task that dies before it connects must not be waited for without end.
+    own._listener._socket.settimeout(_DEADLINE_SECS)
+    connections = [own.accept() for _ in names]
+    by_index = {worker.recv(): worker for worker in connections}
+    return {name: by_index[index] for index, name in enumerate(names)}
 
 
 def take_turns(

@@ -30,15 +30,17 @@ WITHOUT_BYTES = (
     "sync_latency",
     "embedding_cluster",
     "embedding_servers",
+    "tls_cluster",
     "checkpoint",
 )
-# One of them shows that the machinery works. The last three are clusters of the same
-# parts as those of sync_cluster and keras_cluster.
+# One of them shows that the machinery works. The last four are clusters of the same
+# parts as those of other benchmarks.
 MARKS = dict.fromkeys(NAMES, pytest.mark.slow) | {
     "sparse_apply": (),
     "sync_backup": pytest.mark.soak,
     "sync_latency": pytest.mark.soak,
     "sync_staleness": pytest.mark.soak,
+    "tls_cluster": pytest.mark.soak,
 }
 
 

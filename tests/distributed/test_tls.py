@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import types
 
+import certificates
 import commands
 import network_namespaces
 import pytest
@@ -35,41 +36,15 @@ sys.stdin.read()
 """
 
 
-def _openssl(*args):
-    command = ["openssl", *map(str, args)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-
-
-def _authority(folder, name):
-    key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
-    _openssl(
-        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-        *("-nodes", "-keyout", key, "-out", certificate, "-subj", f"/CN={name}"),
-    )
-    return key, certificate
-
-
 @pytest.fixture(name="files", scope="module")
 def _files(tmp_path_factory):
     """Paths: of a task's files, and of a stranger's, whom another authority signed."""
     if shutil.which("openssl") is None:
         pytest.skip("certificates take the program openssl")
     folder = tmp_path_factory.mktemp("certificates")
-    made = types.SimpleNamespace(folder=folder)
-    for owner in ("task", "stranger"):
-        ca_key, ca = _authority(folder, f"{owner}-ca")
-        key, request = folder / f"{owner}.key", folder / f"{owner}.csr"
-        certificate = folder / f"{owner}.pem"
-        _openssl(
-            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
-            *("-keyout", key, "-out", request, "-subj", f"/CN={owner}"),
-        )
-        _openssl(
-            *("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key),
-            *("-CAcreateserial", "-out", certificate),
-        )
-        setattr(made, owner, (certificate, key, ca))
-    return made
+    owners = ("task", "stranger")
+    made = {owner: certificates.make(folder, owner) for owner in owners}
+    return types.SimpleNamespace(folder=folder, **made)
 
 
 def _option(files):

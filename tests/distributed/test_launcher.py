@@ -99,13 +99,16 @@ def test_tasks_that_write_nothing_for_long_get_a_hint_once(script):
         "    time.sleep(1000)\n"
         "time.sleep(1.5)\n"
     )
-    # By the command's name, so that TensorFlow is not imported.
+    # By the command's name, so that TensorFlow is not imported. The working directory may
+    # be the source tree, without a library to preload.
     program = (
         "import sys\n"
         "sys.argv[0] = 'tf-syncrep'\n"
         "from tf_syncrep.python.distribute import launcher\n"
         "launcher._SILENCE_SECS = 0.3\n"
-        "options = launcher.LaunchOptions(sys.argv[1], run_script_on='all')\n"
+        "options = launcher.LaunchOptions(\n"
+        "    sys.argv[1], run_script_on='all', allow='all'\n"
+        ")\n"
         "sys.exit(launcher.launch_here(options))\n"
     )
     result = commands.run(path, program=[sys.executable, "-c", program])

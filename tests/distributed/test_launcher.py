@@ -99,8 +99,8 @@ def test_tasks_that_write_nothing_for_long_get_a_hint_once(script):
         "    time.sleep(1000)\n"
         "time.sleep(1.5)\n"
     )
-    # By the command's name, so that TensorFlow is not imported. The working directory may
-    # be the source tree, without a library to preload.
+    # By the command's name, so that TensorFlow is not imported. The package may be the
+    # source tree's, without a library to preload.
     program = (
         "import sys\n"
         "sys.argv[0] = 'tf-syncrep'\n"

@@ -136,6 +136,12 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         help="a chief task besides the workers (default: only for a coordinator)",
     )
     parser.add_argument(
+        "--evaluator",
+        action="store_true",
+        help="run the script in an evaluator task, too, outside of the cluster: it "
+        "follows the checkpoints (tfs.keras.SidecarEvaluator)",
+    )
+    parser.add_argument(
         "--on-worker-failure",
         choices=("continue", "restart", "stop"),
         help="what a dead worker means for the run (default: restart if workers are "
@@ -153,8 +159,8 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=3,
         metavar="K",
-        help="restarts of each worker under --on-worker-failure restart, and of the "
-        "run under --on-ps-failure restart (default: 3)",
+        help="restarts of each worker under --on-worker-failure restart, of the run "
+        "under --on-ps-failure restart, and of the evaluator (default: 3)",
     )
     parser.add_argument(
         "--base-port",
@@ -253,6 +259,7 @@ def _launch(arguments: argparse.Namespace) -> int:
             num_ps=arguments.ps,
             run_script_on=arguments.run_script_on,
             chief=arguments.chief,
+            evaluator=arguments.evaluator,
             module=arguments.module,
             base_port=arguments.base_port,
             on_worker_failure=arguments.on_worker_failure,

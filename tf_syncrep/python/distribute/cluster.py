@@ -14,8 +14,8 @@ _EXAMPLE = (
     '{"cluster": {"worker": ["host:port"], "ps": ["host:port"]}, '
     '"task": {"type": "worker", "index": 0}}'
 )
-# An evaluator watches checkpoints from outside the cluster.
-_OUTSIDER = "evaluator"
+# The type of a task that follows checkpoints, which need be no part of the cluster.
+EVALUATOR = "evaluator"
 _SHOWN_CHARACTERS = 200
 
 
@@ -122,7 +122,7 @@ def read_tf_config(environ: Mapping[str, str] | None = None) -> TaskConfig:
                 f"{task_type!r} tasks in the cluster, {len(cluster[task_type])}. "
                 f"Received: {task_index}"
             )
-    elif task_type != _OUTSIDER:
+    elif task_type != EVALUATOR:
         raise ClusterConfigError(
             "TF_CONFIG['task']['type'] must be one of the task types of the cluster "
             f"({', '.join(map(repr, cluster))}). Received: {task_type!r}"

@@ -28,6 +28,8 @@ class LaunchOptions:
         run_script_on: a key of `script.SCRIPT_JOBS`.
         chief: whether the cluster has a chief task besides the workers; by default only
           if the script runs as the coordinator, which is one.
+        evaluator: whether an evaluator task runs the script, too, outside of the
+          cluster: one that follows the checkpoints. The run does not hang on it.
         module: whether `script` is a module's name, as in `python -m`.
         base_port: the first of consecutive ports; 0 for any that are free.
         on_worker_failure: one of WORKER_FAILURE_POLICIES. By default "restart" where
@@ -36,7 +38,7 @@ class LaunchOptions:
           script.
         on_ps_failure: one of PS_FAILURE_POLICIES. "restart" starts all tasks and the
           script again: one that writes checkpoints goes on from the last.
-        max_restarts: how often each worker, or the run, is started again under
+        max_restarts: how often each worker, the evaluator, or the run, is started again under
           "restart". Another failure ends the run.
         ready_timeout_secs: how long the servers have to answer.
         grace_secs: how long the script has to end after a signal was forwarded to it,
@@ -52,6 +54,7 @@ class LaunchOptions:
     num_ps: int = 1
     run_script_on: str = "coordinator"
     chief: bool | None = None
+    evaluator: bool = False
     module: bool = False
     base_port: int = 0
     on_worker_failure: str | None = None

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from tf_syncrep.python.distribute import allow, local_cluster, script, supervision
+from tf_syncrep.python.distribute.cluster import EVALUATOR
 from tf_syncrep.python.distribute.launch_options import LaunchOptions
 from tf_syncrep.python.distribute.local_cluster import Task
 from tf_syncrep.python.distribute.output import (
@@ -156,7 +157,11 @@ class _Run:
     """
 
     def __init__(self, options: LaunchOptions, tasks: Sequence[Task], parent_pipe: int):
-        jobs = script.SCRIPT_JOBS[options.run_script_on]
+        jobs = (*script.SCRIPT_JOBS[options.run_script_on], EVALUATOR)
+        if options.evaluator:
+            # The last one: what begins and ends the run is the training.
+            cluster = tasks[0].config.cluster
+            tasks = [*tasks, local_cluster.evaluator_of(cluster)]
         self._options = options
         self._tasks = {task.name: task for task in tasks}
         self._scripts = [task.name for task in tasks if task.job in jobs]
@@ -270,7 +275,7 @@ class _Run:
                 self._last_line = time.monotonic()
                 self._output.write(name, line, stream)
 
-        alone = self._scripts == [name]
+        alone = [n for n in self._scripts if n != EVALUATOR] == [name]
         try:
             self._processes[name] = TaskProcess(
                 name,
@@ -390,6 +395,8 @@ class _Run:
                     self._end_without(ps)
                 self._output.say(self._describe_end(process))
                 raise _Stop(process.exit_status)
+            elif name == EVALUATOR:
+                self._handle_lost_evaluator(process)
             else:
                 self._handle_lost_worker(process, process.exit_status)
         elif self._tasks[name].job == "worker":
@@ -423,18 +430,34 @@ class _Run:
         self._output.say(f"{cause}, after {limit} restarts, ending the run")
         raise _Stop(FAILED)
 
+    def _handle_lost_evaluator(self, process: TaskProcess) -> None:
+        """Starts it again, or goes on without it: training does not hang on it."""
+        name, end = process.name, self._describe_end(process)
+        limit = self._options.max_restarts
+        leader_runs = self._leader in self._awaited
+        if leader_runs and self._restarts[name] < limit:
+            self._start_again(name, end)
+            return
+        if leader_runs:
+            end += f" after {limit} restarts"
+        self._awaited.remove(name)
+        self._output.say(f"{end}; going on without it")
+
+    def _start_again(self, name: str, end: str) -> None:
+        self._restarts[name] += 1
+        self._start(name)
+        self._output.say(
+            f"{end}; restart {self._restarts[name]} of {self._options.max_restarts}, "
+            f"pid {self._processes[name].pid}"
+        )
+
     def _handle_lost_worker(self, process: TaskProcess, status: int) -> None:
         name, end = process.name, self._describe_end(process)
         limit = self._options.max_restarts
         policy = self._options.worker_failure_policy
         leader_runs = self._leader in self._awaited
         if policy == "restart" and leader_runs and self._restarts[name] < limit:
-            self._restarts[name] += 1
-            self._start(name)
-            self._output.say(
-                f"{end}; restart {self._restarts[name]} of {limit}, "
-                f"pid {self._processes[name].pid}"
-            )
+            self._start_again(name, end)
             return
         if policy == "restart" and leader_runs:
             end += f" after {limit} restarts"

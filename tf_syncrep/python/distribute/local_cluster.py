@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tf_syncrep.python.distribute import ports
-from tf_syncrep.python.distribute.cluster import TaskConfig
+from tf_syncrep.python.distribute.cluster import EVALUATOR, TaskConfig
 
 # The jobs of a cluster in the order in which --base-port numbers their tasks.
 JOBS = ("chief", "worker", "ps")
@@ -37,7 +37,7 @@ class Task:
 
     @property
     def job(self) -> str:
-        """The task type: "chief", "worker" or "ps"."""
+        """The task type: "chief", "worker", "ps" or "evaluator"."""
         return self.config.task_type
 
     @property
@@ -97,9 +97,18 @@ def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[Task]:
     ]
 
 
+def evaluator_of(cluster: Mapping[str, Sequence[str]]) -> Task:
+    """The task that follows the checkpoints of a cluster, of which it is no part.
+
+    Args:
+        cluster: job -> addresses.
+    """
+    return Task(TaskConfig(cluster, EVALUATOR, 0))
+
+
 def task_name(job: str, index: int) -> str:
     """The name of a task for people: "chief", of which there is one, or "ps-1"."""
-    return job if job == "chief" else f"{job}-{index}"
+    return job if job in ("chief", EVALUATOR) else f"{job}-{index}"
 
 
 def server_command(allow: str) -> list[str]:

@@ -38,8 +38,8 @@ def run(
         path: the script, as `script.command` takes it.
         args: its arguments.
         module: whether `path` is a module's name.
-        run_script_on: a key of `script.SCRIPT_JOBS`. Task types of no cluster, such as
-          "evaluator", run the script too.
+        run_script_on: a key of `script.SCRIPT_JOBS`. An evaluator runs the script, too,
+          and waits for nobody: what it follows are files.
         ready_timeout_secs: how long to wait for the served tasks.
         allowed: who may connect to the task, as `--allow` has it.
         tls_files: what `--tls` says, for tasks that talk through TLS.
@@ -71,10 +71,11 @@ def run(
         )
         task = cluster.read_tf_config(environ)
         environ = allow.environment(allow.LOCAL, task, environ)
-    _wait_for(
-        [address for job in served for address in task.cluster.get(job, ())],
-        ready_timeout_secs,
-    )
+    if task.task_type != cluster.EVALUATOR:
+        _wait_for(
+            [address for job in served for address in task.cluster.get(job, ())],
+            ready_timeout_secs,
+        )
     command = script.command(path, args, module)
     sys.stdout.flush()
     os.execve(command[0], command, environ)

@@ -17,6 +17,7 @@ from tf_syncrep.python.keras.fit.install import (
     install_fit,
     uninstall_fit,
 )
+from tf_syncrep.python.keras.sidecar_evaluator import Evaluation, SidecarEvaluator
 from tf_syncrep.python.keras.sync_replicas.gradient_accumulation import (
     GradientAccumulation,
 )
@@ -28,8 +29,10 @@ __all__ = [
     "Checkpoint",
     "DistributedEmbedding",
     "Embedding",
+    "Evaluation",
     "FeatureConfig",
     "GradientAccumulation",
+    "SidecarEvaluator",
     "SyncReplicas",
     "SyncReport",
     "TableConfig",

@@ -134,6 +134,15 @@ class Directory:
                 logging.warning("Checkpoint %s is passed over: %s", name, error)
         return sorted(found, key=lambda manifest: manifest.number)
 
+    def newest_number(self) -> int:
+        """The number of the newest checkpoint, damaged or not; 0 if there is none."""
+        numbers = [
+            int(m[1])
+            for m in map(_NAME.match, self._names())
+            if m and m.string.endswith(".json")
+        ]
+        return max(numbers, default=0)
+
     def next_number(self) -> int:
         """A number higher than those of all that is there, whole or not."""
         numbers = [int(m[1]) for m in map(_NAME.match, self._names()) if m]

@@ -230,24 +230,24 @@ class Engine:
         self,
         directory: Directory,
         *,
-        keep: int,
-        full_every: int,
-        max_kept_bytes: int,
-        patience_secs: float,
-        max_bytes_per_sec: float = 0.0,
         calls: Calls,
+        keep: int = 1,
+        full_every: int = 1,
+        max_kept_bytes: int = 2**28,
+        patience_secs: float = 60.0,
+        max_bytes_per_sec: float = 0.0,
     ):
         """Touches no file yet.
 
         Args:
             directory: the folder.
+            calls: how to call TensorFlow.
             keep: how many checkpoints to keep, besides those that they need.
             full_every: which are full: 1 for all, k for every k-th; others hold the
                 rows that have changed since the one before.
             max_kept_bytes: how much a task may keep of rows that are overwritten.
             patience_secs: how long a task waits for files that take nothing.
             max_bytes_per_sec: how fast a task may write; 0 for as fast as can be.
-            calls: how to call TensorFlow.
         """
         self.directory = directory
         self._keep = keep

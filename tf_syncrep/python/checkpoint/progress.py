@@ -22,14 +22,15 @@ class Progress:
         self._directory = directory
         self._noted = -math.inf
 
-    def note(self, updates: int) -> None:
+    def note(self, updates: int, at_once: bool = False) -> None:
         """Notes how many there are, if that is some time ago.
 
         Args:
             updates: the optimizer's updates since the training began.
+            at_once: notes it in any case.
         """
         now = time.monotonic()
-        if now - self._noted >= _NOTE_SECS:
+        if at_once or now - self._noted >= _NOTE_SECS:
             self._noted = now
             self._directory.note_progress({"iterations": updates, "time": time.time()})
 

@@ -161,7 +161,11 @@ class Checkpoint(tf.keras.callbacks.Callback):
     # --- Custom loops ---
 
     def save(
-        self, state: Mapping[str, Any] | None = None, wait: bool = False
+        self,
+        state: Mapping[str, Any] | None = None,
+        wait: bool = False,
+        *,
+        is_last: bool = False,
     ) -> Saving:
         """Begins to write a checkpoint of the present moment.
 
@@ -169,6 +173,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
             state: what is to be saved beside the model: what JSON can hold.
             wait: whether to return only when it is written. Without a
                 ParameterServerStrategy it always is by then.
+            is_last: whether training ends with it, which a `SidecarEvaluator` then
+                does, too. That of the end of `fit` is.
 
         Returns:
             What tells how it goes on: `is_over`, `error`, `wait()`.
@@ -182,7 +188,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         given = check_state(state)
 
         def all_state() -> dict[str, Any]:
-            return {**self._state(), "given": given}
+            return {**self._state(), "given": given, "is_last": is_last}
 
         self.saving = self._engine.begin(
             self._contents_of_model(), all_state, rounds.between_updates
@@ -205,7 +211,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
             DamagedError: there are some, but none is whole.
         """
         manifest = None
-        if _has_weights(self._model_or_raise) or self._engine.directory.manifests():
+        if has_weights(self._model_or_raise) or self._engine.directory.manifests():
             manifest = self._engine.restore(self._contents_of_model())
         if manifest is None:
             self.restored = None
@@ -245,6 +251,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
                 epoch,
                 self._progress.lost_since(self._manifest, restored.iterations),
             )
+        # Also after a checkpoint that was the last one.
+        self._progress.note(self._iterations(), at_once=True)
         self._steps, self._begun = 0, time.monotonic()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -272,14 +280,14 @@ class Checkpoint(tf.keras.callbacks.Callback):
             self.saving.wait_until_over()
         self._epoch += 1
         self._iterations_of_epoch = self._iterations()
-        self._try_to_save(wait=True)
+        self._try_to_save(wait=True, is_last=True)
         clear_initial_position(self._model_or_raise)
 
-    def _try_to_save(self, wait: bool = False) -> None:
+    def _try_to_save(self, wait: bool = False, is_last: bool = False) -> None:
         """Saves; a failure is said, and training goes on."""
         self._say_if_failed()
         try:
-            self.save(wait=wait)
+            self.save(wait=wait, is_last=is_last)
         except (OSError, tf.errors.OpError) as error:
             logging.error("A checkpoint could not be written: %s", error)
             self._has_said = True
@@ -356,7 +364,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
     def _contents_of_model(self) -> Contents:
         """Made anew only where the model has other variables than before."""
         model = self._model_or_raise
-        if not _has_weights(model):
+        if not has_weights(model):
             raise ValueError(
                 "Checkpoint needs a model that is built: call it on a batch, or give "
                 f"it an Input. Received: {model.name!r}, which has no weights yet"
@@ -367,8 +375,12 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return self._contents
 
 
-def _has_weights(model: Any) -> bool:
-    """Whether layers have been built; one that has no `call` never counts as built."""
+def has_weights(model: Any) -> bool:
+    """Whether layers have been built; one that has no `call` never counts as built.
+
+    Args:
+        model: a model.
+    """
     try:
         return bool(model.weights)
     except ValueError:  # of a Sequential of Keras 2 that is not

@@ -41,18 +41,19 @@ from tf_syncrep.python.keras.embedding.tables import (
 from tf_syncrep.python.keras.fit.exact_state import optimizers_of
 
 
-def contents_of(model: Any) -> Contents:
+def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     """Finds what is to be saved of a model.
 
     Args:
         model: a built model; if it is compiled, its optimizer is built, too.
+        with_optimizers: whether what belongs to its optimizers is meant, too.
 
     Returns:
         Its variables but for those of metrics, and its optimizers'.
     """
     builder = Builder()
     variables = _variables_of(model)
-    optimizers = list(optimizers_of(model))
+    optimizers = list(optimizers_of(model)) if with_optimizers else []
     for optimizer in optimizers:
         _build(optimizer, model)
     slots: dict[int, dict[str, Any]] = {}

@@ -17,7 +17,7 @@ _END_SECS = 5.0
 # How many readings wait for a slow disk at most.
 _MOST_READINGS = 100
 # What TensorBoard takes for numbers to draw as curves.
-_SCALARS = tf.compat.v1.SummaryMetadata(
+SCALARS = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
 )
 
@@ -114,6 +114,6 @@ class ScalarsWriter:
         with writer.as_default(step=stats["step"]):
             for tag, value in (gate_stats.to_scalars(stats) | more).items():
                 # Not `tf.summary.scalar`, which wants TensorBoard to be installed.
-                tf.summary.write(tag, tf.constant(value, tf.float32), metadata=_SCALARS)
+                tf.summary.write(tag, tf.constant(value, tf.float32), metadata=SCALARS)
         writer.flush()
         return True

@@ -1,0 +1,247 @@
+"""Evaluates the checkpoints of a training beside it, in a task of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
+from tf_syncrep.python.checkpoint.engine import Calls, Engine
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.checkpoint.checkpoint import has_weights
+from tf_syncrep.python.keras.checkpoint.contents import contents_of
+from tf_syncrep.python.keras.fit.api import evaluate
+from tf_syncrep.python.keras.fit.inputs import made_by
+from tf_syncrep.python.keras.sync_replicas.scalars_writer import SCALARS
+from tf_syncrep.python.sync.arguments import check_count, check_positive
+
+__all__ = ["Evaluation", "SidecarEvaluator"]
+
+_POLL_SECS = 1.0
+# After a training has ended, another `fit` of the script may begin so soon.
+_LINGER_SECS = 10.0
+# A checkpoint that was there before is of another training.
+_BEGUN = time.time()
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """A checkpoint, evaluated.
+
+    Attributes:
+        path: the checkpoint's prefix.
+        iterations: how many updates the model had had.
+        metrics: the loss and the metrics by name, as `evaluate(return_dict=True)`
+            returns them.
+    """
+
+    path: str
+    iterations: int
+    metrics: dict[str, Any]
+
+
+class SidecarEvaluator:
+    """Evaluates each new checkpoint of `tfs.keras.Checkpoint` while training goes on.
+
+    It runs in a task of its own, which `tf-syncrep launch --evaluator` starts; its task
+    type in TF_CONFIG is "evaluator". The same script makes the same model there, under
+    no strategy:
+
+        if tfs.distribute.read_tf_config().task_type == "evaluator":
+            model = make_model()
+            evaluator = tfs.keras.SidecarEvaluator(
+                model, validation_data, "/shared/run1", log_dir="/shared/run1/logs")
+            evaluator.start()
+            sys.exit()
+
+    Tables that are spread over parameter servers are restored into one process, and of
+    the optimizer nothing is, so that a model takes the memory of its weights. If that
+    is too much, make it under a ParameterServerStrategy of a cluster for the
+    evaluation alone: its parameter servers read the checkpoint, its workers evaluate.
+
+    Where checkpoints come faster than they can be evaluated, it is the newest that is.
+    One that is damaged is passed over, with a message.
+
+    Args:
+        model: a compiled model with the layers of the one that trains. It is built by
+            the first batch if it is not.
+        data: what `evaluate` takes for `x`: a `tf.data.Dataset`, or a function of a
+            `tf.distribute.InputContext` that returns one; or arrays, as `(x, y)` or
+            `(x, y, sample_weight)`.
+        checkpoint_dir: the folder that `Checkpoint` writes to. It need not be there.
+        steps: the number of batches; None for all.
+        max_evaluations: end after so many; None for no bound.
+        callbacks: instances of `tf.keras.callbacks.Callback`, given to `evaluate`. They
+            find the training's number of updates in `model.optimizer.iterations`.
+        log_dir: where to write scalars for TensorBoard: in its folder "validation", as
+            "evaluation_loss_vs_iterations", as `tf.keras.callbacks.TensorBoard` does.
+            None for nowhere.
+        max_idle_secs: end when no new checkpoint was found for so long; None to wait.
+
+    Raises:
+        ValueError: an argument out of its range.
+
+    Reference: TensorFlow's `tf.keras.utils.SidecarEvaluator` of Keras 2.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        data: Any,
+        checkpoint_dir: str | os.PathLike[str],
+        steps: int | None = None,
+        max_evaluations: int | None = None,
+        callbacks: Sequence[Any] | None = None,
+        *,
+        log_dir: str | os.PathLike[str] | None = None,
+        max_idle_secs: float | None = None,
+    ):
+        if steps is not None:
+            steps = check_count("steps", steps)
+        if max_evaluations is not None:
+            max_evaluations = check_count("max_evaluations", max_evaluations)
+        if max_idle_secs is not None:
+            max_idle_secs = check_positive("max_idle_secs", max_idle_secs)
+        if callable(data) and not isinstance(data, tf.data.Dataset):
+            data = made_by(data, tf.distribute.InputContext())
+        self._model = model
+        self._data = data if isinstance(data, (tuple, list)) else (data,)
+        self._directory = Directory(checkpoint_dir, "checkpoint_dir")
+        self._steps = steps
+        self._max_evaluations = max_evaluations
+        self._callbacks = callbacks
+        self._log_dir = None if log_dir is None else os.fsdecode(log_dir)
+        self._max_idle_secs = max_idle_secs
+        self._engine = Engine(self._directory, calls=Calls(compat.apart_from_closures))
+        self._contents: Any = None
+        self._writer: Any = None
+
+    def start(self) -> list[Evaluation]:
+        """Evaluates checkpoints until the training ends, a line for each.
+
+        A training has ended when the newest checkpoint is of the end of a `fit`, or was
+        saved with `is_last=True`, after this program began, and for ten seconds no
+        other `fit` goes on from it. It also ends after `max_evaluations`, or
+        `max_idle_secs`; and what started the task may end it.
+
+        Returns:
+            What it found, in order.
+
+        Raises:
+            ValueError: the checkpoints are of another model.
+            Exception: what the evaluation raised.
+        """
+        path = self._directory.path
+        print(f"Evaluating the checkpoints in {path} as they come.", flush=True)
+        found: list[Evaluation] = []
+        seen, last = 0, None
+        idle_since = time.monotonic()
+        while True:
+            newest = self._directory.newest_number()
+            if newest < seen:  # Another training has begun in an empty folder.
+                seen, last = 0, None
+            if newest > seen:
+                seen = newest
+                manifest = self._restore()
+                if manifest is not None and (
+                    last is None or manifest.number > last.number
+                ):
+                    last = manifest
+                    found.append(self._evaluate(manifest))
+                    idle_since = time.monotonic()
+            idle_secs = time.monotonic() - idle_since
+            end = None
+            if len(found) == self._max_evaluations:
+                end = f"{len(found)} checkpoints were evaluated"
+            elif idle_secs >= _LINGER_SECS and self._is_end(last):
+                end = "training has ended"
+            elif self._max_idle_secs is not None and idle_secs >= self._max_idle_secs:
+                end = f"no checkpoint has come for {idle_secs:.0f} s"
+            if end is not None:
+                print(f"The evaluator ends: {end}.", flush=True)
+                return found
+            time.sleep(_POLL_SECS)
+
+    def _is_end(self, manifest: Manifest | None) -> bool:
+        """Whether a training of this time has ended with a checkpoint."""
+        if manifest is None or not manifest.state.get("is_last"):
+            return False
+        if manifest.time < _BEGUN:
+            return False
+        goes_on = self._directory.progress().get("time", 0.0) > manifest.time
+        return not goes_on
+
+    def _restore(self) -> Manifest | None:
+        """Restores the newest checkpoint that is whole; None if there is none."""
+        if self._contents is None:
+            if not has_weights(self._model):
+                self._run(steps=1, callbacks=None)
+            self._contents = contents_of(self._model, with_optimizers=False)
+        try:
+            return self._engine.restore(self._contents)
+        except DamagedError as error:
+            # Or they were deleted meanwhile, and a newer one is there.
+            logging.warning("%s", error)
+            return None
+
+    def _evaluate(self, manifest: Manifest) -> Evaluation:
+        begin = time.monotonic()
+        path = self._directory.prefix(manifest.number)
+        iterations = int(manifest.state["iterations"])
+        optimizer = getattr(self._model, "optimizer", None)
+        if optimizer is not None:
+            with compat.apart_from_closures():
+                compat.native(optimizer.iterations).assign(iterations)
+        metrics = self._run(self._steps, self._callbacks)
+        secs = time.monotonic() - begin
+        values = ", ".join(f"{name} {_shown(x)}" for name, x in metrics.items())
+        print(
+            f"{path}, after {iterations} updates: {values} ({secs:.1f} s)", flush=True
+        )
+        self._write(iterations, metrics)
+        return Evaluation(path, iterations, metrics)
+
+    def _run(self, steps: int | None, callbacks: Any) -> dict[str, Any]:
+        x, y, sample_weight = (*self._data, None, None)[:3]
+        return evaluate(
+            self._model,
+            x,
+            y,
+            sample_weight=sample_weight,
+            steps=steps,
+            verbose=0,
+            callbacks=callbacks,
+            return_dict=True,
+        )
+
+    def _write(self, iterations: int, metrics: dict[str, Any]) -> None:
+        """Writes scalars; a failure is said, and the evaluator goes on."""
+        if self._log_dir is None:
+            return
+        try:
+            with tf.device("/device:CPU:0"):
+                if self._writer is None:
+                    folder = os.path.join(self._log_dir, "validation")
+                    self._writer = tf.summary.create_file_writer(folder)
+                with self._writer.as_default(step=iterations):
+                    for name, value in metrics.items():
+                        if np.ndim(value) == 0:
+                            tf.summary.write(
+                                f"evaluation_{name}_vs_iterations",
+                                tf.constant(value, tf.float32),
+                                metadata=SCALARS,
+                            )
+                self._writer.flush()
+        except (OSError, tf.errors.OpError) as error:
+            logging.error("Scalars were not written to %s: %s", self._log_dir, error)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if np.ndim(value) == 0 else str(np.asarray(value))

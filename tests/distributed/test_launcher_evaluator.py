@@ -1,0 +1,160 @@
+"""`tf-syncrep launch --evaluator`, and `task`: a task that follows the checkpoints."""
+
+import json
+import pathlib
+import re
+import signal
+
+import checkpoint_models as models
+import commands
+import programs
+import pytest
+import tensorflow as tf
+
+from tf_syncrep.python.checkpoint.directory import Directory
+
+SCRIPT = pathlib.Path(__file__).with_name("evaluator_script.py")
+# Nothing imports TensorFlow: the script runs in a chief, and there are no servers.
+QUICK = ("launch", "--run-script-on", "workers", "--ps", 0, "--evaluator")
+
+_IS_EVALUATOR = """
+import json, os, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+is_evaluator = config["task"] == {"type": "evaluator", "index": 0}
+"""
+
+
+def write(folder, source):
+    script = folder / "script.py"
+    script.write_text(_IS_EVALUATOR + source)
+    return script
+
+
+def evaluations(folder, training_folder):
+    """What the evaluator found, checked against the same training in one process."""
+    found = json.loads((folder / "evaluations.json").read_text())
+    last = Directory(training_folder).manifests()[-1]
+    assert found[-1][0] == f"{training_folder}/ckpt-{last.number}"
+    assert found[-1][1] == last.state["iterations"]
+    model = models.make()
+    ids, targets = (tf.constant(x) for x in models.batch())
+    updates = 0
+    for _, iterations, loss in found:
+        for _ in range(iterations - updates):
+            model.train_on_batch(ids, targets)
+        updates = iterations
+        expected = model.evaluate(ids, targets, verbose=0)
+        assert loss == pytest.approx(expected, rel=1e-5)
+    return found
+
+
+@pytest.mark.one_version
+def test_checkpoints_of_tables_on_two_servers_are_evaluated_in_one_process(tmp_path):
+    folder = tmp_path / "checkpoints"
+    options = ("--workers", 2, "--ps", 2, "--evaluator")
+    result = commands.run(
+        "launch", *options, SCRIPT, folder, 40, env=programs.environment()
+    )
+    assert result.process.returncode == 0, result.output
+    assert "evaluator | The evaluator ends: training has ended." in result.output
+    evaluations(tmp_path, folder)
+
+
+@pytest.mark.one_version
+def test_task_of_a_scheduler_waits_for_checkpoints_and_for_no_server(tmp_path):
+    """It is there before all others, and goes on when servers are gone."""
+    folder = tmp_path / "checkpoints"
+    cluster = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
+    config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
+    env = {**programs.environment(), "TF_CONFIG": json.dumps(config)}
+    with commands.Command("task", SCRIPT, folder, env=env) as evaluator:
+        evaluator.wait_for_line("Evaluating the checkpoints in")
+        options = ("--workers", 2, "--ps", 1)
+        trained = commands.run(
+            "launch", *options, SCRIPT, folder, 10, env=programs.environment()
+        )
+        assert trained.process.returncode == 0, trained.output
+        assert evaluator.wait() == 0, evaluator.output
+    evaluations(tmp_path, folder)
+
+
+def test_evaluator_is_no_part_of_the_cluster(tmp_path):
+    script = write(tmp_path, 'print(config["task"]["type"], list(config["cluster"]))')
+    result = commands.run(*QUICK, "--workers", 2, script)
+    assert result.process.returncode == 0
+    said = sorted(line.partition(" ")[2] for line in result.stdout)
+    assert said == [
+        "evaluator | evaluator ['worker']",
+        "worker-0  | worker ['worker']",
+        "worker-1  | worker ['worker']",
+    ]
+
+
+def test_evaluator_that_fails_is_started_again_and_then_done_without(tmp_path):
+    """The training's status is the run's."""
+    script = write(
+        tmp_path,
+        f"""
+if is_evaluator:
+    with open({str(tmp_path / "starts")!r}, "a") as file:
+        file.write("x")
+    sys.exit(3)
+while not os.path.exists({str(tmp_path / "starts")!r}) or (
+    len(open({str(tmp_path / "starts")!r}).read()) < 3
+):
+    time.sleep(0.01)
+sys.stdin.read()
+""",
+    )
+    options = ("--max-restarts", 2, "--no-prefix")
+    with commands.Command(*QUICK, *options, script, stdin=-1) as launched:
+        for restart in (1, 2):
+            launched.wait_for_line(
+                rf"evaluator \(pid \d+\) exited with status 3; restart {restart} of 2, "
+            )
+        launched.wait_for_line(
+            r"evaluator \(pid \d+\) exited with status 3 after 2 restarts; going on "
+            "without it"
+        )
+        # The one task that trains has the standard input.
+        launched.process.stdin.close()
+        assert launched.wait() == 0
+
+
+def test_evaluator_has_a_while_to_end_when_training_has_ended(tmp_path):
+    script = write(
+        tmp_path,
+        """
+if is_evaluator:
+    print("follows", flush=True)
+    time.sleep(1000)
+elif not sys.stdin.readline():
+    sys.exit(1)
+""",
+    )
+    with commands.Command(*QUICK, "--grace", 0.5, script, stdin=-1) as launched:
+        launched.wait_for_line("follows")
+        launched.write("end\n")
+        assert launched.wait() == 0
+        assert launched.pids() == []
+    assert re.search(
+        r"evaluator \(pid \d+\) did not end within 0\.5 s of worker-0; ending it",
+        launched.output,
+    )
+
+
+def test_signal_is_passed_on_to_the_evaluator(tmp_path):
+    script = write(
+        tmp_path,
+        """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5 * is_evaluator))
+print("waits", flush=True)
+time.sleep(1000)
+""",
+    )
+    with commands.Command(*QUICK, script) as launched:
+        launched.wait_for_line("waits", occurrence=2)
+        launched.process.send_signal(signal.SIGTERM)
+        assert launched.wait() == 5
+    assert "SIGTERM received, passed on to worker-0, evaluator" in launched.output

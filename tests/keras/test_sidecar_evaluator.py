@@ -1,0 +1,271 @@
+"""tfs.keras.SidecarEvaluator in one process: what it restores, writes, and when it ends.
+
+The training goes on in a callback of the evaluator, so that nothing hangs on time.
+"""
+
+import pathlib
+
+import clusters
+import keras_variants
+import numpy as np
+import programs
+import pytest
+import tensorflow as tf
+from evaluator_models import BATCH, batch, make
+
+import tf_syncrep as tfs
+from tf_syncrep.python.keras import sidecar_evaluator
+from tf_syncrep.python.report import event_files
+
+PROGRAM = pathlib.Path(__file__).with_name("sidecar_evaluator_program.py")
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(sidecar_evaluator, "_POLL_SECS", 0.01)
+    monkeypatch.setattr(sidecar_evaluator, "_LINGER_SECS", 0.0)
+
+
+class Training(tf.keras.callbacks.Callback):
+    """A training that makes a step, and a checkpoint, when one was evaluated."""
+
+    def __init__(self, folder, checkpoints, **options):
+        super().__init__()
+        self.trained = make()
+        self.checkpoint = tfs.keras.Checkpoint(folder, model=self.trained, **options)
+        self.checkpoints = checkpoints
+        self.expected = []
+        self.iterations = []
+        self.go_on()
+
+    def go_on(self):
+        step = len(self.expected)
+        self.trained.train_on_batch(*batch(step))
+        results = self.trained.evaluate(*batch(100), verbose=0, return_dict=True)
+        self.expected.append((step + 1, results))
+        is_last = step + 1 == self.checkpoints
+        self.checkpoint.save(wait=True, is_last=is_last)
+
+    def on_test_end(self, logs=None):
+        iterations = keras_variants.native(self.model.optimizer.iterations)
+        self.iterations.append(int(iterations.numpy()))
+        if len(self.expected) < self.checkpoints:
+            self.go_on()
+
+
+def assert_as_expected(found, expected):
+    assert [x.iterations for x in found] == [step for step, _ in expected]
+    for evaluation, (_, results) in zip(found, expected, strict=True):
+        assert evaluation.metrics.keys() == results.keys()
+        for name, value in results.items():
+            assert evaluation.metrics[name] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_each_checkpoint_is_evaluated_until_the_last_of_a_training(
+    tmp_path, capsys, built
+):
+    """Those that hold only what has changed, too; of the optimizer nothing is made."""
+    training = Training(tmp_path / "run", 5, full_every=3)
+    model = make(built)
+    evaluator = tfs.keras.SidecarEvaluator(
+        model,
+        batch(100),
+        tmp_path / "run",
+        callbacks=[training],
+        log_dir=tmp_path / "logs",
+    )
+    found = evaluator.start()
+    assert_as_expected(found, training.expected)
+    assert found[-1].path == str(tmp_path / "run" / "ckpt-5")
+    assert training.iterations == [1, 2, 3, 4, 5]
+    assert not model.optimizer.has_slots_of(model.trainable_variables[0])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "The evaluator ends: training has ended."
+    loss = found[1].metrics["loss"]
+    assert lines[2].startswith(
+        f"{tmp_path}/run/ckpt-2, after 2 updates: loss {loss:.6g}, mae "
+    )
+    (path,) = event_files.find(tmp_path / "logs" / "validation")
+    written = {
+        (value.tag, event.step): float(tf.make_ndarray(value.tensor))
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
+        for event in [tf.compat.v1.Event.FromString(record)]
+        for value in event.summary.value
+    }
+    assert written == pytest.approx(
+        {
+            (f"evaluation_{name}_vs_iterations", x.iterations): value
+            for x in found
+            for name, value in x.metrics.items()
+        }
+    )
+
+
+@pytest.mark.parametrize("form", ["dataset", "function"])
+def test_data_are_what_evaluate_takes(tmp_path, form):
+    training = Training(tmp_path, 1)
+    dataset = tf.data.Dataset.from_tensors(batch(100)).repeat()
+    evaluator = tfs.keras.SidecarEvaluator(
+        make(),
+        dataset if form == "dataset" else lambda context: dataset,
+        tmp_path,
+        steps=2,
+    )
+    assert_as_expected(evaluator.start(), training.expected)
+
+
+class Ruins(tf.keras.callbacks.Callback):
+    """Has something happen to the folder after the first evaluation."""
+
+    def __init__(self, happens):
+        super().__init__()
+        self.happens = happens
+
+    def on_test_end(self, logs=None):
+        happens, self.happens = self.happens, lambda: None
+        happens()
+
+
+def test_damaged_checkpoint_is_passed_over(tmp_path, caplog):
+    """Once, with a message; the next one is evaluated."""
+    training = Training(tmp_path, 100, keep=100)
+
+    def damage():
+        training.go_on()
+        (data,) = tmp_path.glob("ckpt-2.data-*")
+        data.write_bytes(data.read_bytes()[:-1])
+
+    evaluator = tfs.keras.SidecarEvaluator(
+        make(), batch(100), tmp_path, callbacks=[Ruins(damage)], max_idle_secs=0.5
+    )
+    found = evaluator.start()
+    assert [x.iterations for x in found] == [1]
+    assert caplog.text.count("ckpt-2 cannot be restored") == 1
+    training.go_on()
+    assert [x.iterations for x in evaluator.start()] == [3]
+
+
+def test_folder_that_is_not_there_yet_is_waited_for(tmp_path, capsys):
+    folder = tmp_path / "later"
+    evaluator = tfs.keras.SidecarEvaluator(
+        make(), batch(100), folder, max_idle_secs=0.05
+    )
+    assert evaluator.start() == []
+    assert "The evaluator ends: no checkpoint has come for 0 s." in (
+        capsys.readouterr().out
+    )
+    training = Training(folder, 1)
+    assert_as_expected(evaluator.start(), training.expected)
+
+
+def test_training_begun_anew_in_an_emptied_folder_is_followed(tmp_path):
+    first = Training(tmp_path, 3)
+    second = []
+
+    def begin_anew():
+        for path in tmp_path.iterdir():
+            path.unlink()
+        second.append(Training(tmp_path, 1))
+
+    first.go_on()
+    evaluator = tfs.keras.SidecarEvaluator(
+        make(), batch(100), tmp_path, callbacks=[Ruins(begin_anew)]
+    )
+    assert [x.iterations for x in evaluator.start()] == [2, 1]
+
+
+def fit(folder, epochs):
+    model = make()
+    tfs.keras.fit(
+        model,
+        *batch(0),
+        batch_size=BATCH,
+        epochs=epochs,
+        verbose=0,
+        callbacks=[tfs.keras.Checkpoint(folder, every_n_steps=1)],
+    )
+
+
+def test_end_of_fit_is_the_end(tmp_path):
+    fit(tmp_path, 2)
+    evaluator = tfs.keras.SidecarEvaluator(make(), batch(0), tmp_path)
+    assert [x.iterations for x in evaluator.start()] == [2]
+
+
+def test_training_that_ended_before_the_program_began_is_evaluated_and_not_the_end(
+    tmp_path, monkeypatch, capsys
+):
+    """The same script goes on from it, with more epochs."""
+    fit(tmp_path, 1)
+    monkeypatch.setattr(sidecar_evaluator, "_BEGUN", sidecar_evaluator.time.time())
+    evaluator = tfs.keras.SidecarEvaluator(
+        make(), batch(0), tmp_path, callbacks=[Ruins(lambda: fit(tmp_path, 3))]
+    )
+    assert [x.iterations for x in evaluator.start()] == [1, 3]
+    assert "training has ended" in capsys.readouterr().out
+
+
+def test_fit_that_goes_on_after_the_end_of_another_is_followed(tmp_path, monkeypatch):
+    """The folder says that it trains, though it has written no checkpoint yet."""
+    fit(tmp_path, 1)
+    asked = []
+    progress = sidecar_evaluator.Directory.progress
+
+    def goes_on(directory):
+        asked.append(progress(directory))
+        if len(asked) == 1:
+            return {"time": sidecar_evaluator.time.time()}
+        if len(asked) == 2:
+            fit(tmp_path, 2)
+        return progress(directory)
+
+    evaluator = tfs.keras.SidecarEvaluator(make(), batch(0), tmp_path)
+    monkeypatch.setattr(sidecar_evaluator.Directory, "progress", goes_on)
+    assert [x.iterations for x in evaluator.start()] == [1, 2]
+    assert len(asked) > 2
+
+
+def test_scalars_that_cannot_be_written_end_nothing(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    training = Training(tmp_path / "run", 1)
+    evaluator = tfs.keras.SidecarEvaluator(
+        make(), batch(100), tmp_path / "run", log_dir=tmp_path / "file"
+    )
+    assert_as_expected(evaluator.start(), training.expected)
+    assert "Scalars were not written to" in caplog.text
+
+
+def test_other_model_is_an_error_that_names_what_is_missing(tmp_path):
+    Training(tmp_path, 1)
+    model = keras_variants.small_model()
+    model.compile(loss="mse")
+    evaluator = tfs.keras.SidecarEvaluator(
+        model, keras_variants.small_data(), tmp_path
+    )
+    with pytest.raises(ValueError, match=r"ckpt-1 does not have .*dense.*of another"):
+        evaluator.start()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": 0}, "`steps` must be a whole number of at least 1"),
+        ({"max_evaluations": 0}, "`max_evaluations` must be a whole number of at"),
+        ({"max_idle_secs": 0}, "`max_idle_secs` must be a finite number above 0"),
+        ({"checkpoint_dir": ""}, "`checkpoint_dir` must be the path of a folder"),
+    ],
+)
+def test_arguments_out_of_range_are_named(tmp_path, arguments, message):
+    given = {"checkpoint_dir": tmp_path, **arguments}
+    with pytest.raises(ValueError, match=message):
+        tfs.keras.SidecarEvaluator(make(), batch(0), **given)
+
+
+@pytest.mark.one_version
+def test_evaluator_with_parameter_servers_of_its_own_reads_tables_onto_them(tmp_path):
+    """For tables that no process holds; of a training on another number of them."""
+    training = Training(tmp_path, 1)
+    with clusters.Cluster(num_workers=2, num_ps=3) as cluster:
+        result = programs.run(PROGRAM, str(tmp_path), env=cluster.environment())
+    ((_, expected),) = training.expected
+    assert result["metrics"] == pytest.approx(expected, rel=1e-5)
+    assert len(set(result["devices"])) == 3

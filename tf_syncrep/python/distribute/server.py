@@ -89,7 +89,8 @@ def serve(
             config=config_for(os.cpu_count() or 1),
         )
     except tf.errors.OpError as error:
-        _exit(BAD_CONFIG, f"no server at {task.address}: {error.message}")
+        reason = " ".join(error.message.split())
+        _exit(BAD_CONFIG, f"no server at {task.address}: {reason}")
     print(
         f"serving {task.task_type} {task.task_index} at {task.address} "
         f"({server.target}, TensorFlow {tf.__version__})",

@@ -7,6 +7,7 @@ reads it and as Kubeflow's training operator writes it.
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,14 @@ _EXAMPLE = (
 # The type of a task that follows checkpoints, which need be no part of the cluster.
 EVALUATOR = "evaluator"
 _SHOWN_CHARACTERS = 200
+# What TensorFlow takes for the name of a job in the name of a device.
+_JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+# A host's name (RFC 1035, and the _ that some have), an IPv4 address, or an IPv6 address
+# in brackets; and a port.
+_NAME = r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?"
+_ADDRESS = re.compile(rf"({_NAME}|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{{1,5}})")
+# Tasks of these listen at their addresses.
+_LISTENING = ("worker", "ps")
 
 
 class ClusterConfigError(ValueError):
@@ -61,27 +70,29 @@ class TaskConfig:
         )
 
 
-def split_address(address: str) -> tuple[str, int]:
+def split_address(
+    address: str, where: str = "an address in a cluster"
+) -> tuple[str, int]:
     """Splits "host:port".
 
     Args:
-        address: a host name or address, a colon, a port.
+        address: the name of a host, an IPv4 address, or an IPv6 address in brackets; a
+          colon, a port.
+        where: where it stands, for the message.
 
     Returns:
-        The host and the port.
+        The host, without brackets, and the port.
 
     Raises:
         ClusterConfigError: if there is no host, or no port between 1 and 65535.
     """
-    host, colon, port = address.rpartition(":")
-    if not (
-        colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    ):
+    match = _ADDRESS.fullmatch(address)
+    if match is None or not 0 < int(match[2]) < 65536:
         raise ClusterConfigError(
-            "an address in a cluster must be 'host:port' with a port between 1 and "
-            f"65535. Received: {address!r}"
+            f"{where} must be 'host:port', with an IPv6 address in brackets, and a "
+            f"port between 1 and 65535. Received: {_shown(address)}"
         )
-    return host, int(port)
+    return match[1].strip("[]"), int(match[2])
 
 
 def read_tf_config(environ: Mapping[str, str] | None = None) -> TaskConfig:
@@ -102,9 +113,12 @@ def read_tf_config(environ: Mapping[str, str] | None = None) -> TaskConfig:
         raise ClusterConfigError(f"TF_CONFIG is not set. It must look like {_EXAMPLE}")
     try:
         config = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+        if not isinstance(error, json.JSONDecodeError):
+            reason = "a number is too long, or objects are too deep in one another"
         raise ClusterConfigError(
-            f"TF_CONFIG is not valid JSON ({error}). Received: {_shown(text)}"
+            f"TF_CONFIG is not valid JSON ({reason}). Received: {_shown(text)}"
         ) from None
     config = _object(config, "TF_CONFIG")
     cluster = _cluster(_entry(config, "cluster", "TF_CONFIG"))
@@ -125,19 +139,31 @@ def read_tf_config(environ: Mapping[str, str] | None = None) -> TaskConfig:
     elif task_type != EVALUATOR:
         raise ClusterConfigError(
             "TF_CONFIG['task']['type'] must be one of the task types of the cluster "
-            f"({', '.join(map(repr, cluster))}). Received: {task_type!r}"
+            f"({', '.join(map(repr, cluster))}). Received: {_shown(task_type)}"
         )
     rpc_layer = config.get("rpc_layer") or "grpc"
     if not isinstance(rpc_layer, str):
         raise ClusterConfigError(
             f"TF_CONFIG['rpc_layer'] must be a string. Received: {_shown(rpc_layer)}"
         )
+    # Builds of TensorFlow with other transports call them so.
+    if rpc_layer.partition("+")[0] != "grpc":
+        raise ClusterConfigError(
+            "TF_CONFIG['rpc_layer'] must be 'grpc', which is what TensorFlow's servers "
+            f"speak. Received: {_shown(rpc_layer)}"
+        )
     return TaskConfig(cluster, task_type, task_index, rpc_layer)
 
 
 def _cluster(value: Any) -> dict[str, list[str]]:
     cluster = _object(value, "TF_CONFIG['cluster']")
+    places: dict[str, str] = {}
     for job, tasks in cluster.items():
+        if not _JOB.fullmatch(job):
+            raise ClusterConfigError(
+                "TF_CONFIG['cluster'] must have task types of letters, digits and _, "
+                f"the first a letter. Received: {_shown(job)}"
+            )
         if not isinstance(tasks, list) or not all(
             isinstance(task, str) for task in tasks
         ):
@@ -145,14 +171,27 @@ def _cluster(value: Any) -> dict[str, list[str]]:
                 f"TF_CONFIG['cluster'][{job!r}] must be a list of 'host:port' strings. "
                 f"Received: {_shown(tasks)}"
             )
-        for task in tasks:
-            split_address(task)
+        if job == "chief" and len(tasks) > 1:
+            raise ClusterConfigError(
+                "TF_CONFIG['cluster']['chief'] must have one address. "
+                f"Received: {_shown(tasks)}"
+            )
+        for index, task in enumerate(tasks):
+            place = f"TF_CONFIG['cluster'][{job!r}][{index}]"
+            split_address(task, place)
+            if job in _LISTENING and places.setdefault(task, place) != place:
+                raise ClusterConfigError(
+                    f"{place} must be another address than {places[task]}. "
+                    f"Received: {task!r}"
+                )
     return cluster
 
 
 def _index(value: Any) -> int:
     # TensorFlow's resolver takes "0" as well as 0, and so do we.
-    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    number = value
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
+        number = int(value)
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ClusterConfigError(
             "TF_CONFIG['task']['index'] must be an integer that is not negative. "
@@ -179,5 +218,8 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     """`value` on one line, cut where it is too long for a message."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # A number of too many digits, too.
+        return f"a {type(value).__name__} that is too large to be shown"
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."

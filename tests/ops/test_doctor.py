@@ -1,9 +1,12 @@
 """`tf-syncrep doctor`, in good order and in each of the ways that things are wrong."""
 
+import json
 import re
+import socket
 import subprocess
 import sys
 
+import clusters
 import pytest
 import tensorflow as tf
 from package_copies import PackageCopy
@@ -164,3 +167,54 @@ def test_absent_legacy_keras_is_named_with_the_remedy(copy, monkeypatch):
 )
 def test_cpu_level_is_that_of_the_kernels(flags, level):
     assert doctor.cpu_level(set(flags.split())) == level
+
+
+def _examined(monkeypatch, tf_config) -> doctor.Report:
+    monkeypatch.setenv("TF_CONFIG", tf_config)
+    report = doctor.Report()
+    doctor._examine_tf_config(report)
+    return report
+
+
+def test_no_tf_config_is_no_problem(monkeypatch):
+    report = _examined(monkeypatch, " ")
+    assert (report.facts, report.problems) == ([("TF_CONFIG", "not set")], [])
+
+
+def test_bad_tf_config_is_one_line_in_the_report(copy, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"ps": ["here"]}}')
+    result = _run(copy)
+    assert result.returncode == 1
+    assert _facts(result.stdout)["TF_CONFIG"] == "wrong"
+    assert result.stdout.endswith(
+        "\n1 problem:\n"
+        "1. TF_CONFIG['cluster']['ps'][0] must be 'host:port', with an IPv6 address in "
+        "brackets, and a port between 1 and 65535. Received: 'here'\n"
+    )
+
+
+def test_who_answers_and_whose_host_is_not_known(monkeypatch):
+    with clusters.Cluster(num_workers=1, num_ps=1) as cluster, socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        silent = f"127.0.0.1:{bound.getsockname()[1]}"
+        config = json.loads(cluster.tf_config("worker-0"))
+        config["cluster"]["worker"] += [silent]
+        # Such names are set aside for nobody (RFC 6761).
+        unknown = [f"task{i}.invalid:2222" for i in range(5)]
+        config["cluster"]["evaluator"] = unknown
+        report = _examined(monkeypatch, json.dumps(config))
+    facts = dict(report.facts)
+    assert facts["TF_CONFIG"] == "worker 0"
+    assert facts["  ps"] == "1 of 1 answer"
+    assert facts["  worker"] == f"1 of 2 answer; not {silent}"
+    assert facts["  evaluator"] == (
+        f"0 of 5 answer; not {', '.join(unknown[:3])} and 2 more"
+    )
+    assert len(report.problems) == 3
+    for index, problem in enumerate(report.problems):
+        assert re.fullmatch(
+            rf"TF_CONFIG\['cluster'\]\['evaluator'\]\[{index}\] must have a host that "
+            rf"is known here\. Received: 'task{index}\.invalid:2222' \(.+\)"
+            + (" and 2 more" if index == 2 else ""),
+            problem,
+        )

@@ -6,15 +6,19 @@ version, and without the op library. Each of these it names, and what mends it.
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import importlib.metadata
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
 from types import ModuleType
 
+from tf_syncrep.python.distribute import cluster
+from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.ops import op_library
 from tf_syncrep.python.version import VERSION
 
@@ -22,6 +26,9 @@ OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = "2.15", "2.21"
 
 # Each of them owns the module `tensorflow`; pip lets them overwrite one another.
 _TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly")
+# Of a cluster's tasks so many are asked at once, and so many are named.
+_ASKED_AT_ONCE = 64
+_NAMED_TASKS = 3
 _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 
 
@@ -77,6 +84,7 @@ def examine() -> Report:
         ("C++ compiler", _tool_version("g++")),
         ("CMake", _tool_version("cmake")),
     ]
+    _examine_tf_config(report)
     return report
 
 
@@ -189,6 +197,62 @@ def _examine_gpu_driver(report: Report) -> None:
             f"driver, or build them with an nvcc of CUDA {have}:\n"
             f"  CUDACXX=/path/to/nvcc {op_library.build_command()}"
         )
+
+
+def _examine_tf_config(report: Report) -> None:
+    """Reports on TF_CONFIG: whether it is right, and who of its cluster answers."""
+    if not os.environ.get("TF_CONFIG", "").strip():
+        report.facts.append(("TF_CONFIG", "not set"))
+        return
+    try:
+        task = cluster.read_tf_config()
+    except cluster.ClusterConfigError as error:
+        report.facts.append(("TF_CONFIG", "wrong"))
+        report.problems.append(str(error))
+        return
+    report.facts.append(("TF_CONFIG", f"{task.task_type} {task.task_index}"))
+    places = [
+        (job, index, address)
+        for job, addresses in task.cluster.items()
+        for index, address in enumerate(addresses)
+    ]
+    with concurrent.futures.ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        unknown = list(pool.map(lambda place: _why_unknown(place[2]), places))
+        answers = list(pool.map(lambda place: grpc_answers(place[2]), places))
+    for job, addresses in task.cluster.items():
+        silent = [
+            address
+            for (of, _, address), answered in zip(places, answers, strict=True)
+            if of == job and not answered
+        ]
+        found = f"{len(addresses) - len(silent)} of {len(addresses)} answer"
+        if silent:
+            found += f"; not {_first(silent)}"
+        report.facts.append((f"  {job}", found))
+    reasons = [
+        f"TF_CONFIG['cluster'][{job!r}][{index}] must have a host that is known here. "
+        f"Received: {address!r} ({reason})"
+        for (job, index, address), reason in zip(places, unknown, strict=True)
+        if reason
+    ]
+    report.problems += reasons[:_NAMED_TASKS]
+    if len(reasons) > _NAMED_TASKS:
+        report.problems[-1] += f" and {len(reasons) - _NAMED_TASKS} more"
+
+
+def _why_unknown(address: str) -> str | None:
+    """Why the host of an address has no address of a network; None if it has one."""
+    try:
+        socket.getaddrinfo(*cluster.split_address(address))
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def _first(addresses: list[str]) -> str:
+    more = len(addresses) - _NAMED_TASKS
+    named = ", ".join(addresses[:_NAMED_TASKS])
+    return f"{named} and {more} more" if more > 0 else named
 
 
 def _is_supported(tf_version: str) -> bool:

@@ -5,7 +5,7 @@ r"""Makes a task of a TensorFlow cluster of a task of a Slurm step.
 
 Sets TF_CONFIG by what Slurm says of the step, then is `tf-syncrep task`. The first of
 Slurm's tasks is the chief, which runs the script; then come workers, then parameter
-servers.
+servers, and with `--evaluator` one more, which follows the checkpoints.
 
 Not by TensorFlow's SlurmClusterResolver: it sorts node names as text, and so takes task
 17 to be on node10 where Slurm has it on node2; and it finds no task where there are no
@@ -20,13 +20,14 @@ import subprocess
 import sys
 
 
-def tf_config(workers: int, ps: int, port: int) -> str:
+def tf_config(workers: int, ps: int, port: int, evaluator: bool = False) -> str:
     """TF_CONFIG of this task of the Slurm step.
 
     Args:
         workers: the number of workers.
         ps: the number of parameter servers.
         port: the port of the first task on each node; others on it have the next ones.
+        evaluator: whether the last task of the step is an evaluator.
 
     Returns:
         The value of the variable.
@@ -42,11 +43,12 @@ def tf_config(workers: int, ps: int, port: int) -> str:
         for node, num_tasks in zip(nodes, _tasks_per_node(), strict=True)
         for task in range(num_tasks)
     ]
-    jobs = {"chief": 1, "worker": workers, "ps": ps}
+    jobs = {"chief": 1, "worker": workers, "ps": ps, "evaluator": int(evaluator)}
     places = [(job, index) for job, size in jobs.items() for index in range(size)]
     cluster: dict[str, list[str]] = {}
     for (job, _), address in zip(places, addresses, strict=True):
-        cluster.setdefault(job, []).append(address)
+        if job != "evaluator":  # It is no part of the cluster.
+            cluster.setdefault(job, []).append(address)
     job, index = places[int(os.environ["SLURM_PROCID"])]
     task = {"type": job, "index": index}
     return json.dumps({"cluster": cluster, "task": task, "rpc_layer": "grpc"})
@@ -67,19 +69,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--ps", type=int, required=True)
+    parser.add_argument("--evaluator", action="store_true")
     parser.add_argument("--port", type=int, default=22220, help="first port of a node")
     parser.add_argument("--run-script-on", default="coordinator", help="as `task` has")
     parser.add_argument("script", help="a Python file")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its own arguments")
     options = parser.parse_args()
-    expected = 1 + options.workers + options.ps
+    expected = 1 + options.workers + options.ps + options.evaluator
     if os.environ.get("SLURM_STEP_NUM_TASKS") != str(expected):
         parser.error(
             f"start it by srun --ntasks={expected}: one chief, {options.workers} "
-            f"workers, {options.ps} ps. Received: SLURM_STEP_NUM_TASKS="
+            f"workers, {options.ps} ps{', one evaluator' * options.evaluator}. "
+            "Received: SLURM_STEP_NUM_TASKS="
             f"{os.environ.get('SLURM_STEP_NUM_TASKS')}"
         )
-    os.environ["TF_CONFIG"] = tf_config(options.workers, options.ps, options.port)
+    os.environ["TF_CONFIG"] = tf_config(
+        options.workers, options.ps, options.port, options.evaluator
+    )
     command = [sys.executable, "-m", "tf_syncrep", "task"]
     command += ["--run-script-on", options.run_script_on, options.script]
     os.execv(command[0], [*command, *options.args])

@@ -39,9 +39,10 @@ def run(tmp_path):
     )
     scontrol.chmod(0o755)
 
-    def run(environment):
+    def run(environment, ps=3, options=()):
         # All tasks run the script: no server answers at these addresses.
-        options = ["--workers", "6", "--ps", "3", "--run-script-on", "all"]
+        options = ["--ps", str(ps), *options, "--run-script-on", "all"]
+        options += ["--workers", "6"]
         return subprocess.run(
             [sys.executable, SCRIPT, *options, script, "--its-own", "1"],
             env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | environment,
@@ -66,6 +67,14 @@ def test_each_task_has_its_place_in_slurms_order(run, process, job, index):
         "rpc_layer": "grpc",
     }
     assert args.split() == ["--its-own", "1"]
+
+
+def test_last_task_is_the_evaluator_where_there_is_one(run):
+    result = run(STEP | {"SLURM_PROCID": "9"}, ps=2, options=["--evaluator"])
+    assert result.returncode == 0, result.stderr
+    config = json.loads(result.stdout.rpartition("}")[0] + "}")
+    assert config["task"] == {"type": "evaluator", "index": 0}
+    assert config["cluster"] == CLUSTER | {"ps": CLUSTER["ps"][:2]}
 
 
 @pytest.mark.parametrize("tasks", ["6", None])

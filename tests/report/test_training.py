@@ -118,6 +118,16 @@ def test_losses_of_training_and_validation_may_share_a_folder(tmp_path):
     }
 
 
+def test_loss_of_an_evaluator_is_one(tmp_path):
+    """It writes no other, where the validation of `fit` does."""
+    session(tmp_path / "a.tfevents.1", 1e9, 20)
+    losses = [(1e9 + 9, {"evaluation_loss_vs_iterations": 0.5, "epoch_auc": 0.7})]
+    event_logs.write(tmp_path / "validation" / "a.tfevents.2", losses, 1e9)
+    found, _ = latest(tmp_path)
+    (curve,) = found.losses.values()
+    assert curve.last == pytest.approx(0.5)
+
+
 def test_a_worker_of_an_earlier_session_alone_is_gone_and_not_the_slowest(tmp_path):
     session(tmp_path / "a.tfevents.1", 1e9, 20)
     contributed, waited = {"worker:0": 9, "worker:1": 5}, dict.fromkeys(NAMES, 1.0)

@@ -25,7 +25,8 @@ _TRAINING_SECS = "training_secs"
 _FIGURE = re.compile(r"sync/(?P<name>[^/]+)(/(?P<task>.+))?")
 _LOSS = re.compile(r"(^|[/_.])loss($|[/_.])", re.IGNORECASE)
 _VALIDATION = re.compile(r"(^|[/_.])(val|eval|validation|evaluation)[/_.]")
-# Keras writes each evaluation's loss twice; this one has no time of its own.
+# Keras writes each evaluation's loss twice, here and by epochs. An evaluator writes
+# this one alone.
 _LOSS_AGAIN = "evaluation_loss_vs_iterations"
 
 
@@ -212,11 +213,17 @@ def _losses(
             for tag, series in file.scalars.items():
                 points = np.stack([series.times, series.values], axis=1)
                 points = points[(points[:, 0] >= begin) & np.isfinite(points[:, 1])]
-                is_loss = _LOSS.search(tag) and tag != _LOSS_AGAIN and len(points)
-                if is_loss and file.path.is_relative_to(place):
+                if (
+                    _LOSS.search(tag)
+                    and len(points)
+                    and file.path.is_relative_to(place)
+                ):
                     found.setdefault((file.path.parent, tag), []).append(points)
         if found or place == root:
             break
+    for parent, tag in list(found):
+        if tag == _LOSS_AGAIN and sum(folder == parent for folder, _ in found) > 1:
+            del found[parent, tag]
     # Of one folder's losses in training the one with the most points: that of each
     # batch rather than that of each epoch. The same for those in validation.
     chosen: dict[tuple[pathlib.Path, bool], str] = {}

@@ -15,7 +15,9 @@ sets JOB_COMPLETION_INDEX.
 import argparse
 import json
 import os
+import shutil
 import sys
+import sysconfig
 
 _VARIABLES = ("JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_COMPLETION_INDEX")
 
@@ -58,9 +60,13 @@ def main() -> None:
             "environment: see deploy/jobset.yaml"
         )
     os.environ["TF_CONFIG"] = tf_config(options.workers, options.ps, options.port)
-    command = [sys.executable, "-m", "tf_syncrep", "task"]
-    command += ["--run-script-on", options.run_script_on, options.script]
-    os.execv(command[0], [*command, *options.args])
+    # Not `-m tf_syncrep`, which in a checkout is the source, without its library.
+    folders = [sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
+    program = shutil.which("tf-syncrep", path=os.pathsep.join(folders))
+    if program is None:
+        parser.error(f"there is no tf-syncrep beside {sys.executable}, nor on PATH")
+    command = ["task", "--run-script-on", options.run_script_on, options.script]
+    os.execv(program, [program, *command, *options.args])
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 
 
 def tf_config(workers: int, ps: int, port: int, evaluator: bool = False) -> str:
@@ -86,9 +88,13 @@ def main() -> None:
     os.environ["TF_CONFIG"] = tf_config(
         options.workers, options.ps, options.port, options.evaluator
     )
-    command = [sys.executable, "-m", "tf_syncrep", "task"]
-    command += ["--run-script-on", options.run_script_on, options.script]
-    os.execv(command[0], [*command, *options.args])
+    # Not `-m tf_syncrep`, which in a checkout is the source, without its library.
+    folders = [sysconfig.get_path("scripts"), os.environ.get("PATH", "")]
+    program = shutil.which("tf-syncrep", path=os.pathsep.join(folders))
+    if program is None:
+        parser.error(f"there is no tf-syncrep beside {sys.executable}, nor on PATH")
+    command = ["task", "--run-script-on", options.run_script_on, options.script]
+    os.execv(program, [program, *command, *options.args])
 
 
 if __name__ == "__main__":

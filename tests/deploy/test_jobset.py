@@ -36,20 +36,34 @@ def _manifest():
 
 def _pods(manifest):
     """By task type, how many pods a job has, and their specification."""
-    jobs = {x["name"]: x["template"]["spec"] for x in manifest["spec"]["replicatedJobs"]}
+    jobs = {
+        x["name"]: x["template"]["spec"] for x in manifest["spec"]["replicatedJobs"]
+    }
     return {
-        name: (job["completions"], job["template"]["spec"]) for name, job in jobs.items()
+        name: (job["completions"], job["template"]["spec"])
+        for name, job in jobs.items()
     }
 
 
 def _as_the_schema_has_it(manifest):
-    """What is left of a manifest; ValueError if a type is wrong, or something missing."""
+    """What is left of it; ValueError if a type is wrong, or something missing."""
     return models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict()
 
 
 def test_the_manifest_has_what_the_schema_knows_and_requires():
     manifest = _manifest()
     assert _as_the_schema_has_it(manifest) == manifest
+
+
+def test_it_fits_into_a_runtime_of_the_trainer():
+    runtime = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": "parameter-servers"},
+        "spec": {"template": {"spec": _manifest()["spec"]}},
+    }
+    model = models.TrainerV1alpha1TrainingRuntime.from_dict(runtime)
+    assert model.to_dict() == runtime
 
 
 def test_what_breaks_the_schema_is_found():
@@ -90,9 +104,10 @@ def test_all_tasks_run_the_same_image_and_a_script_that_it_has():
     assert first["command"] == ["python", "/app/deploy/jobset_task.py"]
     assert SCRIPT.is_file()
     options = [x for x in first["args"] if x.startswith(("--workers", "--ps"))]
-    assert options == [f"--{x}={_pods(manifest)[y][0]}" for x, y in (
-        ("workers", "worker"), ("ps", "ps")
-    )]
+    assert options == [
+        f"--{x}={_pods(manifest)[y][0]}"
+        for x, y in (("workers", "worker"), ("ps", "ps"))
+    ]
     manifests.assert_runs_an_example(first["args"][len(options) :])
 
 
@@ -165,9 +180,12 @@ with tf.device("/job:ps/task:0"):
 @pytest.mark.one_version
 def test_chief_waits_for_a_server_by_its_name_and_uses_it(tmp_path):
     """With names of pods that lead to this machine; the chief is there first."""
-    if shutil.which("unshare") is None or subprocess.run(
-        [*WITH_HOSTS, os.devnull, "true"], capture_output=True
-    ).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(
+            [*WITH_HOSTS, os.devnull, "true"], capture_output=True
+        ).returncode
+    ):
         pytest.skip("no process can have an /etc/hosts of its own here")
     script, hosts = tmp_path / "train.py", tmp_path / "hosts"
     script.write_text(_USES_THE_SERVER)
@@ -179,7 +197,9 @@ def test_chief_waits_for_a_server_by_its_name_and_uses_it(tmp_path):
         options = ("--workers", 0, "--ps", 1, "--port", reserved.number)
         env = {**_environment(job, 0, "job"), "TF_CPP_MIN_LOG_LEVEL": "2"}
         program = [*WITH_HOSTS, str(hosts), sys.executable, str(SCRIPT)]
-        return commands.Command(*options, script, program=program, env=env)
+        # Where there is the source, too, which has no library.
+        cwd = manifests.ROOT
+        return commands.Command(*options, script, program=program, env=env, cwd=cwd)
 
     with start("chief") as chief:
         with start("ps") as server:

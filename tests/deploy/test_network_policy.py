@@ -35,7 +35,9 @@ def test_only_pods_of_the_job_reach_it_and_only_at_its_port(manifest):
     (job,) = manifests.load(manifest)
     labels = {LABELS[manifest]: job["metadata"]["name"]}
     (policy,) = (
-        x["spec"] for x in _policies() if x["spec"]["podSelector"]["matchLabels"] == labels
+        x["spec"]
+        for x in _policies()
+        if x["spec"]["podSelector"]["matchLabels"] == labels
     )
     # With this type, what no rule lets in stays out.
     assert policy["policyTypes"] == ["Ingress"]

@@ -143,7 +143,7 @@ def _without_mapping(
 def _hosts(config: TaskConfig) -> list[str]:
     """Names and addresses of the hosts of a cluster, each once."""
     hosts = [
-        split_address(address)[0].strip("[]")
+        split_address(address)[0]
         for addresses in config.cluster.values()
         for address in addresses
     ]

@@ -1,7 +1,7 @@
 """Trains as the chief of a cluster; as the evaluator, evaluates each checkpoint.
 
-Arguments: a folder for checkpoints, and the number of updates. The evaluator writes what
-it found to "evaluations.json" beside the folder.
+Arguments: a folder for checkpoints, and the number of updates. The evaluator writes
+what it found to "evaluations.json" beside the folder.
 """
 
 import json

@@ -6,7 +6,6 @@ import socket
 
 import clusters
 import commands
-import pytest
 
 from tf_syncrep.python.distribute import server
 from tf_syncrep.python.distribute.readiness import grpc_answers

@@ -1,4 +1,4 @@
-"""tfs.keras.SidecarEvaluator in one process: what it restores, writes, and when it ends.
+"""tfs.keras.SidecarEvaluator: what it restores, writes, and when it ends.
 
 The training goes on in a callback of the evaluator, so that nothing hangs on time.
 """
@@ -7,7 +7,6 @@ import pathlib
 
 import clusters
 import keras_variants
-import numpy as np
 import programs
 import pytest
 import tensorflow as tf
@@ -18,6 +17,8 @@ from tf_syncrep.python.keras import sidecar_evaluator
 from tf_syncrep.python.report import event_files
 
 PROGRAM = pathlib.Path(__file__).with_name("sidecar_evaluator_program.py")
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(sidecar_evaluator, "_POLL_SECS", 0.01)
@@ -238,9 +239,7 @@ def test_other_model_is_an_error_that_names_what_is_missing(tmp_path):
     Training(tmp_path, 1)
     model = keras_variants.small_model()
     model.compile(loss="mse")
-    evaluator = tfs.keras.SidecarEvaluator(
-        model, keras_variants.small_data(), tmp_path
-    )
+    evaluator = tfs.keras.SidecarEvaluator(model, keras_variants.small_data(), tmp_path)
     with pytest.raises(ValueError, match=r"ckpt-1 does not have .*dense.*of another"):
         evaluator.start()
 

@@ -20,8 +20,8 @@ EVALUATOR = "evaluator"
 _SHOWN_CHARACTERS = 200
 # What TensorFlow takes for the name of a job in the name of a device.
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-# A host's name (RFC 1035, and the _ that some have), an IPv4 address, or an IPv6 address
-# in brackets; and a port.
+# A host's name (RFC 1035, and the _ that some have), an IPv4 address, or an IPv6
+# address in brackets; and a port.
 _NAME = r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?"
 _ADDRESS = re.compile(rf"({_NAME}|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{{1,5}})")
 # Tasks of these listen at their addresses.

@@ -38,8 +38,9 @@ class LaunchOptions:
           script.
         on_ps_failure: one of PS_FAILURE_POLICIES. "restart" starts all tasks and the
           script again: one that writes checkpoints goes on from the last.
-        max_restarts: how often each worker, the evaluator, or the run, is started again under
-          "restart". Another failure ends the run.
+        max_restarts: how often each worker, or the run, is started again under
+          "restart", and the evaluator. Another failure ends the run, but not that of
+          the evaluator.
         ready_timeout_secs: how long the servers have to answer.
         grace_secs: how long the script has to end after a signal was forwarded to it,
           and, where several tasks run it, after it has ended in the first of them.
@@ -65,7 +66,7 @@ class LaunchOptions:
     prefix: bool = True
     allow: str = allow.LOCAL
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.num_workers < 1:
             raise LaunchError(
                 f"--workers must be at least 1. Received: {self.num_workers}"

@@ -169,6 +169,7 @@ lint: $(installed) $(lint_tools)
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 	$(bin)/pyright --pythonpath $(bin)/python
+	$(bin)/python tools/public_types.py
 	$(bin)/clang-format --dry-run -Werror $(cc_sources)
 
 tidy: $(installed) $(lint_tools)

@@ -187,8 +187,10 @@ class Saving:
     def __init__(self):
         """Begins with nothing."""
         self.manifest: Manifest | None = None
-        self.bytes_written = self.rows_written = self.kept_bytes = 0
-        self.secs = 0.0
+        self.bytes_written: int = 0
+        self.rows_written: int = 0
+        self.kept_bytes: int = 0
+        self.secs: float = 0.0
         self._error: BaseException | None = None
         self._over = threading.Event()
 

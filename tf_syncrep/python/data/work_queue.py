@@ -102,9 +102,8 @@ class WorkQueue:
         name: str | None = None,
     ):
         if np.ndim(items) == 0 and not isinstance(items, (str, bytes)):
-            self.items = np.arange(check_count("items", items), dtype=np.int64)
-        else:
-            self.items = np.asarray(items)
+            items = np.arange(check_count("items", items), dtype=np.int64)
+        self.items: np.ndarray = np.asarray(items)
         if self.items.ndim == 0 or not len(self.items):
             raise ValueError(
                 "items must be a number, or a sequence of at least one item. "

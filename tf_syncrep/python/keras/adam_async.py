@@ -144,11 +144,11 @@ class AdamAsync(compat.SlotOptimizer):
             name=name,
             **kwargs,
         )
-        self.beta_1 = check_number("beta_1", beta_1, below=1)
-        self.beta_2 = check_number("beta_2", beta_2, below=1)
-        self.epsilon = check_number("epsilon", epsilon)
-        self.apply_sparse_rmsprop = bool(apply_sparse_rmsprop)
-        self.use_nesterov = bool(use_nesterov)
+        self.beta_1: float = check_number("beta_1", beta_1, below=1)
+        self.beta_2: float = check_number("beta_2", beta_2, below=1)
+        self.epsilon: float = check_number("epsilon", epsilon)
+        self.apply_sparse_rmsprop: bool = bool(apply_sparse_rmsprop)
+        self.use_nesterov: bool = bool(use_nesterov)
         if rmsprop_momentum is not None:
             rmsprop_momentum = check_number(
                 "rmsprop_momentum", rmsprop_momentum, below=1

@@ -113,7 +113,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         self._beginning: threading.Thread | None = None
         self._due_step, self._due_time = 0, 0.0
 
-    def begin(self):
+    def begin(self) -> None:
         """Builds the ops.
 
         Raises:
@@ -146,7 +146,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             # Whichever of the hooks' sessions is created first.
             optimizer.before_opening(self._restore)
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: Any, coord: Any) -> None:
         """Restores the newest checkpoint, or waits for that.
 
         Args:
@@ -163,7 +163,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             while not (coord.should_stop() or self._is_marked(session)):
                 coord.wait_for_stop(_ASK_SECS)
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: Any) -> Any:
         """Asks for the global step.
 
         Args:
@@ -174,7 +174,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             return tf.compat.v1.train.SessionRunArgs(self._step)
         return None
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: Any, run_values: Any) -> None:
         """Begins a checkpoint if it is time.
 
         Args:
@@ -206,7 +206,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             if self._is_local and self._optimizer is None:
                 self._beginning.join()
 
-    def end(self, session):
+    def end(self, session: Any) -> None:
         """Writes a last checkpoint, of the end.
 
         Args:

@@ -77,7 +77,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
 
     def __init__(
         self,
-        opt: tf.compat.v1.train.Optimizer,
+        opt: Any,
         replicas_to_aggregate: int,
         total_num_replicas: int | None = None,
         variable_averages: Any = None,
@@ -172,7 +172,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         # What the chief calls with its session before the training begins.
         self._before_opening: list[Callable[[Any], None]] = []
 
-    def compute_gradients(self, *args, **kwargs):
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """Computes gradients by the optimizer inside.
 
         They are of this replica alone: what is done to them here, clipping by their
@@ -194,7 +194,9 @@ class SyncReplicasOptimizer(_StockOptimizer):
         _refuse_no_variables(kwargs.get("var_list", args[1] if args[1:] else None))
         return self._opt.compute_gradients(*args, **kwargs)
 
-    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: Any = None
+    ) -> Any:
         """Builds the step: this replica's part, and the chief's.
 
         Args:
@@ -234,13 +236,13 @@ class SyncReplicasOptimizer(_StockOptimizer):
         ]
         self._built = SyncReplicasOps(self._settings, grads_and_vars, global_step)
         # By the names of TensorFlow's class.
-        self.ready_for_local_init_op = self._built.ready_for_local_init_op
-        self.local_step_init_op = self._built.local_step_init_op
-        self.chief_init_op = self._built.chief_init_op
+        self.ready_for_local_init_op: Any = self._built.ready_for_local_init_op
+        self.local_step_init_op: Any = self._built.local_step_init_op
+        self.chief_init_op: Any = self._built.chief_init_op
         tf.compat.v1.add_to_collection(_COLLECTION, self)
         return self._built.train_op
 
-    def get_chief_queue_runner(self):
+    def get_chief_queue_runner(self) -> Any:
         """Returns the queue runner that the chief starts, in the Supervisor's style.
 
         It averages and applies the gradients of each step, and closes the gate when it
@@ -255,7 +257,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """
         return self._ops("Should").chief_queue_runner
 
-    def get_clean_up_op(self):
+    def get_clean_up_op(self) -> Any:
         """Returns the op by which the chief ends the training, as in the oldest API.
 
         Raises:
@@ -263,7 +265,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """
         return self._ops("get_clean_up_op() should").close_op
 
-    def get_init_tokens_op(self, num_tokens=-1):
+    def get_init_tokens_op(self, num_tokens: int = -1) -> Any:
         """Returns the op that lays out passes for the first steps.
 
         A train op that finds a pass does not wait for the step to end. The gradient
@@ -292,26 +294,26 @@ class SyncReplicasOptimizer(_StockOptimizer):
         with tf.device(ops.gate_device), tf.compat.v1.name_scope(""):
             return sync_gate_ops.sync_gate_add_passes(ops.gate, num_tokens)
 
-    def get_slot(self, *args, **kwargs):
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a slot of the optimizer inside; see its `get_slot`."""
         return self._opt.get_slot(*args, **kwargs)
 
-    def variables(self):
+    def variables(self) -> list[Any]:
         """Returns the variables of the optimizer inside, without the local step."""
         return self._opt.variables()
 
-    def get_slot_names(self, *args, **kwargs):
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> list[str]:
         """Returns the names of the slots of the optimizer inside."""
         return self._opt.get_slot_names(*args, **kwargs)
 
     def make_session_run_hook(
         self,
-        is_chief,
-        num_tokens=-1,
+        is_chief: bool,
+        num_tokens: int = -1,
         *,
-        log_every_n_steps=100,
-        summary_dir=None,
-    ):
+        log_every_n_steps: int | None = 100,
+        summary_dir: str | None = None,
+    ) -> Any:
         """Returns the hook that every replica gives to its MonitoredTrainingSession.
 
         Args:
@@ -354,7 +356,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """
         self._ops("Should").hooks_queue_runner.between_updates(function)
 
-    def close(self, session) -> None:
+    def close(self, session: Any) -> None:
         """Ends the training of all, from the chief, after the update under way.
 
         Args:
@@ -364,7 +366,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
         session.run(ops.close_op)
         ops.hooks_queue_runner.wait_for_end()
 
-    def stats(self, session) -> dict[str, Any]:
+    def stats(self, session: Any) -> dict[str, Any]:
         """Reads what has happened so far, from the gate.
 
         Args:

@@ -45,7 +45,7 @@ class TableConfig:
     combiner: str | None = "mean"
     placement: str = "auto"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"A table must have a name. Received: name={self.name!r}")
         table = f"Table {self.name!r}"

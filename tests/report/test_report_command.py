@@ -8,7 +8,7 @@ import commands
 import event_logs
 import pytest
 
-from tf_syncrep.python.report import command
+from tf_syncrep.python.report import command, live
 
 draws = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="there is no Matplotlib"
@@ -120,3 +120,40 @@ def test_without_matplotlib_there_are_words_and_the_remedy(tmp_path):
     status, stdout, stderr = report(tmp_path, "-o", tmp_path / "x.png", env=env)
     assert (status, stdout, len(stderr)) == (2, [], 1)
     assert re.search(remedy, stderr[0])
+
+
+def test_live_shows_how_a_training_goes_on(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("rich")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", "200")
+    moments = [10, 20]
+
+    def wait(secs):
+        assert secs >= live._REFRESH_SECS
+        if not moments:
+            raise KeyboardInterrupt
+        write_log(tmp_path / "run", count=moments.pop(0), late=7)
+
+    live.watch(str(tmp_path), wait)
+    shown = capsys.readouterr().out
+    waiting = shown.index(f"Waiting: no event files with events in {tmp_path} or below")
+    first = shown.index("30 updates in 10 s, 3 updates/s; quorum 2 of 2 workers")
+    second = shown.index("60 updates in 20 s, 3 updates/s; quorum 2 of 2 workers")
+    assert waiting < first < second
+    assert re.search(r"loss +1 +█[▁-█]+▁ 0\.05\b", shown[second:])
+    assert re.search(r"updates/s +3 ▁{60} 3\b", shown[second:])
+    assert re.search(r"dropped/s .* 0\b", shown[second:])
+    assert "worker:1           40" in shown[second:]
+
+
+def test_live_ends_by_ctrl_c_and_needs_a_terminal(tmp_path):
+    pytest.importorskip("rich")
+    write_log(tmp_path)
+    status, shown = commands.run_on_terminal(
+        "report", "--live", tmp_path, answers={rb"Ctrl-C ends this": b"\x03"}
+    )
+    assert status == 0
+    assert b"30 updates in 10 s" in shown
+    assert b"Traceback" not in shown
+    said = "tf-syncrep report: error: --live needs a terminal as its standard output"
+    assert report("--live", tmp_path) == (2, [], [said])

@@ -112,7 +112,14 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     report.add_argument("logdir", metavar="LOGDIR", help="the folder")
-    report.add_argument(
+    how = report.add_mutually_exclusive_group()
+    how.add_argument(
+        "--live",
+        action="store_true",
+        help="show the table, and curves, of a training under way in the terminal, "
+        "until Ctrl-C",
+    )
+    how.add_argument(
         "-o",
         "--output",
         metavar="FILE",
@@ -349,6 +356,11 @@ def _report(arguments: argparse.Namespace) -> int:
     from tf_syncrep.python.report import command
 
     try:
+        if arguments.live:
+            from tf_syncrep.python.report import live
+
+            live.watch(arguments.logdir)
+            return 0
         print(command.write(arguments.logdir, arguments.output))
     except command.ReportError as error:
         print(f"tf-syncrep report: error: {error}", file=sys.stderr)

@@ -6,6 +6,7 @@ import importlib
 import os
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ _NO_MATPLOTLIB = (
 
 class ReportError(Exception):
     """There is no report; the message is one line that says why."""
+
+
+class NothingYetError(ReportError):
+    """There is no training in the folder; the message is one line."""
 
 
 def write(logdir: str, output: str | None = None) -> str:
@@ -39,35 +44,20 @@ def write(logdir: str, output: str | None = None) -> str:
         ReportError: there is no such folder, nothing in it to report, no Matplotlib
           for the picture asked for, or it cannot be written.
     """
-    root = pathlib.Path(logdir)
-    if not root.is_dir():
-        raise ReportError(f"LOGDIR must be a folder. Received: {logdir!r}")
+    check_folder(logdir)
     can_draw = _has_matplotlib()
     if output is not None and not can_draw:
         raise ReportError(_NO_MATPLOTLIB)
-    _import_tensorflow()
-    from tf_syncrep.python.report import event_files, summary, training
-
-    paths = event_files.find(root)
-    files = []
-    for path in paths:
-        try:
-            file = event_files.read(path)
-        except event_files.UnreadableFileError as error:
-            print(f"tf-syncrep report: left out: {error}", file=sys.stderr)
-        else:
-            files += [file] if file is not None else []
-    if not files:
-        raise ReportError(f"no event files with events in {logdir} or below it")
-    try:
-        found, others = training.latest(files, root)
-    except training.NoFiguresError as error:
-        raise ReportError(str(error)) from None
+    found, others = read(
+        logdir,
+        lambda error: print(f"tf-syncrep report: left out: {error}", file=sys.stderr),
+    )
+    from tf_syncrep.python.report import summary
 
     title = f"Synchronous training in {found.folder}"
     headline, details = summary.headline(found), summary.details(found)
     if can_draw:
-        path = pathlib.Path(output) if output is not None else root / PICTURE_NAME
+        path = pathlib.Path(output or os.path.join(logdir, PICTURE_NAME))
         _draw(found, title, f"{headline}\n{details}", path)
         last = f"Wrote {path}."
     else:
@@ -78,6 +68,47 @@ def write(logdir: str, output: str | None = None) -> str:
             f"It is the latest of {others + 1}; for another name its own folder."
         )
     return "\n".join([*lines, last])
+
+
+def check_folder(logdir: str) -> None:
+    """Raises ReportError if there is no such folder."""
+    if not os.path.isdir(logdir):
+        raise ReportError(f"LOGDIR must be a folder. Received: {logdir!r}")
+
+
+def read(
+    logdir: str, leave_out: Callable[[Exception], object] = lambda error: None
+) -> tuple[Training, int]:
+    """Reads the latest synchronous training in a folder.
+
+    Args:
+        logdir: the folder.
+        leave_out: called with what is wrong with a file that cannot be read.
+
+    Returns:
+        The training, and how many others there are.
+
+    Raises:
+        NothingYetError: there is none.
+    """
+    _import_tensorflow()
+    from tf_syncrep.python.report import event_files, training
+
+    root = pathlib.Path(logdir)
+    files = []
+    for path in event_files.find(root):
+        try:
+            file = event_files.read(path)
+        except event_files.UnreadableFileError as error:
+            leave_out(error)
+        else:
+            files += [file] if file is not None else []
+    if not files:
+        raise NothingYetError(f"no event files with events in {logdir} or below it")
+    try:
+        return training.latest(files, root)
+    except training.NoFiguresError as error:
+        raise NothingYetError(str(error)) from None
 
 
 def _has_matplotlib() -> bool:

@@ -19,12 +19,17 @@ from tf_syncrep.python.keras import sidecar_evaluator
 WORKERS = 2
 
 
+def make_model():
+    """The same for both."""
+    return models.make(
+        wrap=lambda x: tfs.keras.SyncReplicas(x, WORKERS, WORKERS, spares=False)
+    )
+
+
 def train(folder, updates):
     strategy = make_strategy()
     with strategy.scope():
-        model = models.make(
-            wrap=lambda x: tfs.keras.SyncReplicas(x, WORKERS, WORKERS, spares=False)
-        )
+        model = make_model()
     checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=5, full_every=4, keep=5)
     tfs.keras.fit(
         model,
@@ -38,7 +43,7 @@ def train(folder, updates):
 
 def evaluate(folder):
     sidecar_evaluator._LINGER_SECS = 1.0
-    model = models.make()
+    model = make_model()
     data = tf.data.Dataset.from_tensors(models.batch())
     evaluator = tfs.keras.SidecarEvaluator(model, data, folder)
     found = [[x.path, x.iterations, x.metrics["loss"]] for x in evaluator.start()]

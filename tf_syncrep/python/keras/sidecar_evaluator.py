@@ -40,6 +40,13 @@ class Evaluation:
         iterations: how many updates the model had had.
         metrics: the loss and the metrics by name, as `evaluate(return_dict=True)`
             returns them.
+
+    Example:
+    ```python
+    evaluations = tfs.keras.SidecarEvaluator(model, validation, "/shared/run1").start()
+    best = min(evaluations, key=lambda evaluation: evaluation.metrics["loss"])
+    print(best.path, best.iterations)
+    ```
     """
 
     path: str
@@ -52,14 +59,7 @@ class SidecarEvaluator:
 
     It runs in a task of its own, which `tf-syncrep launch --evaluator` starts; its task
     type in TF_CONFIG is "evaluator". The same script makes the same model there, under
-    no strategy:
-
-        if tfs.distribute.read_tf_config().task_type == "evaluator":
-            model = make_model()
-            evaluator = tfs.keras.SidecarEvaluator(
-                model, validation_data, "/shared/run1", log_dir="/shared/run1/logs")
-            evaluator.start()
-            sys.exit()
+    no strategy.
 
     Tables that are spread over parameter servers are restored into one process, and of
     the optimizer nothing is, so that a model takes the memory of its weights. If that
@@ -87,6 +87,16 @@ class SidecarEvaluator:
 
     Raises:
         ValueError: an argument out of its range.
+
+    Example:
+    ```python
+    if tfs.distribute.read_tf_config().task_type == "evaluator":
+        evaluator = tfs.keras.SidecarEvaluator(
+            make_model(), validation, "/shared/run1", log_dir="/shared/run1/logs"
+        )
+        evaluator.start()
+        sys.exit()
+    ```
 
     Reference: TensorFlow's `tf.keras.utils.SidecarEvaluator` of Keras 2.
     """

@@ -1,4 +1,4 @@
-# make demo | test | soak | bench | lint | tidy | clean: each does all its own set-up.
+# make demo | test | docs | soak | bench | lint | tidy | clean: each does all its own set-up.
 #
 #   make test TF_VERSION=2.15.1      another TensorFlow, in an environment of its own
 #   make test PYTHON=python3.11      another Python
@@ -44,19 +44,20 @@ pytest := $(VENV)/bin/pytest -n $(JOBS) --dist loadfile
 tensorflow := $(VENV)/.tensorflow-$(TF_VERSION)
 installed := $(VENV)/.installed
 lint_tools := $(VENV)/.lint-tools
+docs_tools := $(VENV)/.docs-tools
 sources := CMakeLists.txt pyproject.toml README.md LICENSE \
   $(shell find cmake tf_syncrep -type f -not -name '*.pyc' -not -name '*.so' \
     -not -name _build_info.py)
 cc_sources = $(shell find benchmarks tf_syncrep/cc tests -name '*.cc' -o -name '*.cu' -o -name '*.h')
 
-.PHONY: help demo test soak bench simulate lint tidy build clean gpu gpu-test gpu-sanitize \
+.PHONY: help demo test docs soak bench simulate lint tidy build clean gpu gpu-test gpu-sanitize \
   gpu-test-tensorflow gpu-bench
 
 help:
 	@sed -n '1,14s/^# \{0,1\}//p' Makefile
 
 # These say what they do, or are long.
-.SILENT: $(tensorflow) $(installed) $(lint_tools) test soak tidy
+.SILENT: $(tensorflow) $(installed) $(lint_tools) $(docs_tools) test docs soak tidy
 
 # A virtual environment with TensorFlow, made anew for another version of it.
 # tf_keras is installed without its dependencies: it asks for the distribution
@@ -80,6 +81,11 @@ $(installed): $(tensorflow) $(sources)
 $(lint_tools): $(tensorflow) pyproject.toml
 	echo "== Linters"
 	$(pip) install --group lint
+	touch $@
+
+$(docs_tools): $(tensorflow) pyproject.toml
+	echo "== Sphinx"
+	$(pip) install --group docs
 	touch $@
 
 build: $(installed)
@@ -106,6 +112,13 @@ soak: $(installed)
 	$(if $(tf_keras_tests),TF_USE_LEGACY_KERAS=1 \
 	  $(pytest) -m "soak or not one_version" tests/keras || status=$$?)
 	exit $$status
+
+# Into build/docs. Tutorials start `tf-syncrep` and `python` as users do, by PATH; those
+# that have not changed since the last time are not run again.
+docs: $(installed) $(docs_tools)
+	PATH="$(abspath $(bin)):$$PATH" TF_CPP_MIN_LOG_LEVEL=2 \
+	  $(bin)/sphinx-build -q -W --keep-going -d build/docs-read docs build/docs
+	echo "build/docs/index.html"
 
 bench: $(installed)
 	$(bin)/python benchmarks/run.py

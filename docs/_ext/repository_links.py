@@ -25,17 +25,24 @@ _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
 class DownloadForeignPages(SphinxTransform):
-    """Makes downloads of links to Markdown files that are no pages of the site."""
+    """Makes downloads of links to Markdown files that are no pages of the site.
+
+    Of those to a folder, too: of its README.md.
+    """
 
     default_priority = 200
 
     def apply(self, **kwargs: Any) -> None:
         """Replaces the references that MyST made of them."""
         for node in list(self.document.findall(addnodes.pending_xref)):
-            if node.get("refdomain") != "doc" or node["reftarget"] in self.env.all_docs:
+            if node.get("reftype") != "myst" or node["reftarget"] in self.env.all_docs:
                 continue
-            path = pathlib.Path(self.env.srcdir, node["reftarget"] + ".md").resolve()
             root = pathlib.Path(self.env.srcdir).resolve()
+            if node.get("refdomain") == "doc":
+                path = (root / (node["reftarget"] + ".md")).resolve()
+            else:
+                page = pathlib.Path(self.env.doc2path(self.env.docname))
+                path = (page.parent / node["reftarget"] / "README.md").resolve()
             if path.is_relative_to(root) or not path.is_file():
                 continue
             download = addnodes.download_reference(

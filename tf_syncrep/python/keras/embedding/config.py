@@ -22,6 +22,11 @@ class TableConfig:
     It has the names and defaults of `keras_rs.layers.TableConfig`; but for the
     optimizer, which is the model's.
 
+    Example:
+    >>> table = tfs.keras.TableConfig("users", 1_000_000, 64, combiner="sum")
+    >>> tfs.keras.TableConfig.from_config(table.get_config()).vocabulary_size
+    1000000
+
     Attributes:
         name: its name, which no other table of the layer has. Saved files have it.
         vocabulary_size: how many rows it has; ids are below.
@@ -35,11 +40,6 @@ class TableConfig:
 
     Raises:
         ValueError: an argument that is none of these.
-
-    Example:
-    >>> table = tfs.keras.TableConfig("users", 1_000_000, 64, combiner="sum")
-    >>> tfs.keras.TableConfig.from_config(table.get_config()).vocabulary_size
-    1000000
     """
 
     name: str

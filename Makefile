@@ -1,10 +1,11 @@
-# make demo | test | docs | soak | bench | lint | tidy | clean: each does all its own set-up.
+# make demo | test | soak | bench | lint | tidy | clean: each does all its own set-up.
 #
 #   make test TF_VERSION=2.15.1      another TensorFlow, in an environment of its own
 #   make test PYTHON=python3.11      another Python
 #   make test PYTEST_ARGS="tests/ops -x"
 #   make test JOBS=8                 so many tests at once; by default one for each core
 #
+# make docs: the documentation site, into build/docs; see CONTRIBUTING.md.
 # make simulate SEEDS=0:10000: the protocol under faults; see docs/simulator.md.
 #
 # make gpu: the CUDA kernels on a GPU, all that there is; see docs/gpu.md.
@@ -50,14 +51,14 @@ sources := CMakeLists.txt pyproject.toml README.md LICENSE \
     -not -name _build_info.py)
 cc_sources = $(shell find benchmarks tf_syncrep/cc tests -name '*.cc' -o -name '*.cu' -o -name '*.h')
 
-.PHONY: help demo test docs soak bench simulate lint tidy build clean gpu gpu-test gpu-sanitize \
+.PHONY: help demo test soak bench simulate lint tidy build clean gpu gpu-test gpu-sanitize \
   gpu-test-tensorflow gpu-bench
 
 help:
-	@sed -n '1,14s/^# \{0,1\}//p' Makefile
+	@sed -n '1,15s/^# \{0,1\}//p' Makefile
 
 # These say what they do, or are long.
-.SILENT: $(tensorflow) $(installed) $(lint_tools) $(docs_tools) test docs soak tidy
+.SILENT: $(tensorflow) $(installed) $(lint_tools) test soak tidy
 
 # A virtual environment with TensorFlow, made anew for another version of it.
 # tf_keras is installed without its dependencies: it asks for the distribution
@@ -81,11 +82,6 @@ $(installed): $(tensorflow) $(sources)
 $(lint_tools): $(tensorflow) pyproject.toml
 	echo "== Linters"
 	$(pip) install --group lint
-	touch $@
-
-$(docs_tools): $(tensorflow) pyproject.toml
-	echo "== Sphinx"
-	$(pip) install --group docs
 	touch $@
 
 build: $(installed)
@@ -112,6 +108,14 @@ soak: $(installed)
 	$(if $(tf_keras_tests),TF_USE_LEGACY_KERAS=1 \
 	  $(pytest) -m "soak or not one_version" tests/keras || status=$$?)
 	exit $$status
+
+.PHONY: docs
+.SILENT: docs $(docs_tools)
+
+$(docs_tools): $(tensorflow) pyproject.toml
+	echo "== Sphinx"
+	$(pip) install --group docs
+	touch $@
 
 # Into build/docs. Tutorials start `tf-syncrep` and `python` as users do, by PATH; those
 # that have not changed since the last time are not run again.

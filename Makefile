@@ -5,8 +5,7 @@
 #   make test PYTEST_ARGS="tests/ops -x"
 #   make test JOBS=8                 so many tests at once; by default one for each core
 #
-# make docs: the documentation site, into build/docs; see CONTRIBUTING.md.
-# make simulate SEEDS=0:10000: the protocol under faults; see docs/simulator.md.
+# make docs: the site. make simulate SEEDS=0:10000: the protocol; see docs/simulator.md.
 #
 # make gpu: the CUDA kernels on a GPU, all that there is; see docs/gpu.md.
 #
@@ -55,7 +54,7 @@ cc_sources = $(shell find benchmarks tf_syncrep/cc tests -name '*.cc' -o -name '
   gpu-test-tensorflow gpu-bench
 
 help:
-	@sed -n '1,15s/^# \{0,1\}//p' Makefile
+	@sed -n '1,14s/^# \{0,1\}//p' Makefile
 
 # These say what they do, or are long.
 .SILENT: $(tensorflow) $(installed) $(lint_tools) test soak tidy

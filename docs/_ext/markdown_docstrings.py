@@ -15,14 +15,14 @@ _INLINE = re.compile(r"\\\\\((.*?)\\\\\)")
 
 
 def to_rest(lines: list[str]) -> list[str]:
-    """Turns a docstring of ours into reStructuredText.
+    r"""Turns a docstring of ours into reStructuredText.
 
     Args:
         lines: its lines.
 
     Returns:
         Other lines: fences are code blocks, `$$...$$` in a line of its own and
-        `\\\\(...\\\\)` are mathematics, "Example:" is a heading.
+        `\\(...\\)` are mathematics, "Example:" is a heading.
     """
     result: list[str] = []
     fence: str | None = None  # the indentation of the fence that is open

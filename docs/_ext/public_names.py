@@ -105,7 +105,9 @@ def _documented(name: str, value: Any) -> list[str]:
 def _members(value: type) -> list[str]:
     """The public methods and properties of a class that this package defines."""
     foreign = [x for x in value.__mro__ if not x.__module__.startswith("tf_syncrep.")]
-    ours = [x for x in value.__mro__ if x not in foreign and ".compat" not in x.__module__]
+    ours = [
+        x for x in value.__mro__ if x not in foreign and ".compat" not in x.__module__
+    ]
     names = dict.fromkeys(
         name
         for x in ours

@@ -1,8 +1,8 @@
 """Links to files of the repository, and in its Markdown pages beside the site.
 
-In those of the site MyST checks links, and makes downloads of files. Here it learns that
-README.md of another folder is such a file. In README.md and so on a relative link must
-name a file, and its fragment a heading there.
+In those of the site MyST checks links, and makes downloads of files. Here it learns
+that README.md of another folder is such a file. In README.md and so on a relative link
+must name a file, and its fragment a heading there.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _check_names_and_keywords(script: str) -> None:
 def test_a_public_name_has_an_example_in_its_docstring(name):
     assert inspect.getdoc(PUBLIC[name]), f"{name} has no docstring"
     assert public_api.has_example(PUBLIC[name]), (
-        f"The docstring of {name} has no example: a session (>>>) or a fence (```python)."
+        f"The docstring of {name} has no example: a session (>>>), or a fence."
     )
 
 

@@ -95,10 +95,10 @@ class DistributedEmbedding(tf.keras.layers.Layer):
     """Embedding tables of any size, for many features, on all parameter servers.
 
     Tables of one width are stacked, and the rows of the stack take turns on the
-    parameter servers: each holds as many as any other, whatever the tables. A step finds the
-    different rows that the ids of all features name, asks each parameter server for its
-    own in one message, and sends it their gradients in one, summed by row. Rows out of
-    one table train as they would in a table of their own.
+    parameter servers: each holds as many as any other, whatever the tables. A step
+    finds the different rows that the ids of all features name, asks each parameter
+    server for its own in one message, and sends it their gradients in one, summed by
+    row. Rows out of one table train as they would in a table of their own.
 
     Under any other strategy, or none, it is the same layer with one variable for a
     stack. Any Keras optimizer trains it; `tfs.keras.AdamAsync` and

@@ -5,7 +5,7 @@
 #   make test PYTEST_ARGS="tests/ops -x"
 #   make test JOBS=8                 so many tests at once; by default one for each core
 #
-# make simulate SEEDS=0:10000: the protocol under faults; see docs/simulator.md.
+# make docs: the site. make simulate SEEDS=0:10000: the protocol; see docs/simulator.md.
 #
 # make gpu: the CUDA kernels on a GPU, all that there is; see docs/gpu.md.
 #
@@ -44,6 +44,7 @@ pytest := $(VENV)/bin/pytest -n $(JOBS) --dist loadfile
 tensorflow := $(VENV)/.tensorflow-$(TF_VERSION)
 installed := $(VENV)/.installed
 lint_tools := $(VENV)/.lint-tools
+docs_tools := $(VENV)/.docs-tools
 sources := CMakeLists.txt pyproject.toml README.md LICENSE \
   $(shell find cmake tf_syncrep -type f -not -name '*.pyc' -not -name '*.so' \
     -not -name _build_info.py)
@@ -106,6 +107,21 @@ soak: $(installed)
 	$(if $(tf_keras_tests),TF_USE_LEGACY_KERAS=1 \
 	  $(pytest) -m "soak or not one_version" tests/keras || status=$$?)
 	exit $$status
+
+.PHONY: docs
+.SILENT: docs $(docs_tools)
+
+$(docs_tools): $(tensorflow) pyproject.toml
+	echo "== Sphinx"
+	$(pip) install --group docs
+	touch $@
+
+# Into build/docs. Tutorials start `tf-syncrep` and `python` as users do, by PATH; those
+# that have not changed since the last time are not run again.
+docs: $(installed) $(docs_tools)
+	PATH="$(abspath $(bin)):$$PATH" TF_CPP_MIN_LOG_LEVEL=2 \
+	  $(bin)/sphinx-build -q -W --keep-going -d build/docs-read docs build/docs
+	echo "build/docs/index.html"
 
 bench: $(installed)
 	$(bin)/python benchmarks/run.py

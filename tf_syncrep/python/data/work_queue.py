@@ -52,13 +52,17 @@ class WorkQueue:
     `tf.compat.v1.train.replica_device_setter` is in force, and has a name; its readers
     begin once the queue runners are started, as MonitoredTrainingSession does.
 
-        queue = tfs.data.WorkQueue(tf.io.gfile.glob("logs/*.csv"), num_epochs=None)
+    ```python
+    queue = tfs.data.WorkQueue(tf.io.gfile.glob("logs/*.csv"), num_epochs=None)
 
-        def dataset(context):
-            lines = queue.dataset(tf.data.TextLineDataset, num_readers=4)
-            return lines.map(parse).batch(512).prefetch(tf.data.AUTOTUNE)
 
-        tfs.keras.fit(model, dataset, epochs=3)
+    def dataset(context):
+        lines = queue.dataset(tf.data.TextLineDataset, num_readers=4)
+        return lines.map(parse).batch(512).prefetch(tf.data.AUTOTUNE)
+
+
+    tfs.keras.fit(model, dataset, epochs=3)
+    ```
 
     In `fit` without `steps_per_epoch` an epoch is one of the queue's. In a loop of your
     own `begin_epoch` has readers stop at the end of each; without it they read on.

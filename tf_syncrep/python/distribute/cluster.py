@@ -29,7 +29,16 @@ _LISTENING = ("worker", "ps")
 
 
 class ClusterConfigError(ValueError):
-    """TF_CONFIG is missing or says something that no cluster can be built from."""
+    """TF_CONFIG is missing or says something that no cluster can be built from.
+
+    Example:
+    ```python
+    try:
+        task = tfs.distribute.read_tf_config()
+    except tfs.distribute.ClusterConfigError as error:
+        sys.exit(str(error))  # TF_CONFIG is not set. It must look like ...
+    ```
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +51,14 @@ class TaskConfig:
           one).
         task_index: the index of this task in `cluster[task_type]`.
         rpc_layer: the protocol of the servers.
+
+    Example:
+    >>> cluster = {"worker": ["node1:2222", "node2:2222"], "ps": ["node3:2222"]}
+    >>> task = tfs.distribute.TaskConfig(cluster, "worker", 1)
+    >>> task.address, task.port
+    ('node2:2222', 2222)
+    >>> tfs.distribute.read_tf_config({"TF_CONFIG": task.to_json()}) == task
+    True
     """
 
     cluster: Mapping[str, Sequence[str]]
@@ -107,6 +124,13 @@ def read_tf_config(environ: Mapping[str, str] | None = None) -> TaskConfig:
     Raises:
         ClusterConfigError: if TF_CONFIG is not set, is not JSON, or is inconsistent.
           The message is one line that names the entry, the rule and the value received.
+
+    Example:
+    ```python
+    task = tfs.distribute.read_tf_config()
+    if task.task_type == "worker":
+        print("worker", task.task_index, "of", len(task.cluster["worker"]))
+    ```
     """
     text = (os.environ if environ is None else environ).get("TF_CONFIG", "")
     if not text.strip():

@@ -12,7 +12,16 @@ PS_FAILURE_POLICIES = ("restart", "stop")
 
 
 class LaunchError(ValueError):
-    """The options of a launch contradict each other or the machine."""
+    """The options of a launch contradict each other or the machine.
+
+    Example:
+    ```python
+    try:
+        options = tfs.distribute.LaunchOptions("train.py", num_workers=0)
+    except tfs.distribute.LaunchError as error:
+        print(error)  # --workers must be at least 1. Received: 0
+    ```
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +56,13 @@ class LaunchOptions:
         prefix: whether lines begin with the time and the task's name.
         allow: who may connect to the tasks: by default this machine alone; "all", or
           networks such as "10.0.0.0/8", separated by commas, besides this machine.
+
+    Example:
+    ```python
+    options = tfs.distribute.LaunchOptions(
+        "train.py", args=["--epochs", "3"], num_workers=3, num_ps=2
+    )
+    ```
     """
 
     script: str | os.PathLike[str]

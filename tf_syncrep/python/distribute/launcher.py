@@ -49,6 +49,17 @@ def launch(options: LaunchOptions) -> int:
 
     Raises:
         PortUnavailableError: if `options.base_port` or a port after it is in use.
+
+    Example:
+    ```python
+    import sys
+
+    import tf_syncrep as tfs
+
+    if __name__ == "__main__":
+        options = tfs.distribute.LaunchOptions("train.py", num_workers=3, num_ps=2)
+        sys.exit(tfs.distribute.launch(options))
+    ```
     """
     cluster = local_cluster.LocalCluster(
         options.num_workers, options.num_ps, options.has_chief, options.base_port

@@ -16,7 +16,17 @@ REUSE_PORT_VARIABLE = "TF_GRPC_REUSE_PORT"
 
 
 class PortUnavailableError(Exception):
-    """A port that was asked for cannot be had."""
+    """A port that was asked for cannot be had.
+
+    Example:
+    ```python
+    options = tfs.distribute.LaunchOptions("train.py", base_port=2222)
+    try:
+        status = tfs.distribute.launch(options)
+    except tfs.distribute.PortUnavailableError as error:
+        print(error)  # port 2222 is in use
+    ```
+    """
 
 
 class ReservedPort:

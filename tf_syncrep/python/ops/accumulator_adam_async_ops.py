@@ -68,6 +68,21 @@ def accumulator_take_round_apply_adam_async_dense(
         tf.errors.FailedPreconditionError: another number of gradients, or another
             round, is there, or a variable is not initialized. After this and any other
             error, variables and accumulator are as they were.
+
+    Example:
+    >>> accumulator = tfs.ops.dense_accumulator(
+    ...     tf.float32, [2], mode="ROUND", counted=True
+    ... )
+    >>> for gradient in ([1.0, -2.0], [3.0, -4.0]):
+    ...     _ = tfs.ops.accumulator_apply_dense(accumulator, 5, gradient)
+    >>> values = [1.0, 1.0], [0.0, 0.0], [0.0, 0.0], [0.9], [0.999]
+    >>> var, *slots = [tf.Variable(x) for x in values]
+    >>> tfs.ops.accumulator_take_round_apply_adam_async_dense(
+    ...     var, *slots, lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-8,
+    ...     handle=accumulator, round=5, num_gradients=2, dtype=tf.float32,
+    ... )
+    >>> print(var.numpy().round(3))
+    [0.9 1.1]
     """
     dtype = tf.as_dtype(dtype)
     return _raw_ops.syncrep_accumulator_take_round_apply_adam_async_dense(

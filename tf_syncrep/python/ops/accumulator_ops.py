@@ -83,6 +83,14 @@ class AccumulatorStats(NamedTuple):
             accumulators of a process merge what they hold of sparse gradients once
             that is more than TF_SYNCREP_UNMERGED_GRADIENTS_MB together, by default
             1024, of the environment in which the process began.
+
+    Example:
+    >>> accumulator = tfs.ops.dense_accumulator(tf.float32, [], counted=True)
+    >>> for step in (0, 0, -1):
+    ...     _ = tfs.ops.accumulator_apply_dense(accumulator, step, 1.0)
+    >>> stats = tfs.ops.accumulator_stats(accumulator)
+    >>> int(stats.pushed), int(stats.held), int(stats.stale)
+    (3, 2, 1)
     """
 
     step: Any
@@ -123,6 +131,13 @@ def dense_accumulator(
 
     Returns:
         The accumulator's handle, a scalar resource.
+
+    Example:
+    >>> accumulator = tfs.ops.dense_accumulator(tf.float32, [2], counted=True)
+    >>> for gradient in ([1.0, 2.0], [3.0, 4.0]):
+    ...     _ = tfs.ops.accumulator_apply_dense(accumulator, 0, gradient)
+    >>> tfs.ops.accumulator_take_dense(accumulator, 2, tf.float32).numpy().tolist()
+    [2.0, 3.0]
     """
     return _raw_ops.syncrep_dense_accumulator(
         dtype=dtype,
@@ -164,6 +179,14 @@ def sparse_accumulator(
 
     Returns:
         The accumulator's handle, a scalar resource.
+
+    Example:
+    >>> accumulator = tfs.ops.sparse_accumulator(tf.float32, [9, 2], counted=True)
+    >>> _ = tfs.ops.accumulator_apply_sparse(accumulator, 0, [7, 4], [[1.0, 1.0]] * 2)
+    >>> _ = tfs.ops.accumulator_apply_sparse(accumulator, 0, [7], [[3.0, 3.0]])
+    >>> mean = tfs.ops.accumulator_take_sparse(accumulator, 2, tf.float32)
+    >>> mean.indices.numpy().tolist(), mean.values.numpy().tolist()
+    ([4, 7], [[1.0, 1.0], [2.0, 2.0]])
     """
     return _raw_ops.syncrep_sparse_accumulator(
         dtype=dtype,
@@ -190,6 +213,14 @@ def accumulator_apply_dense(
 
     Returns:
         Boolean scalar: False if the gradient was dropped, being too old.
+
+    Example:
+    >>> accumulator = tfs.ops.dense_accumulator(tf.float32, [2], counted=True)
+    >>> tfs.ops.accumulator_set_global_step(accumulator, 7)
+    >>> bool(tfs.ops.accumulator_apply_dense(accumulator, 7, [1.0, 2.0]))
+    True
+    >>> bool(tfs.ops.accumulator_apply_dense(accumulator, 6, [1.0, 2.0]))
+    False
     """
     return _raw_ops.syncrep_accumulator_apply_dense(
         handle=handle, local_step=local_step, gradient=gradient, name=name
@@ -218,6 +249,11 @@ def accumulator_apply_sparse(
 
     Returns:
         Boolean scalar: False if the gradient was dropped, being too old.
+
+    Example:
+    >>> accumulator = tfs.ops.sparse_accumulator(tf.float32, [9, 2], counted=True)
+    >>> bool(tfs.ops.accumulator_apply_sparse(accumulator, 0, [4], [[1.0, 2.0]]))
+    True
     """
     return _raw_ops.syncrep_accumulator_apply_sparse(
         handle=handle,
@@ -248,6 +284,13 @@ def accumulator_take_dense(
 
     Returns:
         The reduced gradient.
+
+    Example:
+    >>> accumulator = tfs.ops.dense_accumulator(tf.float32, [], counted=True)
+    >>> _ = tfs.ops.accumulator_apply_dense(accumulator, 0, 3.0)
+    >>> _ = tfs.ops.accumulator_apply_dense(accumulator, 0, 5.0)
+    >>> float(tfs.ops.accumulator_take_dense(accumulator, 2, tf.float32))
+    4.0
     """
     return _raw_ops.syncrep_accumulator_take_dense(
         handle=handle, num_required=num_required, dtype=dtype, name=name
@@ -271,6 +314,13 @@ def accumulator_take_sparse(
     Returns:
         Named tuple `indices` (int64, ascending, each row once), `values`, and `shape`
         (int64, -1 for its first dimension where the accumulator was not told).
+
+    Example:
+    >>> accumulator = tfs.ops.sparse_accumulator(tf.float32, [9, 1], counted=True)
+    >>> _ = tfs.ops.accumulator_apply_sparse(accumulator, 0, [8, 2, 8], [[1.0]] * 3)
+    >>> mean = tfs.ops.accumulator_take_sparse(accumulator, 1, tf.float32)
+    >>> mean.indices.numpy().tolist(), mean.values.numpy().tolist()
+    ([2, 8], [[1.0], [2.0]])
     """
     return _raw_ops.syncrep_accumulator_take_sparse(
         handle=handle, num_required=num_required, dtype=dtype, name=name
@@ -297,6 +347,15 @@ def accumulator_take_round_dense(
     Raises:
         tf.errors.FailedPreconditionError: another number of gradients, or another
             round, is there. Nothing has changed.
+
+    Example:
+    >>> accumulator = tfs.ops.dense_accumulator(
+    ...     tf.float32, [], mode="ROUND", counted=True
+    ... )
+    >>> for gradient in (3.0, 5.0):
+    ...     _ = tfs.ops.accumulator_apply_dense(accumulator, 17, gradient)
+    >>> float(tfs.ops.accumulator_take_round_dense(accumulator, 17, 2, tf.float32))
+    4.0
     """
     return _raw_ops.syncrep_accumulator_take_round_dense(
         handle=handle,
@@ -328,6 +387,16 @@ def accumulator_take_round_sparse(
     Raises:
         tf.errors.FailedPreconditionError: another number of gradients, or another
             round, is there. Nothing has changed.
+
+    Example:
+    >>> accumulator = tfs.ops.sparse_accumulator(
+    ...     tf.float32, [9, 1], reduction_type="CMEAN", mode="ROUND", counted=True
+    ... )
+    >>> for row in (2, 8):
+    ...     _ = tfs.ops.accumulator_apply_sparse(accumulator, 17, [row], [[1.0]])
+    >>> mean = tfs.ops.accumulator_take_round_sparse(accumulator, 17, 2, tf.float32)
+    >>> mean.indices.numpy().tolist(), mean.values.numpy().tolist()
+    ([2, 8], [[0.5], [0.5]])
     """
     return _raw_ops.syncrep_accumulator_take_round_sparse(
         handle=handle,
@@ -353,6 +422,13 @@ def accumulator_set_global_step(
 
     Returns:
         The op in a graph, None when executing eagerly.
+
+    Example:
+    >>> accumulator = tfs.ops.dense_accumulator(tf.float32, [], counted=True)
+    >>> _ = tfs.ops.accumulator_apply_dense(accumulator, 0, 3.0)
+    >>> tfs.ops.accumulator_set_global_step(accumulator, 1)
+    >>> int(tfs.ops.accumulator_num_accumulated(accumulator))
+    0
     """
     return _raw_ops.syncrep_accumulator_set_global_step(
         handle=handle, new_global_step=new_global_step, name=name
@@ -368,6 +444,12 @@ def accumulator_num_accumulated(handle: Any, name: str | None = None) -> tf.Tens
 
     Returns:
         int32 scalar.
+
+    Example:
+    >>> accumulator = tfs.ops.dense_accumulator(tf.float32, [], counted=True)
+    >>> _ = tfs.ops.accumulator_apply_dense(accumulator, 0, 3.0)
+    >>> int(tfs.ops.accumulator_num_accumulated(accumulator))
+    1
     """
     return _raw_ops.syncrep_accumulator_num_accumulated(handle=handle, name=name)
 
@@ -381,5 +463,13 @@ def accumulator_stats(handle: Any, name: str | None = None) -> AccumulatorStats:
 
     Returns:
         int64 scalars.
+
+    Example:
+    >>> accumulator = tfs.ops.dense_accumulator(tf.float32, [], counted=True)
+    >>> _ = tfs.ops.accumulator_apply_dense(accumulator, 0, 3.0)
+    >>> _ = tfs.ops.accumulator_take_dense(accumulator, 1, tf.float32)
+    >>> stats = tfs.ops.accumulator_stats(accumulator)
+    >>> int(stats.step), int(stats.taken), int(stats.held)
+    (1, 1, 0)
     """
     return AccumulatorStats(*_raw_ops.syncrep_accumulator_stats(handle, name=name))

@@ -127,6 +127,18 @@ def apply_adam_async(
 
     Raises:
         RuntimeError: when executing eagerly.
+
+    Example:
+    >>> values = [[1.0]] * 3, [[0.0]] * 3, [[0.0]] * 3, [0.9], [0.999]
+    >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    ...     variables = [tf.compat.v1.Variable(x, use_resource=False) for x in values]
+    ...     step = tfs.ops.apply_adam_async(
+    ...         *variables, lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-8,
+    ...         grad=[[1.0], [2.0], [-3.0]],
+    ...     )
+    ...     session.run(tf.compat.v1.global_variables_initializer())
+    ...     print(session.run(step).ravel().round(3))
+    [0.9 0.9 1.1]
     """
     dtype = slot_dtype(var.dtype)
     return _raw_ops.apply_adam_async(
@@ -196,6 +208,18 @@ def sparse_apply_adam_async(
 
     Raises:
         RuntimeError: when executing eagerly.
+
+    Example:
+    >>> values = [[1.0]] * 3, [[0.0]] * 3, [[0.0]] * 3, [0.9], [0.999]
+    >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    ...     variables = [tf.compat.v1.Variable(x, use_resource=False) for x in values]
+    ...     step = tfs.ops.sparse_apply_adam_async(
+    ...         *variables, lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-8,
+    ...         grad=[[2.0], [-3.0]], indices=[0, 2],
+    ...     )
+    ...     session.run(tf.compat.v1.global_variables_initializer())
+    ...     print(session.run(step).ravel().round(3))
+    [0.9 1.  1.1]
     """
     dtype = slot_dtype(var.dtype)
     return _raw_ops.sparse_apply_adam_async(
@@ -255,6 +279,16 @@ def resource_apply_adam_async(
 
     Returns:
         The op in a graph, None when executing eagerly.
+
+    Example:
+    >>> values = [[1.0]] * 3, [[0.0]] * 3, [[0.0]] * 3, [0.9], [0.999]
+    >>> var, *slots = [tf.Variable(x) for x in values]
+    >>> tfs.ops.resource_apply_adam_async(
+    ...     var, *slots, lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-8,
+    ...     grad=[[1.0], [2.0], [-3.0]],
+    ... )
+    >>> print(var.numpy().ravel().round(3))
+    [0.9 0.9 1.1]
     """
     grad = _gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
@@ -318,6 +352,16 @@ def resource_sparse_apply_adam_async(
 
     Returns:
         The op in a graph, None when executing eagerly.
+
+    Example:
+    >>> values = [[1.0]] * 3, [[0.0]] * 3, [[0.0]] * 3, [0.9], [0.999]
+    >>> var, *slots = [tf.Variable(x) for x in values]
+    >>> tfs.ops.resource_sparse_apply_adam_async(
+    ...     var, *slots, lr=0.1, beta1=0.9, beta2=0.999, epsilon=1e-8,
+    ...     grad=[[2.0], [-3.0]], indices=[0, 2],
+    ... )
+    >>> print(var.numpy().ravel().round(3))
+    [0.9 1.  1.1]
     """
     grad = _gradient(grad, var)
     dtype = slot_dtype(grad.dtype)

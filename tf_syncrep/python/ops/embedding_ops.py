@@ -71,6 +71,17 @@ def embedding_rows(
             numbers them, each once, ascending.
         places: for each feature, int32 of the shape of its ids: which of the rows of
             all shards, those of shard 0 first, each id names.
+
+    Example:
+    >>> rows, places = tfs.ops.embedding_rows(
+    ...     [tf.constant([[4, 1], [4, 3]])], num_rows=6, num_shards=2,
+    ...     first_rows=[0], vocabulary_sizes=[6], features=["word"], tables=["words"],
+    ... )
+
+    >>> [x.numpy().tolist() for x in rows]  # of 0, 2, 4 and of 1, 3, 5
+    [[2], [0, 1]]
+    >>> places[0].numpy().tolist()
+    [[0, 1], [0, 2]]
     """
     result = _raw_ops.syncrep_embedding_rows(
         ids=ids,
@@ -122,6 +133,14 @@ def embedding_gather(
 
     Returns:
         The rows, in the same order, of shape `[n, width]`.
+
+    Example:
+    >>> table = tf.Variable([[0.0, 0.0], [1.0, 10.0], [2.0, 20.0]])
+    >>> rows = tfs.ops.embedding_gather(
+    ...     table.handle, [2, 1], shape=table.shape, dtype=table.dtype
+    ... )
+    >>> rows.numpy().tolist()
+    [[2.0, 20.0], [1.0, 10.0]]
     """
     return _raw_ops.syncrep_embedding_gather(
         table,
@@ -162,6 +181,14 @@ def embedding_combine(
     Returns:
         For each feature its vectors, of the places' shape without the axis that is
         combined + `[width]`; float64 for float64, float32 for all others.
+
+    Example:
+    >>> vectors = [tf.constant([[4.0]]), tf.constant([[1.0], [3.0]])]  # of two shards
+    >>> places = [tf.constant([[0, 1], [0, 2]])]  # ids 4 and 1, ids 4 and 3
+
+    >>> (means,) = tfs.ops.embedding_combine(vectors, places, ["mean"])
+    >>> means.numpy().tolist()
+    [[2.5], [3.5]]
     """
     return _raw_ops.syncrep_embedding_combine(
         vectors=vectors,
@@ -199,6 +226,15 @@ def embedding_combine_grad(
     Returns:
         For each shard the gradient of its rows, of their shape and dtype, summed in
         float64 for float64 and float32 for all others, and rounded once.
+
+    Example:
+    >>> vectors = [tf.constant([[4.0]]), tf.constant([[1.0], [3.0]])]  # of two shards
+    >>> places = [tf.constant([[0, 1], [0, 2]])]  # ids 4 and 1, ids 4 and 3
+
+    >>> gradients = [tf.constant([[1.0], [10.0]])]  # of the means
+    >>> sums = tfs.ops.embedding_combine_grad(gradients, vectors, places, ["mean"])
+    >>> [x.numpy().tolist() for x in sums]
+    [[[5.5]], [[0.5], [5.0]]]
     """
     return _raw_ops.syncrep_embedding_combine_grad(
         gradients=gradients,

@@ -24,7 +24,16 @@ _PACKAGE_FOLDER = os.path.dirname(
 
 
 def library_path() -> str:
-    """Returns the path of the op library, as `tf.load_op_library` takes it."""
+    """Returns the path of the op library, as `tf.load_op_library` takes it.
+
+    Example:
+    ```python
+    import tensorflow as tf
+    import tf_syncrep as tfs
+
+    raw_ops = tf.load_op_library(tfs.library_path())
+    ```
+    """
     return os.path.join(_PACKAGE_FOLDER, _LIBRARY_NAME)
 
 

@@ -39,12 +39,16 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
     restores the newest checkpoint that is whole whenever a session is created, also
     after a parameter server was lost, and those of the others wait for that:
 
-        hook = tfs.train.CheckpointSaverHook("/shared/run1", 600, is_chief=is_chief)
-        with tf.compat.v1.train.MonitoredTrainingSession(
-                master, is_chief=is_chief,
-                hooks=[optimizer.make_session_run_hook(is_chief), hook]) as session:
-            while not session.should_stop():
-                session.run(train_op)
+    ```python
+    hook = tfs.train.CheckpointSaverHook("/shared/run1", 600, is_chief=is_chief)
+    with tf.compat.v1.train.MonitoredTrainingSession(
+        master,
+        is_chief=is_chief,
+        hooks=[optimizer.make_session_run_hook(is_chief), hook],
+    ) as session:
+        while not session.should_stop():
+            session.run(train_op)
+    ```
 
     It takes the place of `checkpoint_dir` of MonitoredTrainingSession, which is not
     given. With a SyncReplicasOptimizer in the graph a checkpoint is of one moment,

@@ -58,6 +58,24 @@ def embedding_lookup(
         ValueError: arguments that do not belong together.
         tf.errors.InvalidArgumentError: when it runs, for an id that is not in the
         table.
+
+    Example:
+    ```python
+    import tensorflow.compat.v1 as tf
+    import tf_syncrep as tfs
+
+    with tf.Graph().as_default():
+        table = tf.get_variable(
+            "table",
+            [1000, 16],
+            partitioner=tf.fixed_size_partitioner(2),
+            use_resource=True,
+        )
+        ids = tf.constant([[7, 7, 3], [999, 0, 1]])
+        vectors = tfs.train.embedding_lookup(table, ids, combiner="mean")
+        loss = tf.reduce_sum(vectors**2)  # vectors are of shape [2, 16]
+        train_op = tfs.train.AdamAsyncOptimizer(0.01).minimize(loss)
+    ```
     """
     if combiner not in _COMBINERS:
         raise ValueError(

@@ -58,11 +58,14 @@ class SyncReplicasOptimizer(_StockOptimizer):
     ```python
     opt = tfs.train.SyncReplicasOptimizer(
         tf.compat.v1.train.GradientDescentOptimizer(0.1),
-        replicas_to_aggregate=4, total_num_replicas=5)
+        replicas_to_aggregate=4,
+        total_num_replicas=5,
+    )
     train_op = opt.minimize(loss, global_step=global_step)
     hook = opt.make_session_run_hook(is_chief)
     with tf.compat.v1.train.MonitoredTrainingSession(
-            master, is_chief=is_chief, hooks=[hook]) as session:
+        master, is_chief=is_chief, hooks=[hook]
+    ) as session:
         while not session.should_stop():
             session.run(train_op)
     ```

@@ -58,18 +58,23 @@ class Checkpoint(tf.keras.callbacks.Callback):
     its own loop, in one process, at the beginning of that epoch). After the end of a
     training the last checkpoint is of its end:
 
-        checkpoint = tfs.keras.Checkpoint("/shared/run1", every_secs=600)
-        tfs.keras.fit(model, dataset, epochs=10, steps_per_epoch=1000,
-                      callbacks=[checkpoint])
+    ```python
+    checkpoint = tfs.keras.Checkpoint("/shared/run1", every_secs=600)
+    tfs.keras.fit(
+        model, dataset, epochs=10, steps_per_epoch=1000, callbacks=[checkpoint]
+    )
+    ```
 
     and in a custom loop:
 
-        checkpoint = tfs.keras.Checkpoint("/shared/run1", model=model)
-        checkpoint.restore()
-        for step in range(num_steps):
-            ...
-            if step % 1000 == 0:
-                checkpoint.save()
+    ```python
+    checkpoint = tfs.keras.Checkpoint("/shared/run1", model=model)
+    checkpoint.restore()
+    for step in range(num_steps):
+        ...
+        if step % 1000 == 0:
+            checkpoint.save()
+    ```
 
     With SyncReplicas a checkpoint is of one moment, between two updates. When each
     worker updates by itself, rows are whole, but some are of a step later than others,

@@ -22,6 +22,11 @@ class TableConfig:
     It has the names and defaults of `keras_rs.layers.TableConfig`; but for the
     optimizer, which is the model's.
 
+    Example:
+    >>> table = tfs.keras.TableConfig("users", 1_000_000, 64, combiner="sum")
+    >>> tfs.keras.TableConfig.from_config(table.get_config()).vocabulary_size
+    1000000
+
     Attributes:
         name: its name, which no other table of the layer has. Saved files have it.
         vocabulary_size: how many rows it has; ids are below.
@@ -103,6 +108,11 @@ class FeatureConfig:
         input_shape: shape of its ids, the batch first; None for any. What is None in it
             may be of any size.
         output_shape: shape of its vectors; None for what follows from the ids.
+
+    Example:
+    >>> movies = tfs.keras.TableConfig("movies", 1_000_000, embedding_dim=64)
+    >>> watched = tfs.keras.FeatureConfig("watched", movies)
+    >>> candidate = tfs.keras.FeatureConfig("candidate", movies)  # of the same table
     """
 
     name: str
@@ -135,8 +145,8 @@ def own_table(table: Any) -> TableConfig:
 
     Args:
         table: a `TableConfig` of this package or of keras_rs. Of the latter's
-        optimizers
-            the default, which cannot be told from none, is taken for the model's.
+            optimizers the default, which cannot be told from none, is taken for the
+            model's.
 
     Returns:
         A `TableConfig` of this package.

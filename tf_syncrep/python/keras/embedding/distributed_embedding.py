@@ -95,11 +95,10 @@ class DistributedEmbedding(tf.keras.layers.Layer):
     """Embedding tables of any size, for many features, on all parameter servers.
 
     Tables of one width are stacked, and the rows of the stack take turns on the
-    parameter
-    servers: each holds as many as any other, whatever the tables. A step finds the
-    different rows that the ids of all features name, asks each parameter server for its
-    own in one message, and sends it their gradients in one, summed by row. Rows out of
-    one table train as they would in a table of their own.
+    parameter servers: each holds as many as any other, whatever the tables. A step
+    finds the different rows that the ids of all features name, asks each parameter
+    server for its own in one message, and sends it their gradients in one, summed by
+    row. Rows out of one table train as they would in a table of their own.
 
     Under any other strategy, or none, it is the same layer with one variable for a
     stack. Any Keras optimizer trains it; `tfs.keras.AdamAsync` and
@@ -135,8 +134,8 @@ class DistributedEmbedding(tf.keras.layers.Layer):
     import tensorflow as tf
     import tf_syncrep as tfs
 
-    movies = tfs.keras.TableConfig("movies", 1_000_000, embedding_dim=64)
-    users = tfs.keras.TableConfig("users", 50_000_000, embedding_dim=64)
+    movies = tfs.keras.TableConfig("movies", 10_000, embedding_dim=16)
+    users = tfs.keras.TableConfig("users", 200_000, embedding_dim=16)
     layer = tfs.keras.DistributedEmbedding(
         {
             "watched": tfs.keras.FeatureConfig("watched", movies),
@@ -242,8 +241,7 @@ class DistributedEmbedding(tf.keras.layers.Layer):
 
         Args:
             tables: by name, arrays of shape `[vocabulary_size, embedding_dim]`, those
-            of
-                a plain `keras.layers.Embedding`, say. Others stay as they are.
+                of a plain `keras.layers.Embedding`, say. Others stay as they are.
 
         Raises:
             ValueError: there is no such table, or it has another shape.

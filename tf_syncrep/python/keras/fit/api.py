@@ -236,6 +236,12 @@ def evaluate(
     Raises:
         ValueError: as for `fit`.
         Exception: what a step, the data or a callback raised.
+
+    Example:
+    ```python
+    loss, accuracy = tfs.keras.evaluate(model, validation)
+    by_name = tfs.keras.evaluate(model, validation, steps=100, return_dict=True)
+    ```
     """
     if not is_scheduled(model):
         return model.evaluate(
@@ -287,6 +293,11 @@ def predict(
     Raises:
         ValueError: as for `fit`.
         Exception: what a step, the data or a callback raised.
+
+    Example:
+    ```python
+    scores = tfs.keras.predict(model, dataset.map(lambda ids, clicked: ids))
+    ```
     """
     if not is_scheduled(model):
         return model.predict(

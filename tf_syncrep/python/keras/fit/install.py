@@ -32,8 +32,6 @@ def install_fit() -> None:
 
     Example:
     ```python
-    import tf_syncrep as tfs
-
     tfs.keras.install_fit()
     with strategy.scope():  # a tf.distribute.ParameterServerStrategy
         model = build_model()
@@ -47,7 +45,17 @@ def install_fit() -> None:
 
 
 def uninstall_fit() -> None:
-    """Takes back what `install_fit` did; without effect if it did nothing."""
+    """Takes back what `install_fit` did; without effect if it did nothing.
+
+    Example:
+    ```python
+    tfs.keras.install_fit()
+    try:
+        model.fit(dataset, epochs=3, steps_per_epoch=1000)
+    finally:
+        tfs.keras.uninstall_fit()
+    ```
+    """
     global _is_installed
     _is_installed = False
     if not compat.IS_KERAS_3:

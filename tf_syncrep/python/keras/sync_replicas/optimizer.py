@@ -47,7 +47,8 @@ class SyncReplicas(RoundsOptimizer):
     with strategy.scope():  # a tf.distribute.ParameterServerStrategy
         model = build_model()
         optimizer = tfs.keras.SyncReplicas(
-            tfs.keras.AdamAsync(1e-3), replicas_to_aggregate=4)
+            tfs.keras.AdamAsync(1e-3), replicas_to_aggregate=4
+        )
         model.compile(optimizer, loss="binary_crossentropy")
     tfs.keras.fit(model, dataset, steps_per_epoch=1000, epochs=3)
     ```

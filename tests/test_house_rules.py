@@ -295,6 +295,13 @@ def test_changelog_has_this_version():
     )
 
 
+def test_citation_is_of_this_version():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {tfs.__version__}\n" in citation, (
+        f"CITATION.cff must say 'version: {tfs.__version__}'"
+    )
+
+
 @pytest.mark.parametrize("path", _files("*.md"), ids=_name)
 def test_links_between_documents_lead_somewhere(path):
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)

@@ -145,7 +145,6 @@ FIGURES: dict[str, Callable[[Results], str]] = {
     "adam/v1": _slower(
         "sparse_apply", "tfs.train.AdamAsyncOptimizer", "tf.compat.v1 Adam"
     ),
-    "adam/torch": _slower("sparse_apply", _OURS, "PyTorch SparseAdam"),
     "adam/ms": _median("sparse_apply", _OURS, 1e-3),
     "adam/keras ms": _median("sparse_apply", "Keras 3 Adam", 1e-3),
     "adam/dense": _slower("dense_apply", _OURS, "Keras 3 Adam"),

@@ -91,8 +91,8 @@ def test_figures_in_prose_are_those_of_the_results(report):
     )
     with pytest.raises(ValueError, match="there is no figure 'adam/none'"):
         figures.with_figures("<!--figure:adam/none--><!--/-->", results)
-    with pytest.raises(ValueError, match="sparse_apply has no 'PyTorch SparseAdam'"):
-        figures.with_figures("<!--figure:adam/torch--><!--/-->", results)
+    with pytest.raises(ValueError, match="sparse_apply has no 'tf_keras Adam'"):
+        figures.with_figures("<!--figure:adam/tf_keras--><!--/-->", results)
 
 
 def test_no_figure_is_without_a_page(report):

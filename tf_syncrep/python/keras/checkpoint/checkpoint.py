@@ -1,4 +1,4 @@
-"""Checkpoints that training does not stop for, and where it goes on after a crash."""
+"""Checkpoints that stop no training, and from which it goes on after a crash."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """Restores the newest checkpoint that is whole.
 
         Returns:
-            What is known of it; None if there is none.
+            What is known about it; None if there is none.
 
         Raises:
             ValueError: it is of another model or optimizer, or the model is not
@@ -276,7 +276,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         clear_initial_position(self._model_or_raise)
 
     def _try_to_save(self, wait: bool = False) -> None:
-        """Saves; a failure is said, and training goes on."""
+        """Saves; a failure is logged, and training goes on."""
         self._say_if_failed()
         try:
             self.save(wait=wait)
@@ -354,7 +354,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return isinstance(strategy, tf.distribute.ParameterServerStrategy)
 
     def _contents_of_model(self) -> Contents:
-        """Made anew only where the model has other variables than before."""
+        """Made again only if the model has other variables than before."""
         model = self._model_or_raise
         if not _has_weights(model):
             raise ValueError(

@@ -1,10 +1,12 @@
 """Figures in prose, taken from the results.
 
-A page names a figure by a comment before it, and a comment ends it:
+A page names a figure by a comment right after it:
 
-    takes <!--figure:adam/keras-->150 to 210<!--/--> times as long
+    takes 150 to 210<!--figure:adam/keras--> times as long
 
 so that the figure is written anew with the results, and no page can say another one.
+(A comment before it might begin a line, where Markdown takes it for a block of HTML.) A
+new figure is a question mark at first.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import Any
 # The measurements of all results, by the benchmark's name.
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 
-_MARK = re.compile(r"(<!--figure:([^>]+)-->).*?(<!--/-->)", re.DOTALL)
+_NUMBER = r"\d[\d.,]*"
+_MARK = re.compile(rf"(?:{_NUMBER}(?:\s+to\s+{_NUMBER})?|\?)<!--figure:([^>]+)-->")
 
 _OURS = "tfs.keras.AdamAsync"
 _TABLES = "DistributedEmbedding"
@@ -42,17 +45,17 @@ def with_figures(page: str, results: Results) -> str:
     """
 
     def replace(match: re.Match[str]) -> str:
-        begin, name, end = match.groups()
+        name = match[1]
         if name not in FIGURES:
             raise ValueError(f"there is no figure {name!r}; there are {list(FIGURES)}")
-        return f"{begin}{FIGURES[name](results)}{end}"
+        return f"{FIGURES[name](results)}<!--figure:{name}-->"
 
     return _MARK.sub(replace, page)
 
 
 def names_in(page: str) -> list[str]:
     """The figures that a page names."""
-    return [name for _, name, _ in _MARK.findall(page)]
+    return _MARK.findall(page)
 
 
 def _found(

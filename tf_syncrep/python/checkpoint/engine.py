@@ -416,7 +416,7 @@ class Engine:
             contents: what to restore; there may be more in the checkpoint.
 
         Returns:
-            What is known of it; None if there is no checkpoint.
+            What is known about it; None if there is no checkpoint.
 
         Raises:
             ValueError: something is not in the newest checkpoint, or of another shape.

@@ -80,8 +80,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
     by name, `tables/user`, whatever number of parameter servers they lie on; other
     variables, `variables/dense/kernel`; what the optimizer has beside them,
     `slots/m/tables/user`; and `optimizer/iteration`. It can be restored onto another
-    number of parameter servers and workers, with or without SyncReplicas. What a crash
-    leaves is no checkpoint, and what is damaged is passed over, with a message.
+    number of parameter servers and workers, with or without SyncReplicas. The remains
+    of a crash are not taken for a checkpoint, and a damaged one is passed over, with a
+    message.
 
     The folder must be the same for all tasks: any file system that TensorFlow knows.
 

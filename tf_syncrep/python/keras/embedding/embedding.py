@@ -34,7 +34,7 @@ class Embedding(tf.keras.layers.Embedding):
     `shards` is given. Where tf_syncrep is imported, it is this one again; with Keras 2
     it is Keras's own. A table in parts is saved as one.
 
-    Negative ids are no ids; in Keras 3's own layer they count from the end.
+    Negative ids are refused; in Keras 3's own layer they count from the end.
 
     Args:
         *args: of the base class: `input_dim`, `output_dim`, and so on.

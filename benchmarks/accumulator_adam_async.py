@@ -1,9 +1,9 @@
 """An update of AdamAsync with what a dense accumulator holds: by one op, or by two.
 
-A step is the update alone: the gradients were pushed before, out of the time, each
-made when it is pushed and nobody else's, as those of a backward pass are. One
-contender takes their mean and applies it, which writes it to memory and reads it
-again; the other is the op that does both.
+A step is the update alone: the gradients were pushed before, off the clock, each made
+when it is pushed and held by nobody else, like those of a backward pass. One contender
+takes their mean and applies it, which writes it to memory and reads it again; the other
+is the op that does both.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _make(name: str, point: Point) -> Contender:
 
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
-    """Times both, after two steps of each have come to the same bits."""
+    """Times both, after two steps of each have given the same bits."""
     contenders = [_make(name, point) for name in (FUSED, TWO_OPS)]
     for i in range(2):
         for contender in contenders:

@@ -3,18 +3,18 @@
 A step is a number of pushes of 4096 rows of 64 floats, one after the other, and a take.
 All pushes of a step go to the same accumulator, as in a synchronous update, and are run
 by one call of a session: a call for each costs more than a push does. Before each step
-its gradients are made, out of the time, and then other memory is used than theirs: in
-training, too, other work lies between two updates, and the caches are cold.
+its gradients are made, off the clock, and then other memory than theirs is used: in
+training, too, there is other work between two updates, and the caches are cold.
 
-A gradient that has come from another task is nobody else's, and is made so here: our
-accumulator keeps it as it is. Where others hold it, too, it makes a copy of it; that is
-a second contender.
+A gradient that has come from another task is held by nobody else, and so it is here:
+our accumulator keeps it as it is. If others hold it, too, the accumulator copies it;
+that is a second contender.
 
-TensorFlow's accumulator merges two sorted lists at each push, so that a push costs
-what is in already; it is left out where that takes many seconds. It needs rows that
-are sorted and differ. All get them sorted. Where popular rows repeat (zipf), its sums
-are wrong, and only its time is taken; another contender sums them first, as
-TensorFlow's optimizers do, and is right.
+TensorFlow's accumulator merges two sorted lists at each push, so that the cost of a
+push grows with what is in already; it is left out where that takes many seconds. It
+needs rows that are sorted and distinct. All get them sorted. Where popular rows repeat
+(zipf), its sums are wrong, and only its time is taken; another contender sums them
+first, as TensorFlow's optimizers do, and is right.
 
 What the memory allows is shown by copies alone: each gradient is copied to where the
 result is to be.

@@ -3,8 +3,8 @@
 Two workers train a table of rows of 64 floats, with AdamAsync and SyncReplicas, on two
 parameter servers. Each sample of a checkpoint is the time until its bytes are on the
 disk (`sync`), as is that of the same bytes written alone, as fast, by as many threads
-as there are servers. Updates are timed on the coordinator. What a checkpoint holds is
-held to the variables before.
+as there are servers. Updates are timed on the coordinator. Before that, what a
+checkpoint holds is compared with the variables.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ BENCHMARK = Benchmark(
     title="Checkpoints while training goes on",
     axes={
         "ids": Axis(["zipf"]),
-        # Of each server; 0 for as fast as can be.
+        # Of each server; 0 for as fast as possible.
         "max MB/s": Axis([0, 50], quick=[0]),
         "GB": Axis([0.25, 1, 4], quick=[0.01]),
     },

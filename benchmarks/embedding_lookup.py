@@ -1,7 +1,7 @@
 """What a worker does for a lookup in 26 tables: before its message, and after.
 
 A slab of 26 tables of 100,000 x 16, in two parts; each feature has one id an example. A
-worker finds the different rows of each part and, when it has them, gives each feature
+worker finds the distinct rows of each part and, when it has them, gives each feature
 its vectors. The rows themselves are there from the beginning. This is done by
 
 - this package's `embedding_rows` and `embedding_combine`;
@@ -95,7 +95,7 @@ def make_contender(
 ) -> tuple[Contender, np.ndarray]:
     """A contender of TensorFlow, and the vectors of the first batch."""
     config = tf.compat.v1.ConfigProto()
-    # Else nothing would be computed that nobody reads, or that is always the same.
+    # Otherwise what nobody reads, or is always the same, would not be computed.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = -1
     runs = []

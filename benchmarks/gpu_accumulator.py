@@ -3,16 +3,16 @@
     python benchmarks/gpu_accumulator.py             all sizes that the memory holds
     python benchmarks/gpu_accumulator.py --quick     tiny ones: does everything work?
 
-Wants a GPU, nvcc, CMake, CuPy and ml_dtypes; TensorFlow takes no part, and PyTorch
-where it is installed. Before anything is timed, the kernels are held to NumPy.
+Needs a GPU, nvcc, CMake, CuPy and ml_dtypes, and uses PyTorch where it is installed,
+but no TensorFlow. Before anything is timed, the kernels are compared with NumPy.
 
-Of a dense accumulator the passes are timed that it is made of: one more gradient, two
-more at a time (which is what it does with gradients that nobody else has), and the
-mean. PyTorch adds two gradients by `add_` twice.
+The passes that a dense accumulator is made of are timed: one more gradient, two more at
+a time (which is what it does with gradients that nobody else has), and the mean.
+PyTorch adds two gradients by `add_` twice.
 
-Of a sparse one a whole update is timed: four gradients are pushed, each of which waits
-to hear that its indices are good, and their mean is taken, for which the number of
-different rows is read back. PyTorch puts the four into one sparse tensor, coalesces it
+For a sparse one a whole update is timed: four gradients are pushed, each of which waits
+until its indices are known to be good, and their mean is taken, for which the number of
+distinct rows is read back. PyTorch puts the four into one sparse tensor, coalesces it
 and divides; it looks at no index.
 
 Bytes are those that have to be read and written at the least: of a sparse update the

@@ -3,13 +3,12 @@
     python benchmarks/gpu_adam_async.py             all sizes that the memory holds
     python benchmarks/gpu_adam_async.py --quick     tiny ones: does everything work?
 
-Wants a GPU, nvcc, CMake, CuPy and ml_dtypes; TensorFlow takes no part, and PyTorch
-where it is installed. Before anything is timed, the kernels are held to the float64
+Needs a GPU, nvcc, CMake, CuPy and ml_dtypes, and uses PyTorch where it is installed,
+but no TensorFlow. Before anything is timed, the kernels are compared with the float64
 twin. Bytes are those that a step has to read and write at the least: of a dense one
 var, m and v twice and the gradient once; of a sparse one the same for each different
-row, gradient and indices once.
-Batches of sparse gradients rotate, and a copy comes before each turn, so that none is
-in the cache. All in float.
+row, gradient and indices once. Batches of sparse gradients rotate, and a copy comes
+before each turn, so that none is in the cache. All in float.
 """
 
 from __future__ import annotations

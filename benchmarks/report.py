@@ -1,28 +1,42 @@
-"""Puts the results that are kept in benchmarks/results into docs/benchmarks.md.
+"""Writes what docs say of the results in benchmarks/results, and draws the pictures.
 
-python benchmarks/report.py            rewrites the page's tables, draws the pictures
+python benchmarks/report.py            rewrites tables, figures in prose, and pictures
 python benchmarks/report.py --check    status 1 if they are not those of the results
+
+The tables of all results are in docs/benchmarks_all.md. Figures in the README and in
+the pages of docs are marked as `harness/figures.py` says.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from harness import pictures, results, tables
+from harness import figures, pictures, results, tables
 
 HERE = pathlib.Path(__file__).parent
-PAGE = HERE.parent / "docs" / "benchmarks.md"
+ROOT = HERE.parent
+TABLES = ROOT / "docs" / "benchmarks_all.md"
+IMAGES = ROOT / "docs" / "images"
 BEGIN = "<!-- Written by benchmarks/report.py from here on. -->"
-IMAGES = HERE.parent / "docs" / "images"
-PICTURES = {"sync_staleness": pictures.draw_losses}
 END = "<!-- Written by benchmarks/report.py up to here. -->"
 
+# Each picture, and the results that it is drawn from.
+PICTURES: dict[str, tuple[Callable[[figures.Results], Any], tuple[str, ...]]] = {
+    "sparse_apply": (pictures.draw_sparse_apply, ("sparse_apply",)),
+    "embedding_cluster": (pictures.draw_embedding_cluster, ("embedding_cluster",)),
+    "keras_cluster": (pictures.draw_keras_cluster, ("keras_cluster",)),
+    "sync": (pictures.draw_sync, ("sync_backup", "sync_cluster")),
+    "sync_staleness": (pictures.draw_losses, ("sync_staleness",)),
+    "checkpoint": (pictures.draw_checkpoint, ("checkpoint",)),
+}
 
-def with_results(page: str, folder: pathlib.Path) -> str:
+
+def with_tables(page: str, folder: pathlib.Path) -> str:
     """The text of the page with the tables of all results in a folder.
 
     Raises:
@@ -42,6 +56,52 @@ def with_results(page: str, folder: pathlib.Path) -> str:
 def section(name: str, result: dict[str, Any]) -> str:
     """One result in Markdown."""
     return "\n".join([f"### `{name}`", "", *_lines(result)]) + "\n"
+
+
+def out_of_date(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
+    """The pages that are not as the results in a folder make them, and what they do.
+
+    Raises:
+        ValueError: if a page names a figure that there is not.
+    """
+    measurements = _measurements(folder)
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        old = page.read_text()
+        new = with_tables(old, folder) if page == TABLES else old
+        new = figures.with_figures(new, measurements)
+        if new != old:
+            yield page, new
+
+
+def pictures_out_of_date(folder: pathlib.Path) -> Iterator[str]:
+    """The pictures that were drawn from other results, by name."""
+    for name, (_, sources) in PICTURES.items():
+        path = IMAGES / f"{name}.png"
+        if not path.exists() or _digest(folder, sources).encode() not in (
+            path.read_bytes()
+        ):
+            yield name
+
+
+def draw(name: str, folder: pathlib.Path) -> None:
+    """Draws a picture; its file says of which results."""
+    drawer, sources = PICTURES[name]
+    drawer(_measurements(folder)).savefig(
+        IMAGES / f"{name}.png",
+        dpi=100,
+        metadata={"Source": _digest(folder, sources)},
+    )
+
+
+def _measurements(folder: pathlib.Path) -> figures.Results:
+    return {
+        path.stem: results.read(path)["measurements"] for path in folder.glob("*.json")
+    }
+
+
+def _digest(folder: pathlib.Path, names: tuple[str, ...]) -> str:
+    contents = b"".join((folder / f"{name}.json").read_bytes() for name in names)
+    return hashlib.sha256(contents).hexdigest()
 
 
 def _lines(result: dict[str, Any]) -> Iterator[str]:
@@ -70,18 +130,17 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    old = PAGE.read_text()
-    new = with_results(old, HERE / "results")
+    folder = HERE / "results"
+    old_pages = list(out_of_date(folder))
+    old_pictures = list(pictures_out_of_date(folder))
     if options.check:
-        if new != old:
-            print(f"{PAGE} is out of date: python benchmarks/report.py mends it")
-        return int(new != old)
-    PAGE.write_text(new)
-    for name, draw in PICTURES.items():
-        path = HERE / "results" / f"{name}.json"
-        if path.exists():
-            figure = draw(results.read(path))
-            figure.savefig(IMAGES / f"{name}.png", dpi=100)
+        for stale in [*(page for page, _ in old_pages), *old_pictures]:
+            print(f"{stale} is out of date: python benchmarks/report.py writes it anew")
+        return int(bool(old_pages or old_pictures))
+    for page, text in old_pages:
+        page.write_text(text)
+    for name in PICTURES:
+        draw(name, folder)
     return 0
 
 

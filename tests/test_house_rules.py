@@ -295,13 +295,31 @@ def test_changelog_has_this_version():
     )
 
 
+def test_citation_is_of_this_version():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {tfs.__version__}\n" in citation, (
+        f"CITATION.cff must say 'version: {tfs.__version__}'"
+    )
+
+
 @pytest.mark.parametrize("path", _files("*.md"), ids=_name)
 def test_links_between_documents_lead_somewhere(path):
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
-    targets = re.findall(r"\]\(([^)#\s]+)", text)
-    broken = [
-        target
-        for target in targets
-        if "://" not in target and not (path.parent / target).exists()
-    ]
-    assert broken == [], f"{_name(path)} links to files that are not there"
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)", text):
+        if "://" in target:
+            continue
+        file, _, heading = target.partition("#")
+        page = path.parent / file if file else path
+        if not page.exists() or (heading and heading not in _headings(page)):
+            broken.append(target)
+    assert broken == [], f"{_name(path)} links to what is not there"
+
+
+def _headings(page: pathlib.Path) -> set[str]:
+    """The headings of a page as links name them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    }

@@ -1,9 +1,9 @@
 """Training with parameter servers in TensorFlow 2.
 
-Importing this package loads its op library into the process, which every process
-of a cluster needs, also those that only serve variables, and registers its optimizers
-and layers with Keras, so that saved models that name them can be loaded. The other
-Python modules behind the names below are imported when they are first used.
+Importing this package loads its op library into the process, which every process of a
+cluster needs, even those that only serve variables, and registers its optimizers and
+layers with Keras, so that saved models that name them can be loaded. The other Python
+modules behind the names below are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def _register_with_keras() -> None:
     """Imports what saved models may name.
 
     TensorFlow has imported Keras already, so that this takes hundredths of a second.
-    Without the Keras that it is told to use, `ops` and `train` are good all the same.
+    Without the Keras that it is told to use, `ops` and `train` still work.
     """
     global _keras_error
     try:
         importlib.import_module(f"{__name__}.keras")
-    # TensorFlow answers the second question for a Keras that is not there by the other.
+    # Asked a second time for a Keras that is not there, TensorFlow raises the other.
     except (ImportError, RecursionError) as error:
         _keras_error = error
 

@@ -96,7 +96,7 @@ class Trainer:
         self._thread.join()
 
     def wait_for_updates(self, more: int) -> None:
-        """Waits until so many updates more were made."""
+        """Waits until so many more updates were made."""
         until = len(self._updates) + more
         while len(self._updates) < until:
             time.sleep(0.01)
@@ -255,7 +255,7 @@ def _read(path: pathlib.Path) -> None:
 
 
 def _forget(paths: Sequence[pathlib.Path]) -> None:
-    """Has files be read from the disk the next time, not from memory."""
+    """Makes the next reads of files come from the disk, not from memory."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -6,8 +6,8 @@ A task of TF_CONFIG: where there are parameter servers, the chief that coordinat
 workers by a custom loop; where there are none, a process that trains alone.
 
 All contenders have the same model: a vector of each of so many features, each with a
-table of its own, and two dense layers behind them. They differ in how the tables lie
-and are looked up, in the optimizer, and in whether SyncReplicas is around it.
+table of its own, and two dense layers behind them. They differ in where the tables are
+and how they are looked up, in the optimizer, and in whether SyncReplicas is around it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _StockOps(_Distributed):
 
 
 class _NoTables:
-    """None: what is left of a step costs what it costs, however tables are made."""
+    """None: the rest of a step, which costs the same however tables are made."""
 
     variables: tuple[Any, ...] = ()
 

@@ -43,15 +43,71 @@ def report(monkeypatch):
     return importlib.import_module("report")
 
 
-def test_the_page_shows_the_results_that_are_kept(report):
+RESULTS = ROOT / "benchmarks" / "results"
+REMEDY = "python benchmarks/report.py writes them anew"
+
+
+def test_pages_say_what_the_results_say_that_are_kept(report):
+    stale = [page.name for page, _ in report.out_of_date(RESULTS)]
+    assert stale == [], REMEDY
+
+
+def test_pictures_are_drawn_from_the_results_that_are_kept(report):
+    assert list(report.pictures_out_of_date(RESULTS)) == [], REMEDY
+
+
+def test_each_picture_is_drawn_and_shown(report, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="pictures are drawn by matplotlib")
+    monkeypatch.setattr(report, "IMAGES", tmp_path)
     page = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert page == report.with_results(page, ROOT / "benchmarks" / "results")
+    for name in report.PICTURES:
+        report.draw(name, RESULTS)
+        assert f"(images/{name}.png)" in page
+    assert list(report.pictures_out_of_date(RESULTS)) == []
+
+
+def test_figures_in_prose_are_those_of_the_results(report):
+    figures = importlib.import_module("harness.figures")
+    results = {
+        "sparse_apply": [
+            {
+                "contender": contender,
+                "point": {"distribution": distribution},
+                "median": median,
+                "counts": None,
+            }
+            for distribution, ours, theirs in (("a", 1e-3, 0.25), ("b", 2e-3, 0.0212))
+            for contender, median in (
+                ("tfs.keras.AdamAsync", ours),
+                ("Keras 3 Adam", theirs),
+            )
+        ]
+    }
+    page = "?<!--figure:adam/ms--> ms, 7 to 1,900<!--figure:adam/keras-->x"
+    assert figures.names_in(page) == ["adam/ms", "adam/keras"]
+    assert figures.with_figures(page, results) == (
+        "1.0 to 2.0<!--figure:adam/ms--> ms, 11 to 250<!--figure:adam/keras-->x"
+    )
+    with pytest.raises(ValueError, match="there is no figure 'adam/none'"):
+        figures.with_figures("1<!--figure:adam/none-->", results)
+    with pytest.raises(ValueError, match="sparse_apply has no 'tf_keras Adam'"):
+        figures.with_figures("1<!--figure:adam/tf_keras-->", results)
+
+
+def test_no_figure_is_without_a_page(report):
+    figures = importlib.import_module("harness.figures")
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    texts = [page.read_text() for page in pages]
+    used = [name for text in texts for name in figures.names_in(text)]
+    assert set(used) == set(figures.FIGURES)
+    # None that is not a figure's.
+    assert len(used) == sum(text.count("<!--figure:") for text in texts)
 
 
 def test_a_result_becomes_tables_and_targets(report, tmp_path):
     results = importlib.import_module("harness.results")
     results.write(RESULT, tmp_path / "speed.json")
-    page = report.with_results(
+    page = report.with_tables(
         f"before\n{report.BEGIN}\nold\n{report.END}\nafter", tmp_path
     )
     assert page.startswith(f"before\n{report.BEGIN}\n\n### `speed`\n\nA title.\n")
@@ -71,7 +127,7 @@ def test_a_result_becomes_tables_and_targets(report, tmp_path):
 
 def test_a_page_without_the_marks_is_refused(report, tmp_path):
     with pytest.raises(ValueError, match="the page must have the lines"):
-        report.with_results("nothing here", tmp_path)
+        report.with_tables("nothing here", tmp_path)
 
 
 def test_losses_become_a_table_and_a_picture(report, tmp_path):
@@ -92,15 +148,14 @@ def test_losses_become_a_table_and_a_picture(report, tmp_path):
         for rate in (1.0, 8.0)
         for name, last in (("ours", 0.125), ("theirs", 0.25))
     ]
-    result = {**RESULT, "measurements": measurements}
-    section = report.section("losses", result)
+    section = report.section("losses", {**RESULT, "measurements": measurements})
     for line in (
         "**learning rate 8.0**",
         "|  | median loss after 1,000 examples | lowest to highest |",
         "| theirs | 0.5 | 0.25 to 0.75 |",
     ):
         assert f"\n{line}\n" in section
-    left, right = pictures.draw_losses(result).axes
+    left, right = pictures.draw_losses({"sync_staleness": measurements}).axes
     titles = [panel.get_title(loc="left") for panel in (left, right)]
     assert titles == ["learning rate 1", "learning rate 8"]
     assert [list(line.get_ydata()) for line in left.lines] == [[1, 0.25], [1, 0.5]]

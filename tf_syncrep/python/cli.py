@@ -99,8 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     serve.set_defaults(run=_serve)
     doctor = commands.add_parser(
         "doctor",
-        help="say what is installed, what is wrong, and what mends it",
-        description="Says what is installed, what is wrong, and what mends it.",
+        help="say what is installed, what is wrong, and how to fix it",
+        description="Says what is installed, what is wrong, and how to fix it.",
     )
     doctor.set_defaults(run=_doctor)
     report = commands.add_parser(

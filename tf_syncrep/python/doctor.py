@@ -1,7 +1,7 @@
 """`tf-syncrep doctor`: what is installed, what is wrong, and the remedy.
 
-It works where tf_syncrep itself does not: without TensorFlow, with one of another
-version, and without the op library. Each of these it names, and what mends it.
+It works where tf_syncrep itself does not: without TensorFlow, with a TensorFlow of
+another version, and without the op library. It names each of these, and the remedy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Report:
 
     Attributes:
         facts: pairs of a label and what was found.
-        problems: sentences that say what is wrong and the command that mends it.
+        problems: sentences that say what is wrong and the command that fixes it.
     """
 
     def __init__(self):
@@ -89,7 +89,7 @@ def examine() -> Report:
 
 
 def gpu_driver_version() -> str | None:
-    """Returns the CUDA version that the GPU driver is of, or None if there is none."""
+    """Returns the CUDA version of the GPU driver, or None if there is no driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -170,7 +170,7 @@ def _examine_library(report: Report, tf: ModuleType | None) -> None:
             ("  CUDA kernels", built.CUDA_VERSION or "no"),
         ]
     if tf is None and built is not None and there:
-        return  # Nothing can be said of a library without its TensorFlow.
+        return  # Nothing can be said about a library without its TensorFlow.
     try:
         module = op_library.load()
     except ImportError as error:

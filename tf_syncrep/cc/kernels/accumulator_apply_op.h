@@ -35,8 +35,8 @@ std::vector<int64_t> Dims(const tensorflow::TensorShape& shape);
 
 // The memory of an input. It is ours to keep and to write to, with an owner, in
 // the very case in which TensorFlow would let an op reuse it for its output:
-// when nobody else refers to it. Otherwise it may be a variable's, which others
-// write to, or belong to an array of the user's, and must not be used after
+// when nobody else refers to it. Otherwise it may belong to a variable, which
+// others write to, or to an array of the user's, and must not be used after
 // this op.
 OwnedBuffer GradientInput(tensorflow::OpKernelContext* ctx, int index);
 

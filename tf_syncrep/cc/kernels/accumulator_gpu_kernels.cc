@@ -82,7 +82,7 @@ class GpuAccumulatorMaker {
 // A tensor of so many bytes or more, or no owner.
 OwnedBuffer AllocateOnGpu(OpKernelContext* ctx, size_t bytes) {
   const auto owner = std::make_shared<Tensor>();
-  // Nothing of no bytes: an empty tensor has no memory.
+  // Null for zero bytes: an empty tensor has no memory.
   const auto size = static_cast<int64_t>(std::max<size_t>(bytes, 1));
   absl::Status status =
       ctx->allocate_temp(DT_INT8, TensorShape({size}), owner.get());

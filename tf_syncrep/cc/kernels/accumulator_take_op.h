@@ -38,9 +38,9 @@ absl::Status CheckMode(const AccumulatorResource& accumulator,
 absl::Status NumRequiredInput(tensorflow::OpKernelContext* ctx,
                               int64_t* num_required);
 
-// Takes the gradients of the round that the op's inputs name. What else is to
-// be there or to be right, `prepare` sees to, given the gradients' shape; on an
-// error of its own nothing is taken. It must not wait: pushes do, meanwhile.
+// Takes the gradients of the round that the op's inputs name. `prepare`, given
+// the gradients' shape, checks and allocates whatever else is needed; if it
+// fails nothing is taken. It must not wait: pushes wait for it.
 absl::Status TakeRound(
     tensorflow::OpKernelContext* ctx, AccumulatorResource& accumulator,
     TakenGradients* taken,

@@ -31,7 +31,7 @@ absl::Status CheckSameShapeAsVar(AdamAsyncInput input,
 absl::Status CheckHyperParameters(tensorflow::OpKernelContext* ctx);
 
 // InvalidArgument unless the slots, locked in the order of the inputs, have the
-// shapes that go with var's.
+// shapes that var's shape calls for.
 absl::Status CheckSlotShapes(const LockedVariables& variables);
 
 // InvalidArgument unless var, indices and grad of a sparse op fit together.

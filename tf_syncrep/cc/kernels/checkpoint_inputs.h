@@ -1,4 +1,5 @@
-// What the Checkpoint ops get: variables in groups, and how tables lie in them.
+// What the Checkpoint ops get: variables in groups, and where tables are in
+// them.
 
 #ifndef TF_SYNCREP_CC_KERNELS_CHECKPOINT_INPUTS_H_
 #define TF_SYNCREP_CC_KERNELS_CHECKPOINT_INPUTS_H_
@@ -23,7 +24,7 @@ struct CheckpointInputs {
 };
 
 // Reads the inputs that CheckpointBegin and CheckpointRestore have in common,
-// and their likes for reference variables.
+// and those of their counterparts for reference variables.
 absl::Status ReadCheckpointInputs(tensorflow::OpKernelContext* ctx,
                                   CheckpointInputs* inputs);
 

@@ -28,20 +28,20 @@ using tensorflow::TensorShape;
 // tables is a few of these, and the file's buffer of 8 MiB.
 constexpr int64_t kChunkBytes = 8 << 20;
 
-// Of these, copied at a time. Meanwhile the variables are locked: not for so
-// long that this thread would often be made to wait for a processor in it, and
-// updates with it.
+// Of these, copied at a time. Meanwhile the variables are locked: too briefly
+// for this thread to be preempted often while it holds the lock, which would
+// hold up updates too.
 constexpr int64_t kLockedBytes = 128 << 10;
 
 // Where bytes per second are bounded, chunks are small enough to flow evenly.
 constexpr double kTurnsPerSec = 10;
 
-// Of the thread that writes, as of `nice`: where processors are scarce it gets
-// the tenth part of what an update's thread does.
+// Of the thread that writes, as for `nice`: where processors are scarce it gets
+// a tenth of what an update's thread gets.
 constexpr int kNice = 10;
 
 void BeNice() {
-  // Of this thread alone, as Linux has it. Should it be refused, all goes on.
+  // Of this thread alone, as Linux does it. If it is refused, nothing is lost.
   static_cast<void>(
       setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice));
 }
@@ -327,7 +327,7 @@ void CheckpointWriter::Run(CheckpointRequest request) {
 
 absl::Status CheckpointWriter::Write(CheckpointRequest& request) {
   const bool changed_only = !request.base.empty();
-  // Should this fail half-way, they are of no checkpoint.
+  // If this fails half-way, they belong to no checkpoint.
   fingerprints_of_.clear();
   if (request.token.empty()) {
     fingerprints_.clear();

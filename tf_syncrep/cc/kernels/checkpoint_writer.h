@@ -25,18 +25,18 @@ namespace tf_syncrep {
 struct CheckpointRequest {
   // Of the files to write.
   std::string prefix;
-  // Names this checkpoint; empty if no later one is to be compared with it.
+  // Names this checkpoint; empty if no later one will be compared with it.
   std::string token;
-  // The checkpoint with which to compare, to write only rows that are not as
-  // they were in it; empty to write all.
+  // The checkpoint to compare with, so as to write only rows that have changed
+  // since; empty to write all.
   std::string base;
   // Tables with their slots, and how they are parted.
   std::vector<std::shared_ptr<TableSnapshot>> tables;
   std::vector<TablePiece> pieces;
   std::vector<std::pair<std::string, tensorflow::Tensor>> wholes;
   std::shared_ptr<KeptBytes> kept;
-  // How fast it may be, so that others get their share of a disk or a network;
-  // 0 for as fast as can be.
+  // How fast it may write, so that others get their share of a disk or a
+  // network; 0 for as fast as possible.
   double max_bytes_per_sec = 0;
 };
 
@@ -49,8 +49,8 @@ struct CheckpointProgress {
 };
 
 // One on each task. It writes one checkpoint at a time, by TensorFlow's own
-// BundleWriter, in pieces of a few MiB. What is a row's own number, which tells
-// whether it has changed since, stays here from one checkpoint to the next.
+// BundleWriter, in pieces of a few MiB. The fingerprint of each row, which
+// tells whether it has changed, stays here from one checkpoint to the next.
 class CheckpointWriter final : public tensorflow::ResourceBase {
  public:
   CheckpointWriter() = default;
@@ -88,7 +88,7 @@ class CheckpointWriter final : public tensorflow::ResourceBase {
   std::shared_ptr<KeptBytes> kept_;
   bool cancelled_ = false;
   std::condition_variable is_cancelled_;
-  // The thread's own, and before it runs that of who starts it.
+  // Used by the thread alone, and before it runs by whoever starts it.
   std::chrono::steady_clock::time_point began_;
   double max_bytes_per_sec_ = 0;
   std::string fingerprints_of_;  // token

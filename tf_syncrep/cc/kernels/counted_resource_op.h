@@ -20,11 +20,12 @@ namespace tf_syncrep {
 // With its attribute "counted" false it is TensorFlow's ResourceOpKernel: a
 // resource with a shared name lives as long as its task.
 //
-// With "counted" the handle holds a reference. It is the handle's tensor on
-// this task that does, and with it all that stand for it elsewhere: what a
-// client has of an eager op here, until it lets go of it or its context here is
-// closed. A copy that was sent to another task holds none, but finds the
-// resource by a name, for which the resource manager has it without owning it.
+// With "counted" the handle holds a reference. More precisely, the handle's
+// tensor on this task does, and it is kept alive by whatever stands for it
+// elsewhere: a client's result of an eager op that ran here, until the client
+// releases it or its context here is closed. A copy that was sent to another
+// task holds no reference, but finds the resource by a name, under which the
+// resource manager knows it without owning it.
 template <typename T>
 class CountedResourceOp : public tensorflow::ResourceOpKernel<T> {
  public:
@@ -83,8 +84,8 @@ class CountedResourceOp : public tensorflow::ResourceOpKernel<T> {
       TF_RETURN_IF_ERROR(CreateResource(&found));
       resource->reset(found);
       status = manager->CreateUnowned<T>(container, name, found);
-      // Somebody else was faster; or one of this name is being destroyed just
-      // now, and its name free in a moment.
+      // Somebody else was faster; or one of this name is just being destroyed,
+      // and its name will be free in a moment.
       if (!absl::IsAlreadyExists(status)) {
         return status;
       }

@@ -170,7 +170,7 @@ class EmbeddingRowsOp final : public OpKernel {
   std::vector<int64_t> vocabulary_sizes_;
   std::vector<std::string> features_;
   std::vector<std::string> tables_;
-  // Set by the constructor where it ends well, and then for ever.
+  // Set by the constructor if it succeeds, and never changed.
   std::unique_ptr<const RowPartition> partition_;
 };
 

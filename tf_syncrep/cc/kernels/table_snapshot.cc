@@ -18,8 +18,8 @@ namespace {
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// So much of a table that is overwritten at once is kept between two looks at
-// how much there is.
+// When a whole table is overwritten, so much of it is kept between two checks
+// of how much is kept.
 constexpr int64_t kKeepAtOnce = 4 << 20;
 
 // The tables of this process of which a snapshot is being read. Updates do not

@@ -1,4 +1,4 @@
-// A snapshot of a table in variables, which those who update it find.
+// A snapshot of a table in variables, found by those who update the table.
 
 #ifndef TF_SYNCREP_CC_KERNELS_TABLE_SNAPSHOT_H_
 #define TF_SYNCREP_CC_KERNELS_TABLE_SNAPSHOT_H_
@@ -36,8 +36,8 @@ class TableSnapshot {
   TableSnapshot& operator=(const TableSnapshot&) = delete;
 
   // The snapshot, not read to its end yet, of the table whose first array has
-  // this lock; null if there is none. From any thread, and in no time where
-  // no checkpoint is being written.
+  // this lock; null if there is none. From any thread; takes next to no time
+  // where no checkpoint is being written.
   static std::shared_ptr<TableSnapshot> Find(const void* lock_of);
 
   // Keeps rows that are about to be overwritten: those in `rows`, or all if it
@@ -66,7 +66,7 @@ class TableSnapshot {
   explicit TableSnapshot(std::vector<HeldVariable> arrays)
       : arrays_(std::move(arrays)) {}
 
-  // The begins of the arrays; hold their locks.
+  // Where the arrays begin; hold their locks.
   absl::StatusOr<std::vector<const char*>> Data();
 
   std::vector<HeldVariable> arrays_;

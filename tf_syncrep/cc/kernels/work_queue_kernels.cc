@@ -225,7 +225,7 @@ class StatsOp final : public OpKernel {
   }
 };
 
-// A queue's state begins with what it is of: items, epochs, order.
+// A queue's state begins with what it belongs to: items, epochs, order.
 std::vector<int64_t> Signature(const WorkQueueOptions& options) {
   return {options.num_items, options.num_epochs, options.shuffle ? 1 : 0,
           options.shuffle ? static_cast<int64_t>(options.seed) : 0};

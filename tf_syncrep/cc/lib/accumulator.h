@@ -48,8 +48,8 @@ class GradientSum {
   // How much memory it holds, in bytes.
   virtual int64_t held_bytes() const = 0;
 
-  // What the device that computes has said of work that it did not take, or
-  // null. The sum is then of no use.
+  // What the device that computes has said about work that it refused, or null.
+  // The sum is then useless.
   virtual const char* error() const { return nullptr; }
 };
 
@@ -104,9 +104,9 @@ struct AccumulatorStats {
 // which they arrive. What is left to do happens after a take, outside of it.
 class Accumulator {
  public:
-  // Of gradients of so many different steps sums are kept apart, so that
-  // SetStep() can discard the older ones. Of more, the two oldest are merged,
-  // and count as the older of both.
+  // For gradients of up to so many steps the sums are kept apart, so that
+  // SetStep() can discard the older ones. Beyond that the two oldest are
+  // merged, and count as the older of the two.
   static constexpr int kMaxSums = 4;
 
   enum class PushResult {
@@ -126,14 +126,13 @@ class Accumulator {
   AccumulatorMode mode() const { return mode_; }
 
   // Drops and counts a gradient that is of an older step or round, before any
-  // work is done for it; whether it was. Else it is to be pushed.
+  // work is done for it. Returns whether it was; if not, push it.
   bool DropIfStale(int64_t step);
 
   // Offers a gradient of a step, or of a round in round mode. If it is
   // accepted, `add`, called under the lock, adds it to the sum that it is
   // given, or returns false when there is no memory for that. It is told
-  // whether other pushes wait for the lock: work that they can do as well may
-  // be left to them.
+  // whether other pushes wait for the lock: work may be left for them to do.
   //
   // All gradients that are held at one time have the same `shape`: the
   // dimensions of a dense gradient, or of a row of a sparse one. On a mismatch
@@ -182,7 +181,7 @@ class Accumulator {
     std::unique_ptr<GradientSum> sum;
   };
 
-  // A take that has its gradients, to be told so without the lock.
+  // A take that has its gradients, and is to be notified without the lock.
   struct Served {
     std::shared_ptr<PendingTake> take;
     TakenGradients taken;

@@ -52,16 +52,16 @@ struct DenseArrays {
 // What one pass adds at most.
 inline constexpr int kMaxAdded = 8;
 
-// Adds gradients of type T up, element by element, in SlotType<T>; where and
-// by what is its subclasses' to say.
+// Adds gradients of type T up, element by element, in SlotType<T>; its
+// subclasses decide where and by what.
 //
 // Between two calls it holds at most two arrays of the gradient's size: the sum
 // and, when it could be kept without a copy, the gradient that came last.
-// Adding gradients in pairs reads and writes the sum half as often, and this is
-// what the time goes into. While others wait to be added, up to seven are left
-// for one of them to add along with its own. (With TensorFlow's accumulator
-// there are as many arrays: the sum, and the one before it, until the next
-// gradient has come.)
+// Adding gradients in pairs reads and writes the sum half as often, and that is
+// where the time goes. While others wait to be added, up to seven are left for
+// one of them to add along with its own. (With TensorFlow's accumulator there
+// are as many arrays: the sum, and the one before it, until the next gradient
+// has come.)
 template <typename T>
 class DenseGradientSum : public GradientSum {
  public:
@@ -126,10 +126,10 @@ class CpuDenseGradientSum final : public DenseGradientSum<T> {
 
   static constexpr int64_t kMaxBlock = 256;
 
-  // Of what Finish() would give, bit for bit, `size` elements from `begin` on,
-  // no more than kMaxBlock: in `scratch`, or in the sum's own memory. Several
-  // threads may ask. For who needs them only once: the result as a whole would
-  // be written and read again.
+  // The `size` elements from `begin` on, no more than kMaxBlock, of what
+  // Finish() would give, bit for bit: in `scratch`, or in the sum's own memory.
+  // Several threads may call it. For callers that need each element only once:
+  // the whole result would be written and read again.
   const T* Block(int64_t divisor, int64_t begin, int64_t size,
                  T* scratch) const;
 

@@ -99,7 +99,7 @@ struct SparseGradientSum<T>::SortedRows {
     return result;
   }
 
-  // How many different ones there are.
+  // How many distinct rows there are.
   int64_t num_rows() const { return first_number_of_shard.back(); }
 
   Array<Piece> pieces;
@@ -180,7 +180,7 @@ OwnedBuffer SparseGradientSum<T>::Copy(const void* values, size_t bytes,
                                        Sharder& sharder) {
   if (copies_.buffer.owner == nullptr ||
       copies_.bytes - used_of_copies_ < bytes) {
-    // As much as the last sum copied, and then each time as much as before.
+    // As much as the last sum copied, then each time as much again as before.
     const size_t wanted =
         copied_bytes_ == 0 ? memory_->last_copied_bytes.load() : copied_bytes_;
     Chunk fresh = ChunkPool::Get(memory_->chunks, std::max(wanted, bytes));

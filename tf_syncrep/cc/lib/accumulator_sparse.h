@@ -60,10 +60,10 @@ struct RowsPiece {
 
 // Adds gradients of type T up, row by row, in SlotType<T>.
 //
-// Adding a gradient takes as long as it has rows, however many there are
-// already. Rows that are held are merged when they have become many times those
-// of the last merge or result, so that memory stays within a multiple of what
-// the result takes.
+// The cost of adding a gradient depends on its own rows alone, however many are
+// held already. Held rows are merged when they have become many times those of
+// the last merge or result, so that memory stays within a multiple of what the
+// result takes.
 template <typename T>
 class SparseGradientSum final : public GradientSum {
  public:
@@ -117,7 +117,7 @@ class SparseGradientSum final : public GradientSum {
   // A copy of `bytes` of a gradient; no owner when there is no memory.
   OwnedBuffer Copy(const void* values, size_t bytes, Sharder& sharder);
 
-  // Merges what is held if it is much for the different rows in it.
+  // Merges what is held if it is much more than the distinct rows in it.
   void MergeIfMany(Sharder& sharder);
 
   // Merges all pieces into one. Returns false, and has changed nothing, when

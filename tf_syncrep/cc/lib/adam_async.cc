@@ -24,8 +24,8 @@ constexpr int64_t kPrefetchDistance = 4;
 constexpr int64_t kMaxAddedRows = 16;
 constexpr int64_t kMaxColumns = 1024;
 
-// What is copied and then updated at a time, and is in the second-level cache
-// meanwhile.
+// How much is copied and then updated at a time, so that it stays in the
+// second-level cache meanwhile.
 constexpr int64_t kBlock = 4096;
 
 template <typename T>

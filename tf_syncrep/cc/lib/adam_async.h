@@ -20,8 +20,8 @@
 
 namespace tf_syncrep {
 
-// What an array of a variable was before, where it is not to be overwritten; or
-// null: it is in the array itself.
+// The old contents of an array of a variable, where they must not be
+// overwritten; null if they are in the array itself.
 template <typename T>
 struct AdamAsyncBefore {
   const T* var = nullptr;

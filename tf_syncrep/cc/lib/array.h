@@ -14,8 +14,8 @@
 namespace tf_syncrep {
 
 // Elements of a plain type, in memory of their own. A std::vector throws where
-// there is none, which nobody catches: the process ends, and with it the
-// training of all. Here, it is an answer.
+// there is none, and nobody catches that: the process ends, and with it
+// everybody's training. Here it is a return value.
 template <typename T>
 class Array {
  public:

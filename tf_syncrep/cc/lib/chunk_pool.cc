@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kCacheLineBytes = 64;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-// So much memory is little, however much less is needed.
+// So little memory is always worth keeping, however much less is needed.
 constexpr size_t kFewBytes = size_t{64} << 10;
 
 // A new chunk is larger by this part of it, for a round that needs some more.
@@ -88,7 +88,7 @@ ChunkPool::Piece ChunkPool::TakeKept(size_t bytes) {
   const auto best =
       std::find_if(kept_.begin(), kept_.end(),
                    [=](const Piece& piece) { return piece.bytes >= bytes; });
-  // One that is far too large is left to those who need it.
+  // One that is far too large is left for those who need it.
   if (best == kept_.end() || best->bytes > MostKept(bytes)) {
     return {};
   }

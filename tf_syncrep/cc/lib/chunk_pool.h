@@ -13,8 +13,8 @@
 
 namespace tf_syncrep {
 
-// One round with much to hold does not hold memory for ever: of memory that is
-// used again, no more is kept than so many times what the last round needed.
+// A single round that holds much does not hold on to memory for ever: no more
+// is kept for reuse than so many times what the last round needed.
 inline constexpr size_t kMaxTimesKept = 4;
 
 // A piece of memory, aligned to a cache line at least.
@@ -25,12 +25,12 @@ struct Chunk {
 
 // Keeps memory that is not in use. Each round needs about as much of it as the
 // one before, and fresh memory costs a page fault for each page and the zeros
-// that the operating system fills it with: more than what it is used for.
-// Thread-safe.
+// that the operating system fills it with: more than the work that it is used
+// for. Thread-safe.
 class ChunkPool {
  public:
-  // A chunk of at least `bytes`, and of no more than kMaxTimesKept times as
-  // many where these are not few: kept, or new and somewhat larger. Without an
+  // A chunk of at least `bytes` and, unless these are few, of no more than
+  // kMaxTimesKept times as many: kept, or new and somewhat larger. Without an
   // owner when there is no memory. It comes back when nobody owns it any more.
   static Chunk Get(const std::shared_ptr<ChunkPool>& pool, size_t bytes);
 

@@ -30,8 +30,8 @@ TF_SYNCREP_ALWAYS_INLINE void AddTwo(int64_t size, const T* __restrict__ a,
   }
 }
 
-// Columns that are added at once, in registers as wide as there are: what GCC
-// makes of loops over them it takes out of the registers again.
+// Columns that are added at once, in the widest registers there are: written as
+// loops over columns, GCC would move them out of the registers again.
 template <typename Sum>
 struct Columns {
   static constexpr int64_t kSize = 64 / sizeof(Sum);

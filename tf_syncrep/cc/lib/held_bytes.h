@@ -8,8 +8,8 @@
 
 namespace tf_syncrep {
 
-// A count of bytes, and from where on there should be no more of them. Nothing
-// is refused: whoever holds some looks whether to make them fewer. Thread-safe.
+// A count of bytes, with a limit that should not be exceeded. Nothing is
+// refused: whoever holds some checks whether to hold fewer. Thread-safe.
 class HeldBytesBudget {
  public:
   explicit HeldBytesBudget(int64_t max_bytes) : max_bytes_(max_bytes) {}

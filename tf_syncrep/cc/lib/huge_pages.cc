@@ -20,7 +20,7 @@ void AdviseHugePages(void* data, size_t bytes) {
   const size_t before =
       (kHugePage - reinterpret_cast<uintptr_t>(data) % kHugePage) % kHugePage;
   if (before < bytes && (bytes - before) / kHugePage > 0) {
-    // Advice only: where it is refused, small pages do.
+    // Only advice: if it is refused, small pages will do.
     static_cast<void>(madvise(static_cast<char*>(data) + before,
                               (bytes - before) / kHugePage * kHugePage,
                               MADV_HUGEPAGE));

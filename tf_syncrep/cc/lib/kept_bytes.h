@@ -30,7 +30,7 @@ class KeptBytes {
   void Add(int64_t bytes);
   void Free(int64_t bytes);
 
-  // The reader got on.
+  // The reader has made progress.
   void Progress();
 
   // Ends all waits, now and later.

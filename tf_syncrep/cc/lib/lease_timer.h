@@ -13,9 +13,9 @@
 namespace tf_syncrep {
 
 // Looks after a gate or a work queue while it is in use, and then ends its
-// waits: both are the thread's alone, so that whoever drops the last reference
-// to it does neither. That one may hold a lock of TensorFlow's that a callback
-// needs, or be such a callback, in this very thread.
+// waits. Only the thread does either, so that whoever drops the last reference
+// does not: it may hold a lock of TensorFlow's that a callback needs, or be
+// such a callback, in this very thread.
 class LeaseTimer {
  public:
   using Time = std::chrono::nanoseconds;
@@ -23,7 +23,7 @@ class LeaseTimer {
   // What wakes the thread. It may outlive the timer.
   class Bell {
    public:
-    // Has Poll() called at once.
+    // Makes the thread call Poll() at once.
     void Ring();
 
    private:
@@ -49,8 +49,8 @@ class LeaseTimer {
       : LeaseTimer([ledger] { return ledger->Poll(); },
                    [ledger] { ledger->Shutdown(); }, period, std::move(bell)) {}
 
-  // Returns at once. The thread ends what it is at, calls Shutdown(), lets go
-  // of the ledger and is gone.
+  // Returns at once. The thread finishes what it is doing, calls Shutdown(),
+  // releases the ledger and ends.
   ~LeaseTimer();
 
   LeaseTimer(const LeaseTimer&) = delete;

@@ -7,8 +7,9 @@
 
 namespace tf_syncrep {
 
-// Memory, and what keeps it alive. As an argument without an owner it is the
-// caller's, for the time of the call; as a result without one there was none.
+// Memory, and what keeps it alive. An argument without an owner belongs to the
+// caller, for the time of the call; a result without one means that there was
+// no memory.
 struct OwnedBuffer {
   void* data = nullptr;
   std::shared_ptr<void> owner;

@@ -14,7 +14,7 @@ enum class PrefetchFor { kReading, kWriting };
 // Gets `bytes` at `data`, a row of a table that is larger than any cache, on
 // their way into it. Any address will do.
 //
-// Inlined, as must be all that does nothing but call it: to GCC a function that
+// Inlined, as everything must be that only calls it: to GCC a function that
 // only prefetches does nothing, and it drops the calls. tests/cc looks for the
 // instructions in what the compiler makes of its callers.
 template <PrefetchFor kFor>

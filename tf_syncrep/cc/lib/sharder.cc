@@ -58,7 +58,8 @@ int64_t Sharder::NumShards(int64_t total, int64_t min_per_shard) const {
   if (threads <= 1) {
     return 1;
   }
-  // Some shards a thread leave room to even out threads slower than others.
+  // Several shards for each thread, so that fast threads take over from slow
+  // ones.
   constexpr int64_t kShardsPerThread = 4;
   return std::clamp<int64_t>(total / std::max<int64_t>(min_per_shard, 1), 1,
                              kShardsPerThread * threads);

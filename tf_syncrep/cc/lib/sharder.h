@@ -18,8 +18,8 @@ constexpr int64_t ShardBegin(int64_t shard, int64_t num_shards, int64_t total) {
 
 // Splits pieces of work into shards and runs these on a thread pool and on the
 // calling thread. The caller takes shards like any other thread and never waits
-// for a pool thread to become free: a piece of work ends even on a pool that is
-// busy with something else for ever.
+// for a pool thread to become free: a piece of work ends even on a pool that
+// never gets free.
 class Sharder {
  public:
   virtual ~Sharder() = default;
@@ -43,7 +43,7 @@ class Sharder {
   // How many threads there are for one piece of work, the caller included.
   virtual int num_threads() const = 0;
 
-  // Has `task` run on another thread, sooner or later.
+  // Lets another thread run `task`, sooner or later.
   virtual void Schedule(std::function<void()> task) = 0;
 };
 

@@ -19,7 +19,7 @@ namespace tf_syncrep {
 
 struct WorkQueueOptions {
   int64_t num_items = 1;
-  // How often each item is read; 0: again and again.
+  // How often each item is read; 0 for without end.
   int64_t num_epochs = 1;
   bool shuffle = false;
   uint64_t seed = 0;
@@ -74,18 +74,18 @@ struct WorkQueueState {
   std::vector<WorkItem> waiting_items;  // ascending
 };
 
-// WorkQueue hands out the items of a data set, files, say, or ranges of them,
+// WorkQueue hands out the items of a data set, such as files or ranges of them,
 // each once an epoch, to whoever asks. An item is done when its reader asks for
-// the next one. That of a reader who is dead, since its worker has begun
-// another life or its lease has ended, is handed out again, as a whole.
+// the next one. If a reader is dead, because its worker was restarted or its
+// lease has ended, its item is handed out again, as a whole.
 //
-// Nobody waits for a reader who is slow, but for the last epoch's end: there
+// Nobody waits for a slow reader, except at the end of the last epoch: there
 // the items that others still read may come back, and the last of a worker's
-// readers, which nobody else on that worker can be waiting for, waits for them.
-// Those that come back in epochs before are the next to be handed out.
+// readers, for which nobody else on that worker can be waiting, waits for them.
+// Items that come back in earlier epochs are the next to be handed out.
 //
-// A limit stops readers at an epoch's end, for somebody who wants to act when
-// all of them have come there, and then raises it. Nobody waits at a limit.
+// A limit stops readers at an epoch's end, for somebody who wants to act once
+// all of them have got there, and then raises it. Nobody waits at a limit.
 //
 // Like SyncGate: all methods are thread-safe and none blocks; what has to wait
 // takes a callback, called exactly once and without any lock held. Waits are
@@ -129,8 +129,8 @@ class WorkQueue {
   WorkQueueState Save() const;
 
   // Goes on where `state` was saved: readers, and what they read, are
-  // forgotten; waits go on. InvalidArgument, with no effect, for a state that
-  // is none of these options'.
+  // forgotten; waits go on. InvalidArgument, with no effect, for a state of
+  // other options.
   GateStatus Restore(const WorkQueueState& state);
 
   // Ends the wait with a Cancelled status, if it still waits; whether it did.

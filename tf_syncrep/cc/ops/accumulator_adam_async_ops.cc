@@ -12,7 +12,7 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// `grad` is what the accumulator was told of its gradients, as far as it was.
+// `grad` is the shape that the accumulator was told, as far as it was.
 absl::Status TakeRoundDenseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables</*kIsResource=*/true>(c, &shape));

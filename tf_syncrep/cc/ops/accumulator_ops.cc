@@ -50,8 +50,8 @@ absl::Status CheckScalars(InferenceContext* c, int first, int last) {
   return absl::OkStatus();
 }
 
-// A gradient of another shape is the kernel's to refuse, whose messages are
-// those of TensorFlow's accumulators.
+// The kernel refuses a gradient of another shape, with the messages of
+// TensorFlow's accumulators.
 absl::Status ApplyShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(CheckScalars(c, 1, 1));
   c->set_output(0, c->Scalar());

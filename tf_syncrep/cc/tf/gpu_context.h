@@ -19,7 +19,7 @@ GpuStream GpuStreamOf(tensorflow::OpKernelContext* ctx);
 // The same stream with its GPU's number, for threads other than the op's.
 absl::Status GpuQueueOf(tensorflow::OpKernelContext* ctx, GpuQueue* queue);
 
-// Internal, with CUDA's words, unless `error` is null.
+// An Internal error with CUDA's message, unless `error` is null.
 absl::Status LaunchStatus(GpuError error);
 
 // Copies `source`, on the GPU, to the host when the stream has come so far;

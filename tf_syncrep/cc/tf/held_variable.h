@@ -21,7 +21,7 @@ using VariableRef = tensorflow::core::RefCountPtr<tensorflow::Var>;
 // the buffer that the variable had: an assignment that gives it another one is
 // not seen here. Its lock lives as long as TensorFlow has the variable, which
 // is as long as the task, unless somebody clears the container that the
-// variable is in; who does that must have cancelled first what holds one.
+// variable is in, who must first have cancelled whatever holds one.
 class HeldVariable {
  public:
   explicit HeldVariable(VariableRef resource)

@@ -1,4 +1,4 @@
-// How tables lie in variables, and in files.
+// Where the rows of tables are, in variables and in files.
 
 #ifndef TF_SYNCREP_CC_TF_TABLE_PIECES_H_
 #define TF_SYNCREP_CC_TF_TABLE_PIECES_H_
@@ -16,7 +16,7 @@ namespace tf_syncrep {
 
 // Rows of one table that are in one variable, next to each other: row k of them
 // is row first + k * stride of the table. With a stride of 1 they are a range
-// of rows, otherwise all that `first` modulo the stride tells.
+// of rows, otherwise all that are congruent to `first` modulo the stride.
 struct TablePiece {
   int64_t group;       // number of the variable, among those with slots
   int64_t begin;       // the first of these rows in the variable
@@ -30,11 +30,11 @@ struct TablePiece {
   int64_t RowOf(int64_t id) const;
 
   // Rows of each piece of a parted table as files have them: the last one may
-  // be there for all pieces to have equally many, and is zero.
+  // be padding, of zeros, so that all pieces have equally many.
   int64_t stored_rows() const { return (vocabulary + stride - 1) / stride; }
 
-  // In files, a table that is parted has a dimension more: row r is at
-  // [r / stride, r % stride]. Without it, it is as it is.
+  // In files, a table that is parted has one more dimension: row r is at [r /
+  // stride, r % stride]. One that is not is stored as it is.
   tensorflow::TensorShape StoredShape(
       const tensorflow::TensorShape& row_shape) const;
 

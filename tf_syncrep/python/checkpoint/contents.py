@@ -1,7 +1,7 @@
 """What a checkpoint holds, by the task that has it.
 
-Nothing here knows of Keras. Names are those under which `tf.train.load_checkpoint`
-finds what is saved.
+Nothing here knows Keras. Names are those under which `tf.train.load_checkpoint` finds
+what is saved.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class Share:
 class OfPart:
     """A variable that belongs to one part of a table, and has no rows.
 
-    A table that is restored in other parts than it was saved in gives each the least of
-    what was saved of all: for a power of beta, that of the part with most steps.
+    If a table is restored into other parts than it was saved from, each part gets the
+    least of all saved values: for a power of beta, that of the part with most steps.
 
     Attributes:
         variable: the variable.
@@ -124,8 +124,8 @@ class Contents:
     Attributes:
         shares: by task.
         of_parts: variables of parts, which are among the shares' wholes, too.
-        copies: further variables that are to have the values of those saved, each
-            behind the one whose copy it is.
+        copies: further variables that are to have the values of saved ones, each after
+            the one that it copies.
     """
 
     shares: list[Share]
@@ -134,7 +134,7 @@ class Contents:
 
     @property
     def names(self) -> set[str]:
-        """All names, but for those that depend on the number of parts."""
+        """All names, except those that depend on the number of parts."""
         of_parts = {name for x in self.of_parts for name in x.names}
         found = {name for share in self.shares for name in share.wholes}
         found.update(name for share in self.shares for name in share.piece_names)
@@ -205,7 +205,7 @@ def whole_piece(num_rows: int, names: Sequence[str]) -> Piece:
 
 
 def least_of_parts(name: str, stored: Mapping[str, Any], num_parts: int) -> list[str]:
-    """Which of the names that are stored tell what a part of `num_parts` had.
+    """Which of the stored names have what a part of `num_parts` had.
 
     Args:
         name: of the part, as `OfPart.names` gives it.

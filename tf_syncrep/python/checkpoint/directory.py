@@ -30,7 +30,7 @@ class DamagedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What is known of a checkpoint.
+    """What is known about a checkpoint.
 
     Attributes:
         number: its number, one higher than that of the one before.
@@ -59,7 +59,7 @@ class Directory:
     """A folder of checkpoints, which one training at a time writes to."""
 
     def __init__(self, path: str | os.PathLike[str], name: str = "directory"):
-        """Knows of a folder; makes nothing.
+        """Refers to a folder; creates nothing.
 
         Args:
             path: the folder, which need not be there.
@@ -115,13 +115,13 @@ class Directory:
         return os.path.join(self.path, f"ckpt-{number}")
 
     def temporary(self, number: int) -> str:
-        """The folder of what is not a checkpoint yet."""
+        """The folder for what is not a checkpoint yet."""
         return f"{self.prefix(number)}.writing"
 
     def manifests(self) -> list[Manifest]:
         """The checkpoints that there are, the newest last.
 
-        What is damaged is said in the log, and left out.
+        Damaged ones are named in the log, and left out.
         """
         found = []
         for name in self._names():
@@ -203,7 +203,7 @@ class Directory:
         return manifest
 
     def note_progress(self, progress: dict[str, Any]) -> None:
-        """Notes how far training got, for who goes on to say what was lost.
+        """Notes how far training got, so that whoever goes on can say what was lost.
 
         Args:
             progress: what JSON can hold.
@@ -243,12 +243,12 @@ class Directory:
         needed = {number for m in manifests[-keep:] for number in m.chain}
         for manifest in manifests:
             if manifest.number not in needed:
-                # First of all it stops being a checkpoint.
+                # This comes first: from here on it is no longer a checkpoint.
                 self._delete(f"{os.path.basename(self.prefix(manifest.number))}.json")
                 self.delete_files(manifest.number)
 
     def delete_leftovers(self, number: int | None = None) -> None:
-        """Deletes what failures have left of checkpoints that were never whole.
+        """Deletes the remains of checkpoints that were never completed.
 
         Args:
             number: which one, unless another program has made a whole one of that

@@ -1,4 +1,4 @@
-"""Writes and restores checkpoints: what Keras' callback and v1's hook have in common.
+"""Writes and restores checkpoints, for Keras' callback and for v1's hook.
 
 The coordinator tells each task to begin, at one moment, asks now and then how far it
 got, and at last merges the indexes of what the tasks wrote, some kilobytes. No row of a
@@ -25,7 +25,7 @@ from tf_syncrep.python.ops import checkpoint_ops
 # How often tasks are asked how far they got: soon at first, then less often.
 _FIRST_ASK_SECS = 0.02
 _LONGEST_ASK_SECS = 0.5
-# What damaged files are read with.
+# The errors of reading damaged files.
 _DAMAGE = (
     tf.errors.DataLossError,
     tf.errors.OutOfRangeError,
@@ -248,7 +248,7 @@ class Engine:
             full_every: which are full: 1 for all, k for every k-th; others hold the
                 rows that have changed since the one before.
             max_kept_bytes: how much a task may keep of rows that are overwritten.
-            patience_secs: how long a task waits for files that take nothing.
+            patience_secs: how long a task waits for a file system that accepts nothing.
             max_bytes_per_sec: how fast a task may write; 0 for as fast as can be.
         """
         self.directory = directory
@@ -272,8 +272,9 @@ class Engine:
         Args:
             contents: what is to be saved from here on.
         """
-        # By the folder's name, a program that goes on where another one died finds
-        # what that one had tasks write, which they still do.
+        # Because the writers are named after the folder, a program that goes on where
+        # another one died finds what that one had told tasks to write, and they may
+        # still be writing.
         name = f"checkpoint/{self.directory.path}"
         self._calls.use(contents, name, **self._options)
 
@@ -417,13 +418,13 @@ class Engine:
             contents: what to restore; there may be more in the checkpoint.
 
         Returns:
-            What is known of it; None if there is no checkpoint.
+            What is known about it; None if there is no checkpoint.
 
         Raises:
             ValueError: something is not in the newest checkpoint, or of another shape.
             DamagedError: there are checkpoints, but none is whole.
         """
-        # What tasks write, and compare with, is of before.
+        # What tasks write and compare with now belongs to the past.
         self._tidied, self._base = False, None
         damaged = []
         for manifest in reversed(self.directory.manifests()):

@@ -1,4 +1,4 @@
-"""How far a training got, noted so that who goes on can say what was lost."""
+"""How far a training got, noted so that whoever goes on can say what was lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work queues in graphs of `tf.compat.v1`, whose datasets cannot go to another task.
+"""Work queues in graphs of `tf.compat.v1`, whose datasets cannot call another task.
 
 Functions of a dataset run on the worker alone there. So a reader asks through a queue
 of TensorFlow's on its own task, and a queue runner, whose ops lie in the graph itself,
@@ -51,7 +51,7 @@ class SessionLedger:
 
 
 def through_session(take: Take, name: str) -> Take:
-    """Has takes that are built into one dataset run in the graph around it.
+    """Makes the takes of one dataset run in the graph around it.
 
     Args:
         take: builds a take.
@@ -71,7 +71,7 @@ def through_session(take: Take, name: str) -> Take:
     )
 
     def ask(stream: Any, last: Any) -> tuple[Any, Any]:
-        # Answers to a reader before this one, who did not wait for them, are not it.
+        # An answer to an earlier reader, which did not wait for it, is not ours.
         number = tf.random.uniform([], maxval=tf.int64.max, dtype=tf.int64)
         with tf.control_dependencies([asked.enqueue([number, stream, last])]):
             first = given.dequeue()
@@ -88,7 +88,8 @@ def through_session(take: Take, name: str) -> Take:
 def _close(queues: Sequence[Any]) -> Any:
     """Ends the waits at queues, and lets the next session make them anew.
 
-    A worker's task has them for longer than a session lasts, and closed is closed.
+    A worker's task keeps them for longer than a session lasts, and a closed queue stays
+    closed.
     """
     with tf.control_dependencies(
         [q.close(cancel_pending_enqueues=True) for q in queues]

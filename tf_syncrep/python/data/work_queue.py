@@ -19,11 +19,11 @@ from tf_syncrep.python.sync.arguments import check_count, check_positive
 _streams = itertools.count()
 
 
-# Where the items begin that wait in a queue's state, as the op saves it: pairs of an
+# Where the waiting items begin in a queue's state, as the op saves it: pairs of an
 # epoch and an item.
 _ITEMS_OF_STATE = 12
 
-# For each `queues_used` that is under way a list; tracing, which fills them, is done by
+# A list for each `queues_used` that is under way; tracing, which fills them, is done by
 # one thread.
 _collections: list[list[WorkQueue]] = []
 
@@ -46,7 +46,7 @@ class WorkQueue:
     nobody has to know how many workers there are. What a worker had begun when it died
     is read again, as a whole, by another; what it had ended is not. The ledger is kept
     where all workers can ask it: under ParameterServerStrategy on the first parameter
-    server. (Its like in DeepRec is `tf.data.WorkQueue`.)
+    server. (Its counterpart in DeepRec is `WorkQueue`.)
 
     Made in the scope of the strategy. In a graph of `tf.compat.v1` it is made where
     `tf.compat.v1.train.replica_device_setter` is in force, and has a name; its readers
@@ -71,9 +71,9 @@ class WorkQueue:
     the dataset. Elements that then wait in buffers (`shuffle`, `prefetch`, a batch) die
     with a worker, and are not read again.
 
-    Exactly once an epoch, then, where no worker dies. Nobody waits for who is slow; at
-    the end of the last epoch alone others wait for the items that are still read, which
-    may come back.
+    So each item is read exactly once an epoch where no worker dies. Nobody waits for
+    slow workers, except that at the end of the last epoch the others wait for the items
+    that are still being read, which may come back.
 
     Args:
         items: what is to be read: file names, say, or anything that is a tensor with an
@@ -81,9 +81,9 @@ class WorkQueue:
         num_epochs: how often; None for again and again.
         shuffle: whether each epoch has an order of its own.
         seed: of these orders: the same seed, the same orders.
-        lease_secs: a reader that takes longer for an item is taken for dead: longer
-            than the longest item takes. A worker that begins another life is known at
-            once.
+        lease_secs: a reader that takes longer for an item is taken for dead; choose
+            more than the longest item takes. A worker that was started again is
+            recognised at once.
         name: the queue's name where it lives, by which other processes find it, as long
             as that server lives; another training on the same servers needs another
             name. Graphs of `tf.compat.v1` need one. By default nobody else finds the
@@ -193,7 +193,7 @@ class WorkQueue:
             taken = session_takes.through_session(take, name)
 
         def contents(stream: tf.Tensor) -> tf.data.Dataset:
-            # No map(): tf.data would take items ahead for it, and so end those before.
+            # No map(): tf.data would take items ahead for it, and so end earlier ones.
             return self._taken(taken, stream).flat_map(
                 lambda _, item: read(tf.gather(self.items, item))
             )
@@ -204,8 +204,8 @@ class WorkQueue:
             elements = tf.data.Dataset.from_tensor_slices(
                 tf.constant(streams, tf.int64)
             ).interleave(contents, cycle_length=num_readers)
-        # What lies in a buffer when a worker dies was read, and is lost: no buffers
-        # but those that the user asks for.
+        # What is in a buffer when a worker dies counts as read, and is lost: so there
+        # are no buffers but those that the user asks for.
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
         for queues in _collections:
@@ -215,12 +215,12 @@ class WorkQueue:
     def begin_epoch(self, resume: bool = False) -> int | None:
         """Lets readers have what is left of the next epoch, and nothing of later ones.
 
-        To be called when nobody reads, by who can make datasets' iterators anew: what
+        Call it while nobody reads, and make the datasets' iterators anew after it: what
         readers had not ended is read again.
 
         Args:
-            resume: go on with the epoch that was begun, if one was, also where nothing
-                of it is left; so after `restore`.
+            resume: go on with the epoch that was begun, if there is one, even if
+                nothing of it is left; as after `restore`.
 
         Returns:
             The epoch, counted from 0; None if there is none.

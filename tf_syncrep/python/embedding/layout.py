@@ -1,12 +1,12 @@
-"""How tables lie on parameter servers: stacked into slabs, each parted by rows.
+"""Where tables are on parameter servers: stacked into slabs, each parted by rows.
 
 Nothing here needs TensorFlow.
 
 A slab holds the rows of tables of one width and dtype, one table after the other, and
 has one part on each parameter server: row `g` of all is row `g // num_shards` of part
 `g % num_shards`. So each part has as many rows as any other, give or take one, whatever
-the tables, and the rows of each table, those that are used most too, are on all of
-them. This is the "mod" strategy of `tf.nn.embedding_lookup`, over all tables at once.
+the tables, and the rows of each table, popular ones too, are spread over all of them.
+This is the "mod" strategy of `tf.nn.embedding_lookup`, over all tables at once.
 """
 
 from __future__ import annotations
@@ -117,8 +117,9 @@ def stack(
         The slabs, in the order of their first tables.
 
     Raises:
-        ValueError: tables of one name; `stacking` is none of these, names what is no
-            table, a table twice, or tables of different width or dtype together.
+        ValueError: tables of one name; `stacking` is none of these, names something
+            that is not a table, names a table twice, or stacks tables of different
+            width or dtype.
     """
     tables = list(tables)
     by_name = {table.name: table for table in tables}
@@ -138,7 +139,7 @@ def _slab_name(tables: Sequence[Table]) -> str:
 
 
 def _groups(by_name, stacking):
-    """A function that tells of a table what it shares with those stacked with it."""
+    """A function that gives for a table the key that stacked tables share."""
     if stacking == "auto":
         return lambda table: (table.width, table.dtype)
     if stacking is None:

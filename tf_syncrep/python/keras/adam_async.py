@@ -235,7 +235,7 @@ class AdamAsync(compat.SlotOptimizer):
                 use_nesterov=self.use_nesterov,
                 apply_sparse_rmsprop=self.apply_sparse_rmsprop,
                 rmsprop_momentum=-1.0 if momentum is None else momentum,
-                # A part of a table advances like the whole would.
+                # A part of a table advances as the whole table would.
                 count_empty=is_part(variable)
                 or embedding_ops.are_embedding_rows(gradient.indices),
             )

@@ -1,9 +1,9 @@
 """The updates of `adam_async_ops`, computed with TensorFlow's own ops.
 
-For where the kernels cannot go: functions that XLA compiles, and devices for which
-there is no kernel. Shapes are static where those of the gradient are, as XLA needs
-it. The formulas are in `adam_async_ops`; unlike there, an update is not atomic, and
-XLA and GPUs do not check indices.
+They serve where the kernels cannot: in functions that XLA compiles, and on devices for
+which there is no kernel. Shapes are static where those of the gradient are, as XLA
+needs it. The formulas are in `adam_async_ops`; unlike there, an update is not atomic,
+and XLA and GPUs do not check indices.
 """
 
 from typing import Any

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# How long a callback's hook takes that interrupts training, as one that writes a
-# checkpoint does. During a shorter one the workers are at the steps that lie ahead.
+# A callback's hook that takes this long interrupts training, as one that writes a
+# checkpoint does. During a shorter one the workers are busy with the steps ahead.
 _INTERRUPTION_SECS = 1.0
 # Under which name a model keeps its clock.
 _CLOCK = "_tf_syncrep_clock"
@@ -17,8 +17,7 @@ _CLOCK = "_tf_syncrep_clock"
 class TrainingClock:
     """Counts from the beginning of an epoch to the end of its last step.
 
-    What lies between epochs, validation at their ends, and hooks that interrupt
-    training count for nothing.
+    The time between epochs, validation, and hooks that interrupt training do not count.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic):

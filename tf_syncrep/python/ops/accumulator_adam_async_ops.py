@@ -1,10 +1,10 @@
 """AdamAsync updates with the mean of what an accumulator holds, as one op.
 
 A take writes the mean of a round's gradients to memory, and an update reads it again.
-Here each part of it is applied while it is in the processor's cache. To the bit the
-result is that of the two ops; see `accumulator_ops` and `adam_async_ops`. For dense
-gradients, on CPUs: a sparse update takes its time for the rows of the table, which lie
-all over memory, and gains nothing.
+Here each part of it is applied while it is in the processor's cache. The result is that
+of the two ops, to the bit; see `accumulator_ops` and `adam_async_ops`. For dense
+gradients, on CPUs: a sparse update spends its time on the rows of the table, which are
+scattered over memory, and gains nothing.
 """
 
 from typing import Any

@@ -29,10 +29,10 @@ several times in one gradient in the order of their occurrence. The result does
 not depend, in any bit, on the number of threads that compute it.
 
 **Cost.** To push a gradient takes as long as its own size, however many were pushed
-before. A take is linear in what was pushed. A gradient that nobody else has is kept
-as it is; of others a copy is made. Sparse gradients are merged by a push, which then
-takes longer, when they have come to more than 64 MiB and to four times as many rows as
-were different at the last such merge or take.
+before. A take is linear in what was pushed. A gradient that nobody else holds is kept
+as it is; others are copied. When sparse gradients have come to more than 64 MiB, and to
+four times as many rows as were distinct at the last merge or take, a push merges them,
+and takes longer.
 
 **Errors.** `tf.errors.InvalidArgumentError` for a gradient of another shape or dtype,
 an index that is negative or out of range, an argument that is not a scalar, or a

@@ -107,7 +107,7 @@ def load() -> ModuleType:
     Raises:
         ImportError: There is no library, no TensorFlow, a TensorFlow of another
             minor version than the one built against, or the library does not load.
-            The message says which, and the command that mends it.
+            The message says which, and the command that fixes it.
     """
     built = build_info()
     if built is None or not os.path.exists(library_path()):

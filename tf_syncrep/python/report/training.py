@@ -85,9 +85,10 @@ class Worker:
 class Training:
     """A training, perhaps in several sessions (it was stopped and went on).
 
-    Seconds are those of training: what lies between sessions is left out. So is what
-    interrupts a session, validation and checkpoints, from what is told of work and of
-    updates per second, where whoever wrote the figures has told the time of training.
+    Seconds are those of training: the time between sessions is left out. So are
+    interruptions of a session, by validation and checkpoints, from figures of work and
+    of updates per second, if whoever wrote the figures has recorded the time of
+    training.
 
     Attributes:
         folder: where its figures lie.

@@ -1,6 +1,6 @@
-"""What a replica checks of its own gradient before it hands it in.
+"""What a replica checks about its own gradient before it hands it in.
 
-An error then is its own: nothing was pushed, and the other replicas go on.
+An error then concerns the replica alone: nothing was pushed, and the others go on.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Gradient = tf.Tensor | tf.IndexedSlices
 def check_against(gradient: Gradient, variable) -> tf.Operation:
     """Builds the check that a gradient fits its variable.
 
-    Only what is known of the variable's shape when the graph is built is checked: to
-    look at the variable itself would bring it over from its parameter server.
+    Only what is known about the variable's shape when the graph is built is checked:
+    looking at the variable itself would fetch it from its parameter server.
 
     Args:
         gradient: dense, or `tf.IndexedSlices`.
@@ -46,7 +46,7 @@ def checked(gradient: Gradient, variable) -> Gradient:
         variable: the variable.
 
     Returns:
-        The gradient, which nobody gets before it was checked.
+        The gradient, which nobody gets before it has been checked.
     """
     with tf.control_dependencies([check_against(gradient, variable)]):
         return tf.nest.map_structure(tf.identity, gradient, expand_composites=True)

@@ -11,17 +11,17 @@ from tf_syncrep.python.sync import gate_placement, messages
 # A tensor up to this size costs more by the call that fetches it than by being copied
 # twice.
 _SMALL_BYTES = 64 * 1024
-# To send as much as this takes about as long as a call: what waits for the message that
-# it is sent with does not wait longer for it than the call has cost.
+# Sending this much takes about as long as a call: whatever waits for the combined
+# message waits no longer than the saved call would have taken.
 _SMALL_MESSAGE_BYTES = 256 * 1024
-# Indices of rows of this size are an eighth of what they are sent with, at most. To
-# copy them twice, however many there are, takes little of the time for the rows, and so
-# does to send them with the rows and not before them.
+# Indices of rows of this size are an eighth of what they are sent with, at most.
+# Copying them twice, however many there are, takes little of the time for the rows, and
+# so does sending them with the rows rather than before them.
 _LONG_ROW_BYTES = 64
 
 
 def small_part(gradient) -> tf.Tensor | None:
-    """Returns what of a gradient is worth to be sent with others.
+    """Returns the part of a gradient that is worth sending together with others.
 
     Args:
         gradient: a tensor or `tf.IndexedSlices`.

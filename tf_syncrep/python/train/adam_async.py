@@ -271,8 +271,8 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
             dense_round: a round of an accumulator on the variable's device.
 
         Returns:
-            A tensor that stands for the gradient and is none: it is for the next call
-            of `apply_gradients`, and for nothing else.
+            A tensor that stands for the gradient but is not one: it is for the next
+            call of `apply_gradients`, and for nothing else.
         """
         stand_in = tf.identity(dense_round.round)
         self._rounds[stand_in.ref()] = dense_round

@@ -1,7 +1,7 @@
 """What a checkpoint of a `tf.compat.v1` graph holds: what its Saver would save.
 
-By the names that the Saver uses: `embeddings` for a variable, whatever its parts, and
-`embeddings/AdamAsync` for what an optimizer has beside it.
+Under the names that the Saver uses: `embeddings` for a variable, whatever its parts,
+and `embeddings/AdamAsync` for an optimizer's slot of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def contents_of_graph() -> tuple[Contents, Any]:
         that are not written by rows, or None.
 
     Raises:
-        ValueError: a variable in parts that are no ranges of rows.
+        ValueError: a variable in parts that are not ranges of rows.
     """
     variables = tf.compat.v1.global_variables()
     tables = [v for v in variables if is_written_by_rows(v)]
@@ -67,7 +67,8 @@ def is_written_by_rows(variable: Any) -> bool:
 def _slots_by_table(tables: list[Any]) -> dict[int, list[Any]]:
     """For each table, by its id, the variables of its shape that are named after it.
 
-    So TensorFlow names what optimizers and moving averages have beside a variable.
+    That is how TensorFlow names what optimizers and moving averages keep for a
+    variable.
     """
     by_name = {table.op.name: table for table in tables}
     slots: dict[int, list[Any]] = {id(table): [] for table in tables}
@@ -108,7 +109,7 @@ def _piece_of(group: list[Any]) -> Piece:
 
 
 def _slice_of(variable: Any) -> Any:
-    """Of a part of a variable, which part it is, as a SaveSliceInfoDef; or None."""
+    """Which part of a variable this is, as a SaveSliceInfoDef; or None."""
     # Some have no full definition; then they are no parts either.
     definition = variable.to_proto()
     if not definition.HasField("save_slice_info_def"):

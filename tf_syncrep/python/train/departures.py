@@ -1,10 +1,10 @@
 """What the gate is told when a session is closed, or its process ends.
 
-Only a script with the session hook has a place where a replica leaves. Of the sessions
-of a Supervisor, and of a replica whose chief alone has the hook, nobody tells us. So
-those of graphs with a `SyncReplicasOptimizer` are noticed here when they are made, and
-when they are closed. What is to be said then is said in another session, since theirs
-may be closed, or broken.
+Only a script with the session hook has a place where a replica leaves. Nobody tells us
+about the sessions of a Supervisor, or of a replica if the chief alone has the hook. So
+sessions of graphs with a `SyncReplicasOptimizer` are noticed here when they are made
+and when they are closed. The gate is then told in another session, since theirs may be
+closed, or broken.
 
 - A session is closed: the replica leaves, unless another session trains on.
 - The process ends, by its last line, by `sys.exit` or by an exception: the same for
@@ -33,7 +33,7 @@ from absl import logging
 
 from tf_syncrep.python.ops import sync_gate_ops
 
-# Nobody's end takes longer because a server is gone.
+# So that no end takes longer because a server is gone.
 _DEADLINE_SECS = 5.0
 
 
@@ -114,8 +114,8 @@ class Departures:
     def leave(self, target: str) -> None:
         """Leaves the gate, if it has ever heard of this replica.
 
-        Who it has not heard of has but tried whether the model is ready, and may
-        still come to train. Nor is it left late, by who may train again.
+        A replica that it has not heard of has only checked whether the model is ready,
+        and may still come to train. Nor does a replica leave late that may train again.
 
         Args:
             target: the server through which the replica has trained.
@@ -144,7 +144,7 @@ class Departures:
         return self._stays.setdefault(target, _Stay(self, target))
 
     def _tell(self, target: str, say: Callable[[Any], Any]) -> None:
-        """Has something said to the gate, in a session that is made for that."""
+        """Tells the gate something, in a session that is made for that."""
         try:
             session = tf.compat.v1.Session(target, self._graph, self._config)
             try:
@@ -173,7 +173,7 @@ class _Stay:
 
     def set_due(self, is_due: bool) -> None:
         """Says whether the gate may have to be told something; under the lock."""
-        if is_due and self.target:  # Else the gate goes with the session.
+        if is_due and self.target:  # Otherwise the gate disappears with the session.
             _due.add(self)
         else:
             _due.discard(self)

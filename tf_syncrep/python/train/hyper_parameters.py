@@ -28,7 +28,7 @@ def check(name: str, value: Any, *, below: float = math.inf) -> Any:
 
     Raises:
         ValueError: a number out of range, or a tensor that is not a scalar.
-        TypeError: anything that is none of the kinds above.
+        TypeError: anything of another kind than those above.
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def recover_from_lost_tasks(session: Any) -> None:
-    """Has a session raise what its owner recovers from, whatever else went wrong.
+    """Makes a session raise the error that its owner recovers from.
 
     A step on a server that was started anew is Aborted, which makes
     `MonitoredTrainingSession` begin anew. But the other tasks of the step are stopped

@@ -19,8 +19,8 @@ from tf_syncrep.python.train.sync_replicas_ops import Settings, SyncReplicasOps
 __all__ = ["SyncReplicasOptimizer"]
 
 
-# Under which a graph has its optimizers, for hooks that have to do with updates. Not a
-# string: those collections are exported with the graph, and these cannot be.
+# The key of a graph's optimizers, for hooks that have to do with updates. Not a string:
+# collections under strings are exported with the graph, and these cannot be.
 _COLLECTION: Any = ("tf_syncrep", "SyncReplicasOptimizer")
 
 # Its place is taken by ours after `install_v1_names`.
@@ -32,8 +32,8 @@ class SyncReplicasOptimizer(_StockOptimizer):
 
     A drop-in for `tf.compat.v1.train.SyncReplicasOptimizer`: same constructor,
     methods, variable name and init ops, so that scripts and their checkpoints work as
-    they are. It is an instance of TensorFlow's class for those that ask, tf_slim for
-    one, and uses nothing of it. Each replica computes a gradient on the present
+    they are. It is an instance of TensorFlow's class for code that checks, such as
+    tf_slim, and uses nothing of it. Each replica computes a gradient on the present
     weights; when `replicas_to_aggregate` of them are in, the chief applies their
     average once, and all go on with the new weights:
 

@@ -180,7 +180,7 @@ class SyncReplicasOps:
                 )
             with tf.control_dependencies([update_op]):
                 step = self._read_step()
-            # The step says that all is done: the gate's task hears of nothing else.
+            # The step is the sign that all is done: the gate's task gets no other.
             with tf.device(self.gate_device):
                 sync_op = sync_gate_ops.sync_gate_advance(
                     self.gate, generation, round_number, step
@@ -256,7 +256,7 @@ class SyncReplicasOps:
                 ),
             )
             # Without a cond around the pushes, gradients are on their way meanwhile.
-            # Those of this round, which is none, are dropped.
+            # Those of this round, which does not exist, are dropped.
             pushed_round = tf.where(admitted, round_number, NO_ROUND)
         sent = gradient_transfers.join_small(
             gradients, devices, dict(zip(along, arrived, strict=True))
@@ -266,7 +266,7 @@ class SyncReplicasOps:
             for gradient, (_, _, accumulator) in zip(sent, present, strict=True)
         ]
         with tf.device(self.gate_device):
-            # Groups by task first, and so hears from each task once.
+            # Groups by task first, so that each task reports once.
             with tf.control_dependencies([tf.group(pushes)]):
                 counted = sync_gate_ops.sync_gate_commit(
                     self.gate, generation, pushed_round, device, incarnation
@@ -278,9 +278,9 @@ class SyncReplicasOps:
     def _tell_gate(self, checks, gradients, along):
         """Sends the gate's task what it is to know, and parts of gradients with it.
 
-        Once all gradients are there: who is admitted keeps the others waiting, and the
-        first to be ready is to be taken, not the first to have begun. It goes as one
-        tensor: each that leaves a task costs a call.
+        Once all gradients are there: a replica that is admitted keeps the others
+        waiting, and the first to be ready should be admitted, not the first to have
+        begun. It goes as one tensor: each tensor that leaves a task costs a call.
 
         Args:
             checks: the checks of the gradients.
@@ -378,8 +378,8 @@ class SyncReplicasOps:
     def _read_step(self) -> tf.Tensor:
         """Reads the global step once the control dependencies are met.
 
-        On its own task, that is: another would get of a reference variable what it
-        was at any time before.
+        That is, on its own task: another one might get any earlier value of a reference
+        variable.
         """
         with tf.device(self._global_step.device):
             return tf.cast(_read(self._global_step), tf.int64)
@@ -416,7 +416,7 @@ class SyncReplicasOps:
 def _one_of(predicate, device, if_true, if_false) -> tf.Tensor:
     """Runs one of two ops, on the task of the gate where all of it is.
 
-    By ops of TensorFlow's, not by `tf.cond`, which may call functions elsewhere.
+    By TensorFlow's ops, not by `tf.cond`, which may call functions elsewhere.
 
     Args:
         predicate: bool, a tensor.

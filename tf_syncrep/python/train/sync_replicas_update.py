@@ -11,8 +11,8 @@ from tf_syncrep.python.sync.gradients import flatten
 from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
 from tf_syncrep.python.train.checkpoint_contents import is_written_by_rows
 
-# Optimizers that leave the rows of a table that a sparse gradient does not have alone.
-# Of a subclass it is not known.
+# Optimizers that leave alone the rows of a table that a sparse gradient does not name.
+# For subclasses that is not known.
 _WRITING_ROWS_OF_GRADIENTS_ONLY = (
     AdamAsyncOptimizer,
     tf.compat.v1.train.AdagradOptimizer,
@@ -40,8 +40,8 @@ class Update:
         """Builds the mean of a round; AdamAsync's updates take dense ones themselves.
 
         Where a checkpoint may have to keep what is overwritten, that comes between a
-        take and its update, and they are two ops as ever. So they are on GPUs, and for
-        a subclass, which may look at gradients.
+        take and its update, and they stay two ops. The same holds on GPUs, and for a
+        subclass, which may look at gradients.
         """
         device = tf.DeviceSpec.from_string(variable.device).device_type
         may_be_on_gpu = device != "CPU" and op_library.has_kernels_for("GPU")
@@ -74,14 +74,14 @@ class Update:
         return type(self._opt) in _WRITING_ROWS_OF_GRADIENTS_ONLY
 
     def kept_for_checkpoints(self, averages, variables):
-        """Has what an update will overwrite kept for a checkpoint being written.
+        """Keeps what an update will overwrite for a checkpoint that is being written.
 
         Args:
             averages: gradients, or None.
             variables: the variables that they are for.
 
         Returns:
-            The same gradients, which are there once it is kept.
+            The same gradients, available once that is kept.
         """
         # Moving averages change all rows.
         by_rows = self._writes_rows_of_gradients_only and not self._has_moving_averages

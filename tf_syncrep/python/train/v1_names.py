@@ -25,8 +25,8 @@ def install_v1_names() -> None:
     ```
 
     runs as it is, whether it imported TensorFlow before or after the call, and by
-    whichever of its names. May be called any number of times. What such a script needs
-    of TensorFlow 1 besides, `tf.disable_v2_behavior()` as a rule, is left to it.
+    whichever of its names. May be called any number of times. Whatever else such a
+    script needs of TensorFlow 1, `tf.disable_v2_behavior()` as a rule, is left to it.
     """
     for module in _v1_train_modules():
         for optimizer in _OPTIMIZERS:

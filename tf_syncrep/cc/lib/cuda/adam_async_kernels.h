@@ -131,7 +131,7 @@ __global__ __launch_bounds__(kBlockThreads) void DenseKernel(
 // --- Sparse: the indices -----------------------------------------------------
 
 // Copies the indices, which others may change in their own memory, into `keys`
-// and their places into `positions`, to be sorted. An index that is no row
+// and their places into `positions`, to be sorted. An index that is not a row
 // becomes num_rows, which sorts behind all rows; the first such place is put
 // into bad_index->position, which holds -1, the greatest unsigned number,
 // before.

@@ -39,13 +39,13 @@ struct GateWorker {
   uint64_t incarnation;
 };
 
-// Leave to compute a gradient of a round.
+// Permission to compute a gradient of a round.
 struct GatePermit {
   int64_t generation = 0;
   int64_t round = 0;
   int64_t step = 0;
-  // Tells it from all others, of the same worker and round too. 0: a pass, or
-  // leave to go on without a permit.
+  // Tells it from all others, even of the same worker and round. 0: a pass, or
+  // permission to go on without a permit.
   int64_t number = 0;
 };
 
@@ -111,13 +111,13 @@ struct SyncGateOptions {
   // work-conserving mode whoever is fast gives more, and a permit that is
   // overdue keeps nobody idle (see Pace).
   bool strict = true;
-  // Whether anything is ever overdue in work-conserving mode. Without, a slow
-  // worker is waited for as long as its lease, and while nothing fails, and
+  // Whether anything is ever overdue in work-conserving mode. If not, others
+  // wait for a slow worker as long as its lease; then, while nothing fails and
   // there are no backups, every gradient counts.
   bool spares = true;
   // Whether in work-conserving mode, too, each worker gives its share and no
   // more until all have been heard of, for a lease from the opening at most:
-  // else a short training may be over before a worker's process is up.
+  // otherwise a short training might be over before a worker's process is up.
   bool gathers = false;
   // The numbers of the first round and of the first generation, at least 1.
   int64_t first_round = 0;

@@ -16,14 +16,14 @@ struct GateAccount {
   enum class Holds { kNothing, kPermit, kContribution };
 
   GateWorker worker;
-  // About `round`. What is of an earlier round than the present one counts for
-  // nothing any more.
+  // About `round`. What belongs to a round before the present one no longer
+  // counts.
   Holds holds = Holds::kNothing;
   int64_t round = 0;
   int64_t permit_number = 0;  // of kPermit
   GateTime since{0};          // granted or admitted
   // If its permit is overdue: who holds the spare; if its permit is a spare:
-  // beside whose. Null if there is none, or no more.
+  // whose it stands beside. Null if there is none, or none any more.
   GateAccount* spare = nullptr;
   GateAccount* spare_of = nullptr;
   // Contributions committed in `contributed_round`.
@@ -34,8 +34,8 @@ struct GateAccount {
 };
 
 // The accounts of a gate: a state, and functions that change it and say what
-// has happened. It knows no lock, no clock, no lease and nobody who waits.
-// Accounts belong to the caller, and must outlive it.
+// has happened. It knows nothing of locks, clocks, leases and waits. Accounts
+// belong to the caller, and must outlive it.
 class Ledger {
  public:
   explicit Ledger(const SyncGateOptions& options);
@@ -59,8 +59,8 @@ class Ledger {
   bool IsFull() const { return flights_.empty() && committed_ == quorum_; }
   // Whether a gradient of the present round may still be admitted.
   bool Admits() const { return !flushing_ && NumAdmitted() < quorum_; }
-  // Whether anybody at all may start computing in this round. A permit that
-  // has a spare beside it takes up no room.
+  // Whether anybody may start computing in this round at all. A permit that has
+  // a spare beside it takes up no room.
   bool HasRoom() const;
   bool IsPresent(int64_t generation, int64_t round) const {
     return generation_ > 0 && generation == generation_ && round == round_;
@@ -82,19 +82,20 @@ class Ledger {
   // was.
   void SetTerms(int64_t quorum, int64_t total);
 
-  // A new generation: what the last one left is void.
+  // A new generation: what the last one left behind is void.
   void Open(int64_t step);
 
-  // Leave to compute: a permit numbered `number`, beside that of `overdue` if
-  // that is not null.
+  // Permission to compute: a permit numbered `number`, beside that of `overdue`
+  // if that is not null.
   GatePermit Grant(int64_t number, GateTime now, GateAccount* overdue,
                    GateAccount* account);
 
-  // Leave without a permit.
+  // Permission without a permit.
   GatePermit Pass() const { return {generation_, round_, step_, 0}; }
 
-  // A gradient of `round` is there. `may_give` is false for those who are dead
-  // or have given their share. Its permit has served. Null: of a stranger.
+  // A gradient of `round` has arrived. `may_give` is false for those who are
+  // dead or have given their share. Its permit is used up. Null: from a
+  // stranger.
   GateAdmission Admit(int64_t generation, int64_t round, bool may_give,
                       bool fit, GateTime now, GateAccount* account);
 
@@ -114,7 +115,7 @@ class Ledger {
     flushing_ = flushing;
     flush_given_up_ = false;
   }
-  // Who was to apply the flushed round, if it is one, was told to stop.
+  // Whoever was to apply the round, if it was flushed, was told to stop.
   void GiveFlushUp() { flush_given_up_ = flushing_; }
   // Another updater is there: a flushed round that was given up is void, since
   // nobody knows whether it was applied.
@@ -126,7 +127,7 @@ class Ledger {
   // Closed or failed.
   void End(const GateStatus& status);
 
-  // The sums, and what stands; without workers.
+  // The sums, and the present state; without workers.
   SyncGateStats Stats() const;
 
   // What has happened since the last call.

@@ -5,12 +5,12 @@
 namespace tf_syncrep {
 namespace {
 
-// Below this a push is not taken for stuck: a machine that is busy with
-// something else may be the reason.
+// A push that is shorter is not taken for stuck: the machine may be busy with
+// something else.
 constexpr GateTime kShortestPushLimit = std::chrono::seconds(1);
 
-// Below this a step is not taken for slow, nor is one that much shorter worth a
-// spare permit: on a busy machine short steps vary by as much.
+// A step that is shorter is not taken for slow, and a gain of less is not worth
+// a spare permit: on a busy machine short steps vary by as much.
 constexpr GateTime kShortestStepLimit = std::chrono::milliseconds(50);
 
 // How much sooner than the holder an idle worker must be, in its own steps.

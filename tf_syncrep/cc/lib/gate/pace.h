@@ -15,12 +15,13 @@ namespace tf_syncrep {
 // The last durations of something.
 class Durations {
  public:
-  // Fewer tell nothing.
+  // Fewer are not enough to judge by.
   static constexpr size_t kFewest = 8;
 
   void Learn(GateTime duration);
   bool are_known() const { return num_ >= kFewest; }
-  // That which a share of them, in [0, 1), are below. At least one is known.
+  // The quantile: what a share of them, in [0, 1), are below. At least one is
+  // known.
   GateTime Quantile(double share) const;
 
  private:
@@ -32,26 +33,25 @@ class Durations {
 };
 
 // Says which permit is overdue, so that an idle worker may have a spare one
-// beside it, and which push takes so long that its round had better be void.
-// Whoever is slow costs a round a fraction of a step, then, and whoever is dead
-// a few steps, and neither a lease. While all are about equally fast nothing is
+// beside it, and which push takes so long that it is better to void its round.
+// A slow worker then costs a round a fraction of a step, and a dead one a few
+// steps, rather than a lease. While all are about equally fast nothing is
 // overdue.
 //
 // A permit is overdue
-//  - from one and a half times what four of five of the last steps needed on,
-//  or
+//  - after one and a half times what four of five of the last steps needed, or
 //    a quarter more than nine of ten, and not before its holder's own last step
 //    would be over;
 //  - while only a few steps are known, first ones included, after four times
-//  the
-//    longest of them;
+//    the longest of them;
 //  - at once for an idle worker whose own step would be over much sooner than
 //    the rest of its holder's, going by the last step of each.
 class Pace {
  public:
   static constexpr GateTime kNever = GateTime::max();
 
-  // `is_first`: of a worker, in which functions may have been compiled.
+  // `is_first`: a worker's first step, in which functions may have been
+  // compiled.
   void LearnStep(GateTime step, bool is_first);
   void LearnPush(GateTime push);
 

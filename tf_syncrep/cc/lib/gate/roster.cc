@@ -108,7 +108,7 @@ void Roster::EndStep(int64_t generation, bool is_of_it, GateTime now,
   member->first_step = step;
   if (is_of_it) {
     longest_first_step_ = std::max(longest_first_step_, step);
-    // One that has started twice is not two workers.
+    // A worker that has started twice counts once.
     num_first_steps_ += member->timed_in != generation ? 1 : 0;
     member->timed_in = generation;
   }

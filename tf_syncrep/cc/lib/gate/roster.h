@@ -1,4 +1,4 @@
-// Who takes part, who lives, and how long a worker may be silent.
+// Who takes part, who is alive, and how long a worker may be silent.
 
 #ifndef TF_SYNCREP_CC_LIB_GATE_ROSTER_H_
 #define TF_SYNCREP_CC_LIB_GATE_ROSTER_H_
@@ -29,8 +29,8 @@ struct GateMember {
   GatePhase phase = GatePhase::kIdle;
   GateTime phase_since{0};
   GateTime last_seen{0};
-  // Has acquired in the present training, has not left it, and not been told
-  // that it is over.
+  // Has acquired in the present training, has not left it, and has not been
+  // told that it is over.
   bool takes_part = false;
   int64_t waiting = 0;  // its wait in Acquire()
   GatePermit permit;    // what it was last given leave by
@@ -47,14 +47,15 @@ struct GateMember {
 // A worker is taken for dead when it has been silent for its lease: `lease`,
 // or twice the longest silence, in a step or in its pushes, that it was ever
 // seen to come back from. So one that needs longer than a lease for its steps
-// or pushes is given up once at most. In this the first step, in which
-// functions may be compiled, counts until the second is over.
+// or pushes is given up at most once. Here the first step, in which functions
+// may be compiled, counts until the second is over.
 //
 // How long a first step itself may take is learnt from the others: `start`,
 // until as many workers have been through theirs in this generation as are in
 // it now. Then it is four times the longest of those, within `lease` and
-// `start`. Else a worker that dies in its first step would hold up a round for
-// `start`. Workers never heard of are expected for `start` from the opening on.
+// `start`. Otherwise a worker that dies in its first step would hold up a round
+// for `start`. Workers never heard of are expected for `start` from the opening
+// on.
 class Roster {
  public:
   explicit Roster(const SyncGateOptions& options);
@@ -68,9 +69,10 @@ class Roster {
   GateMember* Find(const GateWorker& worker);
   // The same, for a call that shows that it lives.
   GateMember* FindAndRenew(const GateWorker& worker, GateTime now);
-  // The worker; null if this incarnation of it is a dead one. `replaced` says
-  // whether it was another one until now: that is dead, and its account still
-  // in its name, for the caller to give up what it held and to rename.
+  // The worker; null if this incarnation of it is dead. `replaced` says whether
+  // it was another incarnation until now: that one is dead now, and the account
+  // still has its name, so that the caller can give up what it held and rename
+  // it.
   GateMember* Enter(const GateWorker& worker, bool* replaced);
   // The worker if it is known as this incarnation; if it was never heard of, a
   // new entry.
@@ -79,8 +81,8 @@ class Roster {
   void SetPresence(GateMember::Presence presence, GateMember* member);
   static void SetPhase(GatePhase phase, GateTime now, GateMember* member);
 
-  // Its gradient is there. One of another generation tells nothing of how long
-  // first steps take in this one.
+  // Its gradient has arrived. One of another generation says nothing about how
+  // long first steps take in this one.
   void EndStep(int64_t generation, bool is_of_it, GateTime now,
                GateMember* member);
   // It is heard of after its pushes, or when it begins anew.
@@ -92,10 +94,10 @@ class Roster {
   // Workers that live or are still expected. `total` are to take part.
   int64_t NumLive(int64_t total) const;
 
-  // Whether somebody who was never heard of is to get the share of a round.
+  // Whether somebody who was never heard of is entitled to a share of a round.
   bool Gathers(int64_t total, GateTime now) const;
 
-  // Those whose lease has ended, live no more.
+  // Those whose lease has ended; they count as dead from now on.
   std::vector<GateMember*> Expire(int64_t total, bool is_open, GateTime now);
   // When the next lease ends.
   GateTime NextLeaseEnd(int64_t total, bool is_open, GateTime now) const;

@@ -45,7 +45,7 @@ class SyncGate {
   using Clock = std::function<Time()>;
   // Names a wait for Cancel(); 0 is none.
   using WaitId = int64_t;
-  // In the place of a generation's number: whichever there is.
+  // In place of a generation's number: whichever is current.
   static constexpr int64_t kAnyGeneration = -1;
   // See WaitQuorum().
   static constexpr Time kSignOfLife = std::chrono::milliseconds(1);
@@ -115,8 +115,8 @@ class SyncGate {
 
   // The worker takes no further part. What it committed stays; others take over
   // its share. A worker that acquires again is back. No effect where the worker
-  // last acquired before Close() and the gate is open again: it leaves what is
-  // over, and is still expected.
+  // last acquired before Close() and the gate is open again: it leaves a
+  // training that is over, and is still expected in the new one.
   void Leave(const GateWorker& worker);
 
   // --- Updater ---
@@ -161,7 +161,7 @@ class SyncGate {
   //
   //
   // A worker in whose process the updater failed would wait for updates that
-  // nobody makes, and never come to begin anew. Where `worker` is one, its
+  // nobody makes, and never get to start again. If `worker` names it, its
   // Acquire() is Cancelled, too, now and until the next WaitQuorum() or Open().
   void CancelUpdater(int64_t generation, const GateWorker& worker = {});
 
@@ -170,7 +170,7 @@ class SyncGate {
 
   // Ends all waits, present and future, as OutOfRange, until the next Open().
   // No effect in another generation, so that a chief cannot end its successor's
-  // training, nor after Fail(): the error is what everybody should hear of.
+  // training, nor after Fail(): everybody should hear of the error.
   void Close(int64_t generation);
 
   // The same with an error. No effect after Close() or another Fail().
@@ -227,12 +227,12 @@ class SyncGate {
   // Whether a worker with these terms may take part.
   bool TermsAgree(const GateTerms& terms) const TF_SYNCREP_REQUIRES(mu_);
   GateStatus TermsDiffer(const GateTerms& terms) const TF_SYNCREP_REQUIRES(mu_);
-  // Ends a wait that found no Open() to its liking.
+  // Ends a wait for which no suitable Open() came.
   void EndEarly(AcquireNode wait, Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
   void EndAcquire(AcquireNode wait, const GateStatus& status,
                   const Permit& permit, Wakeups* wakeups)
       TF_SYNCREP_REQUIRES(mu_);
-  // Ends it with what holds for all waits from now on.
+  // Ends it with the status that all waits have from now on.
   void EndAcquireForAll(AcquireNode wait, const GateStatus& status,
                         Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
   void EndUpdaterWaits(const GateStatus& status, Wakeups* wakeups)
@@ -259,7 +259,7 @@ class SyncGate {
   void Report(Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
   std::string Describe(const GateEvent& event) const TF_SYNCREP_REQUIRES(mu_);
 
-  // What stands against a call of the updater of `generation`, if anything.
+  // Why a call of the updater of `generation` is refused, if it is.
   GateStatus CheckGeneration(int64_t generation) const TF_SYNCREP_REQUIRES(mu_);
   WaitId AddUpdaterWait(int64_t generation, UpdaterWait::Kind kind,
                         Time timeout, QuorumCallback done);
@@ -293,7 +293,7 @@ class SyncGate {
   Time updater_seen_ TF_SYNCREP_GUARDED_BY(mu_){0};
   // Has waited for a round, or advanced, since Open().
   bool updater_started_ TF_SYNCREP_GUARDED_BY(mu_) = false;
-  // Its worker waits in vain: see CancelUpdater(). Null: there is none.
+  // A worker that waits in vain: see CancelUpdater(). Null if there is none.
   const GateMember* failed_with_ TF_SYNCREP_GUARDED_BY(mu_) = nullptr;
   // None of them empty.
   std::list<Passes> passes_ TF_SYNCREP_GUARDED_BY(mu_);

@@ -1,4 +1,4 @@
-// The private part of SyncGate: what is done with the lock held.
+// The private part of SyncGate: everything that runs with the lock held.
 
 #include <algorithm>
 #include <iterator>
@@ -148,7 +148,7 @@ void SyncGate::EndAcquireForAll(AcquireNode wait, const GateStatus& status,
                                 Wakeups* wakeups) {
   const bool succeeds = status.code == GateStatus::kOutOfRange &&
                         wait.mapped().kind == AcquireKind::kFirst;
-  // Else it has been told.
+  // Otherwise it has been told already.
   wait.mapped().member->takes_part &= succeeds || end_of_waits_.ok();
   EndAcquire(std::move(wait), succeeds ? GateStatus() : status, ledger_.Pass(),
              wakeups);

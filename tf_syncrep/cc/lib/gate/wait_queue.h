@@ -54,9 +54,9 @@ class WaitQueue {
 
   // Workers that may get a permit.
   Acquires ready;
-  // Those that have given their share. They can have no permit while the round
-  // and the share stay as they are. Kept apart, so that a call does not look at
-  // a thousand of them in vain.
+  // Those that have given their share. They can get no permit while the round
+  // and the share stay as they are. Kept apart, so that a call need not look at
+  // a thousand of them for nothing.
   Acquires sated;
   // Those that wait for an opening, the first or one with their terms.
   Acquires early;

@@ -48,9 +48,9 @@ BadId FindKeys(const std::vector<FeatureIds>& features,
   return {};
 }
 
-// The different ones of the keys in [begin, end). Sets groups[i], for each key
-// i of these, to the position of the key's first occurrence there, and `firsts`
-// to these positions. Returns false when there is no memory.
+// The distinct keys in [begin, end). Sets groups[i], for each key i of these,
+// to the position of the key's first occurrence there, and `firsts` to these
+// positions. Returns false when there is no memory.
 template <typename Key>
 bool FindFirsts(const Key* keys, int64_t begin, int64_t end, int32_t* groups,
                 Array<int32_t>* firsts, int64_t* num_firsts) {
@@ -127,8 +127,8 @@ DistinctRows::Status DistinctRows::FindOf(
       !places_.Allocate(num_ids_)) {
     return Status::kOutOfMemory;
   }
-  // One for a thread, and none to even them out: what two parts name is found
-  // twice, and sorted twice.
+  // One part for each thread, and none to spare: a key that two parts name is
+  // found twice, and sorted twice.
   const int64_t num_parts =
       (sharder.NumShards(num_ids_, kMinIdsPerThread / 4) + 3) / 4;
   std::vector<BadId> bad_ids(num_parts);

@@ -1,4 +1,4 @@
-// Finds the different rows that the ids of a batch name, shard by shard.
+// Finds the distinct rows that the ids of a batch name, shard by shard.
 
 #ifndef TF_SYNCREP_CC_LIB_ROWS_DISTINCT_ROWS_H_
 #define TF_SYNCREP_CC_LIB_ROWS_DISTINCT_ROWS_H_

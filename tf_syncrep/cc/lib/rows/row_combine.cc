@@ -179,8 +179,8 @@ bool PartRows(const std::vector<CombinedFeature>& features, int64_t num_rows,
 }
 
 // Sets the rows in [begin, end) to the sums of what the ids that name them get,
-// in the order of the ids: what else is done, other threads do. Returns false
-// when there is no memory.
+// in the order of the ids; other threads do the other rows. Returns false when
+// there is no memory.
 template <typename T>
 bool SumRows(const RowAddresses<T>& rows, int64_t begin, int64_t end,
              int64_t width, const std::vector<CombinedFeature>& features,

@@ -8,8 +8,8 @@
 namespace tf_syncrep {
 
 // Of `num` bytes, and of what came before them, as their fingerprint `seed`.
-// Two different rows have the same one with a probability of about 2^-64. Not
-// against those who look for such rows.
+// Two different rows have the same one with a probability of about 2^-64. It
+// does not withstand somebody who searches for such rows.
 uint64_t RowFingerprint(const char* bytes, int64_t num, uint64_t seed);
 
 }  // namespace tf_syncrep

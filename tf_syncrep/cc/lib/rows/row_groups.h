@@ -23,7 +23,7 @@ class RowGroups {
  public:
   enum class Status { kOk, kBadRow, kOutOfMemory };
 
-  // What becomes of an index that is no row of the table.
+  // What becomes of an index that is not a row of the table.
   enum class BadRows { kRefused, kIgnored };
 
   // Groups `size` indices into a table of `num_rows` rows. Each is read once:

@@ -11,9 +11,9 @@
 
 namespace tf_syncrep {
 
-// One occurrence of a row, and the caller's note of where it is to be found.
-// Row is uint32_t, where that will do, or uint64_t: what a sort takes is to
-// move these.
+// One occurrence of a row, and the caller's note of where it is. Row is
+// uint32_t, where that will do, or uint64_t: a sort spends its time on moving
+// these.
 template <typename Row>
 struct RowOccurrence {
   Row row;

@@ -16,9 +16,9 @@ namespace tf_syncrep {
 // other: those of shard 0 ascending, then those of shard 1, and so on.
 class RowPartition {
  public:
-  // Row r of `num_rows` is row r / num_shards of shard r % num_shards: rows
-  // that are used much lie on all shards, wherever in the table they are. At
-  // least one shard.
+  // Row r of `num_rows` is row r / num_shards of shard r % num_shards: popular
+  // rows are spread over all shards, wherever in the table they are. At least
+  // one shard.
   static RowPartition Modulo(int64_t num_rows, int64_t num_shards) {
     RowPartition partition;
     partition.num_rows_ = num_rows;
@@ -32,8 +32,8 @@ class RowPartition {
     return partition;
   }
 
-  // Row r is in the shard in whose range it lies: the first `sizes[0]` are
-  // those of shard 0. No size is negative.
+  // Each shard has a range of rows: the first `sizes[0]` are those of shard 0.
+  // No size is negative.
   static RowPartition Ranges(const std::vector<int64_t>& sizes) {
     RowPartition partition;
     partition.begins_.push_back(0);

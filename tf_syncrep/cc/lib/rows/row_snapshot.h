@@ -16,9 +16,9 @@ namespace tf_syncrep {
 
 // Of arrays with equally many rows, as a table and its slots are, which belong
 // to somebody else. The snapshot is of the moment at which it is made. It is
-// read once, from the first row to the last. Who is about to overwrite rows
+// read once, from the first row to the last. Whoever is about to overwrite rows
 // says so first, and those not read yet are copied aside: copy on write, row by
-// row. What is copied is freed as soon as the reader comes by.
+// row. A copy is freed as soon as the reader has passed it.
 //
 // Rows whose writers say nothing are read as they are at that time.
 //
@@ -40,8 +40,8 @@ class RowSnapshot {
 
   // Keeps those of `rows` that were not read yet; call it before they are
   // overwritten, and KeptBytes::WaitForRoom() before that. Rows may repeat, and
-  // those that do not exist are left out. `data[i]` is the begin of array i.
-  // Where there is no memory the snapshot is given up, and KeptBytes told so.
+  // those that do not exist are left out. `data[i]` is where array i begins.
+  // Where there is no memory the snapshot is given up, and KeptBytes is told.
   void Keep(const std::vector<const char*>& data, const int64_t* rows,
             int64_t num);
 

@@ -1,4 +1,4 @@
-"""Checkpoints that training does not stop for, and where it goes on after a crash."""
+"""Checkpoints that stop no training, and from which it goes on after a crash."""
 
 from __future__ import annotations
 
@@ -85,8 +85,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
     by name, `tables/user`, whatever number of parameter servers they lie on; other
     variables, `variables/dense/kernel`; what the optimizer has beside them,
     `slots/m/tables/user`; and `optimizer/iteration`. It can be restored onto another
-    number of parameter servers and workers, with or without SyncReplicas. What a crash
-    leaves is no checkpoint, and what is damaged is passed over, with a message.
+    number of parameter servers and workers, with or without SyncReplicas. The remains
+    of a crash are not taken for a checkpoint, and a damaged one is passed over, with a
+    message.
 
     The folder must be the same for all tasks: any file system that TensorFlow knows.
 
@@ -208,7 +209,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """Restores the newest checkpoint that is whole.
 
         Returns:
-            What is known of it; None if there is none.
+            What is known about it; None if there is none.
 
         Raises:
             ValueError: it is of another model or optimizer, or the model is not
@@ -289,7 +290,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         clear_initial_position(self._model_or_raise)
 
     def _try_to_save(self, wait: bool = False, is_last: bool = False) -> None:
-        """Saves; a failure is said, and training goes on."""
+        """Saves; a failure is logged, and training goes on."""
         self._say_if_failed()
         try:
             self.save(wait=wait, is_last=is_last)
@@ -367,7 +368,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return isinstance(strategy, tf.distribute.ParameterServerStrategy)
 
     def _contents_of_model(self) -> Contents:
-        """Made anew only where the model has other variables than before."""
+        """Made again only if the model has other variables than before."""
         model = self._model_or_raise
         if not has_weights(model):
             raise ValueError(

@@ -200,9 +200,10 @@ def _by_name(variables: Sequence[Any], name_of: Any) -> Iterator[tuple[str, Any]
 
 
 def _names_by_order(model: Any) -> dict[str, str]:
-    """For names that Keras made up, of layers and seed generators, others.
+    """Replaces the names that Keras made up for layers and seed generators.
 
-    Keras counts the layers of a class in a process, this those in the model.
+    Keras counts the layers of a class in the process; these names count those in the
+    model.
     """
     counts: collections.Counter[str] = collections.Counter()
     names: dict[str, str] = {}
@@ -232,5 +233,5 @@ def _renamed(path: str, renamed: Mapping[str, str]) -> str:
 
 
 def _name(variable: Any) -> str:
-    """Without the optimizer's name, which another one of its class need not have."""
+    """Without the optimizer's name, which may differ for another one of its class."""
     return _path(variable, {}).split("/", 1)[-1]

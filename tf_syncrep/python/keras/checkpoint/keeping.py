@@ -42,7 +42,7 @@ def keep(
 
 
 def _writes_rows_of_gradients_only(optimizer: Any) -> bool:
-    """Whether an optimizer leaves the rows that a sparse gradient does not have alone.
+    """Whether an optimizer leaves alone the rows that a sparse gradient does not name.
 
     Those of Keras with moments let all of them decay.
     """

@@ -3,10 +3,10 @@
 A coordinator calls each closure under its cancellation manager, which TensorFlow keeps
 in a global variable meanwhile (`_active_context` of `tensorflow.python.eager.
 cancellation`, of the process, not of the thread). So a function that another thread
-calls while closures run is under the same manager. If it fails, also where that is
-caught, TensorFlow cancels all that is under the manager: all closures, those that come
-later too, whose CancelledError ends the training. And the error of a closure cancels
-the function, in the midst of what it does.
+calls while closures run is under the same manager. If it fails, even if that is caught,
+TensorFlow cancels everything under the manager: all closures, later ones too, whose
+CancelledError ends the training. And the error of a closure cancels the function, in
+the midst of what it does.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _manager_of_all_threads: Callable[[], Any] | None = None
 
 @contextlib.contextmanager
 def apart_from_closures() -> Iterator[None]:
-    """What this thread calls meanwhile is under no cancellation manager.
+    """While in it, what this thread calls is under no cancellation manager.
 
     The first call replaces what TensorFlow asks for the manager, for good, by a
     function that gives all other threads the same answer as before: until then, and in

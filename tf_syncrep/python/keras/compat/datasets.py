@@ -28,8 +28,8 @@ def dataset_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
         worker that comes back is made anew by the same function.
     """
     datasets = coordinator.create_per_worker_dataset(functions[0])
-    # Private: TensorFlow has but one function for all workers. This one is called
-    # with the worker known; its outputs tell the specs.
+    # Private: TensorFlow has only one function for all workers. This one is called with
+    # the worker known; its outputs tell the specs.
     datasets._dataset_fn = _FunctionOfWorkers(functions)
     return datasets
 
@@ -67,7 +67,7 @@ def differs_between_workers(dataset: tf.data.Dataset) -> bool:
     try:
         serialized = tf.raw_ops.DatasetToGraphV2(
             input_dataset=tf.data.experimental.to_variant(dataset),
-            external_state_policy=1,  # What is outside of the graph is not asked for.
+            external_state_policy=1,  # What is outside the graph does not matter here.
             strip_device_assignment=True,
         )
     except tf.errors.OpError:

@@ -145,8 +145,8 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             The same pairs with the sums.
         """
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:
-            # Their sum would be a copy, which has to be sent where the gradient itself,
-            # the rows that it names, say, may be already.
+            # Their sum would be a copy, which has to be sent, where the gradient
+            # itself, or the rows that it names, may be there already.
             return grads_and_vars
         return super().aggregate_gradients(grads_and_vars)
 

@@ -36,7 +36,7 @@ def slots_by_variable(
                 slots = optimizer.slots(variable)
                 found[id(native(variable))] = {k: native(v) for k, v in slots.items()}
         return found
-    # The longest name first: "a_b" is no slot "b" of "a" where there is an "a_b".
+    # The longest name first: "a_b" is not slot "b" of "a" if there is a variable "a_b".
     references = sorted(
         ((_reference(v), native(v)) for v in variables), key=lambda x: -len(x[0])
     )

@@ -20,8 +20,8 @@ def track(owner: Any, name: str, trackable: Any) -> None:
         name: under which they find it there; another one of that name is forgotten.
         trackable: the object.
     """
-    # Private: variables have no attributes that are tracked, and an attribute of a
-    # layer is one for Keras, too, which has its own of some names.
+    # Private: variables have no tracked attributes, and an attribute of a layer is
+    # tracked by Keras too, which uses some names itself.
     owner._track_trackable(trackable, name, overwrite=True)
 
 
@@ -35,6 +35,6 @@ def untrack(layer: Any, name: str) -> None:
         name: as `add_weight` was given it.
     """
     if not IS_KERAS_3:
-        # Private: what `add_weight` of Keras 2 has tracked is no attribute that one
-        # could delete.
+        # Private: what `add_weight` of Keras 2 has tracked is not an attribute that
+        # could be deleted.
         layer._delete_tracking(name)

@@ -19,8 +19,8 @@ class UpdateContext(tf.distribute.ReplicaContext):
     replicas stays as it is. `strategy.run` would send the update to a worker, and ends
     in a context whose sums are those of the workers.
 
-    The class is public; that a program makes an object of it and enters it is not
-    foreseen. TensorFlow's own strategies do both.
+    The class is public, but programs are not expected to create and enter one.
+    TensorFlow's own strategies do both.
     """
 
     def __init__(self, strategy: Any):

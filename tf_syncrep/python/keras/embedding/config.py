@@ -39,7 +39,7 @@ class TableConfig:
         placement: `"auto"` or `"default_device"`: where the strategy puts variables.
 
     Raises:
-        ValueError: an argument that is none of these.
+        ValueError: an argument that is not one of these.
     """
 
     name: str

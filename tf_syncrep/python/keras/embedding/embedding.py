@@ -34,7 +34,7 @@ class Embedding(tf.keras.layers.Embedding):
     `shards` is given. Where tf_syncrep is imported, it is this one again; with Keras 2
     it is Keras's own. A table in parts is saved as one.
 
-    Negative ids are no ids; in Keras 3's own layer they count from the end.
+    Negative ids are refused; in Keras 3's own layer they count from the end.
 
     Args:
         *args: of the base class: `input_dim`, `output_dim`, and so on.
@@ -45,8 +45,8 @@ class Embedding(tf.keras.layers.Embedding):
         **kwargs: of the base class.
 
     Raises:
-        ValueError: `shards` is no number of at least 1, or above 1 together with what
-            needs the table whole.
+        ValueError: `shards` is not a number of at least 1, or is above 1 together with
+            something that needs the whole table.
 
     Example:
     ```python
@@ -124,7 +124,8 @@ class Embedding(tf.keras.layers.Embedding):
         Returns:
             Their vectors, of shape `inputs.shape + [output_dim]`.
         """
-        # What these make of the table is no variable, and has to be read.
+        # These compute something from the table that is not a variable, so that the
+        # table has to be read.
         is_changed = getattr(self, "lora_enabled", False) or getattr(
             self, "quantization_mode", None
         )
@@ -169,7 +170,7 @@ class Embedding(tf.keras.layers.Embedding):
         self._parted.write("embeddings", np.asarray(table))
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the table as one, however it lies; called by Keras."""
+        """Saves the table as one, however it is parted; called by Keras."""
         if self._parted is None:
             super().save_own_variables(store)
         else:

@@ -343,9 +343,9 @@ def _initializer(slab, shard, initializers):
 def _are_for_our_ops(parts, training):
     """Whether this package's ops can look up in these variables, and are worth it.
 
-    What is exported is traced without training and outside of replicas, and served
-    where there may be none of our ops. There are none for XLA either, nor for GPUs. In
-    one process a plain gather is as good where no gradient is asked for.
+    An exported model is traced without training and outside replicas, and served where
+    our ops may not be installed. There are none for XLA or GPUs either. In one process
+    a plain gather is as good where no gradient is asked for.
     """
     strategy = tf.distribute.get_strategy()
     is_replica = not tf.distribute.in_cross_replica_context()

@@ -22,8 +22,8 @@ class Batches(abc.ABC):
 
     Attributes:
         num_steps: steps of an epoch; None if that is known only at its end.
-        num_told: how many numbers an execution tells of itself, before those that its
-            last step returns.
+        num_told: how many numbers an execution returns about itself, before those that
+            its last step returns.
     """
 
     num_steps: int | None
@@ -214,7 +214,7 @@ class DatasetHere:
             for dataset in self._made():
                 yield from dataset
         finally:
-            # What read ahead is gone by now.
+            # Whatever was reading ahead has ended by now.
             for queue, state in zip(self._queues, states, strict=True):
                 queue.restore(state)
 
@@ -230,8 +230,8 @@ def datasets_of_workers(
 ) -> tuple[Any, DatasetHere, list[WorkQueue]]:
     """Makes the dataset of each worker by a function that is told which worker it is.
 
-    The function is traced once for each worker, with numbers of Python's, so that it
-    can do with them what it likes. A worker that comes back gets its dataset again.
+    The function is traced once for each worker, with Python numbers, so that it can do
+    with them what it likes. A worker that comes back gets its dataset again.
 
     Args:
         coordinator: the ClusterCoordinator.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # How long nothing has to come before free workers are asked once more.
 ASK_AGAIN_SECS = 0.05
-# So many times a worker may leave that unanswered, with nothing else under way, until
+# How many times a worker may leave that unanswered, with nothing else under way, before
 # it is taken for lost.
 _PATIENCE = 20
 
@@ -12,13 +12,14 @@ _PATIENCE = 20
 class Ends:
     """Follows which workers have come to the end of their data.
 
-    What is scheduled is run by whichever worker is free, and nobody can say by which.
-    One at its end runs it, too, and says so at once. So as soon as one is there, no
-    more is scheduled than there are workers, and after each step that had data: the
-    worker that made it gets another then, and others say again that they have none.
+    Whichever worker is free runs what is scheduled, and nobody can choose which. A
+    worker at its end runs it, too, and reports that at once. So as soon as one is
+    there, no more is scheduled than there are workers, and after each step that had
+    data: the worker that made it gets another then, and others say again that they have
+    none.
 
-    A worker of which nothing is heard is busy as long as something is under way. When
-    nothing is, and it takes nothing that is offered, again and again, it is lost.
+    A silent worker counts as busy as long as something is under way. When nothing is,
+    and it repeatedly takes nothing that is offered, it counts as lost.
     """
 
     def __init__(self, num_workers: int, window: int):

@@ -1,8 +1,8 @@
 """Metrics, step counters and seeds that lose nothing when workers step at once.
 
-A Keras variable is added to by reading it, adding, and assigning the sum. Between
-workers that share it on a parameter server, what one adds in between is lost. While a
-train step is traced in `exact_state`, these are added to by one op instead.
+Keras adds to a variable by reading it, adding, and assigning the sum. If workers share
+it on a parameter server, what another one adds in between is lost. While a train step
+is traced in `exact_state`, one op adds instead.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def exact_state(
         execution: int64 scalar that differs between steps run at once. It is folded
             into the seeds of layers, so that no two workers draw the same numbers; if
             None, these are the numbers that one process would draw.
-        check: boolean scalar, whether to try in this step that metrics are sums; the
+        check: boolean scalar, whether to test in this step that metrics are sums; the
             step fails if one is not. None for never.
     """
     if not compat.IS_KERAS_3:  # whose variables are added to by one op
@@ -112,7 +112,7 @@ def _names_of_owners(metric: Any, variables: list[Any]) -> list[str]:
 def _are_doubled(once: list[tf.Tensor], twice: list[tf.Tensor]) -> tf.Tensor:
     """For each variable whether a batch has added the same again, to rounding.
 
-    What is not finite, as after a loss of NaN, tells nothing.
+    Values that are not finite, as after a loss of NaN, prove nothing.
     """
     answers = [tf.zeros([0], tf.bool)]
     for first, second in zip(once, twice, strict=True):

@@ -24,8 +24,8 @@ _is_installed = False
 def install_fit() -> None:
     """Makes `model.fit` that of `tfs.keras` under ParameterServerStrategy.
 
-    `model.evaluate` and `model.predict` likewise. After it a script runs as it is that
-    calls them on models made in the scope of a `tf.distribute.ParameterServerStrategy`,
+    `model.evaluate` and `model.predict` likewise. A script that calls them on models
+    made in the scope of a `tf.distribute.ParameterServerStrategy` then runs as it is,
     with Keras 3, tf_keras and Keras 2. Models made elsewhere are not concerned. A
     second call changes nothing; `uninstall_fit` takes it back. A class that has a `fit`
     of its own keeps it.
@@ -63,9 +63,9 @@ def uninstall_fit() -> None:
 
 
 def explain_stock_fit() -> None:
-    """Has Keras 3 name `install_fit` where its own methods cannot run.
+    """Makes Keras 3 mention `install_fit` where its own methods cannot run.
 
-    It fails there in any case, with an error that speaks of something else.
+    It fails there in any case, with an error about something else.
     """
     if compat.IS_KERAS_3:
         _stand_in_front()

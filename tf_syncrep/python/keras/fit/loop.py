@@ -124,7 +124,7 @@ class ScheduledSteps:
                         ends.add_silence()
                         continue
                     size, result = arrived
-                    # What is lost, or has failed, is the consumer's to find out.
+                    # The consumer finds out what was lost, or has failed.
                     worker, done = result.told() or (None, size)
                     ends.add(worker, has_ended=done < size)
                     if done:
@@ -307,7 +307,7 @@ class _Result:
         """Waits for the end of the execution, also if it failed."""
         try:
             self._fetched = self._value.fetch()
-        except Exception as error:  # In a thread, of whose end nobody would hear.
+        except Exception as error:  # In a thread, whose failure nobody would notice.
             self._error = error
         self._is_over = True
 
@@ -338,7 +338,7 @@ class _Result:
 
 @contextlib.contextmanager
 def closing(coordinator: Any, rounds: Rounds) -> Iterator[None]:
-    """Leaves nothing behind, however training ends, and raises what it ended by.
+    """Leaves nothing behind, however training ends, and raises what ended it.
 
     After a failure the rounds are closed before the wait for executions that still
     run, as they may wait for an update. That wait ends also where a task does not
@@ -413,7 +413,7 @@ def train(
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
         if epoch == first_epoch:
-            # Not earlier: by now callbacks have restored what there is to restore.
+            # Not earlier: now callbacks have restored whatever there is to restore.
             rounds.start()
         executions = steps.run(
             "train", batches, trainer.steps_per_execution(model), first_step
@@ -427,7 +427,8 @@ def train(
             if model.stop_training:
                 break
         steps.coordinator.join()
-        # What is validated, saved and reported has all updates of the epoch in it.
+        # So that what is validated, saved and reported includes all updates of the
+        # epoch.
         if model.stop_training or epoch + 1 == epochs:
             rounds.finish(flush=flush)
         else:
@@ -494,7 +495,7 @@ def _metrics_or(logs: Any, model: Any) -> dict[str, Any]:
 
 
 def _as_numbers(logs: dict[str, Any]) -> dict[str, Any]:
-    """Makes floats of what can be one."""
+    """Converts to floats what can be converted."""
     results = {}
     for name, value in logs.items():
         try:

@@ -15,7 +15,7 @@ class WorkersPasses(Batches):
     """Batches that each worker reads by itself; an epoch is one pass over all of them.
 
     Where they come from work queues, an epoch is one of the queues', and what a lost
-    worker had not ended is read by the others in another pass.
+    worker had not finished is read by the others in another pass.
     """
 
     num_steps = None
@@ -113,5 +113,5 @@ class WorkersPasses(Batches):
 
 
 def _nothing(output: Any) -> tf.Tensor:
-    """In the place of what a step returns, where there was none."""
+    """Stands for what a step returns, where there was no step."""
     return tf.zeros([size or 0 for size in output.shape], output.dtype)

@@ -19,9 +19,10 @@ _EVERY_SECS = 5.0
 def has_progress_bar(verbose: str | int) -> bool:
     """Whether Keras' own bar is shown, or its line for an epoch.
 
-    A bar that redraws wants a terminal, or a notebook. Elsewhere Keras would say
-    nothing until an epoch has ended, and write what only terminals understand. Who has
-    called `tf.keras.utils.disable_interactive_logging` wants it so, by Keras' logger.
+    A bar that redraws needs a terminal, or a notebook. Elsewhere Keras would say
+    nothing until an epoch has ended, and write what only terminals understand. After
+    `tf.keras.utils.disable_interactive_logging` the user wants just that, through
+    Keras' logger.
 
     Args:
         verbose: "auto", 0 (nothing), 1 (bar) or 2 (a line for each epoch).
@@ -36,8 +37,8 @@ def has_progress_bar(verbose: str | int) -> bool:
 class ProgressLines(tf.keras.callbacks.Callback):
     """Writes a line every few seconds, and one at the end of each epoch.
 
-    Steps per second are those of the time of training, as `TrainingClock` has it:
-    without validation, what lies between epochs, and checkpoints.
+    Steps per second are per second of training, as `TrainingClock` counts it: without
+    validation, the time between epochs, and checkpoints.
     """
 
     # Keras 2 refuses callbacks that look at batches in the strategy's scope without it.
@@ -70,7 +71,7 @@ class ProgressLines(tf.keras.callbacks.Callback):
         self._step(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Says what an epoch has come to, with its validation."""
+        """Says the results of an epoch, with its validation."""
         self._write(logs)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -89,7 +90,7 @@ class ProgressLines(tf.keras.callbacks.Callback):
             self._step(batch, logs)
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Says what an evaluation has come to."""
+        """Says the results of an evaluation."""
         if not self._is_training:
             self._write(logs)
 

@@ -168,8 +168,9 @@ class ClusterOps:
         sent = gradient_transfers.join_small(
             checked, [native.device for native in natives]
         )
-        # All gradients are there before the gate is asked: who is admitted keeps the
-        # others waiting. Those for the gate's own task are waited for over there.
+        # All gradients must be there before the gate is asked: a worker that is
+        # admitted keeps the others waiting. Those for the gate's own task are awaited
+        # over there.
         at_gate, elsewhere = [], []
         for computed, transfer, native in zip(checked, sent, natives, strict=True):
             if native.device == self._device:
@@ -191,7 +192,7 @@ class ClusterOps:
                 self.targets.accumulators, sent, strict=True
             )
         ]
-        # Groups by task first, and so hears from each task once.
+        # Groups by task first, so that each task reports once.
         with tf.device(self._device):
             pushed = tf.group(pushes)
         with tf.control_dependencies([pushed]), tf.device(self._device):
@@ -206,8 +207,8 @@ class ClusterOps:
             fit = tf.constant(1, tf.int64)
             if self._reject_nonfinite:
                 fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
-            # With something that is no constant: a constant would be one over there,
-            # and wait for each gradient by a message of its own.
+            # With something that is not a constant: a constant would be made over
+            # there, and wait for each gradient by a message of its own.
             message = messages.join([permit.incarnation, fit])
         with tf.device(self._device):
             return tf.equal(message[1], 1)

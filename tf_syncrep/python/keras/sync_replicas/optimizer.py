@@ -88,9 +88,9 @@ class SyncReplicas(RoundsOptimizer):
             instead of applied.
         spares: whether a worker that has nothing to do computes a gradient in the place
             of one whose step takes much longer than steps usually do. Of the two the
-            first counts, and the other is dropped. Without, a slow worker is waited for
-            up to `lease_secs`, and while nothing fails, and there are no backups, every
-            gradient counts: so many steps are so many updates.
+            first counts, and the other is dropped. Without, the others wait for a slow
+            worker, up to `lease_secs`; while nothing fails, and there are no backups,
+            every gradient then counts.
         flush_last: whether a last incomplete round is applied, as the mean of the
             gradients that are there, at the end of training; otherwise they are
             dropped.
@@ -237,7 +237,7 @@ class SyncReplicas(RoundsOptimizer):
         self._rounds.add_observer(observer)
 
     def remove_observer(self, observer: Observer) -> None:
-        """Has a function called no more that `add_observer` was given.
+        """Stops calling a function that was given to `add_observer`.
 
         Args:
             observer: the function.

@@ -11,7 +11,7 @@ Observer = Callable[[int], None]
 
 
 class Rounds:
-    """Collects gradients round by round, and has an update made of each full round.
+    """Collects gradients round by round, and makes an update of each full round.
 
     This class is training without rounds, as with any optimizer that applies each
     gradient at once: there is nothing to wait for, and nothing to end.

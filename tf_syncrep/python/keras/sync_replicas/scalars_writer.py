@@ -23,7 +23,7 @@ SCALARS = tf.compat.v1.SummaryMetadata(
 
 
 class ScalarsWriter:
-    """Takes what is to be written without a wait; a slow disk gets only the latest.
+    """Accepts what is to be written without waiting; a slow disk gets only the latest.
 
     What is handed over are readings of the gate's counters, or the wish for one.
     """
@@ -40,7 +40,7 @@ class ScalarsWriter:
         # Guards what follows. Notified when one of them has changed.
         self._changed = threading.Condition()
         self._is_asked = False
-        # Of a disk that is slower than epochs are, the oldest are left out.
+        # If the disk is slower than the epochs, the oldest are left out.
         self._readings: collections.deque[tuple[dict[str, Any], dict[str, float]]] = (
             collections.deque(maxlen=_MOST_READINGS)
         )
@@ -52,7 +52,7 @@ class ScalarsWriter:
         self._thread.start()
 
     def ask(self) -> None:
-        """Has the counters read and written some time soon."""
+        """Makes the thread read and write the counters soon."""
         with self._changed:
             self._is_asked = True
             self._changed.notify()

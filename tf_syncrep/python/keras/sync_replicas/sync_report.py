@@ -25,14 +25,14 @@ class SyncReport(tf.keras.callbacks.Callback):
     `sync/late`, `sync/stale`, `sync/voided` and `sync/waited_secs`. Like those that
     TensorBoard gets, they count from the beginning of the training. Callbacks that are
     to see them in the logs come behind this one. The line that is printed counts what
-    was in the epoch. Its updates per second are those of the time of training, without
-    validation, what lies between epochs, and callbacks that take a second or more
-    between two steps, to write a checkpoint, say. TensorBoard gets that time as
+    was in the epoch. Its updates per second are per second of training, without
+    validation, the time between epochs, and callbacks that take a second or more
+    between two steps, as when they write a checkpoint. TensorBoard gets that time as
     `sync/training_secs`.
 
     It observes: training is the same without it. TensorBoard's files are written by a
-    thread of their own. Workers never wait for it, and where it fails, on a full disk,
-    say, that is logged once, and nothing more is written.
+    thread of their own. Workers never wait for it. If it fails, as on a full disk, that
+    is logged once, and nothing more is written.
 
     Args:
         log_dir: where TensorBoard scalars `sync/...` are written, by updates, and the
@@ -43,7 +43,7 @@ class SyncReport(tf.keras.callbacks.Callback):
 
     Raises:
         ValueError: an argument out of range; or, in `fit`, a model whose optimizer is
-            no `SyncReplicas`.
+            not a `SyncReplicas`.
 
     Example:
     ```python
@@ -74,7 +74,7 @@ class SyncReport(tf.keras.callbacks.Callback):
             model: the model.
 
         Raises:
-            ValueError: its optimizer is no SyncReplicas.
+            ValueError: its optimizer is not a SyncReplicas.
         """
         super().set_model(model)
         optimizer = getattr(model, "optimizer", None)
@@ -94,7 +94,7 @@ class SyncReport(tf.keras.callbacks.Callback):
             logs: unused.
         """
         del logs
-        # What a `fit` has left that an error has ended.
+        # Left over from a `fit` that an error has ended.
         self._line = None
         self._end()
         if self._log_dir is not None:
@@ -178,7 +178,7 @@ class SyncReport(tf.keras.callbacks.Callback):
 
 
 def _epoch_scalars(logs: dict[str, Any] | None) -> dict[str, float]:
-    """The logs of an epoch as numbers by tag; what is none is left out."""
+    """The logs of an epoch as numbers by tag; what is not a number is left out."""
     scalars = {}
     for name, value in (logs or {}).items():
         try:
@@ -226,7 +226,7 @@ def _line(before: dict[str, Any], after: dict[str, Any], secs: float) -> str:
         if worker["live"]
     ]
     if len(waits) > 1:
-        # Who is slow is waited for, and waits least.
+        # The others wait for a slow worker, which itself waits least.
         waited_secs, task = min(waits)
         line += f"; slowest {task} (waited {waited_secs:.1f} s)"
     return line

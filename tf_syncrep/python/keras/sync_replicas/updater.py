@@ -16,18 +16,18 @@ from tf_syncrep.python.keras.checkpoint import keeping
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer
 
-# An updater that waits calls anew so often: so it is heard of, and what is to be done
-# between two updates does not wait for one that may not come.
+# How often a waiting updater calls again, so that the gate hears of it, and so that
+# what is to be done between two updates does not wait for one that may not come.
 _WAIT_SECS = 1.0
 _POLL_SECS = 0.1
-# Of a wait that is only to be heard of.
+# Of a wait that only serves as a sign of life.
 _NO_WAIT_SECS = 1e-3
 # How the gate says that such a wait was in vain, and nothing is wrong.
 _IN_VAIN = "No full round in this time"
 # How long each of the two parts of an end may take, the end of the thread and what the
 # gate is told, when parameter servers do not answer.
 _END_SECS = 5.0
-# Characters that others get to read of an error.
+# How many characters of an error others get to read.
 _LONGEST_ERROR = 300
 _ENDED = (
     "This training has ended. Another one begins with `tfs.keras.fit`, or with another "
@@ -76,7 +76,7 @@ class Updater:
         # Called in the thread with `iterations`: before the first update of a training,
         # and after each. What they raise is logged, and they are called no more.
         self.observers: list[Observer] = []
-        # Functions, so that they go to parameter servers by the same way as those of
+        # Functions, so that they take the same way to parameter servers as those of
         # workers, which does not wait for what another thread has under way.
         self._open_fn = _function(ops.open)
         self._heard_of_fn = _function(self._be_heard_of)
@@ -113,7 +113,7 @@ class Updater:
     def cause(self) -> BaseException | None:
         """What ended the updates, if it was an error.
 
-        Closures fail with it as well, with errors that tell less or nothing of it:
+        Closures fail with it as well, with errors that say less or nothing about it:
         TensorFlow cancels those that have not heard of it yet.
         """
         if isinstance(self._error, tf.errors.CancelledError):
@@ -295,15 +295,15 @@ class Updater:
     def _be_heard_of(self, generation: tf.Tensor) -> None:
         self._ops.wait_quorum(generation, _NO_WAIT_SECS)
 
-    # Neither returns anything: a function with a result hears of each op in it by a
-    # message of its own before it hands the result out.
+    # Neither returns anything: a function with a result waits for a message from each
+    # op in it before it hands the result out.
 
     def _wait_and_apply(self, generation: tf.Tensor) -> None:
         self._apply(generation, self._ops.wait_quorum(generation, _WAIT_SECS))
 
     def _apply(self, generation: tf.Tensor, quorum: tf.Tensor) -> None:
         gradients, variables = self._ops.take(quorum)
-        # What has no place of its own is where the gate is: each detour of what an
+        # Whatever has no place of its own is put with the gate: each detour that an
         # update waits for costs a call from task to task.
         with tf.device(self._ops.device):
             # `iterations` needs no gradient, and a learning rate that is set between
@@ -337,7 +337,7 @@ class _Request:
         self._is_over.set()
 
     def refuse(self) -> None:
-        """Has whoever waits go on without it."""
+        """Lets whoever waits go on without it."""
         self._error = tf.errors.CancelledError(None, None, _ENDED)
         self._is_over.set()
 
@@ -351,7 +351,7 @@ class _Request:
 def _group_of(build: Callable[[], None]) -> tf.Operation:
     """Builds ops in a function that is being traced, and one that ends after them.
 
-    It hears from each task once, and not of the end of each op.
+    Each task reports to it once, rather than each op.
     """
     graph = tf.compat.v1.get_default_graph()
     num_before = len(graph.get_operations())
@@ -423,13 +423,13 @@ def _summary(error: BaseException) -> str:
         for line in str(error).splitlines()
         if not line.lstrip().startswith(("File ", "Detected at", "<stack traces"))
     ]
-    # What went wrong comes last.
+    # The cause comes last.
     text = " ".join(filter(None, lines))[-_LONGEST_ERROR:]
     return f"An update of SyncReplicas failed with {type(error).__name__}: {text}"
 
 
 @atexit.register
 def _close_all() -> None:
-    """Ends the threads before the interpreter goes, which they would bring down."""
+    """Ends the threads before the interpreter does, which they would crash."""
     for updater in list(_running):
         updater.close()

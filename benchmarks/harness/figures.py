@@ -1,0 +1,220 @@
+"""Figures in prose, taken from the results.
+
+A page names a figure by a comment right after it:
+
+    takes 150 to 210<!--figure:adam/keras--> times as long
+
+so that the figure is written anew with the results, and no page can say another one.
+(A comment before it might begin a line, where Markdown takes it for a block of HTML.) A
+new figure is a question mark at first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+# The measurements of all results, by the benchmark's name.
+Results = Mapping[str, Sequence[Mapping[str, Any]]]
+
+_NUMBER = r"\d[\d.,]*"
+_MARK = re.compile(rf"(?:{_NUMBER}(?:\s+to\s+{_NUMBER})?|\?)<!--figure:([^>]+)-->")
+
+_OURS = "tfs.keras.AdamAsync"
+_TABLES = "DistributedEmbedding"
+_SYNC = "tfs.keras.SyncReplicas, AdamAsync"
+_ASYNC = "asynchronous, AdamAsync"
+_MIRRORED = "MultiWorkerMirrored, AdamAsync"
+_MIRRORED_ADAM = "MultiWorkerMirrored, Keras Adam"
+_DENSE = {"model": "10M parameters in dense layers"}
+_EMBEDDING = {"model": "embedding of 500k x 64, 4096 ids"}
+_V1_SYNC = "tf_syncrep's SyncReplicas, AdamAsync"
+_V1_TENSORFLOW = "TensorFlow's SyncReplicas, Adam"
+_V1_TABLE = {"model": "embedding of 1M x 64, 4096 ids"}
+_UNBOUNDED = {"max MB/s": 0}
+_GAP = "longest gap meanwhile"
+_STOPPED = "tf.train.Checkpoint, training stopped"
+
+
+def with_figures(page: str, results: Results) -> str:
+    """The page with each figure as the results have it.
+
+    Raises:
+        ValueError: if the page names one that there is not.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in FIGURES:
+            raise ValueError(f"there is no figure {name!r}; there are {list(FIGURES)}")
+        return f"{FIGURES[name](results)}<!--figure:{name}-->"
+
+    return _MARK.sub(replace, page)
+
+
+def names_in(page: str) -> list[str]:
+    """The figures that a page names."""
+    return _MARK.findall(page)
+
+
+def _found(
+    results: Results, benchmark: str, contender: str, where: Mapping[str, Any]
+) -> Iterator[Mapping[str, Any]]:
+    """Measurements of a contender at all points that have these coordinates."""
+    found = [
+        m
+        for m in results[benchmark]
+        if m["contender"] == contender and where.items() <= m["point"].items()
+    ]
+    if not found:
+        raise ValueError(f"{benchmark} has no {contender!r} at {dict(where)}")
+    yield from found
+
+
+def _range(values: Sequence[float]) -> str:
+    """From the lowest to the highest, by two digits."""
+
+    def show(value: float) -> str:
+        rounded = float(f"{value:.2g}")
+        if rounded >= 10:
+            return f"{rounded:,.0f}"
+        return f"{rounded:.1f}" if rounded >= 1 else f"{rounded:.2g}"
+
+    low, high = show(min(values)), show(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _slower(
+    benchmark: str, contender: str, other: str, **where: Any
+) -> Callable[[Results], str]:
+    """How many times as long the other one takes for the same."""
+
+    def figure(results: Results) -> str:
+        others = {
+            tuple(m["point"].items()): _seconds(m)
+            for m in _found(results, benchmark, other, where)
+        }
+        ratios = [
+            others[point] / _seconds(m)
+            for m in _found(results, benchmark, contender, where)
+            if (point := tuple(m["point"].items())) in others
+        ]
+        return _range(ratios)
+
+    return figure
+
+
+def _seconds(measurement: Mapping[str, Any]) -> float:
+    """The time of a measurement, of one example where it counts examples."""
+    counts = measurement["counts"] or {}
+    return measurement["median"] / counts.get("examples", 1)
+
+
+def _median(
+    benchmark: str, contender: str, scale: float, **where: Any
+) -> Callable[[Results], str]:
+    """A measurement's median, in units of `scale`."""
+    return lambda results: _range(
+        [m["median"] / scale for m in _found(results, benchmark, contender, where)]
+    )
+
+
+def _messages(contender: str) -> Callable[[Results], str]:
+    return lambda results: _range(
+        [
+            m["sent"]["messages"]
+            for m in _found(results, "embedding_cluster", contender, {})
+        ]
+    )
+
+
+def _fewer_bytes(results: Results) -> str:
+    """By how much what has changed is smaller than all of the largest checkpoint."""
+    written = {
+        (m["contender"], m["point"]["GB"]): m["counts"]["MB written"]
+        for m in results["checkpoint"]
+        if m["counts"] and m["point"].items() >= _UNBOUNDED.items()
+    }
+    size = max(size for _, size in written)
+    changed = written["ours, what has changed", size]
+    return _range([written["ours, full", size] / changed])
+
+
+FIGURES: dict[str, Callable[[Results], str]] = {
+    # A gradient for some rows of a table, Adam's time over AdamAsync's.
+    "adam/keras": _slower("sparse_apply", _OURS, "Keras 3 Adam"),
+    "adam/tf_keras": _slower("sparse_apply", _OURS, "tf_keras Adam"),
+    "adam/v1": _slower(
+        "sparse_apply", "tfs.train.AdamAsyncOptimizer", "tf.compat.v1 Adam"
+    ),
+    "adam/ms": _median("sparse_apply", _OURS, 1e-3),
+    "adam/keras ms": _median("sparse_apply", "Keras 3 Adam", 1e-3),
+    "adam/dense": _slower("dense_apply", _OURS, "Keras 3 Adam"),
+    "adam/keras MiB": _median(
+        "peak_memory", "Keras 3 Adam", 2**20, gradient="sparse", rows=1_000_000
+    ),
+    # 26 tables.
+    "tables/layers": _slower("embedding_cluster", _TABLES, "a layer for each table"),
+    "tables/layers, synchronous": _slower(
+        "embedding_cluster",
+        f"{_TABLES}, SyncReplicas",
+        "a layer for each table, SyncReplicas",
+    ),
+    "tables/tf_keras": _slower(
+        "embedding_cluster", _TABLES, "tf_keras, Keras' Embedding and Adam"
+    ),
+    "tables/messages": _messages(_TABLES),
+    "tables/messages of layers": _messages("a layer for each table"),
+    "tables/one process": _slower(
+        "embedding_cluster", f"{_TABLES}, one process", _TABLES
+    ),
+    "tables/fbgemm": _slower(
+        "embedding_cluster",
+        "PyTorch, fbgemm's row-wise Adagrad, one process",
+        f"{_TABLES}, one process",
+    ),
+    # Synchronous training.
+    "sync/backup": _slower("sync_backup", "4 of 5 gradients", "5 of 5 gradients"),
+    "sync/without": _slower("keras_cluster", _ASYNC, _SYNC),
+    "sync/mirrored, dense, 2": _slower(
+        "keras_cluster", _SYNC, _MIRRORED, **_DENSE, workers=2
+    ),
+    "sync/mirrored, dense, 4": _slower(
+        "keras_cluster", _SYNC, _MIRRORED, **_DENSE, workers=4
+    ),
+    "sync/mirrored, table": _slower("keras_cluster", _SYNC, _MIRRORED, **_EMBEDDING),
+    "sync/mirrored Adam, table": _slower(
+        "keras_cluster", _SYNC, _MIRRORED_ADAM, **_EMBEDDING
+    ),
+    "sync/v1 table": _slower("sync_cluster", _V1_SYNC, _V1_TENSORFLOW, **_V1_TABLE),
+    "sync/v1 dense": _slower(
+        "sync_cluster", _V1_SYNC, _V1_TENSORFLOW, model="six layers of 64 x 64"
+    ),
+    "sync/update ms, 4": _median(
+        "sync_latency", "tfs.keras.SyncReplicas", 1e-3, workers=4
+    ),
+    "async/update ms, 4": _median("sync_latency", "asynchronous", 1e-3, workers=4),
+    "sync/loss": _median(
+        "sync_staleness", "tfs.keras.SyncReplicas", 1, **{"learning rate": 32.0}
+    ),
+    "async/loss": _median(
+        "sync_staleness", "asynchronous", 1, **{"learning rate": 32.0}
+    ),
+    # Checkpoints.
+    "checkpoint/gap": _slower("checkpoint", _GAP, _STOPPED, **_UNBOUNDED),
+    "checkpoint/gap ms": _median("checkpoint", _GAP, 1e-3, **_UNBOUNDED),
+    "checkpoint/steps": _slower(
+        "checkpoint", "a step meanwhile", "a step", **_UNBOUNDED
+    ),
+    "checkpoint/slow steps": _slower(
+        "checkpoint", "a step meanwhile", "a step", **{"max MB/s": 50}
+    ),
+    "checkpoint/steps beside plain writes": _slower(
+        "checkpoint",
+        "a step while the bytes are written alone",
+        "a step",
+        **_UNBOUNDED,
+    ),
+    "checkpoint/fewer bytes": _fewer_bytes,
+}

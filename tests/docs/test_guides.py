@@ -1,0 +1,144 @@
+"""The code of the guides is run, and that of all pages names what there is.
+
+In a guide, Python blocks are one program, from the page's top to its end, but for
+blocks whose first line names a file and a command (`# train.py: tf-syncrep launch`),
+which are that file. A block after `<!-- not run -->` is another library's.
+"""
+
+import ast
+import functools
+import inspect
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import commands
+import markdown_code
+import pytest
+
+import tf_syncrep as tfs
+
+GUIDES = sorted((markdown_code.ROOT / "docs" / "guides").glob("*.md"))
+PAGES = markdown_code.pages()
+
+
+def name(page: pathlib.Path) -> str:
+    return str(page.relative_to(markdown_code.ROOT))
+
+
+def python_blocks(page):
+    return [b for b in markdown_code.blocks(page) if b.language == "python"]
+
+
+def runs(page):
+    return [b for b in python_blocks(page) if b.is_run]
+
+
+def with_programs(pages):
+    return [p for p in pages if any(not b.script for b in runs(p))]
+
+
+@pytest.mark.one_version
+@pytest.mark.parametrize("page", with_programs(GUIDES), ids=name)
+def test_guides_program_runs_from_top_to_end(page, tmp_path):
+    program = tmp_path / page.with_suffix(".py").name
+    parts = [block for block in runs(page) if not block.script]
+    program.write_text(markdown_code.as_program(parts))
+    run(program)
+
+
+@pytest.mark.one_version
+@pytest.mark.parametrize(
+    "page", [p for p in GUIDES if any(b.script for b in runs(p))], ids=name
+)
+def test_guides_scripts_run_as_their_first_lines_say(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in runs(page):
+        if not block.script:
+            continue
+        file, command = block.script
+        (tmp_path / file).write_text(block.code)
+        words = shlex.split(command)
+        assert words[-1] == file
+        if words[0] == "python":
+            run(tmp_path / file)
+        else:
+            assert words[0] == "tf-syncrep"
+            result = commands.run(*words[1:], cwd=tmp_path)
+            assert result.process.returncode == 0, result.output
+
+
+def run(program):
+    result = subprocess.run(
+        [sys.executable, program],
+        cwd=program.parent,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-5000:]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if python_blocks(p)], ids=name)
+def test_code_of_a_page_calls_what_there_is(page):
+    for block in python_blocks(page):
+        code = "\n" * (block.line - 1) + block.code
+        for node in ast.walk(ast.parse(code, str(page))):
+            if isinstance(node, ast.Call) and public_name(node.func):
+                called = look_up(public_name(node.func))
+                given = {k.arg for k in node.keywords if k.arg}
+                assert given <= keywords(called, given), (
+                    f"{name(page)}:{node.lineno}: {public_name(node.func)} takes no "
+                    f"{sorted(given - keywords(called, given))}"
+                )
+
+
+def public_name(node: ast.expr) -> str | None:
+    """`tfs.keras.fit` of an expression that is this; None for any other."""
+    text = ast.unparse(node)
+    return text if re.fullmatch(r"tfs(\.\w+)+", text) else None
+
+
+def look_up(dotted: str):
+    return functools.reduce(getattr, dotted.split(".")[1:], tfs)
+
+
+def keywords(called, given):
+    """The keywords that it takes: all that are given where it takes any."""
+    found = inspect.signature(called).parameters.values()
+    if any(p.kind == p.VAR_KEYWORD for p in found):
+        return given
+    return {p.name for p in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_names_on_a_page_are_public_ones(page):
+    """In prose too: a name that has changed is found in every page that tells it."""
+    for dotted in set(re.findall(r"\btfs(?:\.[A-Za-z_]\w*)+", page.read_text())):
+        look_up(dotted)
+
+
+@functools.cache
+def options_of(subcommand: str) -> set[str]:
+    result = commands.run(subcommand, "--help")
+    assert result.process.returncode == 0, result.output
+    return set(re.findall(r"--[a-z][a-z-]*", result.output))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_options_of_commands_on_a_page_are_there(page):
+    found = re.findall(
+        r"\btf-syncrep (launch|serve|task|report|doctor)\b([^`\n]*)", page.read_text()
+    )
+    for subcommand, rest in found:
+        # What follows the script is the script's.
+        rest = re.split(r"\S+\.py\b| -m ", rest)[0]
+        unknown = set(re.findall(r"(?<=\s)--[a-z][a-z-]*", rest)) - options_of(
+            subcommand
+        )
+        assert not unknown, f"tf-syncrep {subcommand} has no {sorted(unknown)}"

@@ -172,7 +172,7 @@ gpu-sanitize:
 # may take all of its memory.
 gpu-test-tensorflow:
 	@$(call unless_missing,)
-	CMAKE_ARGS=-DTF_SYNCREP_CUDA=ON \
+	TF_SYNCREP_CUDA=ON \
 	  $(MAKE) build VENV=.venv-gpu TENSORFLOW='tensorflow[and-cuda]'
 	TF_FORCE_GPU_ALLOW_GROWTH=true TF_SYNCREP_WANT_GPU=1 \
 	  .venv-gpu/bin/pytest tests/ops tests/train -k GPU

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepares the Bazel build: finds a Python with a supported TensorFlow and writes
-# .bazelrc.generated, with the path of nvcc if there is one. Asks nothing. Usage:
-# [PYTHON=path/to/python] [TF_SYNCREP_CUDA=OFF] ./configure.sh
+# .bazelrc.generated, with the path of nvcc if GPU kernels are to be built. Asks nothing.
+# Usage: [PYTHON=path/to/python] [TF_SYNCREP_CUDA=ON|OFF|AUTO] ./configure.sh
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -47,14 +47,30 @@ case "$bazel_version" in
     ;;
 esac
 
+facts="$("$chosen" cmake/tensorflow_probe.py 2>/dev/null)"
 nvcc="$(command -v "${CUDACXX:-nvcc}" || true)"
+no_kernels="no, there is no nvcc on PATH"
 case "${TF_SYNCREP_CUDA:-AUTO}" in
-  OFF) nvcc="" ;;
+  OFF)
+    nvcc=""
+    no_kernels="no, as TF_SYNCREP_CUDA=OFF asks"
+    ;;
   ON)
     if [[ -z "$nvcc" ]]; then
       echo "TF_SYNCREP_CUDA=ON asks for GPU kernels, and there is no nvcc on PATH." >&2
       exit 1
     fi
+    ;;
+  AUTO)
+    if ! grep -qx "CUDA=ON" <<<"$facts"; then
+      nvcc=""
+      no_kernels="no, this TensorFlow was built without CUDA"
+    fi
+    ;;
+  *)
+    echo "The environment variable TF_SYNCREP_CUDA must be ON, OFF or AUTO." \
+      "Received: '$TF_SYNCREP_CUDA'" >&2
+    exit 1
     ;;
 esac
 
@@ -68,8 +84,7 @@ esac
   done
 } >.bazelrc.generated
 
-facts="$("$chosen" cmake/tensorflow_probe.py 2>/dev/null)"
 echo "Python:     $chosen"
 echo "TensorFlow: $(sed -n 's/^VERSION=//p' <<<"$facts")"
-echo "GPU kernels: ${nvcc:-no}"
+echo "GPU kernels: ${nvcc:-$no_kernels}"
 echo "Now run: bazel build //..."

@@ -3,6 +3,7 @@
 # Defines
 #   TensorFlow_VERSION         as in tf.__version__
 #   TensorFlow_COMPILE_FLAGS   the ABI flags that TensorFlow was built with
+#   TensorFlow_CUDA            ON or OFF: whether it was built with CUDA
 #   TensorFlow::TensorFlow     headers (as system headers), flags and
 #                              libtensorflow_framework
 #
@@ -23,7 +24,7 @@ foreach(_option -E -B)
 endforeach()
 
 if(_status EQUAL 0)
-  foreach(_key VERSION INCLUDE_DIR LIBRARY COMPILE_FLAGS)
+  foreach(_key VERSION INCLUDE_DIR LIBRARY COMPILE_FLAGS CUDA)
     string(REGEX MATCH "(^|\n)${_key}=([^\n]*)" _line "${_facts}")
     set(TensorFlow_${_key} "${CMAKE_MATCH_2}")
   endforeach()

@@ -58,10 +58,12 @@ def main() -> int:
     library_name = next(
         f.removeprefix("-l:") for f in tf.sysconfig.get_link_flags() if f[:3] == "-l:"
     )
+    has_cuda = tf.sysconfig.get_build_info().get("is_cuda_build", False)
     print(f"VERSION={version}")
     print(f"INCLUDE_DIR={include}")
     print(f"LIBRARY={os.path.join(tf.sysconfig.get_lib(), library_name)}")
     print(f"COMPILE_FLAGS={' '.join(flags)}")
+    print(f"CUDA={'ON' if has_cuda else 'OFF'}")
     return 0
 
 

@@ -28,6 +28,8 @@ def test_prints_version_flags_and_paths_of_tensorflow():
     assert os.path.isfile(facts["LIBRARY"])
     assert "-D_GLIBCXX_USE_CXX11_ABI=" in facts["COMPILE_FLAGS"]
     assert "-I" not in facts["COMPILE_FLAGS"]
+    has_cuda = tf.sysconfig.get_build_info()["is_cuda_build"]
+    assert facts["CUDA"] == ("ON" if has_cuda else "OFF")
 
 
 def test_absent_tensorflow_is_status_1_and_names_the_remedies(tmp_path):

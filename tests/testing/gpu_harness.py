@@ -112,7 +112,6 @@ def library(architecture: str | None = None) -> ctypes.CDLL:
             f"-S{ROOT}",
             f"-B{BUILD}",
             "-DTF_SYNCREP_PLUGIN=OFF",
-            "-DTF_SYNCREP_CUDA=ON",
             "-DTF_SYNCREP_CUDA_HARNESS=ON",
             f"-DTF_SYNCREP_CUDA_ARCHITECTURES={architecture}",
         ],

@@ -35,6 +35,15 @@ def run(*command: str | pathlib.Path, status: int = 0) -> str:
     return result.stdout
 
 
+def cmake() -> str:
+    """The CMake of this environment, else the one on PATH; without, the test skips."""
+    folders = [sysconfig.get_path("scripts"), os.environ["PATH"]]
+    command = shutil.which("cmake", path=os.pathsep.join(folders))
+    if command is None:
+        pytest.skip("CMake is missing, so nothing is built: pip install cmake")
+    return command
+
+
 @functools.cache
 def build(name: str, *options: str) -> pathlib.Path:
     """Builds `build/NAME`, which is kept, so that the next run is quick.
@@ -46,14 +55,9 @@ def build(name: str, *options: str) -> pathlib.Path:
     Returns:
         The folder in it with what the tests have built.
     """
-    # CMake of this environment, else the one on PATH.
-    folders = [sysconfig.get_path("scripts"), os.environ["PATH"]]
-    cmake = shutil.which("cmake", path=os.pathsep.join(folders))
-    if cmake is None:
-        pytest.skip("CMake is missing, so the C++ tests do not run: pip install cmake")
     folder = ROOT / "build" / name
-    run(cmake, f"-S{ROOT}", f"-B{folder}", "-DTF_SYNCREP_PLUGIN=OFF", *options)
-    run(cmake, "--build", folder, "--parallel", str(os.cpu_count() or 1))
+    run(cmake(), f"-S{ROOT}", f"-B{folder}", "-DTF_SYNCREP_PLUGIN=OFF", *options)
+    run(cmake(), "--build", folder, "--parallel", str(os.cpu_count() or 1))
     return folder / "tests"
 
 

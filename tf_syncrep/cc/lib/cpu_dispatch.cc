@@ -1,5 +1,7 @@
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 
+#include <cstdint>
+
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -46,10 +48,27 @@ const char* CpuLevelName(CpuLevel level) {
 ScopedFlushDenormals::ScopedFlushDenormals() : saved_(_mm_getcsr()) {
   constexpr unsigned int kFlushToZero = 0x8000;
   constexpr unsigned int kDenormalsAreZero = 0x0040;
-  _mm_setcsr(saved_ | kFlushToZero | kDenormalsAreZero);
+  _mm_setcsr(static_cast<unsigned int>(saved_) | kFlushToZero |
+             kDenormalsAreZero);
 }
 
-ScopedFlushDenormals::~ScopedFlushDenormals() { _mm_setcsr(saved_); }
+ScopedFlushDenormals::~ScopedFlushDenormals() {
+  _mm_setcsr(static_cast<unsigned int>(saved_));
+}
+
+#elif defined(__aarch64__)
+
+// Volatile, and with a clobber of memory, so that no arithmetic on what lies in
+// memory moves to the other side.
+ScopedFlushDenormals::ScopedFlushDenormals() {
+  constexpr uint64_t kFlushToZero = uint64_t{1} << 24;  // FPCR.FZ
+  asm volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
+  asm volatile("msr fpcr, %0" ::"r"(saved_ | kFlushToZero) : "memory");
+}
+
+ScopedFlushDenormals::~ScopedFlushDenormals() {
+  asm volatile("msr fpcr, %0" ::"r"(saved_) : "memory");
+}
 
 #else
 

@@ -10,6 +10,8 @@
 #ifndef TF_SYNCREP_CC_LIB_CPU_DISPATCH_H_
 #define TF_SYNCREP_CC_LIB_CPU_DISPATCH_H_
 
+#include <cstdint>
+
 // nvcc compiles what is marked so for the GPU too.
 #if defined(__CUDACC__)
 #define TF_SYNCREP_ALWAYS_INLINE __host__ __device__ __forceinline__
@@ -47,6 +49,10 @@ const char* CpuLevelName(CpuLevel level);
 // While in scope, denormal numbers count as zero on this thread, as they do on
 // TensorFlow's own threads. Work that is split over a pool sets it in every
 // part: the same call then gives the same bits on whatever threads it runs.
+//
+// x86-64 asks whether a result is denormal once it is rounded, AArch64 before:
+// a result that rounds up to the smallest normal number is that on the one, and
+// zero on the other.
 class ScopedFlushDenormals {
  public:
   ScopedFlushDenormals();
@@ -55,7 +61,7 @@ class ScopedFlushDenormals {
   ScopedFlushDenormals& operator=(const ScopedFlushDenormals&) = delete;
 
  private:
-  unsigned int saved_;
+  uint64_t saved_;  // The register of the processor that says so.
 };
 
 }  // namespace tf_syncrep

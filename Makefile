@@ -1,4 +1,4 @@
-# make demo | test | soak | bench | lint | tidy | clean: each does all its own set-up.
+# make demo | test | soak | bench | lint | tidy | wheel | clean: each does all its own set-up.
 #
 #   make test TF_VERSION=2.15.1      another TensorFlow, in an environment of its own
 #   make test PYTHON=python3.11      another Python
@@ -6,6 +6,8 @@
 #   make test JOBS=8                 so many tests at once; by default one for each core
 #
 # make docs: the site. make simulate SEEDS=0:10000: the protocol; see docs/simulator.md.
+#
+# make wheels: a wheel for each minor version of TensorFlow, tested; see docs/install.md.
 #
 # make gpu: the CUDA kernels on a GPU, all that there is; see docs/gpu.md.
 #
@@ -50,14 +52,14 @@ sources := CMakeLists.txt pyproject.toml README.md LICENSE \
     -not -name _build_info.py)
 cc_sources = $(shell find benchmarks tf_syncrep/cc tests -name '*.cc' -o -name '*.cu' -o -name '*.h')
 
-.PHONY: help demo test soak bench simulate lint tidy build clean gpu gpu-test gpu-sanitize \
-  gpu-test-tensorflow gpu-bench
+.PHONY: help demo test soak bench simulate lint tidy build wheel wheels aarch64 clean gpu gpu-test \
+  gpu-sanitize gpu-test-tensorflow gpu-bench
 
 help:
-	@sed -n '1,14s/^# \{0,1\}//p' Makefile
+	@sed -n '1,16s/^# \{0,1\}//p' Makefile
 
 # These say what they do, or are long.
-.SILENT: $(tensorflow) $(installed) $(lint_tools) test soak tidy
+.SILENT: $(tensorflow) $(installed) $(lint_tools) test soak tidy wheel wheels
 
 # A virtual environment with TensorFlow, made anew for another version of it.
 # tf_keras is installed without its dependencies: it asks for the distribution
@@ -74,8 +76,9 @@ $(tensorflow):
 
 $(installed): $(tensorflow) $(sources)
 	echo "== Building tf_syncrep"
-	$(pip) install --no-build-isolation \
-	  --config-settings=build-dir=$(build_dir) ".[bench,demo,test]"
+	tools/show_build.sh $(build_dir).log $(bin)/python -m pip --disable-pip-version-check \
+	  install -v --no-build-isolation --config-settings=build-dir=$(build_dir) \
+	  ".[bench,demo,test]"
 	touch $@
 
 $(lint_tools): $(tensorflow) pyproject.toml
@@ -84,6 +87,23 @@ $(lint_tools): $(tensorflow) pyproject.toml
 	touch $@
 
 build: $(installed)
+
+# In an environment of its own, which is removed. By default a part of each topic's tests,
+# which takes a minute or two.
+WHEEL_TESTS ?= $(addprefix tests/, test_tensorflow_probe.py ops/test_op_library.py \
+  ops/test_adam_async_dense.py ops/test_accumulator_ops.py)
+wheel:
+	TF_VERSION=$(TF_VERSION) PYTHON='$(PYTHON)' tools/make_wheel.sh $(WHEEL_TESTS)
+
+# One that fails does not stop the others.
+TF_VERSIONS ?= 2.15.1 2.16.2 2.17.1 2.18.1 2.19.1 2.20.0 2.21.0
+wheels:
+	failed=
+	for version in $(TF_VERSIONS); do
+	  $(MAKE) --no-print-directory wheel TF_VERSION=$$version || failed+=" $$version"
+	done
+	cat $(TF_VERSIONS:%=dist/%.txt)
+	[[ -z "$$failed" ]] || { echo "failed:$$failed" >&2; exit 1; }
 
 demo: $(installed)
 	TF_CPP_MIN_LOG_LEVEL=$${TF_CPP_MIN_LOG_LEVEL:-2} \
@@ -134,6 +154,16 @@ simulate:
 	"$$cmake" -S . -B build/simulator -DTF_SYNCREP_PLUGIN=OFF -DTF_SYNCREP_SIMULATOR=ON
 	"$$cmake" --build build/simulator --parallel $(JOBS)
 	build/simulator/tests/simulator/simulate --seeds=$(SEEDS)
+
+# The C++ core and its tests for 64-bit Arm, in an emulator. Needs Debian's
+# g++-aarch64-linux-gnu, libgtest-dev and qemu-user, CMake and no TensorFlow.
+aarch64:
+	cmake="$$(command -v cmake || echo $(bin)/cmake)"
+	"$$cmake" -S . -B build/aarch64 -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake \
+	  -DTF_SYNCREP_PLUGIN=OFF -DTF_SYNCREP_CC_TESTS=ON
+	"$$cmake" --build build/aarch64 --parallel $(JOBS)
+	"$$(dirname "$$cmake")/ctest" --test-dir build/aarch64 --parallel $(JOBS) \
+	  --output-on-failure
 
 # What fails does not stop the others, and makes the status 2.
 gpu:

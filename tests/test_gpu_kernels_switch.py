@@ -1,4 +1,4 @@
-"""Whether GPU kernels are built: TF_SYNCREP_CUDA, to CMake (and so pip) and Bazel alike."""
+"""Whether GPU kernels are built: one switch, TF_SYNCREP_CUDA, for pip and Bazel."""
 
 import os
 import pathlib
@@ -28,8 +28,8 @@ sysconfig = types.SimpleNamespace(
 def tree(tmp_path_factory) -> pathlib.Path:
     """configure.sh and what it reads, where it may write, and programs to be found.
 
-    They are a Python whose TensorFlow was built with CUDA or not, as IS_CUDA_BUILD says,
-    a Bazel and, in a folder of its own, an nvcc; the two last do nothing.
+    They are a Python whose TensorFlow was built with CUDA or not, as IS_CUDA_BUILD
+    says, a Bazel and, in a folder of its own, an nvcc; the two last do nothing.
     """
     folder = tmp_path_factory.mktemp("tree")
     shutil.copy(native_builds.ROOT / "configure.sh", folder)

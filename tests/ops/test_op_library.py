@@ -80,8 +80,30 @@ def test_other_tensorflow_minor_is_an_error_at_import(copy):
     assert _fail_to_import(copy).startswith(
         f"tf_syncrep was built for TensorFlow 2.14.1, and TensorFlow {tf.__version__} "
         "is running; a library runs only with the minor version that it was built for. "
-        f"Build it again:\n  {sys.executable} -m pip install --no-cache-dir "
+        f"Install tf_syncrep for it:\n  {sys.executable} -m pip install --no-cache-dir "
         "--force-reinstall --no-deps "
+    )
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "beside"),
+    [
+        ('{"url": "file:///my%20wheels/a.whl", "archive_info": {}}', "'/my wheels'"),
+        ("", None),
+    ],
+)
+def test_wheel_for_another_tensorflow_names_the_wheel_for_this_one(
+    copy, direct_url, beside
+):
+    copy.set_built_for("2.14.1")
+    copy.set_distribution(f"{tfs.__version__}+tf2.14", direct_url)
+    minor = op_library.minor_version(tf.__version__)
+    assert _fail_to_import(copy).strip() == (
+        f"tf_syncrep was built for TensorFlow 2.14.1, and TensorFlow {tf.__version__} "
+        "is running; a library runs only with the minor version that it was built for. "
+        f"Install tf_syncrep for it:\n  {sys.executable} -m pip install --no-deps "
+        f"{f'--find-links {beside} ' if beside else ''}"
+        f"'tf_syncrep=={tfs.__version__}+tf{minor}'"
     )
 
 
@@ -154,7 +176,11 @@ def test_public_names_are_there_and_no_others():
 
 
 def test_version_is_that_of_the_distribution():
-    assert tfs.__version__ == importlib.metadata.version("tf_syncrep")
+    public, _, tensorflow = importlib.metadata.version("tf_syncrep").partition("+")
+    assert tfs.__version__ == public
+    # That of a wheel says more.
+    minor = op_library.minor_version(tf.__version__)
+    assert tensorflow in ("", f"tf{minor}")
 
 
 def test_library_is_beside_the_package():

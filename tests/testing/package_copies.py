@@ -43,6 +43,21 @@ class PackageCopy:
             'COMPILER = "GNU 12.2.0"\nTF_COMPILE_FLAGS = ""\n'
         )
 
+    def set_distribution(self, version: str, direct_url: str) -> None:
+        """Makes the copy a distribution that pip has installed.
+
+        Args:
+            version: of the distribution.
+            direct_url: the text of pip's record of that name; empty without one.
+        """
+        info = self._folder / f"tf_syncrep-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: tf_syncrep\nVersion: {version}\n"
+        )
+        if direct_url:
+            (info / "direct_url.json").write_text(direct_url)
+
     def hide_module(self, name: str) -> None:
         """Lets `import name` fail in the processes."""
         message = f"No module named '{name}'"

@@ -150,9 +150,10 @@ def _examine_tensorflow(report: Report) -> ModuleType | None:
     if not _is_supported(version):
         report.problems.append(
             f"TensorFlow {version} is not supported; {OLDEST_TENSORFLOW} to "
-            f"{NEWEST_TENSORFLOW} are. Install one, and build tf_syncrep again:\n"
+            f"{NEWEST_TENSORFLOW} are. Install one, and tf_syncrep for it:\n"
             f"  {sys.executable} -m pip install 'tensorflow=={NEWEST_TENSORFLOW}.*'"
-            f"    (or tensorflow-cpu)\n  {op_library.build_command()}"
+            f"    (or tensorflow-cpu)\n"
+            f"  {op_library.install_command(NEWEST_TENSORFLOW)}"
         )
         return None
     return tf

@@ -15,7 +15,10 @@ import os
 import shlex
 import sys
 from types import ModuleType
+from typing import Any
 from urllib.parse import unquote, urlparse
+
+from tf_syncrep.python.version import VERSION
 
 _LIBRARY_NAME = "libtf_syncrep.so"
 _PACKAGE_FOLDER = os.path.dirname(
@@ -73,28 +76,52 @@ def minor_version(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
+def install_command(tf_version: str) -> str:
+    """Returns the shell command that installs tf_syncrep for a TensorFlow.
+
+    Where this is a wheel whose version says which TensorFlow it is for, such as
+    0.1.0+tf2.21, that is the wheel for the other one; else tf_syncrep is built.
+
+    Args:
+        tf_version: a version of TensorFlow such as "2.21.0".
+    """
+    distribution, origin = _distribution()
+    if distribution is None or "+tf" not in distribution.version:
+        return build_command()
+    url = urlparse(origin.get("url", ""))
+    folder = os.path.dirname(unquote(url.path))
+    beside = f"--find-links {shlex.quote(folder)} " if url.scheme == "file" else ""
+    return (
+        f"{sys.executable} -m pip install --no-deps {beside}"
+        f"'tf_syncrep=={VERSION}+tf{minor_version(tf_version)}'"
+    )
+
+
 def build_command() -> str:
     """Returns the shell command that builds tf_syncrep for the TensorFlow in use.
 
     It names the folder that tf_syncrep was installed from, where pip recorded it.
     """
     source, editable = "PATH_TO_THE_SOURCE_OF_TF_SYNCREP", False
-    try:
-        record = importlib.metadata.distribution("tf_syncrep").read_text(
-            "direct_url.json"
-        )
-    except importlib.metadata.PackageNotFoundError:
-        record = None
-    if record:
-        origin = json.loads(record)
-        url = urlparse(origin["url"])
-        if url.scheme == "file" and "dir_info" in origin:
-            source = shlex.quote(unquote(url.path))
-            editable = origin["dir_info"].get("editable", False)
+    _, origin = _distribution()
+    url = urlparse(origin.get("url", ""))
+    if url.scheme == "file" and "dir_info" in origin:
+        source = shlex.quote(unquote(url.path))
+        editable = origin["dir_info"].get("editable", False)
     return (
         f"{sys.executable} -m pip install --no-cache-dir --force-reinstall --no-deps "
         f"{'-e ' if editable else ''}{source}"
     )
+
+
+def _distribution() -> tuple[importlib.metadata.Distribution | None, dict[str, Any]]:
+    """Returns what is installed, if it is, and where pip had it from, if it told."""
+    try:
+        distribution = importlib.metadata.distribution("tf_syncrep")
+    except importlib.metadata.PackageNotFoundError:
+        return None, {}
+    record = distribution.read_text("direct_url.json")
+    return distribution, json.loads(record) if record else {}
 
 
 @functools.cache
@@ -129,7 +156,8 @@ def load() -> ModuleType:
         raise ImportError(
             f"tf_syncrep was built for TensorFlow {built.TF_VERSION}, and TensorFlow "
             f"{tf.__version__} is running; a library runs only with the minor version "
-            f"that it was built for. Build it again:\n  {build_command()}"
+            "that it was built for. Install tf_syncrep for it:\n"
+            f"  {install_command(tf.__version__)}"
         )
     try:
         return tf.load_op_library(library_path())

@@ -47,7 +47,7 @@ PATH="$PWD/$tools/bin:$PATH" "$tools/bin/auditwheel" repair --wheel-dir "$work/r
 wheel="$("$tools/bin/python" tools/name_wheel.py "$work"/repaired/*.whl dist)"
 
 echo "== Testing $wheel"
-"$bin/pip" install -q "$wheel[test]"
+"$bin/pip" install -q "$wheel[bench,demo,test]"
 "$bin/tf-syncrep" doctor
 status=0
 started=$SECONDS

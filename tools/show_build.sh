@@ -12,6 +12,7 @@ mkdir -p "$(dirname "$log")"
 # says, "[  3%] Building ..." what Make does.
 "$@" 2>&1 | tee "$log" | sed -un \
   -e 's|^ *\(\[[^]]*\]\) Building .*\.dir/\(tf_syncrep/\)\{0,1\}\(.*\)\.o$|\1 \3|p' \
+  -e "s|^ *\(\[[^]]*\]\) Building .*/cmake_pch\.hxx\.gch$|\1 TensorFlow's headers|p" \
   -e 's|^ *\(\[[^]]*\]\) Linking .* \(.*\)$|\1 \2|p' \
   -e 's|^ *-- GPU kernels:|GPU kernels:|p'
 status=${PIPESTATUS[0]}

@@ -288,6 +288,16 @@ def test_supported_tensorflow_versions_are_the_same_everywhere():
         assert newest in text, f"{document} must name the newest TensorFlow, {newest}"
 
 
+def test_bazelisk_fetches_the_bazel_that_is_documented():
+    (version,) = re.findall(
+        r"^USE_BAZEL_VERSION=(.+)$", (ROOT / ".bazeliskrc").read_text(), re.MULTILINE
+    )
+    assert f", {version}, " in (ROOT / "docs" / "install.md").read_text()
+    assert not (ROOT / ".bazelversion").exists(), (
+        "Debian's bazel would look there for its version, and refuse to start."
+    )
+
+
 def test_changelog_has_this_version():
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert f"## [{tfs.__version__}]" in changelog, (

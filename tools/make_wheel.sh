@@ -25,8 +25,8 @@ tools=build/wheel-tools
 if [[ ! -e "$tools/done" ]]; then
   echo "== auditwheel"
   python3 -m venv --clear "$tools"
-  "$tools/bin/pip" install -q --upgrade pip
-  "$tools/bin/pip" install -q --group wheel
+  "$tools/bin/pip" install -qq --upgrade pip
+  "$tools/bin/pip" install -qq --group wheel
   touch "$tools/done"
 fi
 
@@ -34,8 +34,8 @@ python="$(tools/find_python.sh)"
 echo "== TensorFlow $TF_VERSION, with $python"
 "$python" -m venv "$work/venv"
 bin="$work/venv/bin"
-"$bin/pip" install -q --upgrade pip
-"$bin/pip" install -q "tensorflow-cpu==$TF_VERSION"
+"$bin/pip" install -qq --upgrade pip
+"$bin/pip" install -qq "tensorflow-cpu==$TF_VERSION"
 
 echo "== Building"
 started=$SECONDS
@@ -47,7 +47,7 @@ PATH="$PWD/$tools/bin:$PATH" "$tools/bin/auditwheel" repair --wheel-dir "$work/r
 wheel="$("$tools/bin/python" tools/name_wheel.py "$work"/repaired/*.whl dist)"
 
 echo "== Testing $wheel"
-"$bin/pip" install -q "$wheel[bench,demo,test]"
+"$bin/pip" install -qq "$wheel[bench,demo,test]"
 "$bin/tf-syncrep" doctor
 status=0
 started=$SECONDS

@@ -18,8 +18,6 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from tf_syncrep.python.version import VERSION
-
 _LIBRARY_NAME = "libtf_syncrep.so"
 _PACKAGE_FOLDER = os.path.dirname(
     os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -86,14 +84,16 @@ def install_command(tf_version: str) -> str:
         tf_version: a version of TensorFlow such as "2.21.0".
     """
     distribution, origin = _distribution()
-    if distribution is None or "+tf" not in distribution.version:
+    version = distribution.version if distribution else ""
+    public, _, tensorflow = version.partition("+tf")
+    if not tensorflow:
         return build_command()
     url = urlparse(origin.get("url", ""))
     folder = os.path.dirname(unquote(url.path))
     beside = f"--find-links {shlex.quote(folder)} " if url.scheme == "file" else ""
     return (
         f"{sys.executable} -m pip install --no-deps {beside}"
-        f"'tf_syncrep=={VERSION}+tf{minor_version(tf_version)}'"
+        f"'tf_syncrep=={public}+tf{minor_version(tf_version)}'"
     )
 
 

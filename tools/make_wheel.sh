@@ -18,7 +18,7 @@ export TF_SYNCREP_CUDA=OFF
 
 work="build/wheel-$TF_VERSION"
 trap 'rm -rf "$work"' EXIT
-rm -rf "$work"
+rm -rf "$work" "dist/$TF_VERSION.txt"
 mkdir -p "$work" dist
 
 tools=build/wheel-tools

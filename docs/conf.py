@@ -18,6 +18,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "markdown_docstrings",
+    "merged_streams",
     "public_names",
     "repository_links",
 ]
@@ -27,7 +28,6 @@ exclude_patterns = ["_ext"]
 nitpicky = True
 # Types of Python, TensorFlow and Keras, whose documentation is not at hand here.
 nitpick_ignore_regex = [(r"py:.*", r"(?!tfs\b).*")]
-suppress_warnings = ["toc.empty_glob"]  # patterns are for pages that are still to come
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
@@ -40,7 +40,6 @@ nb_execution_in_temp = True
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
-nb_merge_streams = True
 nb_output_stderr = "remove"  # what TensorFlow logs when it starts
 
 autodoc_member_order = "bysource"

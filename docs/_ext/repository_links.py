@@ -86,7 +86,7 @@ def _check(app: Any, env: Any) -> None:
     root = pathlib.Path(app.srcdir).parent
     for page in [*root.glob("*.md"), *root.glob("[!.]*/README.md")]:
         for link in wrong_links(page):
-            _log.warning("there is no %s", link, location=str(page))
+            _log.warning("%s links to %s, which is not there", page.name, link)
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -7,42 +7,18 @@ cluster: they compile, and what they name and pass exists.
 
 from __future__ import annotations
 
-import ast
 import doctest
 import inspect
-from typing import Any
 
 import numpy as np
 import public_api
+import public_calls
 import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
 
 PUBLIC = dict(public_api.public_names())
-
-
-def _ours(node: ast.expr) -> str | None:
-    """`tfs.keras.fit` of a name that begins with `tfs`."""
-    text = ast.unparse(node)
-    is_name = text.replace(".", "").isidentifier()
-    return text if is_name and text.split(".")[0] == public_api.ALIAS else None
-
-
-def _value(name: str) -> Any:
-    value: Any = tfs
-    for part in name.split(".")[1:]:
-        value = getattr(value, part)
-    return value
-
-
-def _check_names_and_keywords(script: str) -> None:
-    for node in ast.walk(ast.parse(script)):
-        if isinstance(node, ast.Attribute) and (name := _ours(node)):
-            _value(name)
-        if isinstance(node, ast.Call) and (name := _ours(node.func)):
-            keywords = {x.arg: None for x in node.keywords if x.arg}
-            inspect.signature(_value(name)).bind_partial(**keywords)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -59,7 +35,7 @@ def test_a_public_name_has_an_example_in_its_docstring(name):
 def test_a_script_in_a_docstring_is_right(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for script in public_api.scripts(PUBLIC[name]):
-        _check_names_and_keywords(script)
+        assert public_calls.wrong_calls(script, name) == []
         if "import tf_syncrep" in script:
             exec(compile(script, name, "exec"), {"__name__": "example"})
 

@@ -5,9 +5,7 @@ blocks whose first line names a file and a command (`# train.py: tf-syncrep laun
 which are that file. A block after `<!-- not run -->` is another library's.
 """
 
-import ast
 import functools
-import inspect
 import os
 import pathlib
 import re
@@ -17,9 +15,8 @@ import sys
 
 import commands
 import markdown_code
+import public_calls
 import pytest
-
-import tf_syncrep as tfs
 
 GUIDES = sorted((markdown_code.ROOT / "docs" / "guides").glob("*.md"))
 PAGES = markdown_code.pages()
@@ -88,39 +85,14 @@ def run(program):
 def test_code_of_a_page_calls_what_there_is(page):
     for block in python_blocks(page):
         code = "\n" * (block.line - 1) + block.code
-        for node in ast.walk(ast.parse(code, str(page))):
-            if isinstance(node, ast.Call) and public_name(node.func):
-                called = look_up(public_name(node.func))
-                given = {k.arg for k in node.keywords if k.arg}
-                assert given <= keywords(called, given), (
-                    f"{name(page)}:{node.lineno}: {public_name(node.func)} takes no "
-                    f"{sorted(given - keywords(called, given))}"
-                )
-
-
-def public_name(node: ast.expr) -> str | None:
-    """`tfs.keras.fit` of an expression that is this; None for any other."""
-    text = ast.unparse(node)
-    return text if re.fullmatch(r"tfs(\.\w+)+", text) else None
-
-
-def look_up(dotted: str):
-    return functools.reduce(getattr, dotted.split(".")[1:], tfs)
-
-
-def keywords(called, given):
-    """The keywords that it takes: all that are given where it takes any."""
-    found = inspect.signature(called).parameters.values()
-    if any(p.kind == p.VAR_KEYWORD for p in found):
-        return given
-    return {p.name for p in found}
+        assert public_calls.wrong_calls(code, name(page)) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_names_on_a_page_are_public_ones(page):
     """In prose too: a name that has changed is found in every page that tells it."""
     for dotted in set(re.findall(r"\btfs(?:\.[A-Za-z_]\w*)+", page.read_text())):
-        look_up(dotted)
+        public_calls.look_up(dotted)
 
 
 @functools.cache

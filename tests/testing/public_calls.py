@@ -1,0 +1,56 @@
+"""Calls of tf_syncrep in code that is shown: what they name and pass must be there."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import re
+from typing import Any
+
+import tf_syncrep as tfs
+
+
+def wrong_calls(code: str, name: str) -> list[str]:
+    """Finds keywords that a function or class does not take.
+
+    Args:
+        code: Python code, in which `tfs` is tf_syncrep.
+        name: where it stands.
+
+    Returns:
+        For each a line. A name that is not there is an AttributeError.
+    """
+    found = []
+    for node in ast.walk(ast.parse(code, name)):
+        if isinstance(node, ast.Call) and (called := _public_name(node.func)):
+            given = {k.arg for k in node.keywords if k.arg}
+            unknown = given - _keywords(look_up(called), given)
+            if unknown:
+                found.append(f"{name}:{node.lineno}: {called} takes no {unknown}")
+        elif isinstance(node, ast.Attribute) and (used := _public_name(node)):
+            look_up(used)
+    return found
+
+
+def look_up(dotted: str) -> Any:
+    """What a name such as `tfs.keras.fit` stands for.
+
+    Args:
+        dotted: the name.
+    """
+    return functools.reduce(getattr, dotted.split(".")[1:], tfs)
+
+
+def _public_name(node: ast.expr) -> str | None:
+    """`tfs.keras.fit` of an expression that is this; None for any other."""
+    text = ast.unparse(node)
+    return text if re.fullmatch(r"tfs(\.\w+)+", text) else None
+
+
+def _keywords(called: Any, given: set[str]) -> set[str]:
+    """The keywords that it takes: all that are given where it takes any."""
+    found = inspect.signature(called).parameters.values()
+    if any(p.kind == p.VAR_KEYWORD for p in found):
+        return given
+    return {p.name for p in found}

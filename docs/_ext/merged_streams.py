@@ -19,9 +19,9 @@ class MergeStreams(SphinxTransform):
 
     def apply(self, **kwargs: Any) -> None:
         """Adds the text of each block to the first, and removes the others."""
-        for first in list(self.document.findall(_is_stream)):
-            if first.parent is None:
-                continue  # is a part of another already
+        for first in list(self.document.findall(nodes.literal_block)):
+            if not _is_stream(first) or first.parent is None:
+                continue  # no stream, or a part of another already
             siblings = first.parent.children
             place = siblings.index(first)
             rest: list[nodes.Node] = []

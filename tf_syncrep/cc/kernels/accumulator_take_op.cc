@@ -10,6 +10,7 @@
 namespace tf_syncrep {
 
 using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 absl::Status OutOfMemoryForResult(int64_t num_rows,

@@ -37,6 +37,7 @@ BENCHMARKS = (
     "peak_memory",
     "accumulator_sparse",
     "accumulator_dense",
+    "accumulator_pushes",
     "accumulator_adam_async",
     "sync_gate",
     "sync_cluster",

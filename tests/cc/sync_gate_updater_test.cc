@@ -145,6 +145,15 @@ TEST_F(SyncGateUpdaterTest, WorkerWhoseUpdaterFailedIsToldWhereverItIs) {
   EXPECT_TRUE(Acquire(a)->granted());
 }
 
+TEST_F(SyncGateUpdaterTest, WorkerWhoseUpdaterFailedBeforeItCameIsTold) {
+  Start(1, 1);
+  Give(b);
+  gate->CancelUpdater(generation, a);
+  EXPECT_TRUE(Acquire(a, Kind::kFirst)->ended_with(GateStatus::kCancelled));
+  EXPECT_EQ(Open(0), generation + 1);
+  EXPECT_TRUE(Acquire(a)->granted());
+}
+
 TEST_F(SyncGateUpdaterTest,
        WorkerIsNotToldWhenAnUpdaterOrAnotherProcessIsThere) {
   Start(2, 2);

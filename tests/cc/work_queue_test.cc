@@ -235,6 +235,33 @@ TEST_F(WorkQueueTest, AnotherLifeOfAWorkerGivesBackWhatTheLastOneHeld) {
   CheckIdentities();
 }
 
+TEST_F(WorkQueueTest, LateQuestionOfADeadLifeEndsNobodysWait) {
+  WorkQueueOptions options;
+  options.num_items = 2;
+  Make(options);
+  const auto first = TakeNow(Reader("w", 1, 11));
+  TakeNow(Reader("other"));
+  EXPECT_EQ(TakeNow(Reader("w", 1, 12)).item.item, first.item.item);
+  const Pending waits = Take(Reader("w", 1, 12), queue_->Stats().handed_out);
+  EXPECT_EQ(Code(waits), -1);
+  EXPECT_EQ(Code(Take(Reader("w", 1, 11), first.ticket)), GateStatus::kAborted);
+  EXPECT_EQ(Code(waits), -1);
+}
+
+TEST_F(WorkQueueTest, TicketsOfAQueueThatWasLostEndNoItem) {
+  WorkQueueOptions options;
+  options.num_items = 2;
+  Make(options);
+  const auto lost = TakeNow(Reader("a"));
+  queue_->Shutdown();
+  options.first_ticket = 1000;  // a later one's tickets
+  Make(options);
+  // The answer is lost, and the reader asks again as before.
+  const auto first = TakeNow(Reader("a"), lost.ticket);
+  EXPECT_EQ(TakeNow(Reader("a"), lost.ticket).ticket, first.ticket);
+  EXPECT_EQ(queue_->Stats().done, 0);
+}
+
 TEST_F(WorkQueueTest, ReaderThatBeginsAnewReadsTheItemOfItsStreamAgain) {
   WorkQueueOptions options;
   options.num_items = 2;

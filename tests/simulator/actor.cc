@@ -23,8 +23,9 @@ bool Actor::Start() {
     return false;
   }
   error_ = {};
+  const SyncGate::Time rested_until = rests_until_;
   Next();
-  return !pending_.empty();
+  return !pending_.empty() || rests_until_ != rested_until;
 }
 
 void Actor::Answer(Call* call) {

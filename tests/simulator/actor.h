@@ -1,10 +1,12 @@
-// A task that makes calls: a worker, or the chief.
+// A task that makes calls: a worker, one of its readers, or the chief.
 
 #ifndef TESTS_SIMULATOR_ACTOR_H_
 #define TESTS_SIMULATOR_ACTOR_H_
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,11 +25,31 @@ struct Cluster {
   std::function<int64_t()> next_contribution;
   // Something is not as it should be.
   std::function<void(const std::string&)> fail;
+  // Of a replica in the chief's process, and of the session that both have:
+  // whether it has begun, has failed, to begin another one, and that there is
+  // none to come.
+  std::function<bool()> session_has_begun;
+  std::function<bool()> session_has_failed;
+  std::function<void()> begin_session;
+  std::function<void()> end_session;
+  std::function<bool()> replica_is_over;
   // Nobody begins another training.
   bool is_ending = false;
+  // The last checkpoint of the work queue; null if there is none.
+  std::shared_ptr<const SavedQueue> saved_queue = nullptr;
+  // How often readers have come to the end of an item.
+  std::map<WorkItem, int64_t> num_read = {};
 
   Task ServerOf(int variable) const {
     return {Task::Job::kServer, variable % static_cast<int>(setup.num_servers)};
+  }
+  // Which of the replicas, if any, is in the chief's process.
+  bool IsChiefsReplica(const Task& task) const {
+    return task.job == Task::Job::kWorker &&
+           setup.ProcessOf(task).job == Task::Job::kChief;
+  }
+  Task QueueTask() const {
+    return {Task::Job::kServer, static_cast<int>(setup.num_servers) - 1};
   }
 };
 

@@ -6,11 +6,18 @@
 #include <cstdint>
 #include <memory>
 
+#include "tests/simulator/queue_checker.h"
 #include "tests/simulator/schedule.h"
 #include "tests/simulator/twin.h"
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
 
 namespace tf_syncrep::simulator {
+
+// A checkpoint of the work queue: its own state, and the checker's.
+struct SavedQueue {
+  WorkQueueState state;
+  QueueChecker::Saved checked;
+};
 
 struct Call {
   enum class State {
@@ -40,6 +47,16 @@ struct Call {
   bool is_fit = true;
   bool restores = false;
   std::shared_ptr<const Contribution> contribution;
+  std::shared_ptr<const SavedQueue> saved;  // of kSave: the answer
+  // Of kItem: the reader's process and stream, the ticket of its last item, and
+  // that item.
+  Task process;
+  uint64_t stream = 0;
+  int64_t ticket = WorkQueue::kNoTicket;
+  WorkItem item;
+
+  // Of kCancelUpdater: the life of the replica whose updater has failed.
+  uint64_t replica_life = 0;
 
   // While it waits.
   SyncGate::WaitId wait = 0;
@@ -52,6 +69,7 @@ struct Call {
   SyncGate::Quorum full;
   SyncGate::Admission admission = SyncGate::Admission::kStale;
   bool flag = false;  // counts, was advanced
+  WorkQueue::Grant grant;
   Weights weights;
 };
 

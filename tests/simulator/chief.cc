@@ -51,6 +51,35 @@ bool Chief::Finish() {
   return CallBeside(NewCallBeside(CallKind::kDrain));
 }
 
+bool Chief::FailUpdate() {
+  if (!is_up() || (phase_ != Phase::kTake && phase_ != Phase::kAdvance)) {
+    return false;
+  }
+  Forget();
+  FailSession();
+  return true;
+}
+
+void Chief::BeginSession() {
+  if (is_up() && !is_over()) {
+    Forget();
+    Rest();
+    phase_ = Phase::kReset;
+    is_finishing_ = is_last_ = must_recover_ = false;
+  }
+}
+
+void Chief::EndSession() {
+  if (HasFailed()) {
+    Forget();
+    phase_ = Phase::kOver;
+  }
+}
+
+Call Chief::NewQueueCall(CallKind kind) const {
+  return NewCall(kind, cluster().QueueTask());
+}
+
 Call Chief::NewCallBeside(CallKind kind) const {
   Call call = NewCall(kind, kGateTask);
   call.generation = generation_;
@@ -58,7 +87,7 @@ Call Chief::NewCallBeside(CallKind kind) const {
 }
 
 bool Chief::CallBeside(Call call) {
-  if (!is_up() || is_over() || generation_ == 0) {
+  if (!is_up() || is_over() || (generation_ == 0 && !IsQueueCall(call.kind))) {
     return false;
   }
   // Nobody waits for its answer.
@@ -73,8 +102,13 @@ Chief::Phase Chief::AfterUpdate() const {
 void Chief::Next() {
   const Setup& setup = cluster().setup;
   if (must_recover_ && phase_ != Phase::kReset) {
-    phase_ = Phase::kReset;
-    is_finishing_ = false;
+    if (cluster().setup.chief_trains && phase_ != Phase::kFail &&
+        phase_ != Phase::kFailed) {
+      FailSession();
+    } else if (!cluster().setup.chief_trains) {
+      phase_ = Phase::kReset;
+      is_finishing_ = false;
+    }
   }
   if (phase_ == Phase::kWait && is_finishing_) {
     phase_ = Phase::kDrain;
@@ -93,6 +127,7 @@ void Chief::Next() {
       for (int i = 0; i < setup.num_servers; ++i) {
         Call reset = NewCall(CallKind::kReset, {Task::Job::kServer, i});
         reset.restores = restores;
+        reset.saved = cluster().saved_queue;
         reset.flag = generation_ == 0;  // it has no handle of a gate yet
         Send(std::move(reset));
       }
@@ -154,6 +189,15 @@ void Chief::Next() {
     case Phase::kEnd:
       call.kind = setup.terms ? CallKind::kClose : CallKind::kFail;
       break;
+    case Phase::kFail: {
+      // Two threads of the runner: whichever comes first.
+      call.kind = CallKind::kCancelUpdater;
+      Call of_replica = call;
+      of_replica.replica_life = life();
+      Send(std::move(of_replica));
+      break;
+    }
+    case Phase::kFailed:
     case Phase::kOver:
       return;
   }
@@ -189,10 +233,16 @@ void Chief::TakeBeside(const Call& call) {
   if (call.kind == CallKind::kDrain && call.generation == generation_) {
     is_drained_ |= call.status.ok();
     is_finishing_ &= call.status.ok();  // else it has to be told so again
+  } else if (call.kind == CallKind::kSave && call.status.ok()) {
+    cluster().saved_queue = call.saved;
   }
 }
 
 void Chief::GoOn() {
+  if (phase_ == Phase::kFail) {  // whether it was heard or not
+    phase_ = cluster().replica_is_over() ? Phase::kOver : Phase::kFailed;
+    return;
+  }
   if (error() != nullptr) {
     FailStep();
     return;
@@ -236,6 +286,8 @@ void Chief::GoOn() {
       phase_ = Phase::kOver;
       break;
     case Phase::kFlushed:
+    case Phase::kFail:
+    case Phase::kFailed:
     case Phase::kOver:
       break;
   }
@@ -251,14 +303,23 @@ void Chief::FailStep() {
     phase_ = AfterUpdate();
   } else if (status.code == Call::kUnavailable ||
              status.code == GateStatus::kFailedPrecondition) {
-    // Its session begins anew, with another generation.
-    Rest();
-    phase_ = Phase::kReset;
-    is_finishing_ = is_last_ = false;
+    FailSession();
   } else {
     // The gate is closed, deleted, or another chief's.
     phase_ = Phase::kOver;
   }
+}
+
+void Chief::FailSession() {
+  if (!cluster().setup.chief_trains || phase_ == Phase::kReset ||
+      phase_ == Phase::kOpen) {
+    // Its session begins anew, with another generation.
+    BeginSession();
+    return;
+  }
+  // The replica's step will fail, and begin it anew.
+  phase_ = Phase::kFail;
+  is_finishing_ = is_last_ = false;
 }
 
 }  // namespace tf_syncrep::simulator

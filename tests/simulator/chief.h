@@ -25,14 +25,30 @@ class Chief final : public Actor {
   bool Flush();
   bool GiveUp();
   bool Finish();
-  // Of kClose, kFail, kConfigure and kAddPasses: a call beside what it does.
+  bool FailUpdate();
+  // Of kClose, kFail, kConfigure and kAddPasses, and of those to the work
+  // queue: a call beside what it does.
   bool CallBeside(Call call);
   // A server that it has to do with has lost its variables.
   void HearOfLoss() { must_recover_ = true; }
+  // It has opened the gate, before which no replica in its process steps.
+  bool HasBegun() const {
+    return phase_ != Phase::kReset && phase_ != Phase::kOpen;
+  }
+  // The session of its process, in which there is a replica, too, has failed,
+  // and waits for the replica to begin another one.
+  bool HasFailed() const {
+    return cluster().setup.chief_trains && is_up() &&
+           (must_recover_ || phase_ == Phase::kFail ||
+            phase_ == Phase::kFailed);
+  }
+  void BeginSession();
+  void EndSession();
   // Where its training went wrong, it begins another one, as another process.
   bool MayRestart() const { return !is_up() || (is_over() && !has_finished_); }
 
   Call NewCallBeside(CallKind kind) const;
+  Call NewQueueCall(CallKind kind) const;
 
  private:
   enum class Phase {
@@ -49,6 +65,8 @@ class Chief final : public Actor {
     kStop,
     kLastFlush,
     kEnd,
+    kFail,    // it tells the gate that it has failed
+    kFailed,  // and does no more
     kOver,
   };
 
@@ -58,6 +76,11 @@ class Chief final : public Actor {
   void GoOn() override;
   void TakeBeside(const Call& call) override;
   void FailStep();
+  void FailSession();
+  bool IsQueueCall(CallKind kind) const {
+    return kind == CallKind::kSave || kind == CallKind::kRestore ||
+           kind == CallKind::kLimit;
+  }
   // Whether the updater goes from here to the end that was asked for.
   Phase AfterUpdate() const;
 

@@ -84,9 +84,16 @@ void GateChecker::See(const GateRecord& record) {
       // The update of what was flushed may have reached some variables.
       must_void_ |= is_open_ && record.generation == generation_ &&
                     is_flushed_ && is_flush_given_up_;
+      if (is_open_ && record.generation == generation_) {
+        failed_worker_.clear();  // there is an updater again
+      }
       break;
     case Kind::kGiveUp:
       is_flush_given_up_ |= is_flushed_ && record.generation == generation_;
+      if (record.generation == generation_ && !record.worker.empty()) {
+        failed_worker_ = record.worker;
+        failed_incarnation_ = record.incarnation;
+      }
       break;
     case Kind::kFlush:
       flushes_ += is_open_ && record.generation == generation_ ? 1 : 0;
@@ -148,7 +155,9 @@ void GateChecker::CheckWaits() {
     Expect(false, "an admitted contribution was given up: its round is void");
   }
   for (const auto& [name, worker] : workers_) {
-    if (worker.wait != 0 && !HasToWait(worker)) {
+    const bool has_failed = is_open_ && name == failed_worker_ &&
+                            worker.incarnation == failed_incarnation_;
+    if (worker.wait != 0 && (has_failed || !HasToWait(worker))) {
       error_ = "nobody waits without a reason, but " + name +
                " does in round " + std::to_string(round_) + ", with " +
                std::to_string(permitted_) + " permitted, " +
@@ -355,6 +364,7 @@ void GateChecker::SeeOpen(const GateRecord& record) {
   round_ = record.round;
   is_open_ = true;
   is_ended_ = false;
+  failed_worker_.clear();
   generation_ = record.generation;
   step_ = record.step;
   opened_quorum_ = record.quorum;

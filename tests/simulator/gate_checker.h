@@ -107,6 +107,9 @@ class GateChecker {
   int64_t flushes_ = 0;
   bool is_flushed_ = false;
   bool is_flush_given_up_ = false;
+  // Whose updater has failed: it does not wait. Empty: nobody's.
+  std::string failed_worker_;
+  uint64_t failed_incarnation_ = 0;
   bool must_void_ = false;  // what was admitted was given up
 
   int64_t sum_admitted_ = 0;

@@ -14,27 +14,28 @@ namespace tf_syncrep::simulator {
 // Which fields a record has is said with its kind; the others are zero.
 struct GateRecord {
   enum class Kind : uint8_t {
-    kMake,       // a gate: round, quorum, total, strict
-    kOpen,       // generation, round (the new one), step, quorum, total
-    kAsk,        // an acquire: worker, wait, is_first, quorum and total of its
-                 // terms
-    kGrant,      // its end: worker, wait, generation, round, step, number,
-                 // is_spare, live
-    kRefuse,     // its other end: worker, wait, code
-    kAdmit,      // worker, generation, round, is_fit, verdict
-    kCommit,     // worker, generation, round, counts
-    kAbort,      // worker, generation, round
-    kReturn,     // of a permit: worker, number
-    kLeave,      // worker
-    kExpire,     // worker: was silent for longer than its lease
-    kVoid,       // of a round: round (the next one)
-    kWait,       // the updater begins a wait for a quorum: generation
-    kFlush,      // or a flush: generation
-    kQuorum,     // the end of either: is_flush, generation, round, count
-    kStop,       // its other end: is_flush
-    kDrained,    // the end of a drain
-    kGiveUp,     // the updater is told to stop: generation
-    kAdvance,    // round (the next one), step
+    kMake,     // a gate: round, quorum, total, strict
+    kOpen,     // generation, round (the new one), step, quorum, total
+    kAsk,      // an acquire: worker, wait, is_first, quorum and total of its
+               // terms
+    kGrant,    // its end: worker, wait, generation, round, step, number,
+               // is_spare, live
+    kRefuse,   // its other end: worker, wait, code
+    kAdmit,    // worker, generation, round, is_fit, verdict
+    kCommit,   // worker, generation, round, counts
+    kAbort,    // worker, generation, round
+    kReturn,   // of a permit: worker, number
+    kLeave,    // worker
+    kExpire,   // worker: was silent for longer than its lease
+    kVoid,     // of a round: round (the next one)
+    kWait,     // the updater begins a wait for a quorum: generation
+    kFlush,    // or a flush: generation
+    kQuorum,   // the end of either: is_flush, generation, round, count
+    kStop,     // its other end: is_flush
+    kDrained,  // the end of a drain
+    kGiveUp,   // the updater is told to stop: generation, and if it has failed
+               // the worker in its process
+    kAdvance,  // round (the next one), step
     kConfigure,  // quorum, total
     kPasses,     // count
     kClose,      // the end of training, of any kind: generation, or -1 for any

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 namespace tf_syncrep::simulator {
 namespace {
@@ -27,7 +28,8 @@ Setup MakeSetup(Random* random) {
 
 }  // namespace
 
-Generator::Generator(uint64_t seed) : random_(seed) {
+Generator::Generator(uint64_t seed)
+    : random_(seed), more_(seed ^ 0x5851f42d4c957f2d) {
   setup_ = MakeSetup(&random_);
   // Not drawn: what is known to be found by a seed stays so.
   setup_.gathers = seed % 4 == 0;
@@ -39,11 +41,44 @@ Generator::Generator(uint64_t seed) : random_(seed) {
   passes_ = kPasses[random_.Pick(kPasses.size())];
   fine_ = kFine[random_.Pick(kFine.size())];
   latest_first_ = 3 * random_.Pick(2);
+  setup_.chief_trains = setup_.terms && more_.Pick(3) == 0;
+  constexpr std::array<int64_t, 4> kOrphans = {0, 0, 20, 60};
+  orphans_ = kOrphans[more_.Pick(kOrphans.size())];
+  holds_back_ = orphans_ > 0;
+  if (setup_.chief_trains) {
+    constexpr std::array<int64_t, 4> kFails = {0, 20, 100, 100};
+    fails_ = kFails[more_.Pick(kFails.size())];
+    is_late_ = more_.Pick(2) == 0;
+  }
+  if (more_.Pick(3) == 0) {
+    setup_.num_readers = 1 + more_.Pick(2);
+    setup_.num_items = 1 + more_.Pick(5);
+    setup_.num_epochs = more_.Pick(4);
+    setup_.shuffle = more_.Pick(2) == 0;
+    constexpr std::array<int64_t, 3> kLeases = {5'000, 30'000, 600'000};
+    setup_.item_lease = kLeases[more_.Pick(kLeases.size())];
+    reads_ = 200 + more_.Pick(400);
+    uneven_ = 1 + 4 * more_.Pick(2);
+    constexpr std::array<int64_t, 3> kSaves = {0, 30, 100};
+    saves_ = kSaves[more_.Pick(kSaves.size())];
+    num_events_ = num_events_ * 1000 / (1000 - reads_);
+  }
 }
 
 Event Generator::Next(World* world) {
+  if (more_.PerMille(reads_)) {
+    return Read(world);
+  }
   if (world->chief().is_tracing() && random_.Pick(4) > 0) {
     return Trace();
+  }
+  Event event;
+  if (more_.PerMille(orphans_) && Orphan(*world, &event)) {
+    return event;
+  }
+  if (more_.PerMille(fails_)) {
+    event.kind = EventKind::kFailUpdate;
+    return event;
   }
   if (random_.PerMille(faults_)) {
     return Fault();
@@ -52,6 +87,66 @@ Event Generator::Next(World* world) {
     return Pass();
   }
   return Progress(world);
+}
+
+// Of the readers of the work queue, and of its checkpoints.
+Event Generator::Read(World* world) {
+  Event event;
+  const int64_t num_readers = setup_.num_workers * setup_.num_readers;
+  int64_t reader = more_.Pick(num_readers);
+  for (int64_t i = 1; i < uneven_; ++i) {  // the first ones are faster
+    reader = std::min(reader, more_.Pick(num_readers));
+  }
+  event.task = {Task::Job::kReader, static_cast<int>(reader)};
+  if (more_.PerMille(faults_)) {
+    constexpr std::array kKinds = {
+        EventKind::kCrash,  EventKind::kRestart, EventKind::kRestart,
+        EventKind::kAgain,  EventKind::kCancel,  EventKind::kCancel,
+        EventKind::kCancel, EventKind::kPass,    EventKind::kBreak,
+        EventKind::kCut,    EventKind::kHeal,    EventKind::kRestore};
+    const bool is_queues_task = more_.Pick(8) == 0;
+    event.kind = kKinds[more_.Pick(kKinds.size())];
+    event.other = {Task::Job::kServer,
+                   static_cast<int>(setup_.num_servers - 1)};
+    if (event.kind == EventKind::kPass) {
+      event.value = setup_.item_lease * (1 + more_.Pick(4)) / 3;
+    } else if (event.kind == EventKind::kRestore) {
+      event.task = {};
+    } else if (is_queues_task && (event.kind == EventKind::kCrash ||
+                                  event.kind == EventKind::kRestart)) {
+      event.task = event.other;
+    }
+    return event;
+  }
+  if (more_.PerMille(saves_)) {
+    event.task = {};
+    event.kind = more_.Pick(4) == 0 ? EventKind::kLimit : EventKind::kSave;
+    event.value = more_.Pick(4) - 1;
+    return event;
+  }
+  if (more_.PerMille(fine_)) {
+    std::vector<const Call*> calls;
+    for (const auto& call : world->calls()) {
+      if (call->from.job == Task::Job::kReader &&
+          call->state != Call::State::kWaits) {
+        calls.push_back(call.get());
+      }
+    }
+    if (!calls.empty() && more_.Pick(4) > 0) {
+      const Call& call = *calls[more_.Pick(calls.size())];
+      if (faults_ > 0 && call.state == Call::State::kComesBack &&
+          more_.Pick(8) == 0) {
+        event.kind = EventKind::kCancel;  // its answer is lost
+        event.task = call.from;
+        return event;
+      }
+      return OfCall(call, call.state == Call::State::kOnItsWay
+                              ? EventKind::kDeliver
+                              : EventKind::kReturn);
+    }
+    event.kind = EventKind::kSend;
+  }
+  return event;
 }
 
 Event Generator::Pass() {
@@ -97,14 +192,50 @@ Event Generator::Progress(World* world) {
         place = std::max(place, random_.Pick(calls.size()));
       }
       const Call& call = *calls[place];
-      return OfCall(call, call.state == Call::State::kOnItsWay
-                              ? EventKind::kDeliver
-                              : EventKind::kReturn);
+      if (MayCome(call, world)) {
+        return OfCall(call, call.state == Call::State::kOnItsWay
+                                ? EventKind::kDeliver
+                                : EventKind::kReturn);
+      }
+    } else {
+      event.kind = EventKind::kSend;
     }
-    event.kind = EventKind::kSend;
   }
   event.task = AnyActor();
   return event;
+}
+
+bool Generator::Orphan(const World& world, Event* event) {
+  std::vector<const Call*> calls;
+  for (const auto& call : world.calls()) {
+    if (call->state == Call::State::kOnItsWay) {
+      calls.push_back(call.get());
+    }
+  }
+  if (calls.empty()) {
+    return false;
+  }
+  event->task = calls[more_.Pick(calls.size())]->from;
+  const bool is_chief = event->task.job == Task::Job::kChief;
+  event->kind = more_.Pick(2) == 0 ? EventKind::kCrash
+                : is_chief         ? EventKind::kFailUpdate
+                                   : EventKind::kAgain;
+  return true;
+}
+
+bool Generator::MayCome(const Call& call, World* world) {
+  const auto waits = [&call](const Actor& actor) {
+    const auto& pending = actor.pending();
+    return std::find(pending.begin(), pending.end(), &call) != pending.end();
+  };
+  bool is_awaited = waits(world->chief());
+  for (const auto& worker : world->workers()) {
+    is_awaited |= waits(*worker);
+  }
+  // Some come when others have long gone on.
+  const bool is_late =
+      (holds_back_ && !is_awaited) || (is_late_ && call.from == kChiefsReplica);
+  return !is_late || more_.Pick(16) == 0;
 }
 
 Event Generator::Fault() {
@@ -166,8 +297,11 @@ Event Generator::OfCall(const Call& call, EventKind kind) const {
 }
 
 Task Generator::AnyWorker() {
-  return {Task::Job::kWorker,
-          static_cast<int>(random_.Pick(setup_.num_workers))};
+  const auto number = static_cast<int>(random_.Pick(setup_.num_workers));
+  if (is_late_ && number == 0 && more_.Pick(8) > 0) {
+    return {Task::Job::kWorker, static_cast<int>(setup_.num_workers) - 1};
+  }
+  return {Task::Job::kWorker, number};
 }
 
 Task Generator::AnyServer() {

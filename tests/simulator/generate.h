@@ -26,6 +26,10 @@ class Generator {
   Event Pass();
   Event Trace();
   Event Progress(World* world);
+  Event Read(World* world);
+  // True with the fault that leaves a call, that is on its way, to nobody.
+  bool Orphan(const World& world, Event* event);
+  bool MayCome(const Call& call, World* world);
   Event OfCall(const Call& call, EventKind kind) const;
   Task AnyWorker();
   Task AnyServer();
@@ -38,6 +42,15 @@ class Generator {
   int64_t passes_;
   int64_t fine_;  // of a thousand steps: message by message
   int64_t latest_first_;
+  // Draws for what came later, so that seeds find what they found before.
+  Random more_;
+  int64_t reads_ = 0;  // of a thousand events
+  int64_t saves_ = 0;  // of these, and limits
+  int64_t uneven_ = 1;
+  int64_t orphans_ = 0;      // of a thousand events
+  int64_t fails_ = 0;        // updates
+  bool is_late_ = false;     // the replica in the chief's process
+  bool holds_back_ = false;  // what nobody waits for any more
 };
 
 }  // namespace tf_syncrep::simulator

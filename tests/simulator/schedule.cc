@@ -9,9 +9,10 @@ namespace tf_syncrep::simulator {
 namespace {
 
 constexpr std::array kCallNames = {
-    "acquire", "read",      "admit",  "push",  "commit", "abort",   "leave",
-    "reset",   "open",      "quorum", "flush", "take",   "advance", "drain",
-    "stop",    "configure", "passes", "close", "fail"};
+    "acquire", "read",  "admit",   "push",      "commit", "abort",
+    "leave",   "reset", "open",    "quorum",    "flush",  "take",
+    "advance", "drain", "stop",    "configure", "passes", "close",
+    "fail",    "save",  "restore", "limit",     "item"};
 
 // What follows the name of an event.
 enum class Form { kTask, kCall, kLink, kValue, kTwoValues, kNothing };
@@ -21,19 +22,35 @@ struct EventForm {
   Form form;
 };
 
-constexpr std::array<EventForm, 24> kForms = {
-    {{"go", Form::kTask},           {"send", Form::kTask},
-     {"deliver", Form::kCall},      {"return", Form::kCall},
-     {"pass", Form::kValue},        {"crash", Form::kTask},
-     {"restart", Form::kTask},      {"cut", Form::kLink},
-     {"heal", Form::kLink},         {"break", Form::kLink},
-     {"abort", Form::kTask},        {"again", Form::kTask},
-     {"cancel", Form::kTask},       {"reject", Form::kTask},
-     {"leave", Form::kTask},        {"finish", Form::kNothing},
-     {"flush", Form::kNothing},     {"give_up", Form::kNothing},
-     {"heartbeat", Form::kNothing}, {"close", Form::kNothing},
-     {"fail", Form::kNothing},      {"configure", Form::kTwoValues},
-     {"passes", Form::kValue},      {"delete_gate", Form::kNothing}}};
+constexpr std::array<EventForm, 28> kForms = {
+    {{"go", Form::kTask},
+     {"send", Form::kTask},
+     {"deliver", Form::kCall},
+     {"return", Form::kCall},
+     {"pass", Form::kValue},
+     {"crash", Form::kTask},
+     {"restart", Form::kTask},
+     {"cut", Form::kLink},
+     {"heal", Form::kLink},
+     {"break", Form::kLink},
+     {"abort", Form::kTask},
+     {"again", Form::kTask},
+     {"cancel", Form::kTask},
+     {"reject", Form::kTask},
+     {"leave", Form::kTask},
+     {"finish", Form::kNothing},
+     {"flush", Form::kNothing},
+     {"give_up", Form::kNothing},
+     {"heartbeat", Form::kNothing},
+     {"close", Form::kNothing},
+     {"fail", Form::kNothing},
+     {"configure", Form::kTwoValues},
+     {"passes", Form::kValue},
+     {"delete_gate", Form::kNothing},
+     {"fail_update", Form::kNothing},
+     {"save", Form::kNothing},
+     {"restore_queue", Form::kNothing},
+     {"limit", Form::kValue}}};
 
 struct SetupField {
   const char* name;
@@ -58,7 +75,9 @@ constexpr std::array kFields = {
     TF_SYNCREP_FIELD(terms),         TF_SYNCREP_FIELD(lease),
     TF_SYNCREP_FIELD(start_lease),   TF_SYNCREP_FIELD(updater_lease),
     TF_SYNCREP_FIELD(timeout),       TF_SYNCREP_FIELD(heartbeats),
-    TF_SYNCREP_FIELD(calm)};
+    TF_SYNCREP_FIELD(chief_trains),  TF_SYNCREP_FIELD(num_readers),
+    TF_SYNCREP_FIELD(num_items),     TF_SYNCREP_FIELD(num_epochs),
+    TF_SYNCREP_FIELD(shuffle),       TF_SYNCREP_FIELD(item_lease)};
 
 #undef TF_SYNCREP_FIELD
 
@@ -67,13 +86,18 @@ bool ParseTask(const std::string& word, Task* task) {
     *task = {Task::Job::kChief, 0};
     return true;
   }
-  const bool is_server = word.rfind("ps", 0) == 0;
-  if (!is_server && word.rfind("w", 0) != 0) {
-    return false;
+  constexpr std::array<std::pair<const char*, Task::Job>, 3> kJobs = {
+      {{"ps", Task::Job::kServer},
+       {"w", Task::Job::kWorker},
+       {"r", Task::Job::kReader}}};
+  for (const auto& [prefix, job] : kJobs) {
+    if (word.rfind(prefix, 0) == 0) {
+      std::istringstream number(word.substr(std::string(prefix).size()));
+      task->job = job;
+      return static_cast<bool>(number >> task->number) && task->number >= 0;
+    }
   }
-  std::istringstream number(word.substr(is_server ? 2 : 1));
-  task->job = is_server ? Task::Job::kServer : Task::Job::kWorker;
-  return static_cast<bool>(number >> task->number) && task->number >= 0;
+  return false;
 }
 
 bool ParseCall(const std::string& word, CallKind* kind) {
@@ -130,6 +154,8 @@ std::string Text(const Task& task) {
       return "ps" + std::to_string(task.number);
     case Task::Job::kWorker:
       return "w" + std::to_string(task.number);
+    case Task::Job::kReader:
+      return "r" + std::to_string(task.number);
   }
   return "";
 }
@@ -215,7 +241,8 @@ bool Parse(const std::string& text, Schedule* schedule, std::string* error) {
   const Setup& setup = schedule->setup;
   if (setup.num_workers < 1 || setup.num_servers < 1 ||
       setup.num_variables < 1 || setup.quorum < 1 || setup.total < 1 ||
-      setup.lease < 1 || setup.start_lease < 1) {
+      setup.lease < 1 || setup.start_lease < 1 || setup.num_items < 1 ||
+      setup.item_lease < 1) {
     *error = "numbers and leases of the setup must be at least 1";
     return false;
   }

@@ -12,9 +12,10 @@
 namespace tf_syncrep::simulator {
 
 // A task of the cluster: the chief, whose process is the updater, a parameter
-// server (the gate is on the first), or a worker.
+// server (the gate is on the first, the work queue on the last), or a worker;
+// or a reader, which is part of a worker's process.
 struct Task {
-  enum class Job : uint8_t { kChief, kServer, kWorker };
+  enum class Job : uint8_t { kChief, kServer, kWorker, kReader };
 
   Job job = Job::kChief;
   int number = 0;
@@ -23,6 +24,9 @@ struct Task {
     return job == other.job && number == other.number;
   }
 };
+
+// The replica that may be in the chief's process.
+constexpr Task kChiefsReplica = {Task::Job::kWorker, 0};
 
 // What a task may ask a parameter server for.
 enum class CallKind : uint8_t {
@@ -47,6 +51,11 @@ enum class CallKind : uint8_t {
   kAddPasses,
   kClose,
   kFail,
+  kSave,  // the state of the work queue
+  kRestore,
+  kLimit,
+  // Of a reader.
+  kItem,
 };
 
 enum class EventKind : uint8_t {
@@ -63,8 +72,9 @@ enum class EventKind : uint8_t {
   kHeal,       // and do so again
   kBreak,      // on a link that is cut: the task's calls over it fail
   kAbort,      // the worker gives its step up, and says so
-  kAgain,      // the worker begins its step anew, whatever it was about
-  kCancel,     // the step in which the worker waits is cancelled
+  kAgain,      // the worker begins its step anew, whatever it was about, or
+               // the reader its dataset
+  kCancel,     // the step in which the worker, or reader, waits is cancelled
   kReject,     // the worker's gradient turns out to be unfit
   kLeave,      // the worker ends in an orderly way
   kFinish,     // the chief ends training: drain, flush, close
@@ -76,6 +86,10 @@ enum class EventKind : uint8_t {
   kConfigure,  // the chief changes quorum and total: `value` and `other.number`
   kPasses,     // the chief lays out `value` passes
   kDelete,     // the gate is deleted while its server lives on
+  kFailUpdate,  // the chief's update fails
+  kSave,        // the chief saves the work queue
+  kRestore,     // it has the queue go on where it was saved
+  kLimit,       // readers are to stop after epoch `value`; -1: to read on
 };
 
 // Which fields it has depends on its kind.
@@ -107,7 +121,23 @@ struct Setup {
   int64_t updater_lease = 0;
   int64_t timeout = 0;      // of the updater's waits
   bool heartbeats = false;  // the chief begins with signs of life
-  bool calm = false;  // no faults: nothing may be lost, steps may last long
+  // The first worker is a replica in the chief's process, as in v1: one
+  // session, which begins anew when either of them fails.
+  bool chief_trains = false;
+  int64_t num_readers = 0;  // of each worker; 0: there is no work queue
+  int64_t num_items = 1;
+  int64_t num_epochs = 1;  // 0: without an end
+  bool shuffle = false;
+  int64_t item_lease = 600'000;
+
+  // The task in whose process this one is. Its links are the process'.
+  Task ProcessOf(const Task& task) const {
+    const Task process = task.job == Task::Job::kReader && num_readers > 0
+                             ? Task{Task::Job::kWorker,
+                                    task.number / static_cast<int>(num_readers)}
+                             : task;
+    return chief_trains && process == kChiefsReplica ? Task() : process;
+  }
 };
 
 struct Schedule {

@@ -88,12 +88,13 @@ std::string CheckCountsOf(const AccumulatorStats& stats) {
 }  // namespace
 
 Server::Server(int number, const Setup& setup, SyncGate::Clock clock,
-               Twin* twin, WatchedGate::Log log)
+               Twin* twin, WatchedGate::Log log, WatchedQueue::Log queue_log)
     : number_(number),
       setup_(setup),
       clock_(std::move(clock)),
       twin_(twin),
-      log_(std::move(log)) {
+      log_(std::move(log)),
+      queue_log_(std::move(queue_log)) {
   Make();
 }
 
@@ -111,12 +112,19 @@ void Server::Crash() {
     }
     gate_->Delete(/*last_call=*/0);
   }
+  if (queue_ != nullptr) {
+    queue_->Shutdown();
+    if (!queue_->error().empty() && error_.empty()) {
+      error_ = queue_->error();
+    }
+  }
 }
 
 void Server::Restart() {
   ++life_;
   is_up_ = true;
   gate_ = nullptr;
+  queue_ = nullptr;
   variables_.clear();
   Make();
 }
@@ -148,9 +156,60 @@ void Server::MakeGate() {
   gate_ = std::make_unique<WatchedGate>(options, clock_, twin_, log_);
 }
 
+void Server::MakeQueue() {
+  WorkQueueOptions options;
+  options.num_items = setup_.num_items;
+  options.num_epochs = setup_.num_epochs;
+  options.shuffle = setup_.shuffle;
+  options.seed = static_cast<uint64_t>(setup_.num_items);
+  options.lease = std::chrono::milliseconds(setup_.item_lease);
+  // Later than those of any queue before: no item takes less than that.
+  options.first_ticket = clock_().count();
+  queue_ = std::make_unique<WatchedQueue>(options, clock_, queue_log_);
+}
+
+void Server::Cancel(Call* call) {
+  if (call->kind != CallKind::kItem) {
+    gate_->Cancel(call);
+  } else if (queue_ != nullptr) {
+    queue_->Cancel(call);
+  }
+}
+
+SyncGate::Time Server::Poll() {
+  SyncGate::Time next = SyncGate::Time::max();
+  if (is_up_ && gate_ != nullptr) {
+    next = std::min(next, gate_->Poll());
+  }
+  if (is_up_ && queue_ != nullptr) {
+    next = std::min(next, queue_->Poll());
+  }
+  return next;
+}
+
+std::string Server::error() const {
+  if (!error_.empty()) {
+    return error_;
+  }
+  if (gate_ != nullptr && !gate_->error().empty()) {
+    return gate_->error();
+  }
+  return queue_ != nullptr ? queue_->error() : "";
+}
+
 void Server::Handle(Call* call) {
   call->state = Call::State::kComesBack;
   switch (call->kind) {
+    case CallKind::kItem:
+    case CallKind::kSave:
+    case CallKind::kRestore:
+    case CallKind::kLimit:
+      if (queue_ == nullptr) {
+        call->status = {Call::kNotFound, "There is no such work queue."};
+      } else {
+        queue_->Handle(call);
+      }
+      return;
     case CallKind::kReset:
       Reset(call);
       return;
@@ -194,6 +253,14 @@ void Server::Reset(Call* call) {
   }
   if (gate_ != nullptr && gate_->is_deleted() && call->flag) {
     MakeGate();
+  }
+  if (has_queue()) {
+    if (queue_ == nullptr) {
+      MakeQueue();
+    }
+    if (call->restores && call->saved != nullptr) {
+      queue_->Restore(*call->saved);
+    }
   }
   call->step = step_;
 }

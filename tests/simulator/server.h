@@ -1,4 +1,5 @@
-// A parameter server: variables, their accumulators, and on the first the gate.
+// A parameter server: variables, their accumulators, on the first the gate, and
+// on the last the work queue.
 
 #ifndef TESTS_SIMULATOR_SERVER_H_
 #define TESTS_SIMULATOR_SERVER_H_
@@ -13,6 +14,7 @@
 #include "tests/simulator/schedule.h"
 #include "tests/simulator/twin.h"
 #include "tests/simulator/watched_gate.h"
+#include "tests/simulator/watched_queue.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
 
 namespace tf_syncrep::simulator {
@@ -20,7 +22,7 @@ namespace tf_syncrep::simulator {
 class Server {
  public:
   Server(int number, const Setup& setup, SyncGate::Clock clock, Twin* twin,
-         WatchedGate::Log log);
+         WatchedGate::Log log, WatchedQueue::Log queue_log);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -29,18 +31,26 @@ class Server {
   bool is_up() const { return is_up_; }
   bool has_lost_variables() const;
   WatchedGate* gate() const { return gate_.get(); }
+  // Null before the chief has made it, and where there is none.
+  WatchedQueue* queue() const { return queue_.get(); }
 
-  // The process ends. What waits at its gate comes back, and means nothing.
+  // The process ends. What waits at its gate or queue comes back, and means
+  // nothing.
   void Crash();
   void Restart();
 
   // Does what the call asks for. It comes back, now or later.
   void Handle(Call* call);
+  // The step that waits is cancelled.
+  void Cancel(Call* call);
+  // When to call again; Time::max(): never.
+  SyncGate::Time Poll();
 
   // After the end of a training: what is not as it should be, or "".
   std::string Leftovers() const;
 
-  const std::string& error() const { return error_; }
+  // What is not as it should be, or "".
+  std::string error() const;
 
  private:
   struct Variable {
@@ -51,6 +61,10 @@ class Server {
 
   void Make();
   void MakeGate();
+  void MakeQueue();
+  bool has_queue() const {
+    return setup_.num_readers > 0 && number_ == setup_.num_servers - 1;
+  }
   void Reset(Call* call);
   void Push(const Call& call, Variable* variable);
   void Take(Call* call, Variable* variable);
@@ -61,11 +75,13 @@ class Server {
   const SyncGate::Clock clock_;
   Twin* const twin_;
   const WatchedGate::Log log_;
+  const WatchedQueue::Log queue_log_;
   int life_ = 1;
   bool is_up_ = true;
   int64_t step_ = 0;
   std::map<int, Variable> variables_;  // by their number among all
   std::unique_ptr<WatchedGate> gate_;
+  std::unique_ptr<WatchedQueue> queue_;
   std::string error_;
 };
 

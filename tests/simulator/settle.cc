@@ -25,6 +25,9 @@ class Settler {
       WaitForLostUpdater();
     }
     StartAll();
+    if (world_.setup().num_readers > 0) {
+      Read();
+    }
     Update();
     End();
   }
@@ -68,7 +71,8 @@ class Settler {
     const Time begin = world_.now();
     std::vector<int64_t> waiting;
     for (const auto& call : world_.calls()) {
-      if (call->state == Call::State::kWaits) {
+      // Readers wait for other readers.
+      if (call->state == Call::State::kWaits && call->kind != CallKind::kItem) {
         waiting.push_back(call->number);
       }
     }
@@ -93,7 +97,7 @@ class Settler {
     }
     for (const auto& worker : world_.workers()) {
       if (!has_live) {
-        Do(EventKind::kRestart, worker->task());
+        StartWorker(*worker);
       }
     }
     StartChief();
@@ -136,7 +140,68 @@ class Settler {
         return;
       }
     }
-    Do(EventKind::kRestart, world_.workers()[0]->task());
+    StartWorker(*world_.workers()[0]);
+  }
+
+  void StartWorker(const Worker& worker) {
+    if (!Do(EventKind::kRestart, worker.task()) && worker.is_over()) {
+      // Others in its process go on.
+      Do(EventKind::kCrash, worker.task());
+      Do(EventKind::kRestart, worker.task());
+    }
+  }
+
+  // Each item is read to its end, whatever was, and readers hear of the end.
+  void Read() {
+    const Setup& setup = world_.setup();
+    int64_t limit = WorkQueue::kNoLimit;
+    const auto is_over = [&] {
+      const WatchedQueue* queue = world_.queue();
+      if (queue == nullptr) {
+        StartChief();
+        return false;
+      }
+      if (setup.num_epochs == 0 && limit == WorkQueue::kNoLimit) {
+        limit = queue->Stats().epoch;
+      }
+      if (queue->Stats().limit != limit) {
+        Do(EventKind::kLimit, {}, {}, limit);
+        StartChief();
+        GoChief();
+        return false;
+      }
+      bool is_over = queue->checker().AllDone();
+      for (const auto& reader : world_.readers()) {
+        is_over &= reader->is_over() || !reader->is_up();
+      }
+      return is_over;
+    };
+    const Time bound =
+        Bound() + 10 * std::chrono::milliseconds(setup.item_lease);
+    GoOnUntil(is_over, bound, /*reading=*/true);
+    if (is_good() && !is_over()) {
+      Stick("not all items of the work queue are read, or readers wait");
+    } else if (is_good()) {
+      const std::string wrong = world_.CheckReading();
+      if (!wrong.empty()) {
+        world_.Fail("work queue: " + wrong);
+      }
+    }
+  }
+
+  // What was told of the end, and may have to go on all the same.
+  void BeginPasses() {
+    const WatchedQueue* queue = world_.queue();
+    if (queue == nullptr || queue->checker().AllDone() ||
+        !(world_.queue_was_lost() || world_.item_is_nobodys() ||
+          queue->checker().has_passes())) {
+      return;
+    }
+    for (const auto& reader : world_.readers()) {
+      if (reader->is_over()) {
+        Do(EventKind::kAgain, reader->task());
+      }
+    }
   }
 
   void End() {
@@ -164,21 +229,43 @@ class Settler {
     }
   }
 
-  void GoOnUntil(const std::function<bool()>& is_done, Time bound) {
+  // Those who train go on, or those who read, once there is what they read
+  // from.
+  void GoOnUntil(const std::function<bool()>& is_done, Time bound,
+                 bool reading = false) {
     const Time end = world_.now() + bound;
     while (is_good() && !is_done() && world_.now() < end) {
-      bool has_moved = Do(EventKind::kGo);
-      for (const auto& worker : world_.workers()) {
-        has_moved |= is_good() && Do(EventKind::kGo, worker->task());
-      }
+      const bool only_reads = reading && world_.queue() != nullptr;
+      bool has_moved = only_reads ? GoReaders() : GoTrainers();
       // Late, so that they come to what has gone on.
       if (!has_moved || ++num_turns_ % 7 == 0) {
         has_moved |= is_good() && BringStrays();
       }
       if (!has_moved && is_good()) {
-        Wait();
+        Wait(only_reads);
+        if (only_reads && is_good()) {
+          BeginPasses();
+        }
       }
     }
+  }
+
+  bool GoChief() { return is_good() && Do(EventKind::kGo); }
+
+  bool GoTrainers() {
+    bool has_moved = GoChief();
+    for (const auto& worker : world_.workers()) {
+      has_moved |= is_good() && Do(EventKind::kGo, worker->task());
+    }
+    return has_moved;
+  }
+
+  bool GoReaders() {
+    bool has_moved = false;
+    for (const auto& reader : world_.readers()) {
+      has_moved |= is_good() && Do(EventKind::kGo, reader->task());
+    }
+    return has_moved;
   }
 
   // Calls that nobody waits for any more.
@@ -200,14 +287,20 @@ class Settler {
   }
 
   // Until a lease may end, or somebody has rested.
-  void Wait() {
+  void Wait(bool only_reads) {
     bool somebody_rests = false;
     const auto rests = [](const Actor& actor) {
       return actor.is_up() && !actor.is_over() && actor.pending().empty();
     };
-    somebody_rests |= rests(world_.chief());
-    for (const auto& worker : world_.workers()) {
-      somebody_rests |= rests(*worker);
+    if (only_reads) {
+      for (const auto& reader : world_.readers()) {
+        somebody_rests |= rests(*reader);
+      }
+    } else {
+      somebody_rests |= rests(world_.chief());
+      for (const auto& worker : world_.workers()) {
+        somebody_rests |= rests(*worker);
+      }
     }
     const Time second = std::chrono::seconds(1);
     Time next = world_.next_poll();

@@ -35,7 +35,9 @@ class Shrinker {
         setup.quorum + setup.total + (setup.sparse ? 1 : 0) +
         (setup.terms ? 1 : 0) + (setup.heartbeats ? 1 : 0) +
         (setup.timeout > 0 ? 1 : 0) + (setup.updater_lease > 0 ? 1 : 0) +
-        (setup.strict ? 1 : 0) + (setup.gathers ? 1 : 0);
+        (setup.strict ? 1 : 0) + (setup.gathers ? 1 : 0) +
+        (setup.chief_trains ? 1 : 0) + (setup.shuffle ? 1 : 0) +
+        setup.num_readers * (1 + setup.num_items + setup.num_epochs);
     return std::pair(NumEvents(outcome), cluster);
   }
 
@@ -88,17 +90,22 @@ class Shrinker {
     using Field = int64_t Setup::*;
     for (const Field field :
          {&Setup::num_workers, &Setup::num_servers, &Setup::num_variables,
-          &Setup::quorum, &Setup::total}) {
+          &Setup::quorum, &Setup::total, &Setup::num_readers, &Setup::num_items,
+          &Setup::num_epochs}) {
       while (Present().setup.*field > 1 &&
              TrySetup([field](Setup* setup) { setup->*field -= 1; })) {
       }
     }
     using Flag = bool Setup::*;
-    for (const Flag flag : {&Setup::sparse, &Setup::terms, &Setup::heartbeats,
-                            &Setup::strict, &Setup::gathers}) {
+    for (const Flag flag :
+         {&Setup::sparse, &Setup::terms, &Setup::heartbeats, &Setup::strict,
+          &Setup::gathers, &Setup::chief_trains, &Setup::shuffle}) {
       if (Present().setup.*flag) {
         TrySetup([flag](Setup* setup) { setup->*flag = false; });
       }
+    }
+    if (Present().setup.num_readers > 0) {
+      TrySetup([](Setup* setup) { setup->num_readers = 0; });
     }
     if (Present().setup.updater_lease > 0) {
       TrySetup([](Setup* setup) { setup->updater_lease = 0; });

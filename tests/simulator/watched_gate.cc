@@ -223,10 +223,20 @@ void WatchedGate::HandleUpdaters(Call* call) {
              "an advance is told whether it ended a round");
       break;
     }
-    case CallKind::kCancelUpdater:
-      See(RecordOf(Kind::kGiveUp, *call));
-      gate_.CancelUpdater(call->generation);
+    case CallKind::kCancelUpdater: {
+      GateRecord record = RecordOf(Kind::kGiveUp, *call);
+      if (call->replica_life == 0) {
+        See(std::move(record));
+        gate_.CancelUpdater(call->generation);
+      } else {
+        record.worker = Text(kChiefsReplica);
+        record.incarnation = call->replica_life;
+        See(record);
+        gate_.CancelUpdater(call->generation,
+                            {record.worker, record.incarnation});
+      }
       break;
+    }
     case CallKind::kConfigure: {
       GateRecord record = RecordOf(Kind::kConfigure, *call);
       record.quorum = call->quorum;

@@ -63,6 +63,13 @@ void Worker::Next() {
   const auto num_variables = static_cast<int>(setup.num_variables);
   switch (phase_) {
     case Phase::kAcquire: {
+      if (is_chiefs() && !cluster().session_has_begun()) {
+        return;
+      }
+      if (is_chiefs() && cluster().session_has_failed()) {
+        BeginSession();
+        return;
+      }
       Call call = NewCall(CallKind::kAcquire, kGateTask);
       call.is_first = is_first_;
       if (setup.terms) {
@@ -157,7 +164,7 @@ void Worker::GoOn() {
       phase_ = Phase::kAcquire;
       break;
     case Phase::kLeave:
-      phase_ = Phase::kGone;
+      End();
       break;
     case Phase::kGone:
       break;
@@ -166,21 +173,39 @@ void Worker::GoOn() {
 
 void Worker::FailStep() {
   Rest();
-  if (phase_ == Phase::kLeave ||
-      (cluster().is_ending && error()->code != Call::kUnavailable)) {
-    phase_ = Phase::kGone;
+  const bool goes_on = error()->code == Call::kUnavailable ||
+                       (is_chiefs() && cluster().session_has_failed());
+  const bool is_session = cluster().setup.terms || is_chiefs();
+  if (phase_ == Phase::kLeave || (cluster().is_ending && !goes_on) ||
+      (error()->code == GateStatus::kOutOfRange && is_session)) {
+    End();
     return;
   }
-  const bool is_session = cluster().setup.terms;
-  if (error()->code == GateStatus::kOutOfRange && is_session) {
-    phase_ = Phase::kGone;
+  if (is_session) {
+    BeginSession();
     return;
   }
-  // A session begins anew; a function of Keras gives back what it holds.
-  is_first_ = is_session;
+  // A function of Keras gives back what it holds.
+  is_first_ = false;
   const bool holds = phase_ == Phase::kRead || phase_ == Phase::kPush ||
                      phase_ == Phase::kCommit;
-  phase_ = holds && !is_session ? Phase::kAbort : Phase::kAcquire;
+  phase_ = holds ? Phase::kAbort : Phase::kAcquire;
+}
+
+void Worker::End() {
+  phase_ = Phase::kGone;
+  if (is_chiefs()) {
+    cluster().end_session();
+  }
+}
+
+void Worker::BeginSession() {
+  Rest();
+  is_first_ = true;
+  phase_ = Phase::kAcquire;
+  if (is_chiefs()) {
+    cluster().begin_session();
+  }
 }
 
 Call Worker::ContributionCall(CallKind kind) const {

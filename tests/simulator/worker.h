@@ -42,6 +42,10 @@ class Worker final : public Actor {
   void Take(Call* call) override;
   void GoOn() override;
   void FailStep();
+  void End();  // it makes no more steps
+  // Its session, and with it that of a chief in its process, begins anew.
+  void BeginSession();
+  bool is_chiefs() const { return cluster().IsChiefsReplica(task()); }
   Call ContributionCall(CallKind kind) const;
 
   Phase phase_ = Phase::kAcquire;

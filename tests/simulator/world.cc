@@ -17,9 +17,7 @@ std::string Seconds(int64_t nanoseconds) {
   return out.str();
 }
 
-bool IsWorkers(const Event& event) {
-  return event.task.job == Task::Job::kWorker;
-}
+bool IsOf(Task::Job job, const Event& event) { return event.task.job == job; }
 
 }  // namespace
 
@@ -35,7 +33,12 @@ World::World(const Setup& setup, Trace trace)
                                     });
                },
                [this] { return num_contributions_++; },
-               [this](const std::string& failure) { Fail(failure); }},
+               [this](const std::string& failure) { Fail(failure); },
+               [this] { return chief_.HasBegun(); },
+               [this] { return chief_.HasFailed(); },
+               [this] { chief_.BeginSession(); },
+               [this] { chief_.EndSession(); },
+               [this] { return workers_[0]->is_over(); }},
       twin_(static_cast<int>(setup.num_variables), setup.sparse),
       chief_(&cluster_) {
   WatchedGate::Log log;
@@ -46,12 +49,21 @@ World::World(const Setup& setup, Trace trace)
       Say("    " + Seconds(record.time) + " gate: " + Text(untimed));
     };
   }
+  WatchedQueue::Log queue_log;
+  if (trace_) {
+    queue_log = [this](const std::string& line) {
+      Say("    " + Seconds(now_.count()) + " work queue: " + line);
+    };
+  }
   for (int i = 0; i < setup.num_servers; ++i) {
     servers_.push_back(std::make_unique<Server>(
-        i, setup, [this] { return now_; }, &twin_, log));
+        i, setup, [this] { return now_; }, &twin_, log, queue_log));
   }
   for (int i = 0; i < setup.num_workers; ++i) {
     workers_.push_back(std::make_unique<Worker>(i, &cluster_));
+  }
+  for (int i = 0; i < setup.num_workers * setup.num_readers; ++i) {
+    readers_.push_back(std::make_unique<Reader>(i, &cluster_));
   }
 }
 
@@ -100,7 +112,9 @@ bool World::Apply(const Event& event) {
       break;
     }
     default:
-      happened = IsWorkers(event) ? ApplyToWorker(event) : ApplyToChief(event);
+      happened = IsOf(Task::Job::kWorker, event)   ? ApplyToWorker(event)
+                 : IsOf(Task::Job::kReader, event) ? ApplyToReader(event)
+                                                   : ApplyToChief(event);
       break;
   }
   if (happened) {
@@ -119,10 +133,10 @@ void World::Fail(const std::string& failure) {
   }
 }
 
-bool World::IsCut(const Task& a, const Task& b) const {
-  return std::any_of(cuts_.begin(), cuts_.end(), [&](const auto& cut) {
-    return (cut.first == a && cut.second == b) ||
-           (cut.first == b && cut.second == a);
+bool World::IsCut(const Task& task, const Task& server) const {
+  const std::pair link(setup().ProcessOf(task), server);
+  return std::any_of(cuts_.begin(), cuts_.end(), [&link](const auto& cut) {
+    return cut.first == link.first && cut.second == link.second;
   });
 }
 
@@ -136,8 +150,29 @@ Actor* World::ActorOf(const Task& task) {
       return static_cast<size_t>(task.number) < workers_.size()
                  ? workers_[task.number].get()
                  : nullptr;
+    case Task::Job::kReader:
+      return static_cast<size_t>(task.number) < readers_.size()
+                 ? readers_[task.number].get()
+                 : nullptr;
   }
   return nullptr;
+}
+
+std::vector<Actor*> World::ActorsIn(const Task& process) {
+  std::vector<Actor*> actors;
+  const auto add = [&](Actor* actor) {
+    if (setup().ProcessOf(actor->task()) == process) {
+      actors.push_back(actor);
+    }
+  };
+  add(&chief_);
+  for (const auto& worker : workers_) {
+    add(worker.get());
+  }
+  for (const auto& reader : readers_) {
+    add(reader.get());
+  }
+  return actors;
 }
 
 Call* World::Send(Call call) {
@@ -205,13 +240,17 @@ bool World::Deliver(Call* call) {
       call->from_life < actor->life() &&
       (call->kind == CallKind::kReset || call->kind == CallKind::kOpen ||
        (call->kind == CallKind::kAcquire && server.is_up() &&
-        !server.gate()->HasHeardOf(*call)));
+        !server.gate()->HasHeardOf(*call)) ||
+       (call->kind == CallKind::kItem && server.queue() != nullptr &&
+        !server.queue()->HasHeardOf(*call)));
   if (!server.is_up() || server.life() != call->to_life || is_of_unknown_past) {
     call->status = Unavailable();
     call->state = Call::State::kComesBack;
     return true;
   }
   server.Handle(call);
+  item_is_nobodys_ |= call->kind == CallKind::kItem &&
+                      readers_[call->from.number]->question() != call;
   if (call->kind == CallKind::kTake && !call->status.ok()) {
     CheckFailedTake(*call);
   }
@@ -252,15 +291,15 @@ void World::Drop(Call* call) {
 }
 
 bool World::Break(const Event& event) {
+  const Task process = setup().ProcessOf(event.task);
   std::vector<Call*> broken;
   for (const auto& call : calls_) {
-    if (call->from == event.task && call->to == event.other) {
+    if (setup().ProcessOf(call->from) == process && call->to == event.other) {
       broken.push_back(call.get());
     }
   }
-  Actor* actor = ActorOf(event.task);
   for (Call* call : broken) {
-    actor->Lose(call);
+    ActorOf(call->from)->Lose(call);
     // The server does not know: what waits there goes on to wait.
     if (call->state != Call::State::kWaits) {
       Drop(call);
@@ -280,20 +319,26 @@ bool World::Crash(const Task& task) {
     chief_.HearOfLoss();
     return true;
   }
-  Actor* actor = ActorOf(task);
-  if (actor == nullptr || !actor->is_up()) {
-    return false;
+  bool was_up = false;
+  for (Actor* actor : ActorsIn(setup().ProcessOf(task))) {
+    if (actor->is_up()) {
+      actor->Crash();
+      EndCallsOf(*actor);
+      was_up = true;
+    }
   }
-  actor->Crash();
+  return was_up;
+}
+
+void World::EndCallsOf(const Actor& actor) {
   // Servers find the connection closed, unless they cannot hear of it.
   for (size_t i = 0; i < calls_.size(); ++i) {
     Call* call = calls_[i].get();
-    if (call->from == task && call->state == Call::State::kWaits &&
-        !IsCut(task, call->to)) {
-      servers_[call->to.number]->gate()->Cancel(call);
+    if (call->from == actor.task() && call->state == Call::State::kWaits &&
+        !IsCut(call->from, call->to)) {
+      servers_[call->to.number]->Cancel(call);
     }
   }
-  return true;
 }
 
 void World::LoseCallsTo(const Server& server, int number) {
@@ -306,7 +351,7 @@ void World::LoseCallsTo(const Server& server, int number) {
   // A step of the chief has a part on each server: it hears of it.
   for (Call* call : std::vector<Call*>(chief_.pending())) {
     if (call->state == Call::State::kWaits) {
-      servers_[call->to.number]->gate()->Cancel(call);
+      servers_[call->to.number]->Cancel(call);
       call->status = Unavailable();
     } else if (call->state == Call::State::kOnItsWay) {
       chief_.Lose(call);
@@ -323,18 +368,20 @@ bool World::Restart(const Task& task) {
     servers_[task.number]->Restart();
     return true;
   }
-  if (task.job == Task::Job::kChief) {
-    if (!chief_.MayRestart()) {
-      return false;
-    }
-    chief_.Restart();
-    return true;
-  }
-  Actor* actor = ActorOf(task);
-  if (actor == nullptr || (actor->is_up() && !actor->is_over())) {
+  // The process' first one decides whether it may begin another life.
+  const std::vector<Actor*> actors = ActorsIn(setup().ProcessOf(task));
+  if (actors.empty() ||
+      (actors[0] == &chief_ ? !chief_.MayRestart()
+                            : actors[0]->is_up() && !actors[0]->is_over())) {
     return false;
   }
-  actor->Restart();
+  for (Actor* actor : actors) {
+    if (actor->is_up() && !actor->is_over()) {
+      actor->Crash();
+      EndCallsOf(*actor);
+    }
+    actor->Restart();
+  }
   return true;
 }
 
@@ -351,21 +398,25 @@ bool World::Pass(int64_t milliseconds) {
 
 void World::Poll() {
   next_poll_ = Time::max();
-  if (servers_[0]->is_up() && servers_[0]->gate() != nullptr) {
-    const Time next = servers_[0]->gate()->Poll();
-    // It may have a reason to be called again at once, but not for ever.
-    next_poll_ = next == Time::max() ? next : std::max(next, now_ + kTick);
+  for (const auto& server : servers_) {
+    next_poll_ = std::min(next_poll_, server->Poll());
+  }
+  if (next_poll_ != Time::max()) {
+    // There may be a reason to be called again at once, but not for ever.
+    next_poll_ = std::max(next_poll_, now_ + kTick);
   }
 }
 
-bool World::CancelAcquire(Worker* worker) {
-  Call* call = worker->acquire();
+bool World::CancelWait(Call* call) {
   if (call == nullptr || call->state == Call::State::kOnItsWay ||
-      IsCut(call->from, call->to) || !servers_[0]->is_up() ||
-      call->to_life != servers_[0]->life()) {
+      IsCut(call->from, call->to)) {
     return false;
   }
-  servers_[0]->gate()->Cancel(call);
+  Server& server = *servers_[call->to.number];
+  if (!server.is_up() || call->to_life != server.life()) {
+    return false;
+  }
+  server.Cancel(call);
   return true;
 }
 
@@ -384,7 +435,22 @@ bool World::ApplyToWorker(const Event& event) {
     case EventKind::kLeave:
       return worker->Leave();
     case EventKind::kCancel:
-      return CancelAcquire(worker);
+      return CancelWait(worker->acquire());
+    default:
+      return false;
+  }
+}
+
+bool World::ApplyToReader(const Event& event) {
+  if (static_cast<size_t>(event.task.number) >= readers_.size()) {
+    return false;
+  }
+  Reader* reader = readers_[event.task.number].get();
+  switch (event.kind) {
+    case EventKind::kAgain:
+      return reader->Again();
+    case EventKind::kCancel:
+      return CancelWait(reader->question());
     default:
       return false;
   }
@@ -415,6 +481,22 @@ bool World::ApplyToChief(const Event& event) {
       call.count = event.value;
       return chief_.CallBeside(call);
     }
+    case EventKind::kFailUpdate:
+      return chief_.FailUpdate();
+    case EventKind::kSave:
+      return has_queue() &&
+             chief_.CallBeside(chief_.NewQueueCall(CallKind::kSave));
+    case EventKind::kRestore: {
+      Call call = chief_.NewQueueCall(CallKind::kRestore);
+      call.saved = cluster_.saved_queue;
+      return call.saved != nullptr && chief_.CallBeside(call);
+    }
+    case EventKind::kLimit: {
+      Call call = chief_.NewQueueCall(CallKind::kLimit);
+      call.count = event.value;
+      return has_queue() && call.count >= WorkQueue::kNoLimit &&
+             chief_.CallBeside(call);
+    }
     default:
       return false;
   }
@@ -425,18 +507,19 @@ bool World::ApplyToLink(const Event& event) {
       event.other.job == Task::Job::kServer &&
       static_cast<size_t>(event.other.number) < servers_.size() &&
       ActorOf(event.task) != nullptr;
-  const bool is_cut = is_link && IsCut(event.task, event.other);
+  const Task process = setup().ProcessOf(event.task);
+  const bool is_cut = is_link && IsCut(process, event.other);
   if (!is_link || is_cut == (event.kind == EventKind::kCut)) {
     return false;
   }
   if (event.kind == EventKind::kCut) {
-    cuts_.emplace_back(event.task, event.other);
+    cuts_.emplace_back(process, event.other);
   } else if (event.kind == EventKind::kBreak) {
     return Break(event);
   } else {
     cuts_.erase(std::remove_if(cuts_.begin(), cuts_.end(),
-                               [&event](const auto& cut) {
-                                 return cut.first == event.task &&
+                               [&](const auto& cut) {
+                                 return cut.first == process &&
                                         cut.second == event.other;
                                }),
                 cuts_.end());
@@ -452,10 +535,29 @@ void World::CheckErrors() {
     if (!server->error().empty()) {
       Fail(server->error());
     }
-    if (server->gate() != nullptr && !server->gate()->error().empty()) {
-      Fail(server->gate()->error());
+  }
+}
+
+std::string World::CheckReading() const {
+  const QueueChecker& checker = queue()->checker();
+  if (!checker.AllDone()) {
+    return "not all items are read";
+  }
+  const Setup& setup = cluster_.setup;
+  for (int64_t item = 0; item < setup.num_items; ++item) {
+    for (int64_t epoch = 0; epoch < setup.num_epochs; ++epoch) {
+      const auto found = cluster_.num_read.find({epoch, item});
+      const int64_t num_read =
+          found == cluster_.num_read.end() ? 0 : found->second;
+      const bool is_once = checker.is_undisturbed() && !queue_was_lost();
+      if (num_read == 0 || (is_once && num_read > 1)) {
+        return "item " + std::to_string(item) + " of epoch " +
+               std::to_string(epoch) + " is read " + std::to_string(num_read) +
+               " times";
+      }
     }
   }
+  return "";
 }
 
 void World::Say(const std::string& what) {
@@ -474,9 +576,12 @@ void World::Say(const std::string& what) {
 void World::Digest(const Event& event) {
   const SyncGateStats stats =
       servers_[0]->is_up() ? servers_[0]->gate()->Stats() : SyncGateStats();
+  const WorkQueueStats read =
+      queue() != nullptr ? queue()->Stats() : WorkQueueStats();
   for (const int64_t part :
        {static_cast<int64_t>(event.kind), now_.count(), stats.round,
         stats.admitted, stats.committed, stats.late, stats.stale,
+        read.handed_out, read.done, read.given_back, read.late,
         static_cast<int64_t>(calls_.size())}) {
     digest_ = (digest_ ^ static_cast<uint64_t>(part)) * 0x100000001b3;
     digest_ ^= digest_ >> 31;

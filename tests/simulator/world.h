@@ -12,6 +12,7 @@
 
 #include "tests/simulator/call.h"
 #include "tests/simulator/chief.h"
+#include "tests/simulator/reader.h"
 #include "tests/simulator/schedule.h"
 #include "tests/simulator/server.h"
 #include "tests/simulator/twin.h"
@@ -45,7 +46,13 @@ class World {
   Chief& chief() { return chief_; }
   std::vector<std::unique_ptr<Worker>>& workers() { return workers_; }
   std::vector<std::unique_ptr<Server>>& servers() { return servers_; }
-  bool IsCut(const Task& a, const Task& b) const;
+  std::vector<std::unique_ptr<Reader>>& readers() { return readers_; }
+  // Null if there is none now.
+  WatchedQueue* queue() const { return servers_.back()->queue(); }
+  bool queue_was_lost() const { return servers_.back()->life() > 1; }
+  // A question that nobody waited for any more has had an item.
+  bool item_is_nobodys() const { return item_is_nobodys_; }
+  bool IsCut(const Task& task, const Task& server) const;
   bool has_cuts() const { return !cuts_.empty(); }
   const std::vector<std::pair<Task, Task>>& cuts() const { return cuts_; }
   const Twin& twin() const { return twin_; }
@@ -54,9 +61,12 @@ class World {
   // Tells this run from any other.
   uint64_t digest() const { return digest_; }
   void End() { cluster_.is_ending = true; }
+  // After the last item: what is not as it should be, or "".
+  std::string CheckReading() const;
 
  private:
   Actor* ActorOf(const Task& task);
+  std::vector<Actor*> ActorsIn(const Task& process);
   Call* Send(Call call);
   Call* Find(const Event& event, Call::State state);
   bool Go(Actor* actor);
@@ -72,11 +82,13 @@ class World {
   void LoseCallsTo(const Server& server, int number);
   bool Pass(int64_t milliseconds);
   void Poll();
-  bool CancelAcquire(Worker* worker);
-  bool CallBeside(const Event& event);
+  void EndCallsOf(const Actor& actor);
+  bool CancelWait(Call* call);
   bool ApplyToChief(const Event& event);
   bool ApplyToWorker(const Event& event);
+  bool ApplyToReader(const Event& event);
   bool ApplyToLink(const Event& event);
+  bool has_queue() const { return cluster_.setup.num_readers > 0; }
   void CheckErrors();
   void Digest(const Event& event);
   void Say(const std::string& what);
@@ -86,6 +98,7 @@ class World {
   Time now_ = kTick;
   Time next_poll_{0};
   std::string failure_;
+  bool item_is_nobodys_ = false;
   uint64_t digest_ = 0xcbf29ce484222325;
   int64_t num_calls_ = 0;
   int64_t num_contributions_ = 0;
@@ -94,6 +107,7 @@ class World {
   Chief chief_;
   std::vector<std::unique_ptr<Call>> calls_;  // in their order
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Reader>> readers_;
   std::vector<std::unique_ptr<Server>> servers_;
   std::vector<std::pair<Task, Task>> cuts_;
 };

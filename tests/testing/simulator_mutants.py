@@ -255,4 +255,117 @@ MUTANTS = [
             "      step_ = step;\n",
         ),
     ),
+    _mutant(
+        "a_take_ignores_the_round",
+        "accumulator.cc",
+        (
+            "  if (round != step_ || num_gradients != num_held_",
+            "  if (num_gradients != num_held_",
+        ),
+    ),
+    # --- A replica in the chief's process ---
+    _mutant(
+        "a_failed_update_does_not_end_its_replicas_wait",
+        "gate/sync_gate.cc",
+        (
+            "          EndAcquire(queue_.ExtractAcquire(failed->waiting), "
+            "UpdaterFailed(),\n                     {}, &wakeups);\n",
+            "          static_cast<void>(failed);\n",
+        ),
+    ),
+    _mutant(
+        "who_asks_after_its_update_failed_waits",
+        "gate/sync_gate_waits.cc",
+        ("acquire.member->account.worker == failed_with_", "shut_down_"),
+    ),
+    _mutant(
+        "who_stops_an_updater_takes_back_that_it_failed",
+        "gate/sync_gate.cc",
+        (
+            "      if (!worker.device.empty()) {\n        failed_with_ = worker;\n",
+            "      failed_with_ = worker;\n      if (!worker.device.empty()) {\n",
+        ),
+    ),
+    _mutant(
+        "a_replica_that_is_not_heard_of_is_not_told",
+        "gate/sync_gate.cc",
+        (
+            "        failed_with_ = worker;\n"
+            "        if (const GateMember* failed = roster_.Find(worker)) {\n",
+            "        if (const GateMember* failed = roster_.Find(worker)) {\n"
+            "          failed_with_ = worker;\n",
+        ),
+    ),
+    # --- The work queue ---
+    _mutant(
+        "what_a_dead_worker_had_is_not_given_back",
+        "work_queue.cc",
+        ("    GiveBackAll(worker.device);\n", ""),
+    ),
+    _mutant(
+        "a_dead_worker_is_handed_out_items",
+        "work_queue.cc",
+        ("    life.over.insert(life.incarnation);\n", ""),
+    ),
+    _mutant(
+        "the_dead_end_a_wait",
+        "work_queue.cc",
+        (
+            "    const auto wait = waits_.insert(",
+            "    for (auto other = waits_.begin(); other != waits_.end();) {\n"
+            "      const auto next = std::next(other);\n"
+            "      if (other->second.reader == key) {\n"
+            "        EndWait(other, {GateStatus::kAborted, {}}, {}, &calls);\n"
+            "      }\n"
+            "      other = next;\n"
+            "    }\n"
+            "    const auto wait = waits_.insert(",
+        ),
+    ),
+    _mutant(
+        "a_lost_answer_ends_its_item",
+        "work_queue.cc",
+        ("} else if (last == held->second.grant.ticket) {", "} else if (last > 0) {"),
+    ),
+    _mutant(
+        "who_begins_anew_has_read_its_item",
+        "work_queue.cc",
+        (
+            "      } else if (last == kNoTicket) {\n        GiveBackOne(held);\n",
+            "      } else if (last == kNoTicket) {\n        End(held);\n",
+        ),
+    ),
+    _mutant(
+        "a_question_does_not_renew_a_lease",
+        "work_queue.cc",
+        ("        held->second.since = clock_();\n", ""),
+    ),
+    _mutant(
+        "what_is_being_read_is_not_saved",
+        "work_queue.cc",
+        ("    waiting.insert(held.grant.item);\n", ""),
+    ),
+    _mutant(
+        "what_was_read_before_a_restore_counts_after_it",
+        "work_queue.cc",
+        ("    held_.clear();\n", ""),
+    ),
+    _mutant(
+        "who_waits_does_not_get_what_a_lease_gives_back",
+        "work_queue.cc",
+        (
+            "      held = after;\n    }\n    Serve(&calls);\n",
+            "      held = after;\n    }\n",
+        ),
+    ),
+    _mutant(
+        "nobody_waits_for_the_last_items",
+        "work_queue.cc",
+        ("  return is_end_of_all && !held_.empty() && !reads_on;", "  return false;"),
+    ),
+    _mutant(
+        "readers_of_one_worker_wait_for_each_other",
+        "work_queue.cc",
+        (" && !held_.empty() && !reads_on;", " && !held_.empty();"),
+    ),
 ]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from tf_syncrep.python.distribute import launch_options, script
 from tf_syncrep.python.version import VERSION
 
 _BAD_USAGE = 2
@@ -150,13 +151,13 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--on-worker-failure",
-        choices=("continue", "restart", "stop"),
+        choices=launch_options.WORKER_FAILURE_POLICIES,
         help="what a dead worker means for the run (default: restart if workers are "
         "servers, stop if they run the script)",
     )
     parser.add_argument(
         "--on-ps-failure",
-        choices=("restart", "stop"),
+        choices=launch_options.PS_FAILURE_POLICIES,
         default="stop",
         help="what a dead parameter server means for the run: restart starts all tasks "
         "again, for a script that goes on from its checkpoints (default: stop)",
@@ -205,7 +206,7 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_run_script_on(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run-script-on",
-        choices=("coordinator", "workers", "all"),
+        choices=tuple(script.SCRIPT_JOBS),
         default="coordinator",
         help="the tasks that run the script: only the chief, which coordinates (the "
         "default); the workers, and the chief if there is one; or all, ps included. "
@@ -256,7 +257,7 @@ def _add_script(parser: argparse.ArgumentParser) -> None:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from tf_syncrep.python.distribute import launch_options, launcher, ports
+    from tf_syncrep.python.distribute import launcher, ports
 
     try:
         options = launch_options.LaunchOptions(
@@ -314,7 +315,7 @@ def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
 
 
 def _task(arguments: argparse.Namespace) -> int:
-    from tf_syncrep.python.distribute import allow, cluster, ports, script, task, tls
+    from tf_syncrep.python.distribute import allow, cluster, ports, task, tls
 
     try:
         task.run(

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -69,15 +70,7 @@ absl::Status ValuesDimMismatch(int dim, int64_t expected, int64_t received) {
 }  // namespace
 
 absl::Status LocalStepInput(OpKernelContext* ctx, int64_t* step) {
-  const Tensor* input;
-  TF_RETURN_IF_ERROR(ctx->input("local_step", &input));
-  if (!TensorShapeUtils::IsScalar(input->shape())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Argument local_step must be scalar, but had bad shape ",
-                     input->shape().DebugString()));
-  }
-  *step = *Data<int64_t>(*input);
-  return absl::OkStatus();
+  return ScalarInput(ctx, "local_step", step, ScalarError::kTensorFlows);
 }
 
 std::vector<int64_t> Dims(const TensorShape& shape) {

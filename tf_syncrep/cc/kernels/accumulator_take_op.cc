@@ -12,7 +12,6 @@ namespace tf_syncrep {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::TensorShapeUtils;
 
 absl::Status OutOfMemoryForResult(int64_t num_rows,
                                   const std::vector<int64_t>& row_shape,
@@ -39,14 +38,10 @@ absl::Status CheckMode(const AccumulatorResource& accumulator,
 }
 
 absl::Status NumRequiredInput(OpKernelContext* ctx, int64_t* num_required) {
-  const Tensor* input;
-  TF_RETURN_IF_ERROR(ctx->input("num_required", &input));
-  if (!TensorShapeUtils::IsScalar(input->shape())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Argument num_required must be scalar, but had bad shape ",
-                     input->shape().DebugString()));
-  }
-  *num_required = *Data<int32_t>(*input);
+  int32_t received = 0;
+  TF_RETURN_IF_ERROR(
+      ScalarInput(ctx, "num_required", &received, ScalarError::kTensorFlows));
+  *num_required = received;
   if (*num_required <= 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "Argument num_required must be positive, but was ", *num_required));

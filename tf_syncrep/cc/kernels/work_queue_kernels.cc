@@ -95,7 +95,14 @@ class WorkQueueOp final : public CountedResourceOp<WorkQueueResource> {
 
  private:
   absl::Status CreateResource(WorkQueueResource** resource) override {
-    *resource = new WorkQueueResource(options_);
+    WorkQueueOptions options = options_;
+    // Later than those of a queue of this name that was lost with its task, at
+    // any rate below a million items a second.
+    options.first_ticket =
+        std::chrono::duration_cast<std::chrono::microseconds>(
+            std::chrono::system_clock::now().time_since_epoch())
+            .count();
+    *resource = new WorkQueueResource(options);
     return absl::OkStatus();
   }
 

@@ -9,7 +9,9 @@
 namespace tf_syncrep {
 
 WorkQueue::WorkQueue(const WorkQueueOptions& options, Clock clock)
-    : options_(options), clock_(std::move(clock)) {}
+    : options_(options),
+      clock_(std::move(clock)),
+      last_ticket_(options.first_ticket - 1) {}
 
 GateStatus WorkQueue::CheckOptions(const WorkQueueOptions& options) {
   const auto invalid = [](std::string message) {
@@ -38,15 +40,6 @@ WorkQueue::WaitId WorkQueue::Take(const WorkReader& reader, int64_t last,
     std::lock_guard<std::mutex> lock(mu_);
     const ReaderKey key(reader.worker.device, reader.stream);
     id = ++last_wait_;
-    // Another call of the reader is the one whose answer was lost.
-    for (auto wait = waits_.begin(); wait != waits_.end();) {
-      const auto next = std::next(wait);
-      if (wait->second.reader == key) {
-        EndWait(wait, {GateStatus::kAborted, "the reader has asked again"}, {},
-                &calls);
-      }
-      wait = next;
-    }
     const auto wait = waits_.insert({id, Wait{key, std::move(done)}}).first;
     if (is_shut_down_) {
       EndWait(wait, {GateStatus::kCancelled, "the work queue is gone"}, {},
@@ -58,6 +51,15 @@ WorkQueue::WaitId WorkQueue::Take(const WorkReader& reader, int64_t last,
                    " is over: another one has asked for work"},
               {}, &calls);
     } else {
+      // Another call of the reader is the one whose answer was lost.
+      for (auto other = waits_.begin(); other != wait;) {
+        const auto next = std::next(other);
+        if (other->second.reader == key) {
+          EndWait(other, {GateStatus::kAborted, "the reader has asked again"},
+                  {}, &calls);
+        }
+        other = next;
+      }
       const auto held = held_.find(key);
       if (held == held_.end()) {
         counts_.late += last != kNoTicket ? 1 : 0;

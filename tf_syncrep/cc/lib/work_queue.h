@@ -25,6 +25,10 @@ struct WorkQueueOptions {
   uint64_t seed = 0;
   // How long a reader may take for an item.
   std::chrono::nanoseconds lease = std::chrono::seconds(600);
+  // Tickets are numbers from this one on. Readers may outlive a queue that is
+  // lost with its task, and ask the next of that name: of a later time, they
+  // tell the two apart.
+  int64_t first_ticket = 1;
 };
 
 // One of a worker's iterators, in one life of the worker.
@@ -189,7 +193,7 @@ class WorkQueue {
   int64_t epoch_ = 0;
   int64_t position_ = 0;
   int64_t limit_ = kNoLimit;
-  int64_t last_ticket_ = kNoTicket;
+  int64_t last_ticket_;
   WaitId last_wait_ = 0;
   std::map<std::string, Life> lives_;
   std::map<ReaderKey, Held> held_;

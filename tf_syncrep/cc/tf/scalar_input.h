@@ -3,6 +3,9 @@
 #ifndef TF_SYNCREP_CC_TF_SCALAR_INPUT_H_
 #define TF_SYNCREP_CC_TF_SCALAR_INPUT_H_
 
+#include <cstdint>
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -13,18 +16,26 @@
 
 namespace tf_syncrep {
 
+// In whose words an error is: those of TensorFlow's op of the same purpose are
+// kept where there is one.
+enum class ScalarError : uint8_t { kOurs, kTensorFlows };
+
 // InvalidArgument unless the op's input `name` is of rank 0.
 inline absl::Status CheckScalarInput(tensorflow::OpKernelContext* ctx,
-                                     absl::string_view name) {
+                                     absl::string_view name,
+                                     ScalarError error = ScalarError::kOurs) {
   const tensorflow::Tensor* input;
   absl::Status status = ctx->input(name, &input);
   if (!status.ok()) {
     return status;
   }
   if (!tensorflow::TensorShapeUtils::IsScalar(input->shape())) {
+    const std::string shape = input->shape().DebugString();
     return absl::InvalidArgumentError(
-        absl::StrCat(name, " must be a scalar, but has shape ",
-                     input->shape().DebugString()));
+        error == ScalarError::kOurs
+            ? absl::StrCat(name, " must be a scalar, but has shape ", shape)
+            : absl::StrCat("Argument ", name,
+                           " must be scalar, but had bad shape ", shape));
   }
   return absl::OkStatus();
 }
@@ -32,8 +43,9 @@ inline absl::Status CheckScalarInput(tensorflow::OpKernelContext* ctx,
 // Copies the op's input `name`, a scalar of type T, into `value`.
 template <typename T>
 absl::Status ScalarInput(tensorflow::OpKernelContext* ctx,
-                         absl::string_view name, T* value) {
-  absl::Status status = CheckScalarInput(ctx, name);
+                         absl::string_view name, T* value,
+                         ScalarError error = ScalarError::kOurs) {
+  absl::Status status = CheckScalarInput(ctx, name, error);
   if (!status.ok()) {
     return status;
   }

@@ -36,7 +36,11 @@ struct GateStatus {
 // each start of a server.
 struct GateWorker {
   std::string device;
-  uint64_t incarnation;
+  uint64_t incarnation = 0;
+
+  bool operator==(const GateWorker& other) const {
+    return device == other.device && incarnation == other.incarnation;
+  }
 };
 
 // Permission to compute a gradient of a round.

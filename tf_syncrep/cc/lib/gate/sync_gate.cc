@@ -232,7 +232,7 @@ int64_t SyncGate::Open(int64_t step, const GateTerms& terms) {
     }
     updater_seen_ = clock_();
     updater_started_ = false;
-    failed_with_ = nullptr;
+    failed_with_ = {};
     roster_.StartGeneration(updater_seen_);
     opened_quorum_ = ledger_.quorum();
     opened_total_ = ledger_.total();
@@ -318,10 +318,12 @@ void SyncGate::CancelUpdater(int64_t generation, const GateWorker& worker) {
       ledger_.GiveFlushUp();
       EndUpdaterWaits({GateStatus::kCancelled, "The updater was stopped."},
                       &wakeups);
-      if (const GateMember* failed = roster_.Find(worker)) {
-        failed_with_ = failed;
-        EndAcquire(queue_.ExtractAcquire(failed->waiting), UpdaterFailed(), {},
-                   &wakeups);
+      if (!worker.device.empty()) {
+        failed_with_ = worker;
+        if (const GateMember* failed = roster_.Find(worker)) {
+          EndAcquire(queue_.ExtractAcquire(failed->waiting), UpdaterFailed(),
+                     {}, &wakeups);
+        }
       }
       Pump(&wakeups);
     }
@@ -454,7 +456,7 @@ SyncGate::WaitId SyncGate::AddUpdaterWait(int64_t generation,
       }
       if (kind == UpdaterWait::Kind::kQuorum) {
         ledger_.EndFlushGivenUp();
-        failed_with_ = nullptr;
+        failed_with_ = {};
       } else if (kind == UpdaterWait::Kind::kFlush) {
         ledger_.SetFlushing(true);
       }

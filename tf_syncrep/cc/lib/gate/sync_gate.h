@@ -159,10 +159,10 @@ class SyncGate {
   // Cancelled: the updater stops, the training may go on. A round that was
   // flushed, and is not advanced before the next WaitQuorum(), is void.
   //
-  //
   // A worker in whose process the updater failed would wait for updates that
   // nobody makes, and never get to start again. If `worker` names it, its
-  // Acquire() is Cancelled, too, now and until the next WaitQuorum() or Open().
+  // Acquire() is Cancelled, too, now and until the next WaitQuorum() or Open():
+  // its first one as well, which may come only then.
   void CancelUpdater(int64_t generation, const GateWorker& worker = {});
 
   // Changes quorum and total, from the next round on.
@@ -293,8 +293,8 @@ class SyncGate {
   Time updater_seen_ TF_SYNCREP_GUARDED_BY(mu_){0};
   // Has waited for a round, or advanced, since Open().
   bool updater_started_ TF_SYNCREP_GUARDED_BY(mu_) = false;
-  // A worker that waits in vain: see CancelUpdater(). Null if there is none.
-  const GateMember* failed_with_ TF_SYNCREP_GUARDED_BY(mu_) = nullptr;
+  // This worker waits in vain: see CancelUpdater(). No device if there is none.
+  GateWorker failed_with_ TF_SYNCREP_GUARDED_BY(mu_);
   // None of them empty.
   std::list<Passes> passes_ TF_SYNCREP_GUARDED_BY(mu_);
   // As Pump() last saw them: see WaitQueue::sated.

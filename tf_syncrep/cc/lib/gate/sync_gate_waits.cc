@@ -36,9 +36,6 @@ GateMember* SyncGate::Enter(const GateWorker& worker, AcquireKind kind,
   if (caller == nullptr) {
     return nullptr;
   }
-  if (replaced && caller == failed_with_) {
-    failed_with_ = nullptr;  // that was another process
-  }
   const Time now = clock_();
   EndAcquire(queue_.ExtractAcquire(caller->waiting),
              {GateStatus::kAborted,
@@ -69,7 +66,7 @@ void SyncGate::Place(AcquireNode wait, Wakeups* wakeups) {
       return;
     }
     acquire.deadline = clock_() + roster_.start_lease();
-  } else if (acquire.member == failed_with_) {
+  } else if (acquire.member->account.worker == failed_with_) {
     EndAcquire(std::move(wait), UpdaterFailed(), {}, wakeups);
     return;
   } else if (ledger_.generation() > 0) {

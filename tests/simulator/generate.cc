@@ -42,9 +42,10 @@ Generator::Generator(uint64_t seed)
   fine_ = kFine[random_.Pick(kFine.size())];
   latest_first_ = 3 * random_.Pick(2);
   setup_.chief_trains = setup_.terms && more_.Pick(3) == 0;
-  constexpr std::array<int64_t, 4> kOrphans = {0, 0, 20, 60};
+  constexpr std::array<int64_t, 4> kOrphans = {0, 20, 60, 120};
   orphans_ = kOrphans[more_.Pick(kOrphans.size())];
   holds_back_ = orphans_ > 0;
+  num_events_ *= 4;
   if (setup_.chief_trains) {
     constexpr std::array<int64_t, 4> kFails = {0, 20, 100, 100};
     fails_ = kFails[more_.Pick(kFails.size())];
@@ -98,6 +99,17 @@ Event Generator::Read(World* world) {
     reader = std::min(reader, more_.Pick(num_readers));
   }
   event.task = {Task::Job::kReader, static_cast<int>(reader)};
+  for (const auto& call : world->calls()) {
+    // What is late comes to who waits.
+    if (call->kind == CallKind::kItem &&
+        call->state == Call::State::kOnItsWay && holds_back_) {
+      const Call* question = world->readers()[call->from.number]->question();
+      if (question != nullptr && question != call.get() &&
+          question->state == Call::State::kWaits && more_.Pick(4) == 0) {
+        return OfCall(*call, EventKind::kDeliver);
+      }
+    }
+  }
   if (more_.PerMille(faults_)) {
     constexpr std::array kKinds = {
         EventKind::kCrash,  EventKind::kRestart, EventKind::kRestart,
@@ -134,6 +146,10 @@ Event Generator::Read(World* world) {
     }
     if (!calls.empty() && more_.Pick(4) > 0) {
       const Call& call = *calls[more_.Pick(calls.size())];
+      const Reader& from = *world->readers()[call.from.number];
+      if (holds_back_ && from.question() != &call && more_.Pick(16) > 0) {
+        return event;
+      }
       if (faults_ > 0 && call.state == Call::State::kComesBack &&
           more_.Pick(8) == 0) {
         event.kind = EventKind::kCancel;  // its answer is lost

@@ -275,9 +275,3 @@ def test_a_library_that_cannot_be_preloaded_opens_no_port(
     with pytest.raises(allow.AllowError, match=f"{message}.*; --allow all opens"):
         allow.environment("local", CONFIG, {})
     assert allow.environment("all", CONFIG, {}) == {}
-
-
-def test_a_host_with_a_comma_does_not_name_two():
-    config = TaskConfig({"ps": ["a,0.0.0.0/0:1"]}, "ps", 0)
-    with pytest.raises(allow.AllowError, match="comma in the name of a host"):
-        allow.environment("cluster", config, {})

@@ -77,6 +77,7 @@ tf.import_graph_def(graph_def)
 
 def test_other_tensorflow_minor_is_an_error_at_import(copy):
     copy.set_built_for("2.14.1")
+    copy.set_distribution(tfs.__version__, "")  # Not from a wheel.
     assert _fail_to_import(copy).startswith(
         f"tf_syncrep was built for TensorFlow 2.14.1, and TensorFlow {tf.__version__} "
         "is running; a library runs only with the minor version that it was built for. "

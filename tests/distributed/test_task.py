@@ -15,21 +15,7 @@ from tf_syncrep.python.distribute import local_cluster
 
 CHECKPOINT_SCRIPT = pathlib.Path(__file__).with_name("checkpoint_script.py")
 
-_TRAINS = """
-import tensorflow as tf
-import tf_syncrep as tfs
-
-strategy = tf.distribute.ParameterServerStrategy(
-    tf.distribute.cluster_resolver.TFConfigClusterResolver()
-)
-with strategy.scope():
-    counter = tf.Variable(0)
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-for _ in range(6):
-    coordinator.schedule(tf.function(lambda: counter.assign_add(1)))
-coordinator.join()
-print("counted", counter.numpy(), "on", counter.device)
-"""
+COUNTING_SCRIPT = pathlib.Path(__file__).with_name("counting_script.py")
 
 
 def _cluster(**options):
@@ -45,14 +31,12 @@ def _tf_config(cluster, job, index=0):
     return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
 
 
-def test_the_same_command_makes_a_cluster_with_the_chief_started_first(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(_TRAINS)
+def test_the_same_command_makes_a_cluster_with_the_chief_started_first():
     cluster = _cluster(num_workers=1, num_ps=1)
 
     def start(job):
         env = {"TF_CONFIG": _tf_config(cluster, job), "TF_CPP_MIN_LOG_LEVEL": "2"}
-        return commands.Command("task", script, env=env)
+        return commands.Command("task", COUNTING_SCRIPT, env=env)
 
     with start("chief") as chief, start("ps") as ps, start("worker") as worker:
         assert chief.wait() == 0, chief.stderr

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pathlib
 import shutil
 import signal
 import socket
@@ -18,22 +19,7 @@ from tf_syncrep.python.distribute import readiness, tls, tunnels
 from tf_syncrep.python.distribute.cluster import TaskConfig
 
 _PORT = 2222
-_TRAINS = """
-import os, sys, tensorflow as tf
-import tf_syncrep as tfs
-
-strategy = tf.distribute.ParameterServerStrategy(
-    tf.distribute.cluster_resolver.TFConfigClusterResolver()
-)
-with strategy.scope():
-    counter = tf.Variable(0)
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-for _ in range(6):
-    coordinator.schedule(tf.function(lambda: counter.assign_add(1)))
-coordinator.join()
-print("counted", counter.numpy(), "on", counter.device, flush=True)
-sys.stdin.read()
-"""
+COUNTING_SCRIPT = pathlib.Path(__file__).with_name("counting_script.py")
 
 
 @pytest.fixture(name="files", scope="module")
@@ -54,21 +40,22 @@ def _option(files):
 class _Cluster:
     """A chief, a worker and a parameter server, in a namespace each."""
 
-    def __init__(self, namespaces, script, files):
+    def __init__(self, namespaces, files):
         self._names = ("chief", "worker", "ps")
         self._namespaces = dict(zip(self._names, namespaces, strict=True))
         self.addresses = {
             name: (namespace.inside, _PORT)
             for name, namespace in self._namespaces.items()
         }
-        self._script, self._files = script, files
+        self._files = files
 
     def start(self, name):
         cluster = {n: [f"{h}:{p}"] for n, (h, p) in self.addresses.items()}
         config = {"cluster": cluster, "task": {"type": name, "index": 0}}
         return commands.Command(
             # So that what keeps strangers out is TLS.
-            *("task", "--allow", "all", "--tls", _option(self._files), self._script),
+            *("task", "--allow", "all", "--tls", _option(self._files)),
+            *(COUNTING_SCRIPT, "stays"),
             program=[*self._namespaces[name].within, commands.CONSOLE_SCRIPT],
             env={"TF_CONFIG": json.dumps(config), "TF_CPP_MIN_LOG_LEVEL": "2"},
             stdin=subprocess.PIPE,
@@ -96,11 +83,9 @@ def _context(files=None):
     return context
 
 
-def test_a_cluster_trains_through_tls_and_nobody_else_gets_in(files, tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(_TRAINS)
+def test_a_cluster_trains_through_tls_and_nobody_else_gets_in(files):
     with network_namespaces.namespaces(3) as namespaces:
-        cluster = _Cluster(namespaces, script, files.task)
+        cluster = _Cluster(namespaces, files.task)
         with (
             cluster.start("ps") as ps,
             cluster.start("worker") as worker,
@@ -130,7 +115,7 @@ def test_a_cluster_trains_through_tls_and_nobody_else_gets_in(files, tmp_path):
 
 def test_a_task_ends_with_its_stunnel(files):
     with network_namespaces.namespaces(3) as namespaces:
-        cluster = _Cluster(namespaces, __file__, files.task)
+        cluster = _Cluster(namespaces, files.task)
         with cluster.start("ps") as ps:
             ps.wait_for_line("serving ps 0 at 127.0.0.1:")
             subprocess.run(

@@ -31,17 +31,16 @@ def serve(
 ) -> NoReturn:
     """Serves the task of TF_CONFIG until a signal ends the process.
 
+    TensorFlow cannot stop a server within its process, so this function ends the
+    process: with status 128 + n on SIGTERM, SIGINT or SIGHUP, signal n, which is what a
+    scheduler takes for a task that was asked to go and may be started again; with
+    BAD_CONFIG if TF_CONFIG has no such task, its port cannot be had, or an argument is
+    wrong; with NO_LIBRARY if TensorFlow or the op library cannot be loaded.
+
     Args:
         allowed: who may connect, as `--allow` has it.
         tls_files: what `--tls` says, to be reached through TLS alone.
         tls_base_port: see `tunnels.open_for`.
-
-    TensorFlow cannot stop a server within its process, so this function ends the
-    process: with status 128 + n on SIGTERM, SIGINT or SIGHUP, signal n, which is what a
-    scheduler takes for a task that was asked to go and may be started again; with
-    BAD_CONFIG if TF_CONFIG has no such task, its port cannot be had, or `allowed` is
-    wrong; with NO_LIBRARY
-    if TensorFlow or the op library cannot be loaded.
     """
     signalled, signal_pipe = os.pipe()
     os.set_blocking(signal_pipe, False)
@@ -57,9 +56,7 @@ def serve(
                 f"served; others run the training script. Received: {task.task_type!r}"
             )
         if tls_files is not None:
-            environ = tunnels.open_for(
-                task, tls.Credentials.parse(tls_files), allowed, tls_base_port
-            )
+            environ = tunnels.open_for(task, tls_files, allowed, tls_base_port)
             command = local_cluster.server_command(allow.LOCAL)
             os.execve(command[0], command, environ)
         ports.check_port_is_free(task.port, os.environ)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import allow, cluster, script, server, tls, tunnels
+from tf_syncrep.python.distribute import allow, cluster, script, server, tunnels
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
 UNREADY = 1  # The status where other tasks did not answer in time.
@@ -66,9 +66,7 @@ def run(
     if task.task_type in served:
         server.serve(allowed, tls_files, tls_base_port)
     if tls_files is not None:
-        environ = tunnels.open_for(
-            task, tls.Credentials.parse(tls_files), allowed, tls_base_port
-        )
+        environ = tunnels.open_for(task, tls_files, allowed, tls_base_port)
         task = cluster.read_tf_config(environ)
         environ = allow.environment(allow.LOCAL, task, environ)
     if task.task_type != cluster.EVALUATOR:

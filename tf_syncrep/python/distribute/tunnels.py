@@ -33,7 +33,7 @@ _IDLE_SECS = 10 * 365 * 24 * 3600
 
 
 def open_for(
-    config: TaskConfig, credentials: Credentials, allowed: str, base_port: int
+    config: TaskConfig, tls_files: str, allowed: str, base_port: int
 ) -> dict[str, str]:
     """Starts this process's stunnel, which ends with it, and ends it if it ends.
 
@@ -41,7 +41,8 @@ def open_for(
 
     Args:
         config: the cluster, as it is outside.
-        credentials: what it shows to others, and what it asks of them.
+        tls_files: what it shows to others, and what it asks of them; see
+          `tls.Credentials.parse`.
         allowed: who may try, as `--allow` has it.
         base_port: the first of as many local ports as the cluster has tasks.
 
@@ -50,11 +51,12 @@ def open_for(
         program that this process becomes.
 
     Raises:
-        TlsError: there is no stunnel, or it does not start.
+        TlsError: `tls_files` is wrong, there is no stunnel, or it does not start.
         ports.PortUnavailableError: one of the ports is in use, perhaps by another task
           of the cluster: each needs a network of its own.
         allow.AllowError: `allowed` is wrong.
     """
+    credentials = Credentials.parse(tls_files)
     stunnel = shutil.which("stunnel")
     if stunnel is None:
         raise TlsError("--tls needs the program stunnel (Debian: stunnel4), not found")

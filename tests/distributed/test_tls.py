@@ -15,7 +15,7 @@ import commands
 import network_namespaces
 import pytest
 
-from tf_syncrep.python.distribute import readiness, tls, tunnels
+from tf_syncrep.python.distribute import ports, readiness, tls, tunnels
 from tf_syncrep.python.distribute.cluster import TaskConfig
 
 _PORT = 2222
@@ -101,7 +101,7 @@ def test_a_cluster_trains_through_tls_and_nobody_else_gets_in(files):
             # Behind its stunnel, each server is for its own machine alone.
             for host, _ in cluster.addresses.values():
                 for port in range(3):
-                    port += tunnels.DEFAULT_BASE_PORT
+                    port += ports.TLS_BASE_PORT
                     assert _greeting((host, port)) == b""
             chief.process.stdin.close()
             assert chief.wait() == 0, chief.output

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import launch_options, script
+from tf_syncrep.python.distribute import allow, launch_options, ports, script
 from tf_syncrep.python.version import VERSION
 
 _BAD_USAGE = 2
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_run_script_on(task)
-    _add_allow(task, "cluster")
+    _add_allow(task, allow.CLUSTER)
     _add_tls(task)
     task.add_argument(
         "--ready-timeout",
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Serves one ps or worker task of the cluster in TF_CONFIG, with "
         "the op library loaded, until a signal ends it.",
     )
-    _add_allow(serve, "cluster")
+    _add_allow(serve, allow.CLUSTER)
     _add_tls(serve)
     serve.set_defaults(run=_serve)
     doctor = commands.add_parser(
@@ -199,7 +199,7 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="begin each line with the time and the task (default: yes)",
     )
-    _add_allow(parser, "local")
+    _add_allow(parser, allow.LOCAL)
     _add_script(parser)
 
 
@@ -235,10 +235,10 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tls-base-port",
         type=int,
-        default=24000,
+        default=ports.TLS_BASE_PORT,
         metavar="PORT",
         help="the first of as many local ports as there are tasks, the same in all of "
-        "them (default: 24000)",
+        "them (default: %(default)s)",
     )
 
 
@@ -257,7 +257,7 @@ def _add_script(parser: argparse.ArgumentParser) -> None:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from tf_syncrep.python.distribute import launcher, ports
+    from tf_syncrep.python.distribute import launcher
 
     try:
         options = launch_options.LaunchOptions(
@@ -315,7 +315,7 @@ def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
 
 
 def _task(arguments: argparse.Namespace) -> int:
-    from tf_syncrep.python.distribute import allow, cluster, ports, task, tls
+    from tf_syncrep.python.distribute import cluster, task, tls
 
     try:
         task.run(

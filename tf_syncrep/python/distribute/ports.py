@@ -13,6 +13,9 @@ from collections.abc import Mapping
 
 LOOPBACK = "127.0.0.1"
 REUSE_PORT_VARIABLE = "TF_GRPC_REUSE_PORT"
+# The first of the local ports of tasks that talk through TLS (see tunnels.py); below
+# those that the kernel gives to connections.
+TLS_BASE_PORT = 24000
 
 
 class PortUnavailableError(Exception):

@@ -27,7 +27,7 @@ _MIN_INTER_OP_THREADS = 4
 def serve(
     allowed: str = allow.CLUSTER,
     tls_files: str | None = None,
-    tls_base_port: int = tunnels.DEFAULT_BASE_PORT,
+    tls_base_port: int = ports.TLS_BASE_PORT,
 ) -> NoReturn:
     """Serves the task of TF_CONFIG until a signal ends the process.
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import allow, cluster, script, server, tunnels
+from tf_syncrep.python.distribute import allow, cluster, ports, script, server, tunnels
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
 UNREADY = 1  # The status where other tasks did not answer in time.
@@ -27,7 +27,7 @@ def run(
     ready_timeout_secs: float = 600.0,
     allowed: str = allow.CLUSTER,
     tls_files: str | None = None,
-    tls_base_port: int = tunnels.DEFAULT_BASE_PORT,
+    tls_base_port: int = ports.TLS_BASE_PORT,
 ) -> NoReturn:
     """Does what TF_CONFIG's task has to do, in place of this process.
 

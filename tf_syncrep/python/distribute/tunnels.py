@@ -25,7 +25,6 @@ from tf_syncrep.python.distribute import allow, local_cluster, ports, supervisio
 from tf_syncrep.python.distribute.cluster import TaskConfig, split_address
 from tf_syncrep.python.distribute.tls import Credentials, TlsError
 
-DEFAULT_BASE_PORT = 24000
 _READY_SECS = 10.0
 _POLL_SECS = 0.05
 # stunnel ends connections after twelve silent hours, or as this says.

@@ -423,7 +423,7 @@ SyncGate::Time SyncGate::Poll() {
     ExpireWorkers(now);
     ExpirePushes(now);
     ExpireEarly(now, &wakeups);
-    next_poll_ = kNever;  // no alarm: this is the call
+    next_poll_ = Time::min();  // no alarm: this is the call
     Pump(&wakeups);
     next = std::min({NextOverdue(now), queue_.NextDeadline(),
                      roster_.NextLeaseEnd(ledger_.total(), IsOpen(), now)});

@@ -34,8 +34,9 @@ GpuError CopyRowsOnGpu(const void* indices, bool is_int64, int64_t num_indices,
                        int64_t limit, int64_t* rows, GpuBadIndex* bad_index,
                        GpuStream /*stream*/) {
   *bad_index = {-1, -1};
-  Launch(3, kBlockThreads, gpu::CopyRowsKernel, indices, is_int64, num_indices,
-         limit, rows, bad_index);
+  Launch(3, kBlockThreads, gpu::CopyRowsKernel,
+         gpu::RowIndices{indices, is_int64, num_indices, limit}, rows,
+         bad_index);
   Launch(1, 1, gpu::NameBadIndexKernel, rows, bad_index);
   return nullptr;
 }

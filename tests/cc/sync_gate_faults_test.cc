@@ -258,6 +258,18 @@ TEST_F(SyncGateFaultsTest, WhoGivesUpSlowPushesAndBeginsAnewIsGivenMoreTime) {
   EXPECT_TRUE(Commit(a, again->value));
 }
 
+TEST_F(SyncGateFaultsTest, NoSilenceIsWaitedForLongerThanTwiceTheStartLease) {
+  Start(2, 2);
+  const auto cut_off = Acquire(a);
+  Pass(10 * kStartLease);
+  EXPECT_EQ(Admit(a, cut_off->value), Admission::kAdmitted);  // and then dies
+  Give(b);
+  Pass(2 * kStartLease - std::chrono::seconds(1));
+  EXPECT_EQ(gate->Stats().voids, 0);
+  Pass(std::chrono::seconds(1));
+  EXPECT_EQ(gate->Stats().voids, 1);
+}
+
 TEST_F(SyncGateFaultsTest, ANewIncarnationIsNotTreatedWithTheOldOnesPatience) {
   Start(1, 1);
   const auto slow = Acquire(a);

@@ -111,12 +111,11 @@ class Settler {
   }
 
   // The longest that anybody may have to be waited for: a first step, or twice
-  // the longest silence that somebody can have come back from.
+  // the longest silence that counts.
   Time Bound() const {
     const Setup& setup = world_.setup();
-    return 3 * std::chrono::milliseconds(setup.start_lease) +
-           4 * std::chrono::milliseconds(setup.lease) + 2 * world_.now() +
-           kSlack;
+    return 5 * std::chrono::milliseconds(setup.start_lease) +
+           6 * std::chrono::milliseconds(setup.lease) + kSlack;
   }
 
   void Update() {

@@ -79,9 +79,9 @@ class Silence {
   void Open() { is_expected_ = true; }
 
   // Whether it may be taken for dead by now.
-  bool MayBeDead(Time lease, Time now) const {
-    return now - seen_ >=
-           (has_started_ ? std::max(lease, 2 * longest_) : lease);
+  bool MayBeDead(Time lease, Time start_lease, Time now) const {
+    const Time longest = std::min(longest_, std::max(lease, start_lease));
+    return now - seen_ >= (has_started_ ? std::max(lease, 2 * longest) : lease);
   }
 
  private:

@@ -410,7 +410,8 @@ void WatchedGate::LookForExpired() {
     // A push may be given up earlier, where it keeps others waiting.
     if (event.kind == GateEvent::Kind::kExpired) {
       Expect(
-          silences_[event.device].MayBeDead(options_.lease, clock_()),
+          silences_[event.device].MayBeDead(options_.lease,
+                                            options_.start_lease, clock_()),
           "a worker is not taken for dead within its lease: " + event.device);
     }
   }

@@ -57,7 +57,9 @@ attributes are for a gate that is made, and SyncGateOpen may change them.
 handle: Handle of the gate.
 quorum: Gradients that make up an update.
 total: Workers that take part; those above the quorum are backups.
-lease_secs: How long a worker may be silent; waiting is not silence.
+lease_secs: How long a worker may be silent; waiting is not silence. One that has come
+  back from a longer silence may be silent for twice as long as that, twice start_secs
+  at most.
 start_secs: The same before a worker's first gradient. Once as many workers have given
   theirs as compute it, it is four times the longest silence before one of those, if
   that is less, and lease_secs at least.

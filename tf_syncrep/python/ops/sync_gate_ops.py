@@ -40,7 +40,8 @@ def sync_gate(
             or `updater_lease_secs` is an error; of a gate that is there, the other
             arguments change nothing, but `sync_gate_open` may.
         lease_secs: how long a worker may be silent, in seconds. Waiting is not
-            silence.
+            silence. One that has come back from a longer silence may be silent for
+            twice as long as that, twice `start_secs` at most.
         start_secs: the same before a worker's first gradient. Once as many workers have
             given theirs as compute it, it is four times the longest silence before one
             of those, if that is less, and `lease_secs` at least.

@@ -111,7 +111,9 @@ class SyncReplicasOptimizer(_StockOptimizer):
             sparse_reduction_type: "MEAN" divides each row of a sparse gradient by how
                 many gradients contained it, as TensorFlow does; "CMEAN" by how many
                 there are, which equals the dense mean; "SUM" by 1.
-            lease_secs: after how many silent seconds a replica is taken for dead.
+            lease_secs: after how many silent seconds a replica is taken for dead. One
+                that has come back from a longer silence is waited for twice as long
+                as that, twice `start_secs` at most.
             start_secs: the same before its first gradient, at most: once as many
                 replicas have given theirs as compute it, it is four times the longest
                 that one of those took, and `lease_secs` at least. One never heard of is

@@ -85,7 +85,7 @@ GpuError CopyRowsOnGpu(const void* indices, bool is_int64, int64_t num_indices,
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(gpu::NumBlocksFor(
       gpu::CopyRowsKernel, kBlockThreads, num_indices, kBlockThreads, &blocks));
   gpu::CopyRowsKernel<<<blocks, kBlockThreads, 0, stream>>>(
-      indices, is_int64, num_indices, limit, rows, bad_index);
+      {indices, is_int64, num_indices, limit}, rows, bad_index);
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cudaGetLastError());
   gpu::NameBadIndexKernel<<<1, 1, 0, stream>>>(rows, bad_index);
   return gpu::ErrorOf(cudaGetLastError());

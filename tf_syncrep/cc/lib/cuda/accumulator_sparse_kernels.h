@@ -11,6 +11,7 @@
 
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/cuda/accumulator_sparse.h"
+#include "tf_syncrep/cc/lib/cuda/row_indices.h"
 #include "tf_syncrep/cc/lib/cuda/row_sums.h"
 #include "tf_syncrep/cc/lib/cuda/vectors.h"
 #include "tf_syncrep/cc/lib/float16.h"
@@ -23,18 +24,10 @@ namespace gpu {
 // As CopyRowsOnGpu(); bad_index->position holds -1, the greatest unsigned
 // number, before.
 static __global__ __launch_bounds__(kBlockThreads) void CopyRowsKernel(
-    const void* indices, bool is_int64, int64_t num_indices, int64_t limit,
-    int64_t* rows, GpuBadIndex* bad_index) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kBlockThreads;
-  for (int64_t i =
-           static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
-       i < num_indices; i += stride) {
-    const int64_t row = IndexAt(indices, is_int64, i);
-    rows[i] = row;
-    if (row < 0 || (limit >= 0 && row >= limit)) {
-      NoteBadIndex(i, bad_index);
-    }
-  }
+    RowIndices indices, int64_t* rows, GpuBadIndex* bad_index) {
+  ReadIndices(
+      indices, bad_index,
+      [rows](int64_t i, int64_t index, bool /*is_row*/) { rows[i] = index; });
 }
 
 // In one thread, after the other kernel.

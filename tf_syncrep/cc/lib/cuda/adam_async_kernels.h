@@ -10,7 +10,9 @@
 #include <cstdint>
 
 #include "tf_syncrep/cc/lib/adam_async_rule.h"
+#include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
+#include "tf_syncrep/cc/lib/cuda/row_indices.h"
 #include "tf_syncrep/cc/lib/cuda/row_sums.h"
 #include "tf_syncrep/cc/lib/cuda/vectors.h"
 #include "tf_syncrep/cc/lib/float16.h"
@@ -130,26 +132,20 @@ __global__ __launch_bounds__(kBlockThreads) void DenseKernel(
 
 // --- Sparse: the indices -----------------------------------------------------
 
-// Copies the indices, which others may change in their own memory, into `keys`
-// and their places into `positions`, to be sorted. An index that is not a row
-// becomes num_rows, which sorts behind all rows; the first such place is put
-// into bad_index->position, which holds -1, the greatest unsigned number,
-// before.
+TF_SYNCREP_ALWAYS_INLINE RowIndices IndicesOf(const GpuSparseRows& rows) {
+  return {rows.indices, rows.is_int64, rows.num_indices, rows.num_rows};
+}
+
+// Copies the indices into `keys` and their places into `positions`, to be
+// sorted. An index that is not a row becomes num_rows, which sorts behind all
+// rows.
 static __global__ __launch_bounds__(kBlockThreads) void PrepareRowsKernel(
-    GpuSparseRows rows, uint64_t* keys, uint32_t* positions,
+    RowIndices indices, uint64_t* keys, uint32_t* positions,
     GpuBadIndex* bad_index) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kBlockThreads;
-  for (int64_t i =
-           static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
-       i < rows.num_indices; i += stride) {
-    const int64_t index = IndexAt(rows.indices, rows.is_int64, i);
-    const bool is_row = index >= 0 && index < rows.num_rows;
-    keys[i] = static_cast<uint64_t>(is_row ? index : rows.num_rows);
+  ReadIndices(indices, bad_index, [=](int64_t i, int64_t index, bool is_row) {
+    keys[i] = static_cast<uint64_t>(is_row ? index : indices.num_rows);
     positions[i] = static_cast<uint32_t>(i);
-    if (!is_row && bad_index != nullptr) {
-      NoteBadIndex(i, bad_index);
-    }
-  }
+  });
 }
 
 // --- Sparse: the rows --------------------------------------------------------
@@ -270,8 +266,7 @@ __global__ __launch_bounds__(kBlockThreads) void RowsKernel(
     RowsArguments<T> a) {
   if (a.bad_index != nullptr && a.bad_index->position >= 0) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-      a.bad_index->index =
-          IndexAt(a.rows.indices, a.rows.is_int64, a.bad_index->position);
+      a.bad_index->index = IndexAt(IndicesOf(a.rows), a.bad_index->position);
     }
     return;
   }

@@ -7,26 +7,10 @@
 
 #include <cstdint>
 
-#include "tf_syncrep/cc/lib/cuda/row_keys.h"
 #include "tf_syncrep/cc/lib/cuda/vectors.h"
 
 namespace tf_syncrep {
 namespace gpu {
-
-// Element `i` of an array of either type.
-__device__ __forceinline__ int64_t IndexAt(const void* indices, bool is_int64,
-                                           int64_t i) {
-  return is_int64 ? static_cast<const int64_t*>(indices)[i]
-                  : int64_t{static_cast<const int32_t*>(indices)[i]};
-}
-
-// Sets bad_index->position to `i`, unless a smaller one was found. It holds -1,
-// the greatest unsigned number, before.
-__device__ __forceinline__ void NoteBadIndex(int64_t i,
-                                             GpuBadIndex* bad_index) {
-  atomicMin(reinterpret_cast<unsigned long long*>(&bad_index->position),
-            static_cast<unsigned long long>(i));
-}
 
 // Occurrences from which a row is worked on by a whole block instead of a few
 // threads, which would take long for a row that is in every other gradient.

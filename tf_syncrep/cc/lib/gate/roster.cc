@@ -156,7 +156,9 @@ GateTime Roster::FirstStepLease(int64_t total) const {
 
 GateTime Roster::LeaseEnd(const GateMember& member,
                           GateTime first_step_lease) const {
-  const GateTime longest = std::max(member.first_step, member.longest_silence);
+  const GateTime longest =
+      std::min(std::max(member.first_step, member.longest_silence),
+               std::max(lease_, start_lease_));
   return member.last_seen +
          (member.started ? std::max(lease_, 2 * longest) : first_step_lease);
 }

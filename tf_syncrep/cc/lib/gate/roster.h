@@ -48,7 +48,9 @@ struct GateMember {
 // or twice the longest silence, in a step or in its pushes, that it was ever
 // seen to come back from. So one that needs longer than a lease for its steps
 // or pushes is given up at most once. Here the first step, in which functions
-// may be compiled, counts until the second is over.
+// may be compiled, counts until the second is over. No silence counts for more
+// than `start` (or a longer `lease`): others would wait twice the hour for a
+// worker that was cut off for an hour, came back and died.
 //
 // How long a first step itself may take is learnt from the others: `start`,
 // until as many workers have been through theirs in this generation as are in

@@ -80,7 +80,9 @@ class SyncReplicas(RoundsOptimizer):
         total_num_replicas: how many workers take part; by default those of the
             cluster, so that a fifth one is a backup where four gradients make up an
             update.
-        lease_secs: after how many silent seconds a worker is taken for dead.
+        lease_secs: after how many silent seconds a worker is taken for dead. One that
+            has come back from a longer silence is waited for twice as long as that,
+            twice `start_secs` at most.
         start_secs: the same before its first gradient, at most: once as many workers
             have given theirs as compute it, it is four times the longest that one of
             those took, and `lease_secs` at least.

@@ -96,7 +96,14 @@ def check(cluster: replicas.Replicas, name: str) -> int:
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
     """Runs all contenders in turns, each on the cluster that it needs."""
     model, workers, servers = _MODELS[point["model"]], point["workers"], point["PS"]
-    v1 = {"sync": "ours", "inner": "AdamAsync", "quorum": workers, "total": workers}
+    v1 = {
+        "sync": "ours",
+        "inner": "AdamAsync",
+        "quorum": workers,
+        "total": workers,
+        # Each worker's steps are as many as the updates.
+        "strict": True,
+    }
     turns = max(2, rounds // 3)
     with contextlib.ExitStack() as stack:
         clusters = {}

@@ -29,6 +29,7 @@ _MIRRORED = "MultiWorkerMirrored, AdamAsync"
 _MIRRORED_ADAM = "MultiWorkerMirrored, Keras Adam"
 _DENSE = {"model": "10M parameters in dense layers"}
 _EMBEDDING = {"model": "embedding of 500k x 64, 4096 ids"}
+_ALL_OF_EACH = "5 of 5 gradients, strict"
 _V1_SYNC = "tf_syncrep's SyncReplicas, AdamAsync"
 _V1_TENSORFLOW = "TensorFlow's SyncReplicas, Adam"
 _V1_TABLE = {"model": "embedding of 1M x 64, 4096 ids"}
@@ -175,7 +176,9 @@ FIGURES: dict[str, Callable[[Results], str]] = {
         f"{_TABLES}, one process",
     ),
     # Synchronous training.
-    "sync/backup": _slower("sync_backup", "4 of 5 gradients", "5 of 5 gradients"),
+    "sync/backup": _slower("sync_backup", "4 of 5 gradients", _ALL_OF_EACH),
+    "sync/spares": _slower("sync_backup", "5 of 5 gradients", _ALL_OF_EACH),
+    "tls/step": _slower("tls_cluster", "without", "with --tls"),
     "sync/without": _slower("keras_cluster", _ASYNC, _SYNC),
     "sync/mirrored, dense, 2": _slower(
         "keras_cluster", _SYNC, _MIRRORED, **_DENSE, workers=2

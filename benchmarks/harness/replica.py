@@ -53,7 +53,8 @@ class Graph:
 
         Args:
             name: scope of its variables, which all contenders have on the same servers.
-            contender: "sync", "inner", and for synchronous ones "quorum" and "total".
+            contender: "sync", "inner", and for synchronous ones "quorum" and "total",
+                and "strict" for ours.
             model: "rows" of the table, 0 for dense layers, and "ids" in a batch;
                 "width" of dense layers, 64 by default.
             is_chief: whether this is the chief's.
@@ -81,9 +82,12 @@ class Graph:
         if contender["sync"]:
             quorum, total = contender["quorum"], contender["total"]
             if contender["sync"] == "ours":
-                # Without backups each worker's steps are as many as the updates.
                 optimizer = tfs.train.SyncReplicasOptimizer(
-                    optimizer, quorum, total, name=name, strict=quorum == total
+                    optimizer,
+                    quorum,
+                    total,
+                    name=name,
+                    strict=contender.get("strict", False),
                 )
             else:
                 optimizer = tf.train.SyncReplicasOptimizer(

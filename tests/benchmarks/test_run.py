@@ -33,10 +33,11 @@ WITHOUT_BYTES = (
     "tls_cluster",
     "checkpoint",
 )
-# One of them shows that the machinery works. The last four are clusters of the same
+# One of them shows that the machinery works. The last five are clusters of the same
 # parts as those of other benchmarks.
 MARKS = dict.fromkeys(NAMES, pytest.mark.slow) | {
     "sparse_apply": (),
+    "embedding_cluster": pytest.mark.soak,
     "sync_backup": pytest.mark.soak,
     "sync_latency": pytest.mark.soak,
     "sync_staleness": pytest.mark.soak,

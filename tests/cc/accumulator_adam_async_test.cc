@@ -45,16 +45,16 @@ class AccumulatorAdamAsyncTest : public testing::Test {};
 using Types = testing::Types<Half, BFloat16, float, double>;
 TYPED_TEST_SUITE(AccumulatorAdamAsyncTest, Types);
 
-// `num_waiting` of the gradients are kept for one pass.
+// The first of the gradients; `num_waiting` of them are kept for one pass.
 template <typename T>
 void Push(CpuDenseGradientSum<T>& sum, int num_gradients, int num_waiting,
-          int64_t size, Sharder& sharder) {
+          const std::vector<std::vector<T>>& gradients, Sharder& sharder) {
   for (int i = 0; i < num_gradients; ++i) {
-    const auto owner =
-        std::make_shared<std::vector<T>>(RandomGradient<T>(size, i));
-    ASSERT_TRUE(sum.Add({owner->data(), owner}, size, NewBuffer<SlotType<T>>,
-                        /*others_wait=*/i >= num_gradients - num_waiting,
-                        sharder));
+    const auto owner = std::make_shared<std::vector<T>>(gradients[i]);
+    ASSERT_TRUE(
+        sum.Add({owner->data(), owner}, static_cast<int64_t>(owner->size()),
+                NewBuffer<SlotType<T>>,
+                /*others_wait=*/i >= num_gradients - num_waiting, sharder));
   }
 }
 
@@ -73,13 +73,17 @@ TYPED_TEST(AccumulatorAdamAsyncTest, SameBitsAsTheMeanAndThenTheUpdate) {
        {AdamAsyncFormula::kAdam, AdamAsyncFormula::kNesterov}) {
     const AdamAsyncUpdate<Slot> update = {formula, Slot(0.01), Slot(0.9),
                                           Slot(0.999), Slot(1e-7)};
-    for (const Case& c : kCases) {
-      for (const int64_t size : {1, 255, 256, 70001}) {
+    for (const int64_t size : {1, 255, 256, 70001}) {
+      std::vector<std::vector<T>> gradients;
+      for (int i = 0; i < 9; ++i) {
+        gradients.push_back(RandomGradient<T>(size, i));
+      }
+      for (const Case& c : kCases) {
         for (const int num_threads : {1, 2, 3}) {
           ThreadSharder sharder(num_threads);
           Variable<T> expected(size);
           CpuDenseGradientSum<T> whole;
-          Push(whole, c.num_gradients, c.num_waiting, size, sharder);
+          Push(whole, c.num_gradients, c.num_waiting, gradients, sharder);
           const OwnedBuffer mean =
               whole.Finish(c.divisor, NewBuffer<T>, sharder);
           ApplyAdamAsync<T>(update, size, static_cast<const T*>(mean.data), {},
@@ -88,7 +92,7 @@ TYPED_TEST(AccumulatorAdamAsyncTest, SameBitsAsTheMeanAndThenTheUpdate) {
 
           Variable<T> updated(size);
           CpuDenseGradientSum<T> sum;
-          Push(sum, c.num_gradients, c.num_waiting, size, sharder);
+          Push(sum, c.num_gradients, c.num_waiting, gradients, sharder);
           ApplyAdamAsyncInBlocks<T>(
               update, size,
               [&](int64_t begin, int64_t n, T* scratch) {

@@ -22,6 +22,7 @@ GOES_ON = (
 OPTIONS = ("--workers", 2, "--ps", 2, "--on-ps-failure", "restart")
 
 
+@pytest.mark.one_version
 @pytest.mark.parametrize(
     ("kills", "updates"),
     [(2, 40), pytest.param(10, 200, marks=pytest.mark.soak)],
@@ -81,6 +82,7 @@ def kill_server(launched, name, life):
     os.kill(int(pid), signal.SIGKILL)
 
 
+@pytest.mark.one_version
 def test_run_ends_when_servers_die_too_often(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import time; print('waiting', flush=True); time.sleep(1000)")

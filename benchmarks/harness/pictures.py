@@ -91,7 +91,7 @@ def draw_sparse_apply(results: Results) -> Any:
                 "ms",
                 _values(
                     results["sparse_apply"],
-                    {"distribution": distribution},
+                    {"indices": 4096, "distribution": distribution},
                     lambda m: 1e3 * m["median"],
                 ),
                 lambda name: name.startswith("tfs."),
@@ -157,7 +157,7 @@ def draw_sync(results: Results) -> Any:
         return measurement["counts"]["gradients"] / measurement["median"]
 
     def is_ours(name: str) -> bool:
-        return "tf_syncrep" in name or " of 5" in name
+        return "tf_syncrep" in name or (" of 5" in name and "strict" not in name)
 
     backup = _values(results["sync_backup"], {}, updates)
     panels = [Bars("one of 5 workers is slow", "updates/s", backup, is_ours)]
@@ -235,12 +235,12 @@ def _values(
     where: Mapping[str, Any],
     value: Callable[[Mapping[str, Any]], float],
 ) -> dict[str, float]:
-    """A value of each contender at a point."""
-    return {
-        m["contender"]: value(m)
-        for m in measurements
-        if where.items() <= m["point"].items()
-    }
+    """A value of each contender at a point, of which there is one."""
+    found = [m for m in measurements if where.items() <= m["point"].items()]
+    values = {m["contender"]: value(m) for m in found}
+    if len(values) < len(found):
+        raise ValueError(f"{dict(where)} are several points of a contender")
+    return values
 
 
 def _draw_bars(title: str, panels: Sequence[Bars]) -> Any:

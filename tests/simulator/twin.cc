@@ -82,7 +82,8 @@ void ApplyMean(const Gradient& mean, bool sparse, Weights* weights) {
 Twin::Twin(int num_variables, bool last_is_sparse)
     : last_is_sparse_(last_is_sparse),
       weights_(num_variables, Weights(kNumRows * kRowSize)),
-      updated_(num_variables) {}
+      updated_(num_variables),
+      is_undone_(num_variables) {}
 
 void Twin::Commit(int64_t round,
                   std::shared_ptr<const Contribution> contribution) {
@@ -120,14 +121,13 @@ void Twin::Take(int variable, int64_t round, const Gradient& mean,
 
 void Twin::Advance(int64_t round) {
   for (size_t v = 0; v < weights_.size(); ++v) {
-    if (updated_[v].empty()) {
+    if (updated_[v].empty() && !is_undone_[v]) {
       Fail("round " + std::to_string(round) +
            " ends by an update that variable " + std::to_string(v) +
            " was not part of");
       return;
     }
-    weights_[v] = std::move(updated_[v]);
-    updated_[v].clear();
+    EndUpdate(v);
   }
   ++updates_;
   committed_.clear();
@@ -135,16 +135,22 @@ void Twin::Advance(int64_t round) {
 
 void Twin::Open() {
   for (size_t v = 0; v < weights_.size(); ++v) {
-    if (!updated_[v].empty()) {
-      weights_[v] = std::move(updated_[v]);
-      updated_[v].clear();
-    }
+    EndUpdate(v);
   }
   committed_.clear();
 }
 
+void Twin::EndUpdate(size_t variable) {
+  if (!updated_[variable].empty()) {
+    weights_[variable] = std::move(updated_[variable]);
+    updated_[variable].clear();
+  }
+  is_undone_[variable] = false;
+}
+
 void Twin::Restore(int variable, const Weights& weights) {
   weights_[variable] = weights;
+  is_undone_[variable] = is_undone_[variable] || !updated_[variable].empty();
   updated_[variable].clear();
 }
 

@@ -73,12 +73,16 @@ class Twin {
   int64_t updates() const { return updates_; }
 
  private:
+  void EndUpdate(size_t variable);
   void Fail(const std::string& error);
 
   const bool last_is_sparse_;
   std::vector<Weights> weights_;
   std::vector<Weights>
       updated_;  // not empty where this round's update was made
+  // Where it was made, and a new chief has restored older weights since, as it
+  // does before it opens a generation. What the last one sent may come between.
+  std::vector<bool> is_undone_;
   std::map<int64_t, std::vector<std::shared_ptr<const Contribution>>>
       committed_;
   int64_t updates_ = 0;

@@ -118,6 +118,12 @@ class Settler {
            6 * std::chrono::milliseconds(setup.lease) + kSlack;
   }
 
+  // The same for readers. Late questions of those that are gone may each get an
+  // item, one after the other, and have it for its lease.
+  Time BoundOfReading() const {
+    return Bound() + 10 * std::chrono::milliseconds(world_.setup().item_lease);
+  }
+
   void Update() {
     const int64_t wanted = world_.twin().updates() + kUpdates;
     GoOnUntil(
@@ -175,9 +181,7 @@ class Settler {
       }
       return is_over;
     };
-    const Time bound =
-        Bound() + 10 * std::chrono::milliseconds(setup.item_lease);
-    GoOnUntil(is_over, bound, /*reading=*/true);
+    GoOnUntil(is_over, BoundOfReading(), /*reading=*/true);
     if (is_good() && !is_over()) {
       Stick("not all items of the work queue are read, or readers wait");
     } else if (is_good()) {
@@ -215,7 +219,7 @@ class Settler {
       }
       return is_over;
     };
-    GoOnUntil(is_over, Bound());
+    GoOnUntil(is_over, BoundOfReading());
     if (!world_.chief().has_finished()) {
       Stick("the chief cannot end training");
     } else if (is_good() && !is_over()) {

@@ -121,7 +121,9 @@ class Settler {
   // The same for readers. Late questions of those that are gone may each get an
   // item, one after the other, and have it for its lease.
   Time BoundOfReading() const {
-    return Bound() + 10 * std::chrono::milliseconds(world_.setup().item_lease);
+    const Setup& setup = world_.setup();
+    return Bound() + (setup.num_readers > 0 ? 10 : 0) *
+                         std::chrono::milliseconds(setup.item_lease);
   }
 
   void Update() {

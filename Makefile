@@ -35,7 +35,7 @@ pip := $(bin)/python -m pip --disable-pip-version-check -qq
 tf_minor := $(word 2,$(subst ., ,$(TF_VERSION)))
 # From 2.16 on, tf.keras is Keras 3, and Keras 2 is the package tf_keras.
 has_tf_keras := $(shell test $(tf_minor) -ge 16 && echo yes)
-# What hangs on the Keras that there is, and is not asked for in PYTEST_ARGS: the rest of
+# What depends on the Keras that there is, and is not asked for in PYTEST_ARGS: the rest of
 # tests/keras runs with Keras 2 wherever that is TensorFlow's own, in `.ci/run`.
 tf_keras_tests := $(if $(and $(has_tf_keras),$(filter tests,$(PYTEST_ARGS))),$(addprefix \
   tests/keras/test_,embedding.py fit.py optimizer_table.py private_names.py \
@@ -89,7 +89,7 @@ $(lint_tools): $(tensorflow) pyproject.toml
 build: $(installed)
 
 # In an environment of its own, which is removed. The tests are some of each topic, those
-# that hang on the versions of TensorFlow and Keras first; they take two minutes.
+# that depend on the versions of TensorFlow and Keras first; they take two minutes.
 WHEEL_TESTS ?= $(patsubst %,tests/%.py,keras/test_private_names keras/test_adam_async_config \
   keras/test_sync_replicas_config keras/test_embedding keras/test_distributed_embedding \
   keras/test_sync_replicas_parameter_servers ops/test_accumulator_ops \
@@ -139,12 +139,18 @@ $(docs_tools): $(tensorflow) pyproject.toml
 	$(pip) install --group docs
 	touch $@
 
-# Into build/docs. Tutorials start `tf-syncrep` and `python` as users do, by PATH; those
-# that have not changed since the last time are not run again.
+# The site, into build/docs; and guides, README's script and examples are run. Tutorials
+# start `tf-syncrep` and `python` as users do, by PATH; those that have not changed since
+# the last time are not run again. TUTORIALS=off runs none.
+TUTORIALS ?= force
 docs: $(installed) $(docs_tools)
+	status=0
 	PATH="$(abspath $(bin)):$$PATH" TF_CPP_MIN_LOG_LEVEL=2 \
-	  $(bin)/sphinx-build -q -W --keep-going -d build/docs-read docs build/docs
+	  $(bin)/sphinx-build -q -W --keep-going -d build/docs-read-$(TUTORIALS) \
+	  -D nb_execution_mode=$(TUTORIALS) docs build/docs || status=$$?
+	$(pytest) -m "docs and not slow and not soak" tests/docs tests/examples || status=$$?
 	echo "build/docs/index.html"
+	exit $$status
 
 bench: $(installed)
 	$(bin)/python benchmarks/run.py

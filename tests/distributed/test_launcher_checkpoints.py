@@ -50,6 +50,7 @@ def test_weights_are_those_of_a_training_that_nobody_disturbed(
     models.assert_trained(tmp_path / "result.npz", updates)
 
 
+@pytest.mark.slow
 @pytest.mark.one_version
 @pytest.mark.parametrize(
     "steps",
@@ -82,6 +83,7 @@ def kill_server(launched, name, life):
     os.kill(int(pid), signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.one_version
 def test_run_ends_when_servers_die_too_often(tmp_path):
     script = tmp_path / "script.py"

@@ -60,6 +60,7 @@ def test_checkpoints_of_tables_on_two_servers_are_evaluated_in_one_process(tmp_p
     evaluations(tmp_path, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.one_version
 def test_task_of_a_scheduler_waits_for_checkpoints_and_for_no_server(tmp_path):
     """It is there before all others, and goes on when servers are gone."""

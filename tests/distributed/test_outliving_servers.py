@@ -103,7 +103,13 @@ class Clients:
             client.kill()
 
 
-@pytest.fixture(params=["unstopped", "oldest", "chief_only_hooks"])
+@pytest.fixture(
+    params=[
+        "unstopped",
+        pytest.param("oldest", marks=pytest.mark.slow),
+        pytest.param("chief_only_hooks", marks=pytest.mark.slow),
+    ]
+)
 def clients(request):
     # Clients are no tasks, and need what tests need.
     env = programs.environment()

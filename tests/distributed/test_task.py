@@ -46,6 +46,7 @@ def test_the_same_command_makes_a_cluster_with_the_chief_started_first():
         assert (ps.process.poll(), worker.process.poll()) == (None, None)
 
 
+@pytest.mark.slow
 def test_lost_server_is_an_interruption_where_a_scheduler_starts_tasks_again(tmp_path):
     """It ends the chief; both are started again, and training goes on."""
     cluster, updates = _cluster(num_workers=2, num_ps=2), 30

@@ -49,7 +49,7 @@ def _command(**arguments):
 
 @pytest.mark.parametrize(
     ("use_resource", "parts"),
-    [(False, 2), pytest.param(True, None, marks=pytest.mark.one_version)],
+    [(False, 2), pytest.param(True, None, marks=pytest.mark.slow)],
 )
 def test_any_task_is_killed_and_training_ends_with_the_undisturbed_weights(
     tmp_path, use_resource, parts

@@ -38,6 +38,7 @@ def with_programs(pages):
     return [p for p in pages if any(not b.script for b in runs(p))]
 
 
+@pytest.mark.docs
 @pytest.mark.one_version
 @pytest.mark.parametrize("page", with_programs(GUIDES), ids=name)
 def test_guides_program_runs_from_top_to_end(page, tmp_path):
@@ -47,6 +48,7 @@ def test_guides_program_runs_from_top_to_end(page, tmp_path):
     run(program)
 
 
+@pytest.mark.docs
 @pytest.mark.one_version
 @pytest.mark.parametrize(
     "page", [p for p in GUIDES if any(b.script for b in runs(p))], ids=name

@@ -9,7 +9,7 @@ import criteo_logs
 import pytest
 import tensorflow as tf
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.docs, pytest.mark.one_version]
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "criteo_dlrm.py"
 HAS_KERAS_3 = hasattr(tf.keras, "ops")
@@ -53,7 +53,9 @@ def test_learns_synchronously_and_leaves_logs_for_a_report(tmp_path):
     updates, applied = map(int, gate.groups())
     # All but the last are of two gradients.
     assert updates == -(-applied // 2) > 60, output
-    assert len(re.findall(r"task:\d  \d+ contributions, waited", output)) == 3, output
+    # A worker that was late for all of it gives nothing.
+    given = map(int, re.findall(r"task:\d  (\d+) contributions, waited", output))
+    assert len([count for count in given if count]) >= 2, output
     assert list(tmp_path.glob("logs/*/events.out.tfevents.*"))
 
 

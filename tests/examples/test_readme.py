@@ -4,10 +4,12 @@ import pathlib
 import re
 
 import commands
+import pytest
 
 README = pathlib.Path(__file__).parents[2] / "README.md"
 
 
+@pytest.mark.docs
 def test_readmes_script_trains_on_a_cluster_as_it_says(tmp_path):
     text = README.read_text()
     command = re.search(r"tf-syncrep (launch .*) train.py\n", text)[1]
@@ -15,6 +17,13 @@ def test_readmes_script_trains_on_a_cluster_as_it_says(tmp_path):
     script.write_text(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1])
     result = commands.run(*command.split(), "--no-prefix", str(script))
     assert result.process.returncode == 0, result.output
+    losses = [
+        float(loss)
+        for loss in re.findall(r"200/200 steps.* - loss: (\S+)", result.output)
+    ]
+    assert len(losses) == 3, result.output
+    # An untrained model has 0.69. How far it gets depends on how many come too late.
+    assert losses[2] < min(losses[0], 0.45), result.output
     lines = re.findall(
         r"SyncReplicas: (\d+) updates \(.*\) of (\d+) gradients", result.output
     )

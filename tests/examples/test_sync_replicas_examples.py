@@ -9,6 +9,8 @@ import commands
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.docs
+
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 HAS_ESTIMATOR = tuple(map(int, tf.__version__.split(".")[:2])) < (2, 16)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pydoc_corpus
 import pytest
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.docs, pytest.mark.one_version]
 
 pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
 

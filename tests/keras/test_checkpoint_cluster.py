@@ -109,6 +109,7 @@ def test_rows_were_overwritten_while_they_were_written(synchronous):
     assert max(synchronous[1]["kept_bytes"]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.one_version
 def test_other_numbers_of_tasks_and_quorums_go_on_with_and_without_synchrony(
     synchronous, tmp_path
@@ -134,6 +135,7 @@ def test_other_numbers_of_tasks_and_quorums_go_on_with_and_without_synchrony(
     assert_equal(models.state_of(restored(folder, last.number)), folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps", [("in part",), pytest.param(STEPS_OF_WRITER, marks=pytest.mark.soak)]
 )

@@ -20,6 +20,8 @@ OPTIMIZERS = {
     "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(0.1), 1),
     "adam_async": lambda: tfs.keras.AdamAsync(0.1),
 }
+# Slots of a stock optimizer, rounds, and our own.
+QUICK = ("adagrad", "sync", "adam_async")
 # Parts, stacking, and parts of the layers of one table.
 LAYOUTS = [(1, None, 1), (2, "auto", 3), (3, ["days"], 2)]
 
@@ -69,7 +71,13 @@ def make(optimizer, layout, monkeypatch):
     return model
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in OPTIMIZERS
+    ],
+)
 def test_training_goes_on_in_any_layout_as_if_never_stopped(
     optimizer, tmp_path, monkeypatch
 ):

@@ -88,7 +88,9 @@ def test_what_has_no_end_and_what_has_nothing_is_refused(undisturbed):
     }
 
 
-@pytest.mark.parametrize("comes_back", [False, True])
+@pytest.mark.parametrize(
+    "comes_back", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_what_a_lost_worker_had_begun_is_read_by_others(tmp_path, comes_back):
     with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
         arguments = json.dumps([["killed"], str(tmp_path)])
@@ -117,7 +119,7 @@ def assert_accounted_for(result, epochs, kills):
 @pytest.mark.parametrize(
     ("synchronous", "seed"),
     [
-        (False, 0),
+        pytest.param(False, 0, marks=pytest.mark.slow),
         *(
             pytest.param(synchronous, seed, marks=pytest.mark.soak)
             for synchronous in (False, True)

@@ -18,7 +18,9 @@ LEASES = {"lease_secs": 5.0, "start_secs": 5.0}
 @pytest.mark.parametrize(
     ("loop", "points"),
     [
-        ("fit", ("admitted", "pushed", "committed")),
+        pytest.param(
+            *("fit", ("admitted", "pushed", "committed")), marks=pytest.mark.slow
+        ),
         pytest.param("fit", worker_seams.POINTS, marks=pytest.mark.soak),
         pytest.param("custom", worker_seams.POINTS, marks=pytest.mark.soak),
     ],

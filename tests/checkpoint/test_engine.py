@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import pathlib
+import re
 import resource
 import shutil
 import threading
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_syncrep.python.checkpoint import directory
 from tf_syncrep.python.checkpoint.contents import Builder, OfPart, Piece
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory
 from tf_syncrep.python.checkpoint.engine import Calls, Engine
@@ -100,6 +102,20 @@ def test_what_a_program_before_had_written_is_ended(tmp_path):
     with pytest.raises(OSError, match="too late"):
         saving.wait()
     assert_equal(restored(tmp_path)[1], state.read())
+
+
+def test_task_that_writes_to_another_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "_TRIAL_SECS", 0.1)
+    state, calls = State(), Calls()
+    of = engine(tmp_path / "of all", calls=calls)
+    of.check_writable(state.contents)
+    assert os.listdir(tmp_path / "of all") == []
+    calls.write = lambda contents, paths, text: None
+    device = re.escape(state.contents.shares[0].device)
+    with pytest.raises(ValueError, match=f"all tasks share.*what {device} has"):
+        of.check_writable(state.contents)
+    save(of, state)
+    of.check_writable(state.contents)  # training goes on as it did
 
 
 @contextlib.contextmanager

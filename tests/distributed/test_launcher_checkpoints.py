@@ -16,8 +16,8 @@ from tf_syncrep.python.checkpoint.directory import Directory
 
 SCRIPT = pathlib.Path(__file__).with_name("checkpoint_script.py")
 GOES_ON = (
-    r"Training goes on from \S+/ckpt-(\d+), at step \d+ of epoch \d+: "
-    r"(?:\d+ updates of \d+ s are|nothing that was trained is) lost\."
+    r"Training goes on from \S+/ckpt-(\d+), in epoch \d/4 after \d+ of its \d+ steps: "
+    r"at most \d+ steps(?:, of about \d+ s,)? are lost\."
 )
 OPTIONS = ("--workers", 2, "--ps", 2, "--on-ps-failure", "restart")
 

@@ -66,7 +66,7 @@ def test_lost_server_is_an_interruption_where_a_scheduler_starts_tasks_again(tmp
             assert chief.wait() == 1, chief.output
         with start("ps", 1), start("chief") as chief:
             assert chief.wait() == 0, chief.output
-    assert re.search(r"Training goes on from .*ckpt-\d+, at step", chief.output)
+    assert re.search(r"Training goes on from .*ckpt-\d+, in epoch", chief.output)
     checkpoint_models.assert_trained(tmp_path / "result" / "result.npz", updates)
 
 

@@ -1,5 +1,6 @@
 """tfs.keras.Checkpoint in one process: arguments, custom loops, fit, what is in it."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -217,12 +218,16 @@ def test_fit_does_not_begin_where_no_checkpoint_could_be_written():
     assert_equal(([], model.get_weights()), ([], before))
 
 
-def test_training_ends_without_a_folder_that_is_lost_in_its_midst(tmp_path, caplog):
+@pytest.mark.parametrize("raise_at_end", [False, True])
+def test_training_ends_without_a_folder_that_is_lost_in_its_midst(
+    tmp_path, caplog, raise_at_end
+):
     folder = tmp_path / "checkpoints"
 
     class Lose(tf.keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch == 3:
+                checkpoint.saving.wait()
                 for path in folder.iterdir():
                     path.unlink()
                 folder.rmdir()
@@ -230,18 +235,34 @@ def test_training_ends_without_a_folder_that_is_lost_in_its_midst(tmp_path, capl
 
     model = make()
     ids, targets = (np.concatenate(x) for x in zip(*batches(0, STEPS), strict=True))
-    checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=2)
-    history = tfs.keras.fit(
-        model,
-        ids,
-        targets,
-        batch_size=BATCH,
-        verbose=0,
-        callbacks=[checkpoint, Lose()],
+    checkpoint = tfs.keras.Checkpoint(
+        folder, every_n_steps=2, raise_at_end=raise_at_end
     )
-    assert history.epoch == [0]
+    raises = pytest.raises(tf.errors.OpError, match=str(folder))
+    with raises if raise_at_end else contextlib.nullcontext():
+        tfs.keras.fit(
+            model,
+            ids,
+            targets,
+            batch_size=BATCH,
+            verbose=0,
+            callbacks=[checkpoint, Lose()],
+        )
+    assert model.history.epoch == [0]
+    assert "The end of this training is in no checkpoint: 2 of 4 " in caplog.text
     assert "A checkpoint could not be written" in caplog.text
     assert str(folder) in caplog.text
+
+
+def test_relative_folder_is_that_of_the_directory_at_the_time(tmp_path, monkeypatch):
+    """Programs change it: Hydra does, for one."""
+    monkeypatch.chdir(tmp_path)
+    checkpoint = tfs.keras.Checkpoint("run", model=make())
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    checkpoint.save()
+    assert (tmp_path / "run" / "ckpt-1.json").exists()
+    assert os.listdir() == []
 
 
 def test_models_that_cannot_be_saved_are_refused(tmp_path):

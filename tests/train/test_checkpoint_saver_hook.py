@@ -9,6 +9,8 @@ import v1_checkpoint_models
 from v1_checkpoint_models import ROWS, WIDTH, values
 
 import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint import directory
+from tf_syncrep.python.checkpoint.session_calls import SessionCalls
 
 tf1 = tf.compat.v1
 
@@ -219,3 +221,13 @@ def test_checkpoint_of_another_graph_is_refused(tmp_path):
         train_op, opt = build(True, optimizer="adam")
         with pytest.raises(ValueError, match="does not have"):
             train([tfs.train.CheckpointSaverHook(tmp_path)], 3, opt, train_op)
+
+
+def test_server_that_does_not_share_the_folder_ends_the_session(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "_TRIAL_SECS", 0.1)
+    monkeypatch.setattr(SessionCalls, "write", lambda *_: None)
+    with tf.Graph().as_default():
+        train_op, opt = build(True)
+        hook = tfs.train.CheckpointSaverHook(tmp_path, 600)
+        with pytest.raises(ValueError, match="`checkpoint_dir` must be a folder that"):
+            train([hook], 1, opt, train_op)

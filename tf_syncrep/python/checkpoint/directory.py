@@ -12,8 +12,10 @@ import dataclasses
 import json
 import os
 import re
+import time
 import uuid
 import zlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +23,12 @@ from absl import logging
 
 _FORMAT = 1
 _PROGRESS = "progress.json"
+_TRIAL = "Checkpoints can be written here."
+_TRIAL_SECS = 5.0
 _NAME = re.compile(r"^ckpt-(\d+)\.")
+
+# Has each task write a text to the file that it is given.
+WriteOnTasks = Callable[[Sequence[str], str], None]
 
 
 class DamagedError(Exception):
@@ -74,6 +81,9 @@ class Directory:
                 f"`{name}` must be the path of a folder. Received: {name}={path!r}"
             )
         self.path = os.fsdecode(path)
+        if "://" not in self.path:
+            # Programs change their working directory, and tasks have their own.
+            self.path = os.path.abspath(self.path)
         try:
             is_file = tf.io.gfile.exists(self.path) and not tf.io.gfile.isdir(self.path)
         except tf.errors.UnimplementedError as error:
@@ -87,10 +97,16 @@ class Directory:
                 "a file"
             )
 
-    def check_writable(self) -> None:
+    def check_writable(
+        self, devices: Sequence[str] = (), write: WriteOnTasks | None = None
+    ) -> None:
         """Makes the folder, and writes to it, if there is no checkpoint in it.
 
         With one, a training goes on, and waits for a disk that is full by now.
+
+        Args:
+            devices: of tasks which are to write to it, too.
+            write: has them do so.
 
         Raises:
             ValueError: that fails.
@@ -99,16 +115,31 @@ class Directory:
             return
         try:
             tf.io.gfile.makedirs(self.path)
-            path = os.path.join(self.path, f"writable.{uuid.uuid4().hex}")
-            with tf.io.gfile.GFile(path, "w") as file:
-                file.write("Checkpoints can be written here.")
-            tf.io.gfile.remove(path)
+            trial = os.path.join(self.path, f"writable.{uuid.uuid4().hex}")
+            with tf.io.gfile.GFile(trial, "w") as file:
+                file.write(_TRIAL)
+            tf.io.gfile.remove(trial)
+            trials = [f"{trial}.{i}" for i in range(len(devices))]
+            if write is not None:
+                write(trials, _TRIAL)
+        except tf.errors.UnavailableError:  # a task was lost
+            raise
         except tf.errors.OpError as error:
             name = self._argument
             raise ValueError(
                 f"`{name}` must be a folder that can be written to. Received: "
                 f"{name}={self.path!r} ({error.message})"
             ) from error
+        missing = _await_files(trials)
+        for path in {*trials} - {*missing}:
+            self._delete(os.path.basename(path))
+        if missing:
+            name, stranger = self._argument, devices[trials.index(missing[0])]
+            raise ValueError(
+                f"`{name}` must be a folder that all tasks share. Received: "
+                f"{name}={self.path!r}, where nothing is of what {stranger} has "
+                "written there"
+            )
 
     def prefix(self, number: int) -> str:
         """What the names of a checkpoint's files begin with."""
@@ -297,6 +328,20 @@ class Directory:
             return Manifest(**content)
         except (tf.errors.OpError, ValueError, KeyError, TypeError) as error:
             raise DamagedError(f"{path} cannot be read: {error}") from error
+
+
+def _await_files(paths: Sequence[str]) -> list[str]:
+    """Waits for files of other tasks, which may take a while to be seen.
+
+    Returns:
+        Those that have not come.
+    """
+    deadline = time.monotonic() + _TRIAL_SECS
+    while missing := [path for path in paths if not tf.io.gfile.exists(path)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_TRIAL_SECS / 50)
+    return missing
 
 
 def _crc(content: dict[str, Any]) -> int:

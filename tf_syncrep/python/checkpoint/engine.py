@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -153,6 +153,18 @@ class Calls:
         with self._apart():
             return sum(int(x) for x in restore(tf.constant(prefixes, tf.string)))
 
+    def write(self, contents: Contents, paths: Sequence[str], text: str) -> None:
+        """Has each task write a file."""
+
+        @tf.function(autograph=False)
+        def write():
+            for share, path in zip(contents.shares, paths, strict=True):
+                with tf.device(share.device):
+                    tf.io.write_file(path, text)
+
+        with self._apart():
+            write()
+
     def merge(self, prefixes: list[str], prefix: str) -> None:
         """Merges the bundles of all tasks into one; their data stay where they are."""
         with self._apart(), tf.device("/device:CPU:0"):
@@ -265,6 +277,20 @@ class Engine:
         self._base: Manifest | None = None
         self._contents: Contents | None = None
         self._tidied = False
+
+    def check_writable(self, contents: Contents) -> None:
+        """Checks that all tasks can write to the folder, if nothing is in it yet.
+
+        Args:
+            contents: what is to be saved.
+
+        Raises:
+            ValueError: one cannot, or writes elsewhere.
+        """
+        self.directory.check_writable(
+            [share.device for share in contents.shares],
+            lambda paths, text: self._calls.write(contents, paths, text),
+        )
 
     def prepare(self, contents: Contents) -> None:
         """Makes what calls tasks, before a graph of `tf.compat.v1` is complete.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 from tf_syncrep.python.checkpoint.directory import Directory, Manifest
@@ -11,7 +10,12 @@ _NOTE_SECS = 2.0
 
 
 class Progress:
-    """Notes the number of updates, every few seconds, in the folder of checkpoints."""
+    """Notes the number of steps, every few seconds, in the folder of checkpoints.
+
+    What is noted is a number that the training does not exceed before the next note:
+    twice as many steps ahead as there were since the last one. So it is a bound on what
+    was lost, whenever the program ends.
+    """
 
     def __init__(self, directory: Directory):
         """Notes nothing yet.
@@ -20,36 +24,58 @@ class Progress:
             directory: the folder.
         """
         self._directory = directory
-        self._noted = -math.inf
+        self._noted = 0  # how many steps there were
+        self._bound = 0
+        self._noted_at = 0.0
 
-    def note(self, updates: int, at_once: bool = False) -> None:
-        """Notes how many there are, if that is some time ago.
+    def begin(self, steps: int) -> None:
+        """Notes that a training begins, also after a checkpoint that was the last one.
 
         Args:
-            updates: the optimizer's updates since the training began.
-            at_once: notes it in any case.
+            steps: how many there are already.
         """
-        now = time.monotonic()
-        if at_once or now - self._noted >= _NOTE_SECS:
-            self._noted = now
-            self._directory.note_progress({"iterations": updates, "time": time.time()})
+        self._note(steps, ahead=1)
 
-    def lost_since(self, manifest: Manifest, updates: int) -> str:
+    def note(self, steps: int) -> None:
+        """Notes how many there are, if the last note does not cover the next one.
+
+        Args:
+            steps: how many there are since the training began.
+        """
+        is_due = time.monotonic() - self._noted_at >= _NOTE_SECS
+        if is_due or steps >= self._bound:
+            self._note(steps, ahead=max(1, 2 * (steps - self._noted)))
+
+    def end(self, steps: int) -> None:
+        """Notes that no more will come.
+
+        Args:
+            steps: how many there were.
+        """
+        self._note(steps, ahead=0)
+
+    def _note(self, steps: int, ahead: int) -> None:
+        self._noted, self._bound = steps, steps + ahead
+        self._noted_at = time.monotonic()
+        self._directory.note_progress({"steps": self._bound, "time": time.time()})
+
+    def lost_since(self, manifest: Manifest, steps: int) -> str:
         """What was trained after a checkpoint, as far as that was noted.
 
         Args:
             manifest: of the checkpoint.
-            updates: how many there were then.
+            steps: after how many training goes on.
 
         Returns:
             The end of a sentence.
         """
         noted = self._directory.progress()
         try:
-            lost = int(noted["iterations"]) - updates
+            lost = int(noted["steps"]) - steps
             secs = float(noted["time"]) - manifest.time
         except (KeyError, TypeError, ValueError):
             return f"it is {max(0.0, time.time() - manifest.time):.0f} s old"
         if lost <= 0:
-            return "nothing that was trained is lost"
-        return f"{lost} updates of {secs:.0f} s are lost"
+            return "nothing is lost"
+        of_secs = f", of about {secs:.0f} s," if secs >= 1 else ""
+        return f"at most {lost} steps{of_secs} are lost"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -46,7 +47,8 @@ class SessionCalls(Calls):
         self._prefix = placeholder(tf.string, [], "checkpoint_prefix")
         self._token = placeholder(tf.string, [], "checkpoint_token")
         self._base = placeholder(tf.string, [], "checkpoint_base")
-        begins, progress, cancels, restores = [], [], [], []
+        self._text = placeholder(tf.string, [], "checkpoint_text")
+        begins, progress, cancels, restores, writes = [], [], [], [], []
         for number, share in enumerate(contents.shares):
             layout = (share.handles, share.pieces, share.piece_names)
             with tf.device(share.device):
@@ -68,7 +70,9 @@ class SessionCalls(Calls):
                 restores.append(
                     checkpoint_ops.ref_checkpoint_restore(self._prefixes, *layout)
                 )
+                writes.append(tf.io.write_file(self._prefixes[number], self._text))
         self._begin_op, self._cancel_op = tf.group(begins), tf.group(cancels)
+        self._write_op = tf.group(writes)
         self._answers, self._restored = progress, restores
         with tf.device("/device:CPU:0"):
             self._merge_op = tf.raw_ops.MergeV2Checkpoints(
@@ -97,6 +101,11 @@ class SessionCalls(Calls):
         if self._saver is not None:
             self._saver.restore(self.session, prefixes[-1])
         return sum(int(x) for x in read)
+
+    def write(self, contents: Contents, paths: Sequence[str], text: str) -> None:
+        """Has each task write a file."""
+        del contents
+        self.session.run(self._write_op, {self._prefixes: paths, self._text: text})
 
     def merge(self, prefixes: list[str], prefix: str) -> None:
         """Merges the bundles of all tasks into one; their data stay where they are."""

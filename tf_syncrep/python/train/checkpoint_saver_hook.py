@@ -85,7 +85,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
     Raises:
         ValueError: an argument out of its range, or `checkpoint_dir` is a file; in
             `begin`, the chief cannot write to it, or a variable is in parts that are no
-            ranges of rows.
+            ranges of rows; when its session is created, a parameter server cannot
+            write to it, or writes elsewhere.
     """
 
     def __init__(
@@ -230,6 +231,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         if self.saving is not None:
             self.saving.wait_until_over()
             self._say_if_failed(self.saving)
+            if self.saving.manifest is not None:
+                self._progress.end(self.saving.manifest.state["global_step"])
 
     def _is_saving(self) -> bool:
         if self._beginning is not None and self._beginning.is_alive():
@@ -279,6 +282,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             self._beginning.join()  # its session is no more
         self._engine.wait()
         self._calls.session = session
+        self._engine.check_writable(self._contents)
         manifest = self._engine.restore(self._contents)
         step = int(session.run(self._step))
         if manifest is not None:
@@ -292,12 +296,14 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
                 queue.restore(np.array(saved, np.int64), session)
             self.restored = self._directory.prefix(manifest.number)
             logging.warning(
-                "Training goes on from %s, at global step %d: %s.",
+                "Training goes on from %s, at global step %d: as far as the chief has "
+                "seen, %s.",
                 self.restored,
                 step,
                 self._progress.lost_since(manifest, step),
             )
         self._session = session
+        self._progress.begin(step)
         self._is_begun(step)
         session.run(self._mark)
 

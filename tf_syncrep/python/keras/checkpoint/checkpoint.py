@@ -19,11 +19,12 @@ from tf_syncrep.python.checkpoint.arguments import (
     check_state,
 )
 from tf_syncrep.python.checkpoint.contents import Contents
-from tf_syncrep.python.checkpoint.directory import Directory, Manifest
+from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Calls, Engine, Saving
 from tf_syncrep.python.checkpoint.progress import Progress
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
+from tf_syncrep.python.keras.checkpoint.position import Position
 from tf_syncrep.python.keras.compat.position import (
     clear_initial_position,
     set_initial_position,
@@ -56,7 +57,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
     The first `fit` restores the newest checkpoint that is whole, if there is one, and
     goes on in the epoch and at the step where it was written (where Keras 3 trains by
     its own loop, in one process, at the beginning of that epoch). After the end of a
-    training the last checkpoint is of its end:
+    training the last checkpoint is of its end, also if a callback has stopped it early:
 
     ```python
     checkpoint = tfs.keras.Checkpoint("/shared/run1", every_secs=600)
@@ -64,6 +65,10 @@ class Checkpoint(tf.keras.callbacks.Callback):
         model, dataset, epochs=10, steps_per_epoch=1000, callbacks=[checkpoint]
     )
     ```
+
+    `tfs.keras.fit` writes that last one after all other callbacks have ended the
+    training; with `Model.fit` put this callback last, behind
+    `EarlyStopping(restore_best_weights=True)`.
 
     and in a custom loop:
 
@@ -90,9 +95,11 @@ class Checkpoint(tf.keras.callbacks.Callback):
     message.
 
     The folder must be the same for all tasks: any file system that TensorFlow knows.
+    Before the first checkpoint each parameter server writes a small file to it.
 
     Args:
-        directory: the folder, of one training at a time.
+        directory: the folder, of one training at a time. If the path is relative, it is
+            one of the present working directory.
         every_secs: write one so often in `fit`. By default, if `every_n_steps` is not
             given either, every 600 seconds.
         every_n_steps: write one after so many steps of `fit`, in place of
@@ -110,6 +117,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         max_bytes_per_sec: how fast each parameter server may write, so that a disk or
             a network that others use, too, is not taken whole. By default as fast as
             can be.
+        raise_at_end: whether `fit` raises at its end what kept the last checkpoint from
+            being written. By default the log says so, and how many were.
 
     Attributes:
         saving: the last checkpoint that was begun, with `manifest`, `bytes_written`,
@@ -118,7 +127,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
 
     Raises:
         ValueError: an argument out of its range, or `directory` is a file; in `fit`,
-            it cannot be written to; the model is not compiled.
+            it cannot be written to, or parameter servers do not share it; the model is
+            not compiled.
 
     Reference: Check-N-Run (NSDI 2022) for checkpoints of what has changed.
     """
@@ -135,6 +145,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         work_queues: Mapping[str, Any] | None = None,
         max_kept_bytes: int = 256 * 2**20,
         max_bytes_per_sec: float | None = None,
+        raise_at_end: bool = False,
     ):
         super().__init__()
         self._every_secs, self._every_n_steps = check_interval(
@@ -152,15 +163,15 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._manifest: Any = None
         self._contents: Contents | None = None
         self._contents_key: Any = None
-        self._epoch = 0
-        self._iterations_of_epoch = 0
+        self._position = Position()
         self._steps = 0  # since the last checkpoint was begun
         self._begun = time.monotonic()
         self._progress = Progress(self._engine.directory)
         self._has_trained = False
-        # Where the first epoch begins after a restart.
-        self._first = (-1, 0)
-        self._has_said = False  # that the present one has failed
+        self._raise_at_end = bool(raise_at_end)
+        self._ends_itself = True  # and not by what `with_ends` puts behind it
+        self._num_begun = 0  # checkpoints of this run
+        self._errors: list[BaseException] = []  # of those that failed
         if model is not None:
             self.set_model(model)
 
@@ -199,7 +210,6 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self.saving = self._engine.begin(
             self._contents_of_model(), all_state, rounds.between_updates
         )
-        self._has_said = False
         self._steps, self._begun = 0, time.monotonic()
         if wait or not self._is_beside_training:
             self.saving.wait()
@@ -244,67 +254,123 @@ class Checkpoint(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Restores the newest checkpoint, if there is one; once, not again later."""
         del logs
-        self._engine.directory.check_writable()
-        restored = None if self._has_trained else self.restore()
+        model = self._model_or_raise
+        if has_weights(model):
+            self._engine.check_writable(self._contents_of_model())
+        else:  # in one process, where `fit` builds it
+            self._engine.directory.check_writable()
+        # That of a run that did not come to its first epoch.
+        clear_initial_position(model)
+        self._ends_itself = True
+        self._num_begun, self._errors = 0, []
+        self._position.begin_epoch(0)
+        if not self._has_trained and self.restore() is not None:
+            self._go_on()
         self._has_trained = True
-        if restored is not None:
-            self._first = epoch, step = self._position(self._manifest)
-            set_initial_position(self._model_or_raise, epoch, step)
-            logging.warning(
-                "Training goes on from %s, at step %d of epoch %d: %s.",
-                restored.path,
-                step,
-                epoch,
-                self._progress.lost_since(self._manifest, restored.iterations),
-            )
-        # Also after a checkpoint that was the last one.
-        self._progress.note(self._iterations(), at_once=True)
+        self._progress.begin(self._position.num_steps)
         self._steps, self._begun = 0, time.monotonic()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Notes where the epoch begins, also if that was before a restart."""
+        """Notes which epoch begins."""
         del logs
-        (first_epoch, done), self._first = self._first, (-1, 0)
-        self._epoch = epoch
-        self._iterations_of_epoch = self._iterations()
-        if epoch == first_epoch:
-            self._iterations_of_epoch -= done // self._batches_of_update
+        clear_initial_position(self._model_or_raise)
+        # Not that in whose midst the run begins.
+        if epoch != self._position.epoch:
+            self._position.begin_epoch(epoch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Begins a checkpoint if it is time."""
         del logs
         self._steps += 1
-        updates_of_epoch = (batch + 1) // self._batches_of_update
-        self._progress.note(self._iterations_of_epoch + updates_of_epoch)
+        self._position.step = batch + 1
+        self._progress.note(self._position.num_steps)
         if self._is_due and (self.saving is None or self.saving.is_over):
             self._try_to_save()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Notes that the epoch is over."""
+        del logs
+        self._position.begin_epoch(epoch + 1)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Writes a last checkpoint."""
         del logs
+        if self._ends_itself:
+            self._end_run()
+
+    def _end_run(self) -> None:
+        """Writes the last checkpoint of a run of `fit`, and says if that fails.
+
+        Raises:
+            Exception: it was not written, where that was asked for.
+        """
+        model = self._model_or_raise
+        clear_initial_position(model)
         if self.saving is not None:
             self.saving.wait_until_over()
-        self._epoch += 1
-        self._iterations_of_epoch = self._iterations()
-        self._try_to_save(wait=True, is_last=True)
-        clear_initial_position(self._model_or_raise)
+        position = self._position
+        if model.stop_training:
+            # For whoever asked for it the training is over, as if no epoch were left.
+            epochs = (self.params or {}).get("epochs") or 0
+            position.begin_epoch(max(position.epoch, epochs))
+        self._progress.end(position.num_steps)
+        if self._try_to_save(wait=True, is_last=True):
+            return
+        logging.error(
+            "The end of this training is in no checkpoint: %d of %d were written to "
+            "%s.",
+            self._num_begun - len(self._errors),
+            self._num_begun,
+            self._engine.directory.path,
+        )
+        if self._raise_at_end:
+            raise self._errors[-1]
 
-    def _try_to_save(self, wait: bool = False, is_last: bool = False) -> None:
-        """Saves; a failure is logged, and training goes on."""
+    def _go_on(self) -> None:
+        """Has the run begin where the checkpoint was written that was restored."""
+        position = self._position
+        epochs, steps = ((self.params or {}).get(name) for name in ("epochs", "steps"))
+        position.restore(self._manifest.state, steps)
+        position.step = set_initial_position(
+            self._model_or_raise, position.epoch, position.step
+        )
+        path = self._engine.directory.prefix(self._manifest.number)
+        if epochs is not None and position.epoch >= epochs:
+            logging.warning(
+                "There is nothing left to train: %s is of the end of a training, with "
+                "epochs=%d.",
+                path,
+                position.epoch,
+            )
+            return
+        logging.warning(
+            "Training goes on from %s, in %s: %s.%s",
+            path,
+            position.describe(epochs, steps),
+            self._progress.lost_since(self._manifest, position.num_steps),
+            " Metrics of this epoch will be those of its other steps."
+            if position.step
+            else "",
+        )
+
+    def _try_to_save(self, wait: bool = False, is_last: bool = False) -> bool:
+        """Saves; a failure is logged, and training goes on. Whether there was none."""
         self._say_if_failed()
+        self._num_begun += 1
         try:
             self.save(wait=wait, is_last=is_last)
         except (OSError, tf.errors.OpError) as error:
             logging.error("A checkpoint could not be written: %s", error)
-            self._has_said = True
+            self._errors.append(error)
             self._steps, self._begun = 0, time.monotonic()
+            return False
+        return True
 
     def _say_if_failed(self) -> None:
-        saving = self.saving
-        if saving is not None and saving.is_over and saving.error:
-            if not self._has_said:
-                logging.error("A checkpoint was not written: %s", saving.error)
-            self._has_said = True
+        error = self.saving and self.saving.error
+        if error and error not in self._errors:
+            logging.error("A checkpoint was not written: %s", error)
+            self._errors.append(error)
 
     @property
     def _is_due(self) -> bool:
@@ -318,31 +384,15 @@ class Checkpoint(tf.keras.callbacks.Callback):
     # --- What is saved ---
 
     def _state(self) -> dict[str, Any]:
+        rounds = rounds_of(self._model_or_raise.optimizer)
         return {
+            **self._position.state(rounds),
             "iterations": self._iterations(),
-            "epoch": self._epoch,
-            "iterations_of_epoch": self._iterations_of_epoch,
-            "batches_of_update": self._batches_of_update,
             "work_queues": {
                 name: [int(x) for x in queue.save()]
                 for name, queue in self._queues.items()
             },
         }
-
-    def _position(self, manifest: Manifest) -> tuple[int, int]:
-        """The epoch, and its steps that are in a checkpoint."""
-        state = manifest.state
-        updates = state["iterations"] - state["iterations_of_epoch"]
-        epoch, step = state["epoch"], updates * state["batches_of_update"]
-        num_steps = (self.params or {}).get("steps")
-        if num_steps and step >= num_steps:
-            return epoch + 1, 0
-        return epoch, step
-
-    @property
-    def _batches_of_update(self) -> int:
-        optimizer = self._model_or_raise.optimizer
-        return getattr(optimizer, "replicas_to_aggregate", 1)
 
     def _iterations(self) -> int:
         optimizer = self._model_or_raise.optimizer

@@ -1,5 +1,9 @@
 """Where in its epochs a training begins that goes on from a checkpoint.
 
+It belongs to one run of `fit`: a callback says it in `on_train_begin`, and the loop
+reads it right after that. The only way from one to the other that Keras' own loops know
+leads through the model, which is to hold it for no longer than that.
+
 Private, as there is nothing public but `fit`'s argument `initial_epoch`: what
 `BackupAndRestore` leaves for `Model.fit`, `_initial_epoch` in Keras 3 and
 `_training_state` in Keras 2 (checked with Keras 3.3 to 3.15, tf_keras, Keras 2.15).
@@ -8,7 +12,11 @@ Keras 3 has nothing for the step in the epoch; `tfs.keras.fit` reads it from her
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
+
+import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
@@ -30,29 +38,48 @@ class _TrainingState:
         return (epoch, step) if epoch >= initial_epoch else (initial_epoch, 0)
 
 
-def set_initial_position(model: Any, epoch: int, step: int) -> None:
-    """Says where the training is to begin that is about to.
+def set_initial_position(model: Any, epoch: int, step: int) -> int:
+    """Says where the run is to begin whose `on_train_begin` this is.
 
     Args:
         model: the model.
         epoch: the first epoch.
         step: how many of its steps are done.
+
+    Returns:
+        How many of its steps the loop takes for done: none, where Keras 3 trains by
+        its own.
     """
-    if IS_KERAS_3:
-        model._initial_epoch = epoch
-        # Not an attribute by assignment, which Keras would track.
-        vars(model)[_STEP] = step
-    else:
+    if not IS_KERAS_3:
         model._training_state = _TrainingState(epoch, step)
+        return step
+    model._initial_epoch = epoch
+    if not isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy):
+        return 0
+    # Not an attribute by assignment, which Keras would track.
+    vars(model)[_STEP] = step
+    return step
 
 
 def clear_initial_position(model: Any) -> None:
-    """Has the next training begin where it is told to."""
+    """Has the next run begin where it is told to."""
     if IS_KERAS_3:
         model._initial_epoch = None
         vars(model).pop(_STEP, None)
     else:
         model._training_state = None
+
+
+@contextlib.contextmanager
+def handing_over(model: Any) -> Iterator[None]:
+    """Around what says the position of a run and what reads it.
+
+    Nothing of it is left to the next run, however this one ends.
+    """
+    try:
+        yield
+    finally:
+        clear_initial_position(model)
 
 
 def initial_position(

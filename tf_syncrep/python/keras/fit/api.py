@@ -6,8 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.checkpoint.ends import with_ends
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.compat.position import handing_over
 from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.building import build
@@ -125,25 +127,27 @@ def fit(
     """
     checks.refuse_multi_worker(model)
     checks.refuse_model_outside_of_scope(model)
+    callbacks = with_ends(callbacks)
     if not is_scheduled(model):
-        return model.fit(
-            x,
-            y,
-            batch_size=batch_size,
-            epochs=epochs,
-            verbose=verbose,
-            callbacks=callbacks,
-            validation_split=validation_split,
-            validation_data=validation_data,
-            shuffle=shuffle,
-            class_weight=class_weight,
-            sample_weight=sample_weight,
-            initial_epoch=initial_epoch,
-            steps_per_epoch=steps_per_epoch,
-            validation_steps=validation_steps,
-            validation_batch_size=validation_batch_size,
-            validation_freq=validation_freq,
-        )
+        with handing_over(model):
+            return model.fit(
+                x,
+                y,
+                batch_size=batch_size,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                validation_split=validation_split,
+                validation_data=validation_data,
+                shuffle=shuffle,
+                class_weight=class_weight,
+                sample_weight=sample_weight,
+                initial_epoch=initial_epoch,
+                steps_per_epoch=steps_per_epoch,
+                validation_steps=validation_steps,
+                validation_batch_size=validation_batch_size,
+                validation_freq=validation_freq,
+            )
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
     if validation_split and validation_data is None:

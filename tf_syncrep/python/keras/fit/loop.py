@@ -19,7 +19,7 @@ from absl import logging
 
 from tf_syncrep.python.keras import cluster
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.compat.position import initial_position
+from tf_syncrep.python.keras.compat.position import handing_over, initial_position
 from tf_syncrep.python.keras.fit.arrivals import Arrivals
 from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
 from tf_syncrep.python.keras.fit.ends import ASK_AGAIN_SECS, Ends
@@ -396,10 +396,13 @@ def train(
     if model.trainable_variables:
         place(model.optimizer, model.trainable_variables)
     model.stop_training = False
-    callbacks.on_train_begin()
+    with handing_over(model):
+        callbacks.on_train_begin()
+        first_epoch, first_step = initial_position(
+            model, batches.num_steps, initial_epoch
+        )
     logs: Any = {}
     epoch_logs = None
-    first_epoch, first_step = initial_position(model, batches.num_steps, initial_epoch)
     for epoch in range(first_epoch, epochs):
         if not batches.begin_epoch(resume=first_step > 0):
             if epoch == initial_epoch:
@@ -415,6 +418,7 @@ def train(
         if epoch == first_epoch:
             # Not earlier: now callbacks have restored whatever there is to restore.
             rounds.start()
+        rounds.begin_epoch(first_step)
         executions = steps.run(
             "train", batches, trainer.steps_per_execution(model), first_step
         )

@@ -38,6 +38,8 @@ class ClusterRounds(Rounds):
         self._ops = ops
         self._permits = _Permits()
         self._updater = Updater(ops, strategy, optimizer, update)
+        # How many gradients had come when the epoch began, less those of its own.
+        self._num_before = 0
 
     @property
     def cause(self) -> BaseException | None:
@@ -105,6 +107,26 @@ class ClusterRounds(Rounds):
         self._updater.close()  # that of a training that an error has ended
         self._updater.start()
 
+    def begin_epoch(self, first_step: int) -> None:
+        """Notes that an epoch begins; no gradient is on its way.
+
+        Args:
+            first_step: how many batches of the epoch are done already.
+        """
+        stats = self._own_stats()
+        self._num_before = _num_decided(stats) + stats["pending"] - first_step
+
+    def num_done(self, num_taken: int) -> int:
+        """How many batches of an epoch are done, at a moment between two updates.
+
+        The gate knows it better than `fit`, which has not heard of all of them.
+
+        Args:
+            num_taken: how many `fit` has counted.
+        """
+        del num_taken
+        return max(0, _num_decided(self._own_stats()) - self._num_before)
+
     def drain(self) -> None:
         """Waits until no gradient is on its way and no full round unapplied.
 
@@ -154,6 +176,16 @@ class ClusterRounds(Rounds):
     def stats(self) -> dict[str, Any]:
         """Reads the gate's counters."""
         return gate_stats.to_dict(*(x.numpy() for x in self._ops.stats()))
+
+    def _own_stats(self) -> dict[str, Any]:
+        """The counters, also where steps of others are under way."""
+        with compat.apart_from_closures():
+            return self.stats()
+
+
+def _num_decided(stats: dict[str, Any]) -> int:
+    """How many gradients were applied, or dropped."""
+    return sum(stats[x] for x in ("applied", "late", "stale", "rejected", "voided"))
 
 
 class _Permits:

@@ -109,6 +109,14 @@ class InProcessRounds(Rounds):
             "made without a strategy"
         )
 
+    def num_done(self, num_taken: int) -> int:
+        """How many batches of an epoch are done: not those of an incomplete round.
+
+        Args:
+            num_taken: how many `fit` has counted.
+        """
+        return max(0, num_taken - int(self._pending.numpy()))
+
     def finish(self, *, flush: bool) -> int:
         """Applies or drops what a last incomplete round holds.
 

@@ -56,6 +56,23 @@ class Rounds:
     def start(self) -> None:
         """Begins a training."""
 
+    def begin_epoch(self, first_step: int) -> None:
+        """Notes that an epoch begins; no gradient is on its way.
+
+        Args:
+            first_step: how many batches of the epoch are done already.
+        """
+
+    def num_done(self, num_taken: int) -> int:
+        """How many batches of an epoch are done, at a moment between two updates.
+
+        Done is what is in the variables, or was dropped and never will be.
+
+        Args:
+            num_taken: how many `fit` has counted.
+        """
+        return num_taken
+
     def drain(self) -> None:
         """Waits until no gradient is on its way and no full round unapplied."""
 

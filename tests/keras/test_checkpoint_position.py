@@ -1,0 +1,186 @@
+"""Where a training goes on from a checkpoint, and where the one after it begins."""
+
+import pathlib
+
+import clusters
+import keras_variants
+import numpy as np
+import programs
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+PROGRAM = pathlib.Path(__file__).with_name("checkpoint_position_program.py")
+EXAMPLES, STEPS = 12, 6
+
+
+class OnPurposeError(Exception):
+    pass
+
+
+class Watch(tf.keras.callbacks.Callback):
+    """Notes the first step, and fails at one, or stops after an epoch."""
+
+    def __init__(self, fail_at=None, stop_after=None):
+        super().__init__()
+        self.fail_at, self.stop_after = fail_at, stop_after
+        self.epoch, self.first = 0, None
+
+    def on_train_begin(self, logs=None):
+        if self.fail_at == "begin":
+            raise OnPurposeError
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.first = self.first or (self.epoch, batch)
+        if self.fail_at == (self.epoch, batch):
+            raise OnPurposeError
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self.stop_after:
+            self.model.stop_training = True
+
+
+class TwoUpdates(tf.keras.Model):
+    """Makes two updates in a step."""
+
+    def train_step(self, data):
+        x, y = data
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+            variables = self.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": loss}
+
+
+def make(kind="plain"):
+    inputs = tf.keras.Input([2])
+    outputs = tf.keras.layers.Dense(1)(inputs)
+    of = TwoUpdates if kind == "two updates" else tf.keras.Model
+    model = of(inputs, outputs)
+    optimizer = tf.keras.optimizers.SGD(0.01)
+    if kind == "accumulated":
+        optimizer = tfs.keras.GradientAccumulation(optimizer, 2)
+    model.compile(optimizer, loss="mse", jit_compile=False)
+    return model
+
+
+def fit(model, *callbacks, epochs=3, how=tfs.keras.fit):
+    draw = np.random.default_rng(0)
+    x, y = (draw.normal(size=(EXAMPLES, n)).astype(np.float32) for n in (2, 1))
+    history = how(
+        model,
+        tf.data.Dataset.from_tensor_slices((x, y)).batch(EXAMPLES // STEPS),
+        epochs=epochs,
+        verbose=0,
+        callbacks=[*callbacks],
+    )
+    return history.epoch
+
+
+def interrupted(folder, kind="plain", every=4, at=(1, 4)):
+    """Trains until step `at`, with a checkpoint every so many steps."""
+    checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=every)
+    with pytest.raises(OnPurposeError):
+        fit(make(kind), checkpoint, Watch(fail_at=at))
+    return tfs.keras.Checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "every", "at", "first"),
+    [
+        ("plain", 4, (1, 4), (1, 2)),
+        ("two updates", 4, (1, 4), (1, 2)),
+        ("two updates", 3, (0, 4), (0, 3)),
+        ("accumulated", 4, (1, 4), (1, 2)),
+        ("accumulated", 3, (0, 4), (0, 2)),  # the third waits for the fourth
+        ("accumulated", 6, (1, 0), (1, 0)),
+    ],
+)
+def test_training_goes_on_after_the_steps_that_fit_has_counted(
+    tmp_path, caplog, kind, every, at, first
+):
+    """Whatever the number of updates in a step. In Keras 3's own loop: the epoch."""
+    checkpoint, watch = interrupted(tmp_path, kind, every, at), Watch()
+    epoch, step = first
+    step = 0 if keras_variants.IS_KERAS_3 else step
+    assert fit(make(kind), checkpoint, watch) == [*range(epoch, 3)]
+    assert watch.first == (epoch, step)
+    goes_on = f", in epoch {epoch + 1}/3 after {step} of its {STEPS} steps: at most "
+    assert goes_on in caplog.text
+
+
+@pytest.mark.parametrize("at", ["begin", (1, 4)])
+@pytest.mark.parametrize("how", [tfs.keras.fit, tf.keras.Model.fit])
+def test_nothing_of_an_interrupted_run_is_left_to_the_next(tmp_path, at, how):
+    checkpoint, model = interrupted(tmp_path), make()
+    with pytest.raises(OnPurposeError):
+        fit(model, checkpoint, Watch(fail_at=at), how=how)
+    others = [] if how == tfs.keras.fit or at != "begin" else [checkpoint]
+    assert fit(model, *others, how=how) == [0, 1, 2]
+
+
+def test_backup_of_keras_goes_on_too_and_the_next_run_begins_anew(tmp_path):
+    def backup():
+        return tf.keras.callbacks.BackupAndRestore(tmp_path)
+
+    with pytest.raises(OnPurposeError):
+        fit(make(), backup(), Watch(fail_at=(1, 4)))
+    model = make()
+    assert fit(model, backup()) == [1, 2]
+    assert fit(model, tfs.keras.Checkpoint(tmp_path / "run")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("epochs", "stop_after"), [(2, None), (5, 1)])
+def test_after_its_end_nothing_is_left_to_train(tmp_path, caplog, epochs, stop_after):
+    """However often the script runs again, and also if it was stopped early."""
+
+    def run(epochs):
+        caplog.clear()
+        callbacks = tfs.keras.Checkpoint(tmp_path), Watch(stop_after=stop_after)
+        return fit(make(), *callbacks, epochs=epochs)
+
+    assert run(epochs) == [0, 1]
+    for number in (1, 2):
+        assert run(epochs) == []
+        assert "There is nothing left to train: " in caplog.text
+        assert f"ckpt-{number} is of the end of a training, with " in caplog.text
+        assert f" epochs={epochs}." in caplog.text
+    assert run(epochs + 1) == [epochs]
+    assert f"in epoch {epochs + 1}/{epochs + 1} after 0 of" in caplog.text
+    assert "nothing is lost" in caplog.text
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_last_checkpoint_holds_the_best_weights_that_were_restored(tmp_path, order):
+    class Score(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["score"] = epoch
+
+    stopping = tf.keras.callbacks.EarlyStopping(
+        "score", patience=1, mode="min", restore_best_weights=True
+    )
+    callbacks = [stopping, tfs.keras.Checkpoint(tmp_path)][::order]
+    model, other = make(), make()
+    assert fit(model, Score(), *callbacks, epochs=5) == [0, 1]
+    tfs.keras.Checkpoint(tmp_path, model=other).restore()
+    for found, expected in zip(other.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.slow
+def test_on_a_cluster_too(tmp_path):
+    with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
+        result = programs.run(PROGRAM, str(tmp_path), env=cluster.environment())
+    for kind in ("two updates", "synchronous"):
+        assert result[kind]["after failure"] == [0, 1, 2], kind
+        assert result[kind]["epochs"] == [1, 2], kind
+        assert result[kind]["first"] == result[kind]["saved"], kind
+    assert result["two updates"]["saved"] == [1, 2]
+    # Each step is in one update of two, but for those whose gradient came late.
+    assert result["synchronous"]["iterations"] <= 3 * STEPS // 2

@@ -1,0 +1,43 @@
+"""Has the last checkpoint of a training be written behind all other callbacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
+
+
+class _End(tf.keras.callbacks.Callback):
+    """Ends what a Checkpoint in front of it does in a run.
+
+    Callbacks between them may change weights in their `on_train_end`, as
+    `EarlyStopping` does.
+    """
+
+    def __init__(self, checkpoint: Checkpoint):
+        super().__init__()
+        self._checkpoint = checkpoint
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Takes it upon itself."""
+        del logs
+        self._checkpoint._ends_itself = False
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Writes the last checkpoint."""
+        del logs
+        self._checkpoint._end_run()
+
+
+def with_ends(callbacks: Any) -> Any:
+    """Callbacks of `fit`, with those behind them that end its checkpoints.
+
+    Args:
+        callbacks: one, several, or None; a CallbackList stays as it is.
+    """
+    if isinstance(callbacks, tf.keras.callbacks.CallbackList):
+        return callbacks
+    callbacks = tf.nest.flatten(callbacks or [])
+    return [*callbacks, *(_End(x) for x in callbacks if isinstance(x, Checkpoint))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 
 import tensorflow as tf
@@ -46,7 +48,7 @@ class SessionCalls(Calls):
         self._prefix = placeholder(tf.string, [], "checkpoint_prefix")
         self._token = placeholder(tf.string, [], "checkpoint_token")
         self._base = placeholder(tf.string, [], "checkpoint_base")
-        begins, progress, cancels, restores = [], [], [], []
+        begins, writes, progress, cancels, restores = [], [], [], [], []
         for number, share in enumerate(contents.shares):
             layout = (share.handles, share.pieces, share.piece_names)
             with tf.device(share.device):
@@ -63,12 +65,14 @@ class SessionCalls(Calls):
                         **options,
                     )
                 )
+                writes.append(checkpoint_ops.checkpoint_write(writer))
                 progress.append(list(checkpoint_ops.checkpoint_progress(writer)))
                 cancels.append(checkpoint_ops.checkpoint_cancel(writer))
                 restores.append(
                     checkpoint_ops.ref_checkpoint_restore(self._prefixes, *layout)
                 )
         self._begin_op, self._cancel_op = tf.group(begins), tf.group(cancels)
+        self._write_op = tf.group(writes)
         self._answers, self._restored = progress, restores
         with tf.device("/device:CPU:0"):
             self._merge_op = tf.raw_ops.MergeV2Checkpoints(
@@ -78,9 +82,21 @@ class SessionCalls(Calls):
             )
 
     def begin(self, prefixes: list[str], token: str, base: str) -> None:
-        """Runs `ref_checkpoint_begin` on each task."""
+        """Runs `ref_checkpoint_begin` on each task, and starts the writing."""
         feed = {self._prefixes: prefixes, self._token: token, self._base: base}
         self.session.run(self._begin_op, feed)
+        # In a step of its own, which ends with the session at the latest.
+        threading.Thread(
+            target=self._write, args=(self.session,), name="checkpoint", daemon=True
+        ).start()
+
+    def _write(self, session: Any) -> None:
+        try:
+            session.run(self._write_op)
+        except Exception:
+            # What was accepted, and is not being written, nobody would wait for.
+            with contextlib.suppress(Exception):
+                session.run(self._cancel_op)
 
     def progress(self) -> list[tuple[Any, ...]]:
         """What `checkpoint_progress` returns on each task."""

@@ -3,17 +3,15 @@
 Afterwards, with memory, the same calls must do what they would have done.
 """
 
-import json
 import re
 import resource
-import sys
 
 import numpy as np
 import programs
 import tensorflow as tf
 
 import tf_syncrep as tfs
-from tf_syncrep.python.ops import checkpoint_ops, sync_gate_ops, work_queue_ops
+from tf_syncrep.python.ops import sync_gate_ops, work_queue_ops
 
 # An array of so many numbers takes 40 MB at least: what glibc takes from the system and
 # gives back at once.
@@ -55,18 +53,6 @@ def main():
         sums = [float(tf.reduce_sum(x)) for x in variables + powers]
         return [*sums, int(tfs.ops.accumulator_num_accumulated(sparse))]
 
-    prefix = f"{json.loads(sys.argv[1])}/ckpt"
-    writer = checkpoint_ops.checkpoint_writer(shared_name="w")
-    wholes = [[variables[0].handle], ["big"]]
-
-    def write():
-        checkpoint_ops.checkpoint_begin(
-            writer, prefix, "", "", [], [], [], *wholes,
-            max_kept_bytes=1 << 20, patience_secs=60.0,
-        )  # fmt: skip
-        while not checkpoint_ops.checkpoint_progress(writer)[0]:
-            pass
-
     def queues():
         # The first few may get stacks that the system keeps for threads to come.
         for i in range(50):
@@ -77,14 +63,9 @@ def main():
             sparse, 0, indices, gradient
         ),
         "adam_async": adam_async,
-        "checkpoint": write,
-        "restore": lambda: checkpoint_ops.checkpoint_restore(
-            [prefix], [], [], [], *wholes
-        ),
         "queue": queues,
         "gate": lambda: sync_gate_ops.sync_gate(1, 1, shared_name="gate"),
     }
-    write()
     before = state()
     errors = {}
     limit_memory()
@@ -93,7 +74,7 @@ def main():
             call()
         except tf.errors.ResourceExhaustedError as error:
             (errors[name],) = re.findall(
-                r"There is no memory for .* bytes|There is no thread [a-z ]*",
+                r"There is no memory for .* bytes|There is no thread for [a-z ]*[a-z]",
                 error.message,
             )
     lift_limit()

@@ -16,51 +16,62 @@ bool Never() { return false; }
 
 TEST(KeptBytesTest, ThereIsRoomBelowTheBound) {
   KeptBytes kept(100, Seconds(600));
-  kept.Add(99);
-  EXPECT_TRUE(kept.WaitForRoom(Never));
+  ASSERT_TRUE(kept.TryAdd(99));
+  EXPECT_TRUE(kept.WaitForRoom(1, Never));
+}
+
+TEST(KeptBytesTest, WhatDoesNotFitIsNotCountedUnlessItIsAlone) {
+  KeptBytes kept(100, Seconds(600));
+  ASSERT_TRUE(kept.TryAdd(60));
+  EXPECT_FALSE(kept.TryAdd(41));
+  EXPECT_TRUE(kept.TryAdd(40));
+  kept.Free(100);
+  EXPECT_EQ(kept.peak(), 100);
+  EXPECT_TRUE(kept.WaitForRoom(101, Never));
+  EXPECT_TRUE(kept.TryAdd(101));
 }
 
 TEST(KeptBytesTest, WaitsUntilSomeIsFreed) {
   KeptBytes kept(100, Seconds(600));
-  kept.Add(100);
+  ASSERT_TRUE(kept.TryAdd(100));
   std::thread reader([&] { kept.Free(1); });
-  EXPECT_TRUE(kept.WaitForRoom(Never));
+  EXPECT_TRUE(kept.WaitForRoom(1, Never));
   reader.join();
 }
 
 TEST(KeptBytesTest, WaitsUntilItIsClosed) {
   KeptBytes kept(100, Seconds(600));
-  kept.Add(1000);
+  ASSERT_TRUE(kept.TryAdd(1000));
   std::thread reader([&] { kept.Close(); });
-  EXPECT_TRUE(kept.WaitForRoom(Never));
+  EXPECT_TRUE(kept.WaitForRoom(1, Never));
   reader.join();
-  EXPECT_TRUE(kept.WaitForRoom(Never));
+  EXPECT_TRUE(kept.WaitForRoom(1, Never));
   EXPECT_EQ(kept.gave_up(), KeptBytes::Reason::kNone);
 }
 
 TEST(KeptBytesTest, EndsWithItsStep) {
   KeptBytes kept(100, Seconds(600));
-  kept.Add(100);
+  ASSERT_TRUE(kept.TryAdd(100));
   std::atomic<int> asked{0};
-  EXPECT_FALSE(kept.WaitForRoom([&] { return ++asked == 3; }));
+  EXPECT_FALSE(kept.WaitForRoom(1, [&] { return ++asked == 3; }));
 }
 
 TEST(KeptBytesTest, ReaderThatGetsNowhereIsGivenUp) {
   KeptBytes kept(100, Seconds(0.2));
-  kept.Add(100);
-  EXPECT_FALSE(kept.WaitForRoom(Never));
+  ASSERT_TRUE(kept.TryAdd(100));
+  EXPECT_FALSE(kept.WaitForRoom(1, Never));
   kept.GiveUp(KeptBytes::Reason::kOutOfMemory);
   kept.GiveUp(KeptBytes::Reason::kNoProgress);
   EXPECT_EQ(kept.gave_up(), KeptBytes::Reason::kOutOfMemory);
-  EXPECT_TRUE(kept.WaitForRoom(Never));
+  EXPECT_TRUE(kept.WaitForRoom(1, Never));
 }
 
 TEST(KeptBytesTest, ReaderThatGetsOnIsNot) {
   KeptBytes kept(100, Seconds(0.5));
-  kept.Add(100);
+  ASSERT_TRUE(kept.TryAdd(100));
   // Asked several times in that time, and each time it got on.
   int asked = 0;
-  EXPECT_FALSE(kept.WaitForRoom([&] {
+  EXPECT_FALSE(kept.WaitForRoom(1, [&] {
     kept.Progress();
     return ++asked == 40;
   }));

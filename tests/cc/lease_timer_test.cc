@@ -2,6 +2,11 @@
 
 #include "tf_syncrep/cc/lib/lease_timer.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -9,6 +14,17 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+
+// In place of the system's, for the whole program.
+std::atomic<bool> no_threads{false};
+extern "C" int pthread_create(pthread_t* thread,
+                              const pthread_attr_t* attributes,
+                              void* (*run)(void*), void* argument) {
+  using Create = decltype(&pthread_create);
+  static const auto create =
+      reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  return no_threads ? EAGAIN : create(thread, attributes, run, argument);
+}
 
 namespace tf_syncrep {
 namespace {
@@ -86,6 +102,17 @@ TEST(LeaseTimerTest, WhoDropsItWaitsForNoCallback) {
   timer.reset();
   dropped.set_value();
   EXPECT_TRUE(Happens(shut_down));
+}
+
+TEST(LeaseTimerTest, WithoutAThreadItSaysSoAndLetsGo) {
+  auto ledger = std::make_shared<Ledger>();
+  auto gone = ledger->gone.get_future();
+  no_threads = true;
+  const LeaseTimer timer(ledger, milliseconds(1));
+  no_threads = false;
+  EXPECT_FALSE(timer.is_running());
+  ledger.reset();
+  EXPECT_TRUE(Happens(gone));
 }
 
 }  // namespace

@@ -209,23 +209,23 @@ TEST(OutOfMemoryTest, RowsAreNotCombined) {
 }
 
 TEST(OutOfMemoryTest, SnapshotForWhichNothingCanBeKeptIsGivenUp) {
-  const std::vector<char> table(kRows * kRowSize, 'a');
+  constexpr int64_t kWideRows = 100;
+  const std::vector<char> table(kWideRows * kLarge, 'a');
   std::vector<int64_t> all;
-  for (int64_t i = 0; i < kRows; ++i) {
+  for (int64_t i = 0; i < kWideRows; ++i) {
     all.push_back(i);
   }
   for (const bool is_range : {false, true}) {
     KeptBytes kept(int64_t{1} << 30, std::chrono::seconds(60));
-    RowSnapshot snapshot(kRows, {kRowSize}, &kept);
+    RowSnapshot snapshot(kWideRows, {kLarge}, &kept);
     allocations_left = 0;
-    if (is_range) {
-      EXPECT_EQ(snapshot.KeepRange({table.data()}, 0, kRows, 1 << 30), kRows);
-    } else {
-      snapshot.Keep({table.data()}, all.data(), kRows);
-    }
+    EXPECT_EQ(snapshot.Keep({table.data()}, is_range ? nullptr : all.data(), 0,
+                            kWideRows),
+              kWideRows);
     allocations_left = -1;
     EXPECT_EQ(kept.gave_up(), KeptBytes::Reason::kOutOfMemory);
     EXPECT_TRUE(snapshot.IsRead());
+    EXPECT_TRUE(kept.TryAdd(int64_t{1} << 30));  // nothing else is
   }
 }
 

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <mutex>
 #include <random>
-#include <shared_mutex>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tf_syncrep/cc/lib/rows/row_locks.h"
 
 namespace tf_syncrep {
 namespace {
@@ -85,19 +85,19 @@ TEST(RowSnapshotTest, ReadsWhatWasInAnyInterleaving) {
       }
       if (random() % 10 == 0) {
         some = {-1, rows, rows + 5};  // there are no such rows
-        snapshot.Keep(arrays.Data(), some.data(), 3);
+        EXPECT_EQ(snapshot.Keep(arrays.Data(), some.data(), 0, 3), 3);
       } else if (random() % 40 == 0) {
         int64_t begin = 0;
         while (begin < rows) {
           const int64_t end =
-              snapshot.KeepRange(arrays.Data(), begin, rows, 50);
+              snapshot.Keep(arrays.Data(), nullptr, begin, rows);
           for (int64_t row = begin; row < end; ++row) {
             arrays.Overwrite(row, -7);
           }
           begin = end;
         }
       } else {
-        snapshot.Keep(arrays.Data(), some.data(),
+        snapshot.Keep(arrays.Data(), some.data(), 0,
                       static_cast<int64_t>(some.size()));
         for (const int64_t row : some) {
           arrays.Overwrite(row, static_cast<int32_t>(random()));
@@ -114,21 +114,36 @@ TEST(RowSnapshotTest, ReadsWhatWasInAnyInterleaving) {
 
 TEST(RowSnapshotTest, KeepsEachRowOnceAndFreesWhatWasRead) {
   Arrays arrays(10000);
-  KeptBytes kept(16 * 3, KeptBytes::Seconds(60));
+  KeptBytes kept(kNoBound, KeptBytes::Seconds(60));
   RowSnapshot snapshot(10000, Arrays::RowBytes(), &kept);
   const std::vector<int64_t> rows = {5, 5, 9999, 5};
-  snapshot.Keep(arrays.Data(), rows.data(), 4);
-  snapshot.Keep(arrays.Data(), rows.data(), 4);
-  EXPECT_EQ(kept.peak(), 16 * 2);
+  EXPECT_EQ(snapshot.Keep(arrays.Data(), rows.data(), 0, 4), 4);
+  const int64_t peak = kept.peak();
+  EXPECT_GE(peak, 16 * 2);
+  snapshot.Keep(arrays.Data(), rows.data(), 0, 4);
+  EXPECT_EQ(kept.peak(), peak);
   ReadRows read(10000);
   read.Next(&snapshot, arrays, 9000);
-  snapshot.Keep(arrays.Data(), rows.data(), 4);  // one of them was read
-  EXPECT_EQ(kept.peak(), 16 * 2);
+  snapshot.Keep(arrays.Data(), rows.data(), 0, 4);  // one of them was read
+  EXPECT_EQ(kept.peak(), peak);
   read.Next(&snapshot, arrays, 1000);
-  snapshot.Keep(arrays.Data(), rows.data(), 4);
-  EXPECT_TRUE(kept.WaitForRoom(Never));
-  kept.Add(16 * 3);  // nothing else is kept
-  EXPECT_EQ(kept.peak(), 16 * 3);
+  snapshot.Keep(arrays.Data(), rows.data(), 0, 4);
+  ASSERT_TRUE(kept.TryAdd(kNoBound));  // nothing else is kept
+  EXPECT_EQ(kept.peak(), kNoBound);
+}
+
+TEST(RowSnapshotTest, EndsEarlyWhereThereIsNoRoom) {
+  Arrays arrays(10000);
+  KeptBytes kept(1 << 14, KeptBytes::Seconds(60));
+  RowSnapshot snapshot(10000, Arrays::RowBytes(), &kept);
+  const int64_t end = snapshot.Keep(arrays.Data(), nullptr, 0, 10000);
+  EXPECT_GT(end, (1 << 14) / 16 / 3);
+  EXPECT_LT(end, (1 << 14) / 16);
+  EXPECT_LE(kept.peak(), 1 << 14);
+  EXPECT_EQ(snapshot.Keep(arrays.Data(), nullptr, end, 10000), end);
+  ReadRows read(10000);
+  read.Next(&snapshot, arrays, 10000);
+  EXPECT_EQ(snapshot.Keep(arrays.Data(), nullptr, end, 10000), 10000);
 }
 
 TEST(RowSnapshotTest, WhatIsAbandonedKeepsNothing) {
@@ -136,13 +151,14 @@ TEST(RowSnapshotTest, WhatIsAbandonedKeepsNothing) {
   KeptBytes kept(16, KeptBytes::Seconds(60));
   RowSnapshot snapshot(100, Arrays::RowBytes(), &kept);
   const int64_t row = 3;
-  snapshot.Keep(arrays.Data(), &row, 1);
+  snapshot.Keep(arrays.Data(), &row, 0, 1);
+  const int64_t peak = kept.peak();
   snapshot.Abandon();
   EXPECT_TRUE(snapshot.IsRead());
   const int64_t other = 4;
-  snapshot.Keep(arrays.Data(), &other, 1);
-  EXPECT_EQ(kept.peak(), 16);
-  EXPECT_TRUE(kept.WaitForRoom(Never));
+  EXPECT_EQ(snapshot.Keep(arrays.Data(), &other, 0, 1), 1);
+  EXPECT_EQ(kept.peak(), peak);
+  EXPECT_TRUE(kept.WaitForRoom(16, Never));
 }
 
 TEST(RowSnapshotTest, WritersAndAReaderAtOnce) {
@@ -151,7 +167,6 @@ TEST(RowSnapshotTest, WritersAndAReaderAtOnce) {
   const Arrays before = arrays;
   KeptBytes kept(1 << 14, KeptBytes::Seconds(600));
   RowSnapshot snapshot(kRows, Arrays::RowBytes(), &kept);
-  std::shared_mutex variables;  // as those of TensorFlow's variables
   std::atomic<bool> over{false};
   std::thread writer([&] {
     std::mt19937 random(1);
@@ -160,20 +175,20 @@ TEST(RowSnapshotTest, WritersAndAReaderAtOnce) {
       for (int64_t& row : rows) {
         row = random() % kRows;
       }
-      ASSERT_TRUE(kept.WaitForRoom(Never));
-      {
-        const std::shared_lock<std::shared_mutex> lock(variables);
-        snapshot.Keep(arrays.Data(), rows.data(), 500);
+      for (int64_t kept_rows = 0; kept_rows < 500;) {
+        ASSERT_TRUE(kept.WaitForRoom(snapshot.most_bytes(), Never));
+        kept_rows = snapshot.Keep(arrays.Data(), rows.data(), kept_rows, 500);
       }
-      const std::lock_guard<std::shared_mutex> lock(variables);
       for (const int64_t row : rows) {
+        // As an update does that shares the variables' locks.
+        const std::lock_guard<std::mutex> stripe(
+            RowLocks::Global().Of(arrays.table.data(), row));
         arrays.Overwrite(row, 1);
       }
     }
   });
   ReadRows read(kRows);
   while (read.next < kRows) {
-    const std::lock_guard<std::shared_mutex> lock(variables);
     read.Next(&snapshot, arrays, std::min<int64_t>(100, kRows - read.next));
   }
   over = true;
@@ -181,7 +196,38 @@ TEST(RowSnapshotTest, WritersAndAReaderAtOnce) {
   writer.join();
   EXPECT_EQ(read.table, before.table);
   EXPECT_EQ(read.slot, before.slot);
-  EXPECT_LE(kept.peak(), (1 << 14) + 500 * 16);
+  EXPECT_LE(kept.peak(), 1 << 14);
+}
+
+TEST(RowSnapshotTest, RowsWhoseWriterSaysNothingAreOfOneUpdate) {
+  constexpr int64_t kRows = 20000;
+  Arrays arrays(kRows);
+  for (int64_t row = 0; row < kRows; ++row) {
+    arrays.Overwrite(row, 0);
+  }
+  KeptBytes kept(1 << 14, KeptBytes::Seconds(600));
+  RowSnapshot snapshot(kRows, Arrays::RowBytes(), &kept);
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    for (int32_t update = 1; !over; ++update) {
+      for (int64_t row = 0; row < kRows; ++row) {
+        const std::lock_guard<std::mutex> stripe(
+            RowLocks::Global().Of(arrays.table.data(), row));
+        arrays.Overwrite(row, update);
+      }
+    }
+  });
+  ReadRows read(kRows);
+  while (read.next < kRows) {
+    read.Next(&snapshot, arrays, std::min<int64_t>(100, kRows - read.next));
+  }
+  over = true;
+  writer.join();
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t k = 0; k < Arrays::kTableWidth; ++k) {
+      ASSERT_EQ(read.table[row * Arrays::kTableWidth + k], read.slot[row]);
+    }
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ import programs
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.ops import sync_gate_ops, work_queue_ops
 
 # An array of so many numbers takes 40 MB at least: what glibc takes from the system and
 # gives back at once.
@@ -52,11 +53,18 @@ def main():
         sums = [float(tf.reduce_sum(x)) for x in variables + powers]
         return [*sums, int(tfs.ops.accumulator_num_accumulated(sparse))]
 
+    def queues():
+        # The first few may get stacks that the system keeps for threads to come.
+        for i in range(50):
+            work_queue_ops.work_queue(1, shared_name=f"{i}")
+
     calls = {
         "sparse": lambda: tfs.ops.accumulator_apply_sparse(
             sparse, 0, indices, gradient
         ),
         "adam_async": adam_async,
+        "queue": queues,
+        "gate": lambda: sync_gate_ops.sync_gate(1, 1, shared_name="gate"),
     }
     before = state()
     errors = {}
@@ -66,7 +74,8 @@ def main():
             call()
         except tf.errors.ResourceExhaustedError as error:
             (errors[name],) = re.findall(
-                r"There is no memory for .* bytes", error.message
+                r"There is no memory for .* bytes|There is no thread for [a-z ]*[a-z]",
+                error.message,
             )
     lift_limit()
     between = state()

@@ -1,9 +1,13 @@
 """The checkpoint ops in one process: what is written is what was, and is read back."""
 
+import contextlib
+import ctypes
 import itertools
 import os
 import pathlib
 import re
+import signal
+import threading
 import time
 
 import numpy as np
@@ -48,7 +52,15 @@ class _Table:
     def groups(self):
         return [[x.handle for x in part] for part in self.parts]
 
-    def begin(self, prefix, token="", base="", max_kept_bytes=_KEPT, speed=0.0):
+    def begin(
+        self,
+        prefix,
+        token="",
+        base="",
+        max_kept_bytes=_KEPT,
+        speed=0.0,
+        patience_secs=60.0,
+    ):
         checkpoint_ops.checkpoint_begin(
             self.writer,
             str(prefix),
@@ -62,7 +74,7 @@ class _Table:
             [tf.constant(["some", "strings"])],
             ["strings"],
             max_kept_bytes=max_kept_bytes,
-            patience_secs=60.0,
+            patience_secs=patience_secs,
             max_bytes_per_sec=speed,
         )
 
@@ -262,7 +274,7 @@ def test_whole_tables_are_kept_and_wait_for_room(tmp_path):
     _, _, kept = _wait(table.writer)
     stored = tf.train.load_checkpoint(str(tmp_path / "ckpt")).get_tensor("table")
     np.testing.assert_array_equal(stored, values)
-    assert kept < 8 << 20  # a bound, and what is kept between two looks at it
+    assert kept <= 1 << 20
 
 
 def test_unknown_base_and_second_writing_are_refused(tmp_path):
@@ -398,18 +410,25 @@ def test_reference_variables_are_written_as_they_were_and_restored(tmp_path):
             patience_secs=60.0,
             max_bytes_per_sec=400.0,
         )
+        write = checkpoint_ops.checkpoint_write(writer)
         keep = checkpoint_ops.ref_checkpoint_keep(table, [5])
         with tf.control_dependencies([keep]):
             overwrite = tf.compat.v1.scatter_update(table, [5], [[70.0, 80.0]])
         restore = checkpoint_ops.ref_checkpoint_restore([prefix], groups, *layout)
         session.run(tf.compat.v1.global_variables_initializer())
+        with pytest.raises(tf.errors.FailedPreconditionError, match="was begun"):
+            session.run(write)
         session.run(begin)
+        writing = threading.Thread(target=session.run, args=[write])
+        writing.start()
         session.run(overwrite)
         progress = checkpoint_ops.checkpoint_progress(writer)
         deadline = time.monotonic() + 60
         while not (answer := session.run(progress)).done:
             assert time.monotonic() < deadline
         assert (answer.code, answer.kept_bytes > 0) == (0, True)
+        writing.join(60)
+        assert not writing.is_alive()
         reader = tf.train.load_checkpoint(prefix)
         np.testing.assert_array_equal(reader.get_tensor("t"), rows)
         np.testing.assert_array_equal(reader.get_tensor("o"), -rows)
@@ -417,3 +436,140 @@ def test_reference_variables_are_written_as_they_were_and_restored(tmp_path):
         assert session.run(table)[5, 0] == 70
         assert session.run(restore) == 2 * rows.nbytes
         np.testing.assert_array_equal(session.run(table), rows)
+
+
+def _overwrite(table):
+    """Overwrites all rows of a table and its slot."""
+    for part in table.parts:
+        checkpoint_ops.checkpoint_keep(part[0].handle)
+        for array in part:
+            array.assign(tf.zeros_like(array))
+
+
+@pytest.mark.parametrize("refused", [None, "being written", "last one", "same pieces"])
+def test_second_checkpoint_of_a_table_leaves_the_first_as_it_was(tmp_path, refused):
+    table = _Table(_values(20_000), 1)
+    table.begin(tmp_path / "first", max_kept_bytes=1 << 30, speed=2e6)
+    second = _Table(table.values, 1)
+    second.parts = table.parts
+    if refused is None:
+        second.begin(tmp_path / "second", max_kept_bytes=1 << 30, speed=2e6)
+    elif refused == "being written":
+        with pytest.raises(tf.errors.FailedPreconditionError, match=refused):
+            table.begin(tmp_path / "second")
+    elif refused == "last one":
+        with pytest.raises(tf.errors.FailedPreconditionError, match=refused):
+            second.begin(tmp_path / "second", token="b", base="a")
+    else:
+        second.pieces = []
+        with pytest.raises(tf.errors.InvalidArgumentError, match="pieces"):
+            second.begin(tmp_path / "second")
+    _overwrite(table)
+    assert not checkpoint_ops.checkpoint_progress(table.writer)[0]
+    for one in (table, second) if refused is None else (table,):
+        _, _, kept = _wait(one.writer)
+        assert kept > 0
+    for path in tmp_path.glob("*.index"):
+        stored = tf.train.load_checkpoint(str(path.with_suffix(""))).get_tensor("table")
+        np.testing.assert_array_equal(stored, table.values)
+    assert not table.read().any()
+
+
+def test_memory_of_kept_rows_is_within_its_bound(tmp_path):
+    """Of narrow rows, too, whose numbers take as much as they do."""
+    bound = 32 << 20
+    table = _Table(_values(6_000_000, width=1), 1)
+    table.begin(tmp_path / "ckpt", max_kept_bytes=bound, speed=1e6)
+    before = _resident_bytes()
+    (part,) = table.parts
+    keeping = threading.Thread(
+        target=checkpoint_ops.checkpoint_keep, args=[part[0].handle]
+    )
+    keeping.start()
+    deadline = time.monotonic() + 60
+    while checkpoint_ops.checkpoint_progress(table.writer)[5] < int(0.9 * bound):
+        assert time.monotonic() < deadline
+    most = _resident_bytes()
+    checkpoint_ops.checkpoint_cancel(table.writer)
+    keeping.join(60)
+    assert not keeping.is_alive()
+    assert most - before < 1.1 * bound + (8 << 20)  # and a chunk of the writer
+
+
+def test_cancelling_forgets_what_rows_are_compared_with(tmp_path):
+    table = _Table(_values(10), 1)
+    table.write(tmp_path / "a", token="a")
+    checkpoint_ops.checkpoint_cancel(table.writer)
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"'a'.*last one.*''"):
+        table.begin(tmp_path / "b", token="b", base="a")
+
+
+def test_thread_whose_files_hang_is_waited_for_until_a_deadline(tmp_path):
+    table = _Table(_values(1000), 1)
+    table.begin(tmp_path / "ckpt", speed=100.0, patience_secs=0.2)
+    deadline = time.monotonic() + 60
+    while not checkpoint_ops.checkpoint_progress(table.writer)[3]:
+        assert time.monotonic() < deadline
+    with _hanging("tfs_checkpoint"):
+        with pytest.raises(tf.errors.DeadlineExceededError, match="do not answer"):
+            checkpoint_ops.checkpoint_cancel(table.writer)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="being written"):
+            table.begin(tmp_path / "other")
+    checkpoint_ops.checkpoint_cancel(table.writer)
+    table.write(tmp_path / "other")
+
+
+@contextlib.contextmanager
+def _hanging(name):
+    """Makes the thread of this name hang, in a signal handler that waits for another.
+
+    As it would in a call of a file system.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal(signal.SIGUSR1, ctypes.cast(libc.pause, ctypes.c_void_p))
+    libc.signal(signal.SIGUSR2, ctypes.cast(libc.getpid, ctypes.c_void_p))
+    tasks = pathlib.Path("/proc/self/task").iterdir()
+    # Those that it has started have its name.
+    threads = [x for x in tasks if (x / "comm").read_text().strip() == name]
+    assert threads
+    try:
+        for thread in threads:
+            libc.tgkill(os.getpid(), int(thread.name), signal.SIGUSR1)
+        yield
+    finally:
+        for thread in threads:
+            libc.tgkill(os.getpid(), int(thread.name), signal.SIGUSR2)
+
+
+def test_closing_a_session_ends_the_writing_before_its_variables_go(tmp_path):
+    with tf.Graph().as_default():
+        rows = np.zeros([1000, 2], np.float32)
+        table = tf.compat.v1.get_variable("t", initializer=rows, use_resource=False)
+        writer = checkpoint_ops.checkpoint_writer(shared_name="of_a_session")
+        begin = checkpoint_ops.ref_checkpoint_begin(
+            writer, str(tmp_path / "a"), "", "", [[table]], [(0, 1000, 0, 1, 1000)],
+            ["t"], [], [],
+            max_kept_bytes=_KEPT, patience_secs=60.0, max_bytes_per_sec=100.0,
+        )  # fmt: skip
+        write = checkpoint_ops.checkpoint_write(writer)
+        progress = checkpoint_ops.checkpoint_progress(writer)
+        session = tf.compat.v1.Session()
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(begin)
+        ended = []
+
+        def run():
+            try:
+                session.run(write)
+            except tf.errors.CancelledError as error:
+                ended.append(error)
+
+        writing = threading.Thread(target=run)
+        writing.start()
+        deadline = time.monotonic() + 60
+        while not session.run(progress).bytes:
+            assert time.monotonic() < deadline
+        session.close()
+        writing.join(60)
+        assert len(ended) == 1

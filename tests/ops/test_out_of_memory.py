@@ -22,6 +22,8 @@ def test_no_memory_is_an_error_that_says_for_what_and_nothing_is_written():
         "160000000 bytes",
         "sparse": "There is no memory for the indices of a gradient, about "
         "80000000 bytes",
+        "queue": "There is no thread for the leases of a work queue",
+        "gate": "There is no thread for the leases of a gate",
     }
     assert is_unchanged
     assert num_pushed == 1

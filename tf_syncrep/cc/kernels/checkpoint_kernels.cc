@@ -16,8 +16,8 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/logging.h"
 #include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
 #include "tf_syncrep/cc/kernels/checkpoint_writer.h"
 #include "tf_syncrep/cc/kernels/counted_resource_op.h"
@@ -26,12 +26,14 @@
 #include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
+#include "tf_syncrep/cc/tf/step_cancellation.h"
 #include "tf_syncrep/cc/tf/table_pieces.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
 
+using tensorflow::AsyncOpKernel;
 using tensorflow::DEVICE_CPU;
 using tensorflow::OpInputList;
 using tensorflow::OpKernel;
@@ -79,29 +81,54 @@ absl::Status CheckNames(const CheckpointRequest& request) {
   return absl::OkStatus();
 }
 
-using WriterRef = tensorflow::core::RefCountPtr<CheckpointWriter>;
+// Holds a writer, which is cancelled when it is destroyed.
+class WriterResource final : public tensorflow::ResourceBase {
+ public:
+  ~WriterResource() override {
+    const absl::Status status = writer_->Cancel();
+    if (!status.ok()) {
+      LOG(WARNING) << status;
+    }
+  }
 
-absl::Status LookupWriter(OpKernelContext* ctx, WriterRef* writer) {
+  std::string DebugString() const override { return "CheckpointWriter"; }
+
+  const std::shared_ptr<CheckpointWriter>& writer() const { return writer_; }
+
+ private:
+  const std::shared_ptr<CheckpointWriter> writer_ =
+      std::make_shared<CheckpointWriter>();
+};
+
+absl::Status LookupWriter(OpKernelContext* ctx,
+                          std::shared_ptr<CheckpointWriter>* writer) {
   TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "handle"));
-  return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0),
-                                    writer);
+  tensorflow::core::RefCountPtr<WriterResource> resource;
+  TF_RETURN_IF_ERROR(tensorflow::LookupResource(
+      ctx, tensorflow::HandleFromInput(ctx, 0), &resource));
+  *writer = resource->writer();
+  return absl::OkStatus();
 }
 
-class WriterOp final : public CountedResourceOp<CheckpointWriter> {
+class WriterOp final : public CountedResourceOp<WriterResource> {
  public:
   using CountedResourceOp::CountedResourceOp;
 
  private:
-  absl::Status CreateResource(CheckpointWriter** resource) override {
-    *resource = new CheckpointWriter;
+  absl::Status CreateResource(WriterResource** resource) override {
+    *resource = new WriterResource;
     return absl::OkStatus();
   }
 
-  absl::Status VerifyResource(CheckpointWriter* /*resource*/) override {
+  absl::Status VerifyResource(WriterResource* /*resource*/) override {
     return absl::OkStatus();
   }
 };
 
+// What holds the variables also writes, unless they cannot be held: reference
+// variables are there as long as a step that uses them, and so a step of
+// CheckpointWrite writes them.
+template <bool kAreHeld>
 class BeginOp final : public OpKernel {
  public:
   explicit BeginOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -121,11 +148,14 @@ class BeginOp final : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    WriterRef writer;
+    std::shared_ptr<CheckpointWriter> writer;
     CheckpointRequest request;
     OP_REQUIRES_OK(ctx, LookupWriter(ctx, &writer));
     OP_REQUIRES_OK(ctx, ReadRequest(ctx, &request));
-    OP_REQUIRES_OK(ctx, writer->Begin(std::move(request)));
+    OP_REQUIRES_OK(ctx, writer->Begin(std::move(request)).status());
+    if (kAreHeld) {
+      OP_REQUIRES_OK(ctx, writer->Write([] {}).status());
+    }
   }
 
  private:
@@ -162,8 +192,9 @@ class BeginOp final : public OpKernel {
         return absl::FailedPreconditionError(
             absl::StrCat("Variable ", name, " is not initialized."));
       }
-      request->wholes.emplace_back(
-          std::move(name), tensorflow::tensor::DeepCopy(*variable->tensor()));
+      Tensor copy;
+      TF_RETURN_IF_ERROR(CopyTensor(name, *variable->tensor(), &copy));
+      request->wholes.emplace_back(std::move(name), std::move(copy));
     }
     TF_RETURN_IF_ERROR(AddTensors(ctx, request));
     return CheckNames(*request);
@@ -177,8 +208,9 @@ class BeginOp final : public OpKernel {
     TF_RETURN_IF_ERROR(ReadNames(ctx, "tensor_names", tensors.size(), &names));
     for (int i = 0; i < tensors.size(); ++i) {
       // Some are the buffers of reference variables, which change.
-      request->wholes.emplace_back(std::move(names[i]),
-                                   tensorflow::tensor::DeepCopy(tensors[i]));
+      Tensor copy;
+      TF_RETURN_IF_ERROR(CopyTensor(names[i], tensors[i], &copy));
+      request->wholes.emplace_back(std::move(names[i]), std::move(copy));
     }
     return absl::OkStatus();
   }
@@ -188,12 +220,41 @@ class BeginOp final : public OpKernel {
   float max_bytes_per_sec_;
 };
 
+class WriteOp final : public AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    std::shared_ptr<CheckpointWriter> writer;
+    OP_REQUIRES_OK_ASYNC(ctx, LookupWriter(ctx, &writer), done);
+    const auto cancellation = std::make_shared<StepCancellation>(
+        ctx, [writer](int64_t writing) { writer->Stop(writing); });
+    const bool is_registered = cancellation->Register();
+    const absl::StatusOr<int64_t> writing =
+        writer->Write([ctx, done, cancellation] {
+          if (!cancellation->Finish()) {
+            ctx->SetStatus(absl::CancelledError("The step was cancelled."));
+          }
+          RunDone(ctx, done);
+        });
+    if (!writing.ok()) {
+      cancellation->Finish();
+      OP_REQUIRES_OK_ASYNC(ctx, writing.status(), done);
+    }
+    // From here on ctx may be gone.
+    cancellation->SetWait(*writing);
+    if (!is_registered) {
+      writer->Stop(*writing);
+    }
+  }
+};
+
 class ProgressOp final : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    WriterRef writer;
+    std::shared_ptr<CheckpointWriter> writer;
     OP_REQUIRES_OK(ctx, LookupWriter(ctx, &writer));
     const CheckpointProgress progress = writer->Progress();
     OP_REQUIRES_OK(ctx, SetScalarOutput<bool>(ctx, 0, progress.done));
@@ -213,9 +274,9 @@ class CancelOp final : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    WriterRef writer;
+    std::shared_ptr<CheckpointWriter> writer;
     OP_REQUIRES_OK(ctx, LookupWriter(ctx, &writer));
-    writer->Cancel();
+    OP_REQUIRES_OK(ctx, writer->Cancel());
   }
 };
 
@@ -238,15 +299,18 @@ class KeepOp final : public OpKernel {
                          ctx, tensorflow::HandleFromInput(ctx, 0), &variable));
       lock = variable->mu();
     }
-    const std::shared_ptr<TableSnapshot> snapshot = TableSnapshot::Find(lock);
-    if (snapshot == nullptr) {
+    const std::vector<std::shared_ptr<TableSnapshot>> snapshots =
+        TableSnapshot::Find(lock);
+    if (snapshots.empty()) {
       return;
     }
     const auto cancelled = [manager = ctx->cancellation_manager()] {
       return manager != nullptr && manager->IsCancelled();
     };
     if (all_) {
-      OP_REQUIRES_OK(ctx, snapshot->Keep(nullptr, 0, cancelled));
+      for (const std::shared_ptr<TableSnapshot>& snapshot : snapshots) {
+        OP_REQUIRES_OK(ctx, snapshot->Keep(nullptr, 0, cancelled));
+      }
       return;
     }
     const Tensor& input = ctx->input(1);
@@ -256,7 +320,9 @@ class KeepOp final : public OpKernel {
     OP_REQUIRES(ctx, wide.Allocate(size),
                 OutOfMemory("the rows to be kept", size * sizeof(int64_t)));
     std::copy(rows, rows + size, wide.begin());
-    OP_REQUIRES_OK(ctx, snapshot->Keep(wide.data(), size, cancelled));
+    for (const std::shared_ptr<TableSnapshot>& snapshot : snapshots) {
+      OP_REQUIRES_OK(ctx, snapshot->Keep(wide.data(), size, cancelled));
+    }
   }
 
  private:
@@ -266,9 +332,11 @@ class KeepOp final : public OpKernel {
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointWriter").Device(DEVICE_CPU),
                         WriterOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointBegin").Device(DEVICE_CPU),
-                        BeginOp);
+                        BeginOp<true>);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>RefCheckpointBegin").Device(DEVICE_CPU),
-                        BeginOp);
+                        BeginOp<false>);
+REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointWrite").Device(DEVICE_CPU),
+                        WriteOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointProgress").Device(DEVICE_CPU),
                         ProgressOp);
 REGISTER_KERNEL_BUILDER(Name("Syncrep>CheckpointCancel").Device(DEVICE_CPU),

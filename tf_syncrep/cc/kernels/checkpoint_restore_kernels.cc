@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf_syncrep/cc/kernels/checkpoint_inputs.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/scalar_output.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -100,7 +102,8 @@ class PieceArray {
         shape.InsertDim(0, part.num_shards);
       }
       shape.InsertDim(0, part.num_rows);
-      Tensor values(dtype_, shape);
+      Tensor values;
+      TF_RETURN_IF_ERROR(NewTensor(name_, dtype_, shape, &values));
       TF_RETURN_IF_ERROR(reader.LookupSlice(name_, slice, &values));
       TF_RETURN_IF_ERROR(Copy(part, values));
       *bytes += static_cast<int64_t>(values.TotalBytes());
@@ -160,7 +163,7 @@ class PieceArray {
           absl::StrCat(key, " must be ", DataTypeString(dtype), ", but is ",
                        DataTypeString(stored)));
     }
-    *tensor = Tensor(dtype, shape);
+    TF_RETURN_IF_ERROR(NewTensor(key, dtype, shape, tensor));
     return reader.Lookup(key, tensor);
   }
 
@@ -194,9 +197,9 @@ class PieceArray {
     }
     if (!variable_->is_written_in_place() &&
         !tensor->RefCountIsOne()) {  // somebody reads it
-      Tensor copy(dtype_, shape_);
-      std::memcpy(copy.data(), tensor->data(), tensor->TotalBytes());
-      *tensor = copy;
+      Tensor copy;
+      TF_RETURN_IF_ERROR(CopyTensor(name_, *tensor, &copy));
+      *tensor = std::move(copy);
     }
     *data = static_cast<char*>(tensor->data());
     return absl::OkStatus();
@@ -271,7 +274,13 @@ class RestoreOp final : public OpKernel {
                     "prefixes must be a vector of at least one, but has shape ",
                     prefixes->shape().DebugString())));
     int64_t bytes = 0;
-    OP_REQUIRES_OK(ctx, Restore(inputs, *prefixes, &bytes));
+    try {
+      OP_REQUIRES_OK(ctx, Restore(inputs, *prefixes, &bytes));
+    } catch (const std::bad_alloc&) {  // of TensorFlow's reader, as its buffers
+      ctx->CtxFailure(absl::ResourceExhaustedError(
+          "There is no memory to read the checkpoint"));
+      return;
+    }
     OP_REQUIRES_OK(ctx, SetScalarOutput<int64_t>(ctx, 0, bytes));
   }
 
@@ -341,7 +350,8 @@ class RestoreOp final : public OpKernel {
     DataType dtype;
     TensorShape shape;
     TF_RETURN_IF_ERROR(reader.LookupDtypeAndShape(name, &dtype, &shape));
-    Tensor values(dtype, shape);
+    Tensor values;
+    TF_RETURN_IF_ERROR(NewTensor(name, dtype, shape, &values));
     TF_RETURN_IF_ERROR(reader.Lookup(name, &values));
     *bytes += static_cast<int64_t>(values.TotalBytes());
     const std::lock_guard<VariableMutex> lock(*variable->mu());

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
+#include "tf_syncrep/cc/lib/detached_thread.h"
 #include "tf_syncrep/cc/lib/rows/row_fingerprint.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
@@ -39,6 +40,11 @@ constexpr double kTurnsPerSec = 10;
 // Of the thread that writes, as for `nice`: where processors are scarce it gets
 // a tenth of what an update's thread gets.
 constexpr int kNice = 10;
+
+constexpr char kThreadName[] = "tfs_checkpoint";
+
+// How long somebody waits for the thread that was told to end, at most.
+constexpr KeptBytes::Seconds kLongestWait(10);
 
 void BeNice() {
   // Of this thread alone, as Linux does it. If it is refused, nothing is lost.
@@ -226,36 +232,51 @@ class CheckpointWriter::Share {
   std::vector<int64_t> row_bytes_;
 };
 
-CheckpointWriter::~CheckpointWriter() { Cancel(); }
-
-absl::Status CheckpointWriter::Begin(CheckpointRequest request) {
-  const std::lock_guard<std::mutex> call(calls_);
-  {
-    const std::lock_guard<std::mutex> lock(mu_);
-    if (!progress_.done) {
-      return absl::FailedPreconditionError(
-          "A checkpoint is being written already.");
-    }
-  }
-  if (thread_.joinable()) {
-    thread_.join();
+absl::StatusOr<int64_t> CheckpointWriter::Begin(CheckpointRequest request) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (!progress_.done) {
+    return absl::FailedPreconditionError(
+        "A checkpoint is being written already.");
   }
   if (!request.base.empty() && request.base != fingerprints_of_) {
     return absl::FailedPreconditionError(
         absl::StrCat("Rows cannot be compared with checkpoint '", request.base,
                      "': the last one here was '", fingerprints_of_, "'."));
   }
-  {
-    const std::lock_guard<std::mutex> lock(mu_);
-    progress_ = CheckpointProgress();
-    progress_.done = false;
-    kept_ = request.kept;
-    cancelled_ = false;
-  }
+  progress_ = CheckpointProgress();
+  progress_.done = false;
+  cancelled_ = false;
   began_ = std::chrono::steady_clock::now();
   max_bytes_per_sec_ = request.max_bytes_per_sec;
-  thread_ = std::thread(&CheckpointWriter::Run, this, std::move(request));
-  return absl::OkStatus();
+  kept_ = request.kept;
+  tables_ = request.tables;
+  for (const std::shared_ptr<TableSnapshot>& table : tables_) {
+    TableSnapshot::Register(table);
+  }
+  accepted_ = std::make_unique<CheckpointRequest>(std::move(request));
+  return ++writing_;
+}
+
+absl::StatusOr<int64_t> CheckpointWriter::Write(std::function<void()> ended) {
+  std::shared_ptr<CheckpointRequest> request;
+  int64_t writing;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (accepted_ == nullptr) {
+      return absl::FailedPreconditionError(
+          "No checkpoint was begun that is to be written.");
+    }
+    request = std::move(accepted_);
+    ended_ = std::move(ended);
+    writing = writing_;
+  }
+  if (!StartDetachedThread(kThreadName, [self = shared_from_this(), request] {
+        self->Run(std::move(*request));
+      })) {
+    End(absl::ResourceExhaustedError(
+        "There is no thread to write the checkpoint."));
+  }
+  return writing;
 }
 
 CheckpointProgress CheckpointWriter::Progress() const {
@@ -267,15 +288,75 @@ CheckpointProgress CheckpointWriter::Progress() const {
   return progress;
 }
 
-void CheckpointWriter::Cancel() {
-  const std::lock_guard<std::mutex> call(calls_);
+void CheckpointWriter::Stop(int64_t writing) {
+  std::function<void()> ended;
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    std::unique_lock<std::mutex> lock(mu_);
+    if (writing != writing_ || progress_.done) {
+      return;
+    }
     cancelled_ = true;
+    const Held held = {std::move(tables_), kept_};
+    tables_.clear();
+    ended.swap(ended_);
+    if (accepted_ != nullptr) {  // there is no thread to say so
+      accepted_ = nullptr;
+      progress_.done = true;
+      progress_.status = absl::CancelledError("The checkpoint was cancelled.");
+    }
+    lock.unlock();
+    changed_.notify_all();
+    LetGo(held);
   }
-  is_cancelled_.notify_all();
-  if (thread_.joinable()) {
-    thread_.join();
+  if (ended != nullptr) {
+    ended();
+  }
+}
+
+absl::Status CheckpointWriter::Cancel() {
+  std::unique_lock<std::mutex> lock(mu_);
+  const int64_t writing = writing_;
+  lock.unlock();
+  Stop(writing);
+  lock.lock();
+  const auto wait = kept_ == nullptr
+                        ? kLongestWait
+                        : std::min(kLongestWait, kept_->patience());
+  if (!changed_.wait_for(lock, wait, [this] { return progress_.done; })) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("The writing of a checkpoint was cancelled ", wait.count(),
+                     " s ago, but its files do not answer."));
+  }
+  fingerprints_of_.clear();
+  fingerprints_.clear();
+  return absl::OkStatus();
+}
+
+void CheckpointWriter::LetGo(const Held& held) {
+  for (const std::shared_ptr<TableSnapshot>& table : held.tables) {
+    table->Abandon();
+  }
+  held.kept->Close();
+}
+
+void CheckpointWriter::End(absl::Status status) {
+  std::function<void()> ended;
+  {
+    std::unique_lock<std::mutex> lock(mu_);
+    const Held held = {std::move(tables_), kept_};
+    tables_.clear();
+    lock.unlock();
+    const absl::Status gave_up = GaveUp(*held.kept);
+    // Before anybody hears of the end: whoever waits for room goes on.
+    LetGo(held);
+    lock.lock();
+    ended.swap(ended_);
+    progress_.done = true;
+    progress_.status = gave_up.ok() ? std::move(status) : gave_up;
+  }
+  changed_.notify_all();
+  if (ended != nullptr) {
+    ended();
   }
 }
 
@@ -297,7 +378,7 @@ bool CheckpointWriter::AwaitTurn() {
         began_ +
         std::chrono::duration_cast<std::chrono::steady_clock::duration>(
             std::chrono::duration<double>(secs));
-    is_cancelled_.wait_until(lock, due, [this] { return cancelled_; });
+    changed_.wait_until(lock, due, [this] { return cancelled_; });
   }
   return !cancelled_;
 }
@@ -312,20 +393,16 @@ void CheckpointWriter::Run(CheckpointRequest request) {
   BeNice();
   absl::Status status;
   try {
-    status = Write(request);
+    status = WriteFiles(request);
   } catch (const std::exception& error) {  // as std::bad_alloc
     status = absl::ResourceExhaustedError(absl::StrCat(
         "There is no memory to write the checkpoint: ", error.what()));
   }
-  // Before anybody hears of the end: whoever waits for room goes on.
-  request.kept->Close();
-  request.tables.clear();
-  const std::lock_guard<std::mutex> lock(mu_);
-  progress_.done = true;
-  progress_.status = std::move(status);
+  request = CheckpointRequest();
+  End(std::move(status));
 }
 
-absl::Status CheckpointWriter::Write(CheckpointRequest& request) {
+absl::Status CheckpointWriter::WriteFiles(CheckpointRequest& request) {
   const bool changed_only = !request.base.empty();
   // If this fails half-way, they belong to no checkpoint.
   fingerprints_of_.clear();

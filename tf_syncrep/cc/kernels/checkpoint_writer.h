@@ -6,16 +6,16 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "tensorflow/core/framework/resource_base.h"
+#include "absl/status/statusor.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tf_syncrep/cc/kernels/table_snapshot.h"
 #include "tf_syncrep/cc/tf/table_pieces.h"
@@ -48,47 +48,72 @@ struct CheckpointProgress {
   int64_t kept_peak = 0;  // bytes that were kept aside, at most
 };
 
-// One on each task. It writes one checkpoint at a time, by TensorFlow's own
-// BundleWriter, in pieces of a few MiB. The fingerprint of each row, which
-// tells whether it has changed, stays here from one checkpoint to the next.
-class CheckpointWriter final : public tensorflow::ResourceBase {
+// One on each task and folder. It writes one checkpoint at a time, by
+// TensorFlow's own BundleWriter, in pieces of a few MiB. The fingerprint of
+// each row, which tells whether it has changed, stays here from one checkpoint
+// to the next.
+//
+// A thread writes. It belongs to nobody: it holds the writer, and where a file
+// system hangs it may outlive all who have asked for something.
+class CheckpointWriter final
+    : public std::enable_shared_from_this<CheckpointWriter> {
  public:
-  CheckpointWriter() = default;
-  ~CheckpointWriter() override;
+  // Accepts a request, whose moment this is: rows that are overwritten from
+  // here on are kept. Returns the number of this writing. Errors:
+  // FailedPrecondition where a checkpoint is being written, or `base` is not
+  // the last one.
+  absl::StatusOr<int64_t> Begin(CheckpointRequest request);
 
-  std::string DebugString() const override { return "CheckpointWriter"; }
-
-  // Returns once the thread runs; the moment of the checkpoint is when the
-  // request was made. Errors: FailedPrecondition where one is being written,
-  // or `base` is not the last one.
-  absl::Status Begin(CheckpointRequest request);
+  // Starts to write what Begin() has accepted. `ended` is called once, without
+  // a lock held, when no variable is touched any more: all is written or has
+  // failed, which Progress() tells, or it was stopped. Errors, after which it
+  // is not called: FailedPrecondition where nothing was accepted.
+  absl::StatusOr<int64_t> Write(std::function<void()> ended);
 
   CheckpointProgress Progress() const;
 
-  // Ends the writing, and returns when the thread has ended.
-  void Cancel();
+  // Ends a writing; has no effect on another one. When it returns no variable
+  // is touched any more, but a file may still be open.
+  void Stop(int64_t writing);
+
+  // Ends whatever is being written, closes its files, and forgets what it knows
+  // of the last checkpoint. Error: DeadlineExceeded where the file system holds
+  // the thread up for too long; then that goes on to its end by itself.
+  absl::Status Cancel();
 
  private:
   using Fingerprints = std::vector<uint64_t>;  // by row
 
   class Share;
 
+  struct Held {
+    std::vector<std::shared_ptr<TableSnapshot>> tables;
+    std::shared_ptr<KeptBytes> kept;
+  };
+
   void Run(CheckpointRequest request);
-  absl::Status Write(CheckpointRequest& request);
+  absl::Status WriteFiles(CheckpointRequest& request);
   int64_t ChunkBytes() const;
-  // Waits until as many bytes as were counted may have been written, or the
-  // call of Cancel. Returns whether to go on.
+  // Waits until as many bytes as were counted may have been written, or a call
+  // of Stop. Returns whether to go on.
   bool AwaitTurn();
   void Count(int64_t bytes, int64_t rows);
+  // Nothing of it is touched any more, and whoever waits for room goes on.
+  static void LetGo(const Held& held);
+  // Of a writing: all is written, or has failed.
+  void End(absl::Status status);
 
-  std::mutex calls_;  // guards thread_; taken by callers, never by the thread
-  std::thread thread_;
-  mutable std::mutex mu_;  // guards the three below
+  mutable std::mutex mu_;            // guards those below
+  std::condition_variable changed_;  // of cancelled_ and progress_.done
+  int64_t writing_ = 0;
   CheckpointProgress progress_;
+  // What was accepted, until it is being written.
+  std::unique_ptr<CheckpointRequest> accepted_;
+  std::vector<std::shared_ptr<TableSnapshot>> tables_;
   std::shared_ptr<KeptBytes> kept_;
+  std::function<void()> ended_;
   bool cancelled_ = false;
-  std::condition_variable is_cancelled_;
-  // Used by the thread alone, and before it runs by whoever starts it.
+  // Used by the thread alone while there is one, otherwise under mu_.
   std::chrono::steady_clock::time_point began_;
   double max_bytes_per_sec_ = 0;
   std::string fingerprints_of_;  // token

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -99,6 +100,19 @@ class CountedResourceOp : public tensorflow::ResourceOpKernel<T> {
   std::string container_;
   std::string shared_name_;
 };
+
+// For CreateResource(), of a resource that needs a thread: ResourceExhausted,
+// and the resource is gone, if it got none. `what` it is.
+template <typename T>
+absl::Status TakeIfItHasThread(T* made, absl::string_view what, T** resource) {
+  if (!made->has_thread()) {
+    made->Unref();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("There is no thread for the leases of a ", what));
+  }
+  *resource = made;
+  return absl::OkStatus();
+}
 
 }  // namespace tf_syncrep
 

@@ -113,8 +113,7 @@ class SyncGateOp final : public CountedResourceOp<SyncGateResource> {
         std::chrono::duration_cast<std::chrono::microseconds>(
             std::chrono::system_clock::now().time_since_epoch())
             .count();
-    *resource = new SyncGateResource(options);
-    return absl::OkStatus();
+    return TakeIfItHasThread(new SyncGateResource(options), "gate", resource);
   }
 
   // The rest is the chief's to choose anew when it opens the gate.

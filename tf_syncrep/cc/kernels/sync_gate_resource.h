@@ -26,6 +26,9 @@ class SyncGateResource final : public tensorflow::ResourceBase {
   // Waits keep the gate alive; all of them end when the resource is destroyed.
   const std::shared_ptr<SyncGate>& gate() const { return gate_; }
 
+  // False where there was no thread to look after the leases.
+  bool has_thread() const { return timer_.is_running(); }
+
  private:
   const SyncGateOptions options_;
   // The gate's, which may outlive the timer.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
@@ -18,11 +19,7 @@ namespace {
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// When a whole table is overwritten, so much of it is kept between two checks
-// of how much is kept.
-constexpr int64_t kKeepAtOnce = 4 << 20;
-
-// The tables of this process of which a snapshot is being read. Updates do not
+// The tables of this process of which snapshots are being read. Updates do not
 // know of checkpoints, and are traced or built before there is one: they look
 // here for what they are about to write.
 class Tables {
@@ -35,58 +32,61 @@ class Tables {
   void Add(const void* lock_of,
            const std::shared_ptr<TableSnapshot>& snapshot) {
     const std::lock_guard<std::mutex> lock(mu_);
-    by_lock_[lock_of] = snapshot;
+    by_lock_.emplace(lock_of, Entry{snapshot.get(), snapshot});
     num_ = by_lock_.size();
   }
 
   void Remove(const void* lock_of, const TableSnapshot* snapshot) {
     const std::lock_guard<std::mutex> lock(mu_);
-    const auto found = by_lock_.find(lock_of);
-    if (found != by_lock_.end() && found->second.first == snapshot) {
-      by_lock_.erase(found);
+    auto [entry, end] = by_lock_.equal_range(lock_of);
+    while (entry != end) {
+      entry = entry->second.address == snapshot ? by_lock_.erase(entry)
+                                                : std::next(entry);
     }
     num_ = by_lock_.size();
   }
 
-  std::shared_ptr<TableSnapshot> Find(const void* lock_of) {
+  std::vector<std::shared_ptr<TableSnapshot>> Find(const void* lock_of) {
+    std::vector<std::shared_ptr<TableSnapshot>> found;
     if (num_.load(std::memory_order_acquire) == 0) {
-      return nullptr;
+      return found;
     }
     const std::lock_guard<std::mutex> lock(mu_);
-    const auto found = by_lock_.find(lock_of);
-    return found == by_lock_.end() ? nullptr : found->second.second.lock();
+    const auto [begin, end] = by_lock_.equal_range(lock_of);
+    for (auto entry = begin; entry != end; ++entry) {
+      if (auto snapshot = entry->second.snapshot.lock()) {
+        found.push_back(std::move(snapshot));
+      }
+    }
+    return found;
   }
 
  private:
   struct Entry {
-    Entry& operator=(const std::shared_ptr<TableSnapshot>& snapshot) {
-      first = snapshot.get();
-      second = snapshot;
-      return *this;
-    }
-    const TableSnapshot* first = nullptr;
-    std::weak_ptr<TableSnapshot> second;
+    const TableSnapshot* address;  // also of one that is being destroyed
+    std::weak_ptr<TableSnapshot> snapshot;
   };
 
   std::mutex mu_;  // guards by_lock_
   // By the lock of the first array, which both kinds of variables have.
-  std::map<const void*, Entry> by_lock_;
+  std::multimap<const void*, Entry> by_lock_;
   std::atomic<size_t> num_{0};
 };
 
 }  // namespace
 
+// Of the arrays, shared.
 class TableSnapshot::Locks {
  public:
-  Locks(const std::vector<VariableMutex*>& mutexes, Access access)
-      : mutexes_(mutexes), access_(access) {
+  explicit Locks(const std::vector<VariableMutex*>& mutexes)
+      : mutexes_(mutexes) {
     for (VariableMutex* mutex : mutexes_) {
-      access_ == Access::kReadAlone ? mutex->lock() : mutex->lock_shared();
+      mutex->lock_shared();
     }
   }
   ~Locks() {
     for (VariableMutex* mutex : mutexes_) {
-      access_ == Access::kReadAlone ? mutex->unlock() : mutex->unlock_shared();
+      mutex->unlock_shared();
     }
   }
   Locks(const Locks&) = delete;
@@ -94,7 +94,6 @@ class TableSnapshot::Locks {
 
  private:
   const std::vector<VariableMutex*>& mutexes_;
-  const Access access_;
 };
 
 absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
@@ -107,7 +106,7 @@ absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
   made->mutexes_.erase(
       std::unique(made->mutexes_.begin(), made->mutexes_.end()),
       made->mutexes_.end());
-  const Locks locks(made->mutexes_, Access::kReadBesideReaders);
+  const Locks locks(made->mutexes_);
   int64_t num_rows = -1;
   std::vector<int64_t> row_bytes;
   for (HeldVariable& array : made->arrays_) {
@@ -138,7 +137,6 @@ absl::StatusOr<std::shared_ptr<TableSnapshot>> TableSnapshot::Make(
   } catch (const std::bad_alloc&) {
     return OutOfMemory("which rows of a table were kept", num_rows / 8);
   }
-  Tables::All().Add(made->arrays_[0].mu(), made);
   return made;
 }
 
@@ -148,8 +146,13 @@ TableSnapshot::~TableSnapshot() {
   }
 }
 
-std::shared_ptr<TableSnapshot> TableSnapshot::Find(const void* lock_of) {
+std::vector<std::shared_ptr<TableSnapshot>> TableSnapshot::Find(
+    const void* lock_of) {
   return Tables::All().Find(lock_of);
+}
+
+void TableSnapshot::Register(const std::shared_ptr<TableSnapshot>& snapshot) {
+  Tables::All().Add(snapshot->arrays_[0].mu(), snapshot);
 }
 
 absl::StatusOr<std::vector<const char*>> TableSnapshot::Data() {
@@ -175,35 +178,35 @@ absl::StatusOr<std::vector<const char*>> TableSnapshot::Data() {
 
 absl::Status TableSnapshot::Keep(const int64_t* rows, int64_t num,
                                  const std::function<bool()>& cancelled) {
-  int64_t begin = 0;
-  while (!rows_->IsRead()) {
-    if (!kept_->WaitForRoom(cancelled)) {
+  for (int64_t kept = 0; !rows_->IsRead();) {
+    {
+      const Locks locks(mutexes_);
+      absl::StatusOr<std::vector<const char*>> data = Data();
+      if (!data.ok()) {
+        return data.status();
+      }
+      kept = rows_->Keep(*data, rows, kept, rows == nullptr ? num_rows() : num);
+    }
+    if (kept >= (rows == nullptr ? num_rows() : num)) {
+      break;
+    }
+    if (!kept_->WaitForRoom(rows_->most_bytes(), cancelled)) {
       if (cancelled()) {
         return absl::CancelledError("The step was cancelled.");
       }
       kept_->GiveUp(KeptBytes::Reason::kNoProgress);
       Abandon();
-      return absl::OkStatus();
-    }
-    const Locks locks(mutexes_, Access::kReadBesideReaders);
-    absl::StatusOr<std::vector<const char*>> data = Data();
-    if (!data.ok()) {
-      return data.status();
-    }
-    if (rows != nullptr) {
-      rows_->Keep(*data, rows, num);
-      break;
-    }
-    begin = rows_->KeepRange(*data, begin, num_rows(), kKeepAtOnce);
-    if (begin >= num_rows()) {
-      break;
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status TableSnapshot::Read(int64_t num, const std::vector<char*>& out) {
-  const Locks locks(mutexes_, Access::kReadAlone);
+  const std::lock_guard<std::mutex> reading(reading_);
+  if (rows_->IsRead()) {
+    return absl::CancelledError("The checkpoint was given up.");
+  }
+  const Locks locks(mutexes_);
   absl::StatusOr<std::vector<const char*>> data = Data();
   if (!data.ok()) {
     return data.status();
@@ -215,6 +218,8 @@ absl::Status TableSnapshot::Read(int64_t num, const std::vector<char*>& out) {
 void TableSnapshot::Abandon() {
   rows_->Abandon();
   Tables::All().Remove(arrays_[0].mu(), this);
+  // Read() finds that out, or has begun before.
+  const std::lock_guard<std::mutex> wait(reading_);
 }
 
 }  // namespace tf_syncrep

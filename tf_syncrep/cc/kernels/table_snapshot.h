@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,9 +23,6 @@ namespace tf_syncrep {
 // Of a table and its slots: variables with equally many rows.
 class TableSnapshot {
  public:
-  // What a checkpoint does with the arrays, and what an update does.
-  enum class Access { kReadAlone, kReadBesideReaders };
-
   // Errors: InvalidArgument for variables that are not initialized, have
   // elements that cannot be copied byte by byte, or different numbers of rows.
   static absl::StatusOr<std::shared_ptr<TableSnapshot>> Make(
@@ -35,20 +33,25 @@ class TableSnapshot {
   TableSnapshot(const TableSnapshot&) = delete;
   TableSnapshot& operator=(const TableSnapshot&) = delete;
 
-  // The snapshot, not read to its end yet, of the table whose first array has
-  // this lock; null if there is none. From any thread; takes next to no time
-  // where no checkpoint is being written.
-  static std::shared_ptr<TableSnapshot> Find(const void* lock_of);
+  // The snapshots, not read to their ends yet, of the table whose first array
+  // has this lock: one for each checkpoint that is being written. From any
+  // thread; takes next to no time where none is.
+  static std::vector<std::shared_ptr<TableSnapshot>> Find(const void* lock_of);
+
+  // From here on it is found.
+  static void Register(const std::shared_ptr<TableSnapshot>& snapshot);
 
   // Keeps rows that are about to be overwritten: those in `rows`, or all if it
   // is null. Waits where too much is kept; ends early once `cancelled`.
   absl::Status Keep(const int64_t* rows, int64_t num,
                     const std::function<bool()>& cancelled);
 
-  // Copies the next `num` rows to `out`, a pointer for each array.
+  // Copies the next `num` rows to `out`, a pointer for each array. Errors:
+  // Cancelled where it was abandoned.
   absl::Status Read(int64_t num, const std::vector<char*>& out);
 
-  // Nothing is kept from here on.
+  // Nothing is kept from here on, and when it returns the reader touches no
+  // variable any more.
   void Abandon();
 
   int64_t num_rows() const { return rows_->num_rows(); }
@@ -76,6 +79,8 @@ class TableSnapshot {
   int64_t all_row_bytes_ = 0;
   std::shared_ptr<KeptBytes> kept_;
   std::unique_ptr<RowSnapshot> rows_;
+  // Held while rows are read; before the arrays' locks, and never by an update.
+  std::mutex reading_;
 };
 
 }  // namespace tf_syncrep

@@ -60,6 +60,9 @@ class WorkQueueResource final : public ResourceBase {
   // Waits keep the queue alive; all end when the resource is destroyed.
   const std::shared_ptr<WorkQueue>& queue() const { return queue_; }
 
+  // False where there was no thread to look after the leases.
+  bool has_thread() const { return timer_.is_running(); }
+
  private:
   const WorkQueueOptions options_;
   const std::shared_ptr<WorkQueue> queue_;
@@ -102,8 +105,8 @@ class WorkQueueOp final : public CountedResourceOp<WorkQueueResource> {
         std::chrono::duration_cast<std::chrono::microseconds>(
             std::chrono::system_clock::now().time_since_epoch())
             .count();
-    *resource = new WorkQueueResource(options);
-    return absl::OkStatus();
+    return TakeIfItHasThread(new WorkQueueResource(options), "work queue",
+                             resource);
   }
 
   absl::Status VerifyResource(WorkQueueResource* resource) override {

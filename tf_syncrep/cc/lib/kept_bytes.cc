@@ -9,11 +9,22 @@ constexpr std::chrono::milliseconds kAskAgain(50);
 
 }  // namespace
 
-bool KeptBytes::WaitForRoom(const std::function<bool()>& cancelled) {
+bool KeptBytes::TryAdd(int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (!HasRoom(bytes)) {
+    return false;
+  }
+  bytes_ += bytes;
+  peak_ = std::max(peak_, bytes_);
+  return true;
+}
+
+bool KeptBytes::WaitForRoom(int64_t bytes,
+                            const std::function<bool()>& cancelled) {
   std::unique_lock<std::mutex> lock(mu_);
   int64_t seen = progress_;
   auto since = std::chrono::steady_clock::now();
-  while (!closed_ && bytes_ >= max_bytes_) {
+  while (!closed_ && !HasRoom(bytes)) {
     changed_.wait_for(lock, kAskAgain);
     const auto now = std::chrono::steady_clock::now();
     if (progress_ != seen) {
@@ -24,16 +35,10 @@ bool KeptBytes::WaitForRoom(const std::function<bool()>& cancelled) {
     const bool give_up = now - since > patience_ || cancelled();
     lock.lock();
     if (give_up) {
-      return closed_ || bytes_ < max_bytes_;
+      return closed_ || HasRoom(bytes);
     }
   }
   return true;
-}
-
-void KeptBytes::Add(int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mu_);
-  bytes_ += bytes;
-  peak_ = std::max(peak_, bytes_);
 }
 
 void KeptBytes::Free(int64_t bytes) {

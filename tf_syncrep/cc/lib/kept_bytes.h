@@ -11,8 +11,9 @@
 
 namespace tf_syncrep {
 
-// A bound that holds for all tables of a snapshot together. Whoever is about to
-// keep rows waits while there is no room. The wait ends when the reader of the
+// A bound that holds for all tables of a snapshot together, and is exceeded
+// only by something that is larger and is kept alone. Whoever is about to keep
+// rows waits while there is no room. The wait ends when the reader of the
 // snapshot has freed some, or has gone on reading; when it closes the bound, at
 // its end or an error; and when it has got nowhere for `patience`.
 class KeptBytes {
@@ -22,12 +23,14 @@ class KeptBytes {
   KeptBytes(int64_t max_bytes, Seconds patience)
       : max_bytes_(max_bytes), patience_(patience) {}
 
-  // Waits until less than the bound is kept. False if the snapshot is to be
-  // given up: the reader got nowhere, or `cancelled`, which is asked now and
-  // then, says so. True, too, when closed: then there is nothing to keep.
-  bool WaitForRoom(const std::function<bool()>& cancelled);
+  // Counts as many if there is room for them, and returns whether there was.
+  [[nodiscard]] bool TryAdd(int64_t bytes);
 
-  void Add(int64_t bytes);
+  // Waits until there is room for as many. False if the snapshot is to be given
+  // up: the reader got nowhere, or `cancelled`, which is asked now and then,
+  // says so. True, too, when closed: then there is nothing to keep.
+  bool WaitForRoom(int64_t bytes, const std::function<bool()>& cancelled);
+
   void Free(int64_t bytes);
 
   // The reader has made progress.
@@ -44,10 +47,17 @@ class KeptBytes {
   // Why; kNone if nobody has.
   Reason gave_up() const;
 
+  Seconds patience() const { return patience_; }
+
   // The most that was kept at a time.
   int64_t peak() const;
 
  private:
+  // Needs mu_.
+  bool HasRoom(int64_t bytes) const {
+    return bytes_ == 0 || bytes <= max_bytes_ - bytes_;
+  }
+
   const int64_t max_bytes_;
   const Seconds patience_;
   mutable std::mutex mu_;  // guards all below

@@ -1,15 +1,13 @@
 #include "tf_syncrep/cc/lib/lease_timer.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <thread>
 #include <utility>
+
+#include "tf_syncrep/cc/lib/detached_thread.h"
 
 namespace tf_syncrep {
 namespace {
 
-// What `top -H` and /proc call the thread: 15 characters at most.
 constexpr char kThreadName[] = "tfs_leases";
 
 }  // namespace
@@ -30,14 +28,13 @@ void LeaseTimer::Bell::Ring() {
 LeaseTimer::LeaseTimer(std::function<Time()> poll,
                        std::function<void()> shut_down, Time period,
                        std::shared_ptr<Bell> bell)
-    : bell_(std::move(bell)) {
-  std::thread([bell = bell_, poll = std::move(poll),
-               shut_down = std::move(shut_down), period] {
-    pthread_setname_np(pthread_self(), kThreadName);
-    PollUntilStopped(poll, period, *bell);
-    shut_down();
-  }).detach();
-}
+    : bell_(std::move(bell)),
+      is_running_(StartDetachedThread(
+          kThreadName, [bell = bell_, poll = std::move(poll),
+                        shut_down = std::move(shut_down), period] {
+            PollUntilStopped(poll, period, *bell);
+            shut_down();
+          })) {}
 
 LeaseTimer::~LeaseTimer() {
   {

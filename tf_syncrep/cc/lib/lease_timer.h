@@ -42,7 +42,8 @@ class LeaseTimer {
   // it runs on SteadyTime(), and both are called without a lock held. Poll() is
   // called whenever a lease may have ended and at least every `period`: leases
   // that begin while the thread sleeps end at most that much late, unless its
-  // bell is rung.
+  // bell is rung. Where there is no thread, is_running() is false, and nobody
+  // looks after the ledger.
   template <typename Ledger>
   LeaseTimer(const std::shared_ptr<Ledger>& ledger, Time period,
              std::shared_ptr<Bell> bell = std::make_shared<Bell>())
@@ -52,6 +53,9 @@ class LeaseTimer {
   // Returns at once. The thread finishes what it is doing, calls Shutdown(),
   // releases the ledger and ends.
   ~LeaseTimer();
+
+  // Whether it has its thread.
+  bool is_running() const { return is_running_; }
 
   LeaseTimer(const LeaseTimer&) = delete;
   LeaseTimer& operator=(const LeaseTimer&) = delete;
@@ -64,6 +68,7 @@ class LeaseTimer {
                                Bell& bell);
 
   const std::shared_ptr<Bell> bell_;  // the thread's too
+  const bool is_running_;
 };
 
 }  // namespace tf_syncrep

@@ -105,7 +105,9 @@ REGISTER_OP("Syncrep>RefCheckpointBegin")
     .SetAllowsUninitializedInput()
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
-Does as CheckpointBegin, with reference variables in groups behind the others.
+Accepts what CheckpointBegin writes, with reference variables behind the others.
+
+Nothing is written before CheckpointWrite.
 
 handle: As there.
 prefix: As there.
@@ -123,6 +125,20 @@ tensor_names: As there.
 max_kept_bytes: As there.
 patience_secs: As there.
 max_bytes_per_sec: As there.
+)doc");
+
+REGISTER_OP("Syncrep>CheckpointWrite")
+    .Input("handle: resource")
+    .SetIsStateful()
+    .SetShapeFn(NoOutputs)
+    .Doc(R"doc(
+Writes what RefCheckpointBegin has accepted, and lasts as long as that.
+
+Nothing but a step that runs can hold reference variables. If the step is cancelled,
+as by its session when that is closed, the checkpoint is given up. It is no error of
+this op if files cannot be written: CheckpointProgress tells.
+
+handle: The writer.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointProgress")

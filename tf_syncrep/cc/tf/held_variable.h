@@ -19,9 +19,8 @@ using VariableRef = tensorflow::core::RefCountPtr<tensorflow::Var>;
 
 // A resource variable is kept alive by this. Of a reference variable it keeps
 // the buffer that the variable had: an assignment that gives it another one is
-// not seen here. Its lock lives as long as TensorFlow has the variable, which
-// is as long as the task, unless somebody clears the container that the
-// variable is in, who must first have cancelled whatever holds one.
+// not seen here. Its lock lives as long as TensorFlow has the variable, and
+// that as long as a step runs that uses it: only such a step may take the lock.
 class HeldVariable {
  public:
   explicit HeldVariable(VariableRef resource)

@@ -1,4 +1,4 @@
-// The error of an op that got no memory.
+// Memory that there may not be, and the error of an op that got none.
 
 #ifndef TF_SYNCREP_CC_TF_OUT_OF_MEMORY_H_
 #define TF_SYNCREP_CC_TF_OUT_OF_MEMORY_H_
@@ -8,6 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/framework/types.h"
 
 namespace tf_syncrep {
 
@@ -15,6 +19,30 @@ namespace tf_syncrep {
 inline absl::Status OutOfMemory(absl::string_view what, size_t bytes) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "There is no memory for ", what, ", about ", bytes, " bytes"));
+}
+
+// Allocates a tensor, of a type that is copied byte by byte or of strings.
+inline absl::Status NewTensor(absl::string_view what,
+                              tensorflow::DataType dtype,
+                              const tensorflow::TensorShape& shape,
+                              tensorflow::Tensor* made) {
+  *made = tensorflow::Tensor(dtype, shape);
+  if (made->IsInitialized()) {
+    return absl::OkStatus();
+  }
+  return OutOfMemory(what,
+                     shape.num_elements() * tensorflow::DataTypeSize(dtype));
+}
+
+// The same, with the contents of another one.
+inline absl::Status CopyTensor(absl::string_view what,
+                               const tensorflow::Tensor& from,
+                               tensorflow::Tensor* made) {
+  absl::Status status = NewTensor(what, from.dtype(), from.shape(), made);
+  if (status.ok()) {
+    tensorflow::tensor::DeepCopy(from, made);
+  }
+  return status;
 }
 
 }  // namespace tf_syncrep

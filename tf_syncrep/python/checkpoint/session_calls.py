@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +50,7 @@ class SessionCalls(Calls):
         self._token = placeholder(tf.string, [], "checkpoint_token")
         self._base = placeholder(tf.string, [], "checkpoint_base")
         self._text = placeholder(tf.string, [], "checkpoint_text")
-        begins, progress, cancels, restores, writes = [], [], [], [], []
+        begins, writes, progress, cancels, restores, trials = ([] for _ in range(6))
         for number, share in enumerate(contents.shares):
             layout = (share.handles, share.pieces, share.piece_names)
             with tf.device(share.device):
@@ -65,14 +67,15 @@ class SessionCalls(Calls):
                         **options,
                     )
                 )
+                writes.append(checkpoint_ops.checkpoint_write(writer))
                 progress.append(list(checkpoint_ops.checkpoint_progress(writer)))
                 cancels.append(checkpoint_ops.checkpoint_cancel(writer))
                 restores.append(
                     checkpoint_ops.ref_checkpoint_restore(self._prefixes, *layout)
                 )
-                writes.append(tf.io.write_file(self._prefixes[number], self._text))
+                trials.append(tf.io.write_file(self._prefixes[number], self._text))
         self._begin_op, self._cancel_op = tf.group(begins), tf.group(cancels)
-        self._write_op = tf.group(writes)
+        self._write_op, self._trial_op = tf.group(writes), tf.group(trials)
         self._answers, self._restored = progress, restores
         with tf.device("/device:CPU:0"):
             self._merge_op = tf.raw_ops.MergeV2Checkpoints(
@@ -82,9 +85,21 @@ class SessionCalls(Calls):
             )
 
     def begin(self, prefixes: list[str], token: str, base: str) -> None:
-        """Runs `ref_checkpoint_begin` on each task."""
+        """Runs `ref_checkpoint_begin` on each task, and starts the writing."""
         feed = {self._prefixes: prefixes, self._token: token, self._base: base}
         self.session.run(self._begin_op, feed)
+        # In a step of its own, which ends with the session at the latest.
+        threading.Thread(
+            target=self._write, args=(self.session,), name="checkpoint", daemon=True
+        ).start()
+
+    def _write(self, session: Any) -> None:
+        try:
+            session.run(self._write_op)
+        except Exception:
+            # What was accepted, and is not being written, nobody would wait for.
+            with contextlib.suppress(Exception):
+                session.run(self._cancel_op)
 
     def progress(self) -> list[tuple[Any, ...]]:
         """What `checkpoint_progress` returns on each task."""
@@ -105,7 +120,7 @@ class SessionCalls(Calls):
     def write(self, contents: Contents, paths: Sequence[str], text: str) -> None:
         """Has each task write a file."""
         del contents
-        self.session.run(self._write_op, {self._prefixes: paths, self._text: text})
+        self.session.run(self._trial_op, {self._prefixes: paths, self._text: text})
 
     def merge(self, prefixes: list[str], prefix: str) -> None:
         """Merges the bundles of all tasks into one; their data stay where they are."""

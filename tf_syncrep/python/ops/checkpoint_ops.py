@@ -104,6 +104,26 @@ def checkpoint_begin(
     )
 
 
+def checkpoint_write(handle, name=None):
+    """Writes what `ref_checkpoint_begin` has accepted, and lasts as long as that.
+
+    A step that runs is what holds reference variables. If it is cancelled, as by its
+    session when that is closed, the checkpoint is given up. That files cannot be
+    written is no error of this op: `checkpoint_progress` tells.
+
+    Args:
+        handle: of the writer.
+        name: name of the operation.
+
+    Returns:
+        The operation in a graph, None when executing eagerly.
+
+    Raises:
+        tf.errors.FailedPreconditionError: nothing was accepted.
+    """
+    return op_library.load().syncrep_checkpoint_write(handle, name=name)
+
+
 def checkpoint_progress(handle, name=None):
     """Tells how far the writing of a checkpoint got.
 
@@ -125,12 +145,19 @@ def checkpoint_progress(handle, name=None):
 def checkpoint_cancel(handle, name=None):
     """Ends the writing of a checkpoint, and waits until it has ended.
 
+    The writer then forgets what it knows of the last one, 8 bytes for each row: the
+    next one is full.
+
     Args:
         handle: of the writer.
         name: name of the operation.
 
     Returns:
         The operation in a graph, None when executing eagerly.
+
+    Raises:
+        tf.errors.DeadlineExceededError: the files took nothing for 10 seconds, or
+            `patience_secs` if that is less.
     """
     return op_library.load().syncrep_checkpoint_cancel(handle, name=name)
 
@@ -203,7 +230,9 @@ def ref_checkpoint_begin(
     max_bytes_per_sec=0.0,
     name=None,
 ):
-    """Begins to write a checkpoint in a graph of `tf.compat.v1`.
+    """Accepts a checkpoint in a graph of `tf.compat.v1`.
+
+    This is its moment; `checkpoint_write` writes it.
 
     Args:
         handle: as `checkpoint_begin` takes it.

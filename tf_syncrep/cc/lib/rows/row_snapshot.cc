@@ -6,13 +6,36 @@
 #include <numeric>
 #include <utility>
 
+#include "tf_syncrep/cc/lib/array.h"
+#include "tf_syncrep/cc/lib/rows/row_locks.h"
+
 namespace tf_syncrep {
 namespace {
 
 // Rows of a range, whose copies are freed together.
 constexpr int64_t kRangeRows = 4096;
 
+// The first block of a range has so many rows, and each other one twice as many
+// as the one before, up to so many rows and bytes.
+constexpr int64_t kFewestBlockRows = 2;
+constexpr int64_t kMostBlockRows = 256;
+constexpr int64_t kMostBlockBytes = 64 << 10;
+
+// What an allocation takes beyond what was asked for.
+constexpr int64_t kAllocationBytes = 16;
+
+// Kept by one call, which locks out the reader.
+constexpr int64_t kKeepAtOnce = 4 << 20;
+
 }  // namespace
+
+struct RowSnapshot::Block {
+  std::unique_ptr<Block> older;
+  int64_t num_rows;     // for which there is room
+  int64_t size = 0;     // of them
+  Array<char> copies;   // row after row, array after array
+  Array<int32_t> rows;  // their numbers in the range
+};
 
 RowSnapshot::RowSnapshot(int64_t num_rows, std::vector<int64_t> row_bytes,
                          KeptBytes* kept)
@@ -20,61 +43,75 @@ RowSnapshot::RowSnapshot(int64_t num_rows, std::vector<int64_t> row_bytes,
       row_bytes_(std::move(row_bytes)),
       all_row_bytes_(
           std::accumulate(row_bytes_.begin(), row_bytes_.end(), int64_t{0})),
+      most_block_rows_(std::clamp<int64_t>(
+          kMostBlockBytes / std::max<int64_t>(1, all_row_bytes_), 1,
+          kMostBlockRows)),
       kept_bytes_(kept),
-      is_kept_(num_rows) {}
+      is_kept_(num_rows),
+      kept_((num_rows + kRangeRows - 1) / kRangeRows) {}
 
 RowSnapshot::~RowSnapshot() { Abandon(); }
 
-void RowSnapshot::Keep(const std::vector<const char*>& data,
-                       const int64_t* rows, int64_t num) {
-  const std::lock_guard<std::mutex> lock(mu_);
-  try {
-    for (int64_t i = 0; i < num; ++i) {
-      if (rows[i] >= next_ && rows[i] < num_rows_ && !is_kept_[rows[i]]) {
-        KeepRow(data, rows[i]);
-      }
-    }
-  } catch (const std::bad_alloc&) {
-    kept_bytes_->GiveUp(KeptBytes::Reason::kOutOfMemory);
-    AbandonLocked();
-  }
+int64_t RowSnapshot::BlockBytes(int64_t num_rows) const {
+  return static_cast<int64_t>(sizeof(Block)) + 3 * kAllocationBytes +
+         num_rows * (all_row_bytes_ + static_cast<int64_t>(sizeof(int32_t)));
 }
 
-int64_t RowSnapshot::KeepRange(const std::vector<const char*>& data,
-                               int64_t begin, int64_t end, int64_t max_bytes) {
+int64_t RowSnapshot::Keep(const std::vector<const char*>& data,
+                          const int64_t* rows, int64_t begin, int64_t end) {
   const std::lock_guard<std::mutex> lock(mu_);
-  int64_t row = std::max(begin, next_);
-  try {
-    for (int64_t bytes = 0; row < end && bytes < max_bytes; ++row) {
-      if (!is_kept_[row]) {
-        KeepRow(data, row);
-        bytes += all_row_bytes_;
+  int64_t i = rows == nullptr ? std::max(begin, next_) : begin;
+  for (int64_t bytes = 0; i < end && bytes < kKeepAtOnce; ++i) {
+    const int64_t row = rows == nullptr ? i : rows[i];
+    if (row >= next_ && row < num_rows_ && !is_kept_[row]) {
+      if (!KeepRow(data, row)) {
+        break;
       }
+      bytes += all_row_bytes_;
     }
-  } catch (const std::bad_alloc&) {
-    kept_bytes_->GiveUp(KeptBytes::Reason::kOutOfMemory);
-    AbandonLocked();
-    return end;
   }
-  return std::max(row, begin);
+  return std::max(i, begin);
 }
 
-void RowSnapshot::KeepRow(const std::vector<const char*>& data, int64_t row) {
-  Kept& kept = RangeOf(row);
-  kept.rows.push_back(row);
-  for (size_t i = 0; i < row_bytes_.size(); ++i) {
-    kept.copies.append(data[i] + row * row_bytes_[i], row_bytes_[i]);
+bool RowSnapshot::KeepRow(const std::vector<const char*>& data, int64_t row) {
+  std::unique_ptr<Block>& newest = kept_[row / kRangeRows];
+  if (newest == nullptr || newest->size == newest->num_rows) {
+    const int64_t num_rows =
+        std::min(newest == nullptr ? kFewestBlockRows : 2 * newest->num_rows,
+                 most_block_rows_);
+    if (!kept_bytes_->TryAdd(BlockBytes(num_rows))) {
+      return false;
+    }
+    std::unique_ptr<Block> block(new (std::nothrow) Block);
+    if (block == nullptr || !block->rows.Allocate(num_rows) ||
+        !block->copies.Allocate(num_rows * all_row_bytes_)) {
+      kept_bytes_->Free(BlockBytes(num_rows));
+      kept_bytes_->GiveUp(KeptBytes::Reason::kOutOfMemory);
+      AbandonLocked();
+      return true;
+    }
+    block->num_rows = num_rows;
+    block->older = std::move(newest);
+    newest = std::move(block);
   }
+  char* copy = newest->copies.data() + newest->size * all_row_bytes_;
+  const std::lock_guard<std::mutex> stripe(RowLocks::Global().Of(data[0], row));
+  for (size_t k = 0; k < row_bytes_.size(); ++k) {
+    std::memcpy(copy, data[k] + row * row_bytes_[k], row_bytes_[k]);
+    copy += row_bytes_[k];
+  }
+  newest->rows[newest->size++] = static_cast<int32_t>(row % kRangeRows);
   is_kept_[row] = true;
-  kept_bytes_->Add(all_row_bytes_);
+  return true;
 }
 
-RowSnapshot::Kept& RowSnapshot::RangeOf(int64_t row) {
-  const int64_t range = row / kRangeRows - first_range_;
-  while (static_cast<int64_t>(kept_.size()) <= range) {
-    kept_.emplace_back();
+void RowSnapshot::CopyRow(const std::vector<const char*>& data, int64_t row,
+                          const std::vector<char*>& out, int64_t to) const {
+  const std::lock_guard<std::mutex> stripe(RowLocks::Global().Of(data[0], row));
+  for (size_t k = 0; k < row_bytes_.size(); ++k) {
+    std::memcpy(out[k] + to * row_bytes_[k], data[k] + row * row_bytes_[k],
+                row_bytes_[k]);
   }
-  return kept_[range];
 }
 
 void RowSnapshot::Read(const std::vector<const char*>& data, int64_t num,
@@ -82,41 +119,45 @@ void RowSnapshot::Read(const std::vector<const char*>& data, int64_t num,
   const std::lock_guard<std::mutex> lock(mu_);
   const int64_t begin = next_;
   const int64_t end = std::min(begin + num, num_rows_);
-  for (size_t i = 0; i < row_bytes_.size(); ++i) {
-    std::memcpy(out[i], data[i] + begin * row_bytes_[i],
-                (end - begin) * row_bytes_[i]);
-  }
-  int64_t freed = 0;
-  for (int64_t range = first_range_; range * kRangeRows < end; ++range) {
-    if (range - first_range_ >= static_cast<int64_t>(kept_.size())) {
-      break;
+  for (int64_t row = begin; row < end; ++row) {
+    if (!is_kept_[row]) {
+      CopyRow(data, row, out, row - begin);
     }
-    const Kept& kept = kept_[range - first_range_];
-    const char* copy = kept.copies.data();
-    for (const int64_t row : kept.rows) {
-      const bool wanted = row >= begin && row < end;
-      for (size_t i = 0; i < row_bytes_.size(); ++i) {
-        if (wanted) {
-          std::memcpy(out[i] + (row - begin) * row_bytes_[i], copy,
-                      row_bytes_[i]);
+  }
+  for (int64_t range = begin / kRangeRows; range * kRangeRows < end; ++range) {
+    for (const Block* block = kept_[range].get(); block != nullptr;
+         block = block->older.get()) {
+      const char* copy = block->copies.data();
+      for (int64_t i = 0; i < block->size; ++i) {
+        const int64_t row = range * kRangeRows + block->rows[i];
+        const bool wanted = row >= begin && row < end;
+        for (size_t k = 0; k < row_bytes_.size(); ++k) {
+          if (wanted) {
+            std::memcpy(out[k] + (row - begin) * row_bytes_[k], copy,
+                        row_bytes_[k]);
+          }
+          copy += row_bytes_[k];
         }
-        copy += row_bytes_[i];
       }
+    }
+    // It is freed when the last of its rows was read.
+    if (std::min((range + 1) * kRangeRows, num_rows_) <= end) {
+      FreeRange(range);
     }
   }
   next_ = end;
-  // A range is freed when the last of its rows was read.
-  while (!kept_.empty() &&
-         std::min((first_range_ + 1) * kRangeRows, num_rows_) <= end) {
-    freed += static_cast<int64_t>(kept_.front().copies.size());
-    kept_.pop_front();
-    ++first_range_;
-  }
-  if (kept_.empty()) {
-    first_range_ = end / kRangeRows;
-  }
-  kept_bytes_->Free(freed);
   kept_bytes_->Progress();
+}
+
+void RowSnapshot::FreeRange(int64_t range) {
+  int64_t freed = 0;
+  while (kept_[range] != nullptr) {
+    freed += BlockBytes(kept_[range]->num_rows);
+    kept_[range] = std::move(kept_[range]->older);
+  }
+  if (freed > 0) {
+    kept_bytes_->Free(freed);
+  }
 }
 
 bool RowSnapshot::IsRead() const {
@@ -130,13 +171,10 @@ void RowSnapshot::Abandon() {
 }
 
 void RowSnapshot::AbandonLocked() {
-  int64_t freed = 0;
-  for (const Kept& kept : kept_) {
-    freed += static_cast<int64_t>(kept.copies.size());
+  for (size_t range = 0; range < kept_.size(); ++range) {
+    FreeRange(static_cast<int64_t>(range));
   }
-  kept_.clear();
   next_ = num_rows_;
-  kept_bytes_->Free(freed);
 }
 
 }  // namespace tf_syncrep

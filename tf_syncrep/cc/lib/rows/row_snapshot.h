@@ -5,9 +5,8 @@
 #define TF_SYNCREP_CC_LIB_ROWS_ROW_SNAPSHOT_H_
 
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "tf_syncrep/cc/lib/kept_bytes.h"
@@ -22,9 +21,10 @@ namespace tf_syncrep {
 //
 // Rows whose writers say nothing are read as they are at that time.
 //
-// Thread-safe. The caller holds the locks of the arrays for each call that gets
-// their `data`: of Keep() such that nobody writes these rows, of Read() such
-// that nobody writes at all.
+// Thread-safe. The caller holds the locks of the arrays, shared, for each call
+// that gets their `data`. A row is copied under its stripe of RowLocks, which
+// AdamAsync takes as well: so it is not torn by an update of single rows, whose
+// lock is a shared one, too.
 class RowSnapshot {
  public:
   // `row_bytes`: of each array. `kept` outlives this.
@@ -38,18 +38,18 @@ class RowSnapshot {
   int64_t num_rows() const { return num_rows_; }
   const std::vector<int64_t>& row_bytes() const { return row_bytes_; }
 
-  // Keeps those of `rows` that were not read yet; call it before they are
-  // overwritten, and KeptBytes::WaitForRoom() before that. Rows may repeat, and
-  // those that do not exist are left out. `data[i]` is where array i begins.
-  // Where there is no memory the snapshot is given up, and KeptBytes is told.
-  void Keep(const std::vector<const char*>& data, const int64_t* rows,
-            int64_t num);
+  // Keeps those of rows[begin], ..., rows[end - 1], or of the rows from `begin`
+  // to `end` if `rows` is null, that were not read yet; call it before they are
+  // overwritten. Rows may repeat, and those that do not exist are left out.
+  // `data[i]` is where array i begins. Returns the end of those that it got
+  // through: it ends early, for the caller to let go of its locks and to wait
+  // for room for most_bytes(), where there is none, and now and then. Where
+  // there is no memory the snapshot is given up, and KeptBytes is told.
+  int64_t Keep(const std::vector<const char*>& data, const int64_t* rows,
+               int64_t begin, int64_t end);
 
-  // The same for rows [begin, end). Returns the end of those that it got
-  // through: it ends early, for the caller to wait for room again, after
-  // `max_bytes`.
-  int64_t KeepRange(const std::vector<const char*>& data, int64_t begin,
-                    int64_t end, int64_t max_bytes);
+  // What Keep() asks of KeptBytes at a time, at most.
+  int64_t most_bytes() const { return BlockBytes(most_block_rows_); }
 
   // Copies the next `num` rows, as they were, to `out`, an array for each.
   void Read(const std::vector<const char*>& data, int64_t num,
@@ -63,25 +63,28 @@ class RowSnapshot {
 
  private:
   // Copies of rows that lie in one range of rows of a fixed size.
-  struct Kept {
-    std::vector<int64_t> rows;
-    std::string copies;  // row after row, array after array
-  };
+  struct Block;
+
+  // All that a block takes.
+  int64_t BlockBytes(int64_t num_rows) const;
 
   // These need mu_.
-  void KeepRow(const std::vector<const char*>& data, int64_t row);
+  // False, and nothing has changed, if there is no room.
+  bool KeepRow(const std::vector<const char*>& data, int64_t row);
+  void CopyRow(const std::vector<const char*>& data, int64_t row,
+               const std::vector<char*>& out, int64_t to) const;
+  void FreeRange(int64_t range);
   void AbandonLocked();
-  Kept& RangeOf(int64_t row);
 
   const int64_t num_rows_;
   const std::vector<int64_t> row_bytes_;
   const int64_t all_row_bytes_;
+  const int64_t most_block_rows_;
   KeptBytes* const kept_bytes_;
   mutable std::mutex mu_;  // guards all below
   int64_t next_ = 0;       // the first row that was not read yet
   std::vector<bool> is_kept_;
-  std::deque<Kept> kept_;    // from the range that has `next_` in it on
-  int64_t first_range_ = 0;  // the number of the first of these
+  std::vector<std::unique_ptr<Block>> kept_;  // by range, the newest block
 };
 
 }  // namespace tf_syncrep

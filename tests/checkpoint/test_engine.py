@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tf_syncrep.python.checkpoint import directory
+from tf_syncrep.python.checkpoint import engine as engine_lib
 from tf_syncrep.python.checkpoint.contents import Builder, OfPart, Piece
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory
 from tf_syncrep.python.checkpoint.engine import Calls, Engine
@@ -86,7 +87,20 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(x, y)
 
 
-def test_what_a_program_before_had_written_is_ended(tmp_path):
+def test_folder_takes_one_checkpoint_at_a_time_whoever_writes_it(tmp_path):
+    first, state = engine(tmp_path, speed=1e4), State()
+    saving = begin(first, state)
+    for other in (first, engine(tmp_path)):
+        with pytest.raises(RuntimeError, match="one is being written.*Received: dir"):
+            begin(other, state)
+    state.train()
+    assert saving.wait().number == 1
+    assert_equal(restored(tmp_path)[1], State().read())
+    save(engine(tmp_path), state)
+    assert_equal(restored(tmp_path)[1], state.read())
+
+
+def test_what_a_program_before_had_written_is_ended(tmp_path, monkeypatch):
     """Tasks still write it when the program is gone and another one goes on."""
     calls, comes_back = Calls(), threading.Event()
 
@@ -97,6 +111,7 @@ def test_what_a_program_before_had_written_is_ended(tmp_path):
     calls.progress = hang
     saving = begin(engine(tmp_path, speed=100.0, calls=calls), State(value=1.0))
     state = State(value=2.0)
+    monkeypatch.setattr(engine_lib, "_being_written", set())  # of another program
     save(engine(tmp_path), state)
     comes_back.set()
     with pytest.raises(OSError, match="too late"):

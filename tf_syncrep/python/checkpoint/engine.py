@@ -185,6 +185,11 @@ def _restored(share: Any, contents: Contents) -> dict[str, Any]:
     return {name: v for name, v in share.wholes.items() if name not in of_parts}
 
 
+# The folders to which this process is writing. What a task writes there is ended by
+# whoever begins a checkpoint in the same folder, since that may be another program's.
+_being_written: set[str] = set()
+
+
 class Saving:
     """A checkpoint that is being written.
 
@@ -321,8 +326,23 @@ class Engine:
             RuntimeError: one is being written.
             Exception: it could not begin.
         """
-        if self._saving is not None and not self._saving.is_over:
-            raise RuntimeError("A checkpoint is being written already.")
+        path = self.directory.path
+        if path in _being_written:
+            raise RuntimeError(
+                "Two checkpoints cannot be written to one folder at a time, and one is "
+                "being written. Give each its own folder, or wait for the first. "
+                f"Received: directory={path!r}"
+            )
+        _being_written.add(path)
+        try:
+            return self._begin(contents, state, moment)
+        except BaseException:
+            _being_written.discard(path)
+            raise
+
+    def _begin(
+        self, contents: Contents, state: Callable[[], dict[str, Any]], moment: Moment
+    ) -> Saving:
         self.prepare(contents)
         if contents is not self._contents:
             self._contents, self._base = contents, None
@@ -407,6 +427,7 @@ class Engine:
             with contextlib.suppress(BaseException):
                 if saving.manifest is None:
                     self.directory.delete_leftovers(manifest.number)
+        _being_written.discard(self.directory.path)
         saving._end(failure)
 
     def _await_tasks(self, saving: Saving) -> None:

@@ -219,3 +219,15 @@ def test_checkpoint_of_another_graph_is_refused(tmp_path):
         train_op, opt = build(True, optimizer="adam")
         with pytest.raises(ValueError, match="does not have"):
             train([tfs.train.CheckpointSaverHook(tmp_path)], 3, opt, train_op)
+
+
+def test_restore_is_told_where_v1_tells_everything(tmp_path, caplog):
+    # A first line by absl's logger gives Python's root logger a handler, beside that of
+    # TensorFlow's, and from then on each line of that one is printed twice.
+    for until in (2, 4):
+        with tf.Graph().as_default():
+            train_op, opt = build(True)
+            hook = tfs.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
+            train([hook], until, opt, train_op)
+    told = [x for x in caplog.records if "goes on from" in x.getMessage()]
+    assert [x.name for x in told] == ["tensorflow"]

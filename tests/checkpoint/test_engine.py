@@ -91,7 +91,9 @@ def test_folder_takes_one_checkpoint_at_a_time_whoever_writes_it(tmp_path):
     first, state = engine(tmp_path, speed=1e4), State()
     saving = begin(first, state)
     for other in (first, engine(tmp_path)):
-        with pytest.raises(RuntimeError, match="one is being written.*Received: dir"):
+        with pytest.raises(
+            RuntimeError, match=r"one is being written\..*Received: dir"
+        ):
             begin(other, state)
     state.train()
     assert saving.wait().number == 1

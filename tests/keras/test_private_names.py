@@ -18,6 +18,8 @@ import tf_syncrep as tfs
 
 COMPAT = pathlib.Path(inspect.getfile(tfs)).parent / "python" / "keras" / "compat"
 
+CONTEXT = "tensorflow.python.eager.context"
+
 # Modules, and what is used of them.
 MODULES = {
     "tensorflow.python.eager.cancellation": ["context"],
@@ -25,7 +27,19 @@ MODULES = {
         "get_current_dispatch_context",
         "with_dispatch_context",
     ],
-    "tensorflow.python.eager.context": ["cancellation"],  # asks the former
+    "tensorflow.python.distribute.coordinator.cluster_coordinator": [
+        "context",  # whose `executor_scope` it calls
+    ],
+    CONTEXT: [
+        "cancellation",  # asks the former
+        "context",
+        "executor_scope",
+    ],
+    "tensorflow.python.pywrap_tfe": [
+        "TFE_ContextGetExecutorForThread",
+        "TFE_ContextSetExecutorForThread",
+        "TFE_DeleteExecutor",
+    ],
     "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],
 }
 MODULES_OF_KERAS_3 = {
@@ -105,6 +119,7 @@ OWN = {
 
 NAMES_OF_TENSORFLOW = {
     "op": ["_add_control_input"],
+    "eager context": ["_handle"],
     "embedding": ["_track_trackable", "_delete_tracking"],
     # Set when it is made, by a coordinator of a cluster; see test_fit_workers.py.
     "per-worker dataset": ["_dataset_fn"],
@@ -136,6 +151,7 @@ def owners():
     dropout.build([1])
     return {
         "op": op,
+        "eager context": importlib.import_module(CONTEXT).context(),
         "optimizer": model.optimizer,
         "model": model,
         "dropout": dropout,
@@ -178,7 +194,7 @@ def test_internal_name_space_of_tensorflow_merges_calls():
     }
 
 
-REPLACEMENT = """
+MANAGER = """
 import threading
 from tensorflow.python.eager import cancellation
 import tf_syncrep as tfs
@@ -201,13 +217,33 @@ with cancellation.CancellationManagerContext(manager):
 assert answers == [manager, manager]
 """
 
+SCOPE = """
+from tensorflow.python.eager import context, executor
+import tf_syncrep as tfs
+from tf_syncrep.python.keras import compat
 
-def test_cancellation_manager_is_replaced_at_first_need_and_for_this_thread_alone(
-    tmp_path,
-):
+stock = context.executor_scope
+assert tfs.keras and stock.__module__ == context.__name__, "replaced at import"
+compat.let_closures_end_without_waiting()
+own, waits = executor.new_executor(enable_async=True), []
+wait = executor.Executor.wait
+executor.Executor.wait = lambda self: (waits.append(self.is_async()), wait(self))
+try:
+    with context.executor_scope(own):
+        assert context.is_async()
+        waits.clear()
+        raise KeyError
+except KeyError:
+    assert waits == []
+assert not context.is_async()
+"""
+
+
+@pytest.mark.parametrize("program", [MANAGER, SCOPE], ids=["manager", "scope"])
+def test_what_closures_run_in_is_replaced_at_first_need(program, tmp_path):
     # In a process where nobody has needed that yet.
-    program = [sys.executable, "-c", REPLACEMENT]
-    subprocess.run(program, check=True, timeout=120, cwd=tmp_path)
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, check=True, timeout=120, cwd=tmp_path)
 
 
 def test_every_private_name_that_is_used_is_listed_here():

@@ -231,3 +231,15 @@ def test_server_that_does_not_share_the_folder_ends_the_session(tmp_path, monkey
         hook = tfs.train.CheckpointSaverHook(tmp_path, 600)
         with pytest.raises(ValueError, match="`checkpoint_dir` must be a folder that"):
             train([hook], 1, opt, train_op)
+
+
+def test_restore_is_told_where_v1_tells_everything(tmp_path, caplog):
+    # A first line by absl's logger gives Python's root logger a handler, beside that of
+    # TensorFlow's, and from then on each line of that one is printed twice.
+    for until in (2, 4):
+        with tf.Graph().as_default():
+            train_op, opt = build(True)
+            hook = tfs.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
+            train([hook], until, opt, train_op)
+    told = [x for x in caplog.records if "goes on from" in x.getMessage()]
+    assert [x.name for x in told] == ["tensorflow"]

@@ -44,6 +44,16 @@ def stock(params, ids, weights, combiner, strategy):
     )
 
 
+@pytest.fixture(params=[False, True], ids=["v2", "v1"])
+def shapes_of_v1(request):
+    """Sizes are `Dimension`s after `tf.compat.v1.disable_v2_behavior`."""
+    if request.param:
+        tf1.disable_v2_tensorshape()
+    yield
+    tf1.enable_v2_tensorshape()
+
+
+@pytest.mark.usefixtures("shapes_of_v1")
 @pytest.mark.parametrize("use_resource", [False, True])
 @pytest.mark.parametrize("kind", ["partitioned", "mod", "div", "one"])
 @pytest.mark.parametrize("combiner", [None, "sum", "mean", "sqrtn"])

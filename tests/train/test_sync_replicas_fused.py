@@ -6,6 +6,7 @@ import sync_replicas_twin as twin
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.ops import op_library
 
 tf1 = tf.compat.v1
 
@@ -68,3 +69,13 @@ def test_variables_that_checkpoints_keep_by_rows_get_the_gradient(monkeypatch):
     )
     _, count = train(adam_async(), use_resource=True)
     assert (count(FUSED), count(TAKE)) == (0, 1)
+
+
+@pytest.mark.parametrize("num_gpus", [0, 1])
+def test_variables_that_may_be_on_a_gpu_get_the_gradient(num_gpus, monkeypatch):
+    monkeypatch.setattr(op_library, "has_kernels_for", lambda device_type: True)
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda device_type: ["GPU:0"] * num_gpus
+    )
+    _, count = train(adam_async(), use_resource=True)
+    assert (count(FUSED), count(TAKE)) == (1 - num_gpus, num_gpus)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
+from tensorflow.compat.v1 import logging
 
 from tf_syncrep.python.train import client
 from tf_syncrep.python.train.departures import Departures

@@ -138,7 +138,7 @@ def _parts(params: Any) -> Sequence[Any]:
                 "params must be variables of rank 2 whose shapes are known. Received: "
                 f"{part!r}"
             )
-    widths = {(part.shape[1], part.dtype.base_dtype.name) for part in parts}
+    widths = {(part.shape.as_list()[1], part.dtype.base_dtype.name) for part in parts}
     if len(widths) != 1:
         raise ValueError(
             "params must be of one width and dtype. Received: parts of "
@@ -148,7 +148,8 @@ def _parts(params: Any) -> Sequence[Any]:
 
 
 def _sizes(parts, by_range):
-    sizes = [part.shape[0] for part in parts]
+    # `shape[0]` is no number after `tf.compat.v1.disable_v2_behavior`.
+    sizes = [part.shape.as_list()[0] for part in parts]
     total = sum(sizes)
     turns = [(total - i + len(sizes) - 1) // len(sizes) for i in range(len(sizes))]
     if not by_range and sizes != turns:

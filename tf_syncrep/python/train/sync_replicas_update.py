@@ -43,13 +43,11 @@ class Update:
         take and its update, and they stay two ops. The same holds on GPUs, and for a
         subclass, which may look at gradients.
         """
-        device = tf.DeviceSpec.from_string(variable.device).device_type
-        may_be_on_gpu = device != "CPU" and op_library.has_kernels_for("GPU")
         if (
             type(self._opt) is not AdamAsyncOptimizer
             or not hasattr(variable, "handle")
             or is_written_by_rows(variable)
-            or may_be_on_gpu
+            or _may_be_on_gpu(variable)
         ):
             return accumulator.take(quorum)
         dense_round = accumulator.round(quorum)
@@ -108,3 +106,13 @@ def _identity(gradient):
             tf.identity(gradient.values), gradient.indices, gradient.dense_shape
         )
     return tf.identity(gradient)
+
+
+def _may_be_on_gpu(variable: Any) -> bool:
+    """Whether TensorFlow may place a variable, with its updates, on a GPU."""
+    device = tf.DeviceSpec.from_string(variable.device)
+    if device.device_type == "CPU" or not op_library.has_kernels_for("GPU"):
+        return False
+    # What other tasks have is not known before there is a session.
+    is_elsewhere = device.job is not None
+    return is_elsewhere or bool(tf.config.list_physical_devices("GPU"))

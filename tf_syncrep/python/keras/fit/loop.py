@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.keras import cluster
+from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.position import handing_over, initial_position
 from tf_syncrep.python.keras.fit.arrivals import Arrivals
@@ -46,6 +46,7 @@ class ScheduledSteps:
         """Wraps a compiled model under a ParameterServerStrategy."""
         self._model = model
         strategy = model.distribute_strategy
+        compat.let_closures_end_without_waiting()
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._num_workers = cluster.num_tasks("worker")
         self._num_scheduled = itertools.count()

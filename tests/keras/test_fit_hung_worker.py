@@ -1,0 +1,56 @@
+"""A worker hangs (SIGSTOP) while `tfs.keras.fit` trains on it and on two others.
+
+With TensorFlow's own `executor_scope` nobody makes a step for as long as it hangs, in
+two of three cases.
+"""
+
+import json
+import pathlib
+import sys
+import time
+
+import clusters
+import programs
+import pytest
+
+PROGRAM = pathlib.Path(__file__).with_name("hung_worker_program.py")
+STEP = "step is over"
+# It was at most 0.17 s, on a busy machine.
+LONGEST_GAP_SECS = 2.0
+
+
+def longest_gap(cluster, secs):
+    """The longest time without a step in so many seconds."""
+    now = begin = last = time.monotonic()
+    steps, longest = -1, 0.0
+    while now < begin + secs:
+        steps_now = cluster.output("chief").count(STEP)
+        now = time.monotonic()
+        longest = max(longest, now - last)
+        if steps_now != steps:
+            steps, last = steps_now, now
+        time.sleep(0.02)
+    return longest
+
+
+@pytest.mark.parametrize(
+    ("is_synchronous", "hung_secs"),
+    [
+        (True, 4.0),
+        pytest.param(True, 10.0, marks=pytest.mark.slow),
+        pytest.param(False, 10.0, marks=pytest.mark.slow),
+    ],
+)
+def test_training_goes_on_while_a_worker_hangs(is_synchronous, hung_secs):
+    with clusters.Cluster(3, num_ps=2, env=programs.environment()) as cluster:
+        command = [sys.executable, str(PROGRAM), json.dumps(is_synchronous)]
+        cluster.start("chief", command)
+        cluster.wait_for_output("chief", STEP, occurrence=100)
+        for worker in cluster.names("worker"):
+            cluster.suspend(worker)
+            gap = longest_gap(cluster, hung_secs)
+            cluster.resume(worker)
+            assert gap < LONGEST_GAP_SECS, worker
+            # So that the next one to hang is not the second.
+            steps = cluster.output("chief").count(STEP)
+            cluster.wait_for_output("chief", STEP, steps + 100)

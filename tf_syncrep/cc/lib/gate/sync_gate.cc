@@ -72,7 +72,7 @@ SyncGate::WaitId SyncGate::Acquire(const GateWorker& worker, AcquireKind kind,
              {});
       });
     } else {
-      caller->waiting = id;
+      roster_.SetWaiting(id, caller);
       WaitQueue::Acquires wait;
       wait.insert(
           {id, {caller, kind, terms, clock_(), kNever, std::move(done)}});

@@ -239,7 +239,8 @@ void SyncGate::PumpAcquires(Wakeups* wakeups) {
          (ledger_.HasRoom() || !passes_.empty() || !updater_started_)) {
     const auto next = std::next(wait);
     if (wait->second.kind == AcquireKind::kNext && !passes_.empty()) {
-      EndAcquire(queue_.ready.extract(wait), {}, TakePass(), wakeups);
+      const Permit pass = TakePass(wait->first);
+      EndAcquire(queue_.ready.extract(wait), {}, pass, wakeups);
     } else if (ledger_.ContributedInRound(wait->second.member->account) >=
                share) {
       queue_.sated.insert(queue_.ready.extract(wait));
@@ -281,8 +282,9 @@ void SyncGate::Grant(WaitQueue::Acquires::iterator wait, GateAccount* overdue,
   EndAcquire(queue_.ready.extract(wait), {}, permit, wakeups);
 }
 
-SyncGate::Permit SyncGate::TakePass() {
-  const Permit permit = passes_.front().permit;
+SyncGate::Permit SyncGate::TakePass(WaitId id) {
+  Permit permit = passes_.front().permit;
+  permit.number = -id;
   if (--passes_.front().num_left == 0) {
     passes_.pop_front();
   }

@@ -1,4 +1,4 @@
-"""The gate alone, with 1,000 simulated workers.
+"""The gate alone, with up to 1,024 simulated workers.
 
 A cycle is one worker's acquire, admit and commit. A wake-up is the time from the call
 of `advance` to the moment at which the last of the workers is on its way. One thread
@@ -63,7 +63,7 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
 
 
 BENCHMARK = Benchmark(
-    title="SyncGate with 1,000 simulated workers",
+    title="SyncGate with up to 1,024 simulated workers",
     axes={
         "driver": Axis(["callbacks", "conserving", "threads"]),
         "workers": Axis([64, 256, 512, 1024], quick=[10]),

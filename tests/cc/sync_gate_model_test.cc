@@ -201,7 +201,7 @@ class SyncGateModelTest : public GateTest {
     }
   }
 
-  // A cancelled step gives back a permit that its worker has no more, or a pass.
+  // A cancelled step gives back a permit that its worker has lost, or a pass.
   void ReturnAPermit() {
     if (!late_permits.empty()) {
       const auto late = late_permits.begin() + Pick(late_permits.size());

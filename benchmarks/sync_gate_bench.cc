@@ -1,8 +1,10 @@
 // Times SyncGate with many simulated workers, which do nothing but ask.
 //
-//   sync_gate_bench callbacks|threads WORKERS UPDATES
+//   sync_gate_bench callbacks|conserving|threads WORKERS UPDATES
 //
 // "callbacks": one thread makes all calls, so that the gate's own work is seen.
+// "conserving": the same where rounds are work-conserving, which is the
+// default, in virtual time: steps of a second, of which none is overdue.
 // "threads": a thread for each worker, which blocks in its acquire; most of the
 // time is the operating system's.
 //
@@ -73,7 +75,9 @@ void Print(double cycle, double wake_up) {
   std::printf("%.9g %.9g\n", cycle, wake_up);
 }
 
-bool RunCallbacks(SyncGate& gate, int workers, int updates) {
+// `now` is the gate's time, where that is virtual.
+bool RunCallbacks(SyncGate& gate, int workers, int updates,
+                  SyncGate::Time* now) {
   std::vector<GateWorker> names;
   std::vector<SyncGate::Permit> permits(workers);
   int woken = 0;
@@ -96,7 +100,9 @@ bool RunCallbacks(SyncGate& gate, int workers, int updates) {
   for (int i = 0; i < updates; ++i) {
     const SyncGate::Time begin = LeaseTimer::SteadyTime();
     woken = 0;
+    *now += std::chrono::seconds(1);
     for (int task = 0; task < workers; ++task) {
+      *now += std::chrono::microseconds(10);
       Contribute(gate, names[task], permits[task]);
       acquire(task);
     }
@@ -160,17 +166,24 @@ bool RunThreads(SyncGate& gate, int workers, int updates) {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::fprintf(stderr, "sync_gate_bench callbacks|threads WORKERS UPDATES\n");
+    std::fprintf(
+        stderr,
+        "sync_gate_bench callbacks|conserving|threads WORKERS UPDATES\n");
     return 2;
   }
+  const std::string driver = argv[1];
   const int workers = std::atoi(argv[2]);
   const int updates = std::atoi(argv[3]);
   tf_syncrep::SyncGateOptions options;
   options.quorum = options.total = workers;
-  SyncGate gate(options, LeaseTimer::SteadyTime);
-  const bool in_threads = std::string(argv[1]) == "threads";
-  const bool right = in_threads ? RunThreads(gate, workers, updates)
-                                : RunCallbacks(gate, workers, updates);
+  options.strict = driver != "conserving";
+  SyncGate::Time now = LeaseTimer::SteadyTime();
+  SyncGate gate(options, [&now, is_virtual = !options.strict] {
+    return is_virtual ? now : LeaseTimer::SteadyTime();
+  });
+  const bool right = driver == "threads"
+                         ? RunThreads(gate, workers, updates)
+                         : RunCallbacks(gate, workers, updates, &now);
   const tf_syncrep::SyncGateStats stats = gate.Stats();
   const std::string broken =
       tf_syncrep::BrokenIdentities(stats, updates, int64_t{updates} * workers);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <map>
 #include <mutex>
 #include <string>
@@ -66,6 +67,26 @@ TEST_F(AllowListTest, TellsOfStrangersOnceAMinute) {
   EXPECT_EQ(said_, std::vector<std::string>{
                        "a connection from 10.2.0.0 to port 2222 was refused: "
                        "--allow does not name that host"});
+}
+
+TEST_F(AllowListTest, LetsOthersInWhileASentenceIsSaid) {
+  for (const char* text : {"10.0.0.2", "10.0.0.2,nobody"}) {
+    std::future<bool> other;
+    std::future_status status = std::future_status::deferred;
+    AllowList list(
+        text, [](const std::string&) { return std::vector<Network>(); },
+        [&](const std::string&) {
+          other = std::async(std::launch::async,
+                             [&list] { return Allows(list, "10.0.0.2"); });
+          status = other.wait_for(seconds(10));
+        });
+    EXPECT_FALSE(Allows(list, "10.0.0.7"));
+    for (int i = 0; list.HasNames() && i < 5; ++i) {
+      list.FollowOnce();
+    }
+    EXPECT_EQ(status, std::future_status::ready);
+    EXPECT_TRUE(other.get());
+  }
 }
 
 TEST_F(AllowListTest, FollowsNames) {

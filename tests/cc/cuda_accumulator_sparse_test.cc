@@ -25,6 +25,7 @@ using cuda_emulation::Launch;
 using gpu::kBlockThreads;
 
 int num_sorts = 0;
+int num_launches_of_lists = 0;
 
 }  // namespace
 
@@ -94,14 +95,15 @@ GpuError SortRowsOnGpu(const std::vector<GpuRowsPiece<T>>& pieces,
   auto* const table = static_cast<GpuRowsPiece<T>*>(parts.pieces);
   std::vector<uint64_t> rows(n);
   std::vector<uint64_t> places(n);
-  int64_t offset = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    Launch(2, kBlockThreads, gpu::ListPieceKernel<T>, pieces[i],
-           static_cast<int>(i), table, rows.data() + offset,
-           places.data() + offset);
-    offset += pieces[i].num_rows;
+  int64_t num_listed = 0;
+  for (auto batch = gpu::NextBatch<T>(pieces, {}); batch.num_pieces > 0;
+       batch = gpu::NextBatch(pieces, batch)) {
+    Launch(2, kBlockThreads, gpu::ListPiecesKernel<T>, batch, table,
+           rows.data(), places.data());
+    num_listed = batch.begins[batch.num_pieces];
+    ++num_launches_of_lists;
   }
-  EXPECT_EQ(offset, n);
+  EXPECT_EQ(num_listed, n);
   const uint64_t mask = (uint64_t{1} << sorted->num_key_bits) - 1;
   std::vector<int64_t> order(n);
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -258,6 +260,55 @@ TYPED_TEST(CudaSparseSumTest, MergesOnTheWayChangeNoBitAndBoundMemory) {
     EXPECT_LT(on_gpu.num_held_rows(), num_pushed);
     ExpectSameResult(on_gpu, on_cpu, 8, reduction, 8);
   }
+}
+
+TEST(CudaSparseSumOfFloatTest, ManySmallGradientsAreFewLaunchesAndAreMerged) {
+  using GpuSum = GpuSparseGradientSum<float>;
+  GpuSum on_gpu({}, 9);
+  SparseGradientSum<float> on_cpu(std::make_shared<SparseSumMemory>());
+  num_sorts = num_launches_of_lists = 0;
+  const auto push = [&](uint32_t seed) {
+    AddToBoth(RandomGradient<float>(1 + seed % 3, 2, 9, seed), 2, true, on_gpu,
+              on_cpu);
+  };
+  for (uint32_t k = 0; k < 150; ++k) {
+    push(k);
+  }
+  EXPECT_EQ(num_sorts, 0);
+  ExpectSameResult(on_gpu, on_cpu, 2, Reduction::kMean, 150);
+  EXPECT_EQ(num_launches_of_lists, 3);
+  GpuSum many({}, 9);
+  const OwnedBuffer rows = NewBytes(sizeof(int64_t));
+  *static_cast<int64_t*>(rows.data) = 7;
+  for (size_t k = 0; k < GpuSum::kMaxPieces; ++k) {
+    ASSERT_TRUE(many.Add(rows, 1, 0, rows, NewBytes));
+  }
+  EXPECT_EQ(many.num_held_rows(), 1);
+}
+
+TEST(CudaSparseSumOfFloatTest, SumsShareABudgetOfMemory) {
+  HeldBytesBudget budget(/*max_bytes=*/2000);
+  const auto push = [](GpuSparseGradientSum<float>* sum) {
+    const OwnedBuffer rows = NewBytes(10 * sizeof(int64_t));
+    std::fill_n(static_cast<int64_t*>(rows.data), 10, int64_t{3});
+    const OwnedBuffer values = NewBytes(10 * 4 * sizeof(float));
+    std::fill_n(static_cast<float*>(values.data), 10 * 4, 1.0f);
+    ASSERT_TRUE(sum->Add(rows, 10, 4, values, NewBytes));
+  };
+  GpuSparseGradientSum<float> sum({}, 9, int64_t{1} << 20, &budget);
+  {
+    GpuSparseGradientSum<float> other({}, 9, int64_t{1} << 20, &budget);
+    for (int k = 0; k < 8; ++k) {
+      push(&other);
+    }
+    EXPECT_EQ(budget.bytes(), 8 * 10 * (8 + 4 * 4));
+    push(&sum);
+    EXPECT_EQ(sum.num_held_rows(), 1);
+    ThreadSharder sharder(1);
+    sum.Merge(other, sharder);
+    EXPECT_EQ(budget.bytes(), sum.held_bytes());
+  }
+  EXPECT_EQ(budget.bytes(), 81 * (8 + 4 * 4));
 }
 
 TYPED_TEST(CudaSparseSumTest, SumsOfTwoStepsAreMerged) {

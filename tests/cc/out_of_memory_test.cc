@@ -112,6 +112,21 @@ TEST(OutOfMemoryTest, RowsAreNotGrouped) {
             2);
 }
 
+TEST(OutOfMemoryTest, RowsOfALargeTableAreNotGrouped) {
+  // Their sort counts 2^11 digits.
+  constexpr int64_t kTableRows = int64_t{1} << 22;
+  const std::vector<int64_t> indices = SomeRows(kTableRows);
+  ThreadSharder sharder(1);
+  EXPECT_EQ(FailEachAllocation([&] {
+              RowGroups groups;
+              BadRow bad_row;
+              return groups.Find(indices.data(), kRows, kTableRows,
+                                 RowGroups::BadRows::kRefused, sharder,
+                                 &bad_row) == RowGroups::Status::kOk;
+            }),
+            3);
+}
+
 TEST(OutOfMemoryTest, GradientsAreNotAddedAndCanBeAfterwards) {
   const std::vector<int64_t> indices = SomeRows(kRows);
   const std::vector<float> ones(kRows * kRowSize, 1);

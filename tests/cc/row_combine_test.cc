@@ -2,10 +2,12 @@
 
 #include "tf_syncrep/cc/lib/rows/row_combine.h"
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -257,6 +259,35 @@ TEST(RowCombineErrorsTest, PlacesWithoutARowAreRefused) {
       EXPECT_TRUE(has_memory);
     }
   }
+}
+
+TEST(RowCombineErrorsTest, APlaceThatChangesMeanwhileIsNoRowOfSomebodyElse) {
+  // Enough for several threads. The last place is good half of the time.
+  constexpr int64_t kIds = 40000;
+  constexpr int64_t kWidth = 4;
+  ThreadSharder sharder(2);
+  std::vector<int32_t> places(kIds, 1);
+  std::vector<float> rows(2 * kWidth);
+  std::vector<float> results(kIds * kWidth);
+  const std::vector<CombinedFeature> features = {
+      {Combiner::kSum, places.data(), kIds, kIds, 1, nullptr, nullptr}};
+  std::atomic<bool> is_over{false};
+  std::thread owner([&] {
+    for (int32_t place = 0; !is_over; place = INT32_MAX - place) {
+      __atomic_store_n(&places.back(), place, __ATOMIC_RELAXED);
+    }
+  });
+  for (int i = 0; i < 100; ++i) {
+    bool has_memory;
+    CombineRows<float>({{rows.data(), 2}}, kWidth, features, {results.data()},
+                       sharder, &has_memory);
+    EXPECT_TRUE(has_memory);
+    CombineRowsGradient<float>({{rows.data(), 2}}, kWidth, features,
+                               {results.data()}, sharder, &has_memory);
+    EXPECT_TRUE(has_memory);
+  }
+  is_over = true;
+  owner.join();
 }
 
 }  // namespace

@@ -306,15 +306,30 @@ TEST_F(SyncGateFaultsTest, AReturnedPermitIsNotTheWorkersNextOfTheRound) {
   EXPECT_TRUE(Commit(a, anew->value));
 }
 
-TEST_F(SyncGateFaultsTest, APassIsNoPermitToReturn) {
+TEST_F(SyncGateFaultsTest, AReturnedPassIsThereForOthers) {
   Start(1, 1);
   const auto permit = Acquire(a);
   gate->AddPasses(1);
   const auto pass = Acquire(b);
-  EXPECT_EQ(pass->value.number, 0);
+  ASSERT_TRUE(pass->granted());
+  const auto waiting = Acquire(c);
+  EXPECT_TRUE(waiting->waits());
   gate->ReturnPermit(b, pass->value);
-  gate->ReturnPermit(a, pass->value);
+  EXPECT_EQ(StatsOf(b).phase, GatePhase::kIdle);
+  ASSERT_TRUE(waiting->granted());
+  EXPECT_EQ(waiting->value.round, pass->value.round);
   EXPECT_TRUE(Contribute(a, permit->value));
+}
+
+TEST_F(SyncGateFaultsTest, AReturnedPassOfAnotherGenerationIsNone) {
+  Start(1, 1);
+  Acquire(a);
+  gate->AddPasses(1);
+  const auto pass = Acquire(b);
+  Open(0);
+  Acquire(a);
+  gate->ReturnPermit(b, pass->value);
+  EXPECT_TRUE(Acquire(c)->waits());
 }
 
 TEST_F(SyncGateFaultsTest, AReplacedContributionVoidsTheRound) {

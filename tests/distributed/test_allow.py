@@ -1,6 +1,8 @@
 """`--allow`: who reaches the tasks of a cluster, tried from another network."""
 
+import contextlib
 import json
+import os
 import pathlib
 import re
 import socket
@@ -203,6 +205,30 @@ def test_a_server_lets_in_whom_it_is_told_to(namespace, args):
         address = (namespace.inside, port)
         assert _outcomes([address]) == ["answered" if args else "refused"]
         assert _outcomes([address], namespace.within) == ["answered"]
+
+
+def test_a_full_pipe_that_nobody_reads_keeps_nobody_out(namespace):
+    unread, full = os.pipe()
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, bytes(4096))
+    os.set_blocking(full, True)
+    with subprocess.Popen(
+        [sys.executable, SCRIPT, "child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=full,
+        env=allow.environment("local", CONFIG, os.environ),
+        text=True,
+    ) as listening:
+        port = int(listening.stdout.readline().split()[1])
+        outside = (namespace.outside, port)
+        assert _outcomes([outside], namespace.within) == ["refused"]
+        assert _outcomes([outside, ("127.0.0.1", port)]) == ["answered"] * 2
+        _end(port)
+    os.close(unread)
+    os.close(full)
 
 
 _RULE = (

@@ -4,6 +4,7 @@ The rules of the protocol themselves are tested in tests/cc/sync_gate*_test.cc.
 """
 
 import itertools
+import re
 import threading
 
 import pytest
@@ -398,10 +399,13 @@ def test_task_id_is_the_same_on_each_call_and_names_no_device():
 def test_shared_name_with_another_mode_is_an_error():
     _gate(quorum=2, shared_name="test_gate_shared")
     _gate(quorum=3, shared_name="test_gate_shared")  # for a chief to decide
-    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        _gate(quorum=2, shared_name="test_gate_shared", strict=False)
-    assert "exists with updater_lease_secs=0, strict=true" in str(caught.value)
-    assert "Received: updater_lease_secs=0, strict=false" in str(caught.value)
+    modes = {"strict": "true", "spares": "true", "gathers": "false"}
+    for mode, text in modes.items():
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            _gate(shared_name="test_gate_shared", **{mode: text == "false"})
+        _, existing, received = re.split("exists with|Received:", str(caught.value))
+        assert f"{mode}={text}" in existing
+        assert f"{mode}={text}" not in received
 
 
 @pytest.mark.parametrize("argument", ["lease_secs", "start_secs"])

@@ -59,7 +59,9 @@ void GateChecker::See(const GateRecord& record) {
     }
     case Kind::kReturn: {
       Worker* worker = Find(record);
-      if (worker != nullptr && worker->permit == record.number) {
+      if (record.number < 0) {
+        passes_ += record.generation == generation_ ? 1 : 0;
+      } else if (worker != nullptr && worker->permit == record.number) {
         Release(worker);
       }
       break;
@@ -252,7 +254,7 @@ void GateChecker::SeeGrant(const GateRecord& record) {
     return;
   }
   worker->wait = 0;
-  if (record.number == 0) {
+  if (record.number <= 0) {
     passes_ -= !worker->is_first && passes_ > 0 ? 1 : 0;
     Expect(worker->is_first || is_open_, "nothing is granted after the end");
     return;

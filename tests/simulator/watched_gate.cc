@@ -300,6 +300,7 @@ void WatchedGate::Cancel(Call* call) {
   } else if (call->state == Call::State::kComesBack &&
              call->kind == CallKind::kAcquire && call->status.ok()) {
     GateRecord record = RecordOf(Kind::kReturn, *call);
+    record.generation = call->permit.generation;
     record.number = call->permit.number;
     See(std::move(record));
     gate_.ReturnPermit(WorkerOf(*call), call->permit);

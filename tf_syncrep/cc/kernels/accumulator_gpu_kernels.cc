@@ -321,7 +321,8 @@ REGISTER_KERNEL_BUILDER(Name("Syncrep>AccumulatorStats")
                             .HostMemory("stale")
                             .HostMemory("voided")
                             .HostMemory("taken")
-                            .HostMemory("takes"),
+                            .HostMemory("takes")
+                            .HostMemory("bytes"),
                         AccumulatorStatsOp);
 
 #define TF_SYNCREP_REGISTER(T)                                       \

@@ -132,8 +132,11 @@ class SyncGateOp final : public CountedResourceOp<SyncGateResource> {
     const auto secs = [](SyncGate::Time time) {
       return std::chrono::duration<double>(time).count();
     };
+    const auto text = [](bool value) { return value ? "true" : "false"; };
     return absl::StrCat("updater_lease_secs=", secs(options.updater_lease),
-                        ", strict=", options.strict ? "true" : "false");
+                        ", strict=", text(options.strict),
+                        ", spares=", text(options.spares),
+                        ", gathers=", text(options.gathers));
   }
 
   SyncGateOptions options_;

@@ -376,6 +376,9 @@ bool SparseGradientSum<T>::SortRows(Sharder& sharder, SortedRows<Row>* sorted) {
   sorted->size = num_held_rows_;
   sorted->occurrences =
       SortByRow(unsorted, unsorted + size, sorted->size, sharder);
+  if (sorted->occurrences == nullptr) {
+    return false;
+  }
   CountRows(sharder, sorted);
   return true;
 }
@@ -426,14 +429,13 @@ void SparseGradientSum<T>::ReduceRows(const SortedRows<Row>& sorted,
   const auto num_shards = static_cast<int64_t>(numbers.size()) - 1;
   sharder.Run(num_shards, [&](int64_t shard) {
     const ScopedFlushDenormals flush_denormals;
-    std::vector<Sum> scratch(std::min(row_size_, kMaxColumns));
+    Sum scratch[kMaxColumns];
     int64_t number = numbers[shard];
     ForEachRow(sorted.occurrences, sorted.size,
                ShardBegin(shard, num_shards, sorted.size),
                ShardBegin(shard + 1, num_shards, sorted.size),
                [&](int64_t begin, int64_t end) {
-                 ReduceRow(sorted, begin, end, number++, reduced,
-                           scratch.data());
+                 ReduceRow(sorted, begin, end, number++, reduced, scratch);
                });
     EndStream();
   });

@@ -5,22 +5,33 @@
 
 namespace tf_syncrep {
 
+namespace {
+
+HeldBytesBudget* NewBudget() {
+  constexpr int64_t kDefaultMegabytes = 1024;
+  constexpr int64_t kMostMegabytes = int64_t{1} << 40;
+  // Nobody sets it while accumulators are made.
+  const char* const text = std::getenv(  // NOLINT(concurrency-mt-unsafe)
+      "TF_SYNCREP_UNMERGED_GRADIENTS_MB");
+  char* end = nullptr;
+  const int64_t number = text == nullptr ? 0 : std::strtoll(text, &end, 10);
+  const bool is_number = end != text && end != nullptr && *end == '\0';
+  return new HeldBytesBudget(
+      (is_number ? std::clamp<int64_t>(number, 0, kMostMegabytes)
+                 : kDefaultMegabytes)
+      << 20);
+}
+
+}  // namespace
+
+// Never destroyed: accumulators may outlive static destruction.
 HeldBytesBudget& HeldBytesBudget::OfProcess() {
-  // Never destroyed: accumulators may outlive static destruction.
-  static HeldBytesBudget* const budget = [] {
-    constexpr int64_t kDefaultMegabytes = 1024;
-    constexpr int64_t kMostMegabytes = int64_t{1} << 40;
-    // Nobody sets it while accumulators are made.
-    const char* const text = std::getenv(  // NOLINT(concurrency-mt-unsafe)
-        "TF_SYNCREP_UNMERGED_GRADIENTS_MB");
-    char* end = nullptr;
-    const int64_t number = text == nullptr ? 0 : std::strtoll(text, &end, 10);
-    const bool is_number = end != text && end != nullptr && *end == '\0';
-    return new HeldBytesBudget(
-        (is_number ? std::clamp<int64_t>(number, 0, kMostMegabytes)
-                   : kDefaultMegabytes)
-        << 20);
-  }();
+  static HeldBytesBudget* const budget = NewBudget();
+  return *budget;
+}
+
+HeldBytesBudget& HeldBytesBudget::OfGpus() {
+  static HeldBytesBudget* const budget = NewBudget();
   return *budget;
 }
 

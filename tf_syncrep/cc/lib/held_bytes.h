@@ -18,6 +18,8 @@ class HeldBytesBudget {
   // this process. TF_SYNCREP_UNMERGED_GRADIENTS_MB says how much that may be,
   // read once; 1024 if it is not a number.
   static HeldBytesBudget& OfProcess();
+  // The same, and as much again, of gradients in the memory of GPUs.
+  static HeldBytesBudget& OfGpus();
 
   int64_t max_bytes() const { return max_bytes_; }
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }

@@ -51,8 +51,9 @@ REGISTER_OP("Syncrep>SyncGate")
 Makes, or finds by its shared name, the gate of one synchronous training.
 
 A gate decides which worker may compute, whose gradient counts, and when a step is
-over. A name in use with another strict or updater_lease_secs is an error; the other
-attributes are for a gate that is made, and SyncGateOpen may change them.
+over. A name in use with another strict, spares, gathers or updater_lease_secs is an
+error; the other attributes are for a gate that is made, and SyncGateOpen may change
+them.
 
 handle: Handle of the gate.
 quorum: Gradients that make up an update.

@@ -31,7 +31,7 @@ std::vector<std::string> Split(const std::string& text) {
 
 }  // namespace
 
-AllowList::AllowList(const std::string& text, LookUp look_up, Say say)
+AllowList::AllowList(const std::string& text, LookUp look_up, Sayer say)
     : look_up_(std::move(look_up)),
       say_(std::move(say)),
       hurried_(kFirstPause) {
@@ -49,17 +49,21 @@ bool AllowList::Allows(const Network& peer, const Network& own, int port) {
   if (peer.IsLoopback() || peer == own) {
     return true;
   }
-  const MutexLock lock(mu_);
-  if (Contains(peer)) {
-    return true;
+  std::string sentence;
+  {
+    const MutexLock lock(mu_);
+    if (Contains(peer)) {
+      return true;
+    }
+    const int count = refused_.empty() ? 0 : refused_.front().count;
+    refused_.assign(1, {peer, port, count + 1});
+    if (HasNames()) {
+      somebody_came_.notify_one();
+    } else {
+      sentence = Tell();
+    }
   }
-  const int count = refused_.empty() ? 0 : refused_.front().count;
-  refused_.assign(1, {peer, port, count + 1});
-  if (HasNames()) {
-    somebody_came_.notify_one();
-  } else {
-    Tell();
-  }
+  Say(sentence);
   return false;
 }
 
@@ -89,17 +93,23 @@ AllowList::Pauses AllowList::FollowOnce() {
     }
     complete = complete && !known.empty();
   }
-  const MutexLock lock(mu_);
-  hurried_ = changed ? kFirstPause : std::min(2 * hurried_, kLongestPause);
-  if (!refused_.empty()) {
-    if (Contains(refused_.front().peer)) {
-      refused_.clear();
-    } else if (complete || hurried_ == kLongestPause) {
-      // Else it may be one whose name has no address yet.
-      Tell();
+  std::string sentence;
+  Pauses pauses;
+  {
+    const MutexLock lock(mu_);
+    hurried_ = changed ? kFirstPause : std::min(2 * hurried_, kLongestPause);
+    if (!refused_.empty()) {
+      if (Contains(refused_.front().peer)) {
+        refused_.clear();
+      } else if (complete || hurried_ == kLongestPause) {
+        // Else it may be one whose name has no address yet.
+        sentence = Tell();
+      }
     }
+    pauses = {complete ? kCalm : hurried_, hurried_};
   }
-  return {complete ? kCalm : hurried_, hurried_};
+  Say(sentence);
+  return pauses;
 }
 
 bool AllowList::Contains(const Network& peer) const {
@@ -113,13 +123,20 @@ bool AllowList::Contains(const Network& peer) const {
                      [&](const auto& entry) { return contains(entry.second); });
 }
 
-void AllowList::Tell() {
+void AllowList::Say(const std::string& sentence) const {
+  if (!sentence.empty()) {
+    say_(sentence);
+  }
+}
+
+std::string AllowList::Tell() {
   const auto now = Clock::now();
+  std::string sentence;
   if (now >= silent_until_) {
     const Refused& last = refused_.front();
-    std::string sentence = "a connection from " + last.peer.ToString() +
-                           " to port " + std::to_string(last.port) +
-                           " was refused: --allow does not name that host";
+    sentence = "a connection from " + last.peer.ToString() + " to port " +
+               std::to_string(last.port) +
+               " was refused: --allow does not name that host";
     if (last.count > 1) {
       sentence += " (" + std::to_string(last.count) + " connections so far)";
     }
@@ -128,10 +145,10 @@ void AllowList::Tell() {
         sentence += "; " + name + " has no address";
       }
     }
-    say_(sentence);
     silent_until_ = now + kSilence;
   }
   refused_.clear();
+  return sentence;
 }
 
 }  // namespace tf_syncrep

@@ -22,11 +22,11 @@ class AllowList {
  public:
   // The addresses that a name has; none if it has none at the moment.
   using LookUp = std::function<std::vector<Network>(const std::string&)>;
-  using Say = std::function<void(const std::string&)>;
+  using Sayer = std::function<void(const std::string&)>;
 
   // Of `text`: addresses, networks and names, separated by commas. What is
-  // refused is told by `say`, a sentence a minute at most.
-  AllowList(const std::string& text, LookUp look_up, Say say);
+  // refused is told by `say`, a sentence a minute at most, without a lock held.
+  AllowList(const std::string& text, LookUp look_up, Sayer say);
 
   // Whether `Follow` has something to do.
   bool HasNames() const { return !names_.empty(); }
@@ -56,16 +56,18 @@ class AllowList {
     int count;
   };
 
+  // Says it, if it is not empty.
+  void Say(const std::string& sentence) const TF_SYNCREP_EXCLUDES(mu_);
   bool Contains(const Network& peer) const TF_SYNCREP_REQUIRES(mu_);
-  // Says who was refused, unless something was said not long ago.
-  void Tell() TF_SYNCREP_REQUIRES(mu_);
+  // The sentence about who was refused; empty if one was told not long ago.
+  std::string Tell() TF_SYNCREP_REQUIRES(mu_);
 
   const LookUp look_up_;
-  const Say say_;
+  const Sayer say_;
   std::vector<Network> networks_;   // set once
   std::vector<std::string> names_;  // set once
 
-  // Guards what follows. Nobody waits under it.
+  // Guards what follows. Nobody waits under it, and nothing is said.
   Mutex mu_;
   // Somebody was refused: ends the thread's pause. Else the pause's end does.
   std::condition_variable_any somebody_came_;

@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -70,9 +71,15 @@ std::vector<Network> AddressesOf(const std::string& name) {
   return networks;
 }
 
-// A line on standard error, by one system call.
+// A line on standard error, by one system call. Where that is a pipe that is
+// full, since nobody reads it, nothing is said: whoever accepts connections
+// would wait for a reader.
 void Say(const std::string& sentence) {
   const std::string line = "tf_syncrep: " + sentence + "\n";
+  pollfd error = {STDERR_FILENO, POLLOUT, 0};
+  if (poll(&error, 1, /*timeout=*/0) != 1 || error.revents != POLLOUT) {
+    return;
+  }
   [[maybe_unused]] const ssize_t written =
       write(STDERR_FILENO, line.data(), line.size());
 }

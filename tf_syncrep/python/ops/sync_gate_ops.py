@@ -36,9 +36,9 @@ def sync_gate(
         quorum: gradients that make up an update, a Python integer of at least 1.
         total: workers that take part, those above the quorum being backups; a Python
             integer of at least 1.
-        shared_name: the gate's name on its task. A name in use with another `strict`
-            or `updater_lease_secs` is an error; of a gate that is there, the other
-            arguments change nothing, but `sync_gate_open` may.
+        shared_name: the gate's name on its task. A name in use with another `strict`,
+            `spares`, `gathers` or `updater_lease_secs` is an error; of a gate that is
+            there, the other arguments change nothing, but `sync_gate_open` may.
         lease_secs: how long a worker may be silent, in seconds. Waiting is not
             silence. One that has come back from a longer silence may be silent for
             twice as long as that, twice `start_secs` at most.

@@ -121,17 +121,16 @@ GpuError SortRowsOnGpu(const std::vector<GpuRowsPiece<T>>& pieces,
   if (parts.total_bytes > workspace_bytes) {
     return "the workspace is too small";
   }
-  int64_t offset = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) {
+  for (auto batch = gpu::NextBatch<T>(pieces, {}); batch.num_pieces > 0;
+       batch = gpu::NextBatch(pieces, batch)) {
     int blocks = 1;
     TF_SYNCREP_RETURN_IF_CUDA_ERROR(
-        gpu::NumBlocksFor(gpu::ListPieceKernel<T>, kBlockThreads,
-                          pieces[i].num_rows, kBlockThreads, &blocks));
-    gpu::ListPieceKernel<T><<<blocks, kBlockThreads, 0, stream>>>(
-        pieces[i], static_cast<int>(i), parts.pieces, parts.rows + offset,
-        parts.places + offset);
+        gpu::NumBlocksFor(gpu::ListPiecesKernel<T>, kBlockThreads,
+                          batch.begins[batch.num_pieces] - batch.begins[0],
+                          kBlockThreads, &blocks));
+    gpu::ListPiecesKernel<T><<<blocks, kBlockThreads, 0, stream>>>(
+        batch, parts.pieces, parts.rows, parts.places);
     TF_SYNCREP_RETURN_IF_CUDA_ERROR(cudaGetLastError());
-    offset += pieces[i].num_rows;
   }
   const int n = static_cast<int>(sorted->num_occurrences);
   // Stable: equal rows stay in their order of arrival.

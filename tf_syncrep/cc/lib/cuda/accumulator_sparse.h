@@ -19,6 +19,7 @@
 #include "tf_syncrep/cc/lib/cuda/gpu_stream.h"
 #include "tf_syncrep/cc/lib/cuda/row_keys.h"
 #include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/held_bytes.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
@@ -114,17 +115,28 @@ using AllocateBytes = std::function<OwnedBuffer(size_t bytes)>;
 // Calls return when the work is in the stream, from any thread, but for one
 // push now and then: rows that are held are merged when they have become many
 // times those of the last merge, so that memory stays within a multiple of what
-// the result takes, and the number of different rows has to be waited for.
+// the result takes, or when they came in a great many gradients; and the number
+// of different rows has to be waited for.
 template <typename T>
 class GpuSparseGradientSum final : public GradientSum {
  public:
   using Sum = SlotType<T>;
 
+  // So many gradients are merged, however few rows they have: each has memory
+  // of its own, of which the smallest part is 256 bytes.
+  static constexpr size_t kMaxPieces = size_t{1} << 12;
+
   // Rows are below `limit`, unless it is negative. As long as the gradients
-  // held take no more than `min_merge_bytes`, they are not merged.
+  // held take no more than `min_merge_bytes`, and those of all sums together no
+  // more than the budget, they are not merged for the memory they take.
   GpuSparseGradientSum(const GpuQueue& queue, int64_t limit,
-                       int64_t min_merge_bytes = kDefaultMinMergeBytes)
-      : queue_(queue), limit_(limit), min_merge_bytes_(min_merge_bytes) {}
+                       int64_t min_merge_bytes = kDefaultMinMergeBytes,
+                       HeldBytesBudget* budget = &HeldBytesBudget::OfGpus())
+      : queue_(queue),
+        limit_(limit),
+        min_merge_bytes_(min_merge_bytes),
+        budget_(budget),
+        held_(budget) {}
 
   // Adds a gradient of `num_rows` rows of `row_size` elements, as many as in
   // all calls: row i of `values` belongs to row rows[i], as CopyRowsOnGpu() has
@@ -156,22 +168,17 @@ class GpuSparseGradientSum final : public GradientSum {
                        static_cast<const T*>(kept.data), nullptr, nullptr});
     memory_.push_back(rows);
     memory_.push_back(std::move(kept));
-    num_held_rows_ += num_rows;
-    const int64_t held_bytes =
-        num_held_rows_ * (row_size * static_cast<int64_t>(sizeof(T)) +
-                          static_cast<int64_t>(sizeof(int64_t)));
-    if (held_bytes > min_merge_bytes_ &&
-        (num_held_rows_ >= kHeldPerMergedRow * num_merged_rows_ ||
-         pieces_.size() >= kMaxPieces)) {
+    SetNumHeldRows(num_held_rows_ + num_rows);
+    const bool is_much =
+        held_.bytes() > min_merge_bytes_ || budget_->is_exceeded();
+    if ((is_much && num_held_rows_ >= kHeldPerMergedRow * num_merged_rows_) ||
+        pieces_.size() >= kMaxPieces) {
       MergePieces(allocate);
     }
     return true;
   }
 
-  int64_t held_bytes() const override {
-    return num_held_rows_ * (static_cast<int64_t>(sizeof(int64_t)) +
-                             row_size_ * static_cast<int64_t>(sizeof(T)));
-  }
+  int64_t held_bytes() const override { return held_.bytes(); }
 
   void Merge(GradientSum& other, Sharder& /*sharder*/) override {
     auto& newer = static_cast<GpuSparseGradientSum&>(other);
@@ -190,7 +197,8 @@ class GpuSparseGradientSum final : public GradientSum {
     newer.pieces_.clear();
     newer.memory_.clear();
     next_gradient_ += newer.next_gradient_;
-    num_held_rows_ += newer.num_held_rows_;
+    SetNumHeldRows(num_held_rows_ + newer.num_held_rows_);
+    newer.SetNumHeldRows(0);
     num_merged_rows_ = std::max(num_merged_rows_, newer.num_merged_rows_);
     Check(newer.error_);
   }
@@ -242,7 +250,12 @@ class GpuSparseGradientSum final : public GradientSum {
   // Rows are merged when this many times more are held than were different at
   // the last merge; so all merges together cost a share of the rows pushed.
   static constexpr int64_t kHeldPerMergedRow = 4;
-  static constexpr size_t kMaxPieces = size_t{1} << 20;
+
+  void SetNumHeldRows(int64_t num_rows) {
+    num_held_rows_ = num_rows;
+    held_.Set(num_rows * (static_cast<int64_t>(sizeof(int64_t)) +
+                          row_size_ * static_cast<int64_t>(sizeof(T))));
+  }
 
   void Check(GpuError error) {
     if (error_ == nullptr) {
@@ -304,13 +317,15 @@ class GpuSparseGradientSum final : public GradientSum {
                 nullptr, static_cast<const Sum*>(sums.data),
                 static_cast<const int32_t*>(num_gradients.data)}};
     memory_ = {std::move(rows), std::move(sums), std::move(num_gradients)};
-    num_held_rows_ = num_rows;
+    SetNumHeldRows(num_rows);
     num_merged_rows_ = num_rows;
   }
 
   const GpuQueue queue_;
   const int64_t limit_;
   const int64_t min_merge_bytes_;
+  HeldBytesBudget* const budget_;
+  HeldBytes held_;
   GpuError error_ = nullptr;
   int64_t row_size_ = 0;
   std::vector<GpuRowsPiece<T>> pieces_;  // in order of arrival; none is empty

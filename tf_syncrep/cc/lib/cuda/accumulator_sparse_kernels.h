@@ -7,7 +7,10 @@
 #ifndef TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_SPARSE_KERNELS_H_
 #define TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_SPARSE_KERNELS_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/cuda/accumulator_sparse.h"
@@ -43,21 +46,56 @@ static __global__ void NameBadIndexKernel(const int64_t* rows,
 inline constexpr int kPositionBits = 40;
 inline constexpr uint64_t kPositionMask = (uint64_t{1} << kPositionBits) - 1;
 
-// Writes a piece into the table of all, and its occurrences.
+// Some of the pieces, as many as an argument of a kernel has room for.
 template <typename T>
-__global__ __launch_bounds__(kBlockThreads) void ListPieceKernel(
-    GpuRowsPiece<T> piece, int number, GpuRowsPiece<T>* pieces, uint64_t* rows,
+struct PiecesBatch {
+  static constexpr int kMaxPieces = 64;
+
+  int first;  // the number of the first of them
+  int num_pieces;
+  GpuRowsPiece<T> pieces[kMaxPieces];
+  // Where the occurrences of each begin among those of all pieces, and end.
+  int64_t begins[kMaxPieces + 1];
+};
+
+// The pieces that follow those of the batch before, at first none.
+template <typename T>
+PiecesBatch<T> NextBatch(const std::vector<GpuRowsPiece<T>>& pieces,
+                         const PiecesBatch<T>& before) {
+  static_assert(sizeof(PiecesBatch<T>) <= 4000);  // CUDA allows 4096 in all.
+  PiecesBatch<T> batch = {};
+  batch.first = before.first + before.num_pieces;
+  batch.num_pieces = std::min(static_cast<int>(pieces.size()) - batch.first,
+                              PiecesBatch<T>::kMaxPieces);
+  batch.begins[0] = before.begins[before.num_pieces];
+  for (int i = 0; i < batch.num_pieces; ++i) {
+    batch.pieces[i] = pieces[static_cast<size_t>(batch.first) + i];
+    batch.begins[i + 1] = batch.begins[i] + batch.pieces[i].num_rows;
+  }
+  return batch;
+}
+
+// Writes pieces into the table of all, and their occurrences.
+template <typename T>
+__global__ __launch_bounds__(kBlockThreads) void ListPiecesKernel(
+    const PiecesBatch<T> batch, GpuRowsPiece<T>* pieces, uint64_t* rows,
     uint64_t* places) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kBlockThreads;
   const int64_t first =
       static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
-  if (first == 0) {
-    pieces[number] = piece;
+  for (int64_t i = first; i < batch.num_pieces; i += stride) {
+    pieces[batch.first + i] = batch.pieces[i];
   }
-  const uint64_t place = static_cast<uint64_t>(number) << kPositionBits;
-  for (int64_t i = first; i < piece.num_rows; i += stride) {
-    rows[i] = static_cast<uint64_t>(piece.rows[i]);
-    places[i] = place + static_cast<uint64_t>(i);
+  const int64_t end = batch.begins[batch.num_pieces];
+  int piece = 0;
+  for (int64_t i = batch.begins[0] + first; i < end; i += stride) {
+    while (batch.begins[piece + 1] <= i) {
+      ++piece;
+    }
+    const int64_t position = i - batch.begins[piece];
+    rows[i] = static_cast<uint64_t>(batch.pieces[piece].rows[position]);
+    places[i] = (static_cast<uint64_t>(batch.first + piece) << kPositionBits) +
+                static_cast<uint64_t>(position);
   }
 }
 

@@ -24,7 +24,9 @@ namespace gpu {
 
 // How many blocks of a launch have read the powers. A launch has a counter to
 // itself; many more launches would have to run at one time than a GPU can for
-// two to meet in one. Each is 0 again when its launch has ended.
+// two to meet in one. Each is 0 again when its launch has ended. One that was
+// aborted leaves some count, and an error for good in the CUDA context, which
+// takes no further launch; a new context begins with zeros.
 inline constexpr int kNumArrivalCounters = 1024;
 static __device__ unsigned int arrival_counters[kNumArrivalCounters];
 

@@ -48,8 +48,8 @@ struct GatePermit {
   int64_t generation = 0;
   int64_t round = 0;
   int64_t step = 0;
-  // Tells it from all others, even of the same worker and round. 0: a pass, or
-  // permission to go on without a permit.
+  // Tells it from all others, even of the same worker and round. Negative: a
+  // pass. 0: permission to go on without a permit.
   int64_t number = 0;
 };
 

@@ -4,13 +4,21 @@
 #include <utility>
 
 namespace tf_syncrep {
-namespace {
 
-void Remove(GateAccount* account, std::vector<GateAccount*>* accounts) {
-  accounts->erase(std::find(accounts->begin(), accounts->end(), account));
+void LonePermits::Add(GateAccount* holder) {
+  by_order_.emplace(holder->permit_order, holder);
+  ends_.insert(holder->permit_end);
 }
 
-}  // namespace
+void LonePermits::Remove(GateAccount* holder) {
+  by_order_.erase(holder->permit_order);
+  ends_.erase(ends_.find(holder->permit_end));
+}
+
+void LonePermits::Clear() {
+  by_order_.clear();
+  ends_.clear();
+}
 
 Ledger::Ledger(const SyncGateOptions& options)
     : first_generation_(options.first_generation),
@@ -21,9 +29,9 @@ Ledger::Ledger(const SyncGateOptions& options)
       round_(options.first_round) {}
 
 bool Ledger::HasRoom() const {
-  const int64_t num_permits =
-      static_cast<int64_t>(permits_.size()) - num_with_spares_;
-  return Admits() && num_permits + NumAdmitted() < std::max(total_, quorum_);
+  return Admits() &&
+         static_cast<int64_t>(lone_permits_.size()) + NumAdmitted() <
+             std::max(total_, quorum_);
 }
 
 void Ledger::SetTerms(int64_t quorum, int64_t total) {
@@ -51,13 +59,15 @@ GatePermit Ledger::Grant(int64_t number, GateTime now, GateAccount* overdue,
   account->holds = GateAccount::Holds::kPermit;
   account->round = round_;
   account->permit_number = number;
+  account->permit_order = num_grants_++;
+  account->permit_end = now + account->last_step;
   account->since = now;
   account->spare = nullptr;
   account->spare_of = overdue;
-  permits_.push_back(account);
+  lone_permits_.Add(account);
   if (overdue != nullptr) {
+    lone_permits_.Remove(overdue);
     overdue->spare = account;
-    num_with_spares_++;
     account->stats.spares++;
     sums_.spares++;
   }
@@ -124,7 +134,7 @@ bool Ledger::Commit(int64_t generation, int64_t round, GateTime now,
   account->contributed_round = round_;
   account->holds = GateAccount::Holds::kNothing;
   account->stats.contributed++;
-  Remove(account, &flights_);
+  flights_.erase(std::find(flights_.begin(), flights_.end(), account));
   if (committed_ > 0 && committed_ + 1 == quorum_) {
     account->stats.held_up += now - last_commit_;
   }
@@ -203,10 +213,9 @@ GateAdmission Ledger::Judge(bool may_give, bool fit) const {
 
 void Ledger::StartRound() {
   round_++;
-  permits_.clear();
+  lone_permits_.Clear();
   flights_.clear();
   contributors_.clear();
-  num_with_spares_ = 0;
   committed_ = 0;
   SetFlushing(false);
   quorum_ = next_quorum_;
@@ -226,15 +235,15 @@ void Ledger::VoidRound(const std::string& why, GateAccount* cause) {
 }
 
 void Ledger::DropPermit(GateAccount* account) {
-  Remove(account, &permits_);
-  if (account->spare != nullptr) {
-    num_with_spares_--;
+  if (account->spare == nullptr) {
+    lone_permits_.Remove(account);
+  } else {
     account->spare->spare_of = nullptr;
     account->spare = nullptr;
   }
   if (account->spare_of != nullptr) {
     // Another one may be given.
-    num_with_spares_--;
+    lone_permits_.Add(account->spare_of);
     account->spare_of->spare = nullptr;
     account->spare_of = nullptr;
   }

@@ -3,7 +3,10 @@
 #ifndef TF_SYNCREP_CC_LIB_GATE_LEDGER_H_
 #define TF_SYNCREP_CC_LIB_GATE_LEDGER_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,7 +24,9 @@ struct GateAccount {
   Holds holds = Holds::kNothing;
   int64_t round = 0;
   int64_t permit_number = 0;  // of kPermit
-  GateTime since{0};          // granted or admitted
+  int64_t permit_order = 0;   // of kPermit: its place among all grants
+  GateTime permit_end{0};  // of kPermit: when the step ends, if like the last
+  GateTime since{0};       // granted or admitted
   // If its permit is overdue: who holds the spare; if its permit is a spare:
   // whose it stands beside. Null if there is none, or none any more.
   GateAccount* spare = nullptr;
@@ -31,6 +36,26 @@ struct GateAccount {
   int64_t contributed_in_round = 0;
   GateTime last_step{0};  // from a grant to the admission; zero: none was seen
   GateWorkerStats stats;
+};
+
+// Those who hold a permit without a spare beside it. It may hold a thousand,
+// and is asked at every call of a gate.
+class LonePermits {
+ public:
+  void Add(GateAccount* holder);
+  void Remove(GateAccount* holder);
+  void Clear();
+
+  bool empty() const { return by_order_.empty(); }
+  size_t size() const { return by_order_.size(); }
+  // By the order of their grants, the oldest first.
+  const std::map<int64_t, GateAccount*>& by_order() const { return by_order_; }
+  // The last `permit_end`. At least one is there.
+  GateTime last_end() const { return *ends_.rbegin(); }
+
+ private:
+  std::map<int64_t, GateAccount*> by_order_;
+  std::multiset<GateTime> ends_;
 };
 
 // The accounts of a gate: a state, and functions that change it and say what
@@ -51,9 +76,9 @@ class Ledger {
   int64_t committed() const { return committed_; }
   // The round admits no more.
   bool flushing() const { return flushing_; }
-  // Who holds a permit, or a contribution in flight, of the present round: in
-  // the order in which they got it.
-  const std::vector<GateAccount*>& permits() const { return permits_; }
+  // Of the present round.
+  const LonePermits& lone_permits() const { return lone_permits_; }
+  // Who has a contribution in flight, in the order of their admission.
   const std::vector<GateAccount*>& flights() const { return flights_; }
 
   bool IsFull() const { return flights_.empty() && committed_ == quorum_; }
@@ -154,14 +179,14 @@ class Ledger {
   int64_t step_ = 0;
 
   // Of the present round.
-  std::vector<GateAccount*> permits_;
+  LonePermits lone_permits_;
   std::vector<GateAccount*> flights_;
   std::vector<GateAccount*> contributors_;  // those with commits
-  int64_t num_with_spares_ = 0;             // of the permits
   int64_t committed_ = 0;
   GateTime last_commit_{0};
   bool flushing_ = false;
   bool flush_given_up_ = false;
+  int64_t num_grants_ = 0;  // in the ledger's life
 
   SyncGateStats sums_;  // its sums; the rest is filled in by Stats()
   std::vector<GateEvent> events_;

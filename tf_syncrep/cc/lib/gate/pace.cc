@@ -64,30 +64,53 @@ void Pace::LearnPushLimit() {
   }
 }
 
-GateAccount* Pace::FindOverdue(const std::vector<GateAccount*>& permits,
-                               const GateAccount& idle, GateTime now) const {
-  const GateTime own_step =
-      idle.last_step > GateTime(0) ? idle.last_step : median_step_;
-  const GateTime worth_it =
-      own_step == GateTime(0)
-          ? kNever
-          : std::max(kShortestStepLimit, Times(kWorthASpare, own_step));
-  for (GateAccount* holder : permits) {  // the oldest first
-    const GateTime rest = holder->since + holder->last_step - now;
-    if (holder->spare == nullptr && holder != &idle &&
-        (OverdueAt(*holder) <= now || rest > worth_it)) {
-      return holder;
-    }
+GateTime Pace::LongestRest(const LonePermits& permits, GateTime now) const {
+  if (permits.empty()) {
+    return GateTime(0);
   }
-  return nullptr;
+  return NextOverdue(permits, GateTime::min()) <= now
+             ? kNever
+             : permits.last_end() - now;
 }
 
-GateTime Pace::NextOverdue(const std::vector<GateAccount*>& permits,
-                           GateTime now) const {
+bool Pace::IsOverdue(GateTime rest, GateTime idle_step) const {
+  const GateTime own_step = idle_step > GateTime(0) ? idle_step : median_step_;
+  return rest == kNever ||
+         (own_step > GateTime(0) &&
+          rest > std::max(kShortestStepLimit, Times(kWorthASpare, own_step)));
+}
+
+bool Pace::IsOverdue(GateTime rest,
+                     const std::multiset<GateTime>& idle_steps) const {
+  // The fastest ones: of those whose last step is not known, and of the others.
+  for (const auto step :
+       {idle_steps.begin(), idle_steps.upper_bound(GateTime(0))}) {
+    if (step != idle_steps.end() && IsOverdue(rest, *step)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+GateAccount* Pace::FindOverdue(const LonePermits& permits,
+                               const GateAccount& idle, GateTime now) const {
+  const auto& holders = permits.by_order();
+  return std::find_if(holders.begin(), holders.end(),
+                      [&](const auto& entry) {
+                        return IsOverdue(Rest(*entry.second, now),
+                                         idle.last_step);
+                      })
+      ->second;
+}
+
+GateTime Pace::NextOverdue(const LonePermits& permits, GateTime after) const {
   GateTime next = kNever;
-  for (const GateAccount* holder : permits) {
+  for (const auto& [order, holder] : permits.by_order()) {
+    if (step_limit_ == kNever || holder->since + step_limit_ >= next) {
+      break;  // Neither this one nor those granted later are overdue sooner.
+    }
     const GateTime at = OverdueAt(*holder);
-    if (holder->spare == nullptr && at > now) {
+    if (at > after) {
       next = std::min(next, at);
     }
   }
@@ -97,7 +120,11 @@ GateTime Pace::NextOverdue(const std::vector<GateAccount*>& permits,
 GateTime Pace::OverdueAt(const GateAccount& holder) const {
   return step_limit_ == kNever
              ? kNever
-             : holder.since + std::max(step_limit_, holder.last_step);
+             : std::max(holder.since + step_limit_, holder.permit_end);
+}
+
+GateTime Pace::Rest(const GateAccount& holder, GateTime now) const {
+  return OverdueAt(holder) <= now ? kNever : holder.permit_end - now;
 }
 
 }  // namespace tf_syncrep

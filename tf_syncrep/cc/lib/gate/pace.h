@@ -5,7 +5,7 @@
 
 #include <array>
 #include <cstddef>
-#include <vector>
+#include <set>
 
 #include "tf_syncrep/cc/lib/gate/gate_types.h"
 #include "tf_syncrep/cc/lib/gate/ledger.h"
@@ -55,13 +55,24 @@ class Pace {
   void LearnStep(GateTime step, bool is_first);
   void LearnPush(GateTime push);
 
-  // Finds an overdue permit without a spare for an idle worker; null: none.
-  GateAccount* FindOverdue(const std::vector<GateAccount*>& permits,
-                           const GateAccount& idle, GateTime now) const;
+  // The longest rest of a step among these permits, by each holder's last one;
+  // kNever if one is overdue for anybody.
+  GateTime LongestRest(const LonePermits& permits, GateTime now) const;
 
-  // When the next of these permits will be overdue for anybody.
-  GateTime NextOverdue(const std::vector<GateAccount*>& permits,
-                       GateTime now) const;
+  // Whether a permit whose step has such a rest is overdue for an idle worker,
+  // or for one of several, by the last steps of these.
+  bool IsOverdue(GateTime rest, GateTime idle_step) const;
+  bool IsOverdue(GateTime rest,
+                 const std::multiset<GateTime>& idle_steps) const;
+
+  // The oldest permit that is overdue for an idle worker, which holds none.
+  // There must be one: IsOverdue() of the longest rest says so.
+  GateAccount* FindOverdue(const LonePermits& permits, const GateAccount& idle,
+                           GateTime now) const;
+
+  // The first time later than `after` at which one of these permits is overdue
+  // for anybody. Who is idle makes no difference to that.
+  GateTime NextOverdue(const LonePermits& permits, GateTime after) const;
 
   // How long a push may last while others wait for it. kNever while too little
   // is known.
@@ -70,6 +81,8 @@ class Pace {
  private:
   // When it is overdue for anybody.
   GateTime OverdueAt(const GateAccount& holder) const;
+  // The rest of a step of this permit, or kNever, as above.
+  GateTime Rest(const GateAccount& holder, GateTime now) const;
   void LearnPushLimit();
 
   Durations steps_;

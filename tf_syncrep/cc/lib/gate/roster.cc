@@ -58,6 +58,7 @@ GateMember* Roster::Enter(const GateWorker& worker, bool* replaced) {
     dead.push_back(incarnation);
     member.takes_part = false;
     member.started = false;
+    CountIdle(&member);
     member.first_step = member.longest_silence = GateTime(0);
     member.account.last_step = GateTime(0);
     member.phase = GatePhase::kIdle;
@@ -91,10 +92,27 @@ void Roster::SetPhase(GatePhase phase, GateTime now, GateMember* member) {
   member->phase_since = now;
 }
 
+void Roster::SetWaiting(int64_t wait, GateMember* member) {
+  member->waiting = wait;
+  CountIdle(member);
+}
+
+void Roster::CountIdle(GateMember* member) {
+  const bool is_idle = member->started && member->waiting != 0;
+  const GateTime step = member->account.last_step;
+  if (is_idle && !member->is_idle) {
+    idle_steps_.insert(step);
+  } else if (!is_idle && member->is_idle) {
+    idle_steps_.erase(idle_steps_.find(step));
+  }
+  member->is_idle = is_idle;
+}
+
 void Roster::EndStep(int64_t generation, bool is_of_it, GateTime now,
                      GateMember* member) {
   const bool is_first = !member->started;
   member->started = true;
+  CountIdle(member);
   if (member->phase != GatePhase::kComputing) {
     return;
   }

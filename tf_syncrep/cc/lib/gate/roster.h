@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ struct GateMember {
   // Has acquired in the present training, has not left it, and has not been
   // told that it is over.
   bool takes_part = false;
-  int64_t waiting = 0;  // its wait in Acquire()
-  GatePermit permit;    // what it was last given leave by
+  int64_t waiting = 0;   // its wait in Acquire()
+  bool is_idle = false;  // is counted in Roster::idle_steps()
+  GatePermit permit;     // what it was last given leave by
 
   // What is known of its silences: see Roster.
   bool started = false;    // has been through a first step
@@ -82,6 +84,8 @@ class Roster {
 
   void SetPresence(GateMember::Presence presence, GateMember* member);
   static void SetPhase(GatePhase phase, GateTime now, GateMember* member);
+  // It waits in Acquire(); 0: no longer.
+  void SetWaiting(int64_t wait, GateMember* member);
 
   // Its gradient has arrived. One of another generation says nothing about how
   // long first steps take in this one.
@@ -104,6 +108,10 @@ class Roster {
   // When the next lease ends.
   GateTime NextLeaseEnd(int64_t total, bool is_open, GateTime now) const;
 
+  // The last steps of those that wait and have been through a first step; zero
+  // where that was the last.
+  const std::multiset<GateTime>& idle_steps() const { return idle_steps_; }
+
   // Forgets who takes part.
   void StartTraining();
   void StartGeneration(GateTime now);
@@ -111,6 +119,8 @@ class Roster {
   const std::map<std::string, GateMember>& members() const { return members_; }
 
  private:
+  // To be called when it waits, or has started, or no longer.
+  void CountIdle(GateMember* member);
   GateTime FirstStepLease(int64_t total) const;
   GateTime LeaseEnd(const GateMember& member, GateTime first_step_lease) const;
 
@@ -123,6 +133,7 @@ class Roster {
   std::map<std::string, GateMember> members_;
   int64_t num_heard_of_ = 0;  // those that are not merely expected
   int64_t num_live_ = 0;      // those of them that live
+  std::multiset<GateTime> idle_steps_;
 
   // Of this generation.
   GateTime opened_at_{0};

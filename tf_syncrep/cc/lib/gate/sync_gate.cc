@@ -72,7 +72,7 @@ SyncGate::WaitId SyncGate::Acquire(const GateWorker& worker, AcquireKind kind,
              {});
       });
     } else {
-      caller->waiting = id;
+      roster_.SetWaiting(id, caller);
       WaitQueue::Acquires wait;
       wait.insert(
           {id, {caller, kind, terms, clock_(), kNever, std::move(done)}});
@@ -173,14 +173,22 @@ void SyncGate::ReturnPermit(const GateWorker& worker, const Permit& permit) {
   Wakeups wakeups;
   {
     const MutexLock lock(mu_);
+    const Time now = clock_();
     GateMember* caller = roster_.Find(worker);
-    if (caller != nullptr && ledger_.HoldsPermit(caller->account) &&
-        caller->account.permit_number == permit.number) {
-      const Time now = clock_();
+    if (permit.number < 0) {
+      if (permit.generation == ledger_.generation()) {
+        passes_.push_front({permit, 1});
+      }
+      if (caller != nullptr && caller->permit.number == permit.number &&
+          caller->phase == GatePhase::kComputing) {
+        Roster::SetPhase(GatePhase::kIdle, now, caller);
+      }
+    } else if (caller != nullptr && ledger_.HoldsPermit(caller->account) &&
+               caller->account.permit_number == permit.number) {
       ledger_.Release("was cancelled", now, &caller->account);
       Roster::SetPhase(GatePhase::kIdle, now, caller);
-      Pump(&wakeups);
     }
+    Pump(&wakeups);
   }
   Run(wakeups);
 }

@@ -109,8 +109,9 @@ class SyncGate {
   // round void. No effect where the worker holds neither.
   void Abort(int64_t generation, const GateWorker& worker, int64_t round);
 
-  // Gives back the permit whose grant came too late for its caller, if the
-  // worker still holds this very one.
+  // Gives back what was granted too late for its caller: a permit, if the
+  // worker still holds this very one; a pass, which is there for others again.
+  // To be called once at most.
   void ReturnPermit(const GateWorker& worker, const Permit& permit);
 
   // The worker takes no further part. What it committed stays; others take over
@@ -249,7 +250,7 @@ class SyncGate {
   void GrantSpares(Time now, Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
   void Grant(WaitQueue::Acquires::iterator wait, GateAccount* overdue, Time now,
              Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
-  Permit TakePass() TF_SYNCREP_REQUIRES(mu_);
+  Permit TakePass(WaitId id) TF_SYNCREP_REQUIRES(mu_);
   // Whether somebody idle may have a spare permit, once one is overdue.
   bool WantsSpares() const TF_SYNCREP_REQUIRES(mu_);
   // Whether a push that takes too long keeps somebody waiting.

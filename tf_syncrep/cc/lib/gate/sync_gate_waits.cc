@@ -130,7 +130,7 @@ void SyncGate::EndAcquire(AcquireNode wait, const GateStatus& status,
   }
   GateMember& member = *wait.mapped().member;
   const Time now = clock_();
-  member.waiting = 0;
+  roster_.SetWaiting(0, &member);
   member.last_seen = now;
   member.permit = permit;
   member.account.stats.waited += now - wait.mapped().since;
@@ -239,7 +239,8 @@ void SyncGate::PumpAcquires(Wakeups* wakeups) {
          (ledger_.HasRoom() || !passes_.empty() || !updater_started_)) {
     const auto next = std::next(wait);
     if (wait->second.kind == AcquireKind::kNext && !passes_.empty()) {
-      EndAcquire(queue_.ready.extract(wait), {}, TakePass(), wakeups);
+      const Permit pass = TakePass(wait->first);
+      EndAcquire(queue_.ready.extract(wait), {}, pass, wakeups);
     } else if (ledger_.ContributedInRound(wait->second.member->account) >=
                share) {
       queue_.sated.insert(queue_.ready.extract(wait));
@@ -254,18 +255,23 @@ void SyncGate::PumpAcquires(Wakeups* wakeups) {
 }
 
 void SyncGate::GrantSpares(Time now, Wakeups* wakeups) {
+  const LonePermits& permits = ledger_.lone_permits();
   auto wait = queue_.ready.begin();
   while (WantsSpares() && wait != queue_.ready.end()) {
-    const auto next = std::next(wait);
-    const GateMember& idle = *wait->second.member;
-    // A first step would take long itself.
-    GateAccount* overdue =
-        idle.started ? pace_.FindOverdue(ledger_.permits(), idle.account, now)
-                     : nullptr;
-    if (overdue != nullptr) {
-      Grant(wait, overdue, now, wakeups);
+    const Time rest = pace_.LongestRest(permits, now);
+    // Mostly no, and a thousand workers need not be looked at.
+    if (!pace_.IsOverdue(rest, roster_.idle_steps())) {
+      return;
     }
-    wait = next;
+    const GateMember* idle = wait->second.member;
+    // A first step would take long itself.
+    while (!idle->started || !pace_.IsOverdue(rest, idle->account.last_step)) {
+      if (++wait == queue_.ready.end()) {
+        return;
+      }
+      idle = wait->second.member;
+    }
+    Grant(wait++, pace_.FindOverdue(permits, idle->account, now), now, wakeups);
   }
 }
 
@@ -276,8 +282,9 @@ void SyncGate::Grant(WaitQueue::Acquires::iterator wait, GateAccount* overdue,
   EndAcquire(queue_.ready.extract(wait), {}, permit, wakeups);
 }
 
-SyncGate::Permit SyncGate::TakePass() {
-  const Permit permit = passes_.front().permit;
+SyncGate::Permit SyncGate::TakePass(WaitId id) {
+  Permit permit = passes_.front().permit;
+  permit.number = -id;
   if (--passes_.front().num_left == 0) {
     passes_.pop_front();
   }
@@ -297,7 +304,7 @@ bool SyncGate::WaitsForPushes() const {
 SyncGate::Time SyncGate::NextOverdue(Time now) const {
   Time next = kNever;
   if (WantsSpares()) {
-    next = pace_.NextOverdue(ledger_.permits(), now);
+    next = pace_.NextOverdue(ledger_.lone_permits(), now);
   }
   if (WaitsForPushes() && pace_.push_limit() < kNever) {
     next =

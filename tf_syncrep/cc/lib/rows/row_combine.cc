@@ -10,6 +10,7 @@
 #include "tf_syncrep/cc/lib/array.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/prefetch.h"
+#include "tf_syncrep/cc/lib/read_once.h"
 
 namespace tf_syncrep {
 namespace {
@@ -19,9 +20,12 @@ constexpr int64_t kMinElementsPerThread = 32768;
 // So many rows are on their way at a time.
 constexpr int64_t kRowsAhead = 16;
 
+// Within the ids, whatever becomes of row_splits after they were checked.
 int64_t IdsBegin(const CombinedFeature& feature, int64_t result) {
-  return feature.row_splits != nullptr ? feature.row_splits[result]
-                                       : result * feature.ids_per_result;
+  return feature.row_splits != nullptr
+             ? std::clamp<int64_t>(ReadOnce(&feature.row_splits[result]), 0,
+                                   feature.num_ids)
+             : result * feature.ids_per_result;
 }
 
 // What the rows of a result are multiplied by, besides their weights.
@@ -161,7 +165,10 @@ bool PartRows(const std::vector<CombinedFeature>& features, int64_t num_rows,
     std::fill(counts.begin(), counts.end(), 0);
     for (const CombinedFeature& feature : features) {
       for (int64_t i = 0; i < feature.num_ids; ++i) {
-        ++counts[feature.places[i]];
+        const int32_t place = ReadOnce(&feature.places[i]);
+        if (place >= 0 && place < num_rows) {
+          ++counts[place];
+        }
       }
     }
     int64_t count = 0;
@@ -213,9 +220,9 @@ bool SumRows(const RowAddresses<T>& rows, int64_t begin, int64_t end,
       const Sum scale = Scale<Sum>(feature, first, last);
       for (int64_t id = first; id < last; ++id) {
         if (kIsSum && id + kRowsAhead < feature.num_ids) {
-          rows.PrefetchBegin(feature.places[id + kRowsAhead]);
+          rows.PrefetchBegin(ReadOnce(&feature.places[id + kRowsAhead]));
         }
-        const int64_t row = feature.places[id];
+        const int64_t row = ReadOnce(&feature.places[id]);
         if (row < begin || row >= end) {
           continue;
         }
@@ -257,12 +264,13 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
                         Sum* result) {
     for (int64_t i = piece.begin; i < piece.end; ++i) {
       if (i + kRowsAhead < piece.end) {
-        rows.PrefetchBegin(feature.places[i + kRowsAhead]);
+        rows.PrefetchBegin(ReadOnce(&feature.places[i + kRowsAhead]));
       }
-      if (!rows.has(feature.places[i])) {
+      const int32_t place = ReadOnce(&feature.places[i]);
+      if (!rows.has(place)) {
         return false;
       }
-      CopyRow(rows[feature.places[i]], width, result + i * width);
+      CopyRow(rows[place], width, result + i * width);
     }
     return true;
   };
@@ -274,10 +282,11 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
       const int64_t begin = IdsBegin(feature, i);
       const int64_t end = IdsBegin(feature, i + 1);
       for (int64_t id = begin; id < end; ++id) {
-        if (!rows.has(feature.places[id])) {
+        const int32_t place = ReadOnce(&feature.places[id]);
+        if (!rows.has(place)) {
           return false;
         }
-        const T* const row = rows[feature.places[id]];
+        const T* const row = rows[place];
         const Sum weight = feature.weights == nullptr
                                ? Sum(1)
                                : static_cast<Sum>(feature.weights[id]);
@@ -324,7 +333,7 @@ bool CombineRowsGradient(const std::vector<ShardRows<T>>& shards, int64_t width,
   int64_t num_ids = 0;
   for (const CombinedFeature& feature : features) {
     for (int64_t i = 0; i < feature.num_ids; ++i) {
-      if (!rows.has(feature.places[i])) {
+      if (!rows.has(ReadOnce(&feature.places[i]))) {
         return false;
       }
     }

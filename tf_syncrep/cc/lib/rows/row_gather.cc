@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "tf_syncrep/cc/lib/prefetch.h"
+#include "tf_syncrep/cc/lib/read_once.h"
 
 namespace tf_syncrep {
 namespace {
@@ -31,17 +32,20 @@ int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
   sharder.Run(num_shards, [&](int64_t shard) {
     const int64_t end = ShardBegin(shard + 1, num_shards, size);
     for (int64_t i = ShardBegin(shard, num_shards, size); i < end; ++i) {
-      if (i + kRowsAhead < end && is_row(rows[i + kRowsAhead])) {
-        Prefetch<PrefetchFor::kReading>(table + rows[i + kRowsAhead] * width,
-                                        row_bytes);
+      if (i + kRowsAhead < end) {
+        const Row ahead = ReadOnce(&rows[i + kRowsAhead]);
+        if (is_row(ahead)) {
+          Prefetch<PrefetchFor::kReading>(table + ahead * width, row_bytes);
+        }
       }
-      if (!is_row(rows[i])) {
+      const Row number = ReadOnce(&rows[i]);
+      if (!is_row(number)) {
         int64_t bad = first_bad;
         while (i < bad && !first_bad.compare_exchange_weak(bad, i)) {
         }
         return;
       }
-      const T* const row = table + rows[i] * width;
+      const T* const row = table + number * width;
       Out* const out = result + i * width;
       if constexpr (std::is_same_v<T, Out>) {
         std::memcpy(out, row, static_cast<size_t>(row_bytes));

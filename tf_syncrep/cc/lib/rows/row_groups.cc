@@ -38,7 +38,7 @@ RowGroups::Status RowGroups::Occurrences<Row>::Find(
     return Status::kOutOfMemory;
   }
   sorted = SortByRow(memory.data(), spare.data(), size, sharder);
-  return Status::kOk;
+  return sorted == nullptr ? Status::kOutOfMemory : Status::kOk;
 }
 
 template <typename Index>

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
+
+#include "tf_syncrep/cc/lib/array.h"
 
 namespace tf_syncrep {
 namespace {
@@ -21,7 +22,7 @@ int BitWidth(uint64_t value) {
 template <typename Row>
 void SortByDigit(const RowOccurrence<Row>* from, RowOccurrence<Row>* to,
                  int64_t size, int shift, int bits, int64_t num_shards,
-                 Sharder& sharder) {
+                 Array<int64_t>& places, Sharder& sharder) {
   const int64_t num_buckets = int64_t{1} << bits;
   const Row mask = static_cast<Row>(num_buckets - 1);
   const auto bucket_of = [=](const RowOccurrence<Row>& occurrence) {
@@ -31,7 +32,7 @@ void SortByDigit(const RowOccurrence<Row>* from, RowOccurrence<Row>* to,
     return ShardBegin(shard, num_shards, size);
   };
   // Row s: how many occurrences shard s has in each bucket, then where they go.
-  std::vector<int64_t> places(num_shards * num_buckets, 0);
+  std::fill(places.begin(), places.end(), 0);
   sharder.Run(num_shards, [&](int64_t shard) {
     int64_t* const counts = places.data() + shard * num_buckets;
     for (int64_t i = begin_of(shard); i < begin_of(shard + 1); ++i) {
@@ -72,8 +73,12 @@ RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
   const int num_passes = (bits + kMaxDigitBits - 1) / kMaxDigitBits;
   const int digit_bits = (bits + num_passes - 1) / num_passes;
   const int64_t num_shards = sharder.NumShards(size, kMinPerShard);
+  Array<int64_t> places;
+  if (!places.Allocate(num_shards << digit_bits)) {
+    return nullptr;
+  }
   for (int shift = 0; shift < bits; shift += digit_bits) {
-    SortByDigit(occurrences, spare, size, shift, digit_bits, num_shards,
+    SortByDigit(occurrences, spare, size, shift, digit_bits, num_shards, places,
                 sharder);
     std::swap(occurrences, spare);
   }

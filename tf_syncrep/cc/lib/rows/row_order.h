@@ -23,7 +23,8 @@ struct RowOccurrence {
 // Sorts by row; occurrences of one row keep their order. A radix sort: linear
 // in `size`. Uses both arrays, of `size` each, and returns the one that the
 // result is in; if they are sorted already, that is the first, and the second
-// is not used.
+// is not used. Null, and nothing has changed, when there is no memory for the
+// counts.
 template <typename Row>
 RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
                               RowOccurrence<Row>* spare, int64_t size,

@@ -1,0 +1,59 @@
+"""Kernels for GPUs, as they are registered, against the definitions of their ops.
+
+The sources are read, so that no GPU, and no build for one, is needed.
+"""
+
+import pathlib
+import re
+
+import pytest
+
+CC = pathlib.Path(__file__).parents[2] / "tf_syncrep" / "cc"
+
+
+def _sources(folder):
+    return [
+        p.read_text().replace("\\\n", "\n") for p in sorted(CC.glob(f"{folder}/*.cc"))
+    ]
+
+
+def _arguments():
+    """Of each op the types of its inputs and outputs, by their names."""
+    ops = {}
+    for source in _sources("ops"):
+        for definition in source.split("REGISTER_OP(")[1:]:
+            name = definition.split('"')[1]
+            ops[name] = dict(
+                re.findall(r'\.(?:Input|Output)\("(\w+): ([^"]+)"\)', definition)
+            )
+    return ops
+
+
+def _host_memory():
+    """The arguments that kernels for GPUs have in the host's memory, by their op."""
+    kernels = {}
+    for source in _sources("kernels"):
+        for kernel in source.split("REGISTER_KERNEL_BUILDER(")[1:]:
+            registration = kernel.split(";")[0]
+            if "DEVICE_GPU" in registration:
+                name = re.search(r'Name\("([^"]+)"\)', registration)[1]
+                kernels[name] = set(re.findall(r'HostMemory\("(\w+)"\)', registration))
+    return kernels
+
+
+@pytest.mark.parametrize(
+    ("op", "host_memory"), [pytest.param(*k, id=k[0]) for k in _host_memory().items()]
+)
+def test_what_the_host_reads_and_writes_is_in_its_memory(op, host_memory):
+    # What comes in several types is data, and so are the rows of a taken gradient.
+    # The rest, handles and numbers, kernels read and write themselves.
+    fixed = {
+        name
+        for name, kind in _arguments()[op].items()
+        if re.fullmatch("[a-z0-9]+", kind) and kind != "dtype" and name != "indices"
+    }
+    assert host_memory == fixed
+
+
+def test_registrations_are_found():
+    assert len(_host_memory()) >= 15

@@ -1,0 +1,18 @@
+// Reads of memory that its owner may change meanwhile.
+
+#ifndef TF_SYNCREP_CC_LIB_READ_ONCE_H_
+#define TF_SYNCREP_CC_LIB_READ_ONCE_H_
+
+namespace tf_syncrep {
+
+// A number in an array of the caller's, such as a NumPy array that a tensor
+// shares: what was checked must be what is used, and a compiler may read a
+// plain element twice.
+template <typename T>
+T ReadOnce(const T* at) {
+  return __atomic_load_n(at, __ATOMIC_RELAXED);
+}
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_READ_ONCE_H_

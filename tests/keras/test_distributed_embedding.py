@@ -1,5 +1,6 @@
 """DistributedEmbedding in one process, beside a plain layer for each table."""
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -497,6 +498,31 @@ def test_what_looks_at_the_whole_table_is_called_for_it():
         assert shapes == {(3000, 16)}
         for first_id, values in enumerate(parts):
             np.testing.assert_array_equal(values, whole[first_id::3])
+
+
+def test_numbers_of_numpy_are_taken_wherever_a_number_is(tmp_path):
+    whole, number, keras = np.int64, np.float32, tfs.keras
+    adam = keras.AdamAsync(number(0.1), clipnorm=number(1), weight_decay=number(0.5))
+    table = keras.TableConfig("t", whole(20), whole(4))
+    feature = keras.FeatureConfig("f", table, (whole(8), None), (whole(8), whole(4)))
+    for made in (
+        adam,
+        table,
+        keras.Embedding(whole(20), output_dim=whole(4), shards=whole(2)),
+        keras.DistributedEmbedding(feature),
+        keras.GradientAccumulation(adam, whole(2)),
+        keras.SyncReplicas(adam, whole(2), whole(3), lease_secs=number(9)),
+    ):
+        json.dumps(made.get_config())
+    task = tfs.distribute.TaskConfig({"worker": ["a:1"]}, "worker", whole(0))
+    assert task.to_json()
+    assert keras.Checkpoint(tmp_path, every_n_steps=whole(2), keep=whole(2))
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Input((3,)), keras.Embedding(whole(20), whole(4))]
+    )
+    model.compile(keras.SyncReplicas(adam, whole(2)), "mse")
+    model.fit(np.zeros((8, 3)), np.zeros((8, 3, 4)), batch_size=whole(4), verbose=0)
+    model.save(tmp_path / "model.keras")
 
 
 @pytest.mark.slow

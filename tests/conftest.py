@@ -1,6 +1,8 @@
 """Fixtures that several folders of tests share."""
 
+import importlib.util
 import os
+import pathlib
 import signal
 
 import pytest
@@ -15,6 +17,24 @@ pytest.register_assert_rewrite("keras_sync_cluster", "sync_replicas_cluster")
 
 # Why tests that take a device run on the CPU alone, once that is known.
 _why_no_gpu = pytest.StashKey[str]()
+
+
+def pytest_configure():
+    """Says once what every test would: that the package was not built where it lies.
+
+    `python -m pytest` puts the folder it runs in before what is installed.
+    """
+    spec = importlib.util.find_spec("tf_syncrep")
+    if spec is None or spec.origin is None:
+        return
+    package = pathlib.Path(spec.origin).parent
+    if not (package / "libtf_syncrep.so").exists():
+        raise pytest.UsageError(
+            f"tf_syncrep is imported from {package}, where its op library was not "
+            "built. Run `make test`, which builds all that is needed; or, with "
+            "tf_syncrep installed, `pytest` instead of `python -m pytest`; or build "
+            "it in place: `pip install --no-build-isolation --no-deps -e .`"
+        )
 
 
 def pytest_generate_tests(metafunc):

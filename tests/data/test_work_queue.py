@@ -43,6 +43,17 @@ def test_contents_of_items_are_read(tmp_path):
     assert queue.stats()["done"] == 2
 
 
+def test_numbers_are_made_where_they_are_read():
+    """A graph of so many would not fit into memory, nor into a message."""
+    many = tfs.data.WorkQueue(np.int64(2**40))
+    reader = iter(many.dataset())
+    assert [next(reader).numpy() for _ in range(3)] == [0, 1, 2]
+    assert many.dataset().element_spec == tf.TensorSpec([], tf.int64)
+    assert lists(tfs.data.WorkQueue(range(9, 2**40, 2**38)).dataset()) == [
+        *(9, 9 + 2**38, 9 + 2**39, 9 + 3 * 2**38)
+    ]
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_several_readers_read_each_item_once_an_epoch(shuffle):
     queue = tfs.data.WorkQueue(20, num_epochs=3, shuffle=shuffle, seed=4)

@@ -91,6 +91,24 @@ def test_unknown_choice_is_named(argument, value):
         tfs.distribute.LaunchOptions(__file__, **{argument: value})
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("num_workers", 0),
+        ("num_ps", -1),
+        ("max_restarts", -1),
+        ("base_port", -1),
+        ("ready_timeout_secs", -1.0),
+        ("grace_secs", float("inf")),
+        ("chief", False),
+    ],
+)
+def test_a_wrong_argument_is_named_as_python_knows_it(argument, value):
+    with pytest.raises(tfs.distribute.LaunchError, match=f"^{argument}") as caught:
+        tfs.distribute.LaunchOptions(__file__, **{argument: value})
+    assert "--" not in str(caught.value)
+
+
 def test_what_cannot_be_launched_is_raised(tmp_path):
     with pytest.raises(tfs.distribute.LaunchError, match=r"script '.*' does not exist"):
         tfs.distribute.LaunchOptions(tmp_path / "none.py")

@@ -42,7 +42,9 @@ def test_returns_128_plus_the_signal_that_killed_the_script_and_names_it(script)
 def test_each_task_gets_its_own_tf_config_and_the_arguments(script):
     path = script("import os, sys; print(os.environ['TF_CONFIG'], sys.argv[1:])")
     options = (2, "--chief", "--base-port", 0)
-    result = commands.run(*WORKERS_ONLY, *options, path, "--workers", "-x", "--", "y")
+    result = commands.run(
+        *WORKERS_ONLY, *options, path, "--", "--workers", "-x", "--", "y"
+    )
     assert result.process.returncode == 0
     address = r'"127\.0\.0\.1:\d+"'
     for line, name, task in zip(
@@ -70,26 +72,30 @@ def test_says_the_process_id_of_each_task_that_runs_the_script(script):
 
 
 @pytest.mark.parametrize(
-    ("source", "args", "noted"),
+    ("source", "args", "refused"),
     [
-        ("", ["--workers", 2, "--ps=1", "--ps=2", "--epochs=3"], ["--workers", "--ps"]),
-        ("", ["x", "--", "--workers", 2], []),
-        ("parser.add_argument('--workers')", ["--workers", 2, "--ps=1"], ["--ps"]),
-        ("flags.DEFINE_integer('workers', 1, '')", ["--workers=2"], []),
+        ("", ["--workers", "2", "--ps=1", "--ps=2", "--e=3"], "--workers, --ps"),
+        ("", ["x", "--", "--workers", "2"], None),
+        ("", ["--", "--workers", "2"], None),
+        ("parser.add_argument('--workers')", ["--workers", "2", "--ps=1"], "--ps"),
+        ("flags.DEFINE_integer('workers', 1, '')", ["--workers=2"], None),
     ],
 )
-def test_an_option_of_launch_after_a_script_that_does_not_know_it_is_noted(
-    script, source, args, noted
+def test_an_option_of_launch_after_a_script_that_does_not_know_it_is_refused(
+    script, source, args, refused
 ):
     path = script(f"# {source}\nimport sys; print(sys.argv[1:])")
     result = commands.run(*WORKERS_ONLY, 1, path, *args)
-    assert result.process.returncode == 0
-    assert messages(result.stdout) == [f"worker-0 | {list(map(str, args))}"]
-    assert [line for line in result.stderr if "note:" in line] == [
-        f"tf-syncrep launch: note: {option} stands after the script, which gets it; "
-        "options of launch stand before the script"
-        for option in noted
+    if refused is None:
+        got = args[1:] if args[0] == "--" else args
+        assert messages(result.stdout) == [f"worker-0 | {got}"]
+        return
+    words = " ".join(args)
+    assert result.stderr == [
+        f"tf-syncrep launch: error: {refused} must stand before the script. Received: "
+        f"{path} {words}. If the script is to get them: {path} -- {words}"
     ]
+    assert (result.stdout, result.process.returncode) == ([], 2)
 
 
 def test_tasks_that_write_nothing_for_long_get_a_hint_once(script):

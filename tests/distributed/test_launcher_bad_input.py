@@ -21,10 +21,10 @@ def assert_refused(result, message):
     [
         (["--workers", 0], "--workers must be at least 1. Received: 0"),
         (["--workers", "two"], "argument --workers: invalid int value: 'two'"),
-        (["--ps", -1], "--ps must not be negative. Received: -1"),
+        (["--ps", -1], "--ps must be at least 0. Received: -1"),
         (
             ["--max-restarts", -1],
-            "--max-restarts must not be negative. Received: -1",
+            "--max-restarts must be at least 0. Received: -1",
         ),
         (
             ["--grace", -1],
@@ -37,8 +37,8 @@ def assert_refused(result, message):
         ),
         (
             ["--no-chief"],
-            "--no-chief needs --run-script-on workers or all: the coordinator is the "
-            "chief",
+            "--no-chief is for scripts that run on workers or on all: the coordinator "
+            "is the chief",
         ),
         (
             ["--workers", 2, "--base-port", 65533],

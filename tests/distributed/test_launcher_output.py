@@ -12,6 +12,17 @@ FREED = (
     "function handle UNIMPLEMENTED: Releasing a multi-device component handle on a "
     "remote device is not yet implemented."
 )
+UNCLEARED = (
+    "E0000 00:00:1.2  3 function_handle_cache.cc:30] Failed to clear function handle "
+    "cache: UNIMPLEMENTED: Releasing a multi-device component handle on a remote "
+    "device is not yet implemented."
+)
+UNREMOVED = [
+    "E0000 00:00:1.2  3 context.cc:99] Failed to remove function remotely due to an id",
+    "Additional GRPC error information from remote target /job:ps/replica:0/task:0:",
+    ':UNKNOWN:Error received from peer  {grpc_message:"an id"}',
+    "This could happen if the remote target has been disconnected from the client.",
+]
 LOGGED = f"2026-01-02 03:04:05.6: I tensorflow/core/common_runtime/eager/{FREED}"
 
 DRAWS_A_BAR = r"""
@@ -52,12 +63,24 @@ def script(tmp_path):
         # What a coordinator logs when it frees what it cannot is left out.
         (
             f"print({LOGGED!r}, 'I0000 00:00:1.2  3 {FREED}', sep='\\n', "
-            f"file=sys.stderr); print('E0000 {FREED}', {LOGGED!r} + ' And more', "
+            f"file=sys.stderr); print({FREED!r}, {LOGGED!r} + ' And more', "
             "sep='\\n', file=sys.stderr)",
-            *([], [f"E0000 {FREED}", f"{LOGGED} And more"]),
+            *([], [FREED, f"{LOGGED} And more"]),
+        ),
+        # So is what it logs below the error that ends it.
+        (
+            f"print('KeyError: 1', *{UNREMOVED!r}, 'KeyError: 2', {UNCLEARED!r}, "
+            f"{UNREMOVED[0]!r}, 'W0000 a', *{UNREMOVED[:2]!r}, "
+            "'Traceback (most recent call last):', 'KeyError: 3', sep='\\n', "
+            "file=sys.stderr)",
+            [],
+            [
+                *("KeyError: 1", "KeyError: 2", "W0000 a"),
+                *("Traceback (most recent call last):", "KeyError: 3"),
+            ],
         ),
     ],
-    ids=["streams", "empty", "not_utf8", "progress", "colours", "logs"],
+    ids=["streams", "empty", "not_utf8", "progress", "colours", "logs", "last_words"],
 )
 def test_lines_have_the_time_and_the_name_of_their_task(script, source, stdout, stderr):
     env = {"TF_CPP_MIN_LOG_LEVEL": "0"}

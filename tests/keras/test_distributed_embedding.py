@@ -1,5 +1,6 @@
 """DistributedEmbedding in one process, beside a plain layer for each table."""
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -409,33 +410,119 @@ def test_tables_are_set_by_name_and_of_their_shape():
         layer.set_embedding_tables({"t": np.zeros([2, 3])})
 
 
-def test_initial_values_are_those_of_the_whole_table_and_differ_between_parts():
-    initializers = tf.keras.initializers
+WHOLE_TABLE_INITIALIZERS = {"Identity", "Orthogonal", "STFT"}
+KERAS_INITIALIZERS = {
+    kind.__name__: kind
+    for kind in vars(tf.keras.initializers).values()
+    if isinstance(kind, type) and kind is not tf.keras.initializers.Initializer
+}
+
+
+def parts_of_table(initializer):
+    """The initial values of three servers, and the shapes that were asked for."""
     from tf_syncrep.python.embedding import layout
     from tf_syncrep.python.keras.embedding import initial_values
 
-    table = layout.Table("t", 3000, 16)
+    shapes = []
 
-    def part(initializer, first_id, step=3):
-        values = initial_values.initial_rows(
-            initializer, table, 1000, first_id, step, "float32"
-        )
-        return np.asarray(values)
+    def recorded(call):
+        def record(self, shape, *args, **kwargs):
+            shapes.append(tuple(shape))
+            return call(self, shape, *args, **kwargs)
 
+        return record
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in {type(initializer), *KERAS_INITIALIZERS.values()}:
+            if "__call__" in vars(kind):
+                patch.setattr(kind, "__call__", recorded(kind.__call__))
+        parts = [
+            initial_values.initial_rows(
+                initializer, layout.Table("t", 3000, 16), 1000, first_id, 3, "float32"
+            )
+            for first_id in range(3)
+        ]
+    return [np.asarray(x) for x in parts], set(shapes)
+
+
+@pytest.mark.parametrize("name", sorted(KERAS_INITIALIZERS))
+def test_each_server_makes_its_rows_alone_as_those_of_the_whole_table(name):
+    guide = pathlib.Path(__file__).parents[2] / "docs" / "embeddings.md"
+    assert (f"`{name}`" in guide.read_text()) == (name in WHOLE_TABLE_INITIALIZERS)
+    if name == "STFT":
+        pytest.skip("its values have three dimensions")
+    initializer = KERAS_INITIALIZERS[name]()
+    whole = np.asarray(initializer((3000, 16), dtype="float32"))
+    parts, shapes = parts_of_table(initializer)
+    if name in WHOLE_TABLE_INITIALIZERS:
+        assert shapes == {(3000, 16)}
+        return
+    assert shapes == {(1000, 16)}
+    for values in parts:
+        np.testing.assert_allclose(values.std(), whole.std(), rtol=0.05)
+        np.testing.assert_allclose(values.mean(), whole.mean(), atol=0.1 * whole.std())
+    if whole.std():
+        assert np.abs(np.corrcoef([x.ravel() for x in parts]) - np.eye(3)).max() < 0.1
+
+
+def test_initial_values_have_the_options_of_the_initializer():
+    initializers = tf.keras.initializers
     for initializer, deviation in (
         (initializers.RandomNormal(stddev=0.5, seed=1), 0.5),
-        (initializers.GlorotNormal(seed=1), np.sqrt(2 / 3016)),
-        (initializers.LecunUniform(seed=1), np.sqrt(1 / 3000)),
         (initializers.VarianceScaling(mode="fan_out"), 0.25),
+        (initializers.VarianceScaling(mode="fan_avg"), np.sqrt(2 / 3016)),
+        (initializers.get("uniform"), 0.1 / np.sqrt(12)),
     ):
-        parts = [part(initializer, first) for first in range(3)]
+        parts, shapes = parts_of_table(initializer)
+        assert shapes == {(1000, 16)}
         for values in parts:
-            assert values.shape == (1000, 16)
             np.testing.assert_allclose(values.std(), deviation, rtol=0.05)
         assert np.abs(np.corrcoef([x.ravel() for x in parts]) - np.eye(3)).max() < 0.1
-    whole = np.arange(48000.0).reshape(3000, 16)
-    np.testing.assert_array_equal(part(lambda shape, dtype: whole, 2), whole[2::3])
-    assert part(initializers.Ones(), 0).min() == 1
+    parts, shapes = parts_of_table(initializers.Constant(0.25))
+    assert shapes == {(1000, 16)}
+    assert np.all(np.stack(parts) == 0.25)
+
+
+def test_what_looks_at_the_whole_table_is_called_for_it():
+    class FirstRowZero(tf.keras.initializers.Ones):
+        def __call__(self, shape, dtype=None, **kwargs):
+            del kwargs
+            return tf.concat([tf.zeros((1, shape[1])), tf.ones((shape[0] - 1, 16))], 0)
+
+    table = np.arange(48000.0, dtype=np.float32).reshape(3000, 16)
+    for initializer, whole in (
+        (FirstRowZero(), np.r_[np.zeros((1, 16)), np.ones((2999, 16))]),
+        (tf.keras.initializers.Constant(table), table),
+    ):
+        parts, shapes = parts_of_table(initializer)
+        assert shapes == {(3000, 16)}
+        for first_id, values in enumerate(parts):
+            np.testing.assert_array_equal(values, whole[first_id::3])
+
+
+def test_numbers_of_numpy_are_taken_wherever_a_number_is(tmp_path):
+    whole, number, keras = np.int64, np.float32, tfs.keras
+    adam = keras.AdamAsync(number(0.1), clipnorm=number(1), weight_decay=number(0.5))
+    table = keras.TableConfig("t", whole(20), whole(4))
+    feature = keras.FeatureConfig("f", table, (whole(8), None), (whole(8), whole(4)))
+    for made in (
+        adam,
+        table,
+        keras.Embedding(whole(20), output_dim=whole(4), shards=whole(2)),
+        keras.DistributedEmbedding(feature),
+        keras.GradientAccumulation(adam, whole(2)),
+        keras.SyncReplicas(adam, whole(2), whole(3), lease_secs=number(9)),
+    ):
+        json.dumps(made.get_config())
+    task = tfs.distribute.TaskConfig({"worker": ["a:1"]}, "worker", whole(0))
+    assert task.to_json()
+    assert keras.Checkpoint(tmp_path, every_n_steps=whole(2), keep=whole(2))
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Input((3,)), keras.Embedding(whole(20), whole(4))]
+    )
+    model.compile(keras.SyncReplicas(adam, whole(2)), "mse")
+    model.fit(np.zeros((8, 3)), np.zeros((8, 3, 4)), batch_size=whole(4), verbose=0)
+    model.save(tmp_path / "model.keras")
 
 
 @pytest.mark.slow

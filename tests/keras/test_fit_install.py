@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.fit import checks
 
 METHODS = ("fit", "evaluate", "predict")
 
@@ -31,6 +32,20 @@ def test_installing_twice_is_as_once_and_can_be_undone():
     tfs.keras.uninstall_fit()
     tfs.keras.uninstall_fit()
     assert [getattr(tf.keras.Model, name) for name in METHODS] == before
+
+
+def test_the_coordinator_of_a_cluster_does_not_train_a_model_by_itself(monkeypatch):
+    model = keras_variants.small_model()
+    model.compile("sgd", loss="mse")
+    arrays = fit_scenarios.WORDS, fit_scenarios.TARGETS
+    monkeypatch.setattr(checks, "num_tasks", lambda job: 2)
+    model.fit(*arrays, verbose=0)  # Nothing is installed.
+    tfs.keras.install_fit()
+    with pytest.raises(ValueError, match="must be made in the scope of the strategy"):
+        model.fit(*arrays, verbose=0)
+    model.predict(arrays[0], verbose=0)
+    tfs.keras.uninstall_fit()
+    model.fit(*arrays, verbose=0)
 
 
 def test_models_without_parameter_servers_are_left_to_their_own_methods():

@@ -1,8 +1,10 @@
 """Each optimizer with each thing that belongs to an update, against a float64 twin.
 
 A new optimizer gets all of it by a line in OPTIMIZERS, a new option by one in OPTIONS.
+All that Keras ships, found in `tf.keras.optimizers`, are the twins of themselves.
 """
 
+import inspect
 import zipfile
 
 import h5py
@@ -37,6 +39,13 @@ OPTIMIZERS = {
     "sync_adam": (synchronous(tf.keras.optimizers.Adam), twins.Adam, K),
     "sync_momentum": (synchronous(momentum), twins.Momentum, K),
     "sync_adagrad": (synchronous(tf.keras.optimizers.Adagrad), twins.Adagrad, K),
+}
+# Those of Keras that have a rule of their own, rather than other optimizers.
+KERAS_OPTIMIZERS = {
+    name: kind
+    for name, kind in vars(tf.keras.optimizers).items()
+    if isinstance(kind, type)
+    and "learning_rate" in inspect.signature(kind.__init__).parameters
 }
 OPTIONS = {
     "plain": {},
@@ -163,6 +172,47 @@ def test_updates_are_the_twins(name, option):
     is_averaged = OPTIONS[option].get("use_ema")
     final = training.twin.averages if is_averaged else training.twin.values
     assert_values(training.model.get_weights(), final)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "option"),
+    [(tfs.keras.SyncReplicas, "all"), (tfs.keras.GradientAccumulation, "plain")],
+    ids=["SyncReplicas", "GradientAccumulation"],
+)
+@pytest.mark.parametrize("name", KERAS_OPTIMIZERS)
+def test_updates_are_those_of_the_inner_optimizer_by_itself(name, wrapper, option):
+    if name == "Nadam" and not keras_variants.IS_KERAS_3:
+        pytest.skip("Keras 2's Nadam by itself is another one in a tf.function")
+
+    def make():
+        return KERAS_OPTIMIZERS[name](LEARNING_RATE, **OPTIONS[option])
+
+    model, alone = make_model(wrapper(make(), K)), make_model(make())
+    for trained in (model, alone):
+        # Of Keras 2, some would be made within the traced update.
+        trained.optimizer.build(trained.trainable_variables)
+
+    @tf.function
+    def step(gradients):
+        model.optimizer.apply_gradients(
+            zip(gradients, model.trainable_variables, strict=True)
+        )
+
+    for update in range(3):
+        batches = [batch(K * update + i) for i in range(K)]
+        for gradients in batches:
+            step([as_tensors(gradients[i]) for i in range(3)])
+        means = [
+            as_tensors(twins.sum_equal_rows(twins.mean([b[i] for b in batches])))
+            for i in range(3)
+        ]
+        alone.optimizer.apply_gradients(
+            zip(means, alone.trainable_variables, strict=True)
+        )
+    for trained in (model, alone):
+        trained.optimizer.finalize_variable_values(trained.trainable_variables)
+    assert_values(model.get_weights(), alone.get_weights())
+    assert int(keras_variants.native(model.optimizer.iterations).numpy()) == 3
 
 
 @each_optimizer

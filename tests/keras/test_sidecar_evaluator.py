@@ -101,6 +101,14 @@ def test_each_checkpoint_is_evaluated_until_the_last_of_a_training(
     )
 
 
+def test_the_end_of_data_of_unknown_size_is_no_warning(tmp_path, recwarn):
+    training = Training(tmp_path, 1)
+    dataset = tf.data.Dataset.from_tensors(batch(100)).filter(lambda *_: True)
+    evaluator = tfs.keras.SidecarEvaluator(make(), dataset, tmp_path)
+    assert len(evaluator.start()) == 1 == len(training.expected)
+    assert [x for x in recwarn if "ran out of data" in str(x.message)] == []
+
+
 @pytest.mark.parametrize("form", ["dataset", "function"])
 def test_data_are_what_evaluate_takes(tmp_path, form):
     training = Training(tmp_path, 1)

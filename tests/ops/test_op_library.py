@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import os
+import pathlib
+import shutil
 import sys
 import types
 
@@ -129,6 +131,22 @@ def test_missing_library_is_an_error_at_import(copy, missing):
     getattr(copy, missing).unlink()
     assert _fail_to_import(copy).startswith(
         f"tf_syncrep has no op library: {copy.library} was not built. Build it:\n  "
+    )
+
+
+def test_tests_of_a_source_tree_that_was_not_built_say_so_once(copy):
+    copy.library.unlink()
+    tests = copy.package.parent / "tests"
+    tests.mkdir()
+    shutil.copy(pathlib.Path(__file__).parents[1] / "conftest.py", tests)
+    for name in ("a", "b"):
+        (tests / f"test_{name}.py").write_text("import tf_syncrep\ndef test(): pass\n")
+    result = copy.run("-m", "pytest", "-p", "no:cacheprovider", "tests")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert result.stdout == ""
+    assert result.stderr.startswith(
+        f"ERROR: tf_syncrep is imported from {copy.package}, where its op library was "
+        "not built. Run `make test`"
     )
 
 

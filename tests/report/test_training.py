@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_syncrep.python.report import event_files, training
+from tf_syncrep.python.report import event_files, summary, training
 
 NAMES = ("worker:0", "worker:1", "worker:10", "worker:2")
 
@@ -58,6 +58,26 @@ def test_sessions_of_one_folder_are_joined_without_the_time_between(tmp_path):
     updates = found.counters["updates"].at([25, 30, 35, 40])
     np.testing.assert_allclose(updates, [200, 200 + 50 / 6, 250, 300])
     assert found.updates_per_second == pytest.approx(10)
+
+
+def test_totals_are_the_sums_of_the_workers_after_a_restart(tmp_path):
+    # Of the second gate the first figures are above the last ones of the first gate,
+    # but for those of one worker.
+    for number, updates, contributed in ((1, 10, (18, 2)), (2, 30, (10, 50))):
+        figures = event_logs.sync_figures(
+            updates,
+            dict(zip(NAMES, contributed, strict=False)),
+            dict.fromkeys(NAMES, 0.0),
+            late=updates,
+        )
+        path = tmp_path / f"a.tfevents.{number}"
+        event_logs.write(path, [(1e9 + 100 * number, figures)], 1e9 + 99 * number)
+    found, _ = latest(tmp_path)
+    contributed = [worker.total("contributed") for worker in found.workers.values()]
+    assert contributed == [28, 52]
+    assert found.total("applied") == sum(contributed)
+    assert (found.total("updates"), found.total("late")) == (40, 40)
+    assert summary.headline(found).endswith("2 workers; sums of 2 sessions")
 
 
 @pytest.mark.parametrize("pause_secs", [0.0, 60.0])

@@ -113,7 +113,7 @@ class Twin:
     def apply(self, gradients: dict[int, Gradient]) -> None:
         """Makes an update; the gradients are named by their variables' places."""
         rate = self._rate(self.steps)
-        clipped = _clip([_sum_equal_rows(g) for g in gradients.values()], self._options)
+        clipped = _clip([sum_equal_rows(g) for g in gradients.values()], self._options)
         for i, gradient in zip(gradients, clipped, strict=True):
             if i not in self._excluded:
                 decay = rate * (self._options.get("weight_decay") or 0)
@@ -143,7 +143,8 @@ def _dense(gradient: Gradient, var: np.ndarray) -> np.ndarray:
     return total
 
 
-def _sum_equal_rows(gradient: Gradient) -> Gradient:
+def sum_equal_rows(gradient: Gradient) -> Gradient:
+    """The same gradient with each row once, in ascending order."""
     if isinstance(gradient, np.ndarray):
         return gradient
     rows, places = np.unique(gradient[1], return_inverse=True)

@@ -5,6 +5,7 @@ Nothing that takes time is imported before the arguments are known to be right.
 
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -29,6 +30,18 @@ Every task gets its place by TF_CONFIG. The exit status is the script's.
 """
 
 
+# What LaunchError calls by the names of Python's arguments.
+_LAUNCH_OPTIONS = {
+    "num_workers": "--workers",
+    "num_ps": "--ps",
+    "max_restarts": "--max-restarts",
+    "base_port": "--base-port",
+    "ready_timeout_secs": "--ready-timeout",
+    "grace_secs": "--grace",
+    "chief=False": "--no-chief",
+}
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
@@ -45,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    arguments = _parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = _parser().parse_args(argv, argparse.Namespace(words=tuple(argv)))
     run: Callable[[argparse.Namespace], int] = arguments.run
     return run(arguments)
 
@@ -278,20 +292,30 @@ def _launch(arguments: argparse.Namespace) -> int:
             prefix=arguments.prefix,
             allow=arguments.allow,
         )
-        for option in _misplaced_options(arguments):
-            print(
-                f"tf-syncrep launch: note: {option} stands after the script, which "
-                "gets it; options of launch stand before the script",
-                file=sys.stderr,
+        if misplaced := _misplaced_options(arguments):
+            args = shlex.join(arguments.args)
+            raise launch_options.LaunchError(
+                ", ".join(misplaced),
+                f"must stand before the script. Received: {arguments.script} {args}. "
+                f"If the script is to get them: {arguments.script} -- {args}",
             )
         return launcher.launch_here(options)
-    except (launch_options.LaunchError, ports.PortUnavailableError) as error:
+    except launch_options.LaunchError as error:
+        option = _LAUNCH_OPTIONS.get(error.argument, error.argument)
+        print(
+            f"tf-syncrep launch: error: {f'{option} {error.reason}'.lstrip()}",
+            file=sys.stderr,
+        )
+    except ports.PortUnavailableError as error:
         print(f"tf-syncrep launch: error: {error}", file=sys.stderr)
-        return _BAD_USAGE
+    return _BAD_USAGE
 
 
 def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
     """Options of launch among the script's arguments that the script does not name."""
+    # argparse takes a `--` that follows the script at once away.
+    if arguments.words[-len(arguments.args) - 1] == "--":
+        return []
     options = []
     for argument in arguments.args:
         if argument == "--":

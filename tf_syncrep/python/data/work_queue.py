@@ -77,7 +77,8 @@ class WorkQueue:
 
     Args:
         items: what is to be read: file names, say, or anything that is a tensor with an
-            item in each row; or how many items there are, which are then numbers.
+            item in each row; or how many items there are, which are then numbers; or a
+            `range` of numbers. Of these two nothing is kept in memory.
         num_epochs: how often; None for again and again.
         shuffle: whether each epoch has an order of its own.
         seed: of these orders: the same seed, the same orders.
@@ -90,7 +91,7 @@ class WorkQueue:
             queue, which lives as long as this object and the datasets made of it.
 
     Attributes:
-        items: the items, an array.
+        items: the items, an array; or a `range`, where that or a number was given.
 
     Raises:
         ValueError: no items, or an argument that is out of its range.
@@ -105,13 +106,16 @@ class WorkQueue:
         lease_secs: float = 600.0,
         name: str | None = None,
     ):
-        if np.ndim(items) == 0 and not isinstance(items, (str, bytes)):
-            items = np.arange(check_count("items", items), dtype=np.int64)
-        self.items: np.ndarray = np.asarray(items)
-        if self.items.ndim == 0 or not len(self.items):
+        given = items
+        if not isinstance(items, range):
+            items = np.asarray(items)
+            if items.ndim == 0 and items.dtype.kind not in "SU":
+                items = range(check_count("items", items.item()))
+        self.items: np.ndarray | range = items
+        if getattr(items, "ndim", 1) == 0 or not len(items):
             raise ValueError(
                 "items must be a number, or a sequence of at least one item. "
-                f"Received: items={items!r}"
+                f"Received: items={given!r}"
             )
         self._options = {
             "num_items": len(self.items),
@@ -195,7 +199,7 @@ class WorkQueue:
         def contents(stream: tf.Tensor) -> tf.data.Dataset:
             # No map(): tf.data would take items ahead for it, and so end earlier ones.
             return self._taken(taken, stream).flat_map(
-                lambda _, item: read(tf.gather(self.items, item))
+                lambda _, item: read(self._item(item))
             )
 
         if num_readers == 1:
@@ -317,6 +321,12 @@ class WorkQueue:
             work_queue_ops.work_queue_limit(
                 self._handle(), tf.constant(epoch, tf.int64)
             )
+
+    def _item(self, number: tf.Tensor) -> tf.Tensor:
+        """An item by its place; a range is made here, where it is read."""
+        if isinstance(self.items, range):
+            return self.items.start + self.items.step * number
+        return tf.gather(self.items, number)
 
     def _taken(self, take: session_takes.Take, stream: Any) -> Any:
         """The tickets and items that a reader gets."""

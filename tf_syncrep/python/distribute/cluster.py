@@ -81,7 +81,7 @@ class TaskConfig:
         return json.dumps(
             {
                 "cluster": {job: list(tasks) for job, tasks in self.cluster.items()},
-                "task": {"type": self.task_type, "index": self.task_index},
+                "task": {"type": self.task_type, "index": int(self.task_index)},
                 "rpc_layer": self.rpc_layer,
             }
         )

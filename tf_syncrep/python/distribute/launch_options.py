@@ -19,9 +19,18 @@ class LaunchError(ValueError):
     try:
         options = tfs.distribute.LaunchOptions("train.py", num_workers=0)
     except tfs.distribute.LaunchError as error:
-        print(error)  # --workers must be at least 1. Received: 0
+        print(error)  # num_workers must be at least 1. Received: 0
     ```
+
+    Attributes:
+        argument: the argument of LaunchOptions that is wrong, or "".
+        reason: what is wrong with it.
     """
+
+    def __init__(self, argument: str, reason: str):
+        super().__init__(f"{argument} {reason}".lstrip())
+        self.argument = argument
+        self.reason = reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,16 +92,15 @@ class LaunchOptions:
     allow: str = allow.LOCAL
 
     def __post_init__(self) -> None:
-        if self.num_workers < 1:
-            raise LaunchError(
-                f"--workers must be at least 1. Received: {self.num_workers}"
-            )
-        if self.num_ps < 0:
-            raise LaunchError(f"--ps must not be negative. Received: {self.num_ps}")
-        if self.max_restarts < 0:
-            raise LaunchError(
-                f"--max-restarts must not be negative. Received: {self.max_restarts}"
-            )
+        for argument, value, least in (
+            ("num_workers", self.num_workers, 1),
+            ("num_ps", self.num_ps, 0),
+            ("max_restarts", self.max_restarts, 0),
+        ):
+            if value < least:
+                raise LaunchError(
+                    argument, f"must be at least {least}. Received: {value}"
+                )
         for argument, value, allowed in (
             ("run_script_on", self.run_script_on, tuple(script.SCRIPT_JOBS)),
             ("on_worker_failure", self.worker_failure_policy, WORKER_FAILURE_POLICIES),
@@ -100,34 +108,37 @@ class LaunchOptions:
         ):
             if value not in allowed:
                 raise LaunchError(
-                    f"{argument} must be one of {', '.join(allowed)}. "
-                    f"Received: {value!r}"
+                    argument,
+                    f"must be one of {', '.join(allowed)}. Received: {value!r}",
                 )
-        for option, value in (
-            ("--ready-timeout", self.ready_timeout_secs),
-            ("--grace", self.grace_secs),
+        for argument, value in (
+            ("ready_timeout_secs", self.ready_timeout_secs),
+            ("grace_secs", self.grace_secs),
         ):
             if not (value >= 0 and math.isfinite(value)):
                 raise LaunchError(
-                    f"{option} must be a number of seconds that is not negative. "
-                    f"Received: {value}"
+                    argument,
+                    "must be a number of seconds that is not negative. "
+                    f"Received: {value}",
                 )
         if not self.has_chief and self.run_script_on == "coordinator":
             raise LaunchError(
-                "--no-chief needs --run-script-on workers or all: the coordinator is "
-                "the chief"
+                "chief=False",
+                "is for scripts that run on workers or on all: the coordinator is the "
+                "chief",
             )
         num_tasks = self.has_chief + self.num_workers + self.num_ps
         if not 0 <= self.base_port <= 65536 - num_tasks:
             raise LaunchError(
-                f"--base-port must leave room for {num_tasks} ports up to 65535. "
-                f"Received: {self.base_port}"
+                "base_port",
+                f"must leave room for {num_tasks} ports up to 65535. "
+                f"Received: {self.base_port}",
             )
         try:
             script.check(os.fspath(self.script), self.module)
             allow.check(self.allow)
         except (script.ScriptError, allow.AllowError) as error:
-            raise LaunchError(str(error)) from None
+            raise LaunchError("", str(error)) from None
 
     @property
     def has_chief(self) -> bool:

@@ -16,11 +16,7 @@ from tf_syncrep.python.distribute import allow, local_cluster, script, supervisi
 from tf_syncrep.python.distribute.cluster import EVALUATOR
 from tf_syncrep.python.distribute.launch_options import LaunchOptions
 from tf_syncrep.python.distribute.local_cluster import Task
-from tf_syncrep.python.distribute.output import (
-    Output,
-    is_unwanted_log,
-    open_terminal,
-)
+from tf_syncrep.python.distribute.output import LogFilter, Output, open_terminal
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
 
@@ -281,8 +277,10 @@ class _Run:
             command, environ = self._options.command(), task.environment()
         environ = allow.environment(self._options.allow, task.config, environ)
 
+        log = LogFilter(environ)
+
         def on_line(line: bytes, stream: str) -> None:
-            if stream == "stdout" or not is_unwanted_log(line, environ):
+            if stream == "stdout" or not log.is_unwanted(line):
                 self._last_line = time.monotonic()
                 self._output.write(name, line, stream)
 

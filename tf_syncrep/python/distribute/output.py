@@ -25,13 +25,27 @@ from honcho.printer import Message, Printer
 
 LAUNCHER_NAME = "launch"
 
+# How a line of TensorFlow's log begins: of absl's, and of the one before that.
+_LOG = rb"(?:[IWEF]0000 |\d{4}-\d\d-\d\d [^ ]+ [IWEF] )"
+
 # What a coordinator logs, several times, when it ends: it frees functions that run on
 # several tasks, and TensorFlow has not implemented that for parts on other tasks.
 _UNIMPLEMENTED_RELEASE = re.compile(
-    rb"(I0000 |\d{4}-\d\d-\d\d [^ ]+ I ).*kernel_and_device\.cc:\d+\] Ignoring error "
-    rb"status when releasing multi-device function handle UNIMPLEMENTED: Releasing a "
-    rb"multi-device component handle on a remote device is not yet implemented\.?$"
+    _LOG + rb".*\] (Ignoring error status when releasing multi-device function handle |"
+    rb"Failed to clear function handle cache: )UNIMPLEMENTED: Releasing a multi-device "
+    rb"component handle on a remote device is not yet implemented\.?$"
 )
+
+# What it logs, several times, when it ends by an error of a task: the task has the
+# error, in which it no longer removes functions. It is repeated, in lines of its own.
+_UNREMOVED_FUNCTION = re.compile(
+    _LOG + rb".*\] Failed to remove function remotely due to"
+)
+_UNREMOVED_FUNCTION_END = re.compile(
+    rb"This could happen if the remote target has been "
+)
+# What ends it in any case: another line of the log, or Python's.
+_OTHERS = re.compile(_LOG + rb"|Traceback \(")
 
 # Colours and movements of the cursor, for terminals alone (ECMA-48, "CSI").
 _CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -139,21 +153,33 @@ def open_terminal() -> tuple[int, int] | None:
     return ours, scripts
 
 
-def is_unwanted_log(line: bytes, environ: Mapping[str, str]) -> bool:
-    """Whether a line of a log says nothing to anybody.
+class LogFilter:
+    """Tells which lines of a task's standard error say nothing to anybody.
 
     TensorFlow writes a dozen lines before it reads TF_CPP_MIN_LOG_LEVEL, and at the
-    end of a coordinator that it does not free what it never can.
-
-    Args:
-        line: a line of the task's standard error.
-        environ: the task's environment.
-
-    Returns:
-        True for the former if TF_CPP_MIN_LOG_LEVEL says that they are not wanted, and
-        for the latter.
+    end of a coordinator that it does not free what it never can, below the error that
+    ended it.
     """
-    if _UNIMPLEMENTED_RELEASE.match(line):
-        return True
-    level = environ.get("TF_CPP_MIN_LOG_LEVEL", "0")
-    return level in ("1", "2", "3") and _EARLY_LOG.match(line) is not None
+
+    def __init__(self, environ: Mapping[str, str]):
+        """Begins with the first line.
+
+        Args:
+            environ: the task's environment.
+        """
+        level = environ.get("TF_CPP_MIN_LOG_LEVEL", "0")
+        self._early_is_unwanted = level in ("1", "2", "3")
+        self._is_within = False  # Lines that belong to an unwanted one.
+
+    def is_unwanted(self, line: bytes) -> bool:
+        """Whether to leave a line out; to be asked of each, in order."""
+        if _UNREMOVED_FUNCTION.match(line):
+            self._is_within = True
+            return True
+        if self._is_within and not _OTHERS.match(line):
+            self._is_within = _UNREMOVED_FUNCTION_END.match(line) is None
+            return True
+        self._is_within = False
+        if _UNIMPLEMENTED_RELEASE.match(line):
+            return True
+        return self._early_is_unwanted and _EARLY_LOG.match(line) is not None

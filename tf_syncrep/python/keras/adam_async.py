@@ -10,7 +10,7 @@ from tf_syncrep.python.keras import adam_async_tf_ops, compat
 from tf_syncrep.python.keras.embedding import slots
 from tf_syncrep.python.keras.embedding.tables import is_part
 from tf_syncrep.python.ops import adam_async_ops, embedding_ops, op_library
-from tf_syncrep.python.sync.arguments import check_number
+from tf_syncrep.python.sync.arguments import as_python, check_number
 
 __all__ = ["AdamAsync"]
 
@@ -249,7 +249,7 @@ class AdamAsync(compat.SlotOptimizer):
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` makes an equal optimizer of."""
         return {
-            **super().get_config(),
+            **{k: as_python(x) for k, x in super().get_config().items()},
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -220,16 +221,20 @@ class SidecarEvaluator:
 
     def _run(self, steps: int | None, callbacks: Any) -> dict[str, Any]:
         x, y, sample_weight = (*self._data, None, None)[:3]
-        return evaluate(
-            self._model,
-            x,
-            y,
-            sample_weight=sample_weight,
-            steps=steps,
-            verbose=0,
-            callbacks=callbacks,
-            return_dict=True,
-        )
+        with warnings.catch_warnings():
+            if steps is None:
+                # Keras 3 says so of all data whose end it cannot tell beforehand.
+                warnings.filterwarnings("ignore", "Your input ran out of data")
+            return evaluate(
+                self._model,
+                x,
+                y,
+                sample_weight=sample_weight,
+                steps=steps,
+                verbose=0,
+                callbacks=callbacks,
+                return_dict=True,
+            )
 
     def _write(self, iterations: int, metrics: dict[str, Any]) -> None:
         """Writes scalars; a failure is said, and the evaluator goes on."""

@@ -6,14 +6,19 @@ from tf_syncrep.python.report.training import DROPS, Training
 
 
 def headline(training: Training) -> str:
-    """One line: how many updates, of how many gradients, in what time."""
+    """One line: how many updates, of how many gradients, in what time.
+
+    It says of how many sessions these are the sums, as are all other figures.
+    """
     updates, seconds = training.total("updates"), training.seconds
     quorum = f"{training.quorum} of " if training.quorum else ""
     count = len(training.workers)
+    sessions = len(training.restarts) + 1
+    sums = f"; sums of {sessions} sessions" if sessions > 1 else ""
     return (
         f"{updates:,.0f} updates in {seconds:,.0f} s, "
         f"{training.updates_per_second:.3g} updates/s; "
-        f"quorum {quorum}{count} worker{'s' if count != 1 else ''}"
+        f"quorum {quorum}{count} worker{'s' if count != 1 else ''}{sums}"
     )
 
 

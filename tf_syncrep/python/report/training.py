@@ -22,6 +22,10 @@ DROPS = {
 
 _UPDATES = "sync/updates"
 _TRAINING_SECS = "training_secs"
+# Figures that never fall while a gate lives.
+_COUNTERS = frozenset(
+    ("updates", "applied", "contributed", "waited_secs", _TRAINING_SECS, *DROPS)
+)
 _FIGURE = re.compile(r"sync/(?P<name>[^/]+)(/(?P<task>.+))?")
 _LOSS = re.compile(r"(^|[/_.])loss($|[/_.])", re.IGNORECASE)
 _VALIDATION = re.compile(r"(^|[/_.])(val|eval|validation|evaluation)[/_.]")
@@ -249,6 +253,7 @@ def _training(
     folder: pathlib.Path, sessions: Sequence[EventFile], losses: dict[str, np.ndarray]
 ) -> Training:
     clock = _Clock(sessions, losses)
+    new_gates = _new_gates(sessions)
     counters: dict[str, Curve] = {}
     workers: dict[str, dict[str, Curve]] = {}
     last: dict[tuple[str, str | None], float] = {}
@@ -257,7 +262,8 @@ def _training(
         if figure is not None:
             name, task = figure["name"], figure["task"]
             owner = counters if task is None else workers.setdefault(task, {})
-            owner[name] = clock.counter([file.scalars.get(tag) for file in sessions])
+            parts = [file.scalars.get(tag) for file in sessions]
+            owner[name] = clock.counter(parts, new_gates)
             if tag in sessions[-1].scalars:
                 last[name, task] = float(sessions[-1].scalars[tag].values[-1])
     spans = [clock.seconds(file.scalars[_UPDATES].times[[0, -1]]) for file in sessions]
@@ -286,6 +292,29 @@ def _training(
     )
 
 
+def _new_gates(sessions: Sequence[EventFile]) -> list[bool]:
+    """Tells which sessions have a gate of their own: a counter has fallen there.
+
+    All counters of a gate begin together. By itself each could tell only of those
+    gates whose first figure is below its own last one, and totals would not be the
+    sums of the workers' figures.
+    """
+    new_gates, last = [], dict[str, float]()
+    for file in sessions:
+        series = {
+            tag: values
+            for tag, values in file.scalars.items()
+            if (figure := _FIGURE.fullmatch(tag)) and figure["name"] in _COUNTERS
+        }
+        new_gates.append(
+            any(x.values[0] < last.get(tag, 0.0) for tag, x in series.items())
+        )
+        if new_gates[-1]:
+            last.clear()
+        last.update((tag, x.values[-1]) for tag, x in series.items())
+    return new_gates
+
+
 class _Clock:
     """Turns times into seconds of training.
 
@@ -311,14 +340,19 @@ class _Clock:
         session = np.maximum(session, 0)
         return np.array(self.begins)[session] + times - self._begins[session]
 
-    def counter(self, parts: Sequence[Series | None]) -> Curve:
+    def counter(
+        self, parts: Sequence[Series | None], new_gates: Sequence[bool]
+    ) -> Curve:
         """Joins what each session has of a counter.
 
-        It is 0 before the first session, and falls only where a new gate begins.
+        It begins at 0 with each new gate, also where its first figure there is above
+        the last one of the session before.
         """
         points, total, before = [], 0.0, 0.0
-        for begin, part in zip(self.begins, parts, strict=True):
+        for begin, part, is_new in zip(self.begins, parts, new_gates, strict=True):
             points.append((begin, total))
+            if is_new:
+                before = 0.0
             if part is not None:
                 seconds = self.seconds(part.times)
                 for second, value in sorted(zip(seconds, part.values, strict=True)):

@@ -4,6 +4,17 @@ import math
 import numbers
 from typing import Any
 
+import numpy as np
+
+
+def as_python(value: Any) -> Any:
+    """Python's number for NumPy's, which cannot be saved as JSON; others as they are.
+
+    Args:
+        value: anything.
+    """
+    return value.item() if isinstance(value, np.generic) else value
+
 
 def check_number(name: str, value: Any, *, below: float = math.inf) -> float:
     """Checks that a hyper-parameter is a number in [0, below).

@@ -49,14 +49,16 @@ def kind_of(gradient) -> GradientKind:
 class GradientAccumulator(abc.ABC):
     """Collects the gradients of one variable."""
 
-    def __init__(self, device: str, dtype: tf.DType):
+    def __init__(self, variable, dtype: tf.DType):
         """Keeps what every op needs.
 
         Args:
-            device: the variable's device.
+            variable: the variable.
             dtype: the gradients' dtype.
         """
-        self._device = device
+        self._device = variable.device
+        # The ops cannot tell it; optimizers of Keras ask for it.
+        self._shape = variable.shape
         self._dtype = dtype
         self._handle: tf.Tensor
 
@@ -107,7 +109,7 @@ class GradientAccumulator(abc.ABC):
 
 class _DenseAccumulator(GradientAccumulator):
     def __init__(self, dtype, variable, naming):
-        super().__init__(variable.device, dtype)
+        super().__init__(variable, dtype)
         with tf.device(self._device):
             self._handle = accumulator_ops.dense_accumulator(
                 dtype, variable.shape, mode=_MODE, **naming
@@ -121,9 +123,11 @@ class _DenseAccumulator(GradientAccumulator):
 
     def take(self, quorum):
         with tf.device(self._device):
-            return accumulator_ops.accumulator_take_round_dense(
+            taken = accumulator_ops.accumulator_take_round_dense(
                 self._handle, *tf.unstack(quorum), self._dtype
             )
+        taken.set_shape(self._shape)
+        return taken
 
     def round(self, quorum):
         with tf.device(self._device):
@@ -132,7 +136,7 @@ class _DenseAccumulator(GradientAccumulator):
 
 class _SparseAccumulator(GradientAccumulator):
     def __init__(self, dtype, variable, naming, reduction_type: str):
-        super().__init__(variable.device, dtype)
+        super().__init__(variable, dtype)
         with tf.device(self._device):
             self._handle = accumulator_ops.sparse_accumulator(
                 dtype,
@@ -153,7 +157,10 @@ class _SparseAccumulator(GradientAccumulator):
             taken = accumulator_ops.accumulator_take_round_sparse(
                 self._handle, *tf.unstack(quorum), self._dtype
             )
-        return tf.IndexedSlices(taken.values, taken.indices, taken.shape)
+        taken.values.set_shape([None, *self._shape[1:]])
+        taken.indices.set_shape([None])
+        shape = tf.constant(self._shape.as_list(), tf.int64)
+        return tf.IndexedSlices(taken.values, taken.indices, shape)
 
 
 def make_accumulator(

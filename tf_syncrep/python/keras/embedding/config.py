@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.sync.arguments import as_python
+
 COMBINERS = ("sum", "mean", "sqrtn", None)
 _PLACEMENTS = ("auto", "default_device")
 
@@ -61,6 +63,8 @@ class TableConfig:
                     f"{table}: {name} must be a whole number of at least 1. "
                     f"Received: {name}={value!r}"
                 )
+            # NumPy's integers are taken, too, and cannot be written into a file.
+            setattr(self, name, int(value))
         if self.optimizer is not None:
             raise ValueError(
                 f"{table} is trained by the model's optimizer: its own must be None. "
@@ -171,7 +175,7 @@ def own_table(table: Any) -> TableConfig:
 
 
 def _as_list(shape):
-    return None if shape is None else list(shape)
+    return None if shape is None else [as_python(size) for size in shape]
 
 
 def _as_tuple(shape):

@@ -13,6 +13,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.embedding import tables
 from tf_syncrep.python.keras.embedding.ids import as_integers
 from tf_syncrep.python.keras.embedding.tracking import track, track_whole
+from tf_syncrep.python.sync.arguments import as_python
 
 __all__ = ["Embedding"]
 
@@ -72,8 +73,11 @@ class Embedding(tf.keras.layers.Embedding):
                 "shards must be None or a whole number of at least 1. Received: "
                 f"shards={shards!r}"
             )
-        self._shards = shards
-        super().__init__(*args, **kwargs)
+        self._shards = as_python(shards)
+        super().__init__(
+            *map(as_python, args),
+            **{name: as_python(value) for name, value in kwargs.items()},
+        )
 
     def build(self, input_shape: Any = None) -> None:
         """Makes the table, in one variable or in parts."""

@@ -5,18 +5,27 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-# Those whose values hang on the shape by their scale alone, or not at all.
-_ELEMENTWISE = tuple(
+# Classes whose values hang on the shape by their scale alone, or not at all. A class
+# that a user derives from one of them may look at the whole table.
+_ELEMENTWISE = frozenset(
     getattr(tf.keras.initializers, name)
     for name in (
+        "Constant",
         "Zeros",
         "Ones",
         "RandomNormal",
         "RandomUniform",
         "TruncatedNormal",
         "VarianceScaling",
+        "GlorotNormal",
+        "GlorotUniform",
+        "HeNormal",
+        "HeUniform",
+        "LecunNormal",
+        "LecunUniform",
     )
 )
 
@@ -31,10 +40,9 @@ def initial_rows(
 ) -> Any:
     """Makes the initial values of some rows of a table.
 
-    Random ones are drawn for these rows alone, wherever they are made, as an
-    initializer would for the whole table: its scale is the table's, and other rows get
-    other numbers even where the initializer has a seed. All others are made for the
-    whole table.
+    Those of Keras' elementwise initializers are made for these rows alone, as for the
+    whole table: random ones have the table's scale, and other rows get other numbers
+    even where the initializer has a seed. All others are made for the whole table.
 
     Args:
         initializer: a Keras initializer.
@@ -48,11 +56,18 @@ def initial_rows(
         A tensor of shape `[num_rows, width]`.
     """
     size = table.vocabulary_size
-    if isinstance(initializer, _ELEMENTWISE) and num_rows < size:
+    if _is_elementwise(initializer, table.width) and num_rows < size:
         initializer = _of_rows(initializer, table, num_rows, first_id)
         return initializer((num_rows, table.width), dtype=dtype)
     values = initializer((size, table.width), dtype=dtype)
     return values[first_id::step][:num_rows]
+
+
+def _is_elementwise(initializer, width):
+    if type(initializer) not in _ELEMENTWISE:
+        return False
+    # A constant may also be an array, of which each row of the table gets its own.
+    return np.shape(getattr(initializer, "value", 0)) in ((), (width,))
 
 
 def _of_rows(initializer, table, num_rows, first_id):

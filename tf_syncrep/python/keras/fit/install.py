@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.fit import api
+from tf_syncrep.python.keras.fit import api, checks
 
 __all__ = ["install_fit", "uninstall_fit"]
 
@@ -26,7 +26,8 @@ def install_fit() -> None:
 
     `model.evaluate` and `model.predict` likewise. A script that calls them on models
     made in the scope of a `tf.distribute.ParameterServerStrategy` then runs as it is,
-    with Keras 3, tf_keras and Keras 2. Models made elsewhere are not concerned. A
+    with Keras 3, tf_keras and Keras 2. Models made elsewhere are not concerned; but the
+    coordinator of a cluster refuses to `fit` one, which would train there alone. A
     second call changes nothing; `uninstall_fit` takes it back. A class that has a `fit`
     of its own keeps it.
 
@@ -87,6 +88,8 @@ def _in_front_of(stock: Callable[..., Any], ours: Callable[..., Any]) -> Any:
     @functools.wraps(stock)
     def method(self, *args, **kwargs):
         if not api.is_scheduled(self):
+            if _is_installed and ours is api.fit:
+                checks.refuse_model_outside_of_scope(self)
             return stock(self, *args, **kwargs)
         if _is_installed:
             return ours(self, *args, **kwargs)

@@ -19,7 +19,7 @@ from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
     RoundsOptimizer,
     ending,
 )
-from tf_syncrep.python.sync.arguments import check_count, check_positive
+from tf_syncrep.python.sync.arguments import as_python, check_count, check_positive
 
 __all__ = ["SyncReplicas"]
 
@@ -123,7 +123,7 @@ class SyncReplicas(RoundsOptimizer):
             "replicas_to_aggregate", replicas_to_aggregate
         )
         # As it was given, and so saved: another cluster may have other workers.
-        self._given_total = total_num_replicas
+        self._given_total = as_python(total_num_replicas)
         if total_num_replicas is None:
             total_num_replicas = cluster.num_tasks("worker") or replicas_to_aggregate
         self.total_num_replicas: int = check_count(

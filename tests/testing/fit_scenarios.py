@@ -12,6 +12,7 @@ import pathlib
 import re
 import tempfile
 
+import fit_data
 import keras_variants
 import numpy as np
 import tensorflow as tf
@@ -394,4 +395,4 @@ SCENARIOS = {
         predictions,
         two_networks_with_a_train_step_but_no_call_or_optimizer,
     )
-}
+} | fit_data.SCENARIOS

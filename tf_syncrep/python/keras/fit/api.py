@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.compat.data_adapters import train_validation_split
 from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.building import build
-from tf_syncrep.python.keras.fit.data import split_arrays
 from tf_syncrep.python.keras.fit.progress import ProgressLines, has_progress_bar
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
@@ -147,12 +147,11 @@ def fit(
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
     if validation_split and validation_data is None:
-        arrays = inputs.input_arrays(x, y, sample_weight)
-        (x, y, sample_weight), validation_data = (
-            (*part, None, None)[:3] for part in split_arrays(arrays, validation_split)
+        (x, y, sample_weight), validation_data = train_validation_split(
+            (x, y, sample_weight), validation_split
         )
     steps = fit_loop.ScheduledSteps(model)
-    batches, dataset = inputs.training_batches(
+    batches, first_batch = inputs.training_batches(
         steps.coordinator,
         x,
         y,
@@ -164,15 +163,12 @@ def fit(
     )
     validation = None
     if validation_data is not None:
-        parts = validation_data
-        if not isinstance(parts, (tuple, list)):
-            parts = (parts,)
         validation = inputs.evaluation_batches(
-            *(*parts, None, None)[:3],
+            *tf.keras.utils.unpack_x_y_sample_weight(validation_data),
             validation_batch_size or batch_size,
             validation_steps,
         )
-    build(model, dataset, "train")
+    build(model, first_batch, "train")
     replicas = getattr(model.optimizer, "total_num_replicas", None)
     if replicas is not None:
         checks.warn_of_replicas(replicas, num_tasks("worker"))
@@ -258,7 +254,7 @@ def evaluate(
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, y, sample_weight, batch_size, steps)
-    build(model, batches.dataset, "test")
+    build(model, batches.first, "test")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)
@@ -306,7 +302,7 @@ def predict(
         )
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, None, None, batch_size, steps)
-    build(model, batches.dataset, "predict")
+    build(model, batches.first, "predict")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)

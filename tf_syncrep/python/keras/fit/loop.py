@@ -405,7 +405,7 @@ def train(
             if epoch == initial_epoch:
                 raise ValueError(f"{NO_BATCHES}: its work queue has no epoch left")
             logging.warning(
-                "fit: the work queue has no epoch left after %d of %d: training ends.",
+                "fit: the data has no epoch left after %d of %d: training ends.",
                 epoch,
                 epochs,
             )

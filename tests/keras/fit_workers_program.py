@@ -271,6 +271,7 @@ def refusals(strategy):
         "endless": (compiled, good.repeat()),
         "endless_validation": (compiled, good, {"validation_data": good.repeat()}),
         "function_of_something_else": (compiled, lambda _: 3, one_step),
+        "dataset_made_outside": (compiled, lambda _: good.map(lambda *x: x)),
         "no_steps": (compiled, good, {"steps_per_epoch": 0}),
         "empty": (compiled, good.take(0)),
         "empty_in_the_end": (compiled, good.filter(lambda *_: False)),

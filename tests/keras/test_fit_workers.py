@@ -41,6 +41,9 @@ REFUSALS = {
     "steps (evaluate). Received: None",
     "function_of_something_else": "A function given for x must return a "
     "tf.data.Dataset. Received: int",
+    "dataset_made_outside": "A function given for x must make its dataset from the "
+    "beginning, as it is made on each worker. Received: one that uses a dataset made "
+    "outside of it",
     "no_steps": "steps_per_epoch must be at least 1. Received: steps_per_epoch=0",
     "empty": "There are no batches. Received: an empty dataset",
     "empty_in_the_end": "There are no batches. Received: an empty dataset",

@@ -45,20 +45,20 @@ def dataset(*arrays):
 
 
 def _sparse():
-    import scipy.sparse  # noqa: PLC0415
+    import scipy.sparse
 
     return scipy.sparse.csr_matrix(np.where(X > 0, X, 0))
 
 
 def _frames():
-    import pandas  # noqa: PLC0415
+    import pandas
 
     frame = pandas.DataFrame(X.astype(np.float64), columns=["a", "b", "c"])
     return frame, pandas.Series(Y[:, 0])
 
 
 def _loader():
-    import torch.utils.data  # noqa: PLC0415
+    import torch.utils.data
 
     tensors = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
     return torch.utils.data.DataLoader(tensors, batch_size=BATCH)
@@ -67,62 +67,69 @@ def _loader():
 _SPLIT = {"validation_split": 0.3}
 
 KINDS = {
-    "arrays": lambda: dict(x=X, y=Y),
+    "arrays": lambda: {"x": X, "y": Y},
     "arrays of float64, split": lambda: dict(x=X.astype(float), y=Y, **_SPLIT),
-    "arrays with weights": lambda: dict(x=X, y=Y, sample_weight=WEIGHTS),
-    "arrays, class weights": lambda: dict(x=X, y=CLASSES, class_weight={1: 3.0}),
-    "arrays, few steps": lambda: dict(x=X, y=Y, steps_per_epoch=2),
-    "arrays, batches by steps": lambda: dict(
-        x=X, y=Y, steps_per_epoch=5, batch_size=None
-    ),
+    "arrays with weights": lambda: {"x": X, "y": Y, "sample_weight": WEIGHTS},
+    "arrays, class weights": lambda: {"x": X, "y": CLASSES, "class_weight": {1: 3.0}},
+    "arrays, few steps": lambda: {"x": X, "y": Y, "steps_per_epoch": 2},
+    "arrays, batches by steps": lambda: {
+        "x": X,
+        "y": Y,
+        "steps_per_epoch": 5,
+        "batch_size": None,
+    },
     "tensors, split": lambda: dict(x=tf.constant(X), y=tf.constant(Y), **_SPLIT),
     "dict of arrays": lambda: dict(x={"numbers": X}, y=Y, **_SPLIT),
-    "lists": lambda: dict(x=X.tolist(), y=Y.tolist()),
-    "lists for y": lambda: dict(x=X, y=Y.tolist()),
-    "lists for weights": lambda: dict(x=X, y=Y, sample_weight=WEIGHTS.tolist()),
-    "sizes that differ": lambda: dict(x=X, y=Y[1:]),
-    "none for training": lambda: dict(x=X, y=Y, validation_split=1.0),
-    "an iterator": lambda: dict(x=iter([X])),
-    "sparse of scipy": lambda: dict(x=_sparse(), y=Y),
+    "lists": lambda: {"x": X.tolist(), "y": Y.tolist()},
+    "lists for y": lambda: {"x": X, "y": Y.tolist()},
+    "lists for weights": lambda: {"x": X, "y": Y, "sample_weight": WEIGHTS.tolist()},
+    "sizes that differ": lambda: {"x": X, "y": Y[1:]},
+    "none for training": lambda: {"x": X, "y": Y, "validation_split": 1.0},
+    "no data": lambda: {"x": {1.0}},
+    "sparse of scipy": lambda: {"x": _sparse(), "y": Y},
     "sparse of scipy, split": lambda: dict(x=_sparse(), y=Y, **_SPLIT),
     "frame and series": lambda: dict(zip("xy", _frames(), strict=True)),
     "frame and series, split": lambda: dict(
         zip("xy", _frames(), strict=True), **_SPLIT
     ),
-    "ragged": lambda: dict(x=_ragged(), y=Y),
+    "ragged": lambda: {"x": _ragged(), "y": Y},
     "ragged, split": lambda: dict(x=_ragged(), y=Y, **_SPLIT),
-    "PyDataset": lambda: dict(x=Batches(X, Y)),
-    "PyDataset, validated by another": lambda: dict(
-        x=Batches(X, Y), validation_data=Batches(X, Y)
-    ),
-    "PyDataset, few steps": lambda: dict(x=Batches(X, Y), steps_per_epoch=3),
-    "PyDataset, class weights": lambda: dict(
-        x=Batches(X, CLASSES), class_weight={0: 0.5, 1: 3.0}
-    ),
-    "PyDataset with y": lambda: dict(x=Batches(X, Y), y=Y),
-    "generator": lambda: dict(x=generator(X, Y), steps_per_epoch=4),
-    "generator with an end": lambda: dict(x=generator(X, Y, repeat=1), epochs=1),
-    "generator with weights": lambda: dict(
-        x=generator(X, Y, WEIGHTS), steps_per_epoch=4
-    ),
-    "generator with None": lambda: dict(
-        x=generator(X, Y, None), steps_per_epoch=4
-    ),
-    "generator with weights of classes": lambda: dict(
-        x=generator(X, CLASSES), steps_per_epoch=4, class_weight={0: 1.0, 1: 3.0}
-    ),
-    "dataset, class weights": lambda: dict(
-        x=dataset(X, CLASSES), class_weight={0: 1.0, 1: 3.0}
-    ),
-    "dataset with y": lambda: dict(x=dataset(), y=Y),
+    "PyDataset": lambda: {"x": Batches(X, Y)},
+    "PyDataset, validated by another": lambda: {
+        "x": Batches(X, Y),
+        "validation_data": Batches(X, Y),
+    },
+    "PyDataset, few steps": lambda: {"x": Batches(X, Y), "steps_per_epoch": 3},
+    "PyDataset, class weights": lambda: {
+        "x": Batches(X, CLASSES),
+        "class_weight": {0: 0.5, 1: 3.0},
+    },
+    "PyDataset with y": lambda: {"x": Batches(X, Y), "y": Y},
+    "generator": lambda: {"x": generator(X, Y), "steps_per_epoch": 4},
+    "generator with an end": lambda: {"x": generator(X, Y, repeat=1), "epochs": 1},
+    "generator with weights": lambda: {
+        "x": generator(X, Y, WEIGHTS),
+        "steps_per_epoch": 4,
+    },
+    "generator with None": lambda: {"x": generator(X, Y, None), "steps_per_epoch": 4},
+    "generator with weights of classes": lambda: {
+        "x": generator(X, CLASSES),
+        "steps_per_epoch": 4,
+        "class_weight": {0: 1.0, 1: 3.0},
+    },
+    "dataset, class weights": lambda: {
+        "x": dataset(X, CLASSES),
+        "class_weight": {0: 1.0, 1: 3.0},
+    },
+    "dataset with y": lambda: {"x": dataset(), "y": Y},
     "dataset, split": lambda: dict(x=dataset(), **_SPLIT),
-    "dataset, validated by a list": lambda: dict(
-        x=dataset(), validation_data=[X, Y]
-    ),
-    "dataset, validated by a generator": lambda: dict(
-        x=dataset(), validation_data=generator(X, Y), validation_steps=3
-    ),
-    "loader of torch": lambda: dict(x=_loader()),
+    "dataset, validated by a list": lambda: {"x": dataset(), "validation_data": [X, Y]},
+    "dataset, validated by a generator": lambda: {
+        "x": dataset(),
+        "validation_data": generator(X, Y),
+        "validation_steps": 3,
+    },
+    "loader of torch": lambda: {"x": _loader()},
 }
 _NEEDS = {"scipy": "scipy", "frame": "pandas", "torch": "torch"}
 

@@ -39,8 +39,8 @@ class Adapter:
     """The data adapter that Keras chooses for some data.
 
     Attributes:
-        dataset: batches for one epoch. In Keras 2 those of arrays go on without end if
-            steps are given, as there each epoch goes on where the last one ended.
+        dataset: batches for one epoch. In Keras 2 those of arrays have no end if steps
+            are given.
     """
 
     def __init__(
@@ -82,6 +82,11 @@ class Adapter:
         if class_weight:
             weigh = _keras_2._make_class_weight_map_fn(class_weight)
             self.dataset = self.dataset.map(weigh)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether an epoch of given steps begins where the last one ended."""
+        return IS_KERAS_3 or not self._adapter.should_recreate_iterator()
 
     @property
     def num_batches(self) -> int | None:

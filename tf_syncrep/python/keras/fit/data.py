@@ -104,12 +104,10 @@ class SentBatches(Batches):
         self._goes_on = goes_on
         self._iterator: Iterator[Any] | None = None
         self._is_reading = self._has_read = False
-        sizes = [adapter.num_batches, num_steps]
-        known = [size for size in sizes if size is not None]
-        self.num_steps = num_steps if goes_on else min(known, default=None)
+        self.num_steps = adapter.num_batches if num_steps is None else num_steps
 
     def begin_epoch(self, resume: bool) -> bool:
-        """Begins an epoch, if there is a batch; of the first one that is found later."""
+        """Begins an epoch if there is a batch, which the first one finds out later."""
         del resume
         return not self._has_read or self._has_batch()
 
@@ -299,6 +297,12 @@ def datasets_of_workers(
 
         with tf.variable_creator_scope(refuse_variable), queues_used() as used:
             function = tf.function(make, autograph=False).get_concrete_function()
+        if any(x.dtype == tf.variant for x in function.captured_inputs):
+            raise ValueError(
+                "A function given for x must make its dataset from the beginning, as "
+                "it is made on each worker. Received: one that uses a dataset made "
+                "outside of it"
+            )
         queues.update((id(queue), queue) for queue in used)
         functions.append(function)
         specs = [

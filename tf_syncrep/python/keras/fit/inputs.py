@@ -87,7 +87,7 @@ def training_batches(
     refuse_empty(adapter.num_batches)
     if steps_per_epoch is None:
         refuse_endless(adapter.dataset, "steps_per_epoch", "steps_per_epoch=None")
-    goes_on = steps_per_epoch is not None
+    goes_on = steps_per_epoch is not None and adapter.goes_on
     batches = SentBatches(adapter, steps_per_epoch, goes_on)
     return batches, batches.first
 
@@ -130,9 +130,7 @@ def refuse_empty(num_batches: int | None) -> None:
 def refuse_endless(dataset: tf.data.Dataset, needed: str, received: str) -> None:
     """Raises for a dataset that is known to have no end."""
     if int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
-        raise ValueError(
-            f"A dataset without end needs {needed}. Received: {received}"
-        )
+        raise ValueError(f"A dataset without end needs {needed}. Received: {received}")
 
 
 def made_by(

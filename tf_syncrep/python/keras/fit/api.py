@@ -73,7 +73,8 @@ def fit(
               and which worker makes how many, need not be known. With datasets of a
               `tfs.data.WorkQueue` an epoch is one of the queue's; when it has none left
               training ends.
-            * Arrays, or structures of them: sent in batches by the coordinator.
+            * Anything else that `Model.fit` takes, arrays or a `PyDataset`, say: read
+              by Keras' own data adapters, and sent in batches by the coordinator.
         y: targets, if `x` is arrays.
         batch_size: examples per batch if `x` is arrays, 32 by default.
         epochs: the epoch before which to end, counted from 0.
@@ -81,7 +82,7 @@ def fit(
             few seconds) or 2 (a line for each epoch).
         callbacks: instances of `tf.keras.callbacks.Callback`.
         validation_split: share of the arrays, their end, to validate on.
-        validation_data: what `evaluate` takes for `x`, or a tuple of arrays `(x, y)` or
+        validation_data: what `evaluate` takes for `x`, or a tuple of `(x, y)` or
             `(x, y, sample_weight)`.
         shuffle: whether to shuffle arrays anew in each epoch.
         class_weight: weight of the examples of each class, counted from 0.
@@ -218,7 +219,7 @@ def evaluate(
     Args:
         model: a compiled model.
         x: a `tf.data.Dataset`, a function of a `tf.distribute.InputContext` that
-            returns one, or arrays.
+            returns one, or anything else that Keras takes.
         y: targets, if `x` is arrays.
         batch_size: examples per batch if `x` is arrays, 32 by default.
         verbose: "auto", 0 (silent), 1 (progress bar) or 2 (one line).
@@ -278,7 +279,7 @@ def predict(
     Args:
         model: a model; it need not be compiled.
         x: a `tf.data.Dataset`, a function of a `tf.distribute.InputContext` that
-            returns one, or arrays.
+            returns one, or anything else that Keras takes.
         batch_size: examples per batch if `x` is arrays, 32 by default.
         verbose: "auto", 0 (silent), 1 (progress bar) or 2 (one line).
         steps: the number of batches, from the beginning; None for all.

@@ -297,7 +297,7 @@ def datasets_of_workers(
 
         with tf.variable_creator_scope(refuse_variable), queues_used() as used:
             function = tf.function(make, autograph=False).get_concrete_function()
-        if any(x.dtype == tf.variant for x in function.captured_inputs):
+        if any(captured.dtype == tf.variant for captured in function.inputs):
             raise ValueError(
                 "A function given for x must make its dataset from the beginning, as "
                 "it is made on each worker. Received: one that uses a dataset made "

@@ -46,7 +46,7 @@ def warnings(monkeypatch):
 
 def test_every_epoch_ends_for_the_data_and_is_read_once():
     data = Noting()
-    batches = SentBatches(Adapter(data))
+    batches = SentBatches(Adapter(data), goes_on=False)
     batches.first()
     for _ in range(2):
         assert batches.begin_epoch(resume=False)
@@ -60,7 +60,7 @@ def test_every_epoch_ends_for_the_data_and_is_read_once():
 
 def test_epoch_that_is_left_has_ended_for_the_data():
     data = Noting()
-    executions = SentBatches(Adapter(data)).executions(1)
+    executions = SentBatches(Adapter(data), goes_on=False).executions(1)
     next(executions)
     executions.close()
     assert data.calls.count("end") == 1
@@ -68,7 +68,7 @@ def test_epoch_that_is_left_has_ended_for_the_data():
 
 def test_epochs_of_given_steps_follow_one_another_and_are_cut_where_data_ends(warnings):
     adapter = Adapter(fit_data.dataset().prefetch(1), steps=3)
-    batches = SentBatches(adapter, num_steps=3, goes_on=True)
+    batches = SentBatches(adapter, goes_on=True)
     assert firsts(batches, size=2) == [EXPECTED[:2], EXPECTED[2:3]]
     assert firsts(batches) == [EXPECTED[3:]]
     assert [args for _, *args in warnings] == [[1, 3]]
@@ -77,15 +77,20 @@ def test_epochs_of_given_steps_follow_one_another_and_are_cut_where_data_ends(wa
 
 def test_epoch_that_was_begun_goes_on_where_it_was():
     adapter = Adapter(fit_data.X, fit_data.Y, batch_size=fit_data.BATCH)
-    steps = [first for first, *_ in SentBatches(adapter).executions(1, first_step=2)]
-    assert steps == [2, 3]
-    assert [*itertools.chain(*firsts(SentBatches(adapter), first_step=2))] == EXPECTED[
-        2:
+    steps = [
+        first
+        for first, *_ in SentBatches(adapter, goes_on=False).executions(1, first_step=2)
     ]
+    assert steps == [2, 3]
+    assert [
+        *itertools.chain(*firsts(SentBatches(adapter, goes_on=False), first_step=2))
+    ] == EXPECTED[2:]
 
 
 def test_data_without_batches_is_refused():
-    batches = SentBatches(Adapter(fit_data.dataset().filter(lambda *_: False)))
+    batches = SentBatches(
+        Adapter(fit_data.dataset().filter(lambda *_: False)), goes_on=False
+    )
     assert batches.begin_epoch(resume=False)  # Found when it is read.
     with pytest.raises(ValueError, match=NO_BATCHES):
         next(batches.executions(1))
@@ -93,7 +98,8 @@ def test_data_without_batches_is_refused():
 
 def test_shuffling_reads_everything_in_another_order_each_epoch():
     numbers = np.arange(1000.0, dtype=np.float32)[:, None]
-    batches = SentBatches(Adapter(numbers, numbers, batch_size=10, shuffle=True))
+    adapter = Adapter(numbers, numbers, batch_size=10, shuffle=True)
+    batches = SentBatches(adapter, adapter.goes_on)
     epochs = [
         np.concatenate([args[0][0][0] for _, _, args in batches.executions(1)])[:, 0]
         for _ in range(2)

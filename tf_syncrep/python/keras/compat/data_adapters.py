@@ -39,8 +39,8 @@ class Adapter:
     """The data adapter that Keras chooses for some data.
 
     Attributes:
-        dataset: batches for one epoch. In Keras 2 those of arrays have no end if steps
-            are given.
+        dataset: batches for one epoch. In Keras 2 those of arrays have no end.
+        steps_of_epoch: after how many of them an epoch ends; None if it is at the end.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Adapter:
                 class_weight=class_weight,
             )
             self.dataset = self._adapter.get_tf_dataset()
+            self.steps_of_epoch = steps
             return
         self._adapter = _keras_2.select_data_adapter(x, y)(
             x,
@@ -74,19 +75,22 @@ class Adapter:
             # That of a dataset looks for its end, if it is told of no steps, which it
             # cannot in a tf.function.
             steps=1 if isinstance(x, tf.data.Dataset) else steps,
-            epochs=1 if steps is None else None,
+            epochs=None,
             sample_weights=sample_weight,
             shuffle=shuffle,
         )
         self.dataset = self._adapter.get_dataset()
+        self.steps_of_epoch = self._adapter.get_size() if steps is None else steps
         if class_weight:
             weigh = _keras_2._make_class_weight_map_fn(class_weight)
             self.dataset = self.dataset.map(weigh)
 
     @property
     def goes_on(self) -> bool:
-        """Whether an epoch of given steps begins where the last one ended."""
-        return IS_KERAS_3 or not self._adapter.should_recreate_iterator()
+        """Whether an epoch begins where the last one ended."""
+        if IS_KERAS_3:
+            return self.steps_of_epoch is not None
+        return not self._adapter.should_recreate_iterator()
 
     @property
     def num_batches(self) -> int | None:

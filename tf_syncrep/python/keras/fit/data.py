@@ -88,23 +88,20 @@ class SentBatches(Batches):
     Each is used exactly once, and one worker gets them in order.
     """
 
-    def __init__(
-        self, adapter: Adapter, num_steps: int | None = None, goes_on: bool = False
-    ):
+    def __init__(self, adapter: Adapter, goes_on: bool):
         """Reads nothing yet.
 
         Args:
             adapter: what the batches come from.
-            num_steps: steps of an epoch; None for as many as there are batches.
             goes_on: whether an epoch begins with the batch that follows the last one
                 of the epoch before; without, it begins anew.
         """
         self._adapter = adapter
-        self._steps_of_epoch = num_steps
+        self._steps_of_epoch = adapter.steps_of_epoch
         self._goes_on = goes_on
         self._iterator: Iterator[Any] | None = None
         self._is_reading = self._has_read = False
-        self.num_steps = adapter.num_batches if num_steps is None else num_steps
+        self.num_steps = adapter.steps_of_epoch or adapter.num_batches
 
     def begin_epoch(self, resume: bool) -> bool:
         """Begins an epoch if there is a batch, which the first one finds out later."""

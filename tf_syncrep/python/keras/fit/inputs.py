@@ -87,8 +87,7 @@ def training_batches(
     refuse_empty(adapter.num_batches)
     if steps_per_epoch is None:
         refuse_endless(adapter.dataset, "steps_per_epoch", "steps_per_epoch=None")
-    goes_on = steps_per_epoch is not None and adapter.goes_on
-    batches = SentBatches(adapter, steps_per_epoch, goes_on)
+    batches = SentBatches(adapter, adapter.goes_on)
     return batches, batches.first
 
 
@@ -106,7 +105,7 @@ def evaluation_batches(
     if steps is None:
         needed = "validation_steps (fit) or steps (evaluate)"
         refuse_endless(adapter.dataset, needed, "None")
-    return SentBatches(adapter, steps)
+    return SentBatches(adapter, goes_on=False)
 
 
 def read_ahead(x: Any) -> Any:

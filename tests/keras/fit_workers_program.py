@@ -271,10 +271,8 @@ def refusals(strategy):
         "endless": (compiled, good.repeat()),
         "endless_validation": (compiled, good, {"validation_data": good.repeat()}),
         "function_of_something_else": (compiled, lambda _: 3, one_step),
-        "no_data": (compiled, iter([1])),
-        "targets_beside": (compiled, good, {"y": [1.0]}),
+        "dataset_made_outside": (compiled, lambda _: good.map(lambda *x: x)),
         "no_steps": (compiled, good, {"steps_per_epoch": 0}),
-        "class_weight": (compiled, good, {"class_weight": {-1: 1.0}}),
         "empty": (compiled, good.take(0)),
         "empty_in_the_end": (compiled, good.filter(lambda *_: False)),
         "empty_on_workers": (compiled, nothing, one_step),
@@ -284,7 +282,6 @@ def refusals(strategy):
         "without_call": (lambda: compiled(make=tf.keras.Model), good),
         "without_call_unbuilt": (lambda: compiled(make=Unbuilt), good),
         "no_sum": (lambda: compiled(metrics=[largest()]), good),
-        "split": (compiled, words[:2], {"y": np.ones(2), "validation_split": 1.0}),
     }
     result = {}
     for name, (make, data, *options) in cases.items():

@@ -388,6 +388,12 @@ def test_bad_features_are_refused_in_a_sentence(configs, options, message):
             r"Ragged ids of feature 'f' must have shape \[batch, None\]",
         ),
         (
+            [FEATURE],
+            [tf.constant(["a"])],
+            None,
+            "Ids of feature 'f' must be integers: .* Received: ids of dtype string",
+        ),
+        (
             [tfs.keras.FeatureConfig("f", tfs.keras.TableConfig("t", 2_049, 2))],
             [tf.constant([1], tf.float16)],
             None,
@@ -399,6 +405,19 @@ def test_bad_inputs_are_refused_in_a_sentence(features, inputs, weights, message
     layer = tfs.keras.DistributedEmbedding(features)
     with pytest.raises(ValueError, match=message):
         layer.call(inputs, weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "message"),
+    [
+        ("f", "string", "Ids of feature 'f' must be integers"),
+        ("g", "int32", "inputs must have the structure of feature_configs"),
+    ],
+)
+def test_bad_inputs_of_a_functional_model_are_told_first(name, dtype, message):
+    layer = tfs.keras.DistributedEmbedding({"f": FEATURE})
+    with pytest.raises(ValueError, match=f"^{message}"):
+        layer({name: tf.keras.Input((1,), dtype=dtype)})
 
 
 def test_tables_are_set_by_name_and_of_their_shape():

@@ -41,23 +41,18 @@ REFUSALS = {
     "steps (evaluate). Received: None",
     "function_of_something_else": "A function given for x must return a "
     "tf.data.Dataset. Received: int",
-    "no_data": "x must be a tf.data.Dataset, a function that returns one, or arrays. "
-    "Received: x=<list_iterator",
-    "targets_beside": "y must be part of the dataset's batches. Received: y of type "
-    "list",
+    "dataset_made_outside": "A function given for x must make its dataset from the "
+    "beginning, as it is made on each worker. Received: one that uses a dataset made "
+    "outside of it",
     "no_steps": "steps_per_epoch must be at least 1. Received: steps_per_epoch=0",
-    "class_weight": "class_weight must have integers from 0 on for keys. Received: "
-    "class_weight={-1: 1.0}",
     "empty": "There are no batches. Received: an empty dataset",
     "empty_in_the_end": "There are no batches. Received: an empty dataset",
-    "empty_arrays": "There is nothing in x. Received: arrays of 0 examples",
+    "empty_arrays": "There are no batches. Received: an empty dataset",
     "all_made_outside": "The model must be made in the scope of the strategy, or it "
     "trains on the coordinator alone. Received: model ",
     "without_call": "A model without `call` needs a train_step of its own. Received: "
     "model ",
     "without_call_unbuilt": "The layers of a model without `call` must be built: ",
-    "split": "validation_split must leave examples on both sides of the split of 2. "
-    "Received: validation_split=1.0",
 }
 
 

@@ -12,6 +12,7 @@ import pathlib
 import re
 import tempfile
 
+import fit_data
 import keras_variants
 import numpy as np
 import tensorflow as tf
@@ -376,6 +377,34 @@ def predictions(side):
     return {"outputs": outputs, "some": some, "calls": recorder.calls}
 
 
+class Graph(tf.keras.Model):
+    """Its train step is a function of TensorFlow, and Python in words of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = keras_variants.small_model()
+
+    def call(self, words):
+        return self.inner(words)
+
+    @tf.function
+    def train_step(self, data):
+        words, y = data  # pyright: ignore
+        if tf.reduce_mean(y) > 1.0:
+            y = y + 1.0
+        return super().train_step((words, y))
+
+
+def train_step_that_is_a_function_with_several_kinds_of_data(side):
+    model = side.compiled(Graph)
+    model.build((None, 3))
+    first = side.trained(model)
+    arrays = side.trained(
+        model, WORDS[:64], y=TARGETS[:64], batch_size=8, shuffle=False
+    )
+    return [first, arrays]
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
@@ -393,5 +422,6 @@ SCENARIOS = {
         backup_after_an_interruption,
         predictions,
         two_networks_with_a_train_step_but_no_call_or_optimizer,
+        train_step_that_is_a_function_with_several_kinds_of_data,
     )
-}
+} | fit_data.SCENARIOS

@@ -19,7 +19,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.checkpoint import has_weights
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.fit.api import evaluate
-from tf_syncrep.python.keras.fit.inputs import has_batches, made_by
+from tf_syncrep.python.keras.fit.inputs import made_by
 from tf_syncrep.python.keras.sync_replicas.scalars_writer import SCALARS
 from tf_syncrep.python.sync.arguments import check_count, check_positive
 
@@ -120,7 +120,7 @@ class SidecarEvaluator:
             max_evaluations = check_count("max_evaluations", max_evaluations)
         if max_idle_secs is not None:
             max_idle_secs = check_positive("max_idle_secs", max_idle_secs)
-        if has_batches(data) and not isinstance(data, tf.data.Dataset):
+        if callable(data):
             data = made_by(data, tf.distribute.InputContext())
         self._model = model
         self._data = data if isinstance(data, (tuple, list)) else (data,)

@@ -16,7 +16,7 @@ from tf_syncrep.python.keras.embedding.config import (
     TableConfig,
     own_table,
 )
-from tf_syncrep.python.keras.embedding.ids import as_integers
+from tf_syncrep.python.keras.embedding.ids import as_integers, refuse_strings
 from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import Tables, num_parts
 from tf_syncrep.python.keras.embedding.tracking import track
@@ -197,6 +197,14 @@ class DistributedEmbedding(tf.keras.layers.Layer):
         )
         track(self, self._tables)
         self.built = True
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Checks what Keras would tell of under a sentence about something else."""
+        ids = self._features.flatten(inputs, "inputs")
+        for config, of_feature in zip(self._features.flat, ids, strict=True):
+            if hasattr(of_feature, "dtype"):
+                refuse_strings(of_feature, f"feature {config.name!r}")
+        return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs: Any, weights: Any = None, training: Any = None) -> Any:
         """Looks the ids of all features up.

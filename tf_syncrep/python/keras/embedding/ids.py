@@ -1,5 +1,7 @@
 """Ids as tensors of integers."""
 
+from typing import Any
+
 import tensorflow as tf
 
 # Up to here a float is every integer; the next one is rounded.
@@ -9,6 +11,15 @@ _MOST_INTEGERS = {
     tf.float32: 2**24,
     tf.float64: 2**53,
 }
+
+
+def refuse_strings(ids: Any, of: str) -> None:
+    """Raises for ids, a tensor or a Keras tensor, that are strings."""
+    if tf.as_dtype(ids.dtype) == tf.string:
+        raise ValueError(
+            f"Ids of {of} must be integers: put a tf.keras.layers.StringLookup or a "
+            "Hashing layer before it. Received: ids of dtype string"
+        )
 
 
 def as_integers(ids: tf.Tensor, of: str, vocabulary_size: int) -> tf.Tensor:
@@ -25,10 +36,11 @@ def as_integers(ids: tf.Tensor, of: str, vocabulary_size: int) -> tf.Tensor:
         The ids, int32 or int64.
 
     Raises:
-        ValueError: floats that are too short for so many ids.
+        ValueError: no numbers, or floats that are too short for so many ids.
     """
     if ids.dtype in (tf.int32, tf.int64):
         return ids
+    refuse_strings(ids, of)
     most = _MOST_INTEGERS.get(ids.dtype)
     if most is not None and vocabulary_size > most:
         raise ValueError(

@@ -9,11 +9,11 @@ import tensorflow as tf
 from tf_syncrep.python.keras.checkpoint.ends import with_ends
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.compat.data_adapters import train_validation_split
 from tf_syncrep.python.keras.compat.position import handing_over
 from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.building import build
-from tf_syncrep.python.keras.fit.data import split_arrays
 from tf_syncrep.python.keras.fit.progress import ProgressLines, has_progress_bar
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
@@ -75,7 +75,8 @@ def fit(
               and which worker makes how many, need not be known. With datasets of a
               `tfs.data.WorkQueue` an epoch is one of the queue's; when it has none left
               training ends.
-            * Arrays, or structures of them: sent in batches by the coordinator.
+            * Anything else that `Model.fit` takes, arrays or a `PyDataset`, say: read
+              by Keras' own data adapters, and sent in batches by the coordinator.
         y: targets, if `x` is arrays.
         batch_size: examples per batch if `x` is arrays, 32 by default.
         epochs: the epoch before which to end, counted from 0.
@@ -83,7 +84,7 @@ def fit(
             few seconds) or 2 (a line for each epoch).
         callbacks: instances of `tf.keras.callbacks.Callback`.
         validation_split: share of the arrays, their end, to validate on.
-        validation_data: what `evaluate` takes for `x`, or a tuple of arrays `(x, y)` or
+        validation_data: what `evaluate` takes for `x`, or a tuple of `(x, y)` or
             `(x, y, sample_weight)`.
         shuffle: whether to shuffle arrays anew in each epoch.
         class_weight: weight of the examples of each class, counted from 0.
@@ -151,12 +152,11 @@ def fit(
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
     if validation_split and validation_data is None:
-        arrays = inputs.input_arrays(x, y, sample_weight)
-        (x, y, sample_weight), validation_data = (
-            (*part, None, None)[:3] for part in split_arrays(arrays, validation_split)
+        (x, y, sample_weight), validation_data = train_validation_split(
+            (x, y, sample_weight), validation_split
         )
     steps = fit_loop.ScheduledSteps(model)
-    batches, dataset = inputs.training_batches(
+    batches, first_batch = inputs.training_batches(
         steps.coordinator,
         x,
         y,
@@ -168,15 +168,12 @@ def fit(
     )
     validation = None
     if validation_data is not None:
-        parts = validation_data
-        if not isinstance(parts, (tuple, list)):
-            parts = (parts,)
         validation = inputs.evaluation_batches(
-            *(*parts, None, None)[:3],
+            *tf.keras.utils.unpack_x_y_sample_weight(validation_data),
             validation_batch_size or batch_size,
             validation_steps,
         )
-    build(model, dataset, "train")
+    build(model, first_batch, "train")
     replicas = getattr(model.optimizer, "total_num_replicas", None)
     if replicas is not None:
         checks.warn_of_replicas(replicas, num_tasks("worker"))
@@ -226,7 +223,7 @@ def evaluate(
     Args:
         model: a compiled model.
         x: a `tf.data.Dataset`, a function of a `tf.distribute.InputContext` that
-            returns one, or arrays.
+            returns one, or anything else that Keras takes.
         y: targets, if `x` is arrays.
         batch_size: examples per batch if `x` is arrays, 32 by default.
         verbose: "auto", 0 (silent), 1 (progress bar) or 2 (one line).
@@ -262,7 +259,7 @@ def evaluate(
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, y, sample_weight, batch_size, steps)
-    build(model, batches.dataset, "test")
+    build(model, batches.first, "test")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)
@@ -286,7 +283,7 @@ def predict(
     Args:
         model: a model; it need not be compiled.
         x: a `tf.data.Dataset`, a function of a `tf.distribute.InputContext` that
-            returns one, or arrays.
+            returns one, or anything else that Keras takes.
         batch_size: examples per batch if `x` is arrays, 32 by default.
         verbose: "auto", 0 (silent), 1 (progress bar) or 2 (one line).
         steps: the number of batches, from the beginning; None for all.
@@ -310,7 +307,7 @@ def predict(
         )
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, None, None, batch_size, steps)
-    build(model, batches.dataset, "predict")
+    build(model, batches.first, "predict")
     scheduled = fit_loop.ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)

@@ -1,20 +1,20 @@
 """Makes the variables that a model misses before its steps are scheduled."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.fit import checks
-from tf_syncrep.python.keras.fit.inputs import first_batch
 
 
-def build(model: Any, dataset: Any, kind: str) -> None:
+def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
     """Makes the variables that are missing for a kind of step.
 
     Args:
         model: the model.
-        dataset: batches to build it with.
+        first_batch: reads a batch to build it with, if that is needed.
         kind: "train", "test" or "predict"; the last needs the layers alone.
     """
     unbuilt = [x for x in trainer.layers_of(model) if not x.built]
@@ -28,7 +28,7 @@ def build(model: Any, dataset: Any, kind: str) -> None:
         if not checks.has_call(model):
             checks.check_model_without_call(model, kind)
         elif unbuilt or not (metrics_built and loss_built):
-            batch = first_batch(dataset)
+            batch = first_batch()
             x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
             y_pred = model(x)
             if not metrics_built:

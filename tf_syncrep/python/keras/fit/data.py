@@ -1,16 +1,24 @@
 """Where the batches of `fit` come from, and how they get to the workers."""
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tf_syncrep.python.data.work_queue import WorkQueue, queues_used
 from tf_syncrep.python.keras.compat import datasets
+from tf_syncrep.python.keras.compat.data_adapters import Adapter, without_optionals
 
 NO_BATCHES = "There are no batches. Received: an empty dataset"
+
+_RAN_OUT = (
+    "fit: x ran out of data after %d of %d steps, which ends the epoch. Give fewer "
+    "steps, or data that goes on: let a dataset repeat."
+)
 
 # What is scheduled for one execution: its first step, the number of steps, and the
 # arguments of the function that `Batches.function` made.
@@ -78,51 +86,80 @@ class SentBatches(Batches):
     """Batches that the coordinator reads and sends with each execution.
 
     Each is used exactly once, and one worker gets them in order.
-
-    Attributes:
-        dataset: the batches.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, num_steps: int | None):
-        """Wraps a dataset.
+    def __init__(self, adapter: Adapter, goes_on: bool):
+        """Reads nothing yet.
 
         Args:
-            dataset: batches for one epoch, or if `num_steps` is given, for all of them.
-            num_steps: steps of an epoch; None for as many as the dataset has.
+            adapter: what the batches come from.
+            goes_on: whether an epoch begins with the batch that follows the last one
+                of the epoch before; without, it begins anew.
         """
-        self.dataset = dataset
-        self._steps_of_epoch = num_steps
+        self._adapter = adapter
+        self._steps_of_epoch = adapter.steps_of_epoch
+        self._goes_on = goes_on
         self._iterator: Iterator[Any] | None = None
-        self.num_steps = num_steps
-        if num_steps is None:
-            cardinality = int(dataset.cardinality())
-            self.num_steps = cardinality if cardinality >= 0 else None
+        self._is_reading = self._has_read = False
+        self.num_steps = adapter.steps_of_epoch or adapter.num_batches
+
+    def begin_epoch(self, resume: bool) -> bool:
+        """Begins an epoch if there is a batch, which the first one finds out later."""
+        del resume
+        return not self._has_read or self._has_batch()
+
+    def first(self) -> Any:
+        """The first batch, which stays there."""
+        if not self._has_batch():
+            raise ValueError(NO_BATCHES)
+        batch = next(self._iterator)
+        self._iterator = itertools.chain([batch], self._iterator)
+        return without_optionals(batch)
 
     def executions(
         self, steps_per_execution: int, first_step: int = 0
     ) -> Iterator[Execution]:
         """The executions of one epoch, from a step on."""
-        limit = self._steps_of_epoch
-        if self._iterator is None or limit is None:
-            dataset = self.dataset.skip(first_step)
-            self._iterator = iter(dataset.prefetch(tf.data.AUTOTUNE))
-        first = first_step
-        while True:
-            size = steps_per_execution
-            if limit is not None:
-                size = min(size, limit - first)
-            batches = []
-            while len(batches) < size:
-                batch = next(self._iterator, _END)
-                if batch is _END:
+        if not self._has_batch():
+            raise ValueError(NO_BATCHES)
+        limit, first = self._steps_of_epoch, first_step
+        next(itertools.islice(self._iterator, first_step, first_step), None)
+        try:
+            while limit is None or first < limit:
+                size = min(steps_per_execution, (limit or math.inf) - first)
+                batches = list(itertools.islice(self._iterator, size))
+                if batches:
+                    yield first, len(batches), (batches,)
+                first += len(batches)
+                if len(batches) < size:
+                    if limit is not None:
+                        logging.warning(_RAN_OUT, first, limit)
+                    self._iterator = None
                     break
-                batches.append(batch)
-            if not batches:
-                if first == first_step == 0:
-                    raise ValueError(NO_BATCHES)
-                return
-            yield first, len(batches), (batches,)
-            first += len(batches)
+        finally:
+            if not self._goes_on:
+                self._iterator = None
+            self.end_epochs()
+
+    def end_epochs(self) -> None:
+        """Ends what reads ahead."""
+        if self._is_reading:
+            self._is_reading = False
+            self._adapter.end_epoch()
+
+    def _has_batch(self) -> bool:
+        """Whether there is a batch; begins anew if all were read."""
+        if not self._is_reading:
+            self._is_reading = True
+            self._adapter.begin_epoch()
+        for iterator in (self._iterator, self._adapter.dataset):
+            if iterator is not None:
+                self._iterator = iter(iterator)
+                for batch in self._iterator:
+                    self._iterator = itertools.chain([batch], self._iterator)
+                    self._has_read = True
+                    return True
+        return False
 
     def signature(self, size: int) -> tuple[Any, ...]:
         """The specs of the dataset.
@@ -130,7 +167,7 @@ class SentBatches(Batches):
         Batches of another size are not to be another case: Keras weighs losses by the
         size of the batch if a trace knows it.
         """
-        return ([self.dataset.element_spec] * size,)
+        return ([self._adapter.dataset.element_spec] * size,)
 
     @staticmethod
     def function(run_step: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -138,7 +175,7 @@ class SentBatches(Batches):
 
         def run(batches):
             for batch in batches:
-                result = run_step(batch)
+                result = run_step(without_optionals(batch))
             return result
 
         return run
@@ -179,9 +216,6 @@ class WorkersBatches(Batches):
             )[1]
 
         return run
-
-
-_END = object()
 
 
 class DatasetHere:
@@ -260,6 +294,12 @@ def datasets_of_workers(
 
         with tf.variable_creator_scope(refuse_variable), queues_used() as used:
             function = tf.function(make, autograph=False).get_concrete_function()
+        if any(captured.dtype == tf.variant for captured in function.inputs):
+            raise ValueError(
+                "A function given for x must make its dataset from the beginning, as "
+                "it is made on each worker. Received: one that uses a dataset made "
+                "outside of it"
+            )
         queues.update((id(queue), queue) for queue in used)
         functions.append(function)
         specs = [
@@ -287,79 +327,3 @@ def endless(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
         return dataset.take(0)
 
     return dataset.repeat().concatenate(tf.data.Dataset.from_tensors(0).flat_map(fail))
-
-
-def dataset_of_arrays(
-    arrays: tuple[Any, ...],
-    batch_size: int | None,
-    shuffle: bool = False,
-    repeat: bool = False,
-) -> tf.data.Dataset:
-    """Batches of arrays: x, y and weights, or fewer, each a structure."""
-    dataset = tf.data.Dataset.from_tensor_slices(arrays)
-    if shuffle:
-        dataset = dataset.shuffle(max(1, int(dataset.cardinality())))
-    if repeat:
-        dataset = dataset.repeat()
-    return dataset.batch(batch_size or 32)
-
-
-def split_arrays(
-    arrays: tuple[Any, ...], fraction: float
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Takes the last part of all arrays for validation, as `Model.fit` does."""
-    num_examples = len(tf.nest.flatten(arrays)[0])
-    split = int(np.floor(num_examples * (1.0 - fraction)))
-    if not 0 < split < num_examples:
-        raise ValueError(
-            f"validation_split must leave examples on both sides of the split of "
-            f"{num_examples}. Received: validation_split={fraction}"
-        )
-    return (
-        tf.nest.map_structure(lambda array: array[:split], arrays),
-        tf.nest.map_structure(lambda array: array[split:], arrays),
-    )
-
-
-def with_class_weights(
-    dataset: tf.data.Dataset, class_weight: Mapping[int, float]
-) -> tf.data.Dataset:
-    """Adds to each batch the weights of its examples, by their class.
-
-    As in Keras, classes without a weight weigh 1.
-    """
-    if not all(int(index) == index and index >= 0 for index in class_weight):
-        raise ValueError(
-            "class_weight must have integers from 0 on for keys. "
-            f"Received: class_weight={dict(class_weight)}"
-        )
-    given = {int(index): float(weight) for index, weight in class_weight.items()}
-    num_classes = max(given) + 1
-    # One more for all classes above.
-    weights = tf.constant([given.get(i, 1.0) for i in range(num_classes + 1)])
-
-    def weigh(*batch):
-        batch = batch[0] if len(batch) == 1 else batch
-        x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
-        if sample_weight is not None:
-            raise ValueError(
-                "class_weight cannot be given together with sample weights."
-            )
-        if tf.nest.is_nested(y) or y is None:
-            raise ValueError("class_weight is for models with a single output.")
-        if y.shape.rank is not None and y.shape.rank >= 2:
-            classes = tf.cond(
-                tf.shape(y)[-1] > 1,
-                lambda: tf.argmax(y, axis=-1, output_type=tf.int32),
-                lambda: _as_class(y[..., 0]),
-            )
-        else:
-            classes = _as_class(y)
-        known = (classes >= 0) & (classes < num_classes)
-        return x, y, tf.gather(weights, tf.where(known, classes, num_classes))
-
-    return dataset.map(weigh, num_parallel_calls=tf.data.AUTOTUNE)
-
-
-def _as_class(y: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tf.round(y) if y.dtype.is_floating else y, tf.int32)

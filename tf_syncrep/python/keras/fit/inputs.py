@@ -8,22 +8,20 @@ from absl import logging
 
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import datasets
+from tf_syncrep.python.keras.compat.data_adapters import Adapter
 from tf_syncrep.python.keras.fit.data import (
     NO_BATCHES,
     Batches,
     SentBatches,
     WorkersBatches,
-    dataset_of_arrays,
     datasets_of_workers,
     endless,
-    with_class_weights,
 )
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
 
 __all__ = [
     "evaluation_batches",
     "first_batch",
-    "input_arrays",
     "training_batches",
 ]
 
@@ -37,8 +35,8 @@ def training_batches(
     shuffle: bool,
     class_weight: Mapping[int, float] | None,
     steps_per_epoch: int | None,
-) -> tuple[Batches, Any]:
-    """The batches to train on, and what the coordinator can read some of them from."""
+) -> tuple[Batches, Callable[[], Any]]:
+    """The batches to train on, and what reads the first one in the coordinator."""
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(
             f"steps_per_epoch must be at least 1. "
@@ -46,72 +44,73 @@ def training_batches(
         )
 
     def weighed(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        return with_class_weights(dataset, class_weight) if class_weight else dataset
+        return Adapter(dataset, y, sample_weight, class_weight=class_weight).dataset
 
-    if not has_batches(x):
-        arrays = input_arrays(x, y, sample_weight)
-        repeat = steps_per_epoch is not None
-        dataset = weighed(dataset_of_arrays(arrays, batch_size, shuffle, repeat))
-        return SentBatches(dataset, steps_per_epoch), dataset
-    refuse_arrays_beside(y, sample_weight)
-    if isinstance(x, tf.data.Dataset):
-        refuse_empty(x)
-        dataset = weighed(x)
+    if callable(x):
+
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            dataset = weighed(made_by(x, context))
+            if steps_per_epoch is None:
+                return dataset
+            name = f"the dataset of worker {context.input_pipeline_id}"
+            return endless(dataset, name)
+
+        datasets_of_all, here, queues = datasets_of_workers(
+            coordinator, num_tasks("worker"), make
+        )
         if steps_per_epoch is None:
-            if int(x.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
+            if not here.has_end():
                 raise ValueError(
-                    "A dataset without end needs steps_per_epoch. "
+                    "A function that makes datasets without end needs steps_per_epoch. "
                     "Received: steps_per_epoch=None"
                 )
-            return SentBatches(dataset, None), dataset
+            return WorkersPasses(datasets_of_all, queues), lambda: first_batch(here)
+        iterator = iter(datasets_of_all)
+        return WorkersBatches(iterator, steps_per_epoch), lambda: first_batch(here)
+
+    if isinstance(x, tf.data.Dataset) and steps_per_epoch is not None:
+        refuse_empty(int(x.cardinality()))
+        dataset = weighed(x)
         _say_that_all_read_all(x)
         iterator = iter(coordinator.create_per_worker_dataset(endless(dataset, "x")))
-        return WorkersBatches(iterator, steps_per_epoch), dataset
+        return WorkersBatches(iterator, steps_per_epoch), lambda: first_batch(dataset)
 
-    def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        dataset = weighed(made_by(x, context))
-        if steps_per_epoch is None:
-            return dataset
-        return endless(dataset, f"the dataset of worker {context.input_pipeline_id}")
-
-    datasets_of_all, dataset, queues = datasets_of_workers(
-        coordinator, num_tasks("worker"), make
+    adapter = Adapter(
+        read_ahead(x),
+        y,
+        sample_weight,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        class_weight=class_weight,
+        steps=steps_per_epoch,
     )
-    if steps_per_epoch is not None:
-        return WorkersBatches(iter(datasets_of_all), steps_per_epoch), dataset
-    if not dataset.has_end():
-        raise ValueError(
-            "A function that makes datasets without end needs steps_per_epoch. "
-            "Received: steps_per_epoch=None"
-        )
-    return WorkersPasses(datasets_of_all, queues), dataset
+    refuse_empty(adapter.num_batches)
+    if steps_per_epoch is None:
+        refuse_endless(adapter.dataset, "steps_per_epoch", "steps_per_epoch=None")
+    batches = SentBatches(adapter, adapter.goes_on)
+    return batches, batches.first
 
 
 def evaluation_batches(
     x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None
 ) -> SentBatches:
     """The batches to evaluate on."""
-    if has_batches(x):
-        refuse_arrays_beside(y, sample_weight)
+    if callable(x):
         # One pipeline reads it all, and that is what the function is told.
-        context = tf.distribute.InputContext()
-        dataset = x if isinstance(x, tf.data.Dataset) else made_by(x, context)
-        refuse_empty(dataset)
-    else:
-        dataset = dataset_of_arrays(input_arrays(x, y, sample_weight), batch_size)
-    if steps is not None:
-        dataset = dataset.take(steps)
-    elif int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
-        raise ValueError(
-            "A dataset without end needs validation_steps (fit) or steps (evaluate). "
-            "Received: None"
-        )
-    return SentBatches(dataset, None)
+        x = made_by(x, tf.distribute.InputContext())
+    adapter = Adapter(
+        read_ahead(x), y, sample_weight, batch_size=batch_size, steps=steps
+    )
+    refuse_empty(adapter.num_batches)
+    if steps is None:
+        needed = "validation_steps (fit) or steps (evaluate)"
+        refuse_endless(adapter.dataset, needed, "None")
+    return SentBatches(adapter, goes_on=False)
 
 
-def has_batches(x: Any) -> bool:
-    """Whether `x` is made of batches, and not of arrays."""
-    return isinstance(x, tf.data.Dataset) or callable(x)
+def read_ahead(x: Any) -> Any:
+    """Has a dataset be read ahead, as all others of Keras' adapters are."""
+    return x.prefetch(tf.data.AUTOTUNE) if isinstance(x, tf.data.Dataset) else x
 
 
 def first_batch(dataset: Any) -> Any:
@@ -121,10 +120,16 @@ def first_batch(dataset: Any) -> Any:
     raise ValueError(NO_BATCHES)
 
 
-def refuse_empty(dataset: tf.data.Dataset) -> None:
-    """Raises for a dataset that is known to be empty."""
-    if int(dataset.cardinality()) == 0:
+def refuse_empty(num_batches: int | None) -> None:
+    """Raises for data that is known to be empty."""
+    if num_batches == 0:
         raise ValueError(NO_BATCHES)
+
+
+def refuse_endless(dataset: tf.data.Dataset, needed: str, received: str) -> None:
+    """Raises for a dataset that is known to have no end."""
+    if int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
+        raise ValueError(f"A dataset without end needs {needed}. Received: {received}")
 
 
 def made_by(
@@ -138,41 +143,6 @@ def made_by(
             f"Received: {type(dataset).__name__}"
         )
     return dataset
-
-
-def input_arrays(x: Any, y: Any, sample_weight: Any) -> tuple[Any, ...]:
-    """The arrays that are there, as batches hold them."""
-    leaves = tf.nest.flatten(x)
-    if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
-        raise ValueError(
-            "x must be a tf.data.Dataset, a function that returns one, or arrays. "
-            f"Received: x={x!r}"
-        )
-    if y is None and sample_weight is not None:
-        raise ValueError("sample_weight needs targets. Received: y=None")
-    arrays = tuple(part for part in (x, y, sample_weight) if part is not None)
-    if any(leaf.shape[:1] == (0,) for leaf in leaves):
-        raise ValueError("There is nothing in x. Received: arrays of 0 examples")
-    return with_tuples(arrays)
-
-
-def with_tuples(structure: Any) -> Any:
-    """Makes tuples of lists, which tf.data would take for tensors."""
-    if isinstance(structure, (list, tuple)):
-        return tuple(map(with_tuples, structure))
-    if isinstance(structure, dict):
-        return {name: with_tuples(part) for name, part in structure.items()}
-    return structure
-
-
-def refuse_arrays_beside(y: Any, sample_weight: Any) -> None:
-    """Raises for what is given beside batches, which hold it already."""
-    for name, value in (("y", y), ("sample_weight", sample_weight)):
-        if value is not None:
-            raise ValueError(
-                f"{name} must be part of the dataset's batches. "
-                f"Received: {name} of type {type(value).__name__}"
-            )
 
 
 def _say_that_all_read_all(dataset: tf.data.Dataset) -> None:

@@ -10,6 +10,7 @@ import collections
 import contextlib
 import itertools
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -219,7 +220,7 @@ class _StepFunction:
                 rounds.step(),
                 exact_state(model, number if fold_seeds else None, number == 0),
             ):
-                result = strategy.run(step, args=(batch,))
+                result = strategy.run(_step_anew(model, kind, step), args=(batch,))
                 trainer.count_steps(model, kind)
                 return self._pack(result)
 
@@ -270,6 +271,19 @@ class _StepFunction:
             next(numbers if i in self._packed else others) for i in range(num_leaves)
         ]
         return tf.nest.pack_sequence_as(self._structure, leaves)
+
+
+def _step_anew(model: Any, kind: str, step: Callable[[Any], Any]) -> Any:
+    """A step; as another `tf.function` if the model's class made one of it.
+
+    What that was traced to refers to tensors of the function around it, and so is of no
+    use in another one.
+    """
+    method = getattr(type(model), f"{kind}_step")
+    python_function = getattr(method, "python_function", None)
+    if python_function is None:
+        return step
+    return tf.function(types.MethodType(python_function, model))
 
 
 def _is_plain_number(leaf: Any) -> bool:
@@ -409,7 +423,7 @@ def train(
             if epoch == initial_epoch:
                 raise ValueError(f"{NO_BATCHES}: its work queue has no epoch left")
             logging.warning(
-                "fit: the work queue has no epoch left after %d of %d: training ends.",
+                "fit: the data has no epoch left after %d of %d: training ends.",
                 epoch,
                 epochs,
             )

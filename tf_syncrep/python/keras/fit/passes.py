@@ -92,19 +92,26 @@ class WorkersPasses(Batches):
                 lambda output: output.shape, outputs, expand_composites=True
             )
 
-            def next_step(num_done, _, result):
-                batch = iterator.get_next_as_optional()
-                has_batch = batch.has_value()
-                result = tf.cond(
-                    has_batch, lambda: step(batch.get_value()), lambda: result
+            # The step is in the body of a loop and not in a branch, where TensorFlow
+            # does not find the lookup tables of the worker.
+            def next_step(num_done, batch, _):
+                result = step(batch.get_value())
+                batch = tf.cond(
+                    num_done + 1 < num_steps,
+                    iterator.get_next_as_optional,
+                    lambda: tf.experimental.Optional.empty(iterator.element_spec),
                 )
-                return num_done + tf.cast(has_batch, tf.int32), has_batch, result
+                return num_done + 1, batch, result
 
             num_done, _, (numbers, others) = tf.while_loop(
-                lambda num_done, has_more, _: has_more & (num_done < num_steps),
+                lambda _, batch, __: batch.has_value(),
                 next_step,
-                (0, True, nothing),
-                shape_invariants=(tf.TensorShape([]), tf.TensorShape([]), shapes),
+                (0, iterator.get_next_as_optional(), nothing),
+                shape_invariants=(
+                    tf.TensorShape([]),
+                    tf.OptionalSpec(iterator.element_spec),
+                    shapes,
+                ),
             )
             told = tf.stack([tf.cast(x, tf.float64) for x in (worker, num_done)])
             return tf.concat([told, numbers], axis=0), others

@@ -1,0 +1,112 @@
+"""Trains a model with all preprocessing layers in it, from all kinds of data.
+
+The rate is zero, and all batches are the same: every training has the loss of one
+process. Reports it, with that of each kind.
+"""
+
+import keras_sync_replicas
+import numpy as np
+import programs
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+layers = tf.keras.layers
+
+WORDS = [["a"], ["b"], ["c"], ["d"]]
+NUMBERS = np.array([[1.0], [2.0], [5.0], [9.0]], dtype=np.float32)
+IDS = np.array([[1], [2], [5], [9]], dtype=np.int64)
+X = {"words": WORDS, "numbers": NUMBERS, "ids": IDS}
+Y = np.ones([4, 1], np.float32)
+
+# By the name of the layer: its input, and how it is made.
+MADE = {
+    "CategoryEncoding": ("ids", lambda: layers.CategoryEncoding(10)),
+    "Discretization": ("numbers", lambda: layers.Discretization([2.0, 6.0])),
+    "HashedCrossing": ("ids", lambda: layers.HashedCrossing(7)),
+    "Hashing": ("words", lambda: layers.Hashing(7)),
+    "IntegerLookup": ("ids", lambda: layers.IntegerLookup(vocabulary=[1, 5])),
+    "Normalization": ("numbers", lambda: layers.Normalization(mean=3, variance=2)),
+    "Rescaling": ("numbers", lambda: layers.Rescaling(0.1)),
+    "StringLookup": ("words", lambda: layers.StringLookup(vocabulary=["a", "c"])),
+    "TextVectorization": (
+        "words",
+        lambda: layers.TextVectorization(
+            vocabulary=["a", "c"], output_sequence_length=1
+        ),
+    ),
+}
+
+
+def found():
+    """The preprocessing layers of Keras, without those of pictures and sounds."""
+    modules = {
+        name: value.__module__
+        for name, value in vars(layers).items()
+        if isinstance(value, type)
+    }
+    others = ("image", "Spectrogram", "Pipeline", "Random", "Crop", "Resizing")
+    return [
+        name
+        for name, module in modules.items()
+        if ".preprocessing" in module and not any(x in module + name for x in others)
+    ]
+
+
+def make():
+    tf.keras.utils.set_random_seed(1)
+    dtypes = {"words": "string", "numbers": "float32", "ids": "int64"}
+    inputs = {
+        name: tf.keras.Input((1,), name=name, dtype=dtype)
+        for name, dtype in dtypes.items()
+    }
+    made = []
+    for of_input, make_layer in MADE.values():
+        x = inputs[of_input]
+        layer = make_layer()
+        is_crossing = isinstance(layer, layers.HashedCrossing)
+        made.append(layer((inputs["words"], x) if is_crossing else x))
+    # Whatever it is, as a number.
+    parts = [layers.Rescaling(1.0)(layers.Flatten()(x)) for x in made]
+    outputs = layers.Dense(1)(layers.Concatenate()(parts))
+    model = tf.keras.Model(inputs, outputs)
+    model.compile(tf.keras.optimizers.SGD(0.0), loss="mse")
+    return model
+
+
+def dataset(_=None):
+    return tf.data.Dataset.from_tensors((X, Y)).repeat(3)
+
+
+KINDS = {
+    # Of strings Keras takes tensors.
+    "arrays": lambda: {"x": {**X, "words": tf.constant(WORDS)}, "y": Y},
+    "dataset": lambda: {"x": dataset()},
+    "dataset and steps": lambda: {"x": dataset(), "steps_per_epoch": 3},
+    "function": lambda: {"x": dataset},
+    "function and steps": lambda: {"x": dataset, "steps_per_epoch": 4},
+}
+
+
+def main():
+    expected = make().evaluate(dataset(), verbose=0)
+    strategy = keras_sync_replicas.make_strategy()
+    results = {"found": found(), "made": [*MADE], "expected": expected}
+    for executions in (1, 2):
+        with strategy.scope():
+            model = make()
+            model.compile(
+                tf.keras.optimizers.SGD(0.0), "mse", steps_per_execution=executions
+            )
+        for kind, data in KINDS.items():
+            try:
+                history = tfs.keras.fit(model, epochs=1, verbose=0, **data())
+                result = history.history["loss"][0]
+            except Exception as error:
+                result = f"{type(error).__name__}: {error}"[:500]
+            results[f"{kind}, {executions} at once"] = result
+    programs.report(results)
+
+
+if __name__ == "__main__":
+    main()

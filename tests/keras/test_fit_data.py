@@ -1,0 +1,108 @@
+"""How tfs.keras.fit reads what Keras' own data adapters make of data."""
+
+import itertools
+
+import fit_data
+import numpy as np
+import pytest
+from absl import logging
+
+from tf_syncrep.python.keras.compat.data_adapters import Adapter
+from tf_syncrep.python.keras.fit.data import NO_BATCHES, SentBatches
+
+
+class Noting(fit_data.Batches):
+    """Notes what is asked of it."""
+
+    def __init__(self):
+        super().__init__(fit_data.X, fit_data.Y)
+        self.calls = []
+
+    def __getitem__(self, index):
+        self.calls.append(index)
+        return super().__getitem__(index)
+
+    def on_epoch_end(self):
+        self.calls.append("end")
+
+
+def firsts(batches, size=1, first_step=0):
+    """The first number of each batch of an epoch, by execution."""
+    return [
+        [float(x[0, 0]) for x, *_ in args[0]]
+        for _, _, args in batches.executions(size, first_step)
+    ]
+
+
+EXPECTED = fit_data.X[:: fit_data.BATCH, 0].tolist()
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    lines = []
+    monkeypatch.setattr(logging, "warning", lambda *args: lines.append(args))
+    return lines
+
+
+def test_every_epoch_ends_for_the_data_and_is_read_once():
+    data = Noting()
+    batches = SentBatches(Adapter(data), goes_on=False)
+    batches.first()
+    for _ in range(2):
+        assert batches.begin_epoch(resume=False)
+        assert [*itertools.chain(*firsts(batches, size=3))] == EXPECTED
+    for call in ("end", 3):
+        # Keras reads the first ones before, for their specs.
+        assert data.calls.count(call) == 2
+    batches.end_epochs()
+    assert data.calls.count("end") <= 3
+
+
+def test_epoch_that_is_left_has_ended_for_the_data():
+    data = Noting()
+    executions = SentBatches(Adapter(data), goes_on=False).executions(1)
+    next(executions)
+    executions.close()
+    assert data.calls.count("end") == 1
+
+
+def test_epochs_of_given_steps_follow_one_another_and_are_cut_where_data_ends(warnings):
+    adapter = Adapter(fit_data.dataset().prefetch(1), steps=3)
+    batches = SentBatches(adapter, goes_on=True)
+    assert firsts(batches, size=2) == [EXPECTED[:2], EXPECTED[2:3]]
+    assert firsts(batches) == [EXPECTED[3:]]
+    assert [args for _, *args in warnings] == [[1, 3]]
+    assert firsts(batches, first_step=1) == [[x] for x in EXPECTED[1:3]]
+
+
+def test_epoch_that_was_begun_goes_on_where_it_was():
+    adapter = Adapter(fit_data.X, fit_data.Y, batch_size=fit_data.BATCH)
+    steps = [
+        first
+        for first, *_ in SentBatches(adapter, goes_on=False).executions(1, first_step=2)
+    ]
+    assert steps == [2, 3]
+    assert [
+        *itertools.chain(*firsts(SentBatches(adapter, goes_on=False), first_step=2))
+    ] == EXPECTED[2:]
+
+
+def test_data_without_batches_is_refused():
+    batches = SentBatches(
+        Adapter(fit_data.dataset().filter(lambda *_: False)), goes_on=False
+    )
+    assert batches.begin_epoch(resume=False)  # Found when it is read.
+    with pytest.raises(ValueError, match=NO_BATCHES):
+        next(batches.executions(1))
+
+
+def test_shuffling_reads_everything_in_another_order_each_epoch():
+    numbers = np.arange(1000.0, dtype=np.float32)[:, None]
+    adapter = Adapter(numbers, numbers, batch_size=10, shuffle=True)
+    batches = SentBatches(adapter, adapter.goes_on)
+    epochs = [
+        np.concatenate([args[0][0][0] for _, _, args in batches.executions(1)])[:, 0]
+        for _ in range(2)
+    ]
+    assert [sorted(epoch) for epoch in epochs] == 2 * [numbers[:, 0].tolist()]
+    assert not np.array_equal(*epochs)

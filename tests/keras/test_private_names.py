@@ -29,7 +29,7 @@ MODULES = {
     "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],
 }
 MODULES_OF_KERAS_3 = {
-    "keras.src.backend": ["AutocastScope"],
+    "keras.src.backend": ["AutocastScope", "in_stateless_scope"],
     "keras.src.saving.object_registration": ["GLOBAL_CUSTOM_NAMES"],
 }
 # Names by what has them; see `owners`.
@@ -105,6 +105,7 @@ OWN = {
 
 NAMES_OF_TENSORFLOW = {
     "op": ["_add_control_input"],
+    "variable": ["_handle"],
     "embedding": ["_track_trackable", "_delete_tracking"],
     # Set when it is made, by a coordinator of a cluster; see test_fit_workers.py.
     "per-worker dataset": ["_dataset_fn"],
@@ -136,6 +137,7 @@ def owners():
     dropout.build([1])
     return {
         "op": op,
+        "variable": tf.Variable(0.0),
         "optimizer": model.optimizer,
         "model": model,
         "dropout": dropout,

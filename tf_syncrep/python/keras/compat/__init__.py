@@ -30,7 +30,11 @@ Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
 """
 
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
-from tf_syncrep.python.keras.compat.native import IS_KERAS_3, native
+from tf_syncrep.python.keras.compat.native import (
+    IS_KERAS_3,
+    in_stateless_scope,
+    native,
+)
 from tf_syncrep.python.keras.compat.ordering import ops_after
 from tf_syncrep.python.keras.compat.stock_files import (
     holds_numbered_slots,
@@ -60,6 +64,7 @@ __all__ = [
     "apart_from_closures",
     "compiled_by_xla",
     "holds_numbered_slots",
+    "in_stateless_scope",
     "native",
     "ops_after",
     "saved_as_stock",

@@ -98,6 +98,7 @@ OWN = {
     "_move_averages",
     "_receive",
     "_update",
+    "_v",
     "_name",
     "_position",
 }
@@ -105,6 +106,7 @@ OWN = {
 
 NAMES_OF_TENSORFLOW = {
     "op": ["_add_control_input"],
+    # "_v" is that of a cluster's; see test_fit_metrics.py.
     "variable": ["_handle"],
     "embedding": ["_track_trackable", "_delete_tracking"],
     # Set when it is made, by a coordinator of a cluster; see test_fit_workers.py.

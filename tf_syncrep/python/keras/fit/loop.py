@@ -191,7 +191,7 @@ class ScheduledSteps:
         if kind not in known or known[kind][0] != key:
             fold_seeds = kind == "train" and self._num_workers > 1
             function = _StepFunction(
-                self._model, kind, step, batches, fold_seeds, self._metrics
+                self._model, kind, batches, fold_seeds, self._metrics
             )
             known[kind] = (key, function)
         return known[kind][1]
@@ -217,7 +217,6 @@ class _StepFunction:
         self,
         model: Any,
         kind: str,
-        step: Callable[[Any], Any],
         batches: Batches,
         fold_seeds: bool,
         metrics: Metrics,
@@ -234,12 +233,12 @@ class _StepFunction:
 
         @tf.function(autograph=False, reduce_retracing=True)
         def run_step(number, handles, batch):
-            with (
-                rounds.step(),
-                exact_state(number if fold_seeds else None),
-                metrics.steps_on(handles),
-            ):
-                result = strategy.run(step, args=(batch,))
+            def step_on(batch):
+                with metrics.steps_on(handles), _inlined(model):
+                    return getattr(model, f"{kind}_step")(batch)
+
+            with rounds.step(), exact_state(number if fold_seeds else None):
+                result = strategy.run(step_on, args=(batch,))
                 trainer.count_steps(model, kind)
                 return self._returned(result, handles)
 
@@ -307,6 +306,32 @@ class _StepFunction:
             for i, x in zip(self._results.indices, results, strict=True):
                 leaves.insert(i, x)
         return tf.nest.pack_sequence_as(self._structure, leaves)
+
+
+@contextlib.contextmanager
+def _inlined(model: Any) -> Iterator[None]:
+    """While in it, a model's methods that are `tf.function`s are plain functions.
+
+    What they did in an earlier trace of a step would belong to that, and what they do
+    to metrics would not be seen.
+    """
+    names = {
+        name
+        for kind in type(model).__mro__
+        for name, x in vars(kind).items()
+        if hasattr(x, "python_function") and name not in vars(model)
+    }
+    plain = {
+        name: tf.autograph.to_graph(getattr(model, name).python_function)
+        for name in names
+    }
+    # Not attributes by assignment, which Keras would track.
+    vars(model).update(plain)
+    try:
+        yield
+    finally:
+        for name in names:
+            del vars(model)[name]
 
 
 def _as_tensor(leaf: Any) -> Any:

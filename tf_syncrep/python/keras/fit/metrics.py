@@ -200,26 +200,27 @@ class Results:
         ]
         self.inputs: list[tf.Tensor] = []
         self._names = [leaves[i].name for i in self.indices]
-        self._reads = {op.outputs[0].name: i for op, i in reads.items()}
+        self._graph_def = tf.compat.v1.GraphDef()
+        self._reads: dict[str, int] = {}
         self._constants: dict[str, Any] = {}
-        ops = [*dict.fromkeys(leaves[i].op for i in self.indices)]
-        seen = {*ops, *reads}
-        graph_def = tf.compat.v1.GraphDef()
-        for op in ops:
-            if op in reads:
+        self._dtypes: dict[str, tf.DType] = {}
+        found = [leaves[i] for i in self.indices]
+        seen: set[Any] = set()
+        for x in found:
+            key = x.op if x.op in state else x.name
+            if key in seen:
                 continue
-            graph_def.node.append(_alone(op.node_def))
-            for x in op.inputs:
-                if x.op in state and x.op not in seen:
-                    seen.add(x.op)
-                    ops.append(x.op)
-                elif x.op not in state and x.name not in self._constants:
-                    value = tf.get_static_value(x)
-                    self._constants[x.name] = value
-                    if value is None:
-                        self.inputs.append(x)
-        self._inputs = [(x.name, x.dtype) for x in self.inputs]
-        self._graph_def = graph_def
+            seen.add(key)
+            if x.op in reads:
+                self._reads[x.name] = reads[x.op]
+            elif x.op in state:
+                self._graph_def.node.append(_alone(x.op.node_def))
+                found.extend(x.op.inputs)
+            elif (value := tf.get_static_value(x)) is not None:
+                self._constants[x.name] = value
+            else:
+                self._dtypes[x.name] = x.dtype
+                self.inputs.append(x)
 
     def compute(self, values: Sequence[tf.Tensor], inputs: Sequence[Any]) -> list[Any]:
         """Computes them.
@@ -228,20 +229,19 @@ class Results:
             values: of the variables of metrics.
             inputs: the values of `inputs`.
         """
-        known = {name: x for name, x in self._constants.items() if x is not None}
-        for (name, dtype), x in zip(self._inputs, inputs, strict=True):
+        known = dict(self._constants)
+        for (name, dtype), x in zip(self._dtypes.items(), inputs, strict=True):
             known[name] = tf.cast(x, dtype)
         known.update((name, values[i]) for name, i in self._reads.items())
         rest = [name for name in self._names if name not in known]
-        known.update(
-            zip(
-                rest,
-                tf.graph_util.import_graph_def(
-                    self._graph_def, input_map=known, return_elements=rest
-                ),
-                strict=True,
-            )
+        used = {name for node in self._graph_def.node for name in node.input}
+        made = tf.graph_util.import_graph_def(
+            self._graph_def,
+            # A node names another one's first output by the node alone.
+            input_map={k: x for k, x in known.items() if k.removesuffix(":0") in used},
+            return_elements=rest,
         )
+        known.update(zip(rest, made, strict=True))
         return [known[name] for name in self._names]
 
 

@@ -50,7 +50,7 @@ def batches():
 
 
 def dataset():
-    return tf.data.Dataset.from_tensor_slices(batches()).batch(BATCH)
+    return tf.data.Dataset.from_tensor_slices(batches()).batch(BATCH, True)
 
 
 def all_metrics():
@@ -69,8 +69,9 @@ def all_metrics():
             and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         ]
         arguments = {parameter: ARGUMENTS[parameter] for parameter in required}
-        kinds = ["values"] if issubclass(kind, (metrics.Mean, metrics.Sum)) else []
-        for data in [*kinds, "binary", "categorical", "sparse", "ids"]:
+        takes_values = "values" in inspect.signature(kind.update_state).parameters
+        kinds = ["binary", "categorical", "sparse", "ids"]
+        for data in ["values"] if takes_values else kinds:
             metric = kind(**{**arguments, "name": name})
             try:
                 metric.update_state(*first[data])

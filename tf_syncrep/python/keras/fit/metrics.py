@@ -158,15 +158,15 @@ def metrics_of(model: Any, num_workers: int) -> Metrics:
         ValueError: a metric says that it is no sum, and there are several workers.
     """
     metrics = [*model.metrics, *parts_of(model, tf.keras.metrics.Metric)]
-    # Those that a model is compiled with are parts of one.
-    metrics = [part for x in metrics for part in (x, *getattr(x, "metrics", ()))]
+    # Those that a model is compiled with are parts of one, and have the names.
+    metrics = [part for x in metrics for part in (*getattr(x, "metrics", ()), x)]
     owners: dict[Any, str] = {}
     for metric in metrics:
         for variable in metric.variables:
             if _is_sum(variable):
                 native = compat.native(variable)
                 for piece in getattr(native, "variables", [native]):
-                    owners[piece.ref()] = metric.name
+                    owners.setdefault(piece.ref(), metric.name)
             elif num_workers > 1:
                 raise ValueError(
                     "A metric must be a sum for several workers to add to it. "

@@ -38,7 +38,7 @@ has_tf_keras := $(shell test $(tf_minor) -ge 16 && echo yes)
 # What depends on the Keras that there is, and is not asked for in PYTEST_ARGS: the rest of
 # tests/keras runs with Keras 2 wherever that is TensorFlow's own, in `.ci/run`.
 tf_keras_tests := $(if $(and $(has_tf_keras),$(filter tests,$(PYTEST_ARGS))),$(addprefix \
-  tests/keras/test_,embedding.py fit.py optimizer_table.py private_names.py \
+  tests/keras/test_,embedding.py fit.py fit_metrics.py optimizer_table.py private_names.py \
   sync_replicas_config.py sync_replicas_parameter_servers.py))
 # Tests of one file run one after the other, as they share what they start.
 pytest := $(VENV)/bin/pytest -n $(JOBS) --dist loadfile

@@ -252,9 +252,9 @@ def refusals(strategy):
         tfs.keras.fit(model, good, verbose=0)
         return model
 
-    def largest():
+    def largest(**options):
         with strategy.scope():
-            return fit_scenarios.Largest(aggregation="sum")
+            return fit_scenarios.Largest(**options)
 
     def accumulating():
         return tf.keras.optimizers.SGD(gradient_accumulation_steps=2)
@@ -281,7 +281,8 @@ def refusals(strategy):
         "all_made_outside": (outside, good),
         "without_call": (lambda: compiled(make=tf.keras.Model), good),
         "without_call_unbuilt": (lambda: compiled(make=Unbuilt), good),
-        "no_sum": (lambda: compiled(metrics=[largest()]), good),
+        "no_sum": (lambda: compiled(metrics=[largest(aggregation="sum")]), good),
+        "said_to_be_no_sum": (lambda: compiled(metrics=[largest()]), good),
     }
     result = {}
     for name, (make, data, *options) in cases.items():

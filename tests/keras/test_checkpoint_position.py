@@ -53,7 +53,7 @@ class TwoUpdates(tf.keras.Model):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
             variables = self.trainable_variables
-            gradients = tape.gradient(loss, variables)
+            gradients = list(tape.gradient(loss, variables))  # pyright: ignore
             self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return {"loss": loss}
 
@@ -160,7 +160,7 @@ def test_after_its_end_nothing_is_left_to_train(tmp_path, caplog, epochs, stop_a
 def test_last_checkpoint_holds_the_best_weights_that_were_restored(tmp_path, order):
     class Score(tf.keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            logs["score"] = epoch
+            logs.update(score=epoch)
 
     stopping = tf.keras.callbacks.EarlyStopping(
         "score", patience=1, mode="min", restore_best_weights=True

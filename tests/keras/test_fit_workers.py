@@ -122,7 +122,8 @@ def test_what_cannot_be_is_refused_in_one_sentence(training, what):
     [
         ("empty_on_workers", "There are no batches: the dataset of worker 0 is empty"),
         ("empty_for_a_built_model", "There are no batches: the dataset of worker "),
-        ("no_sum", "Metric largest is no sum: a batch adds something else"),
+        ("no_sum", "Received: metric largest, whose update does."),
+        ("said_to_be_no_sum", "Received: metric largest, a variable of which has"),
     ],
 )
 def test_what_a_step_finds_out_is_told_in_one_sentence(training, what, message):

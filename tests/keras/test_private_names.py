@@ -44,7 +44,7 @@ MODULES = {
     "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],
 }
 MODULES_OF_KERAS_3 = {
-    "keras.src.backend": ["AutocastScope"],
+    "keras.src.backend": ["AutocastScope", "in_stateless_scope"],
     "keras.src.saving.object_registration": ["GLOBAL_CUSTOM_NAMES"],
     "keras.src.trainers.data_adapters": ["get_data_adapter"],
     "keras.src.trainers.data_adapters.array_slicing": ["train_validation_split"],
@@ -125,6 +125,7 @@ OWN = {
     "_move_averages",
     "_receive",
     "_update",
+    "_v",
     "_name",
     "_position",
 }
@@ -133,6 +134,8 @@ OWN = {
 NAMES_OF_TENSORFLOW = {
     "op": ["_add_control_input"],
     "eager context": ["_handle"],
+    # "_v" is that of a cluster's; see test_fit_metrics.py.
+    "variable": ["_handle"],
     "embedding": ["_track_trackable", "_delete_tracking"],
     # Set when it is made, by a coordinator of a cluster; see test_fit_workers.py.
     "per-worker dataset": ["_dataset_fn"],
@@ -166,6 +169,7 @@ def owners():
         "data adapters": getattr(data_adapters, "_keras_2", None),
         "op": op,
         "eager context": importlib.import_module(CONTEXT).context(),
+        "variable": tf.Variable(0.0),
         "optimizer": model.optimizer,
         "model": model,
         "dropout": dropout,

@@ -31,7 +31,11 @@ Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
 
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
 from tf_syncrep.python.keras.compat.executors import let_closures_end_without_waiting
-from tf_syncrep.python.keras.compat.native import IS_KERAS_3, native
+from tf_syncrep.python.keras.compat.native import (
+    IS_KERAS_3,
+    in_stateless_scope,
+    native,
+)
 from tf_syncrep.python.keras.compat.ordering import ops_after
 from tf_syncrep.python.keras.compat.stock_files import (
     holds_numbered_slots,
@@ -61,6 +65,7 @@ __all__ = [
     "apart_from_closures",
     "compiled_by_xla",
     "holds_numbered_slots",
+    "in_stateless_scope",
     "let_closures_end_without_waiting",
     "native",
     "ops_after",

@@ -50,7 +50,7 @@ class Adapter:
         sample_weight: Any = None,
         *,
         batch_size: int | None = None,
-        shuffle: bool | str = False,
+        shuffle: Any = False,
         class_weight: Mapping[int, float] | None = None,
         steps: int | None = None,
     ):

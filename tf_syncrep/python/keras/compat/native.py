@@ -10,7 +10,11 @@ IS_KERAS_3 = hasattr(tf.keras, "ops")
 if IS_KERAS_3:
     # Private: Keras opens such a scope around layers of mixed precision, in which the
     # public `value` of a variable is all of it, read and cast; nothing public ends it.
-    from keras.src.backend import AutocastScope  # pyright: ignore
+    # Private: nothing public tells whether a `keras.StatelessScope` is open.
+    from keras.src.backend import (
+        AutocastScope,  # pyright: ignore
+        in_stateless_scope,  # pyright: ignore
+    )
 
     def native(variable: Any) -> Any:
         """The `tf.Variable` of a variable, also where Keras casts variables.
@@ -27,6 +31,10 @@ if IS_KERAS_3:
             return variable.value
 
 else:
+
+    def in_stateless_scope() -> bool:
+        """Keras 2 has none."""
+        return False
 
     def native(variable: Any) -> Any:
         """The variable itself: those of Keras 2 are TensorFlow's."""

@@ -177,7 +177,10 @@ def fit(
     replicas = getattr(model.optimizer, "total_num_replicas", None)
     if replicas is not None:
         checks.warn_of_replicas(replicas, num_tasks("worker"))
-    with fit_loop.closing(steps.coordinator, rounds_of(model.optimizer)):
+    with (
+        fit_loop.closing(steps.coordinator, rounds_of(model.optimizer)),
+        steps.counting(),
+    ):
         listed = _callback_list(
             model, callbacks, verbose, batches.num_steps, epochs, add_history=True
         )
@@ -261,7 +264,7 @@ def evaluate(
     batches = inputs.evaluation_batches(x, y, sample_weight, batch_size, steps)
     build(model, batches.first, "test")
     scheduled = fit_loop.ScheduledSteps(model)
-    with fit_loop.closing(scheduled.coordinator, Rounds()):
+    with fit_loop.closing(scheduled.coordinator, Rounds()), scheduled.counting():
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)
         results = fit_loop.test(scheduled, model, batches, listed)
     return results if return_dict else trainer.in_order_of_metrics(model, results)

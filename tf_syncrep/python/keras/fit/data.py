@@ -2,7 +2,6 @@
 
 import abc
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -99,7 +98,7 @@ class SentBatches(Batches):
         self._adapter = adapter
         self._steps_of_epoch = adapter.steps_of_epoch
         self._goes_on = goes_on
-        self._iterator: Iterator[Any] | None = None
+        self._iterator: Any = None
         self._is_reading = self._has_read = False
         self.num_steps = adapter.steps_of_epoch or adapter.num_batches
 
@@ -126,7 +125,8 @@ class SentBatches(Batches):
         next(itertools.islice(self._iterator, first_step, first_step), None)
         try:
             while limit is None or first < limit:
-                size = min(steps_per_execution, (limit or math.inf) - first)
+                left = steps_per_execution if limit is None else limit - first
+                size = min(steps_per_execution, left)
                 batches = list(itertools.islice(self._iterator, size))
                 if batches:
                     yield first, len(batches), (batches,)

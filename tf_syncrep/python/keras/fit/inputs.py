@@ -133,7 +133,7 @@ def refuse_endless(dataset: tf.data.Dataset, needed: str, received: str) -> None
 
 
 def made_by(
-    dataset_fn: Callable[[Any], tf.data.Dataset], context: tf.distribute.InputContext
+    dataset_fn: Callable[..., Any], context: tf.distribute.InputContext
 ) -> tf.data.Dataset:
     """Calls a dataset function."""
     dataset = dataset_fn(context)

@@ -10,7 +10,6 @@ import collections
 import contextlib
 import itertools
 import threading
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +24,7 @@ from tf_syncrep.python.keras.fit.arrivals import Arrivals
 from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
 from tf_syncrep.python.keras.fit.ends import ASK_AGAIN_SECS, Ends
 from tf_syncrep.python.keras.fit.exact_state import exact_state, optimizers_of
+from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results, metrics_of
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
@@ -34,8 +34,8 @@ from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
 )
 from tf_syncrep.python.keras.training_clock import clock_of
 
-# Under which name a model keeps the functions that were traced for it.
-_TRACED = "_tf_syncrep_traced"
+# Under which name a model has what is kept with it.
+_KEPT = "_tf_syncrep_kept"
 # How long an error waits for executions that still run.
 _END_SECS = 20.0
 
@@ -51,6 +51,19 @@ class ScheduledSteps:
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._num_workers = cluster.num_tasks("worker")
         self._num_scheduled = itertools.count()
+        # Not an attribute by assignment, which Keras would track.
+        self._kept = vars(model).setdefault(_KEPT, _Kept())
+        self._metrics = NO_METRICS
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """While in it, what steps do to the built model's metrics is added up here."""
+        metrics = metrics_of(self._model, self._num_workers)
+        if not metrics.has_variables_of(self._kept.metrics):
+            self._kept.metrics = metrics
+        self._metrics = self._kept.metrics
+        with self._metrics.here():
+            yield
 
     def run(
         self,
@@ -171,26 +184,30 @@ class ScheduledSteps:
             batches.signature(1),
             type(batches),
             list(optimizers_of(self._model)),
-            self._model.metrics,
+            self._metrics,
             [id(variable) for variable in self._model.trainable_variables],
         )
         # Not an attribute by assignment, which Keras would track.
-        known = vars(self._model).setdefault(_TRACED, _Traced()).by_kind
+        known = self._kept.by_kind
         if kind not in known or known[kind][0] != key:
             fold_seeds = kind == "train" and self._num_workers > 1
-            function = _StepFunction(self._model, kind, step, batches, fold_seeds)
+            function = _StepFunction(
+                self._model, kind, batches, fold_seeds, self._metrics
+            )
             known[kind] = (key, function)
         return known[kind][1]
 
 
-class _Traced:
-    """The functions that were traced for a model.
+class _Kept:
+    """What is kept with a model from one training to the next.
 
     Attributes:
-        by_kind: for each kind of step the function, behind what it depends on.
+        metrics: the state of its metrics.
+        by_kind: for each kind of step the traced function, behind what it depends on.
     """
 
     def __init__(self):
+        self.metrics = NO_METRICS
         self.by_kind: dict[str, tuple[Any, _StepFunction]] = {}
 
 
@@ -201,31 +218,36 @@ class _StepFunction:
         self,
         model: Any,
         kind: str,
-        step: Callable[[Any], Any],
         batches: Batches,
         fold_seeds: bool,
+        metrics: Metrics,
     ):
         strategy = model.distribute_strategy
         # A synchronous step waits for its permit before it reads any variable.
         rounds = rounds_of(model.optimizer) if kind == "train" else Rounds()
         make_function = batches.function
         self._num_told = batches.num_told
+        self._metrics = metrics
         self._structure: Any = None
-        self._packed: list[int] = []
         self._functions: list[tuple[Any, Callable[..., Any]]] = []
+        self._add = tf.function(self._added, autograph=False)
 
         @tf.function(autograph=False, reduce_retracing=True)
-        def run_step(number, batch):
-            with (
-                rounds.step(),
-                exact_state(model, number if fold_seeds else None, number == 0),
-            ):
-                result = strategy.run(_step_anew(model, kind, step), args=(batch,))
+        def run_step(number, handles, batch):
+            def step_on(batch):
+                with metrics.steps_on(handles), _inlined(model):
+                    return getattr(model, f"{kind}_step")(batch)
+
+            with rounds.step(), exact_state(number if fold_seeds else None):
+                result = strategy.run(step_on, args=(batch,))
                 trainer.count_steps(model, kind)
-                return self._pack(result)
+                return self._returned(result, handles)
 
         def run(number, *args):
-            return make_function(lambda batch: run_step(number, batch))(*args)
+            handles = metrics.handles_of_zeros()
+            function = make_function(lambda batch: run_step(number, handles, batch))
+            numbers, others = function(*args)
+            return tf.concat([numbers, metrics.values(handles)], axis=0), others
 
         self._run = run
 
@@ -248,42 +270,99 @@ class _StepFunction:
         self._functions.append((signature, function))
         return function
 
-    def _pack(self, result: Any) -> tuple[tf.Tensor, list[Any]]:
-        """Puts all numbers into one tensor, which is fetched in one go."""
-        leaves = tf.nest.flatten(result)
-        numbers = [
-            tf.cast(leaf, tf.float64) for leaf in leaves if _is_plain_number(leaf)
-        ]
+    def _returned(self, result: Any, handles: list[tf.Tensor]) -> Any:
+        """What the coordinator needs to know what a step has returned."""
+        self._metrics.check(handles)
+        leaves = [_as_tensor(leaf) for leaf in tf.nest.flatten(result)]
+        self._results = Results(leaves, handles)
         self._structure = tf.nest.map_structure(lambda _: 0, result)
-        self._packed = [i for i, leaf in enumerate(leaves) if _is_plain_number(leaf)]
-        others = [leaf for leaf in leaves if not _is_plain_number(leaf)]
-        return tf.stack(numbers) if numbers else tf.zeros([0], tf.float64), others
+        steps_own = [
+            leaf for i, leaf in enumerate(leaves) if i not in self._results.indices
+        ]
+        self._packing, packed = _packed([*steps_own, *self._results.inputs])
+        return packed
+
+    def _added(self, sums: tf.Tensor, inputs: list[Any]) -> Any:
+        """Adds what executions have added to metrics, and returns their results."""
+        values = self._metrics.add(sums)
+        self._result_packing, packed = _packed(self._results.compute(values, inputs))
+        return packed
 
     def told(self, fetched: tuple[Any, list[Any]]) -> tuple[int, ...]:
         """What the execution tells of itself."""
         return tuple(int(x) for x in fetched[0][: self._num_told])
 
-    def unpack(self, fetched: tuple[Any, list[Any]]) -> Any:
-        """What the step returned, as NumPy values."""
-        numbers, others = iter(fetched[0][self._num_told :]), iter(fetched[1])
-        num_leaves = len(tf.nest.flatten(self._structure))
-        leaves = [
-            next(numbers if i in self._packed else others) for i in range(num_leaves)
-        ]
+    def take(self, fetched: tuple[Any, list[Any]]) -> Any:
+        """Adds to the metrics; returns what the step returned, as NumPy values."""
+        numbers, others = fetched
+        end = self._num_told + sum(self._packing)
+        leaves = _unpacked(self._packing, numbers[self._num_told : end], others)
+        if self._metrics is not NO_METRICS:
+            num_inputs = len(self._results.inputs)
+            leaves, inputs = leaves[: len(leaves) - num_inputs], leaves[-num_inputs:]
+            numbers, others = self._add(numbers[end:], inputs if num_inputs else [])
+            results = _unpacked(
+                self._result_packing, numbers.numpy(), [x.numpy() for x in others]
+            )
+            for i, x in zip(self._results.indices, results, strict=True):
+                leaves.insert(i, x)
         return tf.nest.pack_sequence_as(self._structure, leaves)
 
 
-def _step_anew(model: Any, kind: str, step: Callable[[Any], Any]) -> Any:
-    """A step; as another `tf.function` if the model's class made one of it.
+@contextlib.contextmanager
+def _inlined(model: Any) -> Iterator[None]:
+    """While in it, a model's methods that are `tf.function`s are plain functions.
 
-    What that was traced to refers to tensors of the function around it, and so is of no
-    use in another one.
+    What they did in an earlier trace of a step would belong to that, and what they do
+    to metrics would not be seen.
     """
-    method = getattr(type(model), f"{kind}_step")
-    python_function = getattr(method, "python_function", None)
-    if python_function is None:
-        return step
-    return tf.function(types.MethodType(python_function, model))
+    names = {
+        name
+        for kind in type(model).__mro__
+        for name, x in vars(kind).items()
+        if hasattr(x, "python_function") and name not in vars(model)
+    }
+    plain = {
+        name: tf.autograph.to_graph(getattr(model, name).python_function)
+        for name in names
+    }
+    # Not attributes by assignment, which Keras would track.
+    vars(model).update(plain)
+    try:
+        yield
+    finally:
+        for name in names:
+            del vars(model)[name]
+
+
+def _as_tensor(leaf: Any) -> Any:
+    """A tensor for a variable."""
+    return tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else leaf
+
+
+def _packed(leaves: list[Any]) -> tuple[list[bool], tuple[tf.Tensor, list[Any]]]:
+    """Puts all numbers into one tensor, which is fetched in one go.
+
+    Returns:
+        Which of the leaves are in it; it and the others.
+    """
+    packing = [_is_plain_number(leaf) for leaf in leaves]
+    numbers = [
+        tf.cast(leaf, tf.float64)
+        for leaf, is_number in zip(leaves, packing, strict=True)
+        if is_number
+    ]
+    others = [
+        leaf for leaf, is_number in zip(leaves, packing, strict=True) if not is_number
+    ]
+    packed = tf.stack(numbers) if numbers else tf.zeros([0], tf.float64)
+    return packing, (packed, others)
+
+
+def _unpacked(packing: list[bool], numbers: Any, others: Any) -> list[Any]:
+    """The leaves that were packed."""
+    numbers, others = iter(numbers), iter(others)
+    return [next(numbers if is_number else others) for is_number in packing]
 
 
 def _is_plain_number(leaf: Any) -> bool:
@@ -343,7 +422,7 @@ class _Result:
         if not self._is_over:
             self.wait()
         if self._error is None:
-            return self._function.unpack(self._fetched)
+            return self._function.take(self._fetched)
         if not isinstance(self._error, tf.errors.OpError):
             raise self._error
         # Raises what really happened, if it was in the execution.
@@ -452,7 +531,7 @@ def train(
             rounds.finish(flush=flush)
         else:
             rounds.drain()
-        epoch_logs = {**_metrics_or(logs, model), **validate(epoch)}
+        epoch_logs = {**logs, **validate(epoch)}
         callbacks.on_epoch_end(epoch, epoch_logs)
         if model.stop_training:
             break
@@ -474,12 +553,12 @@ def test(
     executions = steps.run("test", batches, trainer.steps_per_execution(model))
     for first, last, result in executions:
         callbacks.on_test_batch_begin(first)
-        logs = result.fetch(if_lost=logs)
+        logs = _fetched(result)
         callbacks.on_test_batch_end(last, logs)
         if model.stop_evaluating:
             break
     steps.coordinator.join()
-    results = _as_numbers(_metrics_or(logs, model))
+    results = _as_numbers(logs)
     callbacks.on_test_end(results)
     return results
 
@@ -491,8 +570,7 @@ def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any)
     outputs = []
     for first, last, result in steps.run("predict", batches, 1):
         callbacks.on_predict_batch_begin(first)
-        while (output := result.fetch(if_lost=_LOST)) is _LOST:
-            result = result.again()
+        output = _fetched(result)
         callbacks.on_predict_batch_end(last, {"outputs": output})
         outputs.append(output)
         if model.stop_predicting:
@@ -504,13 +582,14 @@ def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any)
     return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *outputs)
 
 
+def _fetched(result: "_Result") -> Any:
+    """What a step returned, which is made again where that is lost with its worker."""
+    while (fetched := result.fetch(if_lost=_LOST)) is _LOST:
+        result = result.again()
+    return fetched
+
+
 _LOST = object()
-
-
-def _metrics_or(logs: Any, model: Any) -> dict[str, Any]:
-    """The model's metrics, or what the last step returned if that is something else."""
-    results = model.get_metrics_result()
-    return results if isinstance(logs, dict) and set(results) == set(logs) else logs
 
 
 def _as_numbers(logs: dict[str, Any]) -> dict[str, Any]:

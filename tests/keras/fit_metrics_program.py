@@ -1,0 +1,221 @@
+"""Trains on three workers with every metric that Keras has, and counts all that counts.
+
+Reports what `tfs.keras.fit` and `evaluate` gave beside one process.
+"""
+
+import inspect
+
+import keras_variants
+import numpy as np
+import programs
+import tensorflow as tf
+from keras_sync_replicas import make_strategy
+
+import tf_syncrep as tfs
+
+metrics = tf.keras.metrics
+NUM_BATCHES, BATCH = 40, 8
+# For parameters without a default.
+ARGUMENTS = {
+    "fn": lambda y_true, y_pred: tf.abs(y_true - y_pred),
+    "name": "wrapped",
+    "normalizer": [[1.0]],
+    "num_classes": 3,
+    "precision": 0.5,
+    "recall": 0.5,
+    "sensitivity": 0.5,
+    "specificity": 0.5,
+    "target_class_ids": [0],
+}
+
+
+def batches():
+    """Targets and predictions of some kinds, and the weights of examples."""
+    rng = np.random.default_rng(3)
+    size = NUM_BATCHES * BATCH
+    classes = rng.integers(0, 3, size)
+    scores = rng.dirichlet(np.ones(3), size).astype(np.float32)
+    binary = rng.integers(0, 2, [size, 1]).astype(np.float32)
+    chances = rng.uniform(0.01, 0.99, [size, 1]).astype(np.float32)
+    ids = rng.integers(0, 3, [size, 1])
+    data = {
+        "binary": (binary, chances),
+        "categorical": (np.eye(3, dtype=np.float32)[classes], scores),
+        "ids": (ids, rng.integers(0, 3, [size, 1])),
+        "sparse": (classes[:, None].astype(np.float32), scores),
+        "values": (chances[:, 0],),
+    }
+    weights = rng.uniform(0.5, 2.0, size).astype(np.float32)
+    return {"data": data, "weights": weights}
+
+
+def dataset():
+    return tf.data.Dataset.from_tensor_slices(batches()).batch(BATCH, True)
+
+
+def all_metrics():
+    """Each class of `tf.keras.metrics`, made, with the kind of data that it takes."""
+    first = next(iter(dataset()))["data"]
+    made = {}
+    for name, kind in inspect.getmembers(metrics, inspect.isclass):
+        if not issubclass(kind, metrics.Metric) or kind is metrics.Metric:
+            continue
+        if kind.__name__ != name or name in ("MeanMetricWrapper",):
+            continue
+        required = [
+            parameter.name
+            for parameter in inspect.signature(kind).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        ]
+        arguments = {parameter: ARGUMENTS[parameter] for parameter in required}
+        takes_values = "values" in inspect.signature(kind.update_state).parameters
+        kinds = ["binary", "categorical", "sparse", "ids"]
+        for data in ["values"] if takes_values else kinds:
+            metric = kind(**{**arguments, "name": name})
+            try:
+                metric.update_state(*first[data])
+                if np.all(np.isfinite(metric.result())):
+                    break
+            except Exception:
+                continue
+        else:
+            raise AssertionError(f"{name} takes none of the data here")
+        metric.reset_state()
+        made[name] = (metric, data)
+    return made
+
+
+class Counter(tf.keras.layers.Layer):
+    """Counts its calls by itself."""
+
+    def build(self, _):
+        self.counted = self.add_weight(
+            shape=(), initializer="zeros", trainable=False, name="counted"
+        )
+
+    def call(self, x):
+        self.counted.assign_add(1.0)
+        return x
+
+
+class Measured(tf.keras.Model):
+    """Updates metrics, some optimizers that it has in a dict, and a counter."""
+
+    def __init__(self):
+        super().__init__()
+        self.measured = all_metrics()
+        self.listed = [metric for metric, _ in self.measured.values()]
+        self.one = metrics.Mean(name="one")
+        self.counter = Counter()
+        self.counter.build(None)
+        self.counter.built = True
+        self.networks = {k: tf.keras.layers.Dense(1) for k in ("a", "b")}
+        self.opts = {k: tf.keras.optimizers.SGD(0.01) for k in self.networks}
+        for name, network in self.networks.items():
+            network.build([None, 3])
+            self.opts[name].build(network.trainable_variables)
+
+    def call(self, x):
+        return x
+
+    @tf.function
+    def count(self, x):
+        # Within a function of its own, and twice.
+        self.one.update_state(tf.ones_like(x))
+        for _ in tf.range(2):
+            self.one.update_state(tf.ones_like(x))
+
+    def measure(self, batch):
+        for metric, data in self.measured.values():
+            metric.update_state(*batch["data"][data], sample_weight=batch["weights"])
+        self.count(batch["weights"])
+        results = {metric.name: metric.result() for metric in self.listed}
+        return {
+            **results,
+            "one": self.one.result(),
+            "computed": 2 * self.one.result() + tf.reduce_max(batch["weights"]),
+            "weight": tf.reduce_max(batch["weights"]),
+        }
+
+    def train_step(self, data):
+        x = self.counter(data["data"]["categorical"][1])  # pyright: ignore
+        for name, network in self.networks.items():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(network(x) ** 2)
+            variables = network.trainable_variables
+            grads = tape.gradient(loss, variables)
+            self.opts[name].apply_gradients(zip(grads, variables, strict=True))
+        return self.measure(data)
+
+    def test_step(self, data):
+        return self.measure(data)
+
+
+def numbers(logs):
+    return {name: np.asarray(value).tolist() for name, value in logs.items()}
+
+
+class Seen(tf.keras.callbacks.Callback):
+    """Notes what cannot be if sums were torn, or written on servers."""
+
+    _supports_tf_logs = True
+
+    def __init__(self, handle):
+        super().__init__()
+        self.handle, self.ones, self.differences, self.written = (
+            handle,
+            set(),
+            set(),
+            [],
+        )
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ones.add(float(logs["one"]))
+        self.differences.add(round(float(logs["computed"] - logs["weight"]), 5))
+        value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.float32)
+        self.written.append(float(value))
+
+
+def in_one_process():
+    model = Measured()
+    for batch in dataset():
+        logs = model.measure(batch)
+    return numbers(logs)
+
+
+def on_workers(strategy, steps_per_execution):
+    with strategy.scope():
+        model = Measured()
+        model.compile(optimizer="sgd", steps_per_execution=steps_per_execution)
+    seen = Seen(keras_variants.native(model.one.variables[1]).handle)
+    history = tfs.keras.fit(model, dataset(), epochs=2, verbose=0, callbacks=[seen])
+    fitted = {name: values[-1] for name, values in history.history.items()}
+    evaluated = tfs.keras.evaluate(model, dataset(), verbose=0, return_dict=True)
+    return {
+        "fit": numbers(fitted),
+        "evaluate": numbers(evaluated),
+        "afterwards": numbers({m.name: m.result() for m in model.listed}),
+        "ones": sorted(seen.ones),
+        "differences": sorted(seen.differences),
+        "written": sorted({*seen.written}),
+        "iterations": [
+            int(keras_variants.native(x.iterations).numpy())
+            for x in model.opts.values()
+        ],
+        "counted": float(keras_variants.native(model.counter.counted).numpy()),
+    }
+
+
+def main():
+    strategy = make_strategy()
+    programs.report(
+        {
+            "expected": in_one_process(),
+            "actual": [on_workers(strategy, size) for size in (1, 3)],
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Variables that stand for others for a while."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+@contextlib.contextmanager
+def standing_for(
+    variables: Sequence[Any], handles: Sequence[tf.Tensor]
+) -> Iterator[None]:
+    """Has whoever reads or writes these variables read and write others.
+
+    So the code of a metric runs as it is, on state that is somewhere else.
+
+    Private: all methods of a `tf.Variable` take the resource from `_handle`, which
+    nothing public can set, and those of ParameterServerStrategy have such a variable in
+    `_v` (checked with TensorFlow 2.15.1 and 2.21.0).
+
+    Args:
+        variables: TensorFlow's variables.
+        handles: of variables of the same shapes and types.
+    """
+    variables = [getattr(variable, "_v", variable) for variable in variables]
+    own = [variable._handle for variable in variables]
+    try:
+        for variable, handle in zip(variables, handles, strict=True):
+            variable._handle = handle
+        yield
+    finally:
+        for variable, handle in zip(variables, own, strict=True):
+            variable._handle = handle

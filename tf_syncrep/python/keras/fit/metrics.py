@@ -1,0 +1,301 @@
+"""Metrics whose state is in the coordinator, which adds up what executions return.
+
+While a step is traced, the variables of metrics stand for variables of the worker's
+own. These are zero when an execution begins, and at its end their values, which are
+what its steps have added, go to the coordinator with all else that it returns. So
+nothing is written on a server, an execution that is made again counts once, and what
+callbacks see is the sum of the executions that they have been told of.
+
+The results that a step returns are computed from the sums: the part of its graph
+between the variables and the results runs in the coordinator.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat.handles import standing_for
+from tf_syncrep.python.keras.fit.exact_state import parts_of
+
+# What may be made of a variable's value before it is assigned, by the inputs that may
+# hold the value: anything else does not add to it.
+_MAY_HOLD = {
+    "Add": {0, 1},
+    "AddV2": {0, 1},
+    "Cast": {0},
+    "Identity": {0},
+    "Sub": {0},
+    "TensorScatterAdd": {0},
+}
+_ADDING = {"AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatterAdd"}
+
+
+class Metrics:
+    """The state of metrics, in this process and on workers."""
+
+    def __init__(self, owners: Mapping[Any, str]):
+        """Makes nothing yet.
+
+        Args:
+            owners: for each of TensorFlow's variables the name of its metric. By
+                references, as variables cannot be compared.
+        """
+        self._owners = owners
+        self._variables = [ref.deref() for ref in owners]
+        self._name = f"tf_syncrep_metrics_{uuid.uuid4().hex}"
+        self._here: list[tf.Tensor] = []
+
+    def has_variables_of(self, other: "Metrics") -> bool:
+        """Whether the variables are the same."""
+        return self._owners.keys() == other._owners.keys()
+
+    def steps_on(self, handles: Sequence[tf.Tensor]) -> Any:
+        """While in it, what is done to the metrics is done to other variables."""
+        return standing_for(self._variables, handles)
+
+    def _handles(self) -> list[tf.Tensor]:
+        """Handles of the variables of whichever task they are made on."""
+        return [
+            tf.raw_ops.VarHandleOp(
+                dtype=variable.dtype,
+                shape=variable.shape,
+                shared_name=f"{self._name}_{i}",
+            )
+            for i, variable in enumerate(self._variables)
+        ]
+
+    def handles_of_zeros(self) -> list[tf.Tensor]:
+        """The same, of variables that are set to zero."""
+        handles = self._handles()
+        for handle, variable in zip(handles, self._variables, strict=True):
+            zeros = tf.zeros(variable.shape, variable.dtype)
+            tf.raw_ops.AssignVariableOp(resource=handle, value=zeros)
+        return handles
+
+    def values(self, handles: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The values of variables, in one vector."""
+        values = [
+            tf.reshape(tf.cast(_read(handle, variable), tf.float64), [-1])
+            for handle, variable in zip(handles, self._variables, strict=True)
+        ]
+        return tf.concat([tf.zeros([0], tf.float64), *values], axis=0)
+
+    def add(self, values: tf.Tensor) -> list[tf.Tensor]:
+        """Adds to the variables of this process, and returns what they are then."""
+        sums = []
+        sizes = [variable.shape.num_elements() for variable in self._variables]
+        for handle, variable, value in zip(
+            self._here, self._variables, tf.split(values, sizes), strict=True
+        ):
+            value = tf.reshape(tf.cast(value, variable.dtype), variable.shape)
+            tf.raw_ops.AssignAddVariableOp(resource=handle, value=value)
+            sums.append(_read(handle, variable))
+        return sums
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """While in it, all metrics have their state in this process."""
+        with tf.device("CPU:0"):
+            self._here = self._handles()
+        for handle, variable in zip(self._here, self._variables, strict=True):
+            value = variable.read_value()
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        with standing_for(self._variables, self._here):
+            yield
+        for handle, variable in zip(self._here, self._variables, strict=True):
+            variable.assign(_read(handle, variable))
+
+    def check(self, handles: Sequence[tf.Tensor]) -> None:
+        """Raises if a step does anything to metrics but add, or trains by them.
+
+        Args:
+            handles: of the variables in the graph of a step that was traced. What
+                happens within functions that it calls is not seen.
+        """
+        state = _made_of(_reads(handles))
+        for handle, variable in zip(handles, self._variables, strict=True):
+            for op in handle.consumers():
+                if op.type in _ADDING:
+                    is_sum = not any(x.op in state for x in op.inputs)
+                elif op.type == "AssignVariableOp":
+                    is_sum = _is_addition(op.inputs[1], handle, state)
+                else:
+                    continue
+                if not is_sum:
+                    raise ValueError(
+                        "A metric must be a sum: a batch adds to its variables, and "
+                        "does nothing else to them. Received: metric "
+                        f"{self._owners[variable.ref()]}, whose update does. With one "
+                        "worker it works if its variables are made by "
+                        'add_variable(..., aggregation="mean")'
+                    )
+        own = {handle.name for handle in handles}
+        for op in state:
+            others = [x for x in op.inputs if x.dtype == tf.resource]
+            if any(x.name not in own for x in others):
+                raise ValueError(
+                    "A step cannot use the values of metrics but to return them: they "
+                    "are in the coordinator. Received: a step that gives them to "
+                    f"{op.type} {op.name}"
+                )
+
+
+NO_METRICS = Metrics({})
+
+
+def metrics_of(model: Any, num_workers: int) -> Metrics:
+    """The metrics of a model that are sums.
+
+    Args:
+        model: the model, its metrics built.
+        num_workers: how many workers add to them.
+
+    Raises:
+        ValueError: a metric says that it is no sum, and there are several workers.
+    """
+    metrics = [*model.metrics, *parts_of(model, tf.keras.metrics.Metric)]
+    # Those that a model is compiled with are parts of one, and have the names.
+    metrics = [part for x in metrics for part in (*getattr(x, "metrics", ()), x)]
+    owners: dict[Any, str] = {}
+    for metric in metrics:
+        for variable in metric.variables:
+            if _is_sum(variable):
+                native = compat.native(variable)
+                for piece in getattr(native, "variables", [native]):
+                    owners.setdefault(piece.ref(), metric.name)
+            elif num_workers > 1:
+                raise ValueError(
+                    "A metric must be a sum for several workers to add to it. "
+                    f"Received: metric {metric.name}, a variable of which has "
+                    f"aggregation={variable.aggregation}"
+                )
+    return Metrics(owners)
+
+
+class Results:
+    """What a step returns of the results of metrics, computed from their sums.
+
+    Attributes:
+        indices: where among what the step returns.
+        inputs: tensors of the step that they are computed from, besides the metrics.
+    """
+
+    def __init__(self, leaves: Sequence[Any], handles: Sequence[tf.Tensor]):
+        """Finds them in the graph of a step.
+
+        Args:
+            leaves: what the step returns.
+            handles: of the variables of metrics.
+        """
+        reads = _reads(handles)
+        state = _made_of(reads)
+        self.indices = [
+            i
+            for i, leaf in enumerate(leaves)
+            if isinstance(leaf, tf.Tensor) and leaf.op in state
+        ]
+        self.inputs: list[tf.Tensor] = []
+        self._names = [leaves[i].name for i in self.indices]
+        self._graph_def = tf.compat.v1.GraphDef()
+        self._reads: dict[str, int] = {}
+        self._constants: dict[str, Any] = {}
+        self._dtypes: dict[str, tf.DType] = {}
+        found = [leaves[i] for i in self.indices]
+        seen: set[Any] = set()
+        for x in found:
+            key = x.op if x.op in state else x.name
+            if key in seen:
+                continue
+            seen.add(key)
+            if x.op in reads:
+                self._reads[x.name] = reads[x.op]
+            elif x.op in state:
+                self._graph_def.node.append(_alone(x.op.node_def))
+                found.extend(x.op.inputs)
+            elif (value := tf.get_static_value(x)) is not None:
+                self._constants[x.name] = value
+            else:
+                self._dtypes[x.name] = x.dtype
+                self.inputs.append(x)
+
+    def compute(self, values: Sequence[tf.Tensor], inputs: Sequence[Any]) -> list[Any]:
+        """Computes them.
+
+        Args:
+            values: of the variables of metrics.
+            inputs: the values of `inputs`.
+        """
+        known = dict(self._constants)
+        for (name, dtype), x in zip(self._dtypes.items(), inputs, strict=True):
+            known[name] = tf.cast(x, dtype)
+        known.update((name, values[i]) for name, i in self._reads.items())
+        rest = [name for name in self._names if name not in known]
+        used = {name for node in self._graph_def.node for name in node.input}
+        made = tf.graph_util.import_graph_def(
+            self._graph_def,
+            # A node names another one's first output by the node alone.
+            input_map={k: x for k, x in known.items() if k.removesuffix(":0") in used},
+            return_elements=rest,
+        )
+        known.update(zip(rest, made, strict=True))
+        return [known[name] for name in self._names]
+
+
+def _is_sum(variable: Any) -> bool:
+    """Whether what the replicas have of a metric's variable is to be added up."""
+    kinds = ("sum", tf.VariableAggregation.SUM)
+    return getattr(variable, "aggregation", "sum") in kinds
+
+
+def _read(handle: tf.Tensor, variable: Any) -> tf.Tensor:
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
+
+
+def _reads(handles: Sequence[tf.Tensor]) -> dict[tf.Operation, int]:
+    """The ops that read variables, with the variables' numbers."""
+    return {
+        op: i
+        for i, handle in enumerate(handles)
+        for op in handle.consumers()
+        if op.type == "ReadVariableOp"
+    }
+
+
+def _made_of(reads: Iterable[tf.Operation]) -> set[tf.Operation]:
+    """The ops whose outputs depend on what was read, and the reads themselves."""
+    found = [*reads]
+    seen = {*found}
+    for op in found:
+        for consumer in (x for output in op.outputs for x in output.consumers()):
+            if consumer not in seen:
+                seen.add(consumer)
+                found.append(consumer)
+    return seen
+
+
+def _is_addition(x: tf.Tensor, handle: tf.Tensor, state: set[tf.Operation]) -> bool:
+    """Whether a value is a variable's, and what does not depend on it, added."""
+    if x.op.type == "ReadVariableOp":
+        return x.op.inputs[0].name == handle.name
+    holding = [i for i, y in enumerate(x.op.inputs) if y.op in state]
+    return (
+        len(holding) == 1
+        and holding[0] in _MAY_HOLD.get(x.op.type, ())
+        and _is_addition(x.op.inputs[holding[0]], handle, state)
+    )
+
+
+def _alone(node: Any) -> Any:
+    """A node without what ties it to other nodes or devices."""
+    alone = tf.compat.v1.NodeDef()
+    alone.CopyFrom(node)
+    alone.device = ""
+    alone.attr.pop("_class", None)
+    data = [x for x in node.input if not x.startswith("^")]
+    del alone.input[:]
+    alone.input.extend(data)
+    return alone

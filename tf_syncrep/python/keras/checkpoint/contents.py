@@ -35,7 +35,6 @@ from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import (
     Tables,
     is_part,
-    is_whole,
     tables_with,
 )
 from tf_syncrep.python.keras.fit.exact_state import optimizers_of
@@ -60,37 +59,8 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     for optimizer in optimizers:
         for key, found in slots_by_variable(optimizer, variables).items():
             slots.setdefault(key, {}).update(found)
-    natives = [compat.native(v) for v in variables]
-    all_tables = tables_with(natives)
-    _add_tables(builder, [x for x in all_tables if not x.stands_for_variable], slots)
-    # Of a table in parts that stands for a variable the first part does.
-    tables_of: dict[int, Tables | None] = {}
-    for tables in all_tables:
-        parts = [x for slab in tables.slabs for x in tables.parts(slab)]
-        tables_of.update({id(part): None for part in parts})
-        if tables.stands_for_variable:
-            tables_of[id(parts[0])] = tables
-    rest = [
-        v
-        for v, native in zip(variables, natives, strict=True)
-        if tables_of.get(id(native), v) is not None
-    ]
     renamed = _names_by_order(model)
-
-    def name_of(variable: Any) -> str:
-        path = _path(variable, renamed)
-        tables = tables_of.get(id(compat.native(variable)))
-        if tables is None:
-            return path
-        return "/".join([*path.split("/")[:-1], *tables.by_name])
-
-    for name, variable in _by_name(rest, name_of):
-        native = compat.native(variable)
-        key, tables = f"variables/{name}", tables_of.get(id(native))
-        if tables is None:
-            _add_variable(builder, key, native, slots.get(id(native), {}))
-        else:
-            _add_slabs(builder, tables, dict.fromkeys(tables.by_name, key), slots)
+    _add_variables(builder, variables, renamed, slots)
     states = list(trainer.random_states(model))
     for name, (_, state) in _by_name(
         states, lambda x: renamed.get(x[0].name, x[0].name)
@@ -108,14 +78,36 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     return builder.build()
 
 
-def _add_tables(builder: Builder, all_tables: Sequence[Tables], slots: Any) -> None:
-    """Adds tables of layers, which may have tables of one name."""
-    pairs = [(tables, name) for tables in all_tables for name in tables.by_name]
+def _add_variables(
+    builder: Builder, variables: Sequence[Any], renamed: Mapping[str, str], slots: Any
+) -> None:
+    """Adds variables, and in the place of the first part of tables the tables."""
+    tables_of = {
+        id(compat.native(part)): tables
+        for tables in tables_with([compat.native(v) for v in variables])
+        for part in tables.all_variables()
+    }
+    named: list[tuple[str, Any, str]] = []
+    seen: set[int] = set()
+    for variable in variables:
+        path = f"variables/{_path(variable, renamed)}"
+        tables = tables_of.get(id(compat.native(variable)))
+        if tables is None:
+            named.append((path, variable, ""))
+        elif id(tables) not in seen:
+            seen.add(id(tables))
+            within = path.rsplit("/", 1)[0] if tables.named_by_layer else "tables"
+            named += [(f"{within}/{key_of(x)}", tables, x) for x in tables.by_name]
     keys: dict[int, dict[str, str]] = {}
-    for key, (tables, name) in _by_name(pairs, lambda pair: key_of(pair[1])):
-        keys.setdefault(id(tables), {})[name] = f"tables/{key}"
-    for tables in all_tables:
-        _add_slabs(builder, tables, keys[id(tables)], slots)
+    for key, (_, owner, table) in _by_name(named, lambda x: x[0]):
+        keys.setdefault(id(owner), {})[table] = key
+    for owner in {id(x): x for _, x, _ in named}.values():
+        if isinstance(owner, Tables):
+            _add_slabs(builder, owner, keys[id(owner)], slots)
+        else:
+            native = compat.native(owner)
+            of_it = slots.get(id(native), {})
+            _add_variable(builder, keys[id(owner)][""], native, of_it)
 
 
 def _add_slabs(
@@ -165,7 +157,7 @@ def is_written_by_rows(variable: Any) -> bool:
     Args:
         variable: TensorFlow's variable.
     """
-    return is_table(variable) or is_part(variable) or is_whole(variable)
+    return is_table(variable) or is_part(variable)
 
 
 def _variables_of(model: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 * `tables/<table>`: a table of DistributedEmbedding, of shape `[vocabulary, width]`; in
   P parts `[ceil(vocabulary / P), P, width]`: row `r` is at `[r // P, r % P]`, so that
   `reshape([-1, width])[:vocabulary]` is the table.
-* `variables/<path>`: any other variable of the model, a table of an Embedding in parts
+* `variables/<path>`: any other variable of the model, the table of a layer of one table
   and the states of its layers' random generators included. Layers whose names Keras
   made up are numbered by their order in the model, not in the process: `dense`,
   `dense_1`.
@@ -82,32 +82,30 @@ def _add_variables(
     builder: Builder, variables: Sequence[Any], renamed: Mapping[str, str], slots: Any
 ) -> None:
     """Adds variables, and in the place of the first part of tables the tables."""
-    tables_of = {
+    natives = [compat.native(v) for v in variables]
+    owners = {
         id(compat.native(part)): tables
-        for tables in tables_with([compat.native(v) for v in variables])
+        for tables in tables_with(natives)
         for part in tables.all_variables()
     }
-    named: list[tuple[str, Any, str]] = []
-    seen: set[int] = set()
-    for variable in variables:
-        path = f"variables/{_path(variable, renamed)}"
-        tables = tables_of.get(id(compat.native(variable)))
+    # By owner: the tables, or a variable by itself, and a name for each table of it.
+    named: dict[int, tuple[Any, dict[str, str]]] = {}
+    for variable, native in zip(variables, natives, strict=True):
+        path, tables = f"variables/{_path(variable, renamed)}", owners.get(id(native))
         if tables is None:
-            named.append((path, variable, ""))
-        elif id(tables) not in seen:
-            seen.add(id(tables))
+            named[id(native)] = native, {"": path}
+        elif id(tables) not in named:
             within = path.rsplit("/", 1)[0] if tables.named_by_layer else "tables"
-            named += [(f"{within}/{key_of(x)}", tables, x) for x in tables.by_name]
-    keys: dict[int, dict[str, str]] = {}
-    for key, (_, owner, table) in _by_name(named, lambda x: x[0]):
-        keys.setdefault(id(owner), {})[table] = key
-    for owner in {id(x): x for _, x, _ in named}.values():
+            names = {name: f"{within}/{key_of(name)}" for name in tables.by_name}
+            named[id(tables)] = tables, names
+    flat = [(keys, x) for _, keys in named.values() for x in keys]
+    for name, (keys, x) in list(_by_name(flat, lambda pair: pair[0][pair[1]])):
+        keys[x] = name
+    for owner, keys in named.values():
         if isinstance(owner, Tables):
-            _add_slabs(builder, owner, keys[id(owner)], slots)
+            _add_slabs(builder, owner, keys, slots)
         else:
-            native = compat.native(owner)
-            of_it = slots.get(id(native), {})
-            _add_variable(builder, keys[id(owner)][""], native, of_it)
+            _add_variable(builder, keys[""], owner, slots.get(id(owner), {}))
 
 
 def _add_slabs(
@@ -139,7 +137,7 @@ def _add_slabs(
 def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> None:
     by_rows = {k: v for k, v in slots.items() if v.shape == variable.shape}
     named = {name: variable, **{f"slots/{k}/{name}": v for k, v in by_rows.items()}}
-    if is_written_by_rows(variable):
+    if is_table(variable):
         piece = whole_piece(variable.shape[0], list(named))
         builder.add_group(list(named.values()), [piece])
     else:
@@ -147,7 +145,7 @@ def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> Non
             builder.add_whole(key, value)
     for kind, slot in slots.items():
         if kind not in by_rows:
-            # As of one part: the variable may be a table that was in several.
+            # As of one part: Keras' own layer has such a variable, too.
             builder.add_of_part(OfPart(slot, (f"slots/{kind}/{name}",), 0, 1))
 
 

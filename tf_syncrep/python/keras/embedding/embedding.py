@@ -123,15 +123,17 @@ class Embedding(tf.keras.layers.Embedding):
 
     @property
     def _in_parts(self):
-        return self._tables is not None and len(self._tables.all_variables()) > 1
+        return self._tables is not None and self._tables.num_parts > 1
 
     def __getattr__(self, name: str) -> Any:
-        # The attribute of a variable that a table in parts does not have. Keras makes
-        # `embeddings` of it.
-        tables_of = self.__dict__.get("_tables")
-        if name != compat.NAME_OF_EMBEDDINGS or tables_of is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no {name!r}")
-        return tables_of.as_tensor(tables_of.slabs[0])
+        # Called for what is not there: of a table in parts the one variable, which
+        # Keras 3's `embeddings` returns.
+        found = self.__dict__.get("_tables")
+        if name != compat.NAME_OF_EMBEDDINGS or found is None:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
+        return found.as_tensor(found.slabs[0])
 
     def call(self, inputs: Any) -> Any:
         """Looks up the rows of ids.
@@ -142,14 +144,12 @@ class Embedding(tf.keras.layers.Embedding):
         Returns:
             Their vectors, of shape `inputs.shape + [output_dim]`.
         """
-        # Of LoRA and quantisation vectors are computed from the table.
-        is_changed = getattr(self, "lora_enabled", False)
-        if self._tables is None or is_changed:
-            return super().call(inputs)
-        if isinstance(inputs, tf.RaggedTensor):
-            return inputs.with_flat_values(self.call(inputs.flat_values))
-        inputs = tf.convert_to_tensor(inputs)
         ids = as_integers(inputs, f"layer {self.name!r}", self.input_dim)
+        # With LoRA vectors are computed from more than the table.
+        if self._tables is None or getattr(self, "lora_enabled", False):
+            return super().call(ids)
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.with_flat_values(self.call(ids.flat_values))
         asked = [lookup.Feature(self.name, self._tables.by_name[_NAME], ids)]
         # Whether a gradient is asked for is not known; in one process the ops for
         # that are as good.
@@ -179,6 +179,7 @@ class Embedding(tf.keras.layers.Embedding):
         """Does what the base class does; a table in parts cannot."""
         self._check_whole("quantize")
         super().quantize(*args, **kwargs)
+        self._tables = None  # What it holds now are no vectors.
 
     def _check_whole(self, what):
         if self._in_parts:

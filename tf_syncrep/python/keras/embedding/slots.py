@@ -46,13 +46,9 @@ def load(optimizer: Any, store: Any) -> bool:
         Whether there were just these arrays; nothing was loaded otherwise.
     """
     trained = trained_by(optimizer)
-    if _load(optimizer, trained, store):
-        return True
-    # Up to version 0.5 slots of an Embedding in one part were numbered.
-    in_parts = [
-        x for x in trained if not x.named_by_layer or len(x.all_variables()) > 1
-    ]
-    return _load(optimizer, in_parts, store)
+    # Those of Keras' own layer are numbered, as of an Embedding in one part they were.
+    several = [x for x in trained if not (x.named_by_layer and x.num_parts == 1)]
+    return _load(optimizer, trained, store) or _load(optimizer, several, store)
 
 
 def key_of(name: str) -> str:

@@ -108,6 +108,11 @@ class Tables:
         return [part for slab in self.slabs for part in self._parts[slab.name]]
 
     @property
+    def num_parts(self) -> int:
+        """How many variables there are."""
+        return sum(slab.num_shards for slab in self.slabs)
+
+    @property
     def variable_names(self) -> list[str]:
         """The names by which the variables were made."""
         return [
@@ -277,12 +282,8 @@ def trained_by(optimizer: Any) -> list[Tables]:
     Args:
         optimizer: a `compat.SlotOptimizer`.
     """
-    found = []
-    for tables in _made:
-        first = tables.variables(tables.slabs[0])[0]
-        if optimizer.has_slots_of(first):
-            found.append((optimizer.slot_index(first), tables))
-    return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
+    found = [x for x in _made if optimizer.has_slots_of(x.all_variables()[0])]
+    return sorted(found, key=lambda x: optimizer.slot_index(x.all_variables()[0]))
 
 
 def tables_with(variables: Sequence[Any]) -> list[Tables]:
@@ -297,7 +298,7 @@ def tables_with(variables: Sequence[Any]) -> list[Tables]:
     place = {id(variable): i for i, variable in enumerate(variables)}
     found = []
     for tables in _made:
-        parts = [id(part) for slab in tables.slabs for part in tables.parts(slab)]
+        parts = [id(compat.native(part)) for part in tables.all_variables()]
         if all(part in place for part in parts):
             found.append((place[parts[0]], tables))
     return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
@@ -305,12 +306,8 @@ def tables_with(variables: Sequence[Any]) -> list[Tables]:
 
 def is_part(variable: tf.Variable) -> bool:
     """Whether a variable is a part of tables."""
-    return any(
-        variable is part
-        for tables in _made
-        for slab in tables.slabs
-        for part in tables.parts(slab)
-    )
+    parts = [part for tables in _made for part in tables.all_variables()]
+    return any(compat.native(part) is variable for part in parts)
 
 
 def _variable_name(slab, shard):
@@ -355,4 +352,6 @@ def _are_for_our_ops(parts, training):
         return False
     if tf.distribute.has_strategy() and not is_replica:
         return False
-    return all("GPU" not in part.device.upper() for part in parts)
+    # Keras traces models with tensors in the place of variables.
+    are_variables = all(isinstance(part, tf.Variable) for part in parts)
+    return are_variables and all("GPU" not in x.device.upper() for x in parts)

@@ -11,6 +11,7 @@ from tf_syncrep.python.keras.embedding.distributed_embedding import (
     DistributedEmbedding,
 )
 from tf_syncrep.python.keras.embedding.embedding import Embedding
+from tf_syncrep.python.keras.embedding.weights import show_tables_whole
 from tf_syncrep.python.keras.fit.api import evaluate, fit, predict
 from tf_syncrep.python.keras.fit.install import (
     explain_stock_fit,
@@ -44,3 +45,4 @@ __all__ = [
 ]
 
 explain_stock_fit()
+show_tables_whole()

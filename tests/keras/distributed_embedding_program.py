@@ -146,6 +146,49 @@ def one_table(strategy, folder):
     }
 
 
+class Tied(tf.keras.Model):
+    """Guesses a word by the vectors of others, which are those of what it guesses."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = tfs.keras.Embedding(40_000, 8, shards=SERVERS if LEGACY else None)
+
+    def call(self, words):
+        hidden = tf.reduce_mean(self.words(words), axis=1)
+        return tf.matmul(hidden, self.words.embeddings, transpose_b=True)
+
+
+def tied(strategy):
+    """A table of which a step looks up rows and reads all, beside one process."""
+    words = np.arange(12).reshape([3, 4])
+
+    def data(context=None):
+        del context
+        return tf.data.Dataset.from_tensors((words, [7, 100, 39_999])).repeat()
+
+    def make(optimizer):
+        model = Tied()
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer, loss=loss)
+        model(words)
+        return model
+
+    single = make(tf.keras.optimizers.SGD(10.0))
+    with strategy.scope():
+        sgd = tf.keras.optimizers.SGD(10.0)
+        model = make(tfs.keras.SyncReplicas(sgd, 2, 2, spares=False))
+    (before,) = single.get_weights()
+    model.set_weights([before])
+    single.fit(data(), steps_per_epoch=STEPS // 2, verbose=0)
+    tfs.keras.fit(model, data, steps_per_epoch=STEPS, verbose=0)
+    (table,), (expected,) = model.get_weights(), single.get_weights()
+    return {
+        "parts": len(model.weights),
+        "moved": float(np.max(np.abs(expected - before))),
+        "error": float(np.max(np.abs(table - expected))),
+    }
+
+
 def messages(strategy):
     """How many a step of the layer alone sends, and of how many parts it is."""
     sys.path.append(str(BENCHMARKS / "harness"))
@@ -197,6 +240,7 @@ def main():
             "from_one_process": from_one_process(strategy, folder),
             "synchronous": synchronous(strategy),
             "one_table": one_table(strategy, folder),
+            "tied": tied(strategy),
             "messages": messages(strategy),
             "error": error(strategy),
         }

@@ -370,12 +370,6 @@ def test_bad_features_are_refused_in_a_sentence(configs, options, message):
             "weights must have the structure of feature_configs",
         ),
         (
-            [tfs.keras.FeatureConfig("f", TABLE, (2, 3))],
-            [tf.constant([[1, 2]])],
-            None,
-            r"Ids of feature 'f' must have shape \(2, 3\), its input_shape",
-        ),
-        (
             [tfs.keras.FeatureConfig("f", NONE)],
             [tf.constant([1])],
             [tf.constant([1.0])],
@@ -549,8 +543,28 @@ def test_configs_of_keras_rs_are_taken():
     keras_rs = pytest.importorskip("keras_rs")
     table = keras_rs.layers.TableConfig("t", 5, 4, combiner="sum")
     features = [keras_rs.layers.FeatureConfig("f", table, (2, 3), (2, 4))] * 2
-    vectors = tfs.keras.DistributedEmbedding(features)([tf.ones([2, 3], tf.int32)] * 2)
-    assert [x.shape.as_list() for x in vectors] == [[2, 4]] * 2
+    layer = tfs.keras.DistributedEmbedding(features)
+    # That of keras_rs takes other shapes than the features say, too.
+    ids = [tf.ones([2], tf.int32), tf.sparse.eye(2, 7, tf.int32)]
+    for inputs in ([tf.ones([2, 3], tf.int32)] * 2, ids):
+        assert [x.shape.as_list() for x in layer(inputs)] == [[2, 4]] * 2
     table.optimizer = "sgd"
     with pytest.raises(ValueError, match="its own must be None"):
         tfs.keras.DistributedEmbedding(features)
+
+
+def test_layer_in_a_subclassed_model_is_built_without_a_warning(recwarn):
+    class Ranking(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.embedding = tfs.keras.DistributedEmbedding(models.feature_configs())
+
+        def call(self, ids, training=None):
+            vectors = self.embedding(ids, training=training)
+            return tf.concat([*vectors.values()], axis=-1)[:, :1]
+
+    model = Ranking()
+    model.compile("sgd", loss="mse")
+    ids, targets = models.batch(EXAMPLES)
+    model.fit(tf.data.Dataset.from_tensors((ids, targets)), verbose=0)
+    assert [str(x.message) for x in recwarn if "unbuilt" in str(x.message)] == []

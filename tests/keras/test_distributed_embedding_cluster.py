@@ -136,6 +136,12 @@ def test_layer_of_one_large_table_is_on_all_servers_and_a_stock_one_in_files(
     np.testing.assert_allclose(predicted, result["predicted"], rtol=1e-5, atol=1e-6)
 
 
+def test_table_that_scores_with_its_own_vectors_trains_as_in_one_process(training):
+    result = training["tied"]
+    assert result["parts"] == SERVERS
+    assert result["error"] < 1e-5 < 0.1 < result["moved"]
+
+
 def test_id_that_is_in_no_table_is_named_and_nothing_is_changed(training):
     message, tables = training["error"]
     for words in ("feature day", "table days", "[0, 7)", "-7"):

@@ -161,7 +161,7 @@ def test_saved_model_is_loaded_by_a_fresh_process(has_package, tmp_path):
 def test_ids_out_of_range_are_refused():
     layer = make_layer(tfs.keras.Embedding)
     for bad in (-1, ROWS):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="is not in"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"in \[0, 100\)"):
             layer(tf.constant([[0, bad]]))
 
 
@@ -195,6 +195,78 @@ def test_table_in_parts_is_the_same_layer(shards, tmp_path):
     models[0].save_weights(path)
     models[1].load_weights(path)
     np.testing.assert_array_equal(again(IDS), whole(IDS))
+
+
+def scores(use, layer, hidden, ids):
+    """What language models do with the table that their words' vectors are from."""
+    if use == "tied":
+        return tf.matmul(hidden, layer.embeddings, transpose_b=True)
+    sampled = tf.constant([1, 2, 50, 98, 99], tf.int64)
+    return tf.nn.sampled_softmax_loss(
+        layer.embeddings,
+        tf.zeros([ROWS], hidden.dtype),
+        tf.cast(ids[:, :1], tf.int64),
+        hidden,
+        num_sampled=5,
+        num_classes=ROWS,
+        sampled_values=(sampled, tf.ones([2, 1]), tf.ones([5])),
+    )
+
+
+@pytest.mark.parametrize(
+    ("use", "policy"),
+    [("tied", "float32"), ("tied", "mixed_bfloat16"), ("sampled", "float32")],
+)
+def test_table_in_parts_is_used_as_in_one_piece(use, policy):
+    class Words(tf.keras.Model):
+        def __init__(self, layer):
+            super().__init__(dtype=policy)
+            self.words = layer
+
+        def call(self, ids):
+            return scores(use, self.words, tf.reduce_mean(self.words(ids), axis=1), ids)
+
+    results = []
+    for cls, arguments in [
+        (tf.keras.layers.Embedding, {}),
+        (tfs.keras.Embedding, {}),
+        (tfs.keras.Embedding, {"shards": 3}),
+    ]:
+        model = Words(make_layer(cls, dtype=policy, **arguments))
+        model.compile(tf.keras.optimizers.SGD(0.5), loss=lambda _, y: y)
+        results.append(model.predict_on_batch(IDS))
+        for _ in range(2):
+            model.train_on_batch(IDS, np.zeros([2, 1], np.float32))
+        results.append(model.words.get_weights()[0])
+    for got in (results[2:4], results[4:]):
+        for actual, expected in zip(got, results[:2], strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_weights_of_models_do_not_tell_of_parts():
+    def make(shards, seed):
+        tf.keras.utils.set_random_seed(seed)
+        layer = make_layer(tfs.keras.Embedding, shards=shards, name="words")
+        inner = tf.keras.Sequential([layer, tf.keras.layers.GlobalAveragePooling1D()])
+        model = tf.keras.Sequential([inner, tf.keras.layers.Dense(1)])
+        model(IDS)
+        return model, layer
+
+    (single, whole), (model, parted) = make(1, 1), make(3, 2)
+    model.set_weights([x + 1 for x in single.get_weights()])
+    assert len(model.weights) == len(single.weights) + 2
+    expected = [x + 1 for x in single.get_weights()]
+    for weights in (
+        model.get_weights(),
+        [*model.layers[0].get_weights(), *expected[1:]],
+    ):
+        for got, want in zip(weights, expected, strict=True):
+            np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(parted.get_weights()[0], whole.get_weights()[0] + 1)
+    with pytest.raises(ValueError, match=r"Received: weights of shapes \[\(3, 8\)"):
+        model.set_weights([expected[0][:3], *expected[1:]])
+    for got, want in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("shards", [0, -1, 1.5, True, "2"])

@@ -206,3 +206,40 @@ def test_slots_of_keras_never_get_in_wrong_places_in_silence(tmp_path, monkeypat
         for name, table in saved.get_layer("tables").get_embedding_tables().items():
             found = model.get_layer("tables").get_embedding_tables()[name]
             np.testing.assert_array_equal(found, table)
+
+
+@pytest.mark.parametrize(
+    ("saved", "shards"), [("stock", 1), (1, 1), (1, 3), (3, 1), (3, 3)]
+)
+@pytest.mark.parametrize("others", [0, 1])
+def test_slots_of_a_layer_of_one_table_are_loaded_in_any_layout(
+    saved, others, shards, tmp_path
+):
+    """Keras' own layer has what ours had in files before; slots are AdamAsync's."""
+    words = np.arange(14).reshape([2, 7])
+
+    def make(shards):
+        inputs = tf.keras.Input([7], dtype="int64")
+        arguments = {} if shards == "stock" else {"shards": shards}
+        plain, ours = tf.keras.layers.Embedding, tfs.keras.Embedding
+        layer = (ours if arguments else plain)(14, 4, name="words", **arguments)
+        table = tfs.keras.TableConfig("t", 14, 4, combiner=None)
+        vectors = layer(inputs)
+        for _ in range(others):
+            feature = tfs.keras.FeatureConfig("f", table)
+            vectors += tfs.keras.DistributedEmbedding(feature, name="other")(inputs)
+        model = tf.keras.Model(inputs, tf.keras.layers.Flatten()(vectors))
+        model.compile(tfs.keras.AdamAsync(0.1), loss="mse")
+        return model
+
+    def train(model, targets):
+        for target in targets:
+            models.train_on_batch(model, words, np.full([2, 28], target, np.float32))
+        return model.predict_on_batch(words)
+
+    model, other = make(saved), make(shards)
+    train(model, [1, 2])
+    model.save_weights(str(tmp_path / "saved.weights.h5"))
+    train(other, [-1, 5, 3])  # to be somewhere else
+    other.load_weights(str(tmp_path / "saved.weights.h5"))
+    np.testing.assert_allclose(train(other, [3, 4]), train(model, [3, 4]), rtol=1e-5)

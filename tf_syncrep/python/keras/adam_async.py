@@ -192,7 +192,7 @@ class AdamAsync(compat.SlotOptimizer):
         }
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves slots of tables in parts by table, all else by number.
+        """Saves slots of tables by table, all else by number.
 
         Called by Keras.
 

@@ -3,7 +3,7 @@
 * `tables/<table>`: a table of DistributedEmbedding, of shape `[vocabulary, width]`; in
   P parts `[ceil(vocabulary / P), P, width]`: row `r` is at `[r // P, r % P]`, so that
   `reshape([-1, width])[:vocabulary]` is the table.
-* `variables/<path>`: any other variable of the model, a table of an Embedding in parts
+* `variables/<path>`: any other variable of the model, the table of a layer of one table
   and the states of its layers' random generators included. Layers whose names Keras
   made up are numbered by their order in the model, not in the process: `dense`,
   `dense_1`.
@@ -35,7 +35,6 @@ from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import (
     Tables,
     is_part,
-    is_whole,
     tables_with,
 )
 from tf_syncrep.python.keras.fit.exact_state import optimizers_of
@@ -60,37 +59,8 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     for optimizer in optimizers:
         for key, found in slots_by_variable(optimizer, variables).items():
             slots.setdefault(key, {}).update(found)
-    natives = [compat.native(v) for v in variables]
-    all_tables = tables_with(natives)
-    _add_tables(builder, [x for x in all_tables if not x.stands_for_variable], slots)
-    # Of a table in parts that stands for a variable the first part does.
-    tables_of: dict[int, Tables | None] = {}
-    for tables in all_tables:
-        parts = [x for slab in tables.slabs for x in tables.parts(slab)]
-        tables_of.update({id(part): None for part in parts})
-        if tables.stands_for_variable:
-            tables_of[id(parts[0])] = tables
-    rest = [
-        v
-        for v, native in zip(variables, natives, strict=True)
-        if tables_of.get(id(native), v) is not None
-    ]
     renamed = _names_by_order(model)
-
-    def name_of(variable: Any) -> str:
-        path = _path(variable, renamed)
-        tables = tables_of.get(id(compat.native(variable)))
-        if tables is None:
-            return path
-        return "/".join([*path.split("/")[:-1], *tables.by_name])
-
-    for name, variable in _by_name(rest, name_of):
-        native = compat.native(variable)
-        key, tables = f"variables/{name}", tables_of.get(id(native))
-        if tables is None:
-            _add_variable(builder, key, native, slots.get(id(native), {}))
-        else:
-            _add_slabs(builder, tables, dict.fromkeys(tables.by_name, key), slots)
+    _add_variables(builder, variables, renamed, slots)
     states = list(trainer.random_states(model))
     for name, (_, state) in _by_name(
         states, lambda x: renamed.get(x[0].name, x[0].name)
@@ -108,14 +78,34 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     return builder.build()
 
 
-def _add_tables(builder: Builder, all_tables: Sequence[Tables], slots: Any) -> None:
-    """Adds tables of layers, which may have tables of one name."""
-    pairs = [(tables, name) for tables in all_tables for name in tables.by_name]
-    keys: dict[int, dict[str, str]] = {}
-    for key, (tables, name) in _by_name(pairs, lambda pair: key_of(pair[1])):
-        keys.setdefault(id(tables), {})[name] = f"tables/{key}"
-    for tables in all_tables:
-        _add_slabs(builder, tables, keys[id(tables)], slots)
+def _add_variables(
+    builder: Builder, variables: Sequence[Any], renamed: Mapping[str, str], slots: Any
+) -> None:
+    """Adds variables, and in the place of the first part of tables the tables."""
+    natives = [compat.native(v) for v in variables]
+    owners = {
+        id(compat.native(part)): tables
+        for tables in tables_with(natives)
+        for part in tables.all_variables()
+    }
+    # By owner: the tables, or a variable by itself, and a name for each table of it.
+    named: dict[int, tuple[Any, dict[str, str]]] = {}
+    for variable, native in zip(variables, natives, strict=True):
+        path, tables = f"variables/{_path(variable, renamed)}", owners.get(id(native))
+        if tables is None:
+            named[id(native)] = native, {"": path}
+        elif id(tables) not in named:
+            within = path.rsplit("/", 1)[0] if tables.named_by_layer else "tables"
+            names = {name: f"{within}/{key_of(name)}" for name in tables.by_name}
+            named[id(tables)] = tables, names
+    flat = [(keys, x) for _, keys in named.values() for x in keys]
+    for name, (keys, x) in list(_by_name(flat, lambda pair: pair[0][pair[1]])):
+        keys[x] = name
+    for owner, keys in named.values():
+        if isinstance(owner, Tables):
+            _add_slabs(builder, owner, keys, slots)
+        else:
+            _add_variable(builder, keys[""], owner, slots.get(id(owner), {}))
 
 
 def _add_slabs(
@@ -147,7 +137,7 @@ def _add_slabs(
 def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> None:
     by_rows = {k: v for k, v in slots.items() if v.shape == variable.shape}
     named = {name: variable, **{f"slots/{k}/{name}": v for k, v in by_rows.items()}}
-    if is_written_by_rows(variable):
+    if is_table(variable):
         piece = whole_piece(variable.shape[0], list(named))
         builder.add_group(list(named.values()), [piece])
     else:
@@ -155,7 +145,7 @@ def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> Non
             builder.add_whole(key, value)
     for kind, slot in slots.items():
         if kind not in by_rows:
-            # As of one part: the variable may be a table that was in several.
+            # As of one part: Keras' own layer has such a variable, too.
             builder.add_of_part(OfPart(slot, (f"slots/{kind}/{name}",), 0, 1))
 
 
@@ -165,7 +155,7 @@ def is_written_by_rows(variable: Any) -> bool:
     Args:
         variable: TensorFlow's variable.
     """
-    return is_table(variable) or is_part(variable) or is_whole(variable)
+    return is_table(variable) or is_part(variable)
 
 
 def _variables_of(model: Any) -> list[Any]:

@@ -109,9 +109,9 @@ class FeatureConfig:
     Attributes:
         name: its name, for errors.
         table: the table.
-        input_shape: shape of its ids, the batch first; None for any. What is None in it
-            may be of any size.
-        output_shape: shape of its vectors; None for what follows from the ids.
+        input_shape: shape of its ids, the batch first. As in keras_rs, batches of other
+            shapes are taken.
+        output_shape: shape of its vectors, which follows from the ids.
 
     Example:
     >>> movies = tfs.keras.TableConfig("movies", 1_000_000, embedding_dim=64)

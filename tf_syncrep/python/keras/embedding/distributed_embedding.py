@@ -382,7 +382,6 @@ def _asked(config, table, ids, weights):
     """What a feature asks of its table."""
     combiner = config.table.combiner
     splits = None
-    shape = ids.shape
     if _is_ragged(ids):
         ids = _as_ragged(ids)
         if ids.ragged_rank != 1 or ids.values.shape.rank != 1:
@@ -393,10 +392,8 @@ def _asked(config, table, ids, weights):
         splits, ids = tf.cast(ids.row_splits, tf.int64), ids.values
     else:
         ids = tf.convert_to_tensor(ids)
-        shape = ids.shape
-        if combiner is not None and shape.rank == 1:
+        if combiner is not None and ids.shape.rank == 1:
             ids = tf.expand_dims(ids, -1)
-    _check_shape(config, shape)
     ids = as_integers(ids, f"feature {config.name!r}", table.vocabulary_size)
     if weights is not None:
         if combiner is None:
@@ -411,14 +408,3 @@ def _asked(config, table, ids, weights):
     if combiner is None:
         splits = None
     return lookup.Feature(config.name, table, ids, combiner, splits, weights)
-
-
-def _check_shape(config, shape):
-    if config.input_shape is not None and not shape.is_compatible_with(
-        tf.TensorShape(config.input_shape)
-    ):
-        raise ValueError(
-            f"Ids of feature {config.name!r} must have shape "
-            f"{tuple(config.input_shape)}, its input_shape. Received: ids of shape "
-            f"{shape}"
-        )

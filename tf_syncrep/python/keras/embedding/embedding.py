@@ -5,20 +5,21 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.embedding import tables
 from tf_syncrep.python.keras.embedding.ids import as_integers
-from tf_syncrep.python.keras.embedding.tracking import track, track_whole
+from tf_syncrep.python.keras.embedding.tracking import track
 from tf_syncrep.python.sync.arguments import as_python
 
 __all__ = ["Embedding"]
 
 # What a part of a table has to come to, to be worth messages of its own.
 _MIN_PART_BYTES = 256 << 10
+# Of the table, and of its variable where that is one.
+_NAME = "embeddings"
 
 
 @compat.saved_as_stock
@@ -63,7 +64,7 @@ class Embedding(tf.keras.layers.Embedding):
 
     def __init__(self, *args: Any, shards: int | None = None, **kwargs: Any):
         # Before the base class, which may build the layer.
-        self._parted: tables.Tables | None = None
+        self._tables: tables.Tables | None = None
         if shards is not None and (
             isinstance(shards, bool)
             or not hasattr(shards, "__index__")
@@ -84,22 +85,27 @@ class Embedding(tf.keras.layers.Embedding):
         if self.built:
             return
         num_shards = self._num_shards()
-        if num_shards == 1:
+        is_quantized = getattr(self, "quantization_mode", None)
+        if is_quantized or (not compat.IS_KERAS_3 and self._shards is None):
             super().build(input_shape)
-            tables.note_whole(getattr(self, compat.NAME_OF_EMBEDDINGS))
             return
         dtype = tf.as_dtype(self.variable_dtype).name
-        table = layout.Table("embeddings", self.input_dim, self.output_dim, dtype)
-        parted = tables.Tables([table], "auto", num_shards, stands_for_variable=True)
-        parted.make(
+        table = layout.Table(_NAME, self.input_dim, self.output_dim, dtype)
+        self._tables = tables.Tables([table], "auto", num_shards, named_by_layer=True)
+        self._tables.make(
             self.add_weight,
-            {"embeddings": self.embeddings_initializer},
+            {_NAME: self.embeddings_initializer},
             regularizer=self.embeddings_regularizer,
+            constraint=self.embeddings_constraint,
         )
-        track(self, parted)
-        track_whole(self, compat.NAME_OF_EMBEDDINGS, parted)
-        self._parted = parted
+        if num_shards == 1:
+            (variable,) = self._tables.all_variables()
+            setattr(self, compat.NAME_OF_EMBEDDINGS, variable)
+        else:
+            track(self, self._tables, whole=compat.NAME_OF_EMBEDDINGS)
         self.built = True
+        if getattr(self, "lora_rank", None):
+            self.enable_lora(self.lora_rank)
 
     def _num_shards(self):
         whole = [
@@ -119,73 +125,54 @@ class Embedding(tf.keras.layers.Embedding):
         size = tf.as_dtype(self.variable_dtype).size * self.input_dim * self.output_dim
         return max(1, min(tables.num_parts(), size // _MIN_PART_BYTES))
 
+    @property
+    def _in_parts(self):
+        return self._tables is not None and self._tables.num_parts > 1
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for what is not there: of a table in parts the one variable, which
+        # Keras 3's `embeddings` returns.
+        found = self.__dict__.get("_tables")
+        if name != compat.NAME_OF_EMBEDDINGS or found is None:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
+        return found.as_tensor(found.slabs[0])
+
     def call(self, inputs: Any) -> Any:
         """Looks up the rows of ids.
 
         Args:
-            inputs: ids; a tensor of integers of any shape.
+            inputs: ids; a tensor of integers of any shape, ragged ones included.
 
         Returns:
             Their vectors, of shape `inputs.shape + [output_dim]`.
         """
-        # These compute something from the table that is not a variable, so that the
-        # table has to be read.
-        is_changed = getattr(self, "lora_enabled", False) or getattr(
-            self, "quantization_mode", None
-        )
-        is_stock = not compat.IS_KERAS_3 or is_changed or not tf.is_tensor(inputs)
-        if tf.is_tensor(inputs):
-            inputs = as_integers(inputs, f"layer {self.name!r}", self.input_dim)
-        if self._parted is None and is_stock:
-            return super().call(inputs)
-        inputs = tf.convert_to_tensor(inputs)
-        if self._parted is not None:
-            (table,) = self._parted.by_name.values()
-            asked = [lookup.Feature(self.name, table, inputs)]
-            # Whether a gradient is asked for is not known; in one process the ops for
-            # that are as good.
-            (vectors,) = self._parted.look_up(asked, training=False)
-            return tf.cast(vectors, self.compute_dtype)
-        table = compat.native(self.embeddings)
-        return tf.cast(tf.nn.embedding_lookup(table, inputs), self.compute_dtype)
-
-    # That of Keras 2 is an attribute, which a property would hide from it.
-    if compat.IS_KERAS_3:
-
-        @property
-        def embeddings(self) -> Any:
-            """The table: a variable or, where it is in parts, a tensor of all of it."""
-            if self._parted is None:
-                return super().embeddings
-            return tf.constant(self._parted.read("embeddings"))
-
-    def get_weights(self) -> list[np.ndarray]:
-        """The table, as one array."""
-        if self._parted is not None:
-            return [self._parted.read("embeddings")]
-        return super().get_weights()
-
-    def set_weights(self, weights: Any) -> None:
-        """Sets the table, from one array."""
-        if self._parted is None:
-            super().set_weights(weights)
-            return
-        (table,) = weights
-        self._parted.write("embeddings", np.asarray(table))
+        ids = as_integers(inputs, f"layer {self.name!r}", self.input_dim)
+        # With LoRA vectors are computed from more than the table.
+        if self._tables is None or getattr(self, "lora_enabled", False):
+            return super().call(ids)
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.with_flat_values(self.call(ids.flat_values))
+        asked = [lookup.Feature(self.name, self._tables.by_name[_NAME], ids)]
+        # Whether a gradient is asked for is not known; in one process the ops for
+        # that are as good.
+        (vectors,) = self._tables.look_up(asked, training=False)
+        return tf.cast(vectors, self.compute_dtype)
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the table as one, however it is parted; called by Keras."""
-        if self._parted is None:
-            super().save_own_variables(store)
+        if self._in_parts:
+            store["0"] = self._tables.read(_NAME)
         else:
-            store["0"] = self._parted.read("embeddings")
+            super().save_own_variables(store)
 
     def load_own_variables(self, store: Any) -> None:
         """Loads a table that was saved as one; called by Keras."""
-        if self._parted is None:
-            super().load_own_variables(store)
+        if self._in_parts:
+            self._tables.write(_NAME, store["0"][...])
         else:
-            self._parted.write("embeddings", store["0"][...])
+            super().load_own_variables(store)
 
     def enable_lora(self, *args: Any, **kwargs: Any) -> None:
         """Does what the base class does; a table in parts cannot."""
@@ -196,9 +183,10 @@ class Embedding(tf.keras.layers.Embedding):
         """Does what the base class does; a table in parts cannot."""
         self._check_whole("quantize")
         super().quantize(*args, **kwargs)
+        self._tables = None  # What it holds now are no vectors.
 
     def _check_whole(self, what):
-        if self._parted is not None:
+        if self._in_parts:
             raise ValueError(
                 f"{what} needs the table of layer {self.name!r} whole: make the layer "
                 "with shards=1."

@@ -11,7 +11,7 @@ from tf_syncrep.python.keras.embedding.tables import trained_by
 
 
 def save(optimizer: Any, store: Any) -> bool:
-    """Saves an optimizer that has slots of tables in parts.
+    """Saves an optimizer that has slots of tables.
 
     A slot of a part's shape is saved as tables are. Of another one, a power of beta,
     which each part has for itself, the part's that has made most steps is.
@@ -23,7 +23,7 @@ def save(optimizer: Any, store: Any) -> bool:
     Returns:
         Whether it has any; nothing was saved otherwise.
     """
-    saved = _slots(optimizer)
+    saved = _slots(optimizer, trained_by(optimizer))
     for key, tables, name, slots in saved:
         if _are_rows(tables, name, slots):
             store[key] = tables.read(name, slots)
@@ -45,7 +45,20 @@ def load(optimizer: Any, store: Any) -> bool:
     Returns:
         Whether there were just these arrays; nothing was loaded otherwise.
     """
-    saved = _slots(optimizer)
+    trained = trained_by(optimizer)
+    # Those of Keras' own layer are numbered, as of an Embedding in one part they were.
+    several = [x for x in trained if not (x.named_by_layer and x.num_parts == 1)]
+    return _load(optimizer, trained, store) or _load(optimizer, several, store)
+
+
+def key_of(name: str) -> str:
+    """A table's name as files have it, where a slash parts folders."""
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def _load(optimizer, by_name, store):
+    """Loads slots of some tables by name, all others by number."""
+    saved = _slots(optimizer, by_name)
     others = _others(optimizer, saved)
     keys = {key for key, *_ in saved} | {str(i) for i in range(len(others))}
     if not saved or keys != set(store.keys()):
@@ -66,15 +79,10 @@ def load(optimizer: Any, store: Any) -> bool:
     return True
 
 
-def key_of(name: str) -> str:
-    """A table's name as files have it, where a slash parts folders."""
-    return name.replace("%", "%25").replace("/", "%2F")
-
-
-def _slots(optimizer):
+def _slots(optimizer, all_tables):
     """For each table and kind of slot its key, and the slots beside the parts."""
     found = []
-    for number, tables in enumerate(trained_by(optimizer)):
+    for number, tables in enumerate(all_tables):
         for name in tables.by_name:
             parts = tables.variables(tables.slab_of(name))
             of_parts = [optimizer.slots(part) for part in parts]

@@ -16,8 +16,8 @@ from tf_syncrep.python.keras.embedding.initial_values import initial_rows
 
 # Of what is read or written at a time.
 _CHUNK_BYTES = 64 * 2**20
-# What is looked up is cast, not all that is there.
-_NOT_CAST = {"autocast" if compat.IS_KERAS_3 else "experimental_autocast": False}
+# Under mixed precision Keras 2's own layer does not cast its table, Keras 3's does.
+_CASTING = {} if compat.IS_KERAS_3 else {"experimental_autocast": False}
 
 
 def num_parts() -> int:
@@ -30,9 +30,6 @@ def num_parts() -> int:
 
 # All whose variables are made, for optimizers that save what belongs to these.
 _made: weakref.WeakSet[Tables] = weakref.WeakSet()
-# By `id`, variables that are one table each, and could as well be in parts. They are as
-# Keras has them: while it makes a model, TensorFlow's may not be there yet.
-_whole: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 class Tables:
@@ -43,7 +40,7 @@ class Tables:
         tables: Iterable[layout.Table],
         stacking: Any,
         num_shards: int,
-        stands_for_variable: bool = False,
+        named_by_layer: bool = False,
     ):
         """Lays tables out.
 
@@ -51,10 +48,10 @@ class Tables:
             tables: the tables.
             stacking: as `layout.stack` takes it.
             num_shards: into how many parts to part each slab.
-            stands_for_variable: whether the one table is what other layers of its class
-                have as a variable of its name.
+            named_by_layer: whether files name its tables below the layer, as they do
+                variables; else by their own names.
         """
-        self.stands_for_variable = stands_for_variable
+        self.named_by_layer = named_by_layer
         self.slabs = layout.stack(tables, num_shards, stacking)
         self.by_name = {t.name: t for slab in self.slabs for t in slab.tables}
         self._slab_of = {t.name: slab for slab in self.slabs for t in slab.tables}
@@ -85,7 +82,7 @@ class Tables:
                     dtype=slab.dtype,
                     initializer=_initializer(slab, shard, initializers),
                     trainable=True,
-                    **_NOT_CAST,
+                    **_CASTING,
                     **options,
                 )
                 if getattr(compat.native(part), "variables", None) is not None:
@@ -105,6 +102,15 @@ class Tables:
     def variables(self, slab: layout.Slab) -> list[Any]:
         """The same as Keras has them."""
         return list(self._parts[slab.name])
+
+    def all_variables(self) -> list[Any]:
+        """Those of all slabs, as Keras has them."""
+        return [part for slab in self.slabs for part in self._parts[slab.name]]
+
+    @property
+    def num_parts(self) -> int:
+        """How many variables there are."""
+        return sum(slab.num_shards for slab in self.slabs)
 
     @property
     def variable_names(self) -> list[str]:
@@ -152,6 +158,20 @@ class Tables:
             for i, x in zip(places, found, strict=True):
                 vectors[i] = x
         return vectors
+
+    def as_tensor(self, slab: layout.Slab) -> tf.Tensor:
+        """All rows of a slab, through which gradients flow to its parts.
+
+        Args:
+            slab: the slab.
+
+        Returns:
+            A tensor of shape `[num_rows, width]`, cast as Keras casts variables.
+        """
+        shards = range(slab.num_shards)
+        rows = [tf.range(i, slab.num_rows, slab.num_shards) for i in shards]
+        parts = [tf.convert_to_tensor(part) for part in self._parts[slab.name]]
+        return tf.reshape(tf.dynamic_stitch(rows, parts), [slab.num_rows, slab.width])
 
     def read(self, name: str, slots: Sequence[tf.Variable] | None = None) -> np.ndarray:
         """The values of a table.
@@ -262,12 +282,8 @@ def trained_by(optimizer: Any) -> list[Tables]:
     Args:
         optimizer: a `compat.SlotOptimizer`.
     """
-    found = []
-    for tables in _made:
-        first = tables.variables(tables.slabs[0])[0]
-        if optimizer.has_slots_of(first):
-            found.append((optimizer.slot_index(first), tables))
-    return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
+    found = [x for x in _made if optimizer.has_slots_of(x.all_variables()[0])]
+    return sorted(found, key=lambda x: optimizer.slot_index(x.all_variables()[0]))
 
 
 def tables_with(variables: Sequence[Any]) -> list[Tables]:
@@ -282,34 +298,16 @@ def tables_with(variables: Sequence[Any]) -> list[Tables]:
     place = {id(variable): i for i, variable in enumerate(variables)}
     found = []
     for tables in _made:
-        parts = [id(part) for slab in tables.slabs for part in tables.parts(slab)]
+        parts = [id(compat.native(part)) for part in tables.all_variables()]
         if all(part in place for part in parts):
             found.append((place[parts[0]], tables))
     return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
 
 
-def note_whole(variable: Any) -> None:
-    """Remembers a variable that is a table, and could as well be in parts.
-
-    Args:
-        variable: as Keras has it.
-    """
-    _whole[id(variable)] = variable
-
-
-def is_whole(variable: tf.Variable) -> bool:
-    """Whether a variable is one that was noted so."""
-    return any(compat.native(x) is variable for x in list(_whole.values()))
-
-
 def is_part(variable: tf.Variable) -> bool:
     """Whether a variable is a part of tables."""
-    return any(
-        variable is part
-        for tables in _made
-        for slab in tables.slabs
-        for part in tables.parts(slab)
-    )
+    parts = [part for tables in _made for part in tables.all_variables()]
+    return any(compat.native(part) is variable for part in parts)
 
 
 def _variable_name(slab, shard):
@@ -354,4 +352,6 @@ def _are_for_our_ops(parts, training):
         return False
     if tf.distribute.has_strategy() and not is_replica:
         return False
-    return all("GPU" not in part.device.upper() for part in parts)
+    # Keras traces models with tensors in the place of variables.
+    are_variables = all(isinstance(part, tf.Variable) for part in parts)
+    return are_variables and all("GPU" not in x.device.upper() for x in parts)

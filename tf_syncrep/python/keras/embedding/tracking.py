@@ -26,14 +26,16 @@ from tf_syncrep.python.keras.embedding import saved_layout
 from tf_syncrep.python.keras.embedding.tables import Tables
 
 
-def track(layer: Any, tables: Tables) -> None:
+def track(layer: Any, tables: Tables, whole: str | None = None) -> None:
     """Makes `tf.train.Checkpoint` save a layer's tables, and restore them.
 
     Args:
         layer: the layer.
         tables: its tables, whose variables are made.
+        whole: of one table, the attribute that holds it in layers with one variable,
+            from which it is restored, too.
     """
-    parts = [part for slab in tables.slabs for part in tables.variables(slab)]
+    parts = tables.all_variables()
     for name in tables.variable_names:
         compat.untrack(layer, name)
     root = tf.train.Checkpoint()
@@ -43,17 +45,8 @@ def track(layer: Any, tables: Tables) -> None:
     # Optimizers of Keras 3 lead to the variables themselves.
     compat.track(parts[0], "layout", _SameLayout(state))
     compat.track(layer, "_saved_tables", root)
-
-
-def track_whole(layer: Any, name: str, tables: Tables) -> None:
-    """Makes a table in parts restore from one that was saved as one variable.
-
-    Args:
-        layer: the layer.
-        name: the attribute that holds the variable in layers with one.
-        tables: of one table, whose variables are made.
-    """
-    compat.track(layer, name, _Whole(tables))
+    if whole is not None:
+        compat.track(layer, whole, _Whole(tables))
 
 
 class _State(tf.train.experimental.PythonState):

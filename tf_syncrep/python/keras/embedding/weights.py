@@ -1,0 +1,75 @@
+"""`get_weights` and `set_weights` that do not tell into how many parts tables are."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_syncrep.python.embedding import layout
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.embedding.tables import Tables, tables_with
+
+
+def show_tables_whole() -> None:
+    """Makes Keras' layers and models give and take tables in parts as whole arrays.
+
+    So what one process got with `get_weights` can be set on a cluster, and the other
+    way round. Layers and models without a table in parts are not concerned.
+    """
+    layers = tf.keras.layers.Layer
+    layers.get_weights = _instead_of(layers.get_weights, _get)
+    layers.set_weights = _instead_of(layers.set_weights, _set)
+
+
+class _Slab:
+    """Stacked tables as the one variable that they are in one process."""
+
+    def __init__(self, tables: Tables, slab: layout.Slab):
+        self._tables, self._slab = tables, slab
+        self.shape = (slab.num_rows, slab.width)
+
+    def numpy(self) -> np.ndarray:
+        return np.concatenate([self._tables.read(x.name) for x in self._slab.tables])
+
+    def assign(self, values: Any) -> None:
+        for table in self._slab.tables:
+            first = self._slab.first_row(table)
+            rows = values[first : first + table.vocabulary_size]
+            self._tables.write(table.name, rows)
+
+
+def _instead_of(stock, ours):
+    @functools.wraps(stock)
+    def method(self, *args, **kwargs):
+        natives = [compat.native(v) for v in self.weights]
+        slab_of = {
+            id(part): _Slab(tables, slab) if shard == 0 else None
+            for tables in tables_with(natives)
+            for slab in tables.slabs
+            for shard, part in enumerate(tables.parts(slab))
+        }
+        found = [slab_of.get(id(native), native) for native in natives]
+        wholes = [x for x in found if x is not None]
+        if len(wholes) == len(found):  # No slab is in several parts.
+            return stock(self, *args, **kwargs)
+        return ours(wholes, *args, **kwargs)
+
+    return method
+
+
+def _get(variables):
+    return [variable.numpy() for variable in variables]
+
+
+def _set(variables, weights):
+    weights = [np.asarray(x) for x in weights]
+    shapes, given = [tuple(v.shape) for v in variables], [x.shape for x in weights]
+    if shapes != given:
+        raise ValueError(
+            f"weights must have shapes {shapes}. Received: weights of shapes {given}"
+        )
+    for variable, value in zip(variables, weights, strict=True):
+        variable.assign(value)

@@ -48,12 +48,12 @@ class TwoUpdates(tf.keras.Model):
     """Makes two updates in a step."""
 
     def train_step(self, data):
-        x, y = data
+        x, y = data  # pyright: ignore
         for _ in range(2):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
             variables = self.trainable_variables
-            gradients = list(tape.gradient(loss, variables))  # pyright: ignore
+            gradients = tape.gradient(loss, variables)
             self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return {"loss": loss}
 

@@ -1,9 +1,12 @@
 """WorkQueue and its datasets, in one process and on a cluster whose workers die."""
 
 import collections
+import contextlib
 import json
 import pathlib
 import sys
+import threading
+from unittest import mock
 
 import clusters
 import numpy as np
@@ -13,6 +16,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
+tf1 = tf.compat.v1
 PROGRAM = pathlib.Path(__file__).with_name("work_queue_program.py")
 
 
@@ -80,6 +84,66 @@ def test_saved_queue_goes_on_in_another_one():
 def test_for_ever_has_no_end():
     queue = tfs.data.WorkQueue([7, 8], num_epochs=None)
     assert lists(queue.dataset().take(5)) == [7, 8, 7, 8, 7]
+
+
+class SessionReads:
+    """Reads a queue of six items in sessions of a graph."""
+
+    def __init__(self, num_readers=1):
+        with tf.Graph().as_default() as self.graph:
+            self.queue = tfs.data.WorkQueue(6, name="q")
+            dataset = self.queue.dataset(num_readers=num_readers)
+            self._iterator = tf1.data.make_initializable_iterator(dataset)
+            self.item = self._iterator.get_next()
+
+    def start(self, session, coord=None):
+        with self.graph.as_default():
+            return tf1.train.start_queue_runners(session, coord)
+
+    def rest(self, session):
+        session.run(self._iterator.initializer)
+        items = []
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            while True:
+                items.append(int(session.run(self.item)))
+        return sorted(items)
+
+
+@pytest.mark.parametrize("num_readers", [1, 3])
+def test_thread_of_a_session_ends_with_the_last_epoch(num_readers):
+    reads = SessionReads(num_readers)
+    target = tf.distribute.Server.create_local_server().target
+    for _ in range(2):  # In the second one on the same server, as in the first.
+        with tf1.Session(target, graph=reads.graph) as session:
+            (thread,) = reads.start(session)
+            state = reads.queue.save(session)
+            assert reads.rest(session) == list(range(6))
+            thread.join(clusters.DEADLINE_SECS)
+            assert not thread.is_alive()
+            assert reads.rest(session) == []
+            reads.queue.restore(state, session)
+
+
+def test_session_that_is_closed_is_no_error():
+    reads = SessionReads()
+    with mock.patch.object(threading, "excepthook") as hook:
+        with tf1.Session(graph=reads.graph) as session:
+            (thread,) = reads.start(session)
+            reads.queue.stats(session)
+        thread.join(clusters.DEADLINE_SECS)
+    assert not thread.is_alive()
+    assert not hook.called
+
+
+def test_coordinator_that_stops_is_not_the_end_of_a_sessions_items():
+    reads = SessionReads()
+    with tf1.Session(graph=reads.graph) as session:
+        coord = tf1.train.Coordinator()
+        threads = reads.start(session, coord)
+        coord.request_stop()
+        coord.join(threads)
+        with pytest.raises(tf.errors.CancelledError):
+            reads.rest(session)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 Run as a worker of TF_CONFIG with JSON arguments, those of `main` by name. The gradient
 of the weight is 1, always, so that it says how many updates were made. It tells "ran
 [batch, step]" after each train op, the chief "weight [value, step]" when it has made
-its batches, and "ended" when only the end of the process is left.
+its batches, "ended" when only the end of the process is left, and, as that ends, "still
+runs" if a thread is in a session: should it return now, it would abort the process.
 
 Styles:
 - "managed": `Supervisor.managed_session`;
@@ -13,11 +14,13 @@ Styles:
 - "chief_only_hooks": a `MonitoredSession` whose hook the chief alone has.
 """
 
+import atexit
 import contextlib
 import json
 import os
 import signal
 import sys
+import traceback
 
 import tensorflow.compat.v1 as tf
 import v1_sessions
@@ -27,6 +30,13 @@ import tf_syncrep as tfs
 LEARNING_RATE = 0.5
 # It is used until the process ends.
 _kept = []
+
+
+def _tell_of_threads():
+    for frame in sys._current_frames().values():
+        files = {f.f_code.co_filename for f, _ in traceback.walk_stack(frame)}
+        if any(name.endswith("python/client/session.py") for name in files):
+            print("still runs", flush=True)
 
 
 @contextlib.contextmanager
@@ -76,6 +86,7 @@ def main(
         lease_secs: the optimizer's. Longer than any test waits.
         **optimizer: further arguments of it.
     """
+    atexit.register(_tell_of_threads)  # The first of all, and so called as the last.
     tf.disable_v2_behavior()
     config = json.loads(os.environ["TF_CONFIG"])
     cluster = tf.train.ClusterSpec(config["cluster"])

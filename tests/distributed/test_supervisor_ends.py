@@ -52,6 +52,7 @@ class Scripts:
     def assert_ends(self, worker, status=0):
         """Waits for its end; returns when that was."""
         assert self.tasks.wait(f"worker-{worker}") == status, self.output(worker)
+        assert "still runs" not in self.output(worker)
         return time.monotonic()
 
     def updates(self):

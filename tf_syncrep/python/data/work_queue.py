@@ -194,7 +194,7 @@ class WorkQueue:
         taken: session_takes.Take = take
         if self._ledger is not None:
             name = f"{self._options['shared_name']}_{streams[0]}"
-            taken = session_takes.through_session(take, name)
+            taken = session_takes.through_session(take, name, num_readers)
 
         def contents(stream: tf.Tensor) -> tf.data.Dataset:
             # No map(): tf.data would take items ahead for it, and so end earlier ones.

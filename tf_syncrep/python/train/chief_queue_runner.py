@@ -7,13 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.compat.v1 import logging
 
+from tf_syncrep.python.sync.session_loop import SessionLoop, try_to_run
 from tf_syncrep.python.train import client
 from tf_syncrep.python.train.departures import Departures
 
+_STOP_AGAIN_SECS = 0.1
 
-class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
+
+class ChiefQueueRunner(SessionLoop):
     """Applies the gradients of each step, in a thread of the chief.
 
     Scripts of the oldest API know neither hooks nor `chief_init_op`: they start this
@@ -47,17 +49,14 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
             departures: by which the training is ended without its session.
             **arguments: for the base class.
         """
-        super().__init__(**arguments)
+        super().__init__(title="SyncReplicas' chief", **arguments)
         self._permit = permit
         self._open_op = open_op
         self._stop_op = stop_op
         self._fail_op = fail_op
         self._departures = departures
         self._generation = 0  # The last one in which it ran.
-        self._errors: list[Exception] = []
-        self._condition = threading.Condition()  # guards the two below
-        self._sessions: list[Any] = []  # in which it runs
-        self._requests: list[_Request] = []
+        self._requests: list[_Request] = []  # guarded by the condition
 
     def between_updates(self, function: Callable[[], None]) -> None:
         """Has a function called when no update is under way.
@@ -79,51 +78,43 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
         if request.error is not None:
             raise request.error
 
-    def wait_for_end(self) -> None:
-        """Waits until it runs in no session: until its gates are closed, that is."""
+    def begin(self, session):
+        """Opens the gate if that is still to be done."""
+        self._generation = self._open(session)
+        self._departures.has_opened(
+            session, self._generation, lambda: self._end_updates(session)
+        )
+
+    def loop(self, session, coord):
+        """Applies one round after the other, until the gate is closed."""
+        update = session.make_callable(self.enqueue_ops[0])
+        while coord is None or not coord.should_stop():
+            update()
+            self._serve()
+
+    def stop(self, session, coord):
+        """Ends the wait for gradients."""
+        if _has_failed(coord) or self.cancel_op is self._stop_op:
+            try_to_run(session, self._stop_op)
+        elif try_to_run(session, self.cancel_op):
+            self._departures.are_said(session)
+        else:
+            self._departures.close_gate(session)
+
+    def has_failed(self, session):
+        """Ends this client's wait for an update."""
+        try_to_run(session, self._fail_op)
+
+    def has_ended(self, session):
+        """Ends the waits for what was to be called between two updates."""
         with self._condition:
-            self._condition.wait_for(lambda: not self._sessions)
-
-    def create_threads(self, sess, coord=None, daemon=False, start=False):
-        """Opens the gate if that is still to be done, then does as the base class.
-
-        Args:
-            sess: a session whose global variables are initialized.
-            coord: a coordinator, to whom errors are reported.
-            daemon: whether the process may end before the threads.
-            start: whether to start the threads.
-
-        Returns:
-            The threads.
-        """
-        with self._condition:
-            if sess in self._sessions:
-                return []
-            self._sessions.append(sess)
-        try:
-            self._generation = self._open(sess)
-        except BaseException:
-            self._end(sess)
-            raise
-        self._departures.has_opened(sess, self._generation)
-        self._errors = []
-        threads = [threading.Thread(target=self._apply_rounds, args=(sess, coord))]
-        if coord is not None:
-            threads.append(
-                threading.Thread(target=self._await_stop, args=(sess, coord))
+            super().has_ended(session)
+            requests, self._requests = self._requests, []
+        for request in requests:
+            request.error = tf.errors.CancelledError(
+                None, None, "The chief's part ended before its next update."
             )
-        for thread in threads:
-            thread.daemon = daemon
-            if coord is not None:
-                coord.register_thread(thread)
-            if start:
-                thread.start()
-        return threads
-
-    @property
-    def exceptions_raised(self):
-        """What ended its threads where no coordinator was told."""
-        return self._errors
+            request.is_done.set()
 
     def _open(self, session: Any) -> int:
         """Opens the gate unless this session has; returns the generation."""
@@ -136,42 +127,11 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
             generation, *_ = session.run(self._permit)
         return int(generation)
 
-    def _apply_rounds(self, session: Any, coord: Any) -> None:
-        """Applies one round after the other, until the gate is closed."""
-        try:
-            # Not the base class' loop, which has no place between two updates.
-            update = session.make_callable(self.enqueue_ops[0])
-            while coord is None or not coord.should_stop():
-                try:
-                    update()
-                except self.queue_closed_exception_types:
-                    _try_to_run(session, self.close_op)
-                    return
-                self._serve()
-        except Exception as error:
-            if _is_closed(session):
-                return
-            if coord is None:
-                logging.error("SyncReplicas' chief ended: %s", error)
-                self._errors.append(error)
-            else:
-                coord.request_stop(error)
-            # Only now: whose wait ends asks its coordinator for the reason.
-            _try_to_run(session, self._fail_op)
-            if coord is None:
-                raise
-        finally:
-            self._end(session)
-
-    def _await_stop(self, session: Any, coord: Any) -> None:
-        """Ends the wait for gradients when the coordinator stops."""
-        coord.wait_for_stop()
-        if _has_failed(coord) or self.cancel_op is self._stop_op:
-            _try_to_run(session, self._stop_op)
-        elif _try_to_run(session, self.cancel_op):
-            self._departures.are_said(session)
-        else:
-            self._departures.close_gate(session)
+    def _end_updates(self, session: Any) -> None:
+        """Ends the wait for gradients; returns when the thread runs nothing more."""
+        # Again, as it may have come between two waits.
+        while not self.wait_for_end(_STOP_AGAIN_SECS):
+            try_to_run(session, self._stop_op)
 
     def _serve(self) -> None:
         """Calls what is to be called between two updates."""
@@ -184,17 +144,6 @@ class ChiefQueueRunner(tf.compat.v1.train.QueueRunner):
                 request.error = error
             request.is_done.set()
 
-    def _end(self, session: Any) -> None:
-        with self._condition:
-            self._sessions.remove(session)
-            requests, self._requests = self._requests, []
-            self._condition.notify_all()
-        for request in requests:
-            request.error = tf.errors.CancelledError(
-                None, None, "The chief's part ended before its next update."
-            )
-            request.is_done.set()
-
 
 class _Request:
     """A function to be called between two updates."""
@@ -205,15 +154,6 @@ class _Request:
         self.is_done = threading.Event()
 
 
-def _is_closed(session: Any) -> bool:
-    """Whether its owner has closed a session, in which nothing is run then."""
-    try:
-        session.run([])
-    except RuntimeError:
-        return True
-    return False
-
-
 def _has_failed(coord: Any) -> bool:
     """Whether an error has stopped a coordinator, and not an end."""
     try:
@@ -221,12 +161,3 @@ def _has_failed(coord: Any) -> bool:
     except Exception:
         return True
     return False
-
-
-def _try_to_run(session: Any, op: Any) -> bool:
-    try:
-        session.run(op)
-    except Exception as error:  # the session may be no more
-        logging.debug("SyncReplicas' chief, at its end: %s", error)
-        return False
-    return True

@@ -78,16 +78,20 @@ class Departures:
         with _lock:
             _watch(graph, self)
 
-    def has_opened(self, session: Any, generation: int) -> None:
+    def has_opened(
+        self, session: Any, generation: int, end_updates: Callable[[], None]
+    ) -> None:
         """Says that the process ends as the chief's.
 
         Args:
             session: the chief's session.
             generation: what it has opened.
+            end_updates: ends what runs in the session, and waits for that.
         """
         with _lock:
             stay = self._stay(session)
             stay.generation = generation
+            stay.end_updates = end_updates
             stay.set_due(True)
 
     def are_said(self, session: Any) -> None:
@@ -164,12 +168,14 @@ class _Stay:
         target: the server's address, of which another session can be made.
         sessions: those that are open; by `id`, as one may be closed by its end.
         generation: what the chief has opened; None: this is no chief.
+        end_updates: ends the chief's part, and waits for that.
     """
 
     departures: Departures
     target: str
     sessions: set[int] = dataclasses.field(default_factory=set)
     generation: int | None = None
+    end_updates: Callable[[], None] | None = None
 
     def set_due(self, is_due: bool) -> None:
         """Says whether the gate may have to be told something; under the lock."""
@@ -194,11 +200,16 @@ class _Stay:
         with _lock:
             is_due = self in _due
             generation, self.generation = self.generation, None
+            end_updates, self.end_updates = self.end_updates, None
             self.set_due(False)
         if is_due and generation is not None and not is_failure:
             self.departures.close(self.target, generation)
         elif is_due:
             self.departures.leave(self.target)
+        # A thread that returns from TensorFlow while the interpreter ends aborts the
+        # process, and what was said above may have ended the thread's wait there.
+        if is_due and end_updates is not None:
+            end_updates()
 
 
 # Guards all that is mutable here. The garbage collection closes sessions, in whichever

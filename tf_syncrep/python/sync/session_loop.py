@@ -1,0 +1,176 @@
+"""A queue runner of `tf.compat.v1` that ends with its session."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.compat.v1 import logging
+
+
+class SessionLoop(tf.compat.v1.train.QueueRunner):
+    """Runs a loop in a thread of each session.
+
+    TensorFlow's own takes it for an error when its session is closed.
+    """
+
+    def __init__(self, *, title: str, **arguments: Any):
+        """Creates it.
+
+        Args:
+            title: what an error calls it.
+            **arguments: for the base class.
+        """
+        super().__init__(**arguments)
+        self._title = title
+        self._errors: list[Exception] = []
+        self._condition = threading.Condition()  # guards the one below
+        self._sessions: list[Any] = []  # in which it runs
+
+    def begin(self, session: Any) -> None:
+        """Is called before there are threads.
+
+        Args:
+            session: in which they will run.
+        """
+
+    def loop(self, session: Any, coord: Any) -> None:
+        """Runs until the coordinator, if there is one, stops, or an error is raised.
+
+        Args:
+            session: in which it runs.
+            coord: the coordinator, or None.
+        """
+        raise NotImplementedError
+
+    def stop(self, session: Any, coord: Any) -> None:
+        """Is called when the coordinator has stopped; has to end the loop's waits.
+
+        Args:
+            session: in which the loop runs.
+            coord: the coordinator.
+        """
+        del coord
+        try_to_run(session, self.cancel_op)
+
+    def has_failed(self, session: Any) -> None:
+        """Is called after an error of the loop was reported.
+
+        Args:
+            session: in which the loop ran.
+        """
+
+    def has_ended(self, session: Any) -> None:
+        """Is called when the loop runs in a session no more.
+
+        Args:
+            session: the session.
+        """
+        with self._condition:
+            self._sessions.remove(session)
+            self._condition.notify_all()
+
+    def wait_for_end(self, timeout_secs: float | None = None) -> bool:
+        """Waits until it runs in no session.
+
+        Args:
+            timeout_secs: how long at most; None for ever.
+
+        Returns:
+            Whether it has ended.
+        """
+        with self._condition:
+            return self._condition.wait_for(lambda: not self._sessions, timeout_secs)
+
+    def create_threads(self, sess, coord=None, daemon=False, start=False):
+        """Does as the base class.
+
+        Args:
+            sess: a session whose global variables are initialized.
+            coord: a coordinator, to whom errors are reported.
+            daemon: whether the process may end before the threads.
+            start: whether to start the threads.
+
+        Returns:
+            The threads; none if they run already.
+        """
+        with self._condition:
+            if sess in self._sessions:
+                return []
+            self._sessions.append(sess)
+        try:
+            self.begin(sess)
+        except BaseException:
+            self.has_ended(sess)
+            raise
+        self._errors = []
+        threads = [threading.Thread(target=self._run_loop, args=(sess, coord))]
+        if coord is not None:
+            threads.append(
+                threading.Thread(target=self._await_stop, args=(sess, coord))
+            )
+        for thread in threads:
+            thread.daemon = daemon
+            if coord is not None:
+                coord.register_thread(thread)
+            if start:
+                thread.start()
+        return threads
+
+    @property
+    def exceptions_raised(self):
+        """What ended its threads where no coordinator was told."""
+        return self._errors
+
+    def _run_loop(self, session: Any, coord: Any) -> None:
+        try:
+            try:
+                self.loop(session, coord)
+            except self.queue_closed_exception_types:
+                try_to_run(session, self.close_op)
+        except Exception as error:
+            if _is_closed(session):
+                return
+            if coord is None:
+                logging.error("%s ended: %s", self._title, error)
+                self._errors.append(error)
+            else:
+                coord.request_stop(error)
+            # Only now: whose wait ends asks its coordinator for the reason.
+            self.has_failed(session)
+            if coord is None:
+                raise
+        finally:
+            self.has_ended(session)
+
+    def _await_stop(self, session: Any, coord: Any) -> None:
+        coord.wait_for_stop()
+        self.stop(session, coord)
+
+
+def try_to_run(session: Any, op: Any) -> bool:
+    """Runs an op of an end, which may fail: the session may be no more.
+
+    Args:
+        session: the session.
+        op: what to run.
+
+    Returns:
+        Whether it has run.
+    """
+    try:
+        session.run(op)
+    except Exception as error:
+        logging.debug("At the end of a queue runner's loop: %s", error)
+        return False
+    return True
+
+
+def _is_closed(session: Any) -> bool:
+    """Whether its owner has closed a session, in which nothing is run then."""
+    try:
+        session.run([])
+    except RuntimeError:
+        return True
+    return False

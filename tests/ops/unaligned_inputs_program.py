@@ -283,6 +283,8 @@ def checkpoints(call):
             table = tables["references"][0] if is_reference else tables["variables"][0]
             rows = np.array([3, 30], INDEX_DTYPES[token == "first"].as_numpy_dtype)
             call(f"syncrep_{op}_keep", {"variable": table, "rows": rows})
+            if is_reference:
+                call("syncrep_checkpoint_write", {"handle": writer})
             done = False
             while not done:
                 done, *others = call("syncrep_checkpoint_progress", {"handle": writer})

@@ -143,11 +143,13 @@ $(docs_tools): $(tensorflow) pyproject.toml
 # start `tf-syncrep` and `python` as users do, by PATH; those that have not changed since
 # the last time are not run again. TUTORIALS=off runs none.
 TUTORIALS ?= force
+# What has not run has not said which language it is in.
+docs: not_run := $(if $(filter off,$(TUTORIALS)),-D suppress_warnings=myst-nb.lexer)
 docs: $(installed) $(docs_tools)
 	status=0
 	PATH="$(abspath $(bin)):$$PATH" TF_CPP_MIN_LOG_LEVEL=2 \
 	  $(bin)/sphinx-build -q -W --keep-going -d build/docs-read-$(TUTORIALS) \
-	  -D nb_execution_mode=$(TUTORIALS) docs build/docs || status=$$?
+	  -D nb_execution_mode=$(TUTORIALS) $(not_run) docs build/docs || status=$$?
 	$(pytest) -m "docs and not slow and not soak" tests/docs tests/examples || status=$$?
 	echo "build/docs/index.html"
 	exit $$status

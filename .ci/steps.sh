@@ -52,10 +52,11 @@ step_test() {
   make test
 }
 
-# Whether the simulator finds each defect that is put back in is asked by night.
+# Whether the simulator finds each defect that is put back in is asked by night. The
+# time-out of a test holds for the build, too, and it gets what others leave.
 step_cpp() {
   make build
-  .venv/bin/pytest -m slow --durations=20 tests/cc tests/fuzz \
+  .venv/bin/pytest -m slow --timeout=0 tests/cc tests/fuzz \
     tests/simulator/test_simulator.py -k "not defect_is_found"
 }
 
@@ -96,7 +97,6 @@ step_bazel() {
 
 step_tsan() {
   make build
-  # The time-out of a test holds for the build, too, and it gets what others leave.
   TF_SYNCREP_SANITIZER=thread .venv/bin/pytest -m slow --timeout=0 tests/cc
 }
 
@@ -190,7 +190,7 @@ check() {
   for step in "${@:-}"; do
     case "$step" in
       "") in_turn=("${IN_TURN[@]}") beside=("${BESIDE[@]}") ;;
-      test | slow | soak | oldest | oldest_whole) in_turn+=("$step") ;;
+      test | docs | slow | soak | oldest | oldest_whole) in_turn+=("$step") ;;
       *)
         [[ -n "${TITLES[$step]:-}" ]] || { echo "no such step: $step" >&2; exit 2; }
         beside+=("$step")

@@ -59,10 +59,10 @@ def iterations_of(optimizer: Any) -> int:
     return int(keras_variants.native(optimizer.iterations).numpy())
 
 
-def make_model(shards: int = 1) -> Any:
+def make_model(shards: int | None = None) -> Any:
     """An embedding and a dense layer, and a table with a row for each batch.
 
-    The tables are in so many parts.
+    The tables are in so many parts, or in one, which a partitioner may divide.
     """
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(1)
@@ -141,7 +141,7 @@ def make(
     total: int | None,
     steps_per_execution: int = 1,
     on_update: Callable[[int], Any] | None = None,
-    shards: int = 1,
+    shards: int | None = None,
     **options: Any,
 ) -> tuple[Any, Any, "Recorder"]:
     """Makes a model, its SyncReplicas of SGD with these options, and its recorder.

@@ -7,7 +7,6 @@ defined. What Keras refuses is to be refused in its words.
 import functools
 import importlib.util
 
-import keras_variants
 import numpy as np
 import tensorflow as tf
 
@@ -125,24 +124,13 @@ KINDS = {
     "dataset with y": lambda: {"x": dataset(), "y": Y},
     "dataset, split": lambda: dict(x=dataset(), **_SPLIT),
     "dataset, validated by a list": lambda: {"x": dataset(), "validation_data": [X, Y]},
-    "dataset, validated by a generator": lambda: {
-        "x": dataset(),
-        "validation_data": generator(X, Y),
-        "validation_steps": 3,
-    },
     "loader of torch": lambda: {"x": _loader()},
 }
 _NEEDS = {"scipy": "scipy", "frame": "pandas", "torch": "torch"}
 
 
 def is_possible(kind):
-    """Whether what a kind of data needs is installed, and gives the same each time.
-
-    How much of a generator Keras 2 reads ahead, and loses at the end of each
-    validation, depends on its threads.
-    """
-    if kind == "dataset, validated by a generator" and not keras_variants.IS_KERAS_3:
-        return False
+    """Whether what a kind of data needs is installed."""
     needed = [module for word, module in _NEEDS.items() if word in kind]
     return all(importlib.util.find_spec(module) for module in needed)
 

@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 SOURCES = (
     "benchmarks/sync_gate_bench.cc",
     *map(str, sorted(ROOT.glob("tf_syncrep/cc/lib/gate/*.cc"))),
+    "tf_syncrep/cc/lib/detached_thread.cc",
     "tf_syncrep/cc/lib/lease_timer.cc",
 )
 FLAGS = ("-O3", "-DNDEBUG", "-std=c++17", "-pthread")

@@ -42,7 +42,7 @@ MORE_OPTIMIZERS = {
 @pytest.mark.parametrize(
     ("optimizer", "stacking"),
     [(name, stacking) for name in OPTIMIZERS for stacking in ("auto", None)]
-    + [(name, "auto") for name in MORE_OPTIMIZERS],
+    + [pytest.param(name, "auto", marks=pytest.mark.slow) for name in MORE_OPTIMIZERS],
 )
 def test_trains_as_one_layer_for_each_table_does(optimizer, stacking):
     results = []

@@ -18,6 +18,12 @@ RATE, BETAS, EPSILON = 0.1, (0.9, 0.99), 1e-3
 NUM_PARTS = "tf_syncrep.python.keras.embedding.distributed_embedding.num_parts"
 
 
+each_seed = pytest.mark.parametrize(
+    "seed",
+    [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))],
+)
+
+
 @dataclasses.dataclass
 class Feature:
     """What examples have of a feature: `kind` is of its inputs."""
@@ -164,7 +170,7 @@ def used(case, tables):
     return {name: tables[name] for name in {x.table for x in case.features}}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_seed
 def test_plain_gradients_are_the_twins(seed, monkeypatch):
     case = Case(seed)
     expected = {k: x.astype(np.float64) for k, x in case.initial.items()}
@@ -182,7 +188,7 @@ def test_plain_gradients_are_the_twins(seed, monkeypatch):
         np.testing.assert_allclose(tables[name], table, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_seed
 def test_adam_async_has_the_twins_values_and_the_same_bits_in_any_number_of_parts(
     seed, monkeypatch
 ):

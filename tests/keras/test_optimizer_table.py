@@ -13,6 +13,7 @@ import numpy as np
 import optimizer_twins as twins
 import pytest
 import tensorflow as tf
+from combinations import thinned
 from keras_variants import LEARNING_RATE
 
 import tf_syncrep as tfs
@@ -161,8 +162,7 @@ def assert_values(actual, expected):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-@each_optimizer
+@thinned("name, option", OPTIMIZERS, OPTIONS)
 def test_updates_are_the_twins(name, option):
     training = Training(name, **OPTIONS[option])
     training.optimizer.build(training.model.trainable_variables)
@@ -223,8 +223,7 @@ def test_learning_rate_schedule_counts_updates(name):
     training.check()
 
 
-@pytest.mark.parametrize("how", ["var_list", "var_names"])
-@each_optimizer
+@thinned("name, how", OPTIMIZERS, ["var_list", "var_names"])
 def test_variables_can_be_left_out_of_weight_decay(name, how):
     training = Training(name, weight_decay=0.5, excluded=(2,))
     bias = training.model.trainable_variables[2]
@@ -279,8 +278,7 @@ def saved_and_restored(training, saved_as, folder):
     return other
 
 
-@pytest.mark.parametrize("saved_as", SAVED_AS)
-@each_optimizer
+@thinned("name, saved_as", OPTIMIZERS, SAVED_AS)
 def test_restored_training_goes_on_as_if_never_stopped(name, saved_as, tmp_path):
     decay = tf.keras.optimizers.schedules.ExponentialDecay(LEARNING_RATE, 4, 0.5)
     training = Training(name, decay, **OPTIONS["all"])
@@ -351,7 +349,7 @@ def test_mixed_precision_leaves_variables_and_slots_in_float32(name):
         assert dtype == tf.float32 or not dtype.is_floating
 
 
-@each_optimizer
+@pytest.mark.parametrize("name", ["adam_async", "sync_adam"])
 def test_second_fit_is_not_traced_again(name):
     traces = []
 

@@ -60,7 +60,7 @@ def assert_as_expected(found, expected):
             assert evaluation.metrics[name] == pytest.approx(value, rel=1e-5)
 
 
-@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("built", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_each_checkpoint_is_evaluated_until_the_last_of_a_training(
     tmp_path, capsys, built
 ):
@@ -109,7 +109,9 @@ def test_the_end_of_data_of_unknown_size_is_no_warning(tmp_path, recwarn):
     assert [x for x in recwarn if "ran out of data" in str(x.message)] == []
 
 
-@pytest.mark.parametrize("form", ["dataset", "function"])
+@pytest.mark.parametrize(
+    "form", [pytest.param("dataset", marks=pytest.mark.slow), "function"]
+)
 def test_data_are_what_evaluate_takes(tmp_path, form):
     training = Training(tmp_path, 1)
     dataset = tf.data.Dataset.from_tensors(batch(100)).repeat()

@@ -1,5 +1,6 @@
 """Nothing of a synchronous training outlives it on parameter servers that do."""
 
+import contextlib
 import json
 import pathlib
 import re
@@ -34,8 +35,11 @@ class Server:
 
     def lease_threads(self):
         """How many threads of gates and queues there are."""
-        names = self._folder.glob("task/*/comm")
-        return sum(name.read_text() == "tfs_leases\n" for name in names)
+        count = 0
+        for name in self._folder.glob("task/*/comm"):
+            with contextlib.suppress(FileNotFoundError):  # It has just ended.
+                count += name.read_text() == "tfs_leases\n"
+        return count
 
     def other_threads(self):
         return self._status("Threads") - self.lease_threads()

@@ -4,6 +4,7 @@ import embedding_twin as twin
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import thinned
 
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.ops import embedding_ops
@@ -97,18 +98,13 @@ def logical(slab, dense_parts):
     return tables
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(
-    ("look_up", "num_shards"),
-    [
-        (lookup.look_up, 1),
-        (lookup.look_up, 3),
-        (lookup.look_up, 64),
-        (lookup.look_up_with_stock_ops, 1),
-        (lookup.look_up_with_stock_ops, 3),
-    ],
+@thinned(
+    "look_up, num_shards, seed, in_graph",
+    [lookup.look_up, lookup.look_up_with_stock_ops],
+    [1, 3, 64],
+    range(4),
+    [False, True],
 )
-@pytest.mark.parametrize("in_graph", [False, True])
 def test_lookups_and_their_gradients_are_those_of_plain_tables(
     look_up, num_shards, seed, in_graph
 ):

@@ -92,7 +92,7 @@ def test_other_tensorflow_minor_is_an_error_at_import(copy):
     ("direct_url", "beside"),
     [
         ('{"url": "file:///my%20wheels/a.whl", "archive_info": {}}', "'/my wheels'"),
-        ("", None),
+        pytest.param("", None, marks=pytest.mark.slow),
     ],
 )
 def test_wheel_for_another_tensorflow_names_the_wheel_for_this_one(
@@ -126,7 +126,9 @@ def test_absent_tensorflow_is_an_error_at_import(copy):
     )
 
 
-@pytest.mark.parametrize("missing", ["library", "build_info"])
+@pytest.mark.parametrize(
+    "missing", ["library", pytest.param("build_info", marks=pytest.mark.slow)]
+)
 def test_missing_library_is_an_error_at_import(copy, missing):
     getattr(copy, missing).unlink()
     assert _fail_to_import(copy).startswith(

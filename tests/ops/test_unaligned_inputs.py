@@ -26,6 +26,6 @@ def test_every_input_of_every_op_is_tried(aligned):
     )
 
 
-@pytest.mark.parametrize("offset", [8, 1], ids=["by_elements", "by_a_byte"])
+@pytest.mark.parametrize("offset", [pytest.param(8, marks=pytest.mark.slow), 1])
 def test_unaligned_inputs_give_the_bits_of_aligned_ones(aligned, offset):
     assert programs.run(PROGRAM, offset)["results"] == aligned["results"]

@@ -68,6 +68,10 @@ def _found(program: pathlib.Path, mutant: Mutant) -> str:
     )
 
 
+def test_each_defect_has_its_place_in_the_code():
+    assert all(mutant.apply(ROOT) for mutant in MUTANTS)
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_defect_is_found_and_shrunk(mutant: Mutant, tmp_path: pathlib.Path):
     program = _build(mutant, tmp_path)

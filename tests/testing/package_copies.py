@@ -23,7 +23,7 @@ class PackageCopy:
         shutil.copytree(
             os.path.dirname(tf_syncrep.__file__),
             self.package,
-            ignore=shutil.ignore_patterns("cc", "__pycache__"),
+            ignore=shutil.ignore_patterns("cc"),
         )
 
     @property
@@ -78,6 +78,5 @@ class PackageCopy:
             env={**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
             capture_output=True,
             text=True,
-            timeout=120,
             check=False,
         )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import v1_checkpoint_models
+from combinations import thinned
 from v1_checkpoint_models import ROWS, WIDTH, values
 
 import tf_syncrep as tfs
@@ -46,16 +47,9 @@ def train(hooks, until, opt, train_op):
     return last
 
 
-KINDS = [
-    pytest.param(False, None, id="ref"),
-    pytest.param(True, None, id="resource"),
-    pytest.param(False, 3, id="ref-in_parts"),
-    pytest.param(True, 3, id="resource-in_parts"),
-]
-
-
-@pytest.mark.parametrize(("use_resource", "parts"), KINDS)
-@pytest.mark.parametrize("optimizer", ["adam_async", "adam"])
+@thinned(
+    "optimizer, use_resource, parts", ["adam_async", "adam"], [False, True], [None, 3]
+)
 def test_training_goes_on_bit_for_bit(tmp_path, use_resource, parts, optimizer):
     def run(until, directory):
         with tf.Graph().as_default():
@@ -76,7 +70,7 @@ def test_training_goes_on_bit_for_bit(tmp_path, use_resource, parts, optimizer):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize(("use_resource", "parts"), KINDS)
+@thinned("use_resource, parts", [False, True], [None, 3])
 def test_full_one_is_what_a_saver_of_the_graph_restores(tmp_path, use_resource, parts):
     with tf.Graph().as_default():
         train_op, opt = build(use_resource, parts=parts)
@@ -108,8 +102,7 @@ class Savings(tf1.train.SessionRunHook):
         self.all.add(self.hook.saving)
 
 
-@pytest.mark.parametrize("use_resource", [False, True])
-@pytest.mark.parametrize("optimizer", ["adam_async", "adam"])
+@thinned("use_resource, optimizer", [False, True], ["adam_async", "adam"])
 def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimizer):
     """Every checkpoint has just what that many updates make of the variables."""
     with tf.Graph().as_default():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import thinned
 
 import tf_syncrep as tfs
 
@@ -44,20 +45,26 @@ def stock(params, ids, weights, combiner, strategy):
     )
 
 
-@pytest.fixture(params=[False, True], ids=["v2", "v1"])
-def shapes_of_v1(request):
+@pytest.fixture
+def shapes(request):
     """Sizes are `Dimension`s after `tf.compat.v1.disable_v2_behavior`."""
-    if request.param:
+    if request.param == "v1":
         tf1.disable_v2_tensorshape()
-    yield
+    yield request.param
     tf1.enable_v2_tensorshape()
 
 
-@pytest.mark.usefixtures("shapes_of_v1")
-@pytest.mark.parametrize("use_resource", [False, True])
-@pytest.mark.parametrize("kind", ["partitioned", "mod", "div", "one"])
-@pytest.mark.parametrize("combiner", [None, "sum", "mean", "sqrtn"])
-def test_vectors_and_a_step_are_those_of_tensorflow(kind, use_resource, combiner):
+@thinned(
+    "shapes, kind, use_resource, combiner",
+    ["v1", "v2"],
+    ["partitioned", "mod", "div", "one"],
+    [False, True],
+    [None, "sum", "mean", "sqrtn"],
+    indirect=["shapes"],
+)
+def test_vectors_and_a_step_are_those_of_tensorflow(
+    shapes, kind, use_resource, combiner
+):
     results = []
     for ours in (False, True):
         with tf.Graph().as_default(), tf1.Session() as session:

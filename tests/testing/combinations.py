@@ -1,0 +1,36 @@
+"""Which combinations of values each change is tried with, and which by night."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+
+def thinned(
+    names: str, *axes: Iterable[Any], indirect: Sequence[str] = ()
+) -> pytest.MarkDecorator:
+    """Parametrizes with all combinations, of which most are `slow`.
+
+    Those that are not have each value of each axis at least once, and the first value
+    of the first axis, which is what the test is about, with each of the others.
+
+    Args:
+        names: the arguments, as for `pytest.mark.parametrize`.
+        axes: the values of each of them.
+        indirect: which of the arguments are fixtures.
+    """
+    lists = [list(axis) for axis in axes]
+    diagonal = {
+        tuple(values[i % len(values)] for values in lists)
+        for i in range(max(map(len, lists)))
+    }
+    kept = diagonal | {(lists[0][0], *others) for _, *others in diagonal}
+    return pytest.mark.parametrize(
+        names,
+        [
+            pytest.param(*values, marks=() if values in kept else pytest.mark.slow)
+            for values in itertools.product(*lists)
+        ],
+        indirect=list(indirect),
+    )

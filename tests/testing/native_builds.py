@@ -15,19 +15,29 @@ GoogleTest is missing, so the C++ tests do not run. Install it, then run them ag
   apt-get install libgtest-dev    (Debian, Ubuntu)"""
 
 
-def run(*command: str | pathlib.Path, status: int = 0) -> str:
+def run(
+    *command: str | pathlib.Path, status: int = 0, timeout_secs: float | None = None
+) -> str:
     """Runs a command to its end; returns all that it says.
 
-    The test fails with what it says if that ends with another status.
+    The test fails with what it says if that ends with another status, or if the command
+    has not ended in time, which is the end of it.
     """
     words = [str(word) for word in command]
-    result = subprocess.run(
-        words,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    try:
+        result = subprocess.run(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=timeout_secs,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = (error.stdout or b"").decode(errors="replace")
+        pytest.fail(
+            f"{' '.join(words)}\ndid not end in {timeout_secs} s\n{said}", pytrace=False
+        )
     if result.returncode != status:
         if "Could NOT find GTest" in result.stdout:
             pytest.skip(_NO_GTEST)

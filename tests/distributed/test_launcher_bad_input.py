@@ -27,6 +27,11 @@ def assert_refused(result, message):
             "--max-restarts must be at least 0. Received: -1",
         ),
         (
+            ["--inter-op-threads", 0],
+            "argument --inter-op-threads: must be a whole number of at least 1. "
+            "Received: 0",
+        ),
+        (
             ["--grace", -1],
             "--grace must be a number of seconds that is not negative. Received: -1.0",
         ),

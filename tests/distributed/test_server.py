@@ -1,13 +1,14 @@
 """`tf-syncrep serve`: one task of TF_CONFIG, its errors and its end."""
 
 import json
+import pathlib
 import signal
 import socket
 
 import clusters
 import commands
 
-from tf_syncrep.python.distribute import server
+from tf_syncrep.python.distribute import threads
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
 
@@ -26,7 +27,7 @@ def test_a_port_in_use_is_one_line_and_status_2():
 
 
 def test_more_threads_than_cores_do_not_spin():
-    few, many = server.config_for(2), server.config_for(8)
+    few, many = threads.config_for(2, {}), threads.config_for(8, {})
     assert few.inter_op_parallelism_threads > 2
     assert few.experimental.disable_thread_spinning
     # TensorFlow's own choice: as many as cores.
@@ -34,11 +35,22 @@ def test_more_threads_than_cores_do_not_spin():
     assert not many.experimental.disable_thread_spinning
 
 
-def test_serves_the_task_at_its_address_again_after_a_kill_and_ends_by_signals():
+def test_the_environment_says_how_many_threads_there_are():
+    environ = threads.environment(2, None, {threads.INTRA_OP_VARIABLE: "3"})
+    assert environ == {"TF_NUM_INTEROP_THREADS": "2", "TF_NUM_INTRAOP_THREADS": "3"}
+    assert threads.config_for(2, environ).inter_op_parallelism_threads == 0
+
+
+def test_serves_the_task_at_its_address_again_after_a_kill_and_ends_by_signals(
+    monkeypatch,
+):
+    monkeypatch.setenv(threads.INTER_OP_VARIABLE, "3")
     with clusters.Cluster() as cluster:
         address = cluster.address("worker-0")
         serving = f"serving worker 0 at {address} (grpc://{address}, TensorFlow "
         cluster.wait_for_output("worker-0", serving)
+        names = pathlib.Path(f"/proc/{cluster.pid('worker-0')}/task").glob("*/comm")
+        assert [name.read_text() for name in names].count("tf_Compute\n") == 3
         cluster.kill("worker-0")
         assert cluster.status("worker-0") == -signal.SIGKILL
         assert not grpc_answers(address)

@@ -4,13 +4,14 @@ Nothing that takes time is imported before the arguments are known to be right.
 """
 
 import argparse
+import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from tf_syncrep.python.distribute import allow, launch_options, ports, script
+from tf_syncrep.python.distribute import allow, launch_options, ports, script, threads
 from tf_syncrep.python.version import VERSION
 
 _BAD_USAGE = 2
@@ -94,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_script_on(task)
     _add_allow(task, allow.CLUSTER)
     _add_tls(task)
+    _add_threads(task)
     task.add_argument(
         "--ready-timeout",
         type=float,
@@ -111,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_allow(serve, allow.CLUSTER)
     _add_tls(serve)
+    _add_threads(serve)
     serve.set_defaults(run=_serve)
     doctor = commands.add_parser(
         "doctor",
@@ -214,6 +217,7 @@ def _add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         help="begin each line with the time and the task (default: yes)",
     )
     _add_allow(parser, allow.LOCAL)
+    _add_threads(parser)
     _add_script(parser)
 
 
@@ -256,6 +260,28 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_threads(parser: argparse.ArgumentParser) -> None:
+    for kind, what in (
+        ("inter", "how many ops a task may run at the same time"),
+        ("intra", "how many threads an op of a task may share its work among"),
+    ):
+        parser.add_argument(
+            f"--{kind}-op-threads",
+            type=_positive,
+            metavar="N",
+            help=f"{what} (default: TF_NUM_{kind.upper()}OP_THREADS, or TensorFlow's "
+            "choice)",
+        )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at least 1. Received: {text}"
+        )
+    return int(text)
+
+
 def _add_script(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m",
@@ -291,6 +317,8 @@ def _launch(arguments: argparse.Namespace) -> int:
             grace_secs=arguments.grace,
             prefix=arguments.prefix,
             allow=arguments.allow,
+            inter_op_threads=arguments.inter_op_threads,
+            intra_op_threads=arguments.intra_op_threads,
         )
         if misplaced := _misplaced_options(arguments):
             args = shlex.join(arguments.args)
@@ -341,6 +369,7 @@ def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
 def _task(arguments: argparse.Namespace) -> int:
     from tf_syncrep.python.distribute import cluster, task, tls
 
+    _set_threads(arguments)
     try:
         task.run(
             arguments.script,
@@ -364,9 +393,17 @@ def _task(arguments: argparse.Namespace) -> int:
         return _BAD_USAGE
 
 
+def _set_threads(arguments: argparse.Namespace) -> None:
+    """For this process, and what it becomes."""
+    os.environ.update(
+        threads.environment(arguments.inter_op_threads, arguments.intra_op_threads)
+    )
+
+
 def _serve(arguments: argparse.Namespace) -> int:
     from tf_syncrep.python.distribute import server
 
+    _set_threads(arguments)
     server.serve(arguments.allow, arguments.tls, arguments.tls_base_port)
 
 

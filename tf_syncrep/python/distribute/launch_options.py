@@ -65,6 +65,9 @@ class LaunchOptions:
         prefix: whether lines begin with the time and the task's name.
         allow: who may connect to the tasks: by default this machine alone; "all", or
           networks such as "10.0.0.0/8", separated by commas, besides this machine.
+        inter_op_threads: how many ops each task may run at the same time; None leaves
+          it to the environment and TensorFlow.
+        intra_op_threads: how many threads these may share their work among; None, too.
 
     Example:
     ```python
@@ -90,14 +93,18 @@ class LaunchOptions:
     grace_secs: float = 30.0
     prefix: bool = True
     allow: str = allow.LOCAL
+    inter_op_threads: int | None = None
+    intra_op_threads: int | None = None
 
     def __post_init__(self) -> None:
         for argument, value, least in (
             ("num_workers", self.num_workers, 1),
             ("num_ps", self.num_ps, 0),
             ("max_restarts", self.max_restarts, 0),
+            ("inter_op_threads", self.inter_op_threads, 1),
+            ("intra_op_threads", self.intra_op_threads, 1),
         ):
-            if value < least:
+            if value is not None and value < least:
                 raise LaunchError(
                     argument, f"must be at least {least}. Received: {value}"
                 )

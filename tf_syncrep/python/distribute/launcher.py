@@ -12,7 +12,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from tf_syncrep.python.distribute import allow, local_cluster, script, supervision
+from tf_syncrep.python.distribute import (
+    allow,
+    local_cluster,
+    script,
+    supervision,
+    threads,
+)
 from tf_syncrep.python.distribute.cluster import EVALUATOR
 from tf_syncrep.python.distribute.launch_options import LaunchOptions
 from tf_syncrep.python.distribute.local_cluster import Task
@@ -276,6 +282,9 @@ class _Run:
         else:
             command, environ = self._options.command(), task.environment()
         environ = allow.environment(self._options.allow, task.config, environ)
+        environ = threads.environment(
+            self._options.inter_op_threads, self._options.intra_op_threads, environ
+        )
 
         log = LogFilter(environ)
 

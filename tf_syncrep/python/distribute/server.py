@@ -11,6 +11,7 @@ from tf_syncrep.python.distribute import (
     cluster,
     local_cluster,
     ports,
+    threads,
     tls,
     tunnels,
 )
@@ -18,10 +19,6 @@ from tf_syncrep.python.distribute import (
 SERVED_TYPES = ("ps", "worker")
 BAD_CONFIG = 2
 NO_LIBRARY = 1
-
-# A server's kernels may wait for others (queues, locks of variables), and with as few
-# threads as a small machine has cores they could all wait at once.
-_MIN_INTER_OP_THREADS = 4
 
 
 def serve(
@@ -83,7 +80,7 @@ def serve(
             job_name=task.task_type,
             task_index=task.task_index,
             protocol=task.rpc_layer,
-            config=config_for(os.cpu_count() or 1),
+            config=threads.config_for(os.cpu_count() or 1),
         )
     except tf.errors.OpError as error:
         reason = " ".join(error.message.split())
@@ -98,26 +95,6 @@ def serve(
     # would not end it.
     while True:
         os.read(signalled, 1)
-
-
-def config_for(num_cores: int):
-    """Says how many threads a server has, and what they do without work.
-
-    Args:
-        num_cores: how many cores the machine has.
-
-    Returns:
-        A `tf.compat.v1.ConfigProto`; what it does not say is TensorFlow's to choose.
-    """
-    import tensorflow as tf
-
-    config = tf.compat.v1.ConfigProto()
-    if num_cores < _MIN_INTER_OP_THREADS:
-        config.inter_op_parallelism_threads = _MIN_INTER_OP_THREADS
-        # With more threads than cores, one that looks for work in a loop, as they do
-        # before they sleep, keeps a core from one that has some.
-        config.experimental.disable_thread_spinning = True
-    return config
 
 
 def _exit_by_signal(signum: int, frame: FrameType | None) -> None:

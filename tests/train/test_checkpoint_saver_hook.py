@@ -233,6 +233,34 @@ def test_server_that_does_not_share_the_folder_ends_the_session(tmp_path, monkey
             train([hook], 1, opt, train_op)
 
 
+def test_chief_with_another_folder_frees_what_a_lost_one_has_left(tmp_path):
+    """Servers outlive a chief, and its writers there: they keep 8 bytes a row."""
+    server = tf1.train.Server.create_local_server()
+
+    def live(folder):
+        with tf.Graph().as_default():
+            train_op, _ = build(False)
+            hook = tfs.train.CheckpointSaverHook(folder, save_steps=1, full_every=100)
+            hook.end = lambda session: None  # as of one that was killed
+            with tf1.train.MonitoredTrainingSession(
+                server.target, hooks=[hook]
+            ) as session:
+                while hook.saving is None or hook.saving.manifest is None:
+                    session.run(train_op)
+        return hook
+
+    lives = [(live(tmp_path / "lost"), False), (live(tmp_path / "next"), True)]
+    for hook, knows in lives:
+        calls, token = hook._calls, hook.saving.manifest.token
+        calls.session = tf1.Session(server.target, calls._begin_op.graph)
+        if knows:
+            calls.begin([str(tmp_path / "more")], "more", token)
+        else:
+            with pytest.raises(tf.errors.FailedPreconditionError, match="last one"):
+                calls.begin([str(tmp_path / "more")], "more", token)
+        calls.cancel()
+
+
 def test_restore_is_told_where_v1_tells_everything(tmp_path, caplog):
     # A first line by absl's logger gives Python's root logger a handler, beside that of
     # TensorFlow's, and from then on each line of that one is printed twice.

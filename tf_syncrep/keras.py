@@ -6,6 +6,7 @@
 
 from tf_syncrep.python.keras.adam_async import AdamAsync
 from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
+from tf_syncrep.python.keras.compat import isolate_workers
 from tf_syncrep.python.keras.embedding.config import FeatureConfig, TableConfig
 from tf_syncrep.python.keras.embedding.distributed_embedding import (
     DistributedEmbedding,
@@ -40,6 +41,7 @@ __all__ = [
     "evaluate",
     "fit",
     "install_fit",
+    "isolate_workers",
     "predict",
     "uninstall_fit",
 ]

@@ -6,6 +6,8 @@
 
 from tf_syncrep.python.keras.adam_async import AdamAsync
 from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
+from tf_syncrep.python.keras.cluster import explain_missing_cluster
+from tf_syncrep.python.keras.compat import isolate_workers
 from tf_syncrep.python.keras.embedding.config import FeatureConfig, TableConfig
 from tf_syncrep.python.keras.embedding.distributed_embedding import (
     DistributedEmbedding,
@@ -40,9 +42,11 @@ __all__ = [
     "evaluate",
     "fit",
     "install_fit",
+    "isolate_workers",
     "predict",
     "uninstall_fit",
 ]
 
+explain_missing_cluster()
 explain_stock_fit()
 show_tables_whole()

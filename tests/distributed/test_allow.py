@@ -301,3 +301,27 @@ def test_a_library_that_cannot_be_preloaded_opens_no_port(
     with pytest.raises(allow.AllowError, match=f"{message}.*; --allow all opens"):
         allow.environment("local", CONFIG, {})
     assert allow.environment("all", CONFIG, {}) == {}
+
+
+_WITHOUT_THREAD = """
+import resource, socket
+server = socket.socket()
+server.bind(("", 0))
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+bytes = int(status["VmData"].split()[0]) * 1024 + (1 << 20)  # and no stack of a thread
+resource.setrlimit(resource.RLIMIT_DATA, (bytes, resource.RLIM_INFINITY))
+server.listen()
+client = socket.create_connection(server.getsockname())
+server.accept()[0].sendall(b"yes")
+print(client.recv(3))
+"""
+
+
+def test_process_that_gets_no_thread_for_names_goes_on_and_says_so():
+    environ = {"LD_PRELOAD": allow._library_path(), "TF_SYNCREP_ALLOW": "name.invalid"}
+    command = [sys.executable, "-c", _WITHOUT_THREAD]
+    ran = subprocess.run(
+        command, env=os.environ | environ, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stdout) == (0, "b'yes'\n"), ran.stderr
+    assert "hosts are not let in, as there is no thread" in ran.stderr

@@ -23,6 +23,12 @@ UNREMOVED = [
     ':UNKNOWN:Error received from peer  {grpc_message:"an id"}',
     "This could happen if the remote target has been disconnected from the client.",
 ]
+# The end of an error's message, in a traceback.
+REPEATED = [
+    "Additional GRPC error information from remote target /job:worker/replica:0/task:0 "
+    "while calling /tensorflow.eager.EagerService/Enqueue:",
+    ':UNKNOWN:Error received from peer  {grpc_message:"my own error"} [Op:__inference]',
+]
 LOGGED = f"2026-01-02 03:04:05.6: I tensorflow/core/common_runtime/eager/{FREED}"
 
 DRAWS_A_BAR = r"""
@@ -79,8 +85,17 @@ def script(tmp_path):
                 *("Traceback (most recent call last):", "KeyError: 3"),
             ],
         ),
+        # And the error itself, once more.
+        (
+            f"print('E: my own error', *{REPEATED!r}, sep='\\n', file=sys.stderr)",
+            [],
+            ["E: my own error"],
+        ),
     ],
-    ids=["streams", "empty", "not_utf8", "progress", "colours", "logs", "last_words"],
+    ids=[
+        *("streams", "empty", "not_utf8", "progress", "colours", "logs"),
+        *("last_words", "repeated"),
+    ],
 )
 def test_lines_have_the_time_and_the_name_of_their_task(script, source, stdout, stderr):
     env = {"TF_CPP_MIN_LOG_LEVEL": "0"}

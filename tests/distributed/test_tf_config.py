@@ -14,7 +14,8 @@ def config(jobs=None, task_type="worker", index=0, **more):
 
 
 NOT_SET = (
-    'TF_CONFIG is not set. It must look like {"cluster": {"worker": ["host:port"], '
+    "TF_CONFIG is not set. `tf-syncrep launch` sets it for each task of a cluster on "
+    'this machine; elsewhere it must look like {"cluster": {"worker": ["host:port"], '
     '"ps": ["host:port"]}, "task": {"type": "worker", "index": 0}}'
 )
 TOO_MUCH = "(a number is too long, or objects are too deep in one another)"

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.checkpoint import position
 
 MIRRORED = pathlib.Path(__file__).with_name("checkpoint_mirrored_program.py")
 ROWS, WIDTH = 20_000, 16  # 1.28 MB: written by rows
@@ -250,7 +251,7 @@ def test_training_ends_without_a_folder_that_is_lost_in_its_midst(
         )
     assert model.history.epoch == [0]
     assert "The end of this training is in no checkpoint: 2 of 4 " in caplog.text
-    assert "A checkpoint could not be written" in caplog.text
+    assert "A checkpoint was not written" in caplog.text
     assert str(folder) in caplog.text
 
 
@@ -348,3 +349,17 @@ def test_model_of_layers_without_a_call_is_saved_and_restored(tmp_path):
     tfs.keras.Checkpoint(tmp_path, model=model).save()
     tfs.keras.Checkpoint(tmp_path, model=other).restore()
     assert_equal(([], other.get_weights()), ([], model.get_weights()))
+
+
+def test_checkpoint_of_an_older_version_is_named(tmp_path, monkeypatch):
+    x, y = next(batches(0, 1))
+
+    def fit():
+        callbacks = [tfs.keras.Checkpoint(tmp_path)]
+        tfs.keras.fit(make(), x, y, verbose=0, callbacks=callbacks)
+
+    with monkeypatch.context() as older:
+        older.setattr(position.Position, "state", lambda *_: {"epoch": 1})
+        fit()
+    with pytest.raises(ValueError, match=r"older version.*ckpt-1.json has no 'step'"):
+        fit()

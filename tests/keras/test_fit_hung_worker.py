@@ -1,4 +1,4 @@
-"""A worker hangs (SIGSTOP) while `tfs.keras.fit` trains on it and on two others.
+"""A worker hangs (SIGSTOP) while training goes on on it and on two others.
 
 With TensorFlow's own `executor_scope` nobody makes a step for as long as it hangs, in
 two of three cases.
@@ -34,16 +34,17 @@ def longest_gap(cluster, secs):
 
 
 @pytest.mark.parametrize(
-    ("is_synchronous", "hung_secs"),
+    ("kind", "hung_secs"),
     [
-        (True, 4.0),
-        pytest.param(True, 10.0, marks=pytest.mark.slow),
-        pytest.param(False, 10.0, marks=pytest.mark.slow),
+        ("synchronous", 4.0),
+        pytest.param("synchronous", 10.0, marks=pytest.mark.slow),
+        pytest.param("asynchronous", 10.0, marks=pytest.mark.slow),
+        pytest.param("custom", 10.0, marks=pytest.mark.slow),
     ],
 )
-def test_training_goes_on_while_a_worker_hangs(is_synchronous, hung_secs):
+def test_training_goes_on_while_a_worker_hangs(kind, hung_secs):
     with clusters.Cluster(3, num_ps=2, env=programs.environment()) as cluster:
-        command = [sys.executable, str(PROGRAM), json.dumps(is_synchronous)]
+        command = [sys.executable, str(PROGRAM), json.dumps(kind)]
         cluster.start("chief", command)
         cluster.wait_for_output("chief", STEP, occurrence=100)
         for worker in cluster.names("worker"):

@@ -238,11 +238,10 @@ assert answers == [manager, manager]
 SCOPE = """
 from tensorflow.python.eager import context, executor
 import tf_syncrep as tfs
-from tf_syncrep.python.keras import compat
 
 stock = context.executor_scope
 assert tfs.keras and stock.__module__ == context.__name__, "replaced at import"
-compat.let_closures_end_without_waiting()
+tfs.keras.isolate_workers()
 own, waits = executor.new_executor(enable_async=True), []
 wait = executor.Executor.wait
 executor.Executor.wait = lambda self: (waits.append(self.is_async()), wait(self))

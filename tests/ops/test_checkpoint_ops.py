@@ -504,6 +504,36 @@ def test_cancelling_forgets_what_rows_are_compared_with(tmp_path):
         table.begin(tmp_path / "b", token="b", base="a")
 
 
+def test_owner_that_comes_later_has_others_forget_the_table(tmp_path):
+    """Two writers of one owner do not disturb each other; nor do other tables."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tables = [
+            tf.compat.v1.get_variable(name, [10, 2], use_resource=False)
+            for name in ("t", "u")
+        ]
+        session.run(tf.compat.v1.global_variables_initializer())
+
+        def write(number, owner, token, base="", table=tables[0]):
+            writer = checkpoint_ops.checkpoint_writer(shared_name=f"owner_{number}")
+            begin = checkpoint_ops.ref_checkpoint_begin(
+                writer, str(tmp_path / token), token, base, [[table]],
+                [(0, 10, 0, 1, 10)], [table.op.name], [], [], owner=owner,
+                max_kept_bytes=_KEPT, patience_secs=60.0,
+            )  # fmt: skip
+            session.run(begin)
+            session.run(checkpoint_ops.checkpoint_write(writer))
+
+        write(1, "dead", "a")
+        write(2, "dead", "b")
+        write(1, "dead", "c", base="a")
+        write(3, "dead", "other", table=tables[1])
+        write(4, "living", "d")
+        for number, base in ((1, "c"), (2, "b")):
+            with pytest.raises(tf.errors.FailedPreconditionError, match="last one"):
+                write(number, "dead", "e", base=base)
+        write(3, "dead", "f", base="other", table=tables[1])
+
+
 def test_thread_whose_files_hang_is_waited_for_until_a_deadline(tmp_path):
     table = _Table(_values(1000), 1)
     table.begin(tmp_path / "ckpt", speed=100.0, patience_secs=0.2)

@@ -1,6 +1,8 @@
 """CheckpointSaverHook in sessions of one process: what is in it, and when."""
 
+import contextlib
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -224,6 +226,54 @@ def test_server_that_does_not_share_the_folder_ends_the_session(tmp_path, monkey
         hook = tfs.train.CheckpointSaverHook(tmp_path, 600)
         with pytest.raises(ValueError, match="`checkpoint_dir` must be a folder that"):
             train([hook], 1, opt, train_op)
+
+
+@pytest.mark.parametrize("raise_at_end", [False, True])
+def test_session_whose_end_is_in_no_checkpoint_says_so(tmp_path, caplog, raise_at_end):
+    folder = tmp_path / "checkpoints"
+
+    class Lose(tf1.train.SessionRunHook):
+        def end(self, session):
+            shutil.rmtree(folder)
+            folder.write_text("no folder")
+
+    with tf.Graph().as_default():
+        train_op, opt = build(True)
+        hook = tfs.train.CheckpointSaverHook(
+            folder, save_secs=600, raise_at_end=raise_at_end
+        )
+        raises = pytest.raises(tf.errors.OpError, match=str(folder))
+        with raises if raise_at_end else contextlib.nullcontext():
+            train([Lose(), hook], 2, opt, train_op)
+    assert "The end of this training is in no checkpoint: 0 of 1 " in caplog.text
+
+
+def test_chief_with_another_folder_frees_what_a_lost_one_has_left(tmp_path):
+    """Servers outlive a chief, and its writers there: they keep 8 bytes a row."""
+    server = tf1.train.Server.create_local_server()
+
+    def live(folder):
+        with tf.Graph().as_default():
+            train_op, _ = build(False)
+            hook = tfs.train.CheckpointSaverHook(folder, save_steps=1, full_every=100)
+            hook.end = lambda session: None  # as of one that was killed
+            with tf1.train.MonitoredTrainingSession(
+                server.target, hooks=[hook]
+            ) as session:
+                while hook.saving is None or hook.saving.manifest is None:
+                    session.run(train_op)
+        return hook
+
+    lives = [(live(tmp_path / "lost"), False), (live(tmp_path / "next"), True)]
+    for hook, knows in lives:
+        calls, token = hook._calls, hook.saving.manifest.token
+        calls.session = tf1.Session(server.target, calls._begin_op.graph)
+        if knows:
+            calls.begin([str(tmp_path / "more")], "more", token)
+        else:
+            with pytest.raises(tf.errors.FailedPreconditionError, match="last one"):
+                calls.begin([str(tmp_path / "more")], "more", token)
+        calls.cancel()
 
 
 def test_restore_is_told_where_v1_tells_everything(tmp_path, caplog):

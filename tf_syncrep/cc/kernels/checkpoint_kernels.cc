@@ -145,6 +145,9 @@ class BeginOp final : public OpKernel {
                     absl::StrCat("max_bytes_per_sec must be positive, or 0 for "
                                  "no bound, but is ",
                                  max_bytes_per_sec_)));
+    if (!kAreHeld) {
+      OP_REQUIRES_OK(ctx, ctx->GetAttr("owner", &owner_));
+    }
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -169,6 +172,7 @@ class BeginOp final : public OpKernel {
     request->prefix = prefix;
     request->token = token;
     request->base = base;
+    request->owner = owner_;
     request->max_bytes_per_sec = max_bytes_per_sec_;
     request->kept = std::make_shared<KeptBytes>(
         max_kept_bytes_, KeptBytes::Seconds(patience_secs_));
@@ -218,6 +222,7 @@ class BeginOp final : public OpKernel {
   int64_t max_kept_bytes_;
   float patience_secs_;
   float max_bytes_per_sec_;
+  std::string owner_;
 };
 
 class WriteOp final : public AsyncOpKernel {

@@ -89,6 +89,38 @@ Tensor Rows(const Tensor& tensor, int64_t rows, bool parted) {
 
 }  // namespace
 
+// Those of this process that have written for an owner.
+class CheckpointWriter::Writers {
+ public:
+  static Writers& All() {
+    static Writers* const all = new Writers;
+    return *all;
+  }
+
+  void Add(const std::shared_ptr<CheckpointWriter>& writer) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    writers_[writer.get()] = writer;
+  }
+
+  std::vector<std::shared_ptr<CheckpointWriter>> Find() {
+    std::vector<std::shared_ptr<CheckpointWriter>> found;
+    const std::lock_guard<std::mutex> lock(mu_);
+    for (auto entry = writers_.begin(); entry != writers_.end();) {
+      if (auto writer = entry->second.lock()) {
+        found.push_back(std::move(writer));
+        ++entry;
+      } else {
+        entry = writers_.erase(entry);
+      }
+    }
+    return found;
+  }
+
+ private:
+  std::mutex mu_;  // guards writers_; no other lock is taken under it
+  std::map<const CheckpointWriter*, std::weak_ptr<CheckpointWriter>> writers_;
+};
+
 // What is written of one table.
 class CheckpointWriter::Share {
  public:
@@ -233,7 +265,7 @@ class CheckpointWriter::Share {
 };
 
 absl::StatusOr<int64_t> CheckpointWriter::Begin(CheckpointRequest request) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  std::unique_lock<std::mutex> lock(mu_);
   if (!progress_.done) {
     return absl::FailedPreconditionError(
         "A checkpoint is being written already.");
@@ -253,8 +285,34 @@ absl::StatusOr<int64_t> CheckpointWriter::Begin(CheckpointRequest request) {
   for (const std::shared_ptr<TableSnapshot>& table : tables_) {
     TableSnapshot::Register(table);
   }
+  owner_ = request.owner;
+  const std::string owner = request.owner;
+  const std::vector<TablePiece> pieces = request.pieces;
   accepted_ = std::make_unique<CheckpointRequest>(std::move(request));
-  return ++writing_;
+  const int64_t writing = ++writing_;
+  lock.unlock();
+  if (!owner.empty()) {
+    Writers::All().Add(shared_from_this());
+    for (const auto& writer : Writers::All().Find()) {
+      writer->Forget(owner, pieces);
+    }
+  }
+  return writing;
+}
+
+void CheckpointWriter::Forget(const std::string& owner,
+                              const std::vector<TablePiece>& pieces) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  // One that is writing for somebody who was lost is cancelled soon, with the
+  // step in which it writes, and then knows nothing.
+  if (owner_ == owner || !progress_.done) {
+    return;
+  }
+  for (const TablePiece& piece : pieces) {
+    if (fingerprints_.erase({piece.names[0], piece.first}) > 0) {
+      fingerprints_of_.clear();
+    }
+  }
 }
 
 absl::StatusOr<int64_t> CheckpointWriter::Write(std::function<void()> ended) {
@@ -399,6 +457,9 @@ void CheckpointWriter::Run(CheckpointRequest request) {
         "There is no memory to write the checkpoint: ", error.what()));
   }
   request = CheckpointRequest();
+  if (!status.ok()) {
+    fingerprints_.clear();  // of no checkpoint
+  }
   End(std::move(status));
 }
 

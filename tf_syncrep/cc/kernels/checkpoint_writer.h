@@ -30,6 +30,8 @@ struct CheckpointRequest {
   // The checkpoint to compare with, so as to write only rows that have changed
   // since; empty to write all.
   std::string base;
+  // Names who writes, where tables outlive that; or empty. See Begin().
+  std::string owner;
   // Tables with their slots, and how they are parted.
   std::vector<std::shared_ptr<TableSnapshot>> tables;
   std::vector<TablePiece> pieces;
@@ -59,7 +61,9 @@ class CheckpointWriter final
     : public std::enable_shared_from_this<CheckpointWriter> {
  public:
   // Accepts a request, whose moment this is: rows that are overwritten from
-  // here on are kept. Returns the number of this writing. Errors:
+  // here on are kept. Returns the number of this writing. What other writers of
+  // this process know of these tables for another owner is forgotten: that
+  // one was lost, and nobody else would free it. Errors:
   // FailedPrecondition where a checkpoint is being written, or `base` is not
   // the last one.
   absl::StatusOr<int64_t> Begin(CheckpointRequest request);
@@ -85,12 +89,15 @@ class CheckpointWriter final
   using Fingerprints = std::vector<uint64_t>;  // by row
 
   class Share;
+  class Writers;
 
   struct Held {
     std::vector<std::shared_ptr<TableSnapshot>> tables;
     std::shared_ptr<KeptBytes> kept;
   };
 
+  // Forgets what it knows of tables, unless it knows it for this owner.
+  void Forget(const std::string& owner, const std::vector<TablePiece>& pieces);
   void Run(CheckpointRequest request);
   absl::Status WriteFiles(CheckpointRequest& request);
   int64_t ChunkBytes() const;
@@ -109,6 +116,7 @@ class CheckpointWriter final
   CheckpointProgress progress_;
   // What was accepted, until it is being written.
   std::unique_ptr<CheckpointRequest> accepted_;
+  std::string owner_;  // of the last one that was
   std::vector<std::shared_ptr<TableSnapshot>> tables_;
   std::shared_ptr<KeptBytes> kept_;
   std::function<void()> ended_;

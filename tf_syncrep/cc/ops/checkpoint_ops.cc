@@ -101,6 +101,7 @@ REGISTER_OP("Syncrep>RefCheckpointBegin")
     .Attr("max_kept_bytes: int = 268435456")
     .Attr("patience_secs: float = 60.0")
     .Attr("max_bytes_per_sec: float = 0.0")
+    .Attr("owner: string = ''")
     .SetIsStateful()
     .SetAllowsUninitializedInput()
     .SetShapeFn(NoOutputs)
@@ -125,6 +126,8 @@ tensor_names: As there.
 max_kept_bytes: As there.
 patience_secs: As there.
 max_bytes_per_sec: As there.
+owner: Names who writes checkpoints of these variables, which outlive that. What writers
+  of this task remember of them for another owner, for later checkpoints, they forget.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointWrite")

@@ -28,10 +28,9 @@
 #include <cstring>
 #include <new>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <vector>
 
+#include "tf_syncrep/cc/lib/detached_thread.h"
 #include "tf_syncrep/cc/preload/allow_list.h"
 #include "tf_syncrep/cc/preload/network.h"
 
@@ -91,14 +90,13 @@ void Follow(AllowList* list) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread([list] { list->Follow(); }).detach();
-  } catch (const std::system_error& error) {
-    Say(std::string("hosts are not let in, as there is no thread that looks "
-                    "up their names: ") +
-        error.what());
-  }
+  const bool has_thread =
+      StartDetachedThread("tfs_allow", [list] { list->Follow(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!has_thread) {
+    Say("hosts are not let in, as there is no thread that looks up their "
+        "names");
+  }
 }
 
 // The list of this process, made when it is first asked for.

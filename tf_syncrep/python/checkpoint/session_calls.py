@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,20 @@ import tensorflow as tf
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.engine import Calls
 from tf_syncrep.python.ops import checkpoint_ops
+
+_OWNER = "tf_syncrep_checkpoint_owner"
+
+
+def _owner_of_graph() -> str:
+    """Names those of the default graph that write checkpoints, among all programs.
+
+    Servers keep variables, and 8 bytes for each of their rows, when a chief is lost.
+    The chief that comes after it has another graph, and perhaps another folder.
+    """
+    owners = tf.compat.v1.get_collection_ref(_OWNER)
+    if not owners:
+        owners.append(uuid.uuid4().hex)
+    return owners[0]
 
 
 class SessionCalls(Calls):
@@ -64,6 +79,7 @@ class SessionCalls(Calls):
                         *layout,
                         list(share.wholes.values()),
                         list(share.wholes),
+                        owner=_owner_of_graph(),
                         **options,
                     )
                 )

@@ -134,7 +134,10 @@ def read_tf_config(environ: Mapping[str, str] | None = None) -> TaskConfig:
     """
     text = (os.environ if environ is None else environ).get("TF_CONFIG", "")
     if not text.strip():
-        raise ClusterConfigError(f"TF_CONFIG is not set. It must look like {_EXAMPLE}")
+        raise ClusterConfigError(
+            "TF_CONFIG is not set. `tf-syncrep launch` sets it for each task of a "
+            f"cluster on this machine; elsewhere it must look like {_EXAMPLE}"
+        )
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -47,6 +47,13 @@ _UNREMOVED_FUNCTION_END = re.compile(
 # What ends it in any case: another line of the log, or Python's.
 _OTHERS = re.compile(_LOG + rb"|Traceback \(")
 
+# What an error of another task repeats, escaped, below the message: once for each task
+# that it has come through.
+_REPEATED_MESSAGE = re.compile(
+    rb"Additional GRPC error information from remote target /job:"
+    rb"|:UNKNOWN:Error received from peer "
+)
+
 # Colours and movements of the cursor, for terminals alone (ECMA-48, "CSI").
 _CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 
@@ -157,8 +164,8 @@ class LogFilter:
     """Tells which lines of a task's standard error say nothing to anybody.
 
     TensorFlow writes a dozen lines before it reads TF_CPP_MIN_LOG_LEVEL, and at the
-    end of a coordinator that it does not free what it never can, below the error that
-    ended it.
+    end of a coordinator, below the error that ended it, that error again, escaped, and
+    that it does not free what it never can.
     """
 
     def __init__(self, environ: Mapping[str, str]):
@@ -180,6 +187,6 @@ class LogFilter:
             self._is_within = _UNREMOVED_FUNCTION_END.match(line) is None
             return True
         self._is_within = False
-        if _UNIMPLEMENTED_RELEASE.match(line):
+        if _UNIMPLEMENTED_RELEASE.match(line) or _REPEATED_MESSAGE.match(line):
             return True
         return self._early_is_unwanted and _EARLY_LOG.match(line) is not None

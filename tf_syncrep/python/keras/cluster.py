@@ -1,6 +1,21 @@
 """The cluster that this process is connected to as its coordinator."""
 
+import functools
+import threading
+
 import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.distribute.readiness import grpc_answers
+from tf_syncrep.python.distribute.server import SERVED_TYPES
+
+# For how long nothing is said of tasks that are still coming up.
+_PATIENCE_SECS = 10.0
+_REMEDY = (
+    "`tf-syncrep launch --workers 2 --ps 1 train.py` starts a cluster on this machine "
+    "and a script on it; where each task of TF_CONFIG is started by itself, "
+    "`tf-syncrep task train.py` starts it."
+)
 
 
 def num_tasks(job: str) -> int:
@@ -12,3 +27,50 @@ def num_tasks(job: str) -> int:
     devices = tf.config.list_logical_devices("CPU")
     specs = [tf.DeviceSpec.from_string(device.name) for device in devices]
     return len({spec.task for spec in specs if spec.job == job})
+
+
+def explain_missing_cluster() -> None:
+    """Makes ParameterServerStrategy say which tasks it lacks, and what starts them.
+
+    Without a cluster it fails in any case, with an error about its argument; for tasks
+    that are not there it waits in silence, and for ever.
+    """
+    strategy = tf.distribute.ParameterServerStrategy
+    stock = strategy.__init__
+
+    @functools.wraps(stock)
+    def init(self, cluster_resolver, *args, **kwargs):
+        addresses = _served_addresses(cluster_resolver)
+        timer = threading.Timer(_PATIENCE_SECS, _tell_of_silent, [addresses])
+        timer.daemon = True
+        timer.start()
+        try:
+            stock(self, cluster_resolver, *args, **kwargs)
+        finally:
+            timer.cancel()
+
+    strategy.__init__ = init
+
+
+def _served_addresses(cluster_resolver) -> list[str]:
+    """Where the tasks listen that a coordinator needs."""
+    if not isinstance(cluster_resolver, tf.distribute.cluster_resolver.ClusterResolver):
+        return []  # TensorFlow says what is wrong.
+    spec = cluster_resolver.cluster_spec().as_dict()
+    if not spec:
+        raise ValueError(
+            "ParameterServerStrategy needs a cluster of workers and parameter servers. "
+            f"{_REMEDY} Received: a {type(cluster_resolver).__name__} without a "
+            "cluster, as where TF_CONFIG is not set"
+        )
+    return [address for job in SERVED_TYPES for address in spec.get(job, ())]
+
+
+def _tell_of_silent(addresses: list[str]) -> None:
+    silent = [address for address in addresses if not grpc_answers(address)]
+    if silent:
+        logging.warning(
+            "ParameterServerStrategy waits for tasks that do not answer: %s. %s",
+            ", ".join(silent),
+            _REMEDY,
+        )

@@ -228,6 +228,7 @@ def ref_checkpoint_begin(
     max_kept_bytes,
     patience_secs,
     max_bytes_per_sec=0.0,
+    owner="",
     name=None,
 ):
     """Accepts a checkpoint in a graph of `tf.compat.v1`.
@@ -247,6 +248,8 @@ def ref_checkpoint_begin(
         max_kept_bytes: as there.
         patience_secs: as there.
         max_bytes_per_sec: as there.
+        owner: names who writes, where variables outlive that. What writers of this task
+            remember of these variables for another owner, they forget: it was lost.
         name: name of the operation.
 
     Returns:
@@ -269,6 +272,7 @@ def ref_checkpoint_begin(
         max_kept_bytes=max_kept_bytes,
         patience_secs=patience_secs,
         max_bytes_per_sec=max_bytes_per_sec,
+        owner=owner,
         name=name,
     )
 

@@ -20,6 +20,7 @@ from tf_syncrep.python.checkpoint.arguments import (
 )
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Engine, Saving
+from tf_syncrep.python.checkpoint.failures import Failures
 from tf_syncrep.python.checkpoint.progress import Progress
 from tf_syncrep.python.checkpoint.session_calls import SessionCalls
 from tf_syncrep.python.ops import sync_gate_ops
@@ -77,6 +78,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             overwritten before they were written to the files; then updates wait.
         max_bytes_per_sec: how fast each parameter server may write. By default as fast
             as can be.
+        raise_at_end: whether `end`, and so the session that ends, raises what kept the
+            last checkpoint from being written. By default the log says so, and how
+            many were.
 
     Attributes:
         saving: the last checkpoint that was begun, with `manifest`, `bytes_written`,
@@ -102,6 +106,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         work_queues: Mapping[str, Any] | None = None,
         max_kept_bytes: int = 256 * 2**20,
         max_bytes_per_sec: float | None = None,
+        raise_at_end: bool = False,
     ):
         self._save_secs, self._save_steps = check_interval(
             save_secs=save_secs, save_steps=save_steps
@@ -114,6 +119,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         )
         self.saving: Saving | None = None
         self.restored: str | None = None
+        self._failures = Failures(self._directory, logging.error, bool(raise_at_end))
         self._progress = Progress(self._directory)
         self._session: Any = None  # the one in which was restored
         self._beginning: threading.Thread | None = None
@@ -217,6 +223,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
         Args:
             session: the session, before it is closed.
+
+        Raises:
+            Exception: it was not written, where that was asked for.
         """
         if not self._is_chief:
             return
@@ -229,14 +238,18 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         if self.saving is not None:
             self.saving.wait_until_over()
         self._save(lambda function: function())
+        manifest = None
         if self.saving is not None:
             self.saving.wait_until_over()
-            self._say_if_failed(self.saving)
-            if self.saving.manifest is not None:
-                self._progress.end(self.saving.manifest.state["global_step"])
+            self._failures.note(self.saving.error)
+            manifest = self.saving.manifest
         # Servers outlive this training, and keep 8 bytes a row for its next checkpoint.
         with contextlib.suppress(tf.errors.OpError, RuntimeError):
             self._calls.cancel()
+        if manifest is not None:
+            self._progress.end(manifest.state["global_step"])
+        else:
+            self._failures.end_without_last()
 
     def _is_saving(self) -> bool:
         if self._beginning is not None and self._beginning.is_alive():
@@ -255,8 +268,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
     def _save(self, moment: Callable[[Callable[[], None]], None]) -> None:
         """Saves; a failure is said, and training goes on."""
-        if self.saving is not None:
-            self._say_if_failed(self.saving)
+        self._failures.note(self.saving and self.saving.error)
+        self._failures.begin()
         session = self._session
 
         def state() -> dict[str, Any]:
@@ -272,11 +285,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             self.saving = self._engine.begin(self._contents, state, moment)
         except (OSError, RuntimeError, tf.errors.OpError) as error:
             self.saving = None
-            logging.error("A checkpoint could not be written: %s", error)
-
-    def _say_if_failed(self, saving: Saving) -> None:
-        if saving.error is not None:
-            logging.error("A checkpoint was not written: %s", saving.error)
+            self._failures.note(error)
 
     def _restore(self, session: Any) -> None:
         """Restores into a session, once."""

@@ -21,6 +21,7 @@ from tf_syncrep.python.checkpoint.arguments import (
 from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.checkpoint.engine import Calls, Engine, Saving
+from tf_syncrep.python.checkpoint.failures import Failures
 from tf_syncrep.python.checkpoint.progress import Progress
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
@@ -168,10 +169,10 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._begun = time.monotonic()
         self._progress = Progress(self._engine.directory)
         self._has_trained = False
-        self._raise_at_end = bool(raise_at_end)
+        self._failures = Failures(
+            self._engine.directory, logging.error, bool(raise_at_end)
+        )
         self._ends_itself = True  # and not by what `with_ends` puts behind it
-        self._num_begun = 0  # checkpoints of this run
-        self._errors: list[BaseException] = []  # of those that failed
         if model is not None:
             self.set_model(model)
 
@@ -262,7 +263,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         # That of a run that did not come to its first epoch.
         clear_initial_position(model)
         self._ends_itself = True
-        self._num_begun, self._errors = 0, []
+        self._failures.begin_run()
         self._position.begin_epoch(0)
         if not self._has_trained and self.restore() is not None:
             self._go_on()
@@ -314,23 +315,24 @@ class Checkpoint(tf.keras.callbacks.Callback):
             epochs = (self.params or {}).get("epochs") or 0
             position.begin_epoch(max(position.epoch, epochs))
         self._progress.end(position.num_steps)
-        if self._try_to_save(wait=True, is_last=True):
-            return
-        logging.error(
-            "The end of this training is in no checkpoint: %d of %d were written to "
-            "%s.",
-            self._num_begun - len(self._errors),
-            self._num_begun,
-            self._engine.directory.path,
-        )
-        if self._raise_at_end:
-            raise self._errors[-1]
+        if not self._try_to_save(wait=True, is_last=True):
+            self._failures.end_without_last()
 
     def _go_on(self) -> None:
         """Has the run begin where the checkpoint was written that was restored."""
         position = self._position
         epochs, steps = ((self.params or {}).get(name) for name in ("epochs", "steps"))
-        position.restore(self._manifest.state, steps)
+        try:
+            position.restore(self._manifest.state, steps)
+        except KeyError as error:
+            raise ValueError(
+                "`directory` must hold checkpoints that say where training goes on. "
+                "One of an older version of this package does not: restore a model by "
+                "`tfs.keras.Checkpoint(directory, model=model).restore()`, then train "
+                "with a new folder. Received: directory="
+                f"{self._engine.directory.path!r}, where "
+                f"ckpt-{self._manifest.number}.json has no {error}"
+            ) from None
         position.step = set_initial_position(
             self._model_or_raise, position.epoch, position.step
         )
@@ -355,22 +357,15 @@ class Checkpoint(tf.keras.callbacks.Callback):
 
     def _try_to_save(self, wait: bool = False, is_last: bool = False) -> bool:
         """Saves; a failure is logged, and training goes on. Whether there was none."""
-        self._say_if_failed()
-        self._num_begun += 1
+        self._failures.note(self.saving and self.saving.error)
+        self._failures.begin()
         try:
             self.save(wait=wait, is_last=is_last)
         except (OSError, tf.errors.OpError) as error:
-            logging.error("A checkpoint could not be written: %s", error)
-            self._errors.append(error)
+            self._failures.note(error)
             self._steps, self._begun = 0, time.monotonic()
             return False
         return True
-
-    def _say_if_failed(self) -> None:
-        error = self.saving and self.saving.error
-        if error and error not in self._errors:
-            logging.error("A checkpoint was not written: %s", error)
-            self._errors.append(error)
 
     @property
     def _is_due(self) -> bool:

@@ -30,7 +30,7 @@ Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
 """
 
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
-from tf_syncrep.python.keras.compat.executors import let_closures_end_without_waiting
+from tf_syncrep.python.keras.compat.executors import isolate_workers
 from tf_syncrep.python.keras.compat.native import (
     IS_KERAS_3,
     in_stateless_scope,
@@ -66,7 +66,7 @@ __all__ = [
     "compiled_by_xla",
     "holds_numbered_slots",
     "in_stateless_scope",
-    "let_closures_end_without_waiting",
+    "isolate_workers",
     "native",
     "ops_after",
     "saved_as_stock",

@@ -17,10 +17,27 @@ from tensorflow.python import pywrap_tfe  # pyright: ignore
 from tensorflow.python.eager import context  # pyright: ignore
 
 
-def let_closures_end_without_waiting() -> None:
-    """Replaces TensorFlow's `executor_scope`, for good, by one that waits for nothing.
+def isolate_workers() -> None:
+    """Keeps a worker that hangs from stopping the others of a ClusterCoordinator.
 
-    Until it is called TensorFlow is as it was.
+    TensorFlow's coordinator has a thread for each worker. While one worker hangs, where
+    its host is suspended or its network lost, say, all of these threads wait for it, as
+    a rule, and no step is made on any worker. After this call, once in a program, the
+    others go on. `tfs.keras.fit` and `SyncReplicas` do that by themselves; a custom
+    loop without SyncReplicas calls it before it schedules its first step. A step that
+    hangs has no result until its worker goes on, and `join()` waits for it.
+
+    It replaces, for good, a private function of TensorFlow; until then TensorFlow is as
+    it was.
+
+    Example:
+    ```python
+    tfs.keras.isolate_workers()
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    for _ in range(1000):
+        coordinator.schedule(train_step, args=(per_worker_iterator,))
+    coordinator.join()
+    ```
     """
     context.executor_scope = _executor_scope
 

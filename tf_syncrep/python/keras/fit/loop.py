@@ -47,7 +47,7 @@ class ScheduledSteps:
         """Wraps a compiled model under a ParameterServerStrategy."""
         self._model = model
         strategy = model.distribute_strategy
-        compat.let_closures_end_without_waiting()
+        compat.isolate_workers()
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._num_workers = cluster.num_tasks("worker")
         self._num_scheduled = itertools.count()

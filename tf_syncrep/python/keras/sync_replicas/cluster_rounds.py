@@ -104,7 +104,7 @@ class ClusterRounds(Rounds):
 
     def start(self) -> None:
         """Opens the gate for a new training, and starts the updater."""
-        compat.let_closures_end_without_waiting()
+        compat.isolate_workers()
         self._updater.close()  # that of a training that an error has ended
         self._updater.start()
 

@@ -13,12 +13,11 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.position import handing_over, initial_position
 from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
 from tf_syncrep.python.keras.fit.execution import Result
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
-from tf_syncrep.python.keras.fit.sizes import Calls, Sizes
+from tf_syncrep.python.keras.fit.sizes import Calls
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
     ending,
@@ -119,7 +118,7 @@ def train(
             # Not earlier: now callbacks have restored whatever there is to restore.
             rounds.start()
         rounds.begin_epoch(first_step)
-        sizes = Sizes(trainer.steps_per_execution(model))
+        sizes = steps.sizes("train", batches, callbacks)
         calls = Calls(callbacks.on_train_batch_begin, end_batch, sizes, first_step)
         for num_steps, result in steps.run("train", batches, sizes, first_step):
             calls.begin()
@@ -155,7 +154,7 @@ def test(
     callbacks.on_test_begin()
     logs: Any = {}
     model.reset_metrics()
-    sizes = Sizes(trainer.steps_per_execution(model))
+    sizes = steps.sizes("test", batches, callbacks)
     calls = Calls(callbacks.on_test_batch_begin, callbacks.on_test_batch_end, sizes)
     for num_steps, result in steps.run("test", batches, sizes):
         calls.begin()
@@ -182,7 +181,7 @@ def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any)
         untold.clear()
         callbacks.on_predict_batch_end(last, {"outputs": outputs[-1]})
 
-    sizes = Sizes(trainer.steps_per_execution(model))
+    sizes = steps.sizes("predict", batches, callbacks)
     calls = Calls(callbacks.on_predict_batch_begin, end_batch, sizes)
     for num_steps, result in steps.run("predict", batches, sizes):
         calls.begin()

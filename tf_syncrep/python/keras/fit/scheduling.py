@@ -17,6 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.keras import cluster, compat
+from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.fit.arrivals import Arrivals
 from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
 from tf_syncrep.python.keras.fit.ends import ASK_AGAIN_SECS, Ends
@@ -24,7 +25,7 @@ from tf_syncrep.python.keras.fit.exact_state import optimizers_of
 from tf_syncrep.python.keras.fit.execution import Execution, Result
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, metrics_of
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
-from tf_syncrep.python.keras.fit.sizes import Sizes
+from tf_syncrep.python.keras.fit.sizes import AutoSizes, Sizes, hear_of_batches
 from tf_syncrep.python.keras.fit.step import Step
 
 # Under which name a model has what is kept with it.
@@ -45,6 +46,7 @@ class ScheduledSteps:
         # Not an attribute by assignment, which Keras would track.
         self._kept = vars(model).setdefault(_KEPT, _Kept())
         self._metrics = NO_METRICS
+        self._sizes: dict[str, Sizes] = {}
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -55,6 +57,26 @@ class ScheduledSteps:
         self._metrics = self._kept.metrics
         with self._metrics.here():
             yield
+
+    def sizes(self, kind: str, batches: Batches, callbacks: Any) -> Sizes:
+        """How many steps to make in one execution, and to tell callbacks of at once.
+
+        Args:
+            kind: "train", "test" or "predict".
+            batches: the data.
+            callbacks: a CallbackList.
+        """
+        if kind not in self._sizes:
+            per_call = trainer.steps_per_execution(self._model)
+            if per_call != "auto":
+                sizes = Sizes(per_call)
+            elif hear_of_batches(callbacks.callbacks, kind):
+                sizes = Sizes(1)
+            else:
+                sizes = AutoSizes(self._num_workers, batches.num_steps)
+            self._sizes[kind] = sizes
+        self._sizes[kind].begin_epoch()
+        return self._sizes[kind]
 
     def run(
         self, kind: str, batches: Batches, sizes: Sizes, first_step: int = 0
@@ -89,6 +111,7 @@ class ScheduledSteps:
                 if not scheduled:
                     break
                 yield scheduled.popleft()
+                sizes.note_taken()
         finally:
             if isinstance(scheduled, Arrivals):
                 scheduled.close()
@@ -123,6 +146,7 @@ class ScheduledSteps:
                     if done:
                         is_empty = False
                         yield done, result
+                        sizes.note_taken()
             finally:
                 arrivals.close()
             if ends.num_lost:

@@ -121,11 +121,11 @@ def fit(
     ```
 
     Faults: training goes on without a worker that is lost, which takes part again when
-    it is back; another worker makes its steps again, from their beginning, and they may
-    count twice. What it had yet to read of an epoch is read by others if it comes from
-    a `tfs.data.WorkQueue`. A lost parameter server ends training with an error; with
-    `tfs.keras.Checkpoint` among the callbacks the next run goes on from the last
-    checkpoint.
+    it is back; another worker makes its execution again, from the beginning, and steps
+    of it may count twice. What it had yet to read of an epoch is read by others if it
+    comes from a `tfs.data.WorkQueue`. A lost parameter server ends training with an
+    error; with `tfs.keras.Checkpoint` among the callbacks the next run goes on from the
+    last checkpoint.
     """
     checks.refuse_multi_worker(model)
     checks.refuse_model_outside_of_scope(model)

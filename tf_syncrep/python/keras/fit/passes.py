@@ -76,7 +76,11 @@ class WorkersPasses(Batches):
     @staticmethod
     def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
         """What an execution does with its arguments."""
-        steps = tf.function(run_steps, autograph=False)
+        # Loops are then of the worker alone. If steps were part of a loop, each op on a
+        # server would tell the worker of its end, before an iteration is over.
+        steps = tf.function(
+            run_steps, autograph=False, experimental_attributes={"_noinline": True}
+        )
 
         def run(iterator):
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()

@@ -68,7 +68,7 @@ class ScheduledSteps:
         """
         if kind not in self._sizes:
             per_call = trainer.steps_per_execution(self._model)
-            if per_call != "auto":
+            if isinstance(per_call, int):
                 sizes = Sizes(per_call)
             elif hear_of_batches(callbacks.callbacks, kind):
                 sizes = Sizes(1)

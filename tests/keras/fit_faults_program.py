@@ -1,6 +1,7 @@
 """Trains twice by `tfs.keras.fit`, slowly enough for a test to kill tasks meanwhile.
 
-Argument: steps of an epoch. Prints a line when a tenth of the steps of one are done.
+Arguments, JSON: steps of an epoch, and of an execution. Prints a line when a tenth of
+the steps of an epoch are done.
 """
 
 import json
@@ -14,16 +15,27 @@ import tensorflow as tf
 import tf_syncrep as tfs
 
 
-def train(model, num_steps):
-    num_batches = 0
+class Watch(tf.keras.callbacks.Callback):
+    """Counts steps, as `fit` tells of them, and the examples that a metric counts."""
 
-    def count(batch, logs):
-        del logs
-        nonlocal num_batches
-        num_batches += 1
-        if batch == num_steps // 10:
+    def __init__(self, num_steps, metric):
+        super().__init__()
+        self.num_steps, self.metric = num_steps, metric
+        self.steps, self.examples = [], []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.steps.append(0)
+        self.examples.append(0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        before, self.steps[-1] = self.steps[-1], batch + 1
+        self.examples[-1] = int(self.metric.count)
+        if before <= self.num_steps // 10 <= batch:
             print("UNDER WAY", flush=True)
 
+
+def train(model, metric, num_steps):
+    watch = Watch(num_steps, metric)
     data = tf.data.Dataset.from_tensors(keras_variants.small_data())
     try:
         history = tfs.keras.fit(
@@ -32,7 +44,7 @@ def train(model, num_steps):
             steps_per_epoch=num_steps,
             epochs=2,
             verbose=0,
-            callbacks=[tf.keras.callbacks.LambdaCallback(on_train_batch_end=count)],
+            callbacks=[watch],
             validation_data=data,
         )
     except Exception as error:
@@ -40,17 +52,24 @@ def train(model, num_steps):
     return {
         "raised": None,
         "loss": history.history["val_loss"],
-        "batches": num_batches,
+        "steps": watch.steps,
+        "examples": watch.examples,
         "iterations": int(model.optimizer.iterations.numpy()),
     }
 
 
 def main():
-    num_steps = json.loads(sys.argv[1])
+    num_steps, per_execution = json.loads(sys.argv[1])
     with keras_sync_replicas.make_strategy().scope():
         model = keras_variants.small_model()
-        model.compile(tfs.keras.AdamAsync(0.01), loss="mse", metrics=["mae"])
-    programs.report([train(model, num_steps) for _ in range(2)])
+        metric = tf.keras.metrics.MeanAbsoluteError(name="mae")
+        model.compile(
+            tfs.keras.AdamAsync(0.01),
+            loss="mse",
+            metrics=[metric],
+            steps_per_execution=per_execution,
+        )
+    programs.report([train(model, metric, num_steps) for _ in range(2)])
 
 
 if __name__ == "__main__":

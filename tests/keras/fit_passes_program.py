@@ -239,6 +239,9 @@ def main(names, folder):
         "uneven": lambda: uneven(strategy),
         "uneven executions": lambda: uneven(strategy, per_execution=4),
         "uneven synchronous": lambda: uneven(strategy, quorum=3),
+        "uneven synchronous executions": lambda: uneven(
+            strategy, quorum=3, per_execution=4
+        ),
         "queue": lambda: queued(strategy, 3, 3),
         "queue synchronous": lambda: queued(strategy, None, 2, quorum=2),
         "queue ends": lambda: queued(strategy, 2, 5),

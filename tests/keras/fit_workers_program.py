@@ -264,6 +264,7 @@ def refusals(strategy):
     cases = {
         "run_eagerly": (lambda: compiled(run_eagerly=True), good),
         "jit_compile": (lambda: compiled(jit_compile=True), good),
+        "steps_per_execution": (lambda: compiled(steps_per_execution=0), good),
         "accumulation": (lambda: compiled(optimizer=accumulating), good),
         "partitions": (lambda: compiled(make_strategy(num_parts=2)), good),
         "made_outside": (made_outside, good),

@@ -1,5 +1,6 @@
 """tfs.keras.fit while other tasks of its cluster are killed."""
 
+import json
 import pathlib
 import sys
 
@@ -9,19 +10,23 @@ import programs
 import pytest
 
 PROGRAM = pathlib.Path(__file__).with_name("fit_faults_program.py")
-STEPS = 300
+STEPS, EXAMPLES = 300, 64
 
 pytestmark = pytest.mark.skipif(
     not keras_variants.IS_KERAS_3, reason="Keras 2 has a fit of its own there"
 )
 
 
-@pytest.fixture(scope="module")
-def trainings():
-    """What came of one that lost workers, and of the next, that lost a server."""
+@pytest.fixture(scope="module", params=[1, pytest.param(8, marks=pytest.mark.slow)])
+def trainings(request):
+    """What came of one that lost workers, and of the next, that lost a server.
+
+    Behind the steps of an execution.
+    """
     env = programs.environment()
+    arguments = json.dumps([STEPS, request.param])
     with clusters.Cluster(num_workers=2, num_ps=1, env=env) as cluster:
-        cluster.start("chief", [sys.executable, str(PROGRAM), str(STEPS)])
+        cluster.start("chief", [sys.executable, str(PROGRAM), arguments])
         # In the first and in the second epoch. TensorFlow itself waits for a lost
         # worker to come back before it takes in another one that has.
         for number, worker in enumerate(["worker-1", "worker-0"], start=1):
@@ -31,18 +36,23 @@ def trainings():
         cluster.wait_for_output("chief", "UNDER WAY", occurrence=3)
         cluster.kill("ps-0")
         assert cluster.wait("chief") == 0, cluster.output("chief")
-        return programs.result_in(cluster.output("chief"))
+        return request.param, *programs.result_in(cluster.output("chief"))
 
 
 def test_fit_goes_on_over_workers_that_are_killed_and_restarted(trainings):
-    training, _ = trainings
+    per_execution, training, _ = trainings
     assert training["raised"] is None
-    assert training["batches"] == 2 * STEPS
-    # A step that a worker was at when it was lost is made again, and may count twice.
-    assert 2 * STEPS <= training["iterations"] <= 2 * STEPS + 2
+    assert training["steps"] == [STEPS, STEPS]
+    # An execution that a worker was at when it was lost is made again, and its steps
+    # may count twice in what servers count, but not in metrics. The result of one that
+    # was over may be lost.
+    assert 2 * STEPS <= training["iterations"] <= 2 * (STEPS + per_execution)
+    for examples in training["examples"]:
+        lost = STEPS - examples / EXAMPLES
+        assert lost in (0, 1, per_execution)
     assert training["loss"][1] < 0.5
 
 
 def test_lost_parameter_server_ends_fit_with_an_error(trainings):
-    _, training = trainings
+    *_, training = trainings
     assert "Unavailable" in training["raised"] or "/job:ps" in training["raised"]

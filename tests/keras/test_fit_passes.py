@@ -22,6 +22,7 @@ UNDISTURBED = (
     "uneven",
     "uneven executions",
     "uneven synchronous",
+    "uneven synchronous executions",
     "queue",
     "queue synchronous",
     "queue ends",

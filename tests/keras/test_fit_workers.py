@@ -27,6 +27,8 @@ REFUSALS = {
     "run_eagerly=True",
     "jit_compile": "XLA cannot compile steps whose variables are on parameter "
     "servers. Received: jit_compile=True",
+    "steps_per_execution": 'steps_per_execution must be at least 1, or "auto". '
+    "Received: steps_per_execution=0",
     "accumulation": "Keras 3 cannot accumulate gradients under "
     "ParameterServerStrategy. Received: gradient_accumulation_steps=2",
     "partitions": "Keras 3 cannot train variables in parts: make the strategy without "

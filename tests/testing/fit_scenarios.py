@@ -68,6 +68,37 @@ def several_steps_per_execution(side):
     return {**trained, "calls": ends[:-1]}
 
 
+def executions_of_several_steps_have_the_bits_of_single_ones(side):
+    """Whoever reads the data, which ends within an execution."""
+    num_steps = {"steps_per_epoch": NUM_BATCHES}
+    kinds = {
+        "worker": (lambda: dataset().repeat(), num_steps),
+        "pass": (lambda: dataset() if side.is_stock else lambda _: dataset(), {}),
+        "coordinator": (dataset, {}),
+    }
+    result = {}
+    for name, (make_data, options) in kinds.items():
+        one = trained_by(side, make_data(), 1, **options)
+        four = one
+        if not side.is_stock:
+            four = trained_by(side, make_data(), 4, **options)
+            assert all(map(np.array_equal, one["bits"], four["bits"])), name
+        result[name] = [{**x, "bits": None} for x in (one, four)]
+    return result
+
+
+def trained_by(side, data, per_execution, **options):
+    model = side.compiled(steps_per_execution=per_execution)
+    trained = side.trained(model, data, **options)
+    outputs = side.predict(model, dataset(), verbose=0)
+    del trained["params"]
+    return {
+        **trained,
+        "evaluated": side.evaluate(model, dataset(), verbose=0),
+        "bits": [*model.get_weights(), outputs],
+    }
+
+
 def calls_of_callbacks_that_change_rates_and_stop(side):
     recorder = Recorder()
     callbacks = [
@@ -410,6 +441,7 @@ SCENARIOS = {
     for scenario in (
         every_batch_once,
         several_steps_per_execution,
+        executions_of_several_steps_have_the_bits_of_single_ones,
         calls_of_callbacks_that_change_rates_and_stop,
         fits_one_after_the_other_with_progress_bars,
         arrays_for_several_inputs_and_outputs_of_an_unbuilt_model,

@@ -19,13 +19,16 @@ def is_compiled(model: Any) -> bool:
     return model.compiled if _IS_KERAS_3 else model._is_compiled
 
 
-def steps_per_execution(model: Any) -> int:
-    """How many steps the model was compiled to make at once.
+def steps_per_execution(model: Any) -> int | str:
+    """How many steps the model was compiled to make at once, or "auto".
 
-    Private in Keras 2: a variable.
+    Private in Keras 2: a variable, beside which `autotune_steps_per_execution` (public
+    there) tells that it is to be found.
     """
     if _IS_KERAS_3:
         return model.steps_per_execution
+    if getattr(model, "autotune_steps_per_execution", False):
+        return "auto"
     return 1 if model._steps_per_execution is None else int(model._steps_per_execution)
 
 

@@ -15,6 +15,7 @@ from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.building import build
 from tf_syncrep.python.keras.fit.progress import ProgressLines, has_progress_bar
+from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
 
@@ -120,11 +121,11 @@ def fit(
     ```
 
     Faults: training goes on without a worker that is lost, which takes part again when
-    it is back; another worker makes its steps again, from their beginning, and they may
-    count twice. What it had yet to read of an epoch is read by others if it comes from
-    a `tfs.data.WorkQueue`. A lost parameter server ends training with an error; with
-    `tfs.keras.Checkpoint` among the callbacks the next run goes on from the last
-    checkpoint.
+    it is back; another worker makes its execution again, from the beginning, and steps
+    of it may count twice. What it had yet to read of an epoch is read by others if it
+    comes from a `tfs.data.WorkQueue`. A lost parameter server ends training with an
+    error; with `tfs.keras.Checkpoint` among the callbacks the next run goes on from the
+    last checkpoint.
     """
     checks.refuse_multi_worker(model)
     checks.refuse_model_outside_of_scope(model)
@@ -155,7 +156,7 @@ def fit(
         (x, y, sample_weight), validation_data = train_validation_split(
             (x, y, sample_weight), validation_split
         )
-    steps = fit_loop.ScheduledSteps(model)
+    steps = ScheduledSteps(model)
     batches, first_batch = inputs.training_batches(
         steps.coordinator,
         x,
@@ -263,7 +264,7 @@ def evaluate(
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, y, sample_weight, batch_size, steps)
     build(model, batches.first, "test")
-    scheduled = fit_loop.ScheduledSteps(model)
+    scheduled = ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()), scheduled.counting():
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)
         results = fit_loop.test(scheduled, model, batches, listed)
@@ -311,7 +312,7 @@ def predict(
     checks.refuse_what_cannot_be(model)
     batches = inputs.evaluation_batches(x, None, None, batch_size, steps)
     build(model, batches.first, "predict")
-    scheduled = fit_loop.ScheduledSteps(model)
+    scheduled = ScheduledSteps(model)
     with fit_loop.closing(scheduled.coordinator, Rounds()):
         listed = _callback_list(model, callbacks, verbose, batches.num_steps)
         return fit_loop.predict(scheduled, model, batches, listed)

@@ -138,6 +138,12 @@ def refuse_what_cannot_be(model: Any) -> None:
             "XLA cannot compile steps whose variables are on parameter servers. "
             "Received: jit_compile=True"
         )
+    steps = trainer.steps_per_execution(model)
+    if steps != "auto" and (not isinstance(steps, int) or steps < 1):
+        raise ValueError(
+            'steps_per_execution must be at least 1, or "auto". '
+            f"Received: steps_per_execution={steps!r}"
+        )
     for optimizer in optimizers_of(model):
         accumulated = getattr(optimizer, "gradient_accumulation_steps", None)
         if accumulated:

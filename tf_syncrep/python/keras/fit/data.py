@@ -11,6 +11,7 @@ from absl import logging
 from tf_syncrep.python.data.work_queue import WorkQueue, queues_used
 from tf_syncrep.python.keras.compat import datasets
 from tf_syncrep.python.keras.compat.data_adapters import Adapter, without_optionals
+from tf_syncrep.python.keras.fit.sizes import Sizes
 
 NO_BATCHES = "There are no batches. Received: an empty dataset"
 
@@ -19,9 +20,10 @@ _RAN_OUT = (
     "steps, or data that goes on: let a dataset repeat."
 )
 
-# What is scheduled for one execution: its first step, the number of steps, and the
-# arguments of the function that `Batches.function` made.
-Execution = tuple[int, int, tuple[Any, ...]]
+# What is scheduled for one execution: the number of its steps, and the arguments of the
+# function that `Batches.function` made for so many.
+Scheduled = tuple[int, tuple[Any, ...]]
+RunSteps = Callable[[list[Any]], Any]
 
 
 class Batches(abc.ABC):
@@ -30,7 +32,7 @@ class Batches(abc.ABC):
     Attributes:
         num_steps: steps of an epoch; None if that is known only at its end.
         num_told: how many numbers an execution returns about itself, before those that
-            its last step returns.
+            its steps return.
     """
 
     num_steps: int | None
@@ -53,9 +55,7 @@ class Batches(abc.ABC):
         return
 
     @abc.abstractmethod
-    def executions(
-        self, steps_per_execution: int, first_step: int = 0
-    ) -> Iterator[Execution]:
+    def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
         """The executions of one epoch, from a step on."""
 
     def signature(self, size: int) -> tuple[Any, ...] | None:
@@ -68,16 +68,17 @@ class Batches(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def function(run_step: Callable[[Any], Any]) -> Callable[..., Any]:
+    def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
         """What an execution does with its arguments.
 
         Args:
-            run_step: runs a step on a batch, and returns a vector of numbers and a list
-                of other tensors.
+            run_steps: makes a step on each batch of a list, and returns a vector of
+                numbers and a list of other tensors.
+            size: the number of steps.
 
         Returns:
-            A function, to be traced, that runs all steps of an execution and returns
-            what the last one did, behind `num_told` numbers.
+            A function, to be traced, that makes all steps of an execution and returns
+            what `run_steps` did, behind `num_told` numbers.
         """
 
 
@@ -115,9 +116,7 @@ class SentBatches(Batches):
         self._iterator = itertools.chain([batch], self._iterator)
         return without_optionals(batch)
 
-    def executions(
-        self, steps_per_execution: int, first_step: int = 0
-    ) -> Iterator[Execution]:
+    def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
         """The executions of one epoch, from a step on."""
         if not self._has_batch():
             raise ValueError(NO_BATCHES)
@@ -125,11 +124,12 @@ class SentBatches(Batches):
         next(itertools.islice(self._iterator, first_step, first_step), None)
         try:
             while limit is None or first < limit:
-                left = steps_per_execution if limit is None else limit - first
-                size = min(steps_per_execution, left)
+                size = sizes.next(None if limit is None else limit - first)
                 batches = list(itertools.islice(self._iterator, size))
-                if batches:
-                    yield first, len(batches), (batches,)
+                if len(batches) == size:
+                    yield size, (batches,)
+                else:
+                    yield from ((1, ([batch],)) for batch in batches)
                 first += len(batches)
                 if len(batches) < size:
                     if limit is not None:
@@ -170,15 +170,10 @@ class SentBatches(Batches):
         return ([self._adapter.dataset.element_spec] * size,)
 
     @staticmethod
-    def function(run_step: Callable[[Any], Any]) -> Callable[..., Any]:
+    def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
         """What an execution does with its arguments."""
-
-        def run(batches):
-            for batch in batches:
-                result = run_step(without_optionals(batch))
-            return result
-
-        return run
+        del size
+        return lambda batches: run_steps([without_optionals(x) for x in batches])
 
 
 class WorkersBatches(Batches):
@@ -195,27 +190,18 @@ class WorkersBatches(Batches):
         self._iterator = iterator
         self._steps_of_epoch = self.num_steps = num_steps
 
-    def executions(
-        self, steps_per_execution: int, first_step: int = 0
-    ) -> Iterator[Execution]:
+    def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
         """The executions of one epoch, from a step on."""
-        for first in range(first_step, self._steps_of_epoch, steps_per_execution):
-            size = min(steps_per_execution, self._steps_of_epoch - first)
-            yield first, size, (self._iterator, tf.constant(size))
+        first = first_step
+        while first < self._steps_of_epoch:
+            size = sizes.next(self._steps_of_epoch - first)
+            yield size, (self._iterator,)
+            first += size
 
     @staticmethod
-    def function(run_step: Callable[[Any], Any]) -> Callable[..., Any]:
+    def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
         """What an execution does with its arguments."""
-
-        def run(iterator, num_steps):
-            result = run_step(next(iterator))
-            return tf.while_loop(
-                lambda step, _: step < num_steps,
-                lambda step, _: (step + 1, run_step(next(iterator))),
-                (1, result),
-            )[1]
-
-        return run
+        return lambda iterator: run_steps([next(iterator) for _ in range(size)])
 
 
 class DatasetHere:

@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.data.work_queue import WorkQueue
-from tf_syncrep.python.keras.fit.data import Batches, Execution
+from tf_syncrep.python.keras.fit.data import Batches, RunSteps, Scheduled
+from tf_syncrep.python.keras.fit.sizes import Sizes
 
 
 class WorkersPasses(Batches):
@@ -66,54 +67,59 @@ class WorkersPasses(Batches):
         for queue in self._queues:
             queue.end_epochs()
 
-    def executions(
-        self, steps_per_execution: int, first_step: int = 0
-    ) -> Iterator[Execution]:
+    def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
         """Executions of the pass, as many as are wanted."""
+        del first_step
         while True:
-            yield (
-                first_step,
-                steps_per_execution,
-                (self._iterator, tf.constant(steps_per_execution)),
-            )
+            yield sizes.largest, (self._iterator,)
 
     @staticmethod
-    def function(run_step: Callable[[Any], Any]) -> Callable[..., Any]:
+    def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
         """What an execution does with its arguments."""
-        step = tf.function(run_step, autograph=False)
+        # Loops are then of the worker alone. If steps were part of a loop, each op on a
+        # server would tell the worker of its end, before an iteration is over.
+        steps = tf.function(
+            run_steps, autograph=False, experimental_attributes={"_noinline": True}
+        )
 
-        def run(iterator, num_steps):
+        def run(iterator):
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-            outputs = step.get_concrete_function(
-                iterator.element_spec
-            ).structured_outputs
+            spec = iterator.element_spec
+            batches = [iterator.get_next_as_optional() for _ in range(size)]
+            num_batches = tf.add_n([tf.cast(x.has_value(), tf.int32) for x in batches])
+            # All steps at once if there is data for all, and otherwise one by one. They
+            # are in bodies of loops and not in branches, where TensorFlow does not find
+            # the lookup tables of the worker.
+            outputs = steps.get_concrete_function([spec]).structured_outputs
             nothing = tf.nest.map_structure(_nothing, outputs, expand_composites=True)
             shapes = tf.nest.map_structure(
                 lambda output: output.shape, outputs, expand_composites=True
             )
-
-            # The step is in the body of a loop and not in a branch, where TensorFlow
-            # does not find the lookup tables of the worker.
-            def next_step(num_done, batch, _):
-                result = step(batch.get_value())
-                batch = tf.cond(
-                    num_done + 1 < num_steps,
-                    iterator.get_next_as_optional,
-                    lambda: tf.experimental.Optional.empty(iterator.element_spec),
-                )
-                return num_done + 1, batch, result
-
-            num_done, _, (numbers, others) = tf.while_loop(
-                lambda _, batch, __: batch.has_value(),
-                next_step,
-                (0, iterator.get_next_as_optional(), nothing),
-                shape_invariants=(
-                    tf.TensorShape([]),
-                    tf.OptionalSpec(iterator.element_spec),
-                    shapes,
-                ),
+            is_full = num_batches == size
+            _, result = tf.while_loop(
+                lambda is_due, _: is_due,
+                lambda *_: (False, steps([x.get_value() for x in batches])),
+                (is_full, nothing),
+                shape_invariants=(tf.TensorShape([]), shapes),
             )
-            told = tf.stack([tf.cast(x, tf.float64) for x in (worker, num_done)])
+
+            def next_step(num_left, batches, _):
+                result = steps([batches[0].get_value()])
+                return num_left - 1, [*batches[1:], batches[0]], result
+
+            if size > 1:
+                *_, result = tf.while_loop(
+                    lambda num_left, *_: num_left > 0,
+                    next_step,
+                    (tf.where(is_full, 0, num_batches), batches, result),
+                    shape_invariants=(
+                        tf.TensorShape([]),
+                        [tf.OptionalSpec(spec)] * size,
+                        shapes,
+                    ),
+                )
+            numbers, others = result
+            told = tf.stack([tf.cast(x, tf.float64) for x in (worker, num_batches)])
             return tf.concat([told, numbers], axis=0), others
 
         return run

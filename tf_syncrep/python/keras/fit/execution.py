@@ -1,0 +1,143 @@
+"""Steps that a worker makes in one go: their function, and what comes of a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.fit.data import Batches
+from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
+from tf_syncrep.python.keras.fit.packing import packed, unpacked
+from tf_syncrep.python.keras.fit.step import Step
+
+
+class Execution:
+    """A function of several steps, and what the coordinator makes of its results.
+
+    The steps are traced one behind the other into one graph. In a loop of TensorFlow's
+    each of them would cost messages more: every task is told of every iteration.
+
+    Attributes:
+        function: a `tf.function` of an execution's number and its other arguments.
+    """
+
+    def __init__(self, step: Step, metrics: Metrics, batches: Batches, size: int):
+        """Traces nothing yet.
+
+        Args:
+            step: traces a step.
+            metrics: the state of metrics.
+            batches: what the steps are made on.
+            size: the number of steps; `batches` may have fewer when they end.
+        """
+        self._step = step
+        self._metrics = metrics
+        self._num_told = batches.num_told
+        self._structure: Any = None
+        self._add = tf.function(self._added, autograph=False)
+        steps = tf.function(self._steps, autograph=False, reduce_retracing=True)
+
+        def run(number, *args):
+            handles = metrics.handles_of_zeros()
+            on_batches = batches.function(
+                lambda batches: steps(number, handles, batches), size
+            )
+            numbers, others = on_batches(*args)
+            return tf.concat([numbers, metrics.values(handles)], axis=0), others
+
+        signature = batches.signature(size)
+        if signature is not None:
+            signature = (tf.TensorSpec([], tf.int64), *signature)
+        self.function = tf.function(run, input_signature=signature, autograph=False)
+
+    def _steps(self, number: tf.Tensor, handles: list[tf.Tensor], batches: Any) -> Any:
+        """Makes a step on each batch; packs what the coordinator needs of them."""
+        result = self._step.of_all(
+            [self._step(number, handles, batch) for batch in batches]
+        )
+        self._metrics.check(handles)
+        leaves = tf.nest.flatten(result)
+        self._results = Results(leaves, handles)
+        self._structure = tf.nest.map_structure(lambda _: 0, result)
+        steps_own = [
+            leaf for i, leaf in enumerate(leaves) if i not in self._results.indices
+        ]
+        self._packing, returned = packed([*steps_own, *self._results.inputs])
+        return returned
+
+    def _added(self, sums: tf.Tensor, inputs: list[Any]) -> Any:
+        """Adds what executions have added to metrics, and returns their results."""
+        values = self._metrics.add(sums)
+        self._result_packing, returned = packed(self._results.compute(values, inputs))
+        return returned
+
+    def told(self, fetched: tuple[Any, list[Any]]) -> tuple[int, ...]:
+        """What a call tells of itself."""
+        return tuple(int(x) for x in fetched[0][: self._num_told])
+
+    def take(self, fetched: tuple[Any, list[Any]]) -> Any:
+        """Adds to the metrics; returns what the steps returned, as NumPy values."""
+        numbers, others = fetched
+        end = self._num_told + sum(self._packing)
+        leaves = unpacked(self._packing, numbers[self._num_told : end], others)
+        if self._metrics is not NO_METRICS:
+            num_inputs = len(self._results.inputs)
+            leaves, inputs = leaves[: len(leaves) - num_inputs], leaves[-num_inputs:]
+            numbers, others = self._add(numbers[end:], inputs if num_inputs else [])
+            results = unpacked(
+                self._result_packing, numbers.numpy(), [x.numpy() for x in others]
+            )
+            for i, x in zip(self._results.indices, results, strict=True):
+                leaves.insert(i, x)
+        return tf.nest.pack_sequence_as(self._structure, leaves)
+
+
+class Result:
+    """What a call of an execution's function has returned, or will."""
+
+    def __init__(self, coordinator: Any, execution: Execution, args: tuple[Any, ...]):
+        """Schedules the call."""
+        self._coordinator = coordinator
+        self._execution = execution
+        self._args = args
+        self._value = coordinator.schedule(execution.function, args=args)
+        self._is_over = False
+        self._fetched: Any = None
+        self._error: Exception | None = None
+
+    def again(self) -> Result:
+        """Schedules the same once more."""
+        return Result(self._coordinator, self._execution, self._args)
+
+    def wait(self) -> None:
+        """Waits for the end of the execution, also if it failed."""
+        try:
+            self._fetched = self._value.fetch()
+        except Exception as error:  # In a thread, whose failure nobody would notice.
+            self._error = error
+        self._is_over = True
+
+    def told(self) -> tuple[int, ...] | None:
+        """What the execution tells of itself, when it has come; None if it failed."""
+        return None if self._error else self._execution.told(self._fetched)
+
+    def fetch(self, if_lost: Any) -> Any:
+        """Waits for the end of the execution and returns what the steps returned.
+
+        Args:
+            if_lost: returned if the worker that ran the execution was lost before its
+                result was fetched; what the execution did to variables is done.
+
+        Raises:
+            Exception: the execution, or one beside it, failed.
+        """
+        if not self._is_over:
+            self.wait()
+        if self._error is None:
+            return self._execution.take(self._fetched)
+        if not isinstance(self._error, tf.errors.OpError):
+            raise self._error
+        # Raises what really happened, if it was in the execution.
+        self._coordinator.join()
+        return if_lost

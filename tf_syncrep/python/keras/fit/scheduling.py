@@ -1,0 +1,223 @@
+"""Executions of steps on the workers of a ParameterServerStrategy.
+
+The coordinator keeps a window of executions scheduled, and takes up their results as
+they come, those of predictions in the order in which it scheduled them. So the workers
+are always some steps ahead, and none has to wait for a slow one.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.keras import cluster, compat
+from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.fit.arrivals import Arrivals
+from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
+from tf_syncrep.python.keras.fit.ends import ASK_AGAIN_SECS, Ends
+from tf_syncrep.python.keras.fit.exact_state import optimizers_of
+from tf_syncrep.python.keras.fit.execution import Execution, Result
+from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, metrics_of
+from tf_syncrep.python.keras.fit.passes import WorkersPasses
+from tf_syncrep.python.keras.fit.sizes import AutoSizes, Sizes, hear_of_batches
+from tf_syncrep.python.keras.fit.step import Step
+
+# Under which name a model has what is kept with it.
+_KEPT = "_tf_syncrep_kept"
+
+
+class ScheduledSteps:
+    """Runs the steps of one model on the workers of its strategy."""
+
+    def __init__(self, model: Any):
+        """Wraps a compiled model under a ParameterServerStrategy."""
+        self._model = model
+        strategy = model.distribute_strategy
+        compat.isolate_workers()
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self._num_workers = cluster.num_tasks("worker")
+        self._num_scheduled = itertools.count()
+        # Not an attribute by assignment, which Keras would track.
+        self._kept = vars(model).setdefault(_KEPT, _Kept())
+        self._metrics = NO_METRICS
+        self._sizes: dict[str, Sizes] = {}
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """While in it, what steps do to the built model's metrics is added up here."""
+        metrics = metrics_of(self._model, self._num_workers)
+        if not metrics.has_variables_of(self._kept.metrics):
+            self._kept.metrics = metrics
+        self._metrics = self._kept.metrics
+        with self._metrics.here():
+            yield
+
+    def sizes(self, kind: str, batches: Batches, callbacks: Any) -> Sizes:
+        """How many steps to make in one execution, and to tell callbacks of at once.
+
+        Args:
+            kind: "train", "test" or "predict".
+            batches: the data.
+            callbacks: a CallbackList.
+        """
+        if kind not in self._sizes:
+            per_call = trainer.steps_per_execution(self._model)
+            if isinstance(per_call, int):
+                sizes = Sizes(per_call)
+            elif hear_of_batches(callbacks.callbacks, kind):
+                sizes = Sizes(1)
+            else:
+                sizes = AutoSizes(self._num_workers, batches.num_steps)
+            self._sizes[kind] = sizes
+        self._sizes[kind].begin_epoch()
+        return self._sizes[kind]
+
+    def run(
+        self, kind: str, batches: Batches, sizes: Sizes, first_step: int = 0
+    ) -> Iterator[tuple[int, Result]]:
+        """Schedules the executions of one epoch.
+
+        Args:
+            kind: "train", "test" or "predict".
+            batches: the data.
+            sizes: how many steps to make in one execution.
+            first_step: how many steps of the epoch are done already.
+
+        Yields:
+            For each execution the number of its steps, and what gets its result, as
+            they are taken up.
+        """
+        functions = self._functions(kind, batches)
+        if isinstance(batches, WorkersPasses):
+            yield from self._run_passes(functions, batches, sizes, first_step)
+            return
+        window = self._window()
+        # One worker runs them in order, and two results may be seen at once.
+        in_order = kind == "predict" or self._num_workers == 1
+        scheduled = collections.deque() if in_order else Arrivals(window)
+        executions = batches.executions(sizes, first_step)
+        try:
+            while True:
+                num_wanted = window - len(scheduled)
+                for size, args in itertools.islice(executions, num_wanted):
+                    function = functions.of(size, batches)
+                    scheduled.append((size, self._schedule(function, args)))
+                if not scheduled:
+                    break
+                yield scheduled.popleft()
+                sizes.note_taken()
+        finally:
+            if isinstance(scheduled, Arrivals):
+                scheduled.close()
+
+    def _run_passes(
+        self,
+        functions: _Functions,
+        passes: WorkersPasses,
+        sizes: Sizes,
+        first_step: int,
+    ) -> Iterator[tuple[int, Result]]:
+        """As `run`, until all workers have come to the ends of their datasets."""
+        window = self._window()
+        is_left, is_empty = True, first_step == 0
+        while is_left:
+            passes.begin_pass()
+            ends, arrivals = Ends(self._num_workers, window), Arrivals(window)
+            executions = passes.executions(sizes)
+            try:
+                while not ends.is_over:
+                    for size, args in itertools.islice(executions, ends.num_wanted()):
+                        function = functions.of(size, passes)
+                        arrivals.append((size, self._schedule(function, args)))
+                    arrived = arrivals.popleft_within(ASK_AGAIN_SECS)
+                    if arrived is None:
+                        ends.add_silence()
+                        continue
+                    size, result = arrived
+                    # The consumer finds out what was lost, or has failed.
+                    worker, done = result.told() or (None, size)
+                    ends.add(worker, has_ended=done < size)
+                    if done:
+                        is_empty = False
+                        yield done, result
+                        sizes.note_taken()
+            finally:
+                arrivals.close()
+            if ends.num_lost:
+                logging.warning(
+                    "fit: %d of %d workers do not answer at the end of an epoch, which "
+                    "ends without them.",
+                    ends.num_lost,
+                    self._num_workers,
+                )
+            is_left = passes.has_left(ends.num_lost > 0)
+        if is_empty:
+            raise ValueError(NO_BATCHES)
+
+    def _schedule(self, function: Execution, args: Any) -> Result:
+        number = tf.constant(next(self._num_scheduled), tf.int64)
+        return Result(self.coordinator, function, (number, *args))
+
+    def _window(self) -> int:
+        """How many executions to have scheduled at once.
+
+        As many again as there are workers, so that none is idle while results are
+        taken up. A gate that waits for several gradients must find them all among them.
+        """
+        sizes = [self._num_workers]
+        for optimizer in optimizers_of(self._model):
+            sizes.append(getattr(optimizer, "replicas_to_aggregate", 0))
+            sizes.append(getattr(optimizer, "total_num_replicas", 0))
+        return self._num_workers + max(sizes)
+
+    def _functions(self, kind: str, batches: Batches) -> _Functions:
+        """What makes a kind of steps, from earlier if nothing has changed since."""
+        step = getattr(self._model, f"{kind}_step")
+        key = (
+            step,
+            batches.signature(1),
+            type(batches),
+            list(optimizers_of(self._model)),
+            self._metrics,
+            [id(variable) for variable in self._model.trainable_variables],
+        )
+        known = self._kept.by_kind
+        if kind not in known or known[kind][0] != key:
+            fold_seeds = kind == "train" and self._num_workers > 1
+            step = Step(self._model, kind, fold_seeds, self._metrics)
+            known[kind] = (key, _Functions(step, self._metrics))
+        return known[kind][1]
+
+
+class _Functions:
+    """The functions of executions of one kind of steps."""
+
+    def __init__(self, step: Step, metrics: Metrics):
+        self._step = step
+        self._metrics = metrics
+        self._by_size: dict[int, Execution] = {}
+
+    def of(self, size: int, batches: Batches) -> Execution:
+        """That of so many steps, made when it is first asked for."""
+        if size not in self._by_size:
+            self._by_size[size] = Execution(self._step, self._metrics, batches, size)
+        return self._by_size[size]
+
+
+class _Kept:
+    """What is kept with a model from one training to the next.
+
+    Attributes:
+        metrics: the state of its metrics.
+        by_kind: for each kind of step its functions, behind what they depend on.
+    """
+
+    def __init__(self):
+        self.metrics = NO_METRICS
+        self.by_kind: dict[str, tuple[Any, _Functions]] = {}

@@ -1,0 +1,98 @@
+"""One step of a model, as it is traced into a function that workers run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.fit.exact_state import exact_state
+from tf_syncrep.python.keras.fit.metrics import Metrics
+from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
+from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
+
+
+class Step:
+    """A step of one kind of one model.
+
+    Each call traces another one into the same graph. What a step does to a variable
+    comes after what the one before has done to it, as in all functions of TensorFlow.
+    """
+
+    def __init__(self, model: Any, kind: str, fold_seeds: bool, metrics: Metrics):
+        """Traces nothing yet.
+
+        Args:
+            model: the model.
+            kind: "train", "test" or "predict".
+            fold_seeds: whether other workers may draw random numbers at the same time.
+            metrics: the state of the model's metrics.
+        """
+        self._model = model
+        self._kind = kind
+        self._fold_seeds = fold_seeds
+        self._metrics = metrics
+        # A synchronous step waits for its permit before it reads any variable.
+        self._rounds = rounds_of(model.optimizer) if kind == "train" else Rounds()
+
+    def __call__(self, number: tf.Tensor, handles: list[tf.Tensor], batch: Any) -> Any:
+        """Traces a step.
+
+        Args:
+            number: int64 scalar that differs between executions.
+            handles: of the worker's variables that stand for those of metrics.
+            batch: what the model's step takes.
+
+        Returns:
+            What the model's step returns.
+        """
+        model, kind = self._model, self._kind
+
+        def step_on(batch):
+            with self._metrics.steps_on(handles), _inlined(model):
+                return getattr(model, f"{kind}_step")(batch)
+
+        with self._rounds.step(), exact_state(number if self._fold_seeds else None):
+            result = model.distribute_strategy.run(step_on, args=(batch,))
+            trainer.count_steps(model, kind)
+            return tf.nest.map_structure(_as_tensor, result)
+
+    def of_all(self, results: list[Any]) -> Any:
+        """What several steps return together: the last one's, or all predictions."""
+        if self._kind != "predict" or len(results) == 1:
+            return results[-1]
+        return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *results)
+
+
+def _as_tensor(leaf: Any) -> Any:
+    """A tensor for a variable."""
+    return tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else leaf
+
+
+@contextlib.contextmanager
+def _inlined(model: Any) -> Iterator[None]:
+    """While in it, a model's methods that are `tf.function`s are plain functions.
+
+    What they did in an earlier trace of a step would belong to that, and what they do
+    to metrics would not be seen.
+    """
+    names = {
+        name
+        for kind in type(model).__mro__
+        for name, x in vars(kind).items()
+        if hasattr(x, "python_function") and name not in vars(model)
+    }
+    plain = {
+        name: tf.autograph.to_graph(getattr(model, name).python_function)
+        for name in names
+    }
+    # Not attributes by assignment, which Keras would track.
+    vars(model).update(plain)
+    try:
+        yield
+    finally:
+        for name in names:
+            del vars(model)[name]

@@ -12,7 +12,7 @@ namespace tf_syncrep {
 namespace {
 
 // Ids that are worth another thread.
-constexpr int64_t kMinIdsPerThread = 32768;
+constexpr int64_t kMinIdsPerThread = 65536;
 
 // Sets ids[i] to the key and the position of each id in [begin, end) of all
 // features' ids, which is read once: others may change it meanwhile. Returns

@@ -19,10 +19,10 @@ namespace {
 
 // Numbers that are worth another thread, where it needs to be told nothing and
 // where it needs to be told which of them are its own.
-constexpr int64_t kMinElementsPerThread = 32768;
+constexpr int64_t kMinElementsPerThread = 131072;
 constexpr int64_t kMinElementsPerPiece = 262144;
 // Ids that are worth another thread.
-constexpr int64_t kMinIdsPerThread = 32768;
+constexpr int64_t kMinIdsPerThread = 65536;
 // So many rows are on their way at a time.
 constexpr int64_t kRowsAhead = 16;
 // Sums of so many bytes stay in the second-level cache.

@@ -9,7 +9,7 @@
 namespace tf_syncrep {
 namespace {
 
-constexpr int64_t kMinPerShard = 32768;
+constexpr int64_t kMinPerShard = 65536;
 
 int BitWidth(uint64_t value) {
   return value == 0 ? 0 : 64 - __builtin_clzll(value);

@@ -2,18 +2,22 @@
 
 A slab of 26 tables of 100,000 x 16, in two parts; each feature has one id an example. A
 worker finds the distinct rows of each part and, when it has them, gives each feature
-its vectors. The rows themselves are there from the beginning. This is done by
+its vectors; in training it then sums, row by row, the gradients of the vectors. Rows
+and gradients themselves are there from the beginning. This is done by
 
-- this package's `embedding_rows` and `embedding_combine`;
-- TensorFlow's own ops: unique and dynamic_partition, dynamic_stitch and gather;
+- this package's `embedding_rows` and `embedding_combine`, and the gradient of that;
+- TensorFlow's own ops: unique and dynamic_partition, dynamic_stitch and gather, and the
+  gradients of these;
 - two threads of plain C++ that only put the ids into a hash table, and copy for each id
-  its row from where they are told that it is.
+  its row from where they are told that it is; beside two threads of TensorFlow.
 
+TensorFlow has one, two and sixteen threads for an op, however many cores there are.
 Before, all results are held to NumPy's, exactly.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -26,14 +30,19 @@ from harness.benchmark import (
     Point,
     Verdict,
     at_most,
+    describe,
     times_faster,
 )
 from harness.timing import Contender, race
 
 import tf_syncrep as tfs
 
+# Otherwise all sessions of a process share the threads of the first one.
+os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
+
 OURS = "embedding_rows, embedding_combine"
 STOCK = "TensorFlow's own ops"
+AND_GRADIENT = ", and the gradient"
 FLOOR = "two threads that hash and copy"
 WIDTH = 16
 PARTS = 2
@@ -90,19 +99,39 @@ def give_by_stock(vectors, found):
     return tf.split(tf.gather(tf.dynamic_stitch(numbers, vectors), places), tables)
 
 
-def make_contender(
+def gradients_of(point: Point) -> np.ndarray:
+    """Gradients of a batch's vectors: small numbers, whose sums are exact."""
+    shape = (point["tables"], point["examples"], WIDTH)
+    return np.random.default_rng(2).integers(-8, 8, shape).astype(np.float32)
+
+
+def sums_of(point: Point, ids: np.ndarray, rows: Sequence[np.ndarray]) -> np.ndarray:
+    """The gradients of a batch, summed by row: of these rows of each part."""
+    first_rows = np.arange(point["tables"])[:, None] * point["rows"]
+    distinct, places = np.unique(ids + first_rows, return_inverse=True)
+    sums = np.zeros([len(distinct), WIDTH], np.float32)
+    np.add.at(sums, places.reshape(ids.shape), gradients_of(point))
+    asked = np.concatenate([part * PARTS + i for i, part in enumerate(rows)])
+    return sums[np.searchsorted(distinct, asked)]
+
+
+def make_contenders(
     name: str, find: Callable, give: Callable, point: Point, ids: np.ndarray
-) -> tuple[Contender, np.ndarray]:
-    """A contender of TensorFlow, and the vectors of the first batch."""
-    config = tf.compat.v1.ConfigProto()
+) -> list[tuple[Contender, np.ndarray, np.ndarray]]:
+    """Contenders of TensorFlow: a lookup, and a lookup and its gradient.
+
+    Each with what it makes of the first batch, and what it should.
+    """
+    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=point["threads"])
     # Otherwise what nobody reads, or is always the same, would not be computed.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = -1
-    runs = []
+    lookups, trainings, checked = [], [], []
     for batch in ids:
         with tf.Graph().as_default() as graph:
             asked, found = find(list(map(tf.constant, batch)), point["rows"])
             looked_up = [tf.compat.v1.placeholder(tf.float32) for _ in asked]
+            of_vectors = tf.compat.v1.Variable(gradients_of(point), use_resource=True)
             kept = [
                 tf.compat.v1.Variable(x, validate_shape=False, use_resource=True)
                 for x in looked_up
@@ -110,21 +139,36 @@ def make_contender(
             values = [tf.ensure_shape(x.read_value(), [None, WIDTH]) for x in kept]
             with tf.control_dependencies(asked):
                 vectors = give(values, found)
-            done = tf.group(*[x.op for x in vectors])
+            sums = tf.gradients(vectors, values, tf.unstack(of_vectors.read_value()))
             initialize = tf.compat.v1.global_variables_initializer()
+            lookup = tf.group(*[x.op for x in vectors])
+            training = tf.group(lookup, *[x.op for x in sums])
         session = tf.compat.v1.Session(graph=graph, config=config)
         rows = session.run(asked)
         values = [vectors_of(part * PARTS + i) for i, part in enumerate(rows)]
         session.run(initialize, dict(zip(looked_up, values, strict=True)))
-        if not runs:
-            result = np.stack(session.run(vectors))
-        runs.append(session.make_callable(done))
-        runs[-1]()
-    return Contender(name, lambda i: runs[i % BATCHES](), list), result
+        if not checked:
+            first_rows = np.arange(point["tables"])[:, None] * point["rows"]
+            checked = [
+                (np.stack(session.run(vectors)), vectors_of(batch + first_rows)),
+                (np.concatenate(session.run(sums)), sums_of(point, batch, rows)),
+            ]
+        lookups.append(session.make_callable(lookup))
+        trainings.append(session.make_callable(training))
+        trainings[-1]()
+    return [
+        (Contender(name, lambda i: lookups[i % BATCHES](), list), *checked[0]),
+        (
+            Contender(name + AND_GRADIENT, lambda i: trainings[i % BATCHES](), list),
+            *checked[1],
+        ),
+    ]
 
 
-def make_floor(point: Point, ids: np.ndarray) -> tuple[Contender, np.ndarray]:
-    """The plain loops, and their vectors of the first batch."""
+def make_floor(
+    point: Point, ids: np.ndarray
+) -> tuple[Contender, np.ndarray, np.ndarray]:
+    """The plain loops, what they make of the first batch, and what they should."""
     tables, examples = point["tables"], point["examples"]
     first_rows = np.arange(tables)[:, None] * point["rows"]
     batches = []
@@ -146,24 +190,27 @@ def make_floor(point: Point, ids: np.ndarray) -> tuple[Contender, np.ndarray]:
         )
 
     step(0)
-    return Contender(FLOOR, step, list), out.array.copy()
+    return (
+        Contender(FLOOR, step, list),
+        out.array.copy(),
+        vectors_of(ids[0] + first_rows),
+    )
 
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
     """Times all at one point."""
     ids = draw_ids(point)
     made = [
-        make_contender(OURS, find_by_ours, give_by_ours, point, ids),
-        make_contender(STOCK, find_by_stock, give_by_stock, point, ids),
-        make_floor(point, ids),
+        *make_contenders(OURS, find_by_ours, give_by_ours, point, ids),
+        *make_contenders(STOCK, find_by_stock, give_by_stock, point, ids),
     ]
-    first_rows = np.arange(point["tables"])[:, None] * point["rows"]
-    for contender, vectors in made:
-        np.testing.assert_array_equal(
-            vectors, vectors_of(ids[0] + first_rows), err_msg=contender.name
-        )
+    if point["threads"] == 2:
+        made.append(make_floor(point, ids))
+    for contender, result, expected in made:
+        np.testing.assert_array_equal(result, expected, err_msg=contender.name)
     bytes_moved = 2 * ids[0].size * WIDTH * 4
-    return race([contender for contender, _ in made], point, rounds, bytes_moved)
+    contenders = [contender for contender, _, _ in made]
+    return race(contenders, point, rounds, bytes_moved, with_cpu=True)
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
@@ -171,6 +218,29 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
     return [
         *at_most(measurements, OURS, FLOOR, 1.5),
         *times_faster(measurements, OURS, STOCK, 1),
+        *times_faster(measurements, OURS + AND_GRADIENT, STOCK + AND_GRADIENT, 1),
+        *_more_threads_than_cores(measurements),
+    ]
+
+
+def _more_threads_than_cores(measurements) -> Sequence[Verdict]:
+    """A lookup and its gradient cost no more for being shared among many."""
+    cpu: dict[str, dict[int, float]] = {}
+    for m in measurements:
+        if m.contender == OURS + AND_GRADIENT:
+            of_point = cpu.setdefault(describe({**m.point, "threads": ""}), {})
+            of_point[m.point["threads"]] = m.cpu
+    return [
+        Verdict(
+            claim=(
+                f"{OURS}{AND_GRADIENT}: within 1.2 times the CPU time of one thread "
+                f"on 16 ({point})"
+            ),
+            value=of[16] / of[1],
+            met=of[16] / of[1] <= 1.2,
+        )
+        for point, of in cpu.items()
+        if {1, 16} <= of.keys()
     ]
 
 
@@ -181,6 +251,7 @@ BENCHMARK = Benchmark(
         "rows": Axis([100_000], quick=[1000]),
         "examples": Axis([512, 8192], quick=[64]),
         "ids": Axis(["zipf", "uniform"]),
+        "threads": Axis([1, 2, 16], quick=[2]),
     },
     measure=measure,
     judge=judge,

@@ -40,6 +40,7 @@ class Measurement:
         bytes_moved: the bytes an update has to read and write, however it is done.
         copy_bandwidth: bytes per second, read and written, of a copy of memory
             in the same rounds.
+        cpu: median of the seconds of processor time, of all threads, of a sample.
         counts: what happens in the time of a sample, how many times or how much,
             by its name; None where that is one update.
         curves: of losses, all of them: "examples" seen at each reading, and "losses" at
@@ -55,6 +56,7 @@ class Measurement:
     samples: Sequence[float]
     bytes_moved: int | None = None
     copy_bandwidth: float | None = None
+    cpu: float | None = None
     counts: Mapping[str, float] | None = None
     curves: Mapping[str, Sequence[Any]] | None = None
     hops: Sequence[int] | None = None
@@ -83,6 +85,7 @@ class Measurement:
             "quartiles": list(self.quartiles),
             "bytes_moved": self.bytes_moved,
             "copy_bandwidth": self.copy_bandwidth,
+            **({"cpu": self.cpu} if self.cpu is not None else {}),
             "counts": self.counts and dict(self.counts),
             "samples": list(self.samples),
             **({"curves": dict(self.curves)} if self.curves else {}),

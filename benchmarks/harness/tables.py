@@ -75,10 +75,12 @@ def _times(heading, measurements) -> Table:
                 f"{m['median'] / first:.2f}",
                 f"{rate / 1e9:.2f}",
                 f"{rate / copy_bandwidth:.1%}",
+                *([_milliseconds(m["cpu"])] if "cpu" in m else []),
             )
         )
     heading += f"; copies {copy_bandwidth / 1e9:.1f} GB/s"
-    columns = ("", "median ms", "quartiles ms", "relative", "GB/s", "of copy")
+    columns = ["", "median ms", "quartiles ms", "relative", "GB/s", "of copy"]
+    columns += ["CPU ms"] if "cpu" in measurements[0] else []
     return Table(heading, columns, rows)
 
 

@@ -2,9 +2,11 @@
 
 #include "tf_syncrep/cc/lib/rows/distinct_rows.h"
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -108,7 +110,7 @@ class Batch {
     ASSERT_EQ(next, places.end());
     for (size_t f = 0; f < ids_.size(); ++f) {
       std::vector<int32_t> found(ids_[f].size());
-      distinct.WritePlaces(static_cast<int64_t>(f), sharder, found.data());
+      distinct.WritePlaces(static_cast<int64_t>(f), found.data());
       for (size_t i = 0; i < found.size(); ++i) {
         ASSERT_EQ(found[i],
                   places[partition.Key(tables_[f].first_row + ids_[f][i])]);
@@ -125,7 +127,7 @@ class Batch {
 TEST(DistinctRowsTest, FindsEachRowOnceInTheOrderOfShards) {
   const std::vector<Table> tables = {
       {0, 1}, {1, 100000}, {100001, 7}, {1, 100000}, {100008, 50000}};
-  const std::vector<int64_t> sizes = {3, 40000, 0, 20000, 9000};
+  const std::vector<int64_t> sizes = {3, 40000, 0, 20000, 90000};
   for (const int64_t spread : {1, 40, 100000}) {
     const Batch batch(tables, sizes, spread, 5);
     for (const int num_threads : {1, 3, 8}) {
@@ -166,6 +168,30 @@ TEST(DistinctRowsTest, NamesTheFirstIdThatIsInNoTable) {
     EXPECT_EQ(bad_id.position, 70000);
     EXPECT_EQ(bad_id.id, -1);
   }
+}
+
+TEST(DistinctRowsTest, AnIdThatChangesMeanwhileIsNoRowOfSomebodyElse) {
+  std::vector<int32_t> ids(100000, 1);
+  std::atomic<bool> is_over{false};
+  std::thread owner([&] {
+    for (int32_t id = 0; !is_over; id = INT32_MAX - id) {
+      __atomic_store_n(&ids.back(), id, __ATOMIC_RELAXED);
+    }
+  });
+  for (int i = 0; i < 100; ++i) {
+    ThreadSharder sharder(2);
+    DistinctRows distinct;
+    BadId bad_id;
+    if (distinct.Find({{ids.data(), nullptr, 100000, 0, 2}},
+                      RowPartition::Modulo(2, 1), sharder,
+                      &bad_id) == Status::kOk) {
+      EXPECT_LE(distinct.num_rows(0), 2);
+    } else {
+      EXPECT_EQ(bad_id.position, 99999);
+    }
+  }
+  is_over = true;
+  owner.join();
 }
 
 }  // namespace

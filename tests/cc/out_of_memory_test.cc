@@ -188,13 +188,13 @@ TEST(OutOfMemoryTest, IdsAreNotFound) {
   const std::vector<FeatureIds> features = {
       {nullptr, ids.data(), kRows, 0, 6000}};
   const RowPartition partition = RowPartition::Modulo(6000, 2);
-  EXPECT_GE(FailEachAllocation([&] {
+  EXPECT_EQ(FailEachAllocation([&] {
               DistinctRows rows;
               BadId bad_id;
               return rows.Find(features, partition, sharder, &bad_id) ==
                      DistinctRows::Status::kOk;
             }),
-            6);
+            4);
 }
 
 TEST(OutOfMemoryTest, RowsAreNotCombined) {
@@ -220,7 +220,7 @@ TEST(OutOfMemoryTest, RowsAreNotCombined) {
                                                features, {results.data()}, one,
                                                &has_memory);
             }),
-            2);
+            3);
 }
 
 TEST(OutOfMemoryTest, SnapshotForWhichNothingCanBeKeptIsGivenUp) {

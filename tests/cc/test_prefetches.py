@@ -23,8 +23,7 @@ LIB = ROOT / "tf_syncrep" / "cc" / "lib"
 AT_LEAST = {
     "accumulator_sparse.cc": 4 * 2,
     "adam_async.cc": 4 * 3,
-    "rows/distinct_rows.cc": 2,
-    "rows/row_combine.cc": 4 + 2,
+    "rows/row_combine.cc": 4 * 3,
     "rows/row_gather.cc": 6 * 2,
 }
 INSTRUCTION = {"x86_64": r"\tprefetch", "aarch64": r"\tprfm"}

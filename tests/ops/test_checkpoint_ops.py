@@ -153,6 +153,62 @@ def test_number_of_parts_may_differ(tmp_path, written, read):
     np.testing.assert_array_equal(other.dense.numpy(), expected[2])
 
 
+@pytest.mark.parametrize(
+    ("written", "read", "times"),
+    [(1, 1, 1), (2, 2, 1), (5, 5, 1), (2, 4, 2), (4, 2, 1), (4, 6, 3), (2, 3, 3)],
+)
+def test_servers_read_changed_rows_of_chunks_that_have_theirs(
+    tmp_path, written, read, times
+):
+    table = _Table(_values(240), written)
+    table.write(tmp_path / "full", token="a")
+    for part in table.parts:
+        part[0].scatter_nd_add([[2], [3], [10]], np.ones([3, 3], np.float32))
+    table.write(tmp_path / "changed", token="b", base="a")
+    other = _Table(np.zeros_like(table.values), read)
+
+    def restore(p, *files):
+        """As the one server that has part p."""
+        piece = [(0, *other.pieces[p][1:])]
+        prefixes = [str(tmp_path / file) for file in files]
+        return checkpoint_ops.checkpoint_restore(
+            prefixes, [other.groups[p]], piece, other.names[:2], [], []
+        )
+
+    for p in range(read):
+        before = restore(p, "full")
+        of_changed = restore(p, "full", "changed") - before
+        # Each has its share, with numbers of 8 bytes and no more.
+        assert of_changed == times * 3 * written * (2 * 3 * 4 + 8) // read
+    np.testing.assert_array_equal(other.read(), table.read())
+    np.testing.assert_array_equal(other.read(1), table.read(1))
+
+
+def test_ranges_of_rows_read_changed_rows_of_their_own(tmp_path):
+    values = _values(12)
+    halves = [tf.Variable(values[:6]), tf.Variable(values[6:])]
+    writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
+    pieces = [(0, 6, 0, 1, 12), (1, 6, 6, 1, 12)]
+    prefixes = [str(tmp_path / "full"), str(tmp_path / "changed")]
+    for i, prefix in enumerate(prefixes):
+        checkpoint_ops.checkpoint_begin(
+            writer, prefix, f"token{i}", f"token{i - 1}" if i else "",
+            [[half.handle] for half in halves], pieces, ["table"] * 2, [], [],
+            max_kept_bytes=_KEPT, patience_secs=60.0,
+        )  # fmt: skip
+        _wait(writer)
+        for half in halves:
+            half.scatter_nd_update([[2]], [[7.0, 8.0, 9.0]])
+    for begin, size, of_changed in [(0, 6, 20), (6, 6, 20), (0, 2, 8), (5, 4, 28)]:
+        part = tf.Variable(np.zeros([size, 3], np.float32))
+        layout = ([[part.handle]], [(0, size, begin, 1, 12)], ["table"], [], [])
+        before = checkpoint_ops.checkpoint_restore(prefixes[:1], *layout)
+        both = checkpoint_ops.checkpoint_restore(prefixes, *layout)
+        assert both - before == of_changed
+        expected = np.concatenate(halves)[begin : begin + size]
+        np.testing.assert_array_equal(part, expected)
+
+
 def test_range_of_rows_is_one_piece(tmp_path):
     """As ShardedVariable has its parts: in files it is the table as it is."""
     values = _values(10)

@@ -1,12 +1,15 @@
 // Kernel of the op that reads checkpoints.
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -39,6 +42,75 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TensorSlice;
 using tensorflow::tstring;
+
+constexpr char kChanged[] = "/changed/";
+
+absl::Status Lookup(BundleReader& reader, const std::string& key,
+                    DataType dtype, Tensor* tensor) {
+  DataType stored;
+  TensorShape shape;
+  TF_RETURN_IF_ERROR(reader.LookupDtypeAndShape(key, &stored, &shape));
+  if (stored != dtype) {
+    return absl::DataLossError(absl::StrCat(key, " must be ",
+                                            DataTypeString(dtype), ", but is ",
+                                            DataTypeString(stored)));
+  }
+  TF_RETURN_IF_ERROR(NewTensor(key, dtype, shape, tensor));
+  return reader.Lookup(key, tensor);
+}
+
+// A chunk of a table's rows that have changed.
+struct Chunk {
+  std::string name;
+  int64_t first;  // of the piece that it is of
+};
+
+absl::Status FindChunks(BundleReader& reader, const std::string& table,
+                        std::vector<Chunk>* chunks) {
+  const std::string begin = table + kChanged;
+  for (reader.Seek(begin); reader.Valid(); reader.Next()) {
+    absl::string_view key(reader.key().data(), reader.key().size());
+    if (!absl::ConsumePrefix(&key, begin)) {
+      break;
+    }
+    if (!absl::ConsumeSuffix(&key, "/ids")) {
+      continue;
+    }
+    int64_t first;
+    const auto parsed =
+        std::from_chars(key.data(), key.data() + key.size(), first);
+    if (parsed.ec != std::errc()) {
+      return absl::DataLossError(
+          absl::StrCat(begin, key, " must begin with the number of a row"));
+    }
+    chunks->push_back({std::string(key), first});
+  }
+  return absl::OkStatus();
+}
+
+// Leaves out chunks that can have no rows of a piece, where the table is parted
+// among `stored_shards`.
+void DropChunksOfOthers(const TablePiece& piece, int64_t stored_shards,
+                        std::vector<Chunk>* chunks) {
+  std::vector<int64_t> firsts;
+  for (const Chunk& chunk : *chunks) {
+    firsts.push_back(chunk.first);
+  }
+  std::sort(firsts.begin(), firsts.end());
+  const int64_t common = std::gcd(piece.stride, stored_shards);
+  const auto is_of_others = [&](const Chunk& chunk) {
+    if (stored_shards == 1 && piece.stride == 1) {
+      // Ranges of rows, of which each ends where the next begins or before.
+      const auto next =
+          std::upper_bound(firsts.begin(), firsts.end(), chunk.first);
+      return chunk.first >= piece.first + piece.num_rows ||
+             (next != firsts.end() && *next <= piece.first);
+    }
+    return (chunk.first - piece.first) % common != 0;
+  };
+  chunks->erase(std::remove_if(chunks->begin(), chunks->end(), is_of_others),
+                chunks->end());
+}
 
 // An array of a table: a variable, and the rows of a piece in it.
 class PieceArray {
@@ -111,38 +183,35 @@ class PieceArray {
     return absl::OkStatus();
   }
 
-  // Reads those that have changed. `ids_name`: the name of the table.
-  absl::Status ReadChanged(BundleReader& reader, const std::string& ids_name,
-                           int64_t* bytes) {
-    const std::string begin = absl::StrCat(name_, "/changed/");
-    std::vector<std::string> chunks;
-    for (reader.Seek(begin); reader.Valid(); reader.Next()) {
-      absl::string_view key(reader.key().data(), reader.key().size());
-      if (!absl::ConsumePrefix(&key, begin)) {
-        break;
-      }
-      if (absl::ConsumeSuffix(&key, "/rows")) {
-        chunks.emplace_back(key);
-      }
+  // Reads rows that have changed, those of one chunk of a writer, and copies
+  // rows `from` of these to rows `to` of the variable.
+  absl::Status ReadChunk(BundleReader& reader, const std::string& chunk,
+                         int64_t num_rows, const std::vector<int64_t>& from,
+                         const std::vector<int64_t>& to, int64_t* bytes) {
+    const std::string key = absl::StrCat(name_, kChanged, chunk, "/rows");
+    Tensor rows;
+    TF_RETURN_IF_ERROR(Lookup(reader, key, dtype_, &rows));
+    const auto size = static_cast<int64_t>(rows.TotalBytes());
+    if (size != num_rows * row_bytes_) {
+      return absl::DataLossError(
+          absl::StrCat(key, " must have ", num_rows,
+                       " rows, as many as numbers of rows, but has ", size,
+                       " bytes of rows of ", row_bytes_));
     }
-    for (const std::string& chunk : chunks) {
-      Tensor ids;
-      Tensor rows;
-      TF_RETURN_IF_ERROR(
-          Lookup(reader, absl::StrCat(ids_name, "/changed/", chunk, "/ids"),
-                 tensorflow::DT_INT64, &ids));
-      TF_RETURN_IF_ERROR(
-          Lookup(reader, absl::StrCat(begin, chunk, "/rows"), dtype_, &rows));
-      if (ids.dims() != 1 || static_cast<int64_t>(rows.TotalBytes()) !=
-                                 ids.NumElements() * row_bytes_) {
-        return absl::DataLossError(absl::StrCat(
-            begin, chunk, " has other than as many rows as numbers of rows"));
-      }
-      TF_RETURN_IF_ERROR(CopyRows(ids, rows));
-      *bytes += static_cast<int64_t>(rows.TotalBytes() + ids.TotalBytes());
+    *bytes += size;
+    const std::lock_guard<VariableMutex> lock(*variable_->mu());
+    char* data = nullptr;
+    TF_RETURN_IF_ERROR(Writable(&data));
+    for (size_t i = 0; i < from.size(); ++i) {
+      std::memcpy(data + to[i] * row_bytes_,
+                  static_cast<const char*>(rows.data()) + from[i] * row_bytes_,
+                  row_bytes_);
     }
     return absl::OkStatus();
   }
+
+  // Into how many pieces the table is parted in the full checkpoint.
+  int64_t stored_shards() const { return stored_shards_; }
 
  private:
   // Rows [begin, begin + num_rows) of each of some shards, as they are stored.
@@ -152,20 +221,6 @@ class PieceArray {
     int64_t first_shard;
     int64_t num_shards;
   };
-
-  static absl::Status Lookup(BundleReader& reader, const std::string& key,
-                             DataType dtype, Tensor* tensor) {
-    DataType stored;
-    TensorShape shape;
-    TF_RETURN_IF_ERROR(reader.LookupDtypeAndShape(key, &stored, &shape));
-    if (stored != dtype) {
-      return absl::DataLossError(
-          absl::StrCat(key, " must be ", DataTypeString(dtype), ", but is ",
-                       DataTypeString(stored)));
-    }
-    TF_RETURN_IF_ERROR(NewTensor(key, dtype, shape, tensor));
-    return reader.Lookup(key, tensor);
-  }
 
   bool HasOurs(const Part& part) const {
     if (piece_.stride == 1 && stored_shards_ == 1) {
@@ -235,21 +290,6 @@ class PieceArray {
     return absl::OkStatus();
   }
 
-  absl::Status CopyRows(const Tensor& ids, const Tensor& rows) {
-    const std::lock_guard<VariableMutex> lock(*variable_->mu());
-    char* data = nullptr;
-    TF_RETURN_IF_ERROR(Writable(&data));
-    const auto* from = static_cast<const char*>(rows.data());
-    const auto* const id = Data<const int64_t>(ids);
-    for (int64_t i = 0; i < ids.NumElements(); ++i, from += row_bytes_) {
-      const int64_t row = piece_.RowOf(id[i]);
-      if (row >= 0) {
-        std::memcpy(data + row * row_bytes_, from, row_bytes_);
-      }
-    }
-    return absl::OkStatus();
-  }
-
   const TablePiece& piece_;
   HeldVariable* const variable_;
   const std::string name_;
@@ -300,30 +340,66 @@ class RestoreOp final : public OpKernel {
           Env::Default(), std::string(Data<const tstring>(prefixes)[i])));
       TF_RETURN_IF_ERROR(readers.back()->status());
     }
-    std::vector<std::pair<PieceArray, std::string>> arrays;
+    // Of each piece.
+    std::vector<std::vector<PieceArray>> arrays;
     for (const TablePiece& piece : inputs.pieces) {
+      arrays.emplace_back();
       for (size_t k = 0; k < piece.names.size(); ++k) {
         HeldVariable& variable = inputs.groups[piece.group][k];
-        arrays.emplace_back(PieceArray(piece, &variable, piece.names[k]),
-                            piece.names[0]);
+        arrays.back().emplace_back(piece, &variable, piece.names[k]);
       }
     }
     // Nothing is written before all is known to fit.
-    for (auto& [array, table] : arrays) {
-      TF_RETURN_IF_ERROR(array.Check(*readers.front()));
+    for (std::vector<PieceArray>& of_piece : arrays) {
+      for (PieceArray& array : of_piece) {
+        TF_RETURN_IF_ERROR(array.Check(*readers.front()));
+      }
     }
     for (const auto& [name, variable] : inputs.wholes) {
       TF_RETURN_IF_ERROR(CheckWhole(*readers.back(), name, variable.get()));
     }
-    for (auto& [array, table] : arrays) {
-      TF_RETURN_IF_ERROR(array.ReadFull(*readers.front(), bytes));
+    for (size_t p = 0; p < arrays.size(); ++p) {
+      for (PieceArray& array : arrays[p]) {
+        TF_RETURN_IF_ERROR(array.ReadFull(*readers.front(), bytes));
+      }
       for (size_t i = 1; i < readers.size(); ++i) {
-        TF_RETURN_IF_ERROR(array.ReadChanged(*readers[i], table, bytes));
+        TF_RETURN_IF_ERROR(
+            ReadChanged(*readers[i], inputs.pieces[p], arrays[p], bytes));
       }
     }
     for (const auto& [name, variable] : inputs.wholes) {
       TF_RETURN_IF_ERROR(
           ReadWhole(*readers.back(), name, variable.get(), bytes));
+    }
+    return absl::OkStatus();
+  }
+
+  // Reads the rows of a piece that have changed.
+  static absl::Status ReadChanged(BundleReader& reader, const TablePiece& piece,
+                                  std::vector<PieceArray>& arrays,
+                                  int64_t* bytes) {
+    std::vector<Chunk> chunks;
+    TF_RETURN_IF_ERROR(FindChunks(reader, piece.names[0], &chunks));
+    DropChunksOfOthers(piece, arrays[0].stored_shards(), &chunks);
+    for (const Chunk& chunk : chunks) {
+      const std::string key =
+          absl::StrCat(piece.names[0], kChanged, chunk.name, "/ids");
+      Tensor ids;
+      TF_RETURN_IF_ERROR(Lookup(reader, key, tensorflow::DT_INT64, &ids));
+      *bytes += static_cast<int64_t>(ids.TotalBytes());
+      std::vector<int64_t> from;
+      std::vector<int64_t> to;
+      for (int64_t i = 0; i < ids.NumElements(); ++i) {
+        const int64_t row = piece.RowOf(Data<const int64_t>(ids)[i]);
+        if (row >= 0) {
+          from.push_back(i);
+          to.push_back(row);
+        }
+      }
+      for (size_t k = 0; !from.empty() && k < arrays.size(); ++k) {
+        TF_RETURN_IF_ERROR(arrays[k].ReadChunk(
+            reader, chunk.name, ids.NumElements(), from, to, bytes));
+      }
     }
     return absl::OkStatus();
   }

@@ -97,7 +97,7 @@ class EmbeddingRowsOp final : public OpKernel {
     for (int f = 0; f < places.size(); ++f) {
       Tensor* output;
       OP_REQUIRES_OK(ctx, places.allocate(f, ctx->input(f).shape(), &output));
-      distinct.WritePlaces(f, sharder, Data<int32_t>(*output));
+      distinct.WritePlaces(f, Data<int32_t>(*output));
     }
   }
 

@@ -1,100 +1,50 @@
 #include "tf_syncrep/cc/lib/rows/distinct_rows.h"
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
+#include <numeric>
 
-#include "tf_syncrep/cc/lib/prefetch.h"
-#include "tf_syncrep/cc/lib/rows/row_hash.h"
+#include "tf_syncrep/cc/lib/read_once.h"
+#include "tf_syncrep/cc/lib/rows/feature_ranges.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
 
 namespace tf_syncrep {
 namespace {
 
 // Ids that are worth another thread.
-constexpr int64_t kMinIdsPerThread = 8192;
-constexpr int32_t kEmpty = -1;
+constexpr int64_t kMinIdsPerThread = 65536;
 
-// Sets keys[i] for the ids in [begin, end) of all features' ids. Returns the
-// first id that is not in its table.
+// Sets ids[i] to the key and the position of each id in [begin, end) of all
+// features' ids, which is read once: others may change it meanwhile. Returns
+// the first id that is not in its table.
 template <typename Key>
 BadId FindKeys(const std::vector<FeatureIds>& features,
                const std::vector<int64_t>& feature_begins,
                const RowPartition& partition, int64_t begin, int64_t end,
-               Key* keys) {
-  auto next =
-      std::upper_bound(feature_begins.begin(), feature_begins.end(), begin);
-  for (int64_t i = begin; i < end; ++next) {
-    const int64_t number = next - feature_begins.begin() - 1;
-    const FeatureIds& feature = features[number];
-    const int64_t feature_begin = feature_begins[number];
-    const int64_t last = std::min(end, *next);
-    const auto find = [&](const auto* ids) -> BadId {
-      for (; i < last; ++i) {
-        const int64_t id = ids[i - feature_begin];
-        if (id < 0 || id >= feature.vocabulary_size) {
-          return {number, i - feature_begin, id};
-        }
-        keys[i] = static_cast<Key>(partition.Key(feature.first_row + id));
-      }
-      return {};
-    };
-    const BadId bad_id =
-        feature.ids32 != nullptr ? find(feature.ids32) : find(feature.ids64);
-    if (bad_id.feature >= 0) {
-      return bad_id;
-    }
-  }
-  return {};
-}
-
-// The distinct keys in [begin, end). Sets groups[i], for each key i of these,
-// to the position of the key's first occurrence there, and `firsts` to these
-// positions. Returns false when there is no memory.
-template <typename Key>
-bool FindFirsts(const Key* keys, int64_t begin, int64_t end, int32_t* groups,
-                Array<int32_t>* firsts, int64_t* num_firsts) {
-  *num_firsts = 0;
-  // Open addressing with linear probing, at most half full.
-  uint64_t num_buckets = 64;
-  while (num_buckets < static_cast<uint64_t>(2 * (end - begin))) {
-    num_buckets *= 2;
-  }
-  Array<int32_t> buckets;
-  if (!buckets.Allocate(static_cast<int64_t>(num_buckets)) ||
-      !firsts->Allocate(end - begin)) {
-    return false;
-  }
-  std::fill(buckets.begin(), buckets.end(), kEmpty);
-  const auto bucket_at = [&](uint64_t hash) -> int32_t& {
-    return buckets[static_cast<int64_t>(hash & (num_buckets - 1))];
-  };
-  const auto find = [&](Key key, uint64_t hash) -> int32_t& {
-    while (bucket_at(hash) != kEmpty && keys[bucket_at(hash)] != key) {
-      hash++;
-    }
-    return bucket_at(hash);
-  };
-  // The buckets of a block are on their way while those before are looked into.
-  constexpr int64_t kBlock = 16;
-  uint64_t hashes[kBlock];
-  for (int64_t block = begin; block < end; block += kBlock) {
-    const int64_t size = std::min(kBlock, end - block);
-    for (int64_t k = 0; k < size; ++k) {
-      hashes[k] = HashRow(static_cast<int64_t>(keys[block + k]));
-      Prefetch<PrefetchFor::kWriting>(&bucket_at(hashes[k]), sizeof(int32_t));
-    }
-    for (int64_t k = 0; k < size; ++k) {
-      const auto i = static_cast<int32_t>(block + k);
-      int32_t& first = find(keys[i], hashes[k]);
-      if (first == kEmpty) {
-        first = i;
-        (*firsts)[(*num_firsts)++] = i;
-      }
-      groups[i] = first;
-    }
-  }
-  return true;
+               RowOccurrence<Key>* ids) {
+  BadId bad_id;
+  VisitFeatures(
+      feature_begins, begin, end,
+      [&](int64_t number, int64_t first, int64_t last) {
+        const FeatureIds& feature = features[number];
+        const auto find = [&](const auto* given) {
+          for (int64_t i = first; i < last; ++i) {
+            const int64_t id = ReadOnce(&given[i]);
+            if (id < 0 || id >= feature.vocabulary_size) {
+              bad_id = {number, i, id};
+              return false;
+            }
+            const int64_t position = feature_begins[number] + i;
+            ids[position] = {
+                static_cast<Key>(partition.Key(feature.first_row + id)),
+                static_cast<Key>(position)};
+          }
+          return true;
+        };
+        return feature.ids32 != nullptr ? find(feature.ids32)
+                                        : find(feature.ids64);
+      });
+  return bad_id;
 }
 
 }  // namespace
@@ -106,7 +56,6 @@ DistinctRows::Status DistinctRows::Find(const std::vector<FeatureIds>& features,
   for (const FeatureIds& feature : features) {
     feature_begins_.push_back(feature_begins_.back() + feature.size);
   }
-  num_ids_ = feature_begins_.back();
   const bool is_small = partition.begin(partition.num_shards()) <=
                         std::numeric_limits<uint32_t>::max();
   const Status status =
@@ -122,29 +71,24 @@ template <typename Key>
 DistinctRows::Status DistinctRows::FindOf(
     const std::vector<FeatureIds>& features, const RowPartition& partition,
     Sharder& sharder, BadId* bad_id) {
-  Array<Key> keys;
-  if (!keys.Allocate(num_ids_) || !groups_.Allocate(num_ids_) ||
-      !places_.Allocate(num_ids_)) {
+  const int64_t num_ids = feature_begins_.back();
+  Array<RowOccurrence<Key>> ids;
+  Array<RowOccurrence<Key>> spare;
+  if (!ids.Allocate(num_ids) || !spare.Allocate(num_ids) ||
+      !places_.Allocate(num_ids)) {
     return Status::kOutOfMemory;
   }
-  // One part for each thread, and none to spare: a key that two parts name is
-  // found twice, and sorted twice.
-  const int64_t num_parts =
-      (sharder.NumShards(num_ids_, kMinIdsPerThread / 4) + 3) / 4;
+  const int64_t num_parts = sharder.NumShards(num_ids, kMinIdsPerThread);
+  const auto run_parts = [&](const auto& run) {
+    sharder.Run(num_parts, [&](int64_t part) {
+      run(part, ShardBegin(part, num_parts, num_ids),
+          ShardBegin(part + 1, num_parts, num_ids));
+    });
+  };
   std::vector<BadId> bad_ids(num_parts);
-  std::vector<Array<int32_t>> firsts(num_parts);
-  std::vector<int64_t> num_firsts(num_parts);
-  std::atomic<bool> has_memory{true};
-  sharder.Run(num_parts, [&](int64_t part) {
-    const int64_t begin = ShardBegin(part, num_parts, num_ids_);
-    const int64_t end = ShardBegin(part + 1, num_parts, num_ids_);
+  run_parts([&](int64_t part, int64_t begin, int64_t end) {
     bad_ids[part] =
-        FindKeys(features, feature_begins_, partition, begin, end, keys.data());
-    if (bad_ids[part].feature < 0 &&
-        !FindFirsts(keys.data(), begin, end, groups_.data(), &firsts[part],
-                    &num_firsts[part])) {
-      has_memory = false;
-    }
+        FindKeys(features, feature_begins_, partition, begin, end, ids.data());
   });
   for (const BadId& bad : bad_ids) {
     if (bad.feature >= 0) {
@@ -152,38 +96,43 @@ DistinctRows::Status DistinctRows::FindOf(
       return Status::kBadId;
     }
   }
-  int64_t size = 0;
-  for (const int64_t number : num_firsts) {
-    size += number;
-  }
-  Array<RowOccurrence<Key>> rows;
-  Array<RowOccurrence<Key>> spare;
-  if (!has_memory || !rows.Allocate(size) || !spare.Allocate(size) ||
-      !keys_.Allocate(size)) {
+  const RowOccurrence<Key>* const sorted =
+      SortByRow(ids.data(), spare.data(), num_ids, sharder);
+  if (sorted == nullptr) {
     return Status::kOutOfMemory;
   }
-  int64_t end = 0;
-  for (int64_t part = 0; part < num_parts; ++part) {
-    for (int64_t i = 0; i < num_firsts[part]; ++i) {
-      const int32_t first = firsts[part][i];
-      rows[end++] = {keys[first], static_cast<Key>(first)};
-    }
-  }
-  const RowOccurrence<Key>* const sorted =
-      SortByRow(rows.data(), spare.data(), size, sharder);
-  int64_t num_rows = 0;
-  ForEachRow(sorted, size, 0, size, [&](int64_t begin, int64_t end) {
+  const auto is_first = [=](int64_t i) {
+    return i == 0 || sorted[i].row != sorted[i - 1].row;
+  };
+  // How many rows begin in the parts before each one.
+  std::vector<int64_t> rows_before(num_parts + 1);
+  run_parts([&](int64_t part, int64_t begin, int64_t end) {
+    int64_t num_firsts = 0;
     for (int64_t i = begin; i < end; ++i) {
-      places_[sorted[i].place] = static_cast<int32_t>(num_rows);
+      num_firsts += is_first(i);
     }
-    keys_[num_rows++] = sorted[begin].row;
+    rows_before[part + 1] = num_firsts;
+  });
+  std::partial_sum(rows_before.begin(), rows_before.end(), rows_before.begin());
+  if (!keys_.Allocate(rows_before.back())) {
+    return Status::kOutOfMemory;
+  }
+  run_parts([&, keys = keys_.data(), places = places_.data()](
+                int64_t part, int64_t begin, int64_t end) {
+    int64_t row = rows_before[part] - 1;
+    for (int64_t i = begin; i < end; ++i) {
+      if (is_first(i)) {
+        keys[++row] = sorted[i].row;
+      }
+      places[sorted[i].place] = static_cast<int32_t>(row);
+    }
   });
   shard_begins_.clear();
   for (int64_t shard = 0; shard <= partition.num_shards(); ++shard) {
     shard_begins_.push_back(
-        std::lower_bound(keys_.data(), keys_.data() + num_rows,
+        std::lower_bound(keys_.begin(), keys_.end(),
                          static_cast<uint64_t>(partition.begin(shard))) -
-        keys_.data());
+        keys_.begin());
   }
   return Status::kOk;
 }
@@ -203,16 +152,9 @@ template void DistinctRows::WriteRows(const RowPartition&, int64_t,
 template void DistinctRows::WriteRows(const RowPartition&, int64_t,
                                       int64_t*) const;
 
-void DistinctRows::WritePlaces(int64_t feature, Sharder& sharder,
-                               int32_t* places) const {
-  const int64_t size = feature_begins_[feature + 1] - feature_begins_[feature];
-  const int32_t* const groups = groups_.data() + feature_begins_[feature];
-  sharder.RunParts(size, 4 * kMinIdsPerThread, /*multiple=*/1,
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i) {
-                       places[i] = places_[groups[i]];
-                     }
-                   });
+void DistinctRows::WritePlaces(int64_t feature, int32_t* places) const {
+  std::copy(places_.data() + feature_begins_[feature],
+            places_.data() + feature_begins_[feature + 1], places);
 }
 
 }  // namespace tf_syncrep

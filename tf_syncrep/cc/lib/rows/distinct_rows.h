@@ -53,19 +53,17 @@ class DistinctRows {
 
   // Writes, for each id of a feature, the place of its row among the rows of
   // all shards, those of shard 0 first.
-  void WritePlaces(int64_t feature, Sharder& sharder, int32_t* places) const;
+  void WritePlaces(int64_t feature, int32_t* places) const;
 
  private:
   template <typename Key>
   Status FindOf(const std::vector<FeatureIds>& features,
                 const RowPartition& partition, Sharder& sharder, BadId* bad_id);
 
-  int64_t num_ids_ = 0;
   std::vector<int64_t> feature_begins_;  // and where the last one ends
   std::vector<int64_t> shard_begins_;    // likewise, among the rows
   Array<uint64_t> keys_;                 // of the rows, ascending
-  Array<int32_t> groups_;                // of each id
-  Array<int32_t> places_;                // of each group
+  Array<int32_t> places_;                // of each id
 };
 
 }  // namespace tf_syncrep

@@ -11,21 +11,33 @@
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/prefetch.h"
 #include "tf_syncrep/cc/lib/read_once.h"
+#include "tf_syncrep/cc/lib/rows/bucket_places.h"
+#include "tf_syncrep/cc/lib/rows/feature_ranges.h"
 
 namespace tf_syncrep {
 namespace {
 
-// Numbers that are worth another thread.
-constexpr int64_t kMinElementsPerThread = 32768;
+// Numbers that are worth another thread, where it needs to be told nothing and
+// where it needs to be told which of them are its own.
+constexpr int64_t kMinElementsPerThread = 131072;
+constexpr int64_t kMinElementsPerPiece = 262144;
+// Ids that are worth another thread.
+constexpr int64_t kMinIdsPerThread = 65536;
 // So many rows are on their way at a time.
 constexpr int64_t kRowsAhead = 16;
+// Sums of so many bytes stay in the second-level cache.
+constexpr int64_t kBinBytes = 131072;
 
-// Within the ids, whatever becomes of row_splits after they were checked.
+// Within the ids, and the last result's end is theirs, whatever becomes of
+// row_splits after they were checked.
 int64_t IdsBegin(const CombinedFeature& feature, int64_t result) {
-  return feature.row_splits != nullptr
-             ? std::clamp<int64_t>(ReadOnce(&feature.row_splits[result]), 0,
-                                   feature.num_ids)
-             : result * feature.ids_per_result;
+  if (feature.row_splits == nullptr) {
+    return result * feature.ids_per_result;
+  }
+  return result == feature.num_results
+             ? feature.num_ids
+             : std::clamp<int64_t>(ReadOnce(&feature.row_splits[result]), 0,
+                                   feature.num_ids);
 }
 
 // What the rows of a result are multiplied by, besides their weights.
@@ -58,7 +70,7 @@ Sum Scale(const CombinedFeature& feature, int64_t begin, int64_t end) {
 template <typename T>
 class RowAddresses {
  public:
-  RowAddresses(const std::vector<ShardRows<T>>& shards, int64_t width) {
+  RowAddresses(const std::vector<ShardRows<const T>>& shards, int64_t width) {
     for (const auto& shard : shards) {
       size_ += shard.num_rows;
     }
@@ -80,19 +92,18 @@ class RowAddresses {
   bool has(int32_t place) const {
     return static_cast<uint32_t>(place) < static_cast<uint64_t>(size_);
   }
-  T* operator[](int64_t place) const { return rows_[place]; }
+  const T* operator[](int64_t place) const { return rows_[place]; }
   // The beginning of a row, where the place has one.
   TF_SYNCREP_ALWAYS_INLINE void PrefetchBegin(int32_t place) const {
     if (has(place)) {
-      Prefetch<std::is_const_v<T> ? PrefetchFor::kReading
-                                  : PrefetchFor::kWriting>(rows_[place], 1);
+      Prefetch<PrefetchFor::kReading>(rows_[place], 1);
     }
   }
 
  private:
   int64_t size_ = 0;
   bool has_memory_ = false;
-  Array<T*> rows_;
+  Array<const T*> rows_;
 };
 
 // A part of a feature, for one thread.
@@ -108,8 +119,8 @@ struct Work {
   std::vector<size_t> ends;
 };
 
-Work Share(const std::vector<CombinedFeature>& features, int64_t width,
-           const Sharder& sharder) {
+Work ShareResults(const std::vector<CombinedFeature>& features, int64_t width,
+                  const Sharder& sharder) {
   int64_t num_ids = 0;
   for (const CombinedFeature& feature : features) {
     num_ids += feature.num_ids + feature.num_results;
@@ -151,99 +162,158 @@ void CopyRow(const T* row, int64_t width, SlotType<T>* result) {
   }
 }
 
-// Parts the rows among threads, in ranges that about as many ids name. Returns
-// false when there is no memory.
-bool PartRows(const std::vector<CombinedFeature>& features, int64_t num_rows,
-              int64_t num_ids, int64_t num_threads,
-              std::vector<int64_t>* begins) {
-  *begins = {0};
-  if (num_threads > 1) {
-    Array<int32_t> counts;
-    if (!counts.Allocate(num_rows)) {
-      return false;
-    }
-    std::fill(counts.begin(), counts.end(), 0);
-    for (const CombinedFeature& feature : features) {
-      for (int64_t i = 0; i < feature.num_ids; ++i) {
-        const int32_t place = ReadOnce(&feature.places[i]);
-        if (place >= 0 && place < num_rows) {
-          ++counts[place];
-        }
-      }
-    }
-    int64_t count = 0;
-    for (int64_t row = 0; row < num_rows; ++row) {
-      const auto done = static_cast<int64_t>(begins->size());
-      if (done < num_threads &&
-          count >= ShardBegin(done, num_threads, num_ids)) {
-        begins->push_back(row);
-      }
-      count += counts[row];
-    }
+// What an id adds to the gradient of its row.
+template <typename Sum>
+struct Share {
+  const Sum* gradient;  // of the id's result
+  Sum factor;
+  int32_t place;
+};
+
+// The result that an id of a feature belongs to.
+int64_t ResultOf(const CombinedFeature& feature, int64_t id) {
+  if (feature.row_splits == nullptr) {
+    return id / feature.ids_per_result;
   }
-  begins->push_back(num_rows);
-  return true;
+  int64_t begin = 0;
+  int64_t end = feature.num_results;
+  while (end - begin > 1) {
+    const int64_t middle = begin + (end - begin) / 2;
+    (IdsBegin(feature, middle) <= id ? begin : end) = middle;
+  }
+  return begin;
 }
 
-// Sets the rows in [begin, end) to the sums of what the ids that name them get,
-// in the order of the ids; other threads do the other rows. Returns false when
-// there is no memory.
-template <typename T>
-bool SumRows(const RowAddresses<T>& rows, int64_t begin, int64_t end,
-             int64_t width, const std::vector<CombinedFeature>& features,
-             const std::vector<const SlotType<T>*>& gradients) {
-  using Sum = SlotType<T>;
-  constexpr bool kIsSum = std::is_same_v<T, Sum>;
-  Array<Sum> scratch;
-  if (!kIsSum && !scratch.Allocate((end - begin) * width)) {
-    return false;
-  }
-  const auto sum_of = [&](int64_t row) -> Sum* {
-    if constexpr (kIsSum) {
-      return rows[row];
-    } else {
-      return scratch.data() + (row - begin) * width;
-    }
-  };
-  for (int64_t row = begin; row < end; ++row) {
-    std::fill_n(sum_of(row), width, Sum(0));
-  }
-  for (size_t f = 0; f < features.size(); ++f) {
-    const CombinedFeature& feature = features[f];
-    const bool is_combined = feature.combiner != Combiner::kNone;
-    const float* const weights = is_combined ? feature.weights : nullptr;
-    for (int64_t result = 0; result < feature.num_results; ++result) {
-      const int64_t first = is_combined ? IdsBegin(feature, result) : result;
-      const int64_t last =
-          is_combined ? IdsBegin(feature, result + 1) : result + 1;
-      const Sum* const gradient = gradients[f] + result * width;
-      const Sum scale = Scale<Sum>(feature, first, last);
-      for (int64_t id = first; id < last; ++id) {
-        if (kIsSum && id + kRowsAhead < feature.num_ids) {
-          rows.PrefetchBegin(ReadOnce(&feature.places[id + kRowsAhead]));
+// Calls visit(i, share) for each id i in [begin, end) of all features' ids.
+template <typename Sum, typename Visit>
+TF_SYNCREP_ALWAYS_INLINE void VisitShares(
+    const std::vector<CombinedFeature>& features,
+    const std::vector<int64_t>& feature_begins,
+    const std::vector<const Sum*>& gradients, int64_t width, int64_t begin,
+    int64_t end, const Visit& visit) {
+  VisitFeatures(
+      feature_begins, begin, end,
+      [&](int64_t number, int64_t first, int64_t last) {
+        const CombinedFeature& feature = features[number];
+        int64_t id = first;
+        if (feature.combiner == Combiner::kNone) {
+          for (; id < last; ++id) {
+            visit(feature_begins[number] + id, gradients[number] + id * width,
+                  Sum(1));
+          }
         }
-        const int64_t row = ReadOnce(&feature.places[id]);
-        if (row < begin || row >= end) {
-          continue;
+        for (int64_t result = id < last ? ResultOf(feature, id) : 0; id < last;
+             ++result) {
+          const int64_t ids_begin = IdsBegin(feature, result);
+          const int64_t ids_end = IdsBegin(feature, result + 1);
+          const Sum* const gradient = gradients[number] + result * width;
+          const Sum scale = Scale<Sum>(feature, ids_begin, ids_end);
+          for (; id < std::min(ids_end, last); ++id) {
+            visit(feature_begins[number] + id, gradient,
+                  feature.weights == nullptr
+                      ? scale
+                      : scale * static_cast<Sum>(feature.weights[id]));
+          }
         }
-        const Sum factor =
-            weights == nullptr ? scale : scale * static_cast<Sum>(weights[id]);
-        Sum* const sum = sum_of(row);
-        for (int64_t c = 0; c < width; ++c) {
-          sum[c] += factor * gradient[c];
-        }
-      }
-    }
-  }
-  if constexpr (!kIsSum) {
-    for (int64_t row = begin; row < end; ++row) {
-      for (int64_t c = 0; c < width; ++c) {
-        rows[row][c] = Narrow<T>(sum_of(row)[c]);
-      }
-    }
-  }
-  return true;
+        return true;
+      });
 }
+
+// What all ids add, bin by bin, a bin being a range of rows; within a bin, in
+// the order of features and ids.
+template <typename Sum>
+class BinnedShares {
+ public:
+  // Returns what CombineRowsGradient() does.
+  bool Find(const std::vector<CombinedFeature>& features,
+            const std::vector<const Sum*>& gradients, int64_t num_rows,
+            int64_t width, Sharder& sharder, bool* has_memory) {
+    while (num_rows >> bin_bits_ >> kMaxBucketBits > 0 ||
+           (num_rows >> bin_bits_ > 0 &&
+            (width << bin_bits_) * int64_t{sizeof(Sum)} < kBinBytes)) {
+      ++bin_bits_;
+    }
+    num_bins_ = (num_rows + rows_per_bin() - 1) >> bin_bits_;
+    std::vector<int64_t> feature_begins = {0};
+    for (const CombinedFeature& feature : features) {
+      feature_begins.push_back(feature_begins.back() + feature.num_ids);
+    }
+    const int64_t num_ids = feature_begins.back();
+    const int64_t num_parts = sharder.NumShards(num_ids, kMinIdsPerThread);
+    Array<int32_t> places;
+    *has_memory = places.Allocate(num_ids) && shares_.Allocate(num_ids) &&
+                  nexts_.Allocate(num_parts * num_bins_);
+    if (!*has_memory) {
+      return false;
+    }
+    const auto run_parts = [&](const auto& run) {
+      sharder.Run(num_parts, [&](int64_t part) {
+        const ScopedFlushDenormals flush;
+        run(nexts_.data() + part * num_bins_,
+            ShardBegin(part, num_parts, num_ids),
+            ShardBegin(part + 1, num_parts, num_ids));
+      });
+    };
+    std::atomic<bool> are_rows{true};
+    run_parts([&](int64_t* counts, int64_t begin, int64_t end) {
+      std::fill_n(counts, num_bins_, 0);
+      const auto count = [&](int64_t number, int64_t first, int64_t last) {
+        int32_t* const copies = places.data() + feature_begins[number];
+        for (int64_t id = first; id < last; ++id) {
+          // Read once: others may change it meanwhile.
+          const int32_t place = ReadOnce(&features[number].places[id]);
+          if (place < 0 || place >= num_rows) {
+            return false;
+          }
+          copies[id] = place;
+          ++counts[place >> bin_bits_];
+        }
+        return true;
+      };
+      if (!VisitFeatures(feature_begins, begin, end, count)) {
+        are_rows = false;
+      }
+    });
+    if (!are_rows) {
+      return false;
+    }
+    PlaceBuckets(num_parts, num_bins_, nexts_.data());
+    run_parts([&](int64_t* nexts, int64_t begin, int64_t end) {
+      VisitShares(features, feature_begins, gradients, width, begin, end,
+                  [&](int64_t i, const Sum* gradient, Sum factor) {
+                    const int32_t place = places[i];
+                    shares_[nexts[place >> bin_bits_]++] = {gradient, factor,
+                                                            place};
+                  });
+    });
+    // Those of the last part have come to where the bins end.
+    ends_ = nexts_.data() + (num_parts - 1) * num_bins_;
+    return true;
+  }
+
+  const Array<Share<Sum>>& shares() const { return shares_; }
+  int64_t rows_per_bin() const { return int64_t{1} << bin_bits_; }
+
+  // Where the shares of a bin are.
+  int64_t begin(int64_t bin) const { return bin == 0 ? 0 : ends_[bin - 1]; }
+  int64_t end(int64_t bin) const { return ends_[bin]; }
+
+  // The first bin of each of `num_pieces`, which have about as many ids.
+  int64_t FirstBin(int64_t piece, int64_t num_pieces) const {
+    return piece == num_pieces ? num_bins_
+                               : std::lower_bound(ends_, ends_ + num_bins_,
+                                                  ShardBegin(piece, num_pieces,
+                                                             shares_.size())) -
+                                     ends_;
+  }
+
+ private:
+  int bin_bits_ = 0;
+  int64_t num_bins_ = 0;
+  Array<Share<Sum>> shares_;
+  Array<int64_t> nexts_;
+  const int64_t* ends_ = nullptr;  // of the bins, in nexts_
+};
 
 }  // namespace
 
@@ -253,12 +323,12 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
                  const std::vector<SlotType<T>*>& results, Sharder& sharder,
                  bool* has_memory) {
   using Sum = SlotType<T>;
-  const RowAddresses<const T> rows(shards, width);
+  const RowAddresses<T> rows(shards, width);
   *has_memory = rows.has_memory();
   if (!*has_memory) {
     return false;
   }
-  const Work work = Share(features, width, sharder);
+  const Work work = ShareResults(features, width, sharder);
   std::atomic<bool> are_rows{true};
   const auto copy = [&](const CombinedFeature& feature, const Piece& piece,
                         Sum* result) {
@@ -282,6 +352,9 @@ bool CombineRows(const std::vector<ShardRows<const T>>& shards, int64_t width,
       const int64_t begin = IdsBegin(feature, i);
       const int64_t end = IdsBegin(feature, i + 1);
       for (int64_t id = begin; id < end; ++id) {
+        if (id + kRowsAhead < feature.num_ids) {
+          rows.PrefetchBegin(ReadOnce(&feature.places[id + kRowsAhead]));
+        }
         const int32_t place = ReadOnce(&feature.places[id]);
         if (!rows.has(place)) {
           return false;
@@ -325,33 +398,68 @@ bool CombineRowsGradient(const std::vector<ShardRows<T>>& shards, int64_t width,
                          const std::vector<CombinedFeature>& features,
                          const std::vector<const SlotType<T>*>& gradients,
                          Sharder& sharder, bool* has_memory) {
-  const RowAddresses<T> rows(shards, width);
-  *has_memory = rows.has_memory();
-  if (!*has_memory) {
+  using Sum = SlotType<T>;
+  int64_t num_rows = 0;
+  for (const auto& shard : shards) {
+    num_rows += shard.num_rows;
+  }
+  BinnedShares<Sum> binned;
+  if (!binned.Find(features, gradients, num_rows, width, sharder, has_memory)) {
     return false;
   }
-  int64_t num_ids = 0;
-  for (const CombinedFeature& feature : features) {
-    for (int64_t i = 0; i < feature.num_ids; ++i) {
-      if (!rows.has(ReadOnce(&feature.places[i]))) {
-        return false;
-      }
-    }
-    num_ids += feature.num_ids;
-  }
-  const int64_t num_threads =
-      sharder.NumShards((num_ids + rows.size()) * width, kMinElementsPerThread);
-  std::vector<int64_t> begins;
-  if (!PartRows(features, rows.size(), num_ids, num_threads, &begins)) {
-    *has_memory = false;
-    return false;
-  }
+  const Array<Share<Sum>>& shares = binned.shares();
+  const int64_t num_pieces = sharder.NumShards(
+      (shares.size() + num_rows) * width, kMinElementsPerPiece);
   std::atomic<bool> has_scratch{true};
-  sharder.Run(static_cast<int64_t>(begins.size()) - 1, [&](int64_t thread) {
+  sharder.Run(num_pieces, [&](int64_t piece) {
     const ScopedFlushDenormals flush;
-    if (!SumRows(rows, begins[thread], begins[thread + 1], width, features,
-                 gradients)) {
+    Array<Sum> scratch;
+    if (!scratch.Allocate(binned.rows_per_bin() * width)) {
       has_scratch = false;
+      return;
+    }
+    auto shard = shards.begin();
+    int64_t shard_begin = 0;
+    const auto row_at = [&](int64_t place) {
+      while (place >= shard_begin + shard->num_rows) {
+        shard_begin += shard->num_rows;
+        ++shard;
+      }
+      return shard->rows + (place - shard_begin) * width;
+    };
+    const int64_t last = binned.FirstBin(piece + 1, num_pieces);
+    for (int64_t bin = binned.FirstBin(piece, num_pieces); bin < last; ++bin) {
+      const int64_t begin = bin * binned.rows_per_bin();
+      const int64_t end = std::min(num_rows, begin + binned.rows_per_bin());
+      Sum* sums = scratch.data();
+      if constexpr (std::is_same_v<T, Sum>) {
+        // Unless another shard begins among these rows.
+        T* const first = row_at(begin);
+        if (end <= shard_begin + shard->num_rows) {
+          sums = first;
+        }
+      }
+      std::fill_n(sums, (end - begin) * width, Sum(0));
+      for (int64_t i = binned.begin(bin); i < binned.end(bin); ++i) {
+        if (i + kRowsAhead < shares.size()) {
+          Prefetch<PrefetchFor::kReading>(
+              shares[i + kRowsAhead].gradient,
+              static_cast<int64_t>(sizeof(Sum)) * width);
+        }
+        const Share<Sum>& share = shares[i];
+        Sum* const sum = sums + (share.place - begin) * width;
+        for (int64_t c = 0; c < width; ++c) {
+          sum[c] += share.factor * share.gradient[c];
+        }
+      }
+      for (int64_t row = sums == scratch.data() ? begin : end; row < end;
+           ++row) {
+        const Sum* const sum = sums + (row - begin) * width;
+        T* const result = row_at(row);
+        for (int64_t c = 0; c < width; ++c) {
+          result[c] = Narrow<T>(sum[c]);
+        }
+      }
     }
   });
   *has_memory = has_scratch;

@@ -30,7 +30,7 @@ struct CombinedFeature {
   int64_t num_results;
   int64_t ids_per_result;
   const int64_t* row_splits;  // ascending, from 0 to num_ids; or null
-  const float* weights;       // for each id; null: 1. Ignored with kNone.
+  const float* weights;       // for each id; null: 1. Null with kNone.
 };
 
 // The rows of a shard.

@@ -4,14 +4,12 @@
 #include <utility>
 
 #include "tf_syncrep/cc/lib/array.h"
+#include "tf_syncrep/cc/lib/rows/bucket_places.h"
 
 namespace tf_syncrep {
 namespace {
 
-constexpr int64_t kMinPerShard = 32768;
-// More buckets than this, and the write position of each no longer stays in the
-// first-level cache.
-constexpr int kMaxDigitBits = 11;
+constexpr int64_t kMinPerShard = 65536;
 
 int BitWidth(uint64_t value) {
   return value == 0 ? 0 : 64 - __builtin_clzll(value);
@@ -35,19 +33,16 @@ void SortByDigit(const RowOccurrence<Row>* from, RowOccurrence<Row>* to,
   std::fill(places.begin(), places.end(), 0);
   sharder.Run(num_shards, [&](int64_t shard) {
     int64_t* const counts = places.data() + shard * num_buckets;
-    for (int64_t i = begin_of(shard); i < begin_of(shard + 1); ++i) {
+    const int64_t end = begin_of(shard + 1);
+    for (int64_t i = begin_of(shard); i < end; ++i) {
       ++counts[bucket_of(from[i])];
     }
   });
-  int64_t place = 0;
-  for (int64_t bucket = 0; bucket < num_buckets; ++bucket) {
-    for (int64_t shard = 0; shard < num_shards; ++shard) {
-      place += std::exchange(places[shard * num_buckets + bucket], place);
-    }
-  }
+  PlaceBuckets(num_shards, num_buckets, places.data());
   sharder.Run(num_shards, [&](int64_t shard) {
     int64_t* const next = places.data() + shard * num_buckets;
-    for (int64_t i = begin_of(shard); i < begin_of(shard + 1); ++i) {
+    const int64_t end = begin_of(shard + 1);
+    for (int64_t i = begin_of(shard); i < end; ++i) {
       to[next[bucket_of(from[i])]++] = from[i];
     }
   });
@@ -70,7 +65,7 @@ RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
   }
   // At least 1: rows that are all 0 are sorted.
   const int bits = std::max(BitWidth(all_bits), 1);
-  const int num_passes = (bits + kMaxDigitBits - 1) / kMaxDigitBits;
+  const int num_passes = (bits + kMaxBucketBits - 1) / kMaxBucketBits;
   const int digit_bits = (bits + num_passes - 1) / num_passes;
   const int64_t num_shards = sharder.NumShards(size, kMinPerShard);
   Array<int64_t> places;

@@ -1,0 +1,35 @@
+// The ids of several features, as one sequence that threads share.
+
+#ifndef TF_SYNCREP_CC_LIB_ROWS_FEATURE_RANGES_H_
+#define TF_SYNCREP_CC_LIB_ROWS_FEATURE_RANGES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "tf_syncrep/cc/lib/cpu_dispatch.h"
+
+namespace tf_syncrep {
+
+// Of features whose ids begin at `begins` in the sequence, and of which those
+// of the last one end there, calls `visit(feature, begin, end)` for each that
+// has ids in [begin, end): which of the feature's own ids they are. Stops, and
+// returns false, when `visit` returns false.
+template <typename Visit>
+TF_SYNCREP_ALWAYS_INLINE bool VisitFeatures(const std::vector<int64_t>& begins,
+                                            int64_t begin, int64_t end,
+                                            const Visit& visit) {
+  auto next = std::upper_bound(begins.begin(), begins.end(), begin);
+  for (; begin < end; begin = *next++) {
+    const int64_t first = *(next - 1);
+    if (!visit(next - begins.begin() - 1, begin - first,
+               std::min(end, *next) - first)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_ROWS_FEATURE_RANGES_H_

@@ -10,12 +10,10 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.embedding.embedding import Embedding
-from tf_syncrep.python.keras.fit.exact_state import optimizers_of
+from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 
 __all__ = [
-    "check_model_without_call",
-    "has_call",
     "refuse_model_outside_of_scope",
     "refuse_multi_worker",
     "refuse_uncompiled",
@@ -62,33 +60,6 @@ def refuse_multi_worker(model: Any) -> None:
             "(TF_USE_LEGACY_KERAS=1) or ParameterServerStrategy. "
             f"Received: a strategy of {num_workers} workers"
         )
-
-
-def has_call(model: Any) -> bool:
-    """Whether a model can be called; one with steps of its own need not be."""
-    return type(model).call is not tf.keras.Model.call
-
-
-def check_model_without_call(model: Any, kind: str) -> None:
-    """Raises for a model without `call` that cannot do a kind of step.
-
-    Args:
-        model: the model.
-        kind: "train", "test" or "predict".
-    """
-    step = f"{kind}_step"
-    if getattr(type(model), step) is getattr(tf.keras.Model, step):
-        raise ValueError(
-            f"A model without `call` needs a {step} of its own. "
-            f"Received: model {model.name}, which has neither"
-        )
-    for layer in trainer.layers_of(model):
-        if layer is not model and not layer.built:
-            raise ValueError(
-                "The layers of a model without `call` must be built: call each once in "
-                "the scope of the strategy, or give it an Input. "
-                f"Received: layer {layer.name}, which is not"
-            )
 
 
 def warn_of_large_embeddings(model: Any) -> None:

@@ -23,9 +23,10 @@ from tf_syncrep.python.keras.compat.position import handing_over, initial_positi
 from tf_syncrep.python.keras.fit.arrivals import Arrivals
 from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
 from tf_syncrep.python.keras.fit.ends import ASK_AGAIN_SECS, Ends
-from tf_syncrep.python.keras.fit.exact_state import exact_state, optimizers_of
+from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results, metrics_of
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
+from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
     ending,
@@ -235,7 +236,7 @@ class _StepFunction:
         @tf.function(autograph=False, reduce_retracing=True)
         def run_step(number, handles, batch):
             def step_on(batch):
-                with metrics.steps_on(handles), _inlined(model):
+                with metrics.steps_on(handles), inlined(model):
                     return getattr(model, f"{kind}_step")(batch)
 
             with rounds.step(), exact_state(number if fold_seeds else None):
@@ -310,7 +311,7 @@ class _StepFunction:
 
 
 @contextlib.contextmanager
-def _inlined(model: Any) -> Iterator[None]:
+def inlined(model: Any) -> Iterator[None]:
     """While in it, a model's methods that are `tf.function`s are plain functions.
 
     What they did in an earlier trace of a step would belong to that, and what they do

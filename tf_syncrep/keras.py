@@ -6,6 +6,7 @@
 
 from tf_syncrep.python.keras.adam_async import AdamAsync
 from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
+from tf_syncrep.python.keras.compat.private_names import warn_of_missing_names
 from tf_syncrep.python.keras.embedding.config import FeatureConfig, TableConfig
 from tf_syncrep.python.keras.embedding.distributed_embedding import (
     DistributedEmbedding,
@@ -46,3 +47,4 @@ __all__ = [
 
 explain_stock_fit()
 show_tables_whole()
+warn_of_missing_names()

@@ -1,5 +1,6 @@
 """What fit, evaluate and predict refuse before they begin, and what they warn of."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 __all__ = [
     "refuse_model_outside_of_scope",
     "refuse_multi_worker",
+    "refuse_tensorboard_without_its_package",
     "refuse_uncompiled",
     "refuse_variables_elsewhere",
     "refuse_what_cannot_be",
@@ -123,12 +125,32 @@ def refuse_what_cannot_be(model: Any) -> None:
                 "scaling, or, in Keras 3, with `loss_scale_factor` of the inner "
                 "optimizer and `auto_scale_loss=False` in `compile`."
             )
+        if isinstance(optimizer, SyncReplicas) and optimizer is not model.optimizer:
+            raise ValueError(
+                "A model trains with one SyncReplicas, the optimizer that it is "
+                f"compiled with. Received: {optimizer.name} besides that"
+            )
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:
         raise ValueError(
             "A worker must be one replica: show one GPU to each worker task. "
             f"Received: num_replicas_in_sync={replicas}"
         )
+
+
+def refuse_tensorboard_without_its_package(callbacks: Sequence[Any]) -> None:
+    """Raises for a TensorBoard that has nothing to write with.
+
+    Its callback would find that out after the first batch.
+    """
+    for callback in callbacks:
+        is_board = isinstance(callback, tf.keras.callbacks.TensorBoard)
+        # Those of tf.summary are TensorBoard's own.
+        if is_board and not hasattr(tf.summary, "scalar"):
+            raise ImportError(
+                "The TensorBoard callback needs the package tensorboard, which is not "
+                "installed: pip install tensorboard"
+            )
 
 
 def refuse_variables_elsewhere(model: Any) -> None:

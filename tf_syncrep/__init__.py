@@ -54,7 +54,9 @@ def _imported_by_own_command() -> bool:
 def __getattr__(name: str):
     """Imports a public module or name at its first use."""
     if name == "keras" and _keras_error is not None:
-        raise ImportError(f"{__name__}.keras needs Keras.") from _keras_error
+        raise ImportError(
+            f"{__name__}.keras cannot be imported: {_keras_error}"
+        ) from _keras_error
     if name in ("data", "distribute", "keras", "ops", "train"):
         return importlib.import_module(f"{__name__}.{name}")
     if name == "install_v1_names":

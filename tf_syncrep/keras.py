@@ -8,6 +8,7 @@ from tf_syncrep.python.keras.adam_async import AdamAsync
 from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
 from tf_syncrep.python.keras.cluster import explain_missing_cluster
 from tf_syncrep.python.keras.compat import isolate_workers
+from tf_syncrep.python.keras.compat.private_names import warn_of_missing_names
 from tf_syncrep.python.keras.embedding.config import FeatureConfig, TableConfig
 from tf_syncrep.python.keras.embedding.distributed_embedding import (
     DistributedEmbedding,
@@ -50,3 +51,4 @@ __all__ = [
 explain_missing_cluster()
 explain_stock_fit()
 show_tables_whole()
+warn_of_missing_names()

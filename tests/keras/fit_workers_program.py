@@ -168,17 +168,6 @@ def failures(strategy):
     return result
 
 
-class Unbuilt(tf.keras.Model):
-    """Has a train step, and a layer that nobody has called."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = tf.keras.layers.Dense(1)
-
-    def train_step(self, data):
-        return {}
-
-
 class Reading(tf.keras.Model):
     """Tells in its logs which worker has read what."""
 
@@ -281,7 +270,6 @@ def refusals(strategy):
         "empty_arrays": (compiled, words[:0], {"y": np.ones([0])}),
         "all_made_outside": (outside, good),
         "without_call": (lambda: compiled(make=tf.keras.Model), good),
-        "without_call_unbuilt": (lambda: compiled(make=Unbuilt), good),
         "no_sum": (lambda: compiled(metrics=[largest(aggregation="sum")]), good),
         "said_to_be_no_sum": (lambda: compiled(metrics=[largest()]), good),
     }

@@ -1,13 +1,14 @@
 """What tfs.keras.fit warns of, and refuses without a cluster being at hand."""
 
 import keras_variants
+import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.compat import datasets
-from tf_syncrep.python.keras.fit import checks
+from tf_syncrep.python.keras.fit import checks, loss_warning
 
 keras_3_only = pytest.mark.skipif(
     not keras_variants.IS_KERAS_3, reason="Keras 2 reads rows, and has several workers"
@@ -34,6 +35,39 @@ def test_only_large_stock_tables_are_warned_of(warnings, monkeypatch):
     assert len(warnings) == 1
     assert "layer large" in warnings[0]
     assert "tfs.keras.Embedding" in warnings[0]
+
+
+def test_second_sync_replicas_of_a_model_is_refused():
+    model = keras_variants.small_model()
+    model.compile(tfs.keras.SyncReplicas("sgd", 1))
+    model.more = [tfs.keras.SyncReplicas("adam", 1, name="second")]
+    with pytest.raises(
+        ValueError, match=r"one SyncReplicas.* Received: second besides"
+    ):
+        checks.refuse_what_cannot_be(model)
+
+
+def test_tensorboard_without_its_package_is_refused_before_training(monkeypatch):
+    board = tf.keras.callbacks.TensorBoard()
+    monkeypatch.setattr(tf.summary, "scalar", print, raising=False)
+    checks.refuse_tensorboard_without_its_package([board])
+    monkeypatch.delattr(tf.summary, "scalar")
+    with pytest.raises(ImportError, match="pip install tensorboard"):
+        checks.refuse_tensorboard_without_its_package([board])
+
+
+def test_loss_that_is_no_number_is_told_once_in_a_training(warnings):
+    callback = loss_warning.LossWarning()
+    for epoch in range(2):
+        callback.on_epoch_begin(epoch)
+        for batch, loss in enumerate(
+            [0.5, np.float32("nan"), np.inf][: 3 * epoch or 1]
+        ):
+            callback.on_train_batch_end(batch, {"loss": loss})
+    assert [line.partition(". ")[0] for line in warnings] == [
+        "fit: the loss is nan, seen first after step 2 of epoch 2"
+    ]
+    callback.on_train_batch_end(0, None)
 
 
 def test_replicas_that_are_not_the_workers_are_warned_of(warnings):

@@ -54,7 +54,6 @@ REFUSALS = {
     "trains on the coordinator alone. Received: model ",
     "without_call": "A model without `call` needs a train_step of its own. Received: "
     "model ",
-    "without_call_unbuilt": "The layers of a model without `call` must be built: ",
 }
 
 

@@ -5,6 +5,7 @@ With a version that lacks one this fails, by the name, and no training in its mi
 
 import ast
 import importlib
+import importlib.metadata
 import inspect
 import pathlib
 import subprocess
@@ -13,9 +14,12 @@ import sys
 import keras_variants
 import pytest
 import tensorflow as tf
+from absl import logging
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.compat import data_adapters
+from tf_syncrep.python import doctor
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat import data_adapters, private_names
 
 COMPAT = pathlib.Path(inspect.getfile(tfs)).parent / "python" / "keras" / "compat"
 
@@ -42,6 +46,11 @@ MODULES = {
         "TFE_DeleteExecutor",
     ],
     "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],
+    # Whose names `private_names` looks for.
+    "tensorflow.python.distribute.coordinator.values": [
+        "PerWorkerDatasetFromDatasetFunction"
+    ],
+    "tensorflow.python.ops.resource_variable_ops": ["BaseResourceVariable"],
 }
 MODULES_OF_KERAS_3 = {
     "keras.src.backend": ["AutocastScope", "in_stateless_scope"],
@@ -197,11 +206,47 @@ def test_private_names_of_objects_are_there():
     assert gone == [], f"Keras {tf.keras.__version__} lacks these"
 
 
-def test_backup_leaves_the_epoch_where_a_loop_looks_for_it():
-    if not keras_variants.IS_KERAS_3:
-        pytest.skip("only the loop around models of Keras 3 looks for it")
-    source = inspect.getsource(tf.keras.callbacks.BackupAndRestore)
-    assert "self.model._initial_epoch =" in source
+def test_names_that_would_vanish_in_silence_are_there():
+    assert private_names.missing_names() == []
+
+
+def test_overridden_names_are_among_those_that_are_looked_for():
+    optimizer = tf.keras.optimizers.Optimizer
+    overridden = {
+        name
+        for kind in (compat.SlotOptimizer, compat.WrapperOptimizer)
+        for name, x in vars(kind).items()
+        if name.startswith("_") and not name.startswith("__") and callable(x)
+    }
+    assert overridden - OWN <= set(private_names._NAMES[optimizer])
+
+
+@pytest.mark.parametrize("place", ["class", "instance"])
+def test_names_that_have_vanished_are_warned_of_and_a_problem(place, monkeypatch):
+    class Dataset:
+        """Has its function by another name, as a later TensorFlow might."""
+
+        def __init__(self, function):
+            self._function = function
+
+    name = {"class": "_clip_gradients", "instance": "_dataset_fn"}[place]
+    monkeypatch.setattr(private_names, "_NAMES", {Dataset: [name]})
+    lines = []
+    monkeypatch.setattr(
+        logging, "warning", lambda *args: lines.append(args[0] % args[1:])
+    )
+    private_names.warn_of_missing_names()
+    assert len(lines) == 1
+    assert f"Dataset.{name}" in lines[0]
+    report = doctor.Report()
+    doctor._examine_private_names(report)
+    assert report.facts == [("Private names", f"not Dataset.{name}")]
+    assert "pip install 'keras<" in report.problems[0]
+
+
+def test_keras_is_bounded_to_what_was_tried():
+    text = importlib.metadata.requires("tf_syncrep")
+    assert any(x.endswith(f"<{private_names.UNTRIED_KERAS},>=2.15") for x in text), text
 
 
 def test_internal_name_space_of_tensorflow_merges_calls():

@@ -196,6 +196,15 @@ def test_public_names_are_there_and_no_others():
         tfs.nothing  # noqa: B018
 
 
+def test_error_within_keras_is_told_as_it_is(monkeypatch):
+    error = ImportError("cannot import name 'Scope' from 'keras.src.backend'")
+    monkeypatch.setattr(tfs, "_keras_error", error)
+    with pytest.raises(
+        ImportError, match=r"\.keras cannot be imported: cannot .* 'Scope'"
+    ):
+        tfs.__getattr__("keras")
+
+
 def test_version_is_that_of_the_distribution():
     public, _, tensorflow = importlib.metadata.version("tf_syncrep").partition("+")
     assert tfs.__version__ == public

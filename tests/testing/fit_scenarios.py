@@ -17,6 +17,8 @@ import keras_variants
 import numpy as np
 import tensorflow as tf
 
+import tf_syncrep as tfs
+
 layers = tf.keras.layers
 WORDS, TARGETS = keras_variants.small_data(66)
 WEIGHTS = np.linspace(0.1, 2.0, len(TARGETS)).astype(np.float32)
@@ -436,6 +438,47 @@ def train_step_that_is_a_function_with_several_kinds_of_data(side):
     return [first, arrays]
 
 
+class Towers(tf.keras.Model):
+    """Two towers, and a batch that is a dict: only its step knows what each takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = layers.Dense(4), layers.Dense(4)
+        self.error = tf.keras.metrics.Mean(name="error")
+
+    def call(self, words):
+        return self.left(words)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            left = self(tf.reduce_sum(tf.one_hot(data["words"], 20), axis=1))
+            right = self.right(tf.cast(data["words"], tf.float32))
+            y = tf.reduce_sum(left * right, axis=1, keepdims=True)
+            loss = tf.reduce_mean((y - data["y"]) ** 2)
+        variables = self.trainable_variables
+        grads = tape.gradient(loss, variables)
+        self.optimizer.apply_gradients(zip(grads, variables, strict=True))
+        self.error.update_state(loss)
+        return {"error": self.error.result()}
+
+
+def unbuilt_model_with_a_train_step_on_dicts(side):
+    def synchronous(rate):
+        return tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(rate), 1)
+
+    optimizers = [tf.keras.optimizers.Adam, synchronous]
+    if not keras_variants.IS_KERAS_3:
+        optimizers.append(tf.keras.optimizers.legacy.Adam)
+    data = tf.data.Dataset.from_tensor_slices({"words": WORDS, "y": TARGETS}).batch(10)
+    return [
+        side.trained(
+            side.compiled(Towers, make_optimizer=optimizer, loss=None, metrics=None),
+            data,
+        )
+        for optimizer in optimizers
+    ]
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
@@ -455,5 +498,6 @@ SCENARIOS = {
         predictions,
         two_networks_with_a_train_step_but_no_call_or_optimizer,
         train_step_that_is_a_function_with_several_kinds_of_data,
+        unbuilt_model_with_a_train_step_on_dicts,
     )
 } | fit_data.SCENARIOS

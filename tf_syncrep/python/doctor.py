@@ -77,7 +77,8 @@ def examine() -> Report:
     ]
     tf = _examine_tensorflow(report)
     report.facts.append(("NumPy", _distribution_version("numpy") or "none"))
-    _examine_library(report, tf)
+    if _examine_library(report, tf):
+        _examine_private_names(report)
     _examine_gpu_driver(report)
     report.facts += [
         ("CPU level", cpu_level(_read_cpu_flags())),
@@ -159,8 +160,8 @@ def _examine_tensorflow(report: Report) -> ModuleType | None:
     return tf
 
 
-def _examine_library(report: Report, tf: ModuleType | None) -> None:
-    """Reports on the op library, and whether it loads into TensorFlow `tf`."""
+def _examine_library(report: Report, tf: ModuleType | None) -> bool:
+    """Reports on the op library; returns whether it loads into TensorFlow `tf`."""
     path = op_library.library_path()
     built = op_library.build_info()
     there = os.path.exists(path)
@@ -171,14 +172,35 @@ def _examine_library(report: Report, tf: ModuleType | None) -> None:
             ("  CUDA kernels", built.CUDA_VERSION or "no"),
         ]
     if tf is None and built is not None and there:
-        return  # Nothing can be said about a library without its TensorFlow.
+        return False  # Nothing can be said about it without its TensorFlow.
     try:
         module = op_library.load()
     except ImportError as error:
         report.facts.append(("  loads", "no"))
         report.problems.append(str(error))
-        return
+        return False
     report.facts += [("  loads", "yes"), ("  ops", ", ".join(_op_names(module)))]
+    return True
+
+
+def _examine_private_names(report: Report) -> None:
+    """Reports whether TensorFlow and Keras have the private names that are used."""
+    try:
+        from tf_syncrep.python.keras.compat import private_names
+
+        lacking = ", ".join(private_names.missing_names())
+    except (ImportError, RecursionError) as error:
+        report.facts.append(("Private names", "not known: no Keras"))
+        if not any("tf.keras cannot be imported" in x for x in report.problems):
+            report.problems.append(f"tf_syncrep.keras cannot be imported: {error}")
+        return
+    report.facts.append(("Private names", f"not {lacking}" if lacking else "all there"))
+    if lacking:
+        report.problems.append(
+            f"TensorFlow or Keras lacks names that tf_syncrep relies on: {lacking}. "
+            "Training may be wrong without a word. Install a Keras that was tried:\n"
+            f"  {sys.executable} -m pip install 'keras<{private_names.UNTRIED_KERAS}'"
+        )
 
 
 def _examine_gpu_driver(report: Report) -> None:

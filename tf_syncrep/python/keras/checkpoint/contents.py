@@ -37,7 +37,7 @@ from tf_syncrep.python.keras.embedding.tables import (
     is_part,
     tables_with,
 )
-from tf_syncrep.python.keras.fit.exact_state import optimizers_of
+from tf_syncrep.python.keras.parts import optimizers_of
 
 
 def contents_of(model: Any, with_optimizers: bool = True) -> Contents:

@@ -1,4 +1,4 @@
-"""Variables of an optimizer that are made in its first step."""
+"""Variables that are made in the first step."""
 
 import contextlib
 from collections.abc import Callable
@@ -37,3 +37,25 @@ def _make_in_scope(strategy: Any, make_variables: Callable[[], None]) -> None:
         if not tf.distribute.has_strategy():
             scope.enter_context(strategy.scope())
         make_variables()
+
+
+def scratch_graph() -> Any:
+    """A context in which ops are built that nobody runs.
+
+    Private: a `tf.function` would take the variables that are made in it for its own,
+    also where they are made outside of it (checked with TensorFlow 2.15.1 and 2.21.0).
+    """
+    return tf.__internal__.FuncGraph("tf_syncrep_scratch").as_default()
+
+
+def variables_outside_of_functions() -> Any:
+    """A context in which variables are made where those made before the step would be.
+
+    Unlike `outside_of_functions` for a step that is traced, and knows which.
+    """
+
+    def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        with tf.init_scope():
+            return next_creator(**kwargs)
+
+    return tf.variable_creator_scope(create)

@@ -59,6 +59,14 @@ def are_metrics_built(model: Any) -> bool:
     return model.compiled_metrics is None or bool(model.compiled_metrics.built)
 
 
+def is_optimizer_built(optimizer: Any) -> bool:
+    """Whether an optimizer has its variables.
+
+    Private in Keras 2.
+    """
+    return getattr(optimizer, "built" if _IS_KERAS_3 else "_built", False)
+
+
 def seed_generators(model: Any) -> Iterator[Any]:
     """The generators of seeds of all layers, Dropout's for one.
 

@@ -14,6 +14,7 @@ from tf_syncrep.python.keras.compat.position import handing_over
 from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.building import build
+from tf_syncrep.python.keras.fit.loss_warning import LossWarning
 from tf_syncrep.python.keras.fit.progress import ProgressLines, has_progress_bar
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
@@ -331,6 +332,9 @@ def _callback_list(
         return callbacks
     has_bar = has_progress_bar(verbose)
     callbacks = [*tf.nest.flatten(callbacks or [])]
+    checks.refuse_tensorboard_without_its_package(callbacks)
+    if add_history:
+        callbacks.append(LossWarning())
     if verbose != 0 and not has_bar:
         callbacks.append(ProgressLines())
     return tf.keras.callbacks.CallbackList(

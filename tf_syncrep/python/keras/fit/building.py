@@ -1,12 +1,21 @@
 """Makes the variables that a model misses before its steps are scheduled."""
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.compat.lifting import (
+    scratch_graph,
+    variables_outside_of_functions,
+)
 from tf_syncrep.python.keras.fit import checks
+from tf_syncrep.python.keras.fit.step import inlined
+from tf_syncrep.python.keras.parts import optimizers_of
 
 
 def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
@@ -17,17 +26,29 @@ def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
         first_batch: reads a batch to build it with, if that is needed.
         kind: "train", "test" or "predict"; the last needs the layers alone.
     """
-    unbuilt = [x for x in trainer.layers_of(model) if not x.built]
+    step = f"{kind}_step"
+    is_own = getattr(type(model), step) is not getattr(tf.keras.Model, step)
+    if not is_own and type(model).call is tf.keras.Model.call:
+        raise ValueError(
+            f"A model without `call` needs a {step} of its own. "
+            f"Received: model {model.name}, which has neither"
+        )
     metrics_built = loss_built = kind == "predict"
     if kind != "predict":
         metrics_built = trainer.are_metrics_built(model)
-        # A train step of the user's own need not use the loss.
-        own_step = type(model).train_step is not tf.keras.Model.train_step
-        loss_built = own_step or trainer.is_loss_built(model)
+        loss_built = trainer.is_loss_built(model)
+    is_missing = not (
+        metrics_built and loss_built and all(x.built for x in trainer.layers_of(model))
+    )
+    optimizer = model.optimizer if kind == "train" else None
+    if is_own and kind == "train":
+        is_missing |= not all(map(trainer.is_optimizer_built, optimizers_of(model)))
+    # The legacy ones of Keras 2 make their variables in a step, and nowhere else.
+    is_legacy = optimizer is not None and not hasattr(optimizer, "build")
     with model.distribute_strategy.scope():
-        if not checks.has_call(model):
-            checks.check_model_without_call(model, kind)
-        elif unbuilt or not (metrics_built and loss_built):
+        if is_legacy or (is_own and is_missing):
+            _trace(model, step, first_batch())
+        elif is_missing:
             batch = first_batch()
             x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(batch)
             y_pred = model(x)
@@ -38,8 +59,79 @@ def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
             model.reset_metrics()
         checks.refuse_variables_elsewhere(model)
         checks.warn_of_large_embeddings(model)
-        if kind == "train":
-            optimizer = model.optimizer
-            # Those of Keras 2 build but once, whatever they are told.
-            if optimizer is not None and not getattr(optimizer, "built", False):
-                optimizer.build(model.trainable_variables)
+        if optimizer is not None and not is_legacy:
+            _build(optimizer, model.trainable_variables)
+
+
+def _build(optimizer: Any, variables: Any) -> None:
+    """Builds an optimizer, but once, also those of Keras 2."""
+    if not trainer.is_optimizer_built(optimizer):
+        optimizer.build(variables)
+
+
+def _trace(model: Any, step: str, batch: Any) -> None:
+    """Has a step of the user's own make what it misses: it alone knows what it calls.
+
+    Its ops are never run. Layers and optimizers are built, and other variables made,
+    outside of their graph; optimizers do nothing else.
+    """
+
+    def step_on(batch: Any) -> Any:
+        with variables_outside_of_functions(), inlined(model):
+            return getattr(model, step)(batch)
+
+    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+        (layer, "build", _outside(layer.build))
+        for layer in trainer.layers_of(model)
+        # Those of Keras 2 leave the function themselves.
+        if compat.IS_KERAS_3 and not layer.built
+    ]
+    for optimizer in optimizers_of(model):
+        replaced.append((optimizer, *_building_only(optimizer)))
+    with contextlib.ExitStack() as stack:
+        for owner, name, function in replaced:
+            stack.enter_context(_as_attribute(owner, name, function))
+        stack.enter_context(scratch_graph())
+        model.distribute_strategy.run(step_on, args=(batch,))
+
+
+def _building_only(optimizer: Any) -> tuple[str, Callable[..., Any]]:
+    """An optimizer's method that applies gradients, by name, and what builds alone."""
+    build = _outside(functools.partial(_build, optimizer))
+
+    def apply(grads, trainable_variables=()):
+        build(list(trainable_variables))
+
+    def apply_gradients(grads_and_vars, *args, **kwargs):
+        build([variable for _, variable in grads_and_vars])
+        return optimizer.iterations
+
+    if compat.IS_KERAS_3:
+        return "apply", apply
+    return "apply_gradients", apply_gradients
+
+
+def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Does what a function does, outside of the function that is traced."""
+
+    @tf.autograph.experimental.do_not_convert
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        with tf.init_scope():
+            return function(*args, **kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def _as_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """While in it, an object has an attribute, which Keras does not track."""
+    attributes = vars(owner)
+    before = attributes.get(name)
+    attributes[name] = value
+    try:
+        yield
+    finally:
+        del attributes[name]
+        if before is not None:
+            attributes[name] = before

@@ -1,5 +1,6 @@
 """What fit, evaluate and predict refuse before they begin, and what they warn of."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,13 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.embedding.embedding import Embedding
-from tf_syncrep.python.keras.fit.exact_state import optimizers_of
+from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 
 __all__ = [
-    "check_model_without_call",
-    "has_call",
     "refuse_model_outside_of_scope",
     "refuse_multi_worker",
+    "refuse_tensorboard_without_its_package",
     "refuse_uncompiled",
     "refuse_variables_elsewhere",
     "refuse_what_cannot_be",
@@ -62,33 +62,6 @@ def refuse_multi_worker(model: Any) -> None:
             "(TF_USE_LEGACY_KERAS=1) or ParameterServerStrategy. "
             f"Received: a strategy of {num_workers} workers"
         )
-
-
-def has_call(model: Any) -> bool:
-    """Whether a model can be called; one with steps of its own need not be."""
-    return type(model).call is not tf.keras.Model.call
-
-
-def check_model_without_call(model: Any, kind: str) -> None:
-    """Raises for a model without `call` that cannot do a kind of step.
-
-    Args:
-        model: the model.
-        kind: "train", "test" or "predict".
-    """
-    step = f"{kind}_step"
-    if getattr(type(model), step) is getattr(tf.keras.Model, step):
-        raise ValueError(
-            f"A model without `call` needs a {step} of its own. "
-            f"Received: model {model.name}, which has neither"
-        )
-    for layer in trainer.layers_of(model):
-        if layer is not model and not layer.built:
-            raise ValueError(
-                "The layers of a model without `call` must be built: call each once in "
-                "the scope of the strategy, or give it an Input. "
-                f"Received: layer {layer.name}, which is not"
-            )
 
 
 def warn_of_large_embeddings(model: Any) -> None:
@@ -158,12 +131,32 @@ def refuse_what_cannot_be(model: Any) -> None:
                 "scaling, or, in Keras 3, with `loss_scale_factor` of the inner "
                 "optimizer and `auto_scale_loss=False` in `compile`."
             )
+        if isinstance(optimizer, SyncReplicas) and optimizer is not model.optimizer:
+            raise ValueError(
+                "A model trains with one SyncReplicas, the optimizer that it is "
+                f"compiled with. Received: {optimizer.name} besides that"
+            )
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:
         raise ValueError(
             "A worker must be one replica: show one GPU to each worker task. "
             f"Received: num_replicas_in_sync={replicas}"
         )
+
+
+def refuse_tensorboard_without_its_package(callbacks: Sequence[Any]) -> None:
+    """Raises for a TensorBoard that has nothing to write with.
+
+    Its callback would find that out after the first batch.
+    """
+    for callback in callbacks:
+        is_board = isinstance(callback, tf.keras.callbacks.TensorBoard)
+        # Those of tf.summary are TensorBoard's own.
+        if is_board and not hasattr(tf.summary, "scalar"):
+            raise ImportError(
+                "The TensorBoard callback needs the package tensorboard, which is not "
+                "installed: pip install tensorboard"
+            )
 
 
 def refuse_variables_elsewhere(model: Any) -> None:

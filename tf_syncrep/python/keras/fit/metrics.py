@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.handles import standing_for
-from tf_syncrep.python.keras.fit.exact_state import parts_of
+from tf_syncrep.python.keras.parts import parts_of
 
 # What may be made of a variable's value before it is assigned, by the inputs that may
 # hold the value: anything else does not add to it.

@@ -21,12 +21,12 @@ from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.fit.arrivals import Arrivals
 from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
 from tf_syncrep.python.keras.fit.ends import ASK_AGAIN_SECS, Ends
-from tf_syncrep.python.keras.fit.exact_state import optimizers_of
 from tf_syncrep.python.keras.fit.execution import Execution, Result
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, metrics_of
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
 from tf_syncrep.python.keras.fit.sizes import AutoSizes, Sizes, hear_of_batches
 from tf_syncrep.python.keras.fit.step import Step
+from tf_syncrep.python.keras.parts import optimizers_of
 
 # Under which name a model has what is kept with it.
 _KEPT = "_tf_syncrep_kept"

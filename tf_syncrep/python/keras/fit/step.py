@@ -52,7 +52,7 @@ class Step:
         model, kind = self._model, self._kind
 
         def step_on(batch):
-            with self._metrics.steps_on(handles), _inlined(model):
+            with self._metrics.steps_on(handles), inlined(model):
                 return getattr(model, f"{kind}_step")(batch)
 
         with self._rounds.step(), exact_state(number if self._fold_seeds else None):
@@ -73,7 +73,7 @@ def _as_tensor(leaf: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _inlined(model: Any) -> Iterator[None]:
+def inlined(model: Any) -> Iterator[None]:
     """While in it, a model's methods that are `tf.function`s are plain functions.
 
     What they did in an earlier trace of a step would belong to that, and what they do

@@ -1,0 +1,54 @@
+"""How `fit` makes what a model misses by tracing a step of the user's own."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_syncrep.python.keras.fit.building import build
+
+layers = tf.keras.layers
+NUMBERS = tf.constant([[1.0, 2.0, 3.0]])
+
+
+class Net(tf.keras.Model):
+    """Only its step knows that the layers behind one another take three numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = layers.Normalization(mean=[0.5] * 3, variance=[4.0] * 3)
+        self.batch = layers.BatchNormalization()
+        self.dense = layers.Dense(1, kernel_initializer="ones")
+        self.seen = tf.keras.metrics.Mean(name="seen")
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            x = self.batch(self.scale(data["x"]), training=True)
+            loss = tf.reduce_mean(self.dense(x))
+        variables = self.dense.trainable_variables
+        pairs = zip(tape.gradient(loss, variables), variables, strict=True)
+        self.optimizer.apply_gradients(pairs)
+        self.seen.update_state(loss)
+        return {"loss": loss}
+
+
+class Function(Net):
+    @tf.function
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+@pytest.mark.parametrize("kind", [Net, Function])
+def test_step_of_the_users_own_builds_what_it_uses_and_changes_nothing(kind):
+    model = kind()
+    model.compile("adam")
+    build(model, lambda: {"x": NUMBERS}, "train")
+    assert [v.shape.as_list() for v in model.dense.variables] == [[3, 1], [1]]
+    assert len(model.optimizer.variables) >= 1 + 4  # The counter, and the slots.
+    # Nothing has run.
+    assert int(model.optimizer.iterations) == int(model.seen.count) == 0
+    np.testing.assert_array_equal(model.batch.moving_mean, np.zeros(3))
+    np.testing.assert_array_equal(model.dense.kernel, np.ones([3, 1]))
+    # What layers have made when they were built is not of a graph that is gone.
+    np.testing.assert_allclose(model.scale(NUMBERS), [[0.25, 0.75, 1.25]])
+    model.fit(tf.data.Dataset.from_tensors({"x": NUMBERS}), verbose=0)
+    assert int(model.optimizer.iterations) == 1

@@ -1,0 +1,97 @@
+"""Private names that would vanish in silence.
+
+What is called or imported by a private name fails by that name where it is gone. What
+is overridden, set or asked for with a default does not: the base class's own code would
+run, or all workers read the data of one. So these are looked for at import.
+"""
+
+import inspect
+import types
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+# Private: where TensorFlow itself looks for what compat modules replace.
+from tensorflow.python.distribute.coordinator import values  # pyright: ignore
+from tensorflow.python.eager import cancellation, context  # pyright: ignore
+from tensorflow.python.ops import resource_variable_ops  # pyright: ignore
+
+from tf_syncrep.python.keras.compat.native import IS_KERAS_3
+
+# Keras 3 was tried up to it; pyproject.toml has it, too.
+UNTRIED_KERAS = "3.16"
+
+_NAMES: dict[Any, list[str]] = {
+    cancellation: ["context"],
+    context: ["executor_scope"],
+    resource_variable_ops.BaseResourceVariable: ["_handle"],
+    values.PerWorkerDatasetFromDatasetFunction: ["_dataset_fn"],
+}
+if IS_KERAS_3:
+    _NAMES |= {
+        tf.keras.optimizers.Optimizer: [
+            "_apply_weight_decay",
+            "_backend_apply_gradients",
+            "_clip_gradients",
+            "_iterations",
+        ],
+        tf.keras.callbacks.BackupAndRestore: ["_initial_epoch"],
+        tf.keras.layers.Layer: ["_seed_generators"],
+        tf.keras.Model: ["_compile_loss", "_initial_epoch"],
+    }
+else:
+    _NAMES |= {
+        tf.keras.optimizers.Optimizer: [
+            "_apply_weight_decay",
+            "_built",
+            "_clip_gradients",
+            "_deduplicate_sparse_grad",
+            "_internal_apply_gradients",
+            "_iterations",
+            "_learning_rate",
+            "_variables",
+        ],
+        tf.keras.callbacks.BackupAndRestore: ["_training_state"],
+        tf.keras.Model: ["_training_state"],
+        tf.keras.layers.Dropout: ["_random_generator"],
+    }
+
+
+def missing_names() -> list[str]:
+    """The names that this TensorFlow and this Keras lack, behind what has them."""
+    return [
+        f"{owner.__name__}.{name}"
+        for owner, names in _NAMES.items()
+        for name in names
+        if not hasattr(owner, name) and name not in _names_in(owner)
+    ]
+
+
+def warn_of_missing_names() -> None:
+    """Says, once in a process, that this package was not made for this Keras."""
+    missing = missing_names()
+    if missing:
+        logging.warning(
+            "tf_syncrep relies on names that this Keras, or TensorFlow %s, lacks, and "
+            "may train wrongly: %s. Keras before %s was tried.",
+            tf.__version__,
+            ", ".join(missing),
+            UNTRIED_KERAS,
+        )
+
+
+def _names_in(owner: Any) -> set[str]:
+    """The attributes that the methods of a class and of its bases read or set."""
+    names: set[str] = set()
+    for kind in getattr(owner, "__mro__", ()):
+        for attribute in vars(kind).values():
+            code = getattr(inspect.unwrap(attribute), "__code__", None)
+            names |= _names_of(code) if code else set()
+    return names
+
+
+def _names_of(code: types.CodeType) -> set[str]:
+    """The same of a function, and of those that are defined in it."""
+    inner = [x for x in code.co_consts if isinstance(x, types.CodeType)]
+    return {*code.co_names}.union(*map(_names_of, inner))

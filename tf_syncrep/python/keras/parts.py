@@ -1,0 +1,32 @@
+"""What a model is made of besides layers: optimizers and metrics, wherever they are."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+
+def optimizers_of(model: Any) -> Iterator[Any]:
+    """All optimizers of a model, each once, and those that they wrap.
+
+    Besides the one that it was compiled with, a model with a train step of its own may
+    have some in attributes.
+    """
+    for optimizer in parts_of(model, tf.keras.optimizers.Optimizer):
+        while optimizer is not None:
+            yield optimizer
+            optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+def parts_of(model: Any, kind: Any) -> list[Any]:
+    """What a model has of a kind in attributes, and in lists and dicts in them."""
+    seen: dict[int, Any] = {}
+    found = [getattr(model, "optimizer", None), *vars(model).values()]
+    for x in found:
+        if id(x) not in seen:
+            seen[id(x)] = x
+            if isinstance(x, Mapping):
+                found.extend(x.values())
+            elif isinstance(x, (list, tuple)):
+                found.extend(x)
+    return [x for x in seen.values() if isinstance(x, kind)]

@@ -29,7 +29,7 @@ PYTHON_LAYERS = {
     "checkpoint": {"ops", "sync"},
     "train": {"ops", "sync", "embedding", "checkpoint"},
     "data": {"ops", "sync"},
-    "keras": {"ops", "sync", "embedding", "checkpoint", "data"},
+    "keras": {"ops", "sync", "embedding", "checkpoint", "data", "distribute"},
     "distribute": {"ops"},
     "report": set(),
 }

@@ -7,8 +7,10 @@ import socket
 
 import clusters
 import commands
+import programs
+import pytest
 
-from tf_syncrep.python.distribute import threads
+from tf_syncrep.python.distribute import memory, threads
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
 
@@ -39,6 +41,19 @@ def test_the_environment_says_how_many_threads_there_are():
     environ = threads.environment(2, None, {threads.INTRA_OP_VARIABLE: "3"})
     assert environ == {"TF_NUM_INTEROP_THREADS": "2", "TF_NUM_INTRAOP_THREADS": "3"}
     assert threads.config_for(2, environ).inter_op_parallelism_threads == 0
+
+
+@pytest.mark.slow
+def test_the_memory_of_large_messages_is_used_again():
+    """Of a tensor that has 4096 pages, some 2700 would be new in every step."""
+    program = pathlib.Path(__file__).with_name("large_messages_program.py")
+    with clusters.Cluster() as cluster:
+        pid = cluster.pid("worker-0")
+        assert programs.run(program, pid, env=cluster.environment()) < 700
+
+
+def test_what_the_environment_says_of_memory_is_left_alone():
+    assert not memory.keep_for_messages({"MALLOC_ARENA_MAX": "2"})
 
 
 def test_serves_the_task_at_its_address_again_after_a_kill_and_ends_by_signals(

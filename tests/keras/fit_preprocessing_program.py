@@ -49,7 +49,8 @@ def found():
     return [
         name
         for name, module in modules.items()
-        if ".preprocessing" in module and not any(x in module + name for x in others)
+        if ".preprocessing" in module
+        and (name == "Rescaling" or not any(x in module + name for x in others))
     ]
 
 

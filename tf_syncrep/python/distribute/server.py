@@ -10,6 +10,7 @@ from tf_syncrep.python.distribute import (
     allow,
     cluster,
     local_cluster,
+    memory,
     ports,
     threads,
     tls,
@@ -74,6 +75,7 @@ def serve(
         _exit(NO_LIBRARY, error)
     import tensorflow as tf
 
+    memory.keep_for_messages()
     try:
         server = tf.distribute.Server(
             tf.train.ClusterSpec(task.cluster),

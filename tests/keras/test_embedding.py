@@ -2,6 +2,8 @@
 
 import ast
 import collections
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -241,6 +243,44 @@ def test_table_in_parts_is_used_as_in_one_piece(use, policy):
     for got in (results[2:4], results[4:]):
         for actual, expected in zip(got, results[:2], strict=True):
             np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
+
+
+def _distributed():
+    table = tfs.keras.TableConfig("table", 7, 3)
+    return tfs.keras.DistributedEmbedding(
+        tfs.keras.FeatureConfig("ids", table, (2,), (2, 3))
+    )
+
+
+class Own(tfs.keras.Embedding):
+    """One of a user's."""
+
+
+LAYERS = {
+    "whole": lambda: tfs.keras.Embedding(7, 3, name="words"),
+    "parts": lambda: tfs.keras.Embedding(7, 3, shards=2, trainable=False),
+    "distributed": _distributed,
+    "subclass": lambda: Own(7, 3),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("is_built", [False, True])
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_copies_and_what_pickle_makes_are_equal_layers(layer, is_built, copied):
+    layer = LAYERS[layer]()
+    if is_built:
+        layer.build(None)
+    again = copied(layer)
+    assert type(again) is type(layer)
+    assert again is not layer
+    assert again.get_config() == layer.get_config()
+    for value, expected in zip(again.get_weights(), layer.get_weights(), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    ids = tf.constant([[3, 5]])
+    assert again(ids).shape == layer(ids).shape
 
 
 def test_weights_of_models_do_not_tell_of_parts():

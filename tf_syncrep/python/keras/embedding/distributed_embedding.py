@@ -20,6 +20,7 @@ from tf_syncrep.python.keras.embedding.ids import as_integers, refuse_strings
 from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import Tables, num_parts
 from tf_syncrep.python.keras.embedding.tracking import track
+from tf_syncrep.python.keras.embedding.weights import made_again
 
 __all__ = ["DistributedEmbedding"]
 
@@ -320,6 +321,10 @@ class DistributedEmbedding(tf.keras.layers.Layer):
             "table_stacking": _as_lists(self._table_stacking),
             "transfer_dtype": transfer_dtype and transfer_dtype.name,
         }
+
+    def __reduce__(self) -> Any:
+        weights = self.get_weights() if self.built else None
+        return made_again, (type(self), self.get_config(), weights)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> DistributedEmbedding:

@@ -12,6 +12,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.embedding import tables
 from tf_syncrep.python.keras.embedding.ids import as_integers
 from tf_syncrep.python.keras.embedding.tracking import track
+from tf_syncrep.python.keras.embedding.weights import made_again
 from tf_syncrep.python.sync.arguments import as_python
 
 __all__ = ["Embedding"]
@@ -198,3 +199,14 @@ class Embedding(tf.keras.layers.Embedding):
         if self._shards is not None:
             config["shards"] = self._shards
         return config
+
+    def __reduce__(self) -> Any:
+        state = self.get_config(), self.get_weights() if self.built else None
+        if type(self) is Embedding:
+            # Pickle would look for the class where its `__module__` says.
+            return _embedding, state
+        return made_again, (type(self), *state)
+
+
+def _embedding(*state: Any) -> Embedding:
+    return made_again(Embedding, *state)

@@ -1,4 +1,4 @@
-"""`get_weights` and `set_weights` that do not tell into how many parts tables are."""
+"""Weights, and copies of layers, that do not tell into how many parts tables are."""
 
 from __future__ import annotations
 
@@ -22,6 +22,26 @@ def show_tables_whole() -> None:
     layers = tf.keras.layers.Layer
     layers.get_weights = _instead_of(layers.get_weights, _get)
     layers.set_weights = _instead_of(layers.set_weights, _set)
+
+
+def made_again(
+    layer_class: Any, config: dict[str, Any], weights: list[np.ndarray] | None
+) -> Any:
+    """Makes a layer of what its class, `get_config` and `get_weights` returned.
+
+    What copies of layers are, and what pickle makes of them, in any Keras: by their
+    variables those of Keras 2 cannot be pickled, and tables in parts not copied.
+
+    Args:
+        layer_class: the class.
+        config: the configuration.
+        weights: the variables; None if the layer is not built.
+    """
+    layer = layer_class.from_config(config)
+    if weights is not None:
+        layer.build(None)
+        layer.set_weights(weights)
+    return layer
 
 
 class _Slab:

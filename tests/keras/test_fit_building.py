@@ -1,5 +1,7 @@
 """How `fit` makes what a model misses by tracing a step of the user's own."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,7 +22,7 @@ class Net(tf.keras.Model):
         self.dense = layers.Dense(1, kernel_initializer="ones")
         self.seen = tf.keras.metrics.Mean(name="seen")
 
-    def train_step(self, data):
+    def train_step(self, data: Any):
         with tf.GradientTape() as tape:
             x = self.batch(self.scale(data["x"]), training=True)
             loss = tf.reduce_mean(self.dense(x))
@@ -33,7 +35,7 @@ class Net(tf.keras.Model):
 
 class Function(Net):
     @tf.function
-    def train_step(self, data):
+    def train_step(self, data: Any):
         return super().train_step(data)
 
 

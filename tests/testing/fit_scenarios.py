@@ -11,6 +11,7 @@ import io
 import pathlib
 import re
 import tempfile
+from typing import Any
 
 import fit_data
 import keras_variants
@@ -449,7 +450,7 @@ class Towers(tf.keras.Model):
     def call(self, words):
         return self.left(words)
 
-    def train_step(self, data):
+    def train_step(self, data: Any):
         with tf.GradientTape() as tape:
             left = self(tf.reduce_sum(tf.one_hot(data["words"], 20), axis=1))
             right = self.right(tf.cast(data["words"], tf.float32))

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
 from tf_syncrep.python.keras.fit.data import Batches
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
 from tf_syncrep.python.keras.fit.packing import packed, unpacked
@@ -53,9 +54,12 @@ class Execution:
 
     def _steps(self, number: tf.Tensor, handles: list[tf.Tensor], batches: Any) -> Any:
         """Makes a step on each batch; packs what the coordinator needs of them."""
-        result = self._step.of_all(
-            [self._step(number, handles, batch) for batch in batches]
-        )
+        results = []
+        for i, batch in enumerate(batches):
+            # No two numbers are the same, those of executions of other sizes included.
+            with seeds_of_copy(len(batches) * (len(batches) - 1) + i):
+                results.append(self._step(number, handles, batch))
+        result = self._step.of_all(results)
         self._metrics.check(handles)
         leaves = tf.nest.flatten(result)
         self._results = Results(leaves, handles)

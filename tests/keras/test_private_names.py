@@ -45,6 +45,7 @@ MODULES = {
         "TFE_ContextSetExecutorForThread",
         "TFE_DeleteExecutor",
     ],
+    "tensorflow.python.framework.random_seed": ["get_seed"],
     "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],
     # Whose names `private_names` looks for.
     "tensorflow.python.distribute.coordinator.values": [

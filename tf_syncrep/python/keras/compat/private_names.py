@@ -15,6 +15,7 @@ from absl import logging
 # Private: where TensorFlow itself looks for what compat modules replace.
 from tensorflow.python.distribute.coordinator import values  # pyright: ignore
 from tensorflow.python.eager import cancellation, context  # pyright: ignore
+from tensorflow.python.framework import random_seed  # pyright: ignore
 from tensorflow.python.ops import resource_variable_ops  # pyright: ignore
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
@@ -25,6 +26,7 @@ UNTRIED_KERAS = "3.16"
 _NAMES: dict[Any, list[str]] = {
     cancellation: ["context"],
     context: ["executor_scope"],
+    random_seed: ["get_seed"],
     resource_variable_ops.BaseResourceVariable: ["_handle"],
     values.PerWorkerDatasetFromDatasetFunction: ["_dataset_fn"],
 }

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
-import importlib.util
 import multiprocessing
 import os
 import pathlib
@@ -30,11 +28,8 @@ from rich.table import Table
 HERE = pathlib.Path(__file__).parent
 BENCHMARKS = (
     "sparse_apply",
-    "table_size",
     "dense_apply",
-    "small_variables",
     "concurrent_apply",
-    "peak_memory",
     "accumulator_sparse",
     "accumulator_dense",
     "accumulator_pushes",
@@ -51,60 +46,35 @@ BENCHMARKS = (
     "tls_cluster",
     "checkpoint",
 )
-# Measured once in each Keras that tf.keras can be.
-IN_EACH_KERAS = ("small_variables",)
 # Only CPU kernels are measured, and TensorFlow's start-up notes are left out.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def run(name: str, quick: bool) -> dict[str, Any] | None:
-    """Runs one benchmark in processes of its own; None if it failed."""
+    """Runs one benchmark in a process of its own; None if it failed."""
     context = multiprocessing.get_context("spawn")
-    merged: dict[str, Any] = {}
-    for label, environment in _keras_environments(name).items():
-        os.environ.update(_ENVIRONMENT | environment)
-        receiver, sender = context.Pipe(duplex=False)
-        more = {"tf.keras": label} if label else {}
-        process = context.Process(target=_measure, args=(name, quick, more, sender))
-        process.start()
-        sender.close()
-        try:
-            result = receiver.recv()
-        except EOFError:  # The process has ended, and has printed why.
-            return None
-        finally:
-            process.join()
-        if merged:
-            merged["measurements"] += result["measurements"]
-            merged["verdicts"] += result["verdicts"]
-        else:
-            merged = result
-    return merged
+    os.environ.update(_ENVIRONMENT)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measure, args=(name, quick, sender))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:  # The process has ended, and has printed why.
+        return None
+    finally:
+        process.join()
 
 
-def _measure(name: str, quick: bool, more: dict[str, str], sender) -> None:
+def _measure(name: str, quick: bool, sender) -> None:
     """The body of a measuring process."""
     sys.path += [str(HERE), str(HERE.parent / "tests" / "testing")]
     try:
         benchmark = importlib.import_module(name).BENCHMARK
-        sender.send(results.measure(benchmark, quick, more))
+        sender.send(results.measure(benchmark, quick))
     except Exception:
         traceback.print_exc()
         sys.exit(1)
-
-
-def _keras_environments(name: str) -> dict[str, dict[str, str]]:
-    """The environment of each process of a benchmark, by the name of its Keras."""
-    if name not in IN_EACH_KERAS:
-        return {"": {}}
-    found = {}
-    if importlib.metadata.version("keras").startswith("3"):
-        found["Keras 3"] = {"TF_USE_LEGACY_KERAS": "0"}
-        if importlib.util.find_spec("tf_keras"):
-            found["Keras 2"] = {"TF_USE_LEGACY_KERAS": "1"}
-    else:
-        found["Keras 2"] = {}
-    return found
 
 
 def show(console: Console, result: dict[str, Any], quick: bool) -> None:

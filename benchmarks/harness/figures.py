@@ -152,9 +152,6 @@ FIGURES: dict[str, Callable[[Results], str]] = {
     "adam/ms": _median("sparse_apply", _OURS, 1e-3),
     "adam/keras ms": _median("sparse_apply", "Keras 3 Adam", 1e-3),
     "adam/dense": _slower("dense_apply", _OURS, "Keras 3 Adam"),
-    "adam/keras MiB": _median(
-        "peak_memory", "Keras 3 Adam", 2**20, gradient="sparse", rows=1_000_000
-    ),
     # 26 tables.
     "tables/layers": _slower("embedding_cluster", _TABLES, "a layer for each table"),
     "tables/layers, synchronous": _slower(

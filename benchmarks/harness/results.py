@@ -13,22 +13,19 @@ ROUNDS = 15
 QUICK_ROUNDS = 2
 
 
-def measure(benchmark: Benchmark, quick: bool, more: dict[str, Any]) -> dict[str, Any]:
+def measure(benchmark: Benchmark, quick: bool) -> dict[str, Any]:
     """Measures all points of a benchmark.
 
     Args:
         benchmark: what to measure.
         quick: tiny sizes, to see whether it works.
-        more: further coordinates of all its points.
 
     Returns:
         All that a report needs, ready for JSON.
     """
     measurements: list[Measurement] = []
     for point in benchmark.points(quick):
-        measurements += benchmark.measure(
-            {**point, **more}, QUICK_ROUNDS if quick else ROUNDS
-        )
+        measurements += benchmark.measure(point, QUICK_ROUNDS if quick else ROUNDS)
     return {
         "title": benchmark.title,
         "machine": machine.facts(),

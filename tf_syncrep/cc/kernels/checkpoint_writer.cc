@@ -46,6 +46,13 @@ constexpr char kThreadName[] = "tfs_checkpoint";
 // How long somebody waits for the thread that was told to end, at most.
 constexpr KeptBytes::Seconds kLongestWait(10);
 
+std::chrono::steady_clock::time_point After(
+    std::chrono::steady_clock::time_point begin, KeptBytes::Seconds seconds) {
+  return begin +
+         std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+             seconds);
+}
+
 void BeNice() {
   // Of this thread alone, as Linux does it. If it is refused, nothing is lost.
   static_cast<void>(
@@ -98,13 +105,13 @@ class CheckpointWriter::Writers {
   }
 
   void Add(const std::shared_ptr<CheckpointWriter>& writer) {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     writers_[writer.get()] = writer;
   }
 
   std::vector<std::shared_ptr<CheckpointWriter>> Find() {
     std::vector<std::shared_ptr<CheckpointWriter>> found;
-    const std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     for (auto entry = writers_.begin(); entry != writers_.end();) {
       if (auto writer = entry->second.lock()) {
         found.push_back(std::move(writer));
@@ -117,8 +124,9 @@ class CheckpointWriter::Writers {
   }
 
  private:
-  std::mutex mu_;  // guards writers_; no other lock is taken under it
-  std::map<const CheckpointWriter*, std::weak_ptr<CheckpointWriter>> writers_;
+  Mutex mu_;  // no other lock is taken under it
+  std::map<const CheckpointWriter*, std::weak_ptr<CheckpointWriter>> writers_
+      TF_SYNCREP_GUARDED_BY(mu_);
 };
 
 // What is written of one table.
@@ -265,7 +273,7 @@ class CheckpointWriter::Share {
 };
 
 absl::StatusOr<int64_t> CheckpointWriter::Begin(CheckpointRequest request) {
-  std::unique_lock<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   if (!progress_.done) {
     return absl::FailedPreconditionError(
         "A checkpoint is being written already.");
@@ -290,7 +298,7 @@ absl::StatusOr<int64_t> CheckpointWriter::Begin(CheckpointRequest request) {
   const std::vector<TablePiece> pieces = request.pieces;
   accepted_ = std::make_unique<CheckpointRequest>(std::move(request));
   const int64_t writing = ++writing_;
-  lock.unlock();
+  lock.Unlock();
   if (!owner.empty()) {
     Writers::All().Add(shared_from_this());
     for (const auto& writer : Writers::All().Find()) {
@@ -302,7 +310,7 @@ absl::StatusOr<int64_t> CheckpointWriter::Begin(CheckpointRequest request) {
 
 void CheckpointWriter::Forget(const std::string& owner,
                               const std::vector<TablePiece>& pieces) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   // One that is writing for somebody who was lost is cancelled soon, with the
   // step in which it writes, and then knows nothing.
   if (owner_ == owner || !progress_.done) {
@@ -319,7 +327,7 @@ absl::StatusOr<int64_t> CheckpointWriter::Write(std::function<void()> ended) {
   std::shared_ptr<CheckpointRequest> request;
   int64_t writing;
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     if (accepted_ == nullptr) {
       return absl::FailedPreconditionError(
           "No checkpoint was begun that is to be written.");
@@ -338,7 +346,7 @@ absl::StatusOr<int64_t> CheckpointWriter::Write(std::function<void()> ended) {
 }
 
 CheckpointProgress CheckpointWriter::Progress() const {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   CheckpointProgress progress = progress_;
   if (kept_ != nullptr) {
     progress.kept_peak = kept_->peak();
@@ -349,7 +357,7 @@ CheckpointProgress CheckpointWriter::Progress() const {
 void CheckpointWriter::Stop(int64_t writing) {
   std::function<void()> ended;
   {
-    std::unique_lock<std::mutex> lock(mu_);
+    MutexLock lock(mu_);
     if (writing != writing_ || progress_.done) {
       return;
     }
@@ -362,8 +370,8 @@ void CheckpointWriter::Stop(int64_t writing) {
       progress_.done = true;
       progress_.status = absl::CancelledError("The checkpoint was cancelled.");
     }
-    lock.unlock();
-    changed_.notify_all();
+    lock.Unlock();
+    changed_.NotifyAll();
     LetGo(held);
   }
   if (ended != nullptr) {
@@ -372,18 +380,21 @@ void CheckpointWriter::Stop(int64_t writing) {
 }
 
 absl::Status CheckpointWriter::Cancel() {
-  std::unique_lock<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   const int64_t writing = writing_;
-  lock.unlock();
+  lock.Unlock();
   Stop(writing);
-  lock.lock();
+  lock.Lock();
   const auto wait = kept_ == nullptr
                         ? kLongestWait
                         : std::min(kLongestWait, kept_->patience());
-  if (!changed_.wait_for(lock, wait, [this] { return progress_.done; })) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("The writing of a checkpoint was cancelled ", wait.count(),
-                     " s ago, but its files do not answer."));
+  const auto until = After(std::chrono::steady_clock::now(), wait);
+  while (!progress_.done) {
+    if (changed_.WaitUntil(mu_, until) && !progress_.done) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("The writing of a checkpoint was cancelled ",
+                       wait.count(), " s ago, but its files do not answer."));
+    }
   }
   fingerprints_of_.clear();
   fingerprints_.clear();
@@ -397,22 +408,22 @@ void CheckpointWriter::LetGo(const Held& held) {
   held.kept->Close();
 }
 
-void CheckpointWriter::End(absl::Status status) {
+void CheckpointWriter::End(const absl::Status& status) {
   std::function<void()> ended;
   {
-    std::unique_lock<std::mutex> lock(mu_);
+    MutexLock lock(mu_);
     const Held held = {std::move(tables_), kept_};
     tables_.clear();
-    lock.unlock();
+    lock.Unlock();
     const absl::Status gave_up = GaveUp(*held.kept);
     // Before anybody hears of the end: whoever waits for room goes on.
     LetGo(held);
-    lock.lock();
+    lock.Lock();
     ended.swap(ended_);
     progress_.done = true;
-    progress_.status = gave_up.ok() ? std::move(status) : gave_up;
+    progress_.status = gave_up.ok() ? status : gave_up;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   if (ended != nullptr) {
     ended();
   }
@@ -427,22 +438,20 @@ int64_t CheckpointWriter::ChunkBytes() const {
 }
 
 bool CheckpointWriter::AwaitTurn() {
-  std::unique_lock<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   if (max_bytes_per_sec_ > 0) {
     // Seconds, of which there are few enough: a day and no more.
     const double secs = std::min(
         86400.0, static_cast<double>(progress_.bytes) / max_bytes_per_sec_);
-    const auto due =
-        began_ +
-        std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-            std::chrono::duration<double>(secs));
-    changed_.wait_until(lock, due, [this] { return cancelled_; });
+    const auto due = After(began_, KeptBytes::Seconds(secs));
+    while (!cancelled_ && !changed_.WaitUntil(mu_, due)) {
+    }
   }
   return !cancelled_;
 }
 
 void CheckpointWriter::Count(int64_t bytes, int64_t rows) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   progress_.bytes += bytes;
   progress_.rows += rows;
 }
@@ -460,7 +469,7 @@ void CheckpointWriter::Run(CheckpointRequest request) {
   if (!status.ok()) {
     fingerprints_.clear();  // of no checkpoint
   }
-  End(std::move(status));
+  End(status);
 }
 
 absl::Status CheckpointWriter::WriteFiles(CheckpointRequest& request) {

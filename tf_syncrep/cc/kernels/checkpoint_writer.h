@@ -4,12 +4,10 @@
 #define TF_SYNCREP_CC_KERNELS_CHECKPOINT_WRITER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tf_syncrep/cc/kernels/table_snapshot.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/tf/table_pieces.h"
 
 namespace tf_syncrep {
@@ -108,19 +107,21 @@ class CheckpointWriter final
   // Nothing of it is touched any more, and whoever waits for room goes on.
   static void LetGo(const Held& held);
   // Of a writing: all is written, or has failed.
-  void End(absl::Status status);
+  void End(const absl::Status& status);
 
-  mutable std::mutex mu_;            // guards those below
-  std::condition_variable changed_;  // of cancelled_ and progress_.done
-  int64_t writing_ = 0;
-  CheckpointProgress progress_;
+  mutable Mutex mu_;
+  CondVar changed_;  // of cancelled_ and progress_.done
+  int64_t writing_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  CheckpointProgress progress_ TF_SYNCREP_GUARDED_BY(mu_);
   // What was accepted, until it is being written.
-  std::unique_ptr<CheckpointRequest> accepted_;
-  std::string owner_;  // of the last one that was
-  std::vector<std::shared_ptr<TableSnapshot>> tables_;
-  std::shared_ptr<KeptBytes> kept_;
-  std::function<void()> ended_;
-  bool cancelled_ = false;
+  std::unique_ptr<CheckpointRequest> accepted_ TF_SYNCREP_GUARDED_BY(mu_);
+  // Of the last one that was.
+  std::string owner_ TF_SYNCREP_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<TableSnapshot>> tables_
+      TF_SYNCREP_GUARDED_BY(mu_);
+  std::shared_ptr<KeptBytes> kept_ TF_SYNCREP_GUARDED_BY(mu_);
+  std::function<void()> ended_ TF_SYNCREP_GUARDED_BY(mu_);
+  bool cancelled_ TF_SYNCREP_GUARDED_BY(mu_) = false;
   // Used by the thread alone while there is one, otherwise under mu_.
   std::chrono::steady_clock::time_point began_;
   double max_bytes_per_sec_ = 0;

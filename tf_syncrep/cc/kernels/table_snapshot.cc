@@ -4,7 +4,6 @@
 #include <atomic>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
@@ -31,13 +30,13 @@ class Tables {
 
   void Add(const void* lock_of,
            const std::shared_ptr<TableSnapshot>& snapshot) {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     by_lock_.emplace(lock_of, Entry{snapshot.get(), snapshot});
     num_ = by_lock_.size();
   }
 
   void Remove(const void* lock_of, const TableSnapshot* snapshot) {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     auto [entry, end] = by_lock_.equal_range(lock_of);
     while (entry != end) {
       entry = entry->second.address == snapshot ? by_lock_.erase(entry)
@@ -51,7 +50,7 @@ class Tables {
     if (num_.load(std::memory_order_acquire) == 0) {
       return found;
     }
-    const std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     const auto [begin, end] = by_lock_.equal_range(lock_of);
     for (auto entry = begin; entry != end; ++entry) {
       if (auto snapshot = entry->second.snapshot.lock()) {
@@ -67,9 +66,9 @@ class Tables {
     std::weak_ptr<TableSnapshot> snapshot;
   };
 
-  std::mutex mu_;  // guards by_lock_
+  Mutex mu_;
   // By the lock of the first array, which both kinds of variables have.
-  std::multimap<const void*, Entry> by_lock_;
+  std::multimap<const void*, Entry> by_lock_ TF_SYNCREP_GUARDED_BY(mu_);
   std::atomic<size_t> num_{0};
 };
 
@@ -202,7 +201,7 @@ absl::Status TableSnapshot::Keep(const int64_t* rows, int64_t num,
 }
 
 absl::Status TableSnapshot::Read(int64_t num, const std::vector<char*>& out) {
-  const std::lock_guard<std::mutex> reading(reading_);
+  const MutexLock reading(reading_);
   if (rows_->IsRead()) {
     return absl::CancelledError("The checkpoint was given up.");
   }
@@ -219,7 +218,7 @@ void TableSnapshot::Abandon() {
   rows_->Abandon();
   Tables::All().Remove(arrays_[0].mu(), this);
   // Read() finds that out, or has begun before.
-  const std::lock_guard<std::mutex> wait(reading_);
+  const MutexLock wait(reading_);
 }
 
 }  // namespace tf_syncrep

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +13,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tf_syncrep/cc/lib/kept_bytes.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/rows/row_snapshot.h"
 #include "tf_syncrep/cc/tf/compat.h"
 #include "tf_syncrep/cc/tf/held_variable.h"
@@ -80,7 +80,7 @@ class TableSnapshot {
   std::shared_ptr<KeptBytes> kept_;
   std::unique_ptr<RowSnapshot> rows_;
   // Held while rows are read; before the arrays' locks, and never by an update.
-  std::mutex reading_;
+  Mutex reading_;
 };
 
 }  // namespace tf_syncrep

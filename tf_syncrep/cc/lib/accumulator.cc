@@ -15,7 +15,7 @@ GradientSum& TakenGradients::Merged(Sharder& sharder) {
 }
 
 bool Accumulator::DropIfStale(int64_t step) {
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   return CountIfStale(step);
 }
 
@@ -27,7 +27,7 @@ Accumulator::PushResult Accumulator::Push(
   std::vector<Served> served;
   waiting_pushes_.fetch_add(1);
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     const bool others_wait = waiting_pushes_.fetch_sub(1) > 1;
     if (CountIfStale(step)) {
       return PushResult::kStale;
@@ -61,7 +61,7 @@ Accumulator::PushResult Accumulator::Push(
 void Accumulator::Take(const std::shared_ptr<PendingTake>& take) {
   std::vector<Served> served;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     if (take->cancelled_) {
       served.push_back({take, {}});
     } else {
@@ -75,7 +75,7 @@ void Accumulator::Take(const std::shared_ptr<PendingTake>& take) {
 void Accumulator::Cancel(const std::shared_ptr<PendingTake>& take) {
   std::vector<Served> served;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     take->cancelled_ = true;
     const auto place = std::find(waiting_.begin(), waiting_.end(), take);
     if (place == waiting_.end()) {
@@ -95,7 +95,7 @@ bool Accumulator::TakeRound(
     int64_t round, int64_t num_gradients, TakenGradients* taken,
     int64_t* held_round, int64_t* num_held,
     const std::function<bool(const std::vector<int64_t>&)>& prepare) {
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   *held_round = step_;
   *num_held = num_held_;
   if (round != step_ || num_gradients != num_held_ || num_held_ == 0) {
@@ -110,7 +110,7 @@ bool Accumulator::TakeRound(
 
 int64_t Accumulator::SetStep(int64_t step) {
   std::vector<StepSum> discarded;
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   if (mode_ == AccumulatorMode::kRound) {
     DiscardExcept([](int64_t held, int64_t s) { return held == s; }, step,
                   &discarded);
@@ -122,12 +122,12 @@ int64_t Accumulator::SetStep(int64_t step) {
 }
 
 int64_t Accumulator::num_held() const {
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   return num_held_;
 }
 
 AccumulatorStats Accumulator::stats() const {
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   AccumulatorStats stats = counts_;
   stats.step = step_;
   stats.held = num_held_;

@@ -9,10 +9,10 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
@@ -187,15 +187,15 @@ class Accumulator {
     TakenGradients taken;
   };
 
-  // These need mu_.
-  bool CountIfStale(int64_t step);
-  std::vector<StepSum>::iterator SumFor(int64_t step, Sharder& sharder);
+  bool CountIfStale(int64_t step) TF_SYNCREP_REQUIRES(mu_);
+  std::vector<StepSum>::iterator SumFor(int64_t step, Sharder& sharder)
+      TF_SYNCREP_REQUIRES(mu_);
   // Appends sums to `discarded`, whose destruction, which may take long, is
   // left to after the lock.
   void DiscardExcept(bool (*keep)(int64_t held, int64_t step), int64_t step,
-                     std::vector<StepSum>* discarded);
-  TakenGradients TakeAll();
-  std::vector<Served> ServeWaiting();
+                     std::vector<StepSum>* discarded) TF_SYNCREP_REQUIRES(mu_);
+  TakenGradients TakeAll() TF_SYNCREP_REQUIRES(mu_);
+  std::vector<Served> ServeWaiting() TF_SYNCREP_REQUIRES(mu_);
 
   static void Tell(std::vector<Served> served);
 
@@ -204,16 +204,19 @@ class Accumulator {
 
   std::atomic<int> waiting_pushes_{0};  // for mu_
 
-  mutable std::mutex mu_;  // guards everything below
+  mutable Mutex mu_;
   // Step mode: gradients from this step on are accepted. Round mode: the round
   // that is held, or the first that may come.
-  int64_t step_ = 0;
-  std::vector<StepSum> sums_;   // ascending steps; none without gradients
-  int64_t num_held_ = 0;        // gradients in all of sums_
-  std::vector<int64_t> shape_;  // of the held gradients
-  std::deque<std::shared_ptr<PendingTake>>
-      waiting_;              // first come, first served
-  AccumulatorStats counts_;  // all but `step`, `held` and `bytes`
+  int64_t step_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  // Ascending steps; none without gradients.
+  std::vector<StepSum> sums_ TF_SYNCREP_GUARDED_BY(mu_);
+  // Gradients in all of sums_, and their shape.
+  int64_t num_held_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  std::vector<int64_t> shape_ TF_SYNCREP_GUARDED_BY(mu_);
+  // First come, first served.
+  std::deque<std::shared_ptr<PendingTake>> waiting_ TF_SYNCREP_GUARDED_BY(mu_);
+  // All but `step`, `held` and `bytes`.
+  AccumulatorStats counts_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 
 }  // namespace tf_syncrep

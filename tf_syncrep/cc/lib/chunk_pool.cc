@@ -46,7 +46,7 @@ Chunk ChunkPool::Get(const std::shared_ptr<ChunkPool>& pool, size_t bytes) {
 
 void ChunkPool::EndRound(size_t needed_bytes) {
   std::vector<Piece> surplus;  // freed after the lock
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   size_t total = TotalKept();
   // The largest go first, as the pool looks for the smallest that will do.
   while (total > MostKept(needed_bytes)) {
@@ -57,7 +57,7 @@ void ChunkPool::EndRound(size_t needed_bytes) {
 }
 
 size_t ChunkPool::kept_bytes() const {
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   return TotalKept();
 }
 
@@ -84,7 +84,7 @@ ChunkPool::Piece ChunkPool::NewPiece(size_t bytes) {
 }
 
 ChunkPool::Piece ChunkPool::TakeKept(size_t bytes) {
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   const auto best =
       std::find_if(kept_.begin(), kept_.end(),
                    [=](const Piece& piece) { return piece.bytes >= bytes; });
@@ -98,7 +98,7 @@ ChunkPool::Piece ChunkPool::TakeKept(size_t bytes) {
 }
 
 void ChunkPool::Return(Piece piece) {
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   const auto place = std::lower_bound(
       kept_.begin(), kept_.end(), piece,
       [](const Piece& a, const Piece& b) { return a.bytes < b.bytes; });

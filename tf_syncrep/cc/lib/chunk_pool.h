@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "tf_syncrep/cc/lib/mutex.h"
 #include "tf_syncrep/cc/lib/owned_buffer.h"
 
 namespace tf_syncrep {
@@ -59,10 +59,10 @@ class ChunkPool {
   void Return(Piece piece);
 
   // kept_bytes() for who holds the lock.
-  size_t TotalKept() const;
+  size_t TotalKept() const TF_SYNCREP_REQUIRES(mu_);
 
-  mutable std::mutex mu_;    // guards kept_
-  std::vector<Piece> kept_;  // ascending sizes
+  mutable Mutex mu_;
+  std::vector<Piece> kept_ TF_SYNCREP_GUARDED_BY(mu_);  // ascending sizes
 };
 
 }  // namespace tf_syncrep

@@ -10,7 +10,7 @@ constexpr std::chrono::milliseconds kAskAgain(50);
 }  // namespace
 
 bool KeptBytes::TryAdd(int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   if (!HasRoom(bytes)) {
     return false;
   }
@@ -21,19 +21,19 @@ bool KeptBytes::TryAdd(int64_t bytes) {
 
 bool KeptBytes::WaitForRoom(int64_t bytes,
                             const std::function<bool()>& cancelled) {
-  std::unique_lock<std::mutex> lock(mu_);
+  MutexLock lock(mu_);
   int64_t seen = progress_;
   auto since = std::chrono::steady_clock::now();
   while (!closed_ && !HasRoom(bytes)) {
-    changed_.wait_for(lock, kAskAgain);
+    changed_.WaitUntil(mu_, std::chrono::steady_clock::now() + kAskAgain);
     const auto now = std::chrono::steady_clock::now();
     if (progress_ != seen) {
       seen = progress_;
       since = now;
     }
-    lock.unlock();
+    lock.Unlock();
     const bool give_up = now - since > patience_ || cancelled();
-    lock.lock();
+    lock.Lock();
     if (give_up) {
       return closed_ || HasRoom(bytes);
     }
@@ -42,37 +42,37 @@ bool KeptBytes::WaitForRoom(int64_t bytes,
 }
 
 void KeptBytes::Free(int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   bytes_ -= bytes;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void KeptBytes::Progress() {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   ++progress_;
 }
 
 void KeptBytes::Close() {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   closed_ = true;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void KeptBytes::GiveUp(Reason reason) {
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     gave_up_ = gave_up_ == Reason::kNone ? reason : gave_up_;
   }
   Close();
 }
 
 KeptBytes::Reason KeptBytes::gave_up() const {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   return gave_up_;
 }
 
 int64_t KeptBytes::peak() const {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   return peak_;
 }
 

@@ -4,10 +4,10 @@
 #define TF_SYNCREP_CC_LIB_KEPT_BYTES_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
+
+#include "tf_syncrep/cc/lib/mutex.h"
 
 namespace tf_syncrep {
 
@@ -53,20 +53,19 @@ class KeptBytes {
   int64_t peak() const;
 
  private:
-  // Needs mu_.
-  bool HasRoom(int64_t bytes) const {
+  bool HasRoom(int64_t bytes) const TF_SYNCREP_REQUIRES(mu_) {
     return bytes_ == 0 || bytes <= max_bytes_ - bytes_;
   }
 
   const int64_t max_bytes_;
   const Seconds patience_;
-  mutable std::mutex mu_;  // guards all below
-  std::condition_variable changed_;
-  int64_t bytes_ = 0;
-  int64_t peak_ = 0;
-  int64_t progress_ = 0;
-  bool closed_ = false;
-  Reason gave_up_ = Reason::kNone;
+  mutable Mutex mu_;
+  CondVar changed_;  // of what HasRoom() says, and of closed_
+  int64_t bytes_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  int64_t peak_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  int64_t progress_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  bool closed_ TF_SYNCREP_GUARDED_BY(mu_) = false;
+  Reason gave_up_ TF_SYNCREP_GUARDED_BY(mu_) = Reason::kNone;
 };
 
 }  // namespace tf_syncrep

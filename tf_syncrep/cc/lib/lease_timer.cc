@@ -19,10 +19,10 @@ LeaseTimer::Time LeaseTimer::SteadyTime() {
 
 void LeaseTimer::Bell::Ring() {
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     rung_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 LeaseTimer::LeaseTimer(std::function<Time()> poll,
@@ -38,25 +38,27 @@ LeaseTimer::LeaseTimer(std::function<Time()> poll,
 
 LeaseTimer::~LeaseTimer() {
   {
-    std::lock_guard<std::mutex> lock(bell_->mu_);
+    const MutexLock lock(bell_->mu_);
     bell_->stopped_ = true;
   }
-  bell_->changed_.notify_all();
+  bell_->changed_.NotifyAll();
 }
 
 void LeaseTimer::PollUntilStopped(const std::function<Time()>& poll,
                                   Time period, Bell& bell) {
-  std::unique_lock<std::mutex> lock(bell.mu_);
+  MutexLock lock(bell.mu_);
   while (!bell.stopped_) {
     bell.rung_ = false;
     // It calls callbacks, which must not run under a lock.
-    lock.unlock();
+    lock.Unlock();
     const Time next = poll();
     const Time now = SteadyTime();
-    const Time sleep = std::clamp(next - now, Time(0), period);
-    lock.lock();
-    bell.changed_.wait_for(lock, sleep,
-                           [&bell] { return bell.stopped_ || bell.rung_; });
+    const auto until = std::chrono::steady_clock::now() +
+                       std::clamp(next - now, Time(0), period);
+    lock.Lock();
+    while (!bell.stopped_ && !bell.rung_ &&
+           !bell.changed_.WaitUntil(bell.mu_, until)) {
+    }
   }
 }
 

@@ -4,11 +4,11 @@
 #define TF_SYNCREP_CC_LIB_LEASE_TIMER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
+
+#include "tf_syncrep/cc/lib/mutex.h"
 
 namespace tf_syncrep {
 
@@ -29,10 +29,10 @@ class LeaseTimer {
    private:
     friend class LeaseTimer;
 
-    std::mutex mu_;  // guards the two below
-    bool rung_ = false;
-    bool stopped_ = false;
-    std::condition_variable changed_;
+    Mutex mu_;
+    bool rung_ TF_SYNCREP_GUARDED_BY(mu_) = false;
+    bool stopped_ TF_SYNCREP_GUARDED_BY(mu_) = false;
+    CondVar changed_;  // of either
   };
 
   // Nanoseconds of std::chrono::steady_clock.

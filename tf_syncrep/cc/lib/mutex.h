@@ -3,6 +3,8 @@
 #ifndef TF_SYNCREP_CC_LIB_MUTEX_H_
 #define TF_SYNCREP_CC_LIB_MUTEX_H_
 
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 
 #if defined(__clang__)
@@ -26,22 +28,65 @@ class TF_SYNCREP_ATTRIBUTE(capability("mutex")) Mutex {
   void unlock() TF_SYNCREP_ATTRIBUTE(release_capability()) { mu_.unlock(); }
 
  private:
+  friend class CondVar;
+
   std::mutex mu_;
 };
 
-// Holds a mutex as long as it lives.
+// Holds a mutex as long as it lives, but for the time between Unlock() and
+// Lock().
 class TF_SYNCREP_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mu) TF_SYNCREP_ATTRIBUTE(acquire_capability(mu))
       : mu_(mu) {
     mu_.lock();
   }
-  ~MutexLock() TF_SYNCREP_ATTRIBUTE(release_capability()) { mu_.unlock(); }
+  ~MutexLock() TF_SYNCREP_ATTRIBUTE(release_capability()) {
+    if (is_held_) {
+      mu_.unlock();
+    }
+  }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
+  void Unlock() TF_SYNCREP_ATTRIBUTE(release_capability()) {
+    is_held_ = false;
+    mu_.unlock();
+  }
+  void Lock() TF_SYNCREP_ATTRIBUTE(acquire_capability()) {
+    mu_.lock();
+    is_held_ = true;
+  }
+
  private:
   Mutex& mu_;
+  bool is_held_ = true;
+};
+
+// std::condition_variable for Mutex. Waits release the mutex meanwhile, and may
+// end without a reason: call them in a loop that looks at what is waited for.
+class CondVar {
+ public:
+  void Wait(Mutex& mu) TF_SYNCREP_REQUIRES(mu) {
+    std::unique_lock<std::mutex> lock(mu.mu_, std::adopt_lock);
+    changed_.wait(lock);
+    lock.release();
+  }
+
+  // Also ends at `time`, of the steady clock. Returns whether it is past.
+  bool WaitUntil(Mutex& mu, std::chrono::steady_clock::time_point time)
+      TF_SYNCREP_REQUIRES(mu) {
+    std::unique_lock<std::mutex> lock(mu.mu_, std::adopt_lock);
+    const bool is_past =
+        changed_.wait_until(lock, time) == std::cv_status::timeout;
+    lock.release();
+    return is_past;
+  }
+
+  void NotifyAll() { changed_.notify_all(); }
+
+ private:
+  std::condition_variable changed_;
 };
 
 }  // namespace tf_syncrep

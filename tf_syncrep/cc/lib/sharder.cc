@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
+
+#include "tf_syncrep/cc/lib/mutex.h"
 
 namespace tf_syncrep {
 namespace {
@@ -28,27 +28,29 @@ class Work {
     if (finished == 0) {
       return;
     }
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     unfinished_ -= finished;
     if (unfinished_ == 0) {
-      all_finished_.notify_all();
+      all_finished_.NotifyAll();
     }
   }
 
   // Ended by the thread that finishes the last shard; every shard is either
   // finished or running when this is called after TakeShards().
   void WaitUntilFinished() {
-    std::unique_lock<std::mutex> lock(mu_);
-    all_finished_.wait(lock, [this] { return unfinished_ == 0; });
+    const MutexLock lock(mu_);
+    while (unfinished_ != 0) {
+      all_finished_.Wait(mu_);
+    }
   }
 
  private:
   const int64_t num_shards_;
   const std::function<void(int64_t)>* const shard_;
   std::atomic<int64_t> next_{0};  // the first shard that nobody has taken
-  std::mutex mu_;                 // guards unfinished_
-  int64_t unfinished_;
-  std::condition_variable all_finished_;
+  Mutex mu_;
+  int64_t unfinished_ TF_SYNCREP_GUARDED_BY(mu_);
+  CondVar all_finished_;
 };
 
 }  // namespace

@@ -37,7 +37,7 @@ WorkQueue::WaitId WorkQueue::Take(const WorkReader& reader, int64_t last,
   Calls calls;
   WaitId id = 0;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     const ReaderKey key(reader.worker.device, reader.stream);
     id = ++last_wait_;
     const auto wait = waits_.insert({id, Wait{key, std::move(done)}}).first;
@@ -81,7 +81,7 @@ WorkQueue::WaitId WorkQueue::Take(const WorkReader& reader, int64_t last,
 void WorkQueue::SetLimit(int64_t epoch) {
   Calls calls;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     limit_ = epoch;
     Serve(&calls);
   }
@@ -89,7 +89,7 @@ void WorkQueue::SetLimit(int64_t epoch) {
 }
 
 WorkQueueState WorkQueue::Save() const {
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   WorkQueueState state = counts_;
   state.epoch = epoch_;
   state.position = position_;
@@ -129,7 +129,7 @@ GateStatus WorkQueue::Restore(const WorkQueueState& state) {
   WorkQueueState counts = state;
   counts.waiting_items.clear();
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     epoch_ = state.epoch;
     position_ = state.position;
     limit_ = state.limit;
@@ -145,7 +145,7 @@ GateStatus WorkQueue::Restore(const WorkQueueState& state) {
 bool WorkQueue::Cancel(WaitId id) {
   Calls calls;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     const auto wait = waits_.find(id);
     if (wait != waits_.end()) {
       EndWait(wait, {GateStatus::kCancelled, "the wait was cancelled"}, {},
@@ -159,7 +159,7 @@ bool WorkQueue::Cancel(WaitId id) {
 void WorkQueue::Shutdown() {
   Calls calls;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     is_shut_down_ = true;
     while (!waits_.empty()) {
       EndWait(waits_.begin(),
@@ -170,7 +170,7 @@ void WorkQueue::Shutdown() {
 }
 
 WorkQueueStats WorkQueue::Stats() const {
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   WorkQueueStats stats;
   stats.epoch = epoch_;
   stats.position = position_;
@@ -190,7 +190,7 @@ WorkQueue::Time WorkQueue::Poll() {
   Calls calls;
   Time next = Time::max();
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     const Time now = clock_();
     for (auto held = held_.begin(); held != held_.end();) {
       const auto after = std::next(held);

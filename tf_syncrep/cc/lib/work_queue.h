@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tf_syncrep/cc/lib/gate/sync_gate.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 
 namespace tf_syncrep {
 
@@ -170,36 +170,37 @@ class WorkQueue {
   // What is to be called when the lock is released.
   using Calls = std::vector<std::function<void()>>;
 
-  // These are called with mu_ held.
-  bool BeginLife(const GateWorker& worker, Calls* calls);
-  void GiveBackAll(const std::string& device);
-  void GiveBackOne(std::map<ReaderKey, Held>::iterator held);
-  void End(std::map<ReaderKey, Held>::iterator held);
-  bool HasNext() const;
-  Grant HandOut(const ReaderKey& reader);
-  bool MayComeBack(const std::string& device) const;
+  bool BeginLife(const GateWorker& worker, Calls* calls)
+      TF_SYNCREP_REQUIRES(mu_);
+  void GiveBackAll(const std::string& device) TF_SYNCREP_REQUIRES(mu_);
+  void GiveBackOne(std::map<ReaderKey, Held>::iterator held)
+      TF_SYNCREP_REQUIRES(mu_);
+  void End(std::map<ReaderKey, Held>::iterator held) TF_SYNCREP_REQUIRES(mu_);
+  bool HasNext() const TF_SYNCREP_REQUIRES(mu_);
+  Grant HandOut(const ReaderKey& reader) TF_SYNCREP_REQUIRES(mu_);
+  bool MayComeBack(const std::string& device) const TF_SYNCREP_REQUIRES(mu_);
   void EndWait(std::map<WaitId, Wait>::iterator wait, GateStatus status,
-               const Grant& grant, Calls* calls);
+               const Grant& grant, Calls* calls) TF_SYNCREP_REQUIRES(mu_);
   // Ends those waits that have nothing to wait for any more.
-  void Serve(Calls* calls);
-  WorkItem Next() const;
+  void Serve(Calls* calls) TF_SYNCREP_REQUIRES(mu_);
+  WorkItem Next() const TF_SYNCREP_REQUIRES(mu_);
 
   static void Make(const Calls& calls);
 
   const WorkQueueOptions options_;
   const Clock clock_;
-  mutable std::mutex mu_;  // guards what follows
-  bool is_shut_down_ = false;
-  int64_t epoch_ = 0;
-  int64_t position_ = 0;
-  int64_t limit_ = kNoLimit;
-  int64_t last_ticket_;
-  WaitId last_wait_ = 0;
-  std::map<std::string, Life> lives_;
-  std::map<ReaderKey, Held> held_;
-  std::set<WorkItem> given_back_;
-  std::map<WaitId, Wait> waits_;
-  WorkQueueState counts_;  // its counters alone
+  mutable Mutex mu_;
+  bool is_shut_down_ TF_SYNCREP_GUARDED_BY(mu_) = false;
+  int64_t epoch_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  int64_t position_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  int64_t limit_ TF_SYNCREP_GUARDED_BY(mu_) = kNoLimit;
+  int64_t last_ticket_ TF_SYNCREP_GUARDED_BY(mu_);
+  WaitId last_wait_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  std::map<std::string, Life> lives_ TF_SYNCREP_GUARDED_BY(mu_);
+  std::map<ReaderKey, Held> held_ TF_SYNCREP_GUARDED_BY(mu_);
+  std::set<WorkItem> given_back_ TF_SYNCREP_GUARDED_BY(mu_);
+  std::map<WaitId, Wait> waits_ TF_SYNCREP_GUARDED_BY(mu_);
+  WorkQueueState counts_ TF_SYNCREP_GUARDED_BY(mu_);  // its counters alone
 };
 
 }  // namespace tf_syncrep

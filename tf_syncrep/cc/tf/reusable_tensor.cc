@@ -21,7 +21,7 @@ constexpr int64_t kMinKeptBytes = 4 << 20;
 
 absl::Status ReusableTensor::Get(OpKernelContext* ctx, DataType dtype,
                                  const TensorShape& shape, Tensor* tensor) {
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   // Where ours is the only reference, nobody can make another.
   if (kept_.IsInitialized() && kept_.dtype() == dtype &&
       kept_.shape() == shape && kept_.RefCountIsOne()) {
@@ -40,7 +40,7 @@ absl::Status ReusableTensor::Get(OpKernelContext* ctx, DataType dtype,
 
 void ReusableTensor::Keep(const Tensor& tensor) {
   Tensor previous;  // freed after the lock
-  std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   if (tensor.data() != last_given_) {
     return;
   }

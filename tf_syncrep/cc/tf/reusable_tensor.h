@@ -3,13 +3,12 @@
 #ifndef TF_SYNCREP_CC_TF_REUSABLE_TENSOR_H_
 #define TF_SYNCREP_CC_TF_REUSABLE_TENSOR_H_
 
-#include <mutex>
-
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.pb.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 
 namespace tf_syncrep {
 
@@ -30,9 +29,10 @@ class ReusableTensor {
   void Keep(const tensorflow::Tensor& tensor);
 
  private:
-  std::mutex mu_;  // guards the two below
-  tensorflow::Tensor kept_;
-  const void* last_given_ = nullptr;  // memory of the last tensor from Get()
+  Mutex mu_;
+  tensorflow::Tensor kept_ TF_SYNCREP_GUARDED_BY(mu_);
+  // Memory of the last tensor from Get().
+  const void* last_given_ TF_SYNCREP_GUARDED_BY(mu_) = nullptr;
 };
 
 }  // namespace tf_syncrep

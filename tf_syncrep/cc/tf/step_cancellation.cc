@@ -19,7 +19,7 @@ bool StepCancellation::Register() {
 void StepCancellation::SetWait(int64_t wait) {
   bool cancelled;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     wait_ = wait;
     cancelled = cancelled_;
   }
@@ -37,7 +37,7 @@ bool StepCancellation::Finish() {
 void StepCancellation::Cancel() {
   int64_t wait;
   {
-    std::lock_guard<std::mutex> lock(mu_);
+    const MutexLock lock(mu_);
     cancelled_ = true;
     wait = wait_;
   }

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 
 namespace tf_syncrep {
 
@@ -40,9 +40,9 @@ class StepCancellation : public std::enable_shared_from_this<StepCancellation> {
   tensorflow::CancellationManager* const manager_;  // null: never cancelled
   const tensorflow::CancellationToken token_;
   const std::function<void(int64_t)> cancel_wait_;
-  std::mutex mu_;  // guards the two below
-  int64_t wait_ = 0;
-  bool cancelled_ = false;
+  Mutex mu_;
+  int64_t wait_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  bool cancelled_ TF_SYNCREP_GUARDED_BY(mu_) = false;
 };
 
 // Calls `done` on a thread of the step's executor, so that whoever ended the

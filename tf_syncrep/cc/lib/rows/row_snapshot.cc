@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -59,7 +60,7 @@ int64_t RowSnapshot::BlockBytes(int64_t num_rows) const {
 
 int64_t RowSnapshot::Keep(const std::vector<const char*>& data,
                           const int64_t* rows, int64_t begin, int64_t end) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   int64_t i = rows == nullptr ? std::max(begin, next_) : begin;
   for (int64_t bytes = 0; i < end && bytes < kKeepAtOnce; ++i) {
     const int64_t row = rows == nullptr ? i : rows[i];
@@ -116,7 +117,7 @@ void RowSnapshot::CopyRow(const std::vector<const char*>& data, int64_t row,
 
 void RowSnapshot::Read(const std::vector<const char*>& data, int64_t num,
                        const std::vector<char*>& out) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   const int64_t begin = next_;
   const int64_t end = std::min(begin + num, num_rows_);
   for (int64_t row = begin; row < end; ++row) {
@@ -161,12 +162,12 @@ void RowSnapshot::FreeRange(int64_t range) {
 }
 
 bool RowSnapshot::IsRead() const {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   return next_ >= num_rows_;
 }
 
 void RowSnapshot::Abandon() {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const MutexLock lock(mu_);
   AbandonLocked();
 }
 

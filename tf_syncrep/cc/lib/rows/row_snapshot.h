@@ -6,10 +6,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "tf_syncrep/cc/lib/kept_bytes.h"
+#include "tf_syncrep/cc/lib/mutex.h"
 
 namespace tf_syncrep {
 
@@ -68,23 +68,25 @@ class RowSnapshot {
   // All that a block takes.
   int64_t BlockBytes(int64_t num_rows) const;
 
-  // These need mu_.
   // False, and nothing has changed, if there is no room.
-  bool KeepRow(const std::vector<const char*>& data, int64_t row);
+  bool KeepRow(const std::vector<const char*>& data, int64_t row)
+      TF_SYNCREP_REQUIRES(mu_);
   void CopyRow(const std::vector<const char*>& data, int64_t row,
                const std::vector<char*>& out, int64_t to) const;
-  void FreeRange(int64_t range);
-  void AbandonLocked();
+  void FreeRange(int64_t range) TF_SYNCREP_REQUIRES(mu_);
+  void AbandonLocked() TF_SYNCREP_REQUIRES(mu_);
 
   const int64_t num_rows_;
   const std::vector<int64_t> row_bytes_;
   const int64_t all_row_bytes_;
   const int64_t most_block_rows_;
   KeptBytes* const kept_bytes_;
-  mutable std::mutex mu_;  // guards all below
-  int64_t next_ = 0;       // the first row that was not read yet
-  std::vector<bool> is_kept_;
-  std::vector<std::unique_ptr<Block>> kept_;  // by range, the newest block
+  mutable Mutex mu_;
+  // The first row that was not read yet.
+  int64_t next_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
+  std::vector<bool> is_kept_ TF_SYNCREP_GUARDED_BY(mu_);
+  // By range, the newest block.
+  std::vector<std::unique_ptr<Block>> kept_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 
 }  // namespace tf_syncrep

@@ -5,9 +5,9 @@ from tf_syncrep.python.train.accumulators import (
     SparseConditionalAccumulator,
 )
 from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
-from tf_syncrep.python.train.checkpoint_saver_hook import CheckpointSaverHook
+from tf_syncrep.python.train.checkpoint.saver_hook import CheckpointSaverHook
 from tf_syncrep.python.train.embedding_lookup import embedding_lookup
-from tf_syncrep.python.train.sync_replicas import SyncReplicasOptimizer
+from tf_syncrep.python.train.sync_replicas.optimizer import SyncReplicasOptimizer
 
 __all__ = [
     "AdamAsyncOptimizer",

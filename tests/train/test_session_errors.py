@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tf_syncrep.python.train import session_errors
+from tf_syncrep.python.train.sync_replicas import session_errors
 
 # As seen when a parameter server was killed and came back; cut.
 BOTH = """Graph execution error:

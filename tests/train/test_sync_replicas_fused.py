@@ -64,7 +64,7 @@ def test_other_optimizers_and_reference_variables_get_the_gradient():
 
 def test_variables_that_checkpoints_keep_by_rows_get_the_gradient(monkeypatch):
     monkeypatch.setattr(
-        "tf_syncrep.python.train.sync_replicas_update.is_written_by_rows",
+        "tf_syncrep.python.train.sync_replicas.update.is_written_by_rows",
         lambda x: True,
     )
     _, count = train(adam_async(), use_resource=True)

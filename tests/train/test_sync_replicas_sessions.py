@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.train import client
+from tf_syncrep.python.train.sync_replicas import client
 
 tf1 = tf.compat.v1
 

@@ -6,11 +6,12 @@ from types import ModuleType
 
 import tensorflow as tf
 
-from tf_syncrep.python.train import adam_async, sync_replicas
+from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
+from tf_syncrep.python.train.sync_replicas.optimizer import SyncReplicasOptimizer
 
 __all__ = ["install_v1_names"]
 
-_OPTIMIZERS = (adam_async.AdamAsyncOptimizer, sync_replicas.SyncReplicasOptimizer)
+_OPTIMIZERS = (AdamAsyncOptimizer, SyncReplicasOptimizer)
 
 
 def install_v1_names() -> None:

@@ -24,8 +24,8 @@ from tf_syncrep.python.checkpoint.failures import Failures
 from tf_syncrep.python.checkpoint.progress import Progress
 from tf_syncrep.python.checkpoint.session_calls import SessionCalls
 from tf_syncrep.python.ops import sync_gate_ops
-from tf_syncrep.python.train.checkpoint_contents import contents_of_graph
-from tf_syncrep.python.train.sync_replicas import optimizers_of_graph
+from tf_syncrep.python.train.checkpoint.contents import contents_of_graph
+from tf_syncrep.python.train.sync_replicas.optimizer import optimizers_of_graph
 
 __all__ = ["CheckpointSaverHook"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.sync.session_loop import SessionLoop, try_to_run
-from tf_syncrep.python.train import client
-from tf_syncrep.python.train.departures import Departures
+from tf_syncrep.python.train.sync_replicas import client
+from tf_syncrep.python.train.sync_replicas.departures import Departures
 
 _STOP_AGAIN_SECS = 0.1
 

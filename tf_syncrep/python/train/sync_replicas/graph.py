@@ -22,10 +22,10 @@ from tf_syncrep.python.sync.gradient_accumulators import (
     make_accumulator,
 )
 from tf_syncrep.python.sync.gradients import flatten
-from tf_syncrep.python.train import client
-from tf_syncrep.python.train.chief_queue_runner import ChiefQueueRunner
-from tf_syncrep.python.train.departures import Departures
-from tf_syncrep.python.train.sync_replicas_update import Update
+from tf_syncrep.python.train.sync_replicas import client
+from tf_syncrep.python.train.sync_replicas.chief_queue_runner import ChiefQueueRunner
+from tf_syncrep.python.train.sync_replicas.departures import Departures
+from tf_syncrep.python.train.sync_replicas.update import Update
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.sync import gate_stats
 from tf_syncrep.python.sync.arguments import check_count
-from tf_syncrep.python.train import information, session_errors
+from tf_syncrep.python.train.sync_replicas import information, session_errors
 
 
 class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):

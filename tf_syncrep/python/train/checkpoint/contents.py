@@ -15,9 +15,9 @@ from tf_syncrep.python.checkpoint.contents import (
     Contents,
     Piece,
     cpu_of,
-    is_table,
     whole_piece,
 )
+from tf_syncrep.python.train.variable_rows import is_written_by_rows, slice_of
 
 _Key = tf.compat.v1.GraphKeys
 
@@ -59,11 +59,6 @@ def contents_of_graph() -> tuple[Contents, Any]:
     return builder.build(), saver
 
 
-def is_written_by_rows(variable: Any) -> bool:
-    """Whether a checkpoint reads a variable while training goes on."""
-    return is_table(variable) or _slice_of(variable) is not None
-
-
 def _slots_by_table(tables: list[Any]) -> dict[int, list[Any]]:
     """For each table, by its id, the variables of its shape that are named after it.
 
@@ -95,7 +90,7 @@ def _slots_by_table(tables: list[Any]) -> dict[int, list[Any]]:
 
 def _piece_of(group: list[Any]) -> Piece:
     """The rows of a table, or of a part of it, that are in a group."""
-    parts = [_slice_of(variable) for variable in group]
+    parts = [slice_of(variable) for variable in group]
     num_rows = group[0].shape.as_list()[0]
     if parts[0] is None:
         return whole_piece(num_rows, [variable.op.name for variable in group])
@@ -106,21 +101,3 @@ def _piece_of(group: list[Any]) -> Piece:
     return Piece(
         parts[0].var_offset[0], num_rows, 1, parts[0].full_shape[0], tuple(names)
     )
-
-
-def _slice_of(variable: Any) -> Any:
-    """Which part of a variable this is, as a SaveSliceInfoDef; or None."""
-    # Some have no full definition; then they are no parts either.
-    definition = variable.to_proto()
-    if not definition.HasField("save_slice_info_def"):
-        return None
-    part = definition.save_slice_info_def
-    if not part.full_name:
-        return None
-    if list(part.full_shape[1:]) != list(part.var_shape[1:]):
-        raise ValueError(
-            "Checkpoints hold variables in parts that are ranges of rows. Received: "
-            f"{part.full_name} of shape {list(part.full_shape)}, of which "
-            f"{variable.op.name} has shape {list(part.var_shape)}"
-        )
-    return part

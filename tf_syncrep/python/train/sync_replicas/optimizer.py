@@ -12,9 +12,9 @@ from tf_syncrep.python.ops import sync_gate_ops
 from tf_syncrep.python.sync import gate_stats
 from tf_syncrep.python.sync.arguments import check_count, check_positive
 from tf_syncrep.python.sync.gradients import as_tensors
-from tf_syncrep.python.train import information
-from tf_syncrep.python.train.sync_replicas_hook import SyncReplicasOptimizerHook
-from tf_syncrep.python.train.sync_replicas_ops import Settings, SyncReplicasOps
+from tf_syncrep.python.train.sync_replicas import information
+from tf_syncrep.python.train.sync_replicas.graph import Settings, SyncReplicasOps
+from tf_syncrep.python.train.sync_replicas.hook import SyncReplicasOptimizerHook
 
 __all__ = ["SyncReplicasOptimizer"]
 

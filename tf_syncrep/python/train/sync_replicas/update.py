@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_syncrep.python.ops import checkpoint_ops, op_library
 from tf_syncrep.python.sync.gradients import flatten
 from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
-from tf_syncrep.python.train.checkpoint_contents import is_written_by_rows
+from tf_syncrep.python.train.variable_rows import is_written_by_rows
 
 # Optimizers that leave alone the rows of a table that a sparse gradient does not name.
 # For subclasses that is not known.

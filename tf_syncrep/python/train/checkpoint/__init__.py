@@ -1,0 +1,1 @@
+"""Checkpoints in sessions: the hook, and what of a graph it saves."""

@@ -1,0 +1,1 @@
+"""Synchronous training in sessions: the optimizer, its hook, its queue runner."""

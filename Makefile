@@ -96,7 +96,8 @@ WHEEL_TESTS ?= $(patsubst %,tests/%.py,keras/test_private_names keras/test_adam_
   ops/test_adam_async_dense ops/test_checkpoint_ops ops/test_embedding_ops \
   ops/test_sync_gate_ops train/test_accumulators train/test_adam_async_checkpoints)
 wheel:
-	TF_VERSION=$(TF_VERSION) PYTHON='$(PYTHON)' tools/make_wheel.sh $(WHEEL_TESTS)
+	TF_VERSION=$(TF_VERSION) TENSORFLOW='$(TENSORFLOW)' PYTHON='$(PYTHON)' \
+	  tools/make_wheel.sh $(WHEEL_TESTS)
 
 # One that fails does not stop the others.
 TF_VERSIONS ?= 2.15.1 2.16.2 2.17.1 2.18.1 2.19.1 2.20.0 2.21.0
@@ -229,6 +230,9 @@ lint: $(installed) $(lint_tools)
 	$(bin)/pyright --pythonpath $(bin)/python
 	$(bin)/python tools/public_types.py
 	$(bin)/clang-format --dry-run -Werror $(cc_sources)
+	$(bin)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(bin)/check-jsonschema --builtin-schema vendor.github-issue-forms \
+	  $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
 tidy: $(installed) $(lint_tools)
 	find tf_syncrep/cc -name '*.cc' -print0 | xargs -0 -n 1 -P "$$(nproc)" \

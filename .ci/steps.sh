@@ -157,7 +157,7 @@ run_step() {
 declare -A TITLES=(
   [test]="README: make test"
   [cpp]="C++ tests, simulator, replayed inputs of the fuzzers"
-  [lint]="ruff, pyright, clang-format"
+  [lint]="ruff, pyright, clang-format, workflows"
   [docs]="documentation: guides, README, examples, API reference, links"
   [oldest]="TensorFlow $OLDEST_TF: make its wheel, test the installed wheel"
   [slow]="tests that make test leaves out"

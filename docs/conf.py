@@ -15,9 +15,9 @@ version = release = tf_syncrep.__version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "markdown_docstrings",
+    "mathml",
     "merged_streams",
     "public_names",
     "repository_links",
@@ -51,10 +51,15 @@ python_use_unqualified_type_names = True
 maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
 
+html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme = "sphinx_book_theme"
 html_title = "tf_syncrep"
 html_copy_source = False
 html_theme_options = {
+    # The search box of the list of contents is enough.
+    "navbar_persistent": [],
     "show_navbar_depth": 1,
     "show_toc_level": 2,
     "use_download_button": False,

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Builds the wheel for TensorFlow $TF_VERSION in dist/, and tests it as its user has it.
 #
-# [PYTHON=path/to/python] TF_VERSION=2.21.0 tools/make_wheel.sh PYTEST_ARGS...
+# [PYTHON=path/to/python] [TENSORFLOW=tensorflow] TF_VERSION=2.21.0 tools/make_wheel.sh PYTEST_ARGS...
+#
+# TENSORFLOW is the distribution to build against; for 64-bit Arm there is no tensorflow-cpu.
 #
 # The wheel is built by pip in an environment that holds nothing but this TensorFlow,
 # repaired by auditwheel, which says the oldest C library that it runs with, named for
@@ -35,7 +37,7 @@ echo "== TensorFlow $TF_VERSION, with $python"
 "$python" -m venv "$work/venv"
 bin="$work/venv/bin"
 "$bin/pip" install -qq --upgrade pip
-"$bin/pip" install -qq "tensorflow-cpu==$TF_VERSION"
+"$bin/pip" install -qq "${TENSORFLOW:-tensorflow-cpu}==$TF_VERSION"
 
 echo "== Building"
 started=$SECONDS

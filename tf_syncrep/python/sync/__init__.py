@@ -1,1 +1,7 @@
-"""What synchronous training needs in v1 sessions and in Keras alike."""
+"""What synchronous training needs in v1 sessions and in Keras alike.
+
+`gate_placement` chooses the task of the gate, and `gate_stats` reads its counters.
+`gradients`, `gradient_checks`, `gradient_transfers` and `gradient_accumulators` take a
+gradient from a worker to the mean of its round. `messages` packs several values into
+one tensor, `arguments` checks what users pass, and `session_loop` is a queue runner.
+"""

@@ -1,0 +1,69 @@
+"""Files that say the same in two places agree: maps of folders, workflows, linters."""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "tf_syncrep"
+PACKAGES = sorted(path.parent for path in PACKAGE.rglob("python/**/__init__.py"))
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def _name(folder: pathlib.Path) -> str:
+    return str(folder.relative_to(ROOT))
+
+
+def _workflow(name: str) -> str:
+    return (ROOT / ".github" / "workflows" / f"{name}.yml").read_text()
+
+
+def test_contributings_table_names_all_folders_of_the_package():
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| folder | holds |")[2]
+    named = set(re.findall(r"`(tf_syncrep/[\w/]+)`", table.partition("\n\n")[0]))
+    folders = {
+        _name(path.parent)
+        for side, pattern in (("cc", "*.h"), ("cc", "*.cc"), ("python", "*.py"))
+        for path in (PACKAGE / side).rglob(pattern)
+    } - {"tf_syncrep/python"}
+    assert named == folders, "Name each folder, and none that is gone."
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=_name)
+def test_a_packages_docstring_names_modules_that_it_has(package):
+    docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
+    assert len((docstring or "").splitlines()) > 2, (
+        "Say in a few sentences what is in the package."
+    )
+    if package.name == "compat":
+        return  # Its docstring is about names, not modules.
+    words = set(re.findall(r"`([a-z_0-9]+)`", docstring or ""))
+    has = {path.stem for path in package.iterdir()}
+    assert words <= has, f"not in {_name(package)}: {sorted(words - has)}"
+
+
+def test_wheels_are_built_for_the_versions_of_make_wheels():
+    (versions,) = re.findall(r"^TF_VERSIONS \?= (.*)$", MAKEFILE, re.MULTILINE)
+    (matrix,) = re.findall(r"tensorflow: \[(.*)\]", _workflow("wheels"))
+    assert matrix.split(", ") == versions.split()
+
+
+def test_workflows_run_the_scripts_of_ci():
+    assert "run: .ci/run\n" in _workflow("ci")
+    assert "run: .ci/nightly\n" in _workflow("nightly")
+
+
+def test_pre_commit_runs_each_tool_of_make_lint():
+    recipe = MAKEFILE.partition("\nlint:")[2].partition("\n\n")[0]
+    commands = re.findall(r"\$\(bin\)/([\w-]+)(?: (check|format)\b)?", recipe)
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    missing = [
+        " ".join(filter(None, command))
+        for command in commands
+        if f".venv/bin/{' '.join(filter(None, command))}" not in hooks
+    ]
+    assert missing == [], "Give them a hook in .pre-commit-config.yaml."
+    schemas = set(re.findall(r"--builtin-schema (\S+)", recipe))
+    assert schemas == set(re.findall(r"--builtin-schema (\S+)", hooks))

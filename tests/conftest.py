@@ -14,9 +14,6 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 pytest.register_assert_rewrite("keras_sync_cluster", "sync_replicas_cluster")
 
-# Whether tests run after `tf.compat.v1.disable_v2_behavior`, as v1 scripts do.
-_AS_IN_V1 = bool(os.environ.get("TF_SYNCREP_V1_BEHAVIOR"))
-
 # Why tests that take a device run on the CPU alone, once that is known.
 _why_no_gpu = pytest.StashKey[str]()
 
@@ -27,7 +24,7 @@ def pytest_configure():
     That the package was not built where it lies: `python -m pytest` puts the folder it
     runs in before what is installed.
     """
-    if _AS_IN_V1:
+    if os.environ.get("TF_SYNCREP_V1_BEHAVIOR"):
         import tensorflow as tf
 
         tf.compat.v1.disable_v2_behavior()
@@ -42,15 +39,6 @@ def pytest_configure():
             "tf_syncrep installed, `pytest` instead of `python -m pytest`; or build "
             "it in place: `pip install --no-build-isolation --no-deps -e .`"
         )
-
-
-@pytest.fixture(autouse=_AS_IN_V1)
-def default_graph():
-    """Gives each test a default graph of its own, which v2 has no use for."""
-    import tensorflow as tf
-
-    with tf.Graph().as_default():
-        yield
 
 
 def pytest_generate_tests(metafunc):

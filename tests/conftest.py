@@ -14,16 +14,23 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 pytest.register_assert_rewrite("keras_sync_cluster", "sync_replicas_cluster")
 
+# Whether tests run after `tf.compat.v1.disable_v2_behavior`, as v1 scripts do.
+_AS_IN_V1 = bool(os.environ.get("TF_SYNCREP_V1_BEHAVIOR"))
 
 # Why tests that take a device run on the CPU alone, once that is known.
 _why_no_gpu = pytest.StashKey[str]()
 
 
 def pytest_configure():
-    """Says once what every test would: that the package was not built where it lies.
+    """Says once what every test would, and prepares TensorFlow where that is asked for.
 
-    `python -m pytest` puts the folder it runs in before what is installed.
+    That the package was not built where it lies: `python -m pytest` puts the folder it
+    runs in before what is installed.
     """
+    if _AS_IN_V1:
+        import tensorflow as tf
+
+        tf.compat.v1.disable_v2_behavior()
     spec = importlib.util.find_spec("tf_syncrep")
     if spec is None or spec.origin is None:
         return
@@ -35,6 +42,12 @@ def pytest_configure():
             "tf_syncrep installed, `pytest` instead of `python -m pytest`; or build "
             "it in place: `pip install --no-build-isolation --no-deps -e .`"
         )
+
+
+def pytest_collection_modifyitems(items):
+    """Leaves out what executes eagerly where that is switched off."""
+    if _AS_IN_V1:
+        items[:] = [item for item in items if not item.get_closest_marker("eager")]
 
 
 def pytest_generate_tests(metafunc):

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import fit_data
 import fit_scenarios
 import keras_sync_replicas
 import keras_variants
@@ -75,7 +76,8 @@ def main():
     ours = Side(keras_sync_replicas.make_strategy().scope, is_stock=False)
     said = outcome(fit_scenarios.every_batch_once, ours)
     names = json.loads(sys.argv[1])
-    scenarios = {n: x for n, x in fit_scenarios.SCENARIOS.items() if n in names}
+    scenarios = fit_scenarios.SCENARIOS | fit_data.VALIDATED
+    scenarios = {name: scenarios[name] for name in names}
     # Once it is installed, models outside of the scope are refused.
     expected = {name: outcome(x, stock) for name, x in scenarios.items()}
     tfs.keras.install_fit()

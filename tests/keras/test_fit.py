@@ -8,6 +8,7 @@ import itertools
 import pathlib
 
 import clusters
+import fit_data
 import fit_scenarios
 import keras_variants
 import numpy as np
@@ -44,12 +45,29 @@ def assert_same(actual, expected, where):
         assert actual == expected, where
 
 
-@pytest.mark.parametrize("scenario", fit_scenarios.SCENARIOS)
-def test_one_worker_does_what_model_fit_does(outcomes, scenario):
+def assert_as_model_fit_does(outcomes, scenario):
     expected, actual = outcomes[scenario]["expected"], outcomes[scenario]["actual"]
     assert "failed" not in expected, expected["failed"]
     assert "failed" not in actual, actual["failed"]
     assert_same(actual, expected, scenario)
+
+
+@pytest.mark.parametrize("scenario", fit_scenarios.SCENARIOS)
+def test_one_worker_does_what_model_fit_does(outcomes, scenario):
+    assert_as_model_fit_does(outcomes, scenario)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind == "dataset" else pytest.mark.slow)
+        for kind in fit_data.VALIDATED
+    ],
+)
+def test_all_kinds_of_data_are_validated_on_beside_each(kind):
+    with clusters.Cluster(num_workers=1, num_ps=2) as cluster:
+        outcomes = programs.run(PROGRAM, [kind], env=cluster.environment())
+    assert_as_model_fit_does(outcomes, kind)
 
 
 @pytest.mark.skipif(

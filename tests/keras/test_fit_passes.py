@@ -11,7 +11,9 @@ import numpy as np
 import programs
 import pytest
 
+import tf_syncrep as tfs
 from tf_syncrep.python.keras.fit.ends import Ends
+from tf_syncrep.python.keras.fit.passes import WorkersPasses
 
 PROGRAM = pathlib.Path(__file__).with_name("fit_passes_program.py")
 # As there.
@@ -221,3 +223,36 @@ def test_worker_that_has_data_again_is_at_no_end():
     ends.add(None, has_ended=False)  # Lost, and made again by somebody.
     ends.add(0, has_ended=True)
     assert ends.is_over
+
+
+def begun(num_read):
+    """Passes over a queue of three items, of which a reader has begun so many."""
+    queue = tfs.data.WorkQueue(3, num_epochs=2)
+    passes = WorkersPasses(None, [queue])
+    assert passes.begin_epoch(resume=False)
+    reader = iter(queue.dataset())
+    for _ in range(num_read):
+        next(reader)
+    return queue, passes, reader
+
+
+@pytest.mark.parametrize("num_read", range(4))
+def test_what_a_lost_worker_left_of_an_epoch_has_another_pass(num_read):
+    """What it was reading, and what nobody had begun: it may have been the last."""
+    queue, passes, reader = begun(num_read)
+    del reader
+    assert not passes.has_left(some_are_lost=False)
+    assert passes.has_left(some_are_lost=True)
+    # All but what was read to its end, which asking for the next one says.
+    left = [*range(max(0, num_read - 1), 3)]
+    assert [int(item) for item in queue.dataset()] == left
+    assert not passes.has_left(some_are_lost=True)
+    assert queue.stats()["done"] == 3
+
+
+def test_what_was_given_back_has_another_pass_though_nobody_is_lost():
+    queue, passes, _ = begun(3)
+    queue.restore(queue.save())
+    assert passes.has_left(some_are_lost=False)
+    assert [int(item) for item in queue.dataset()] == [2]
+    assert not passes.has_left(some_are_lost=False)

@@ -116,8 +116,11 @@ def test_size_that_is_not_known_counts_for_none(shape):
 @pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
 def test_variables_of_a_graph_and_slices_of_partitioned_ones(use_resource):
     setter = tf1.train.replica_device_setter(ps_tasks=3)
-    scope = tf1.variable_scope("", use_resource=use_resource)
-    with tf.Graph().as_default(), scope, tf1.device(setter):
+    with (
+        tf.Graph().as_default(),
+        tf1.variable_scope("", use_resource=use_resource),
+        tf1.device(setter),
+    ):
         step = tf1.train.get_or_create_global_step()
         table = tf1.get_variable(
             "table", [4, 5], partitioner=tf1.fixed_size_partitioner(2)
@@ -132,6 +135,7 @@ def test_variables_of_a_graph_and_slices_of_partitioned_ones(use_resource):
     assert gate_device([dense, scalar], step.device) == f"{PS[0]}/device:CPU:0"
 
 
+@pytest.mark.eager
 def test_eager_variables_of_one_process_share_their_task():
     variables = [tf.Variable(tf.zeros([size])) for size in (3, 5)]
     fallback = tf.Variable(0, dtype=tf.int64).device

@@ -64,6 +64,11 @@ def _loader():
     return torch.utils.data.DataLoader(tensors, batch_size=BATCH)
 
 
+def _of_function(side):
+    """A function that makes a dataset, which stock Keras does not take."""
+    return dataset() if side.is_stock else lambda context: dataset()
+
+
 _SPLIT = {"validation_split": 0.3}
 
 KINDS = {
@@ -126,6 +131,34 @@ KINDS = {
     "dataset, validated by a list": lambda: {"x": dataset(), "validation_data": [X, Y]},
     "loader of torch": lambda: {"x": _loader()},
 }
+# What may be trained on, and beside each of them what may be validated on.
+_TRAINED_ON = {
+    "arrays": lambda side: {"x": X, "y": Y},
+    "dataset": lambda side: {"x": dataset()},
+    "worker's dataset": lambda side: {"x": dataset().repeat(), "steps_per_epoch": 4},
+    "dataset of a function": lambda side: {"x": _of_function(side)},
+    "PyDataset": lambda side: {"x": Batches(X, Y)},
+    "generator": lambda side: {"x": generator(X, Y), "steps_per_epoch": 4},
+    "generator with an end": lambda side: {
+        "x": generator(X, Y, repeat=1),
+        "epochs": 1,
+    },
+}
+_VALIDATED_ON = {
+    "arrays": lambda side: (X, Y),
+    "arrays with weights": lambda side: (X, Y, WEIGHTS),
+    "lists": lambda side: (X.tolist(), Y.tolist()),
+    "tensors": lambda side: (tf.constant(X), tf.constant(Y)),
+    "dataset": lambda side: dataset(),
+    "dataset without end": lambda side: dataset().repeat(),
+    "dataset of a function": _of_function,
+    "PyDataset": lambda side: Batches(X, Y),
+    "PyDataset with y": lambda side: (Batches(X, Y), Y),
+    "generator": lambda side: generator(X, Y),
+    "generator with weights": lambda side: generator(X, Y, WEIGHTS),
+    "generator with an end": lambda side: generator(X, Y, repeat=1),
+}
+_WITHOUT_END = ("dataset without end", "generator", "generator with weights")
 _NEEDS = {"scipy": "scipy", "frame": "pandas", "torch": "torch"}
 
 
@@ -162,34 +195,70 @@ class Numbers(tf.keras.Model):
         return self.dense(tf.reshape(tf.cast(x, tf.float32), [-1, 3]))
 
 
-def trained(kind, side):
-    """Trains the model that all kinds share, anew; with the plain ones, does all."""
+def fresh_model(side):
+    """The model that all kinds of data share, as it was first."""
     if not hasattr(side, "numbers"):
         side.numbers = side.compiled(
             Numbers, make_optimizer=tf.keras.optimizers.SGD, weighted_metrics=["mse"]
         )
         with side.scope():
             side.numbers.build()
-    model = side.numbers
-    model.set_weights([np.full((3, 1), 0.3), np.zeros(1)])
-    result = {}
+    side.numbers.set_weights([np.full((3, 1), 0.3), np.zeros(1)])
+    return side.numbers
+
+
+def fitted(side, options):
+    """What `fit` does, or says, with the model anew."""
+    model = fresh_model(side)
+    options = {"batch_size": BATCH, "shuffle": False, "epochs": 2, **options}
     try:
-        options = {"batch_size": BATCH, "shuffle": False, "epochs": 2, **KINDS[kind]()}
         history = side.fit(model, verbose=0, **options)
-        result["history"] = history.history
-        result["steps"] = history.params["steps"]
-        result["weights"] = [x.tolist() for x in model.get_weights()]
-        if " " not in kind or kind.endswith("scipy"):
-            few = {"steps": 2} if kind == "generator" else {"batch_size": BATCH}
-            again = {k: v for k, v in KINDS[kind]().items() if k in ("x", "y")}
+        return {
+            "history": history.history,
+            "steps": history.params["steps"],
+            "weights": [x.tolist() for x in model.get_weights()],
+        }
+    except Exception as error:
+        return {"error": _told(error)}
+
+
+def _told(error):
+    first_line = str(error).strip().partition("\n")[0]
+    # Not the addresses of objects.
+    return f"{type(error).__name__}: {first_line.partition(' at 0x')[0]}"
+
+
+def trained(kind, side):
+    """Trains on a kind of data; on the plain ones does all."""
+    result = fitted(side, KINDS[kind]())
+    if "error" not in result and (" " not in kind or kind.endswith("scipy")):
+        few = {"steps": 2} if kind == "generator" else {"batch_size": BATCH}
+        again = {k: v for k, v in KINDS[kind]().items() if k in ("x", "y")}
+        model = side.numbers
+        try:
             result["evaluated"] = side.evaluate(model, verbose=0, **again, **few)
             outputs = side.predict(model, KINDS[kind]()["x"], verbose=0, **few)
             result["outputs"] = outputs.tolist()
-    except Exception as error:
-        first_line = str(error).strip().partition("\n")[0]
-        # Not the addresses of objects.
-        result["error"] = f"{type(error).__name__}: {first_line.partition(' at 0x')[0]}"
+        except Exception as error:
+            result["error"] = _told(error)
     return result
+
+
+def validated(kind, side):
+    """Trains on a kind of data, validated by each kind."""
+    return {
+        name: fitted(
+            side,
+            {
+                **_TRAINED_ON[kind](side),
+                "validation_data": make(side),
+                "validation_steps": 2 if name in _WITHOUT_END else None,
+                # How far threads of Keras 2 have read ahead by a second one is chance.
+                "epochs": 1 if "generator" in name else 2,
+            },
+        )
+        for name, make in _VALIDATED_ON.items()
+    }
 
 
 SCENARIOS = {
@@ -197,3 +266,4 @@ SCENARIOS = {
     for kind in KINDS
     if is_possible(kind)
 }
+VALIDATED = {kind: functools.partial(validated, kind) for kind in _TRAINED_ON}

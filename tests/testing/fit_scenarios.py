@@ -480,6 +480,22 @@ def unbuilt_model_with_a_train_step_on_dicts(side):
     ]
 
 
+def numbers_of_numpy(side):
+    """Not all of which Keras' own `fit` takes."""
+    whole, real = (int, float) if side.is_stock else (np.int64, np.float32)
+    return side.trained(
+        side.compiled(steps_per_execution=whole(2)),
+        WORDS,
+        y=TARGETS,
+        batch_size=whole(10),
+        epochs=whole(3),
+        initial_epoch=whole(1),
+        validation_split=real(0.25),
+        validation_steps=whole(1),
+        validation_freq=whole(2),
+    )
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
@@ -500,5 +516,6 @@ SCENARIOS = {
         two_networks_with_a_train_step_but_no_call_or_optimizer,
         train_step_that_is_a_function_with_several_kinds_of_data,
         unbuilt_model_with_a_train_step_on_dicts,
+        numbers_of_numpy,
     )
 } | fit_data.SCENARIOS

@@ -111,8 +111,10 @@ class Replica:
         """Builds it; `arguments` are for the optimizer."""
         arguments.setdefault("sparse_reduction_type", "CMEAN")
         self.graph = tf.Graph()
-        scope = tf1.variable_scope("", use_resource=use_resource)
-        with self.graph.as_default(), scope:
+        with (
+            self.graph.as_default(),
+            tf1.variable_scope("", use_resource=use_resource),
+        ):
             self.global_step = tf1.get_variable(
                 "global_step",
                 initializer=tf.constant(0, step_dtype),

@@ -299,6 +299,7 @@ def test_rows_out_of_any_shape_are_an_error(
 # Eagerly and in functions.
 
 
+@pytest.mark.eager
 @our_classes
 def test_all_methods_work_eagerly_and_in_a_function(make):
     """TensorFlow's sparse one raises RuntimeError: Arg 'handle' is a ref."""
@@ -324,6 +325,7 @@ def test_all_methods_work_eagerly_and_in_a_function(make):
     assert int(other.stats().pushed) == 0
 
 
+@pytest.mark.eager
 @our_classes
 def test_eager_accumulators_of_one_shared_name_are_one(make):
     first, second = (make(tf.float32, [2, 2], shared_name=f"{make}") for _ in "12")
@@ -331,6 +333,7 @@ def test_eager_accumulators_of_one_shared_name_are_one(make):
     assert int(second.num_accumulated()) == 1
 
 
+@pytest.mark.eager
 def test_a_function_keeps_its_accumulator():
     def build():
         accumulator = DENSE["ours"](tf.float32, shape=[2, 2])

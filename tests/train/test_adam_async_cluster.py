@@ -33,8 +33,11 @@ class Replica:
             cluster=cluster_spec,
         )
         zeros = tf1.zeros_initializer()
-        scope = tf1.variable_scope("", use_resource=use_resource, initializer=zeros)
-        with self.graph.as_default(), scope, tf1.device(setter):
+        with (
+            self.graph.as_default(),
+            tf1.variable_scope("", use_resource=use_resource, initializer=zeros),
+            tf1.device(setter),
+        ):
             tables = [
                 tf1.get_variable("whole", [40, 8]),
                 tf1.get_variable(

@@ -12,6 +12,8 @@ import v1_models
 
 import tf_syncrep as tfs
 
+pytestmark = pytest.mark.eager
+
 OPTIONS = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6}
 STEPS = 4
 

@@ -67,6 +67,7 @@ def test_every_kind_works_in_a_graph(kind, dtype, use_resource):
         assert power == VALUES["beta1"] ** 3
 
 
+@pytest.mark.eager
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("wrap", [lambda x: x, tf.function], ids=["eager", "function"])
 @pytest.mark.parametrize("kind", [x for x in KINDS if x not in GRAPH_KINDS])
@@ -84,6 +85,7 @@ def test_every_kind_works_eagerly(kind, wrap):
     np.testing.assert_allclose(x, expected().var, rtol=1e-6)
 
 
+@pytest.mark.eager
 def test_numbers_keep_their_precision_for_float64_variables():
     x = tf.Variable(START, dtype=tf.float64)
     optimizer = tfs.train.AdamAsyncOptimizer(**VALUES)
@@ -106,6 +108,7 @@ def test_a_learning_rate_that_decays_with_the_global_step_is_followed():
             np.testing.assert_allclose(session.run(x), [-total], rtol=1e-5)
 
 
+@pytest.mark.eager
 @pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("wrap", [lambda x: x, tf.function], ids=["eager", "function"])
 def test_an_assigned_learning_rate_counts_from_the_next_step(wrap):
@@ -137,6 +140,7 @@ def test_a_callable_is_called_once_for_a_step():
         assert len(calls) == step + 1
 
 
+@pytest.mark.eager
 def test_numbers_at_the_edges_are_taken():
     x = tf.Variable([1.0])
     optimizer = tfs.train.AdamAsyncOptimizer(0, beta1=0, beta2=0, epsilon=0)
@@ -203,6 +207,7 @@ def test_what_a_callable_returns_is_checked_when_it_is_called():
         optimizer.apply_gradients([(tf.ones([1]), x)])
 
 
+@pytest.mark.eager
 def test_a_beta_that_lives_inside_of_a_function_only_is_refused():
     x = tf.Variable([1.0])
 

@@ -37,8 +37,12 @@ def _replica(cluster, use_resource=True):
         cluster=cluster[0], worker_device="/job:worker/task:0"
     )
     # The servers keep what other tests have made, by name.
-    scope = tf1.variable_scope(f"graph{next(_GRAPHS)}", use_resource=use_resource)
-    with tf.Graph().as_default(), scope, tf1.device(setter):
+    scope = f"graph{next(_GRAPHS)}"
+    with (
+        tf.Graph().as_default(),
+        tf1.variable_scope(scope, use_resource=use_resource),
+        tf1.device(setter),
+    ):
         tf1.train.create_global_step()
         yield
 

@@ -6,7 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tf_syncrep.python.sync.arguments import check_count, check_positive
+from tf_syncrep.python.sync.arguments import (
+    as_python,
+    check_count,
+    check_positive,
+)
 
 _DEFAULT_SECS = 600.0
 
@@ -103,8 +107,16 @@ def check_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
         ValueError: JSON cannot hold it.
     """
     try:
-        return json.loads(json.dumps(dict(state or {})))
+        return json.loads(json.dumps(dict(state or {}), default=_number))
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"`state` must be what JSON can hold. Received: state={state} ({error})"
         ) from error
+
+
+def _number(value: Any) -> Any:
+    """Python's number for one of NumPy's, which JSON asks for when it has no form."""
+    number = as_python(value)
+    if number is value:
+        raise TypeError(f"{type(value).__name__} is not a number")
+    return number

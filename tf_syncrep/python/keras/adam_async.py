@@ -134,15 +134,15 @@ class AdamAsync(compat.SlotOptimizer):
             learning_rate = check_number("learning_rate", learning_rate)
         super().__init__(
             learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            clipnorm=clipnorm,
-            clipvalue=clipvalue,
-            global_clipnorm=global_clipnorm,
-            use_ema=use_ema,
-            ema_momentum=ema_momentum,
-            ema_overwrite_frequency=ema_overwrite_frequency,
-            name=name,
-            **kwargs,
+            weight_decay=as_python(weight_decay),
+            clipnorm=as_python(clipnorm),
+            clipvalue=as_python(clipvalue),
+            global_clipnorm=as_python(global_clipnorm),
+            use_ema=as_python(use_ema),
+            ema_momentum=as_python(ema_momentum),
+            ema_overwrite_frequency=as_python(ema_overwrite_frequency),
+            name=as_python(name),
+            **{key: as_python(value) for key, value in kwargs.items()},
         )
         self.beta_1: float = check_number("beta_1", beta_1, below=1)
         self.beta_2: float = check_number("beta_2", beta_2, below=1)
@@ -249,6 +249,7 @@ class AdamAsync(compat.SlotOptimizer):
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` makes an equal optimizer of."""
         return {
+            # Keras 2 tells the rate that its variable has.
             **{k: as_python(x) for k, x in super().get_config().items()},
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,

@@ -94,7 +94,7 @@ def accumulator_take_round_apply_adam_async_dense(
         round,
         num_gradients,
         T=dtype,
-        use_locking=use_locking,
-        use_nesterov=use_nesterov,
+        use_locking=bool(use_locking),
+        use_nesterov=bool(use_nesterov),
         name=name,
     )

@@ -146,7 +146,7 @@ def dense_accumulator(
         mode=mode,
         container=container,
         shared_name=shared_name,
-        counted=counted,
+        counted=bool(counted),
         name=name,
     )
 
@@ -195,7 +195,7 @@ def sparse_accumulator(
         mode=mode,
         container=container,
         shared_name=shared_name,
-        counted=counted,
+        counted=bool(counted),
         name=name,
     )
 

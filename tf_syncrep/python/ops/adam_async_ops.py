@@ -149,8 +149,8 @@ def apply_adam_async(
         beta2_power,
         *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
-        use_locking=use_locking,
-        use_nesterov=use_nesterov,
+        use_locking=bool(use_locking),
+        use_nesterov=bool(use_nesterov),
         name=name,
     )
 
@@ -231,12 +231,12 @@ def sparse_apply_adam_async(
         *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
         indices,
-        use_locking=use_locking,
-        use_nesterov=use_nesterov,
-        apply_sparse_rmsprop=apply_sparse_rmsprop,
+        use_locking=bool(use_locking),
+        use_nesterov=bool(use_nesterov),
+        apply_sparse_rmsprop=bool(apply_sparse_rmsprop),
         rmsprop_momentum=rmsprop_momentum,
-        validate_indices=validate_indices,
-        count_empty=count_empty,
+        validate_indices=bool(validate_indices),
+        count_empty=bool(count_empty),
         name=name,
     )
 
@@ -296,8 +296,8 @@ def resource_apply_adam_async(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
-        use_locking=use_locking,
-        use_nesterov=use_nesterov,
+        use_locking=bool(use_locking),
+        use_nesterov=bool(use_nesterov),
         name=name,
     )
 
@@ -370,12 +370,12 @@ def resource_sparse_apply_adam_async(
         *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
         indices,
-        use_locking=use_locking,
-        use_nesterov=use_nesterov,
-        apply_sparse_rmsprop=apply_sparse_rmsprop,
+        use_locking=bool(use_locking),
+        use_nesterov=bool(use_nesterov),
+        apply_sparse_rmsprop=bool(apply_sparse_rmsprop),
         rmsprop_momentum=rmsprop_momentum,
-        validate_indices=validate_indices,
-        count_empty=count_empty,
+        validate_indices=bool(validate_indices),
+        count_empty=bool(count_empty),
         name=name,
     )
 

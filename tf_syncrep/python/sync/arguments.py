@@ -1,10 +1,14 @@
 """Checks of the numbers that optimizers and their reports are made with."""
 
+import functools
 import math
 import numbers
-from typing import Any
+import sys
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 def as_python(value: Any) -> Any:
@@ -13,7 +17,26 @@ def as_python(value: Any) -> Any:
     Args:
         value: anything.
     """
-    return value.item() if isinstance(value, np.generic) else value
+    # Where nobody has imported it, no value is of it, and the command is to start fast.
+    numpy = sys.modules.get("numpy")
+    return value.item() if numpy and isinstance(value, numpy.generic) else value
+
+
+def with_python_numbers(
+    function: Callable[_Arguments, _Result],
+) -> Callable[_Arguments, _Result]:
+    """Has a function get Python's numbers for those of NumPy that it is called with.
+
+    Args:
+        function: the function.
+    """
+
+    @functools.wraps(function)
+    def called(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        options: dict[str, Any] = {name: as_python(x) for name, x in kwargs.items()}
+        return function(*map(as_python, args), **options)
+
+    return called
 
 
 def check_number(name: str, value: Any, *, below: float = math.inf) -> float:

@@ -12,7 +12,7 @@ void LonePermits::Add(GateAccount* holder) {
 
 void LonePermits::Remove(GateAccount* holder) {
   by_order_.erase(holder->permit_order);
-  ends_.erase(ends_.find(holder->permit_end));
+  ends_.extract(holder->permit_end);  // One of those that are equal.
 }
 
 void LonePermits::Clear() {

@@ -206,7 +206,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         given = check_state(state)
 
         def all_state() -> dict[str, Any]:
-            return {**self._state(), "given": given, "is_last": is_last}
+            return {**self._state(), "given": given, "is_last": bool(is_last)}
 
         self.saving = self._engine.begin(
             self._contents_of_model(), all_state, rounds.between_updates

@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.sync.arguments import as_python
+
 _IS_KERAS_3 = hasattr(tf.keras, "ops")
 
 
@@ -26,7 +28,7 @@ def steps_per_execution(model: Any) -> int | str:
     there) tells that it is to be found.
     """
     if _IS_KERAS_3:
-        return model.steps_per_execution
+        return as_python(model.steps_per_execution)
     if getattr(model, "autotune_steps_per_execution", False):
         return "auto"
     return 1 if model._steps_per_execution is None else int(model._steps_per_execution)

@@ -21,6 +21,7 @@ from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import Tables, num_parts
 from tf_syncrep.python.keras.embedding.tracking import track
 from tf_syncrep.python.keras.embedding.weights import made_again
+from tf_syncrep.python.sync.arguments import as_python
 
 __all__ = ["DistributedEmbedding"]
 
@@ -166,7 +167,8 @@ class DistributedEmbedding(tf.keras.layers.Layer):
         **kwargs: Any,
     ):
         # Ids that come as floats are not to be rounded further.
-        super().__init__(autocast=False, **kwargs)
+        options = {name: as_python(value) for name, value in kwargs.items()}
+        super().__init__(autocast=False, **options)
         # There are no kernels of the ops for XLA.
         self.supports_jit = False
         self._features = _Features(feature_configs)

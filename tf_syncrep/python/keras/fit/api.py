@@ -19,10 +19,12 @@ from tf_syncrep.python.keras.fit.progress import ProgressLines, has_progress_bar
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
+from tf_syncrep.python.sync.arguments import with_python_numbers
 
 __all__ = ["evaluate", "fit", "predict"]
 
 
+@with_python_numbers
 def fit(
     model: Any,
     x: Any = None,
@@ -209,6 +211,7 @@ def fit(
     return model.history
 
 
+@with_python_numbers
 def evaluate(
     model: Any,
     x: Any = None,
@@ -272,6 +275,7 @@ def evaluate(
     return results if return_dict else trainer.in_order_of_metrics(model, results)
 
 
+@with_python_numbers
 def predict(
     model: Any,
     x: Any,

@@ -1,0 +1,48 @@
+"""Metrics of tfs.keras.fit and evaluate while workers of the cluster are killed."""
+
+import json
+import pathlib
+import sys
+
+import clusters
+import keras_variants
+import numpy as np
+import programs
+import pytest
+
+PROGRAM = pathlib.Path(__file__).with_name("fit_metrics_faults_program.py")
+# As there.
+BATCHES, EXAMPLES = 200, 4
+
+pytestmark = pytest.mark.skipif(
+    not keras_variants.IS_KERAS_3, reason="Keras 2 has a fit of its own there"
+)
+
+
+@pytest.mark.parametrize(
+    "per_execution", [pytest.param(1, marks=pytest.mark.slow), 4], ids=str
+)
+def test_each_batch_counts_once_whoever_is_killed(per_execution):
+    with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
+        arguments = json.dumps([per_execution])
+        cluster.start("chief", [sys.executable, str(PROGRAM), arguments])
+        # In both epochs, and in the evaluation.
+        for number in range(1, 4):
+            cluster.wait_for_output("chief", "UNDER WAY", occurrence=number)
+            worker = f"worker-{number % 2}"
+            cluster.kill(worker)
+            cluster.restart(worker)
+        assert cluster.wait("chief") == 0, cluster.output("chief")
+        result = programs.result_in(cluster.output("chief"))
+    counted = [*result["trained"], *result["evaluated"]]
+    for (seen, examples), shown in zip(counted, result["results"], strict=True):
+        assert max(seen) == 1
+        # All metrics count the same steps.
+        assert examples == EXAMPLES * sum(seen)
+        assert shown == sum(seen)
+    # A training step is not made again for its metrics alone: where the worker was
+    # lost after it, and before its result was fetched, they are lost.
+    for seen, _ in result["trained"]:
+        assert np.count_nonzero(np.equal(seen, 0)) in (0, per_execution)
+    for seen, _ in result["evaluated"]:
+        assert min(seen) == 1

@@ -1,0 +1,634 @@
+"""NumPy's numbers, booleans and strings are taken wherever Python's are.
+
+Each public class and function that takes some is called with both.
+"""
+
+import inspect
+import json
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+_MODULES = ("data", "distribute", "keras", "ops", "train")
+# Made here, and not by users.
+_EXEMPT = {"keras.Evaluation"}
+# Names of ops are handed on as they are, and `replica_id` has no effect.
+_EXEMPT_ARGUMENTS = {"name", "args", "kwargs", "replica_id"}
+_TAKES_ONE = re.compile(r"\b(int|float|bool|str)\b")
+
+_cases: dict[str, tuple[Callable[..., Any], list[dict[str, Any]]]] = {}
+
+
+def _case(name: str, *calls: dict[str, Any]) -> Callable[[Any], Any]:
+    """Has a function be called with each of the arguments, and with NumPy's."""
+
+    def keep(function):
+        _cases[name] = (function, list(calls))
+        return function
+
+    return keep
+
+
+def _as_numpy(value: Any) -> Any:
+    """The same, with NumPy's scalars for Python's."""
+    match value:
+        case bool():
+            return np.bool_(value)
+        case int():
+            return np.int64(value)
+        case float():
+            return np.float32(value)
+        case str():
+            return np.str_(value)
+        case list() | tuple():
+            return type(value)(_as_numpy(x) for x in value)
+        case dict():
+            return {_as_numpy(k): _as_numpy(x) for k, x in value.items()}
+    return value
+
+
+_TABLE = tfs.keras.TableConfig("t", 20, 4)
+_FEATURE = tfs.keras.FeatureConfig("f", _TABLE)
+_IDS, _TARGETS = np.arange(24).reshape(8, 3) % 20, np.zeros((8, 12), np.float32)
+
+
+def _model(**options):
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [layers.Input((3,)), tfs.keras.Embedding(20, 4), layers.Flatten()]
+    )
+    model.compile(**{"optimizer": "sgd", "loss": "mse", **options})
+    return model
+
+
+_ADAM = {
+    "learning_rate": 0.125,
+    "beta_1": 0.5,
+    "beta_2": 0.75,
+    "epsilon": 0.25,
+    "apply_sparse_rmsprop": True,
+    "use_nesterov": True,
+    "weight_decay": 0.5,
+    "use_ema": True,
+    "ema_momentum": 0.5,
+    "ema_overwrite_frequency": 2,
+    "rmsprop_momentum": 0.5,
+}
+
+
+@_case(
+    "keras.AdamAsync",
+    {**_ADAM, "clipnorm": 1.0},
+    {"clipvalue": 1, "learning_rate": 1},
+    {"global_clipnorm": 1.0, "name": "adam"},
+)
+def adam_async(**options):
+    optimizer = tfs.keras.AdamAsync(**options)
+    model = _model(optimizer=optimizer)
+    model.fit(_IDS, _TARGETS, verbose=0)
+    return optimizer
+
+
+@_case(
+    "keras.SyncReplicas",
+    {
+        "replicas_to_aggregate": 2,
+        "total_num_replicas": 3,
+        "lease_secs": 8.0,
+        "start_secs": 9,
+        "reject_nonfinite": True,
+        "spares": False,
+        "flush_last": False,
+        "name": "sync",
+    },
+)
+def sync_replicas(**options):
+    optimizer = tfs.keras.SyncReplicas("adam", **options)
+    numbers = [options["replicas_to_aggregate"], options["total_num_replicas"]]
+    optimizer.configure(*numbers)
+    return optimizer
+
+
+@_case(
+    "keras.GradientAccumulation",
+    {"num_batches": 2, "reject_nonfinite": True, "flush_last": False, "name": "two"},
+)
+def gradient_accumulation(**options):
+    return tfs.keras.GradientAccumulation("adam", **options)
+
+
+@_case(
+    "keras.TableConfig",
+    {
+        "name": "t",
+        "vocabulary_size": 20,
+        "embedding_dim": 4,
+        "combiner": "sum",
+        "placement": "auto",
+    },
+)
+def table_config(**options):
+    return tfs.keras.TableConfig(**options)
+
+
+@_case("keras.FeatureConfig", {"input_shape": (8, None), "output_shape": (8, 4)})
+def feature_config(**options):
+    return tfs.keras.FeatureConfig("f", _TABLE, **options)
+
+
+@_case(
+    "keras.Embedding",
+    {"input_dim": 20, "output_dim": 4, "shards": 2, "name": "words"},
+    {"input_dim": 20, "output_dim": 4, "mask_zero": True, "trainable": False},
+)
+def embedding(**options):
+    layer = tfs.keras.Embedding(**options)
+    layer(_IDS)
+    return layer
+
+
+@_case(
+    "keras.DistributedEmbedding",
+    {"table_stacking": "auto", "transfer_dtype": "bfloat16", "trainable": False},
+    {"table_stacking": [["t"]], "name": "tables", "dtype": "float32"},
+)
+def distributed_embedding(**options):
+    layer = tfs.keras.DistributedEmbedding(_FEATURE, **options)
+    layer(_IDS)
+    return layer
+
+
+_OPTIONS_OF_CHECKPOINTS = {
+    "keep": 2,
+    "full_every": 3,
+    "max_kept_bytes": 2**20,
+    "max_bytes_per_sec": 0.5 * 2**30,
+    "raise_at_end": True,
+}
+
+
+@_case(
+    "keras.Checkpoint",
+    {
+        "directory": "a",
+        "every_n_steps": 1,
+        "work_queues": "q",
+        **_OPTIONS_OF_CHECKPOINTS,
+    },
+    {"directory": "b", "every_secs": 60.0, "work_queues": "q", "raise_at_end": False},
+)
+def checkpoint(directory, work_queues, raise_at_end, **options):
+    queue = tfs.data.WorkQueue(3)
+    callback = tfs.keras.Checkpoint(
+        directory,
+        model=_model(),
+        work_queues={work_queues: queue},
+        raise_at_end=raise_at_end,
+        **options,
+    )
+    state = {"done": raise_at_end, work_queues: 1.5, "keep": options.get("keep")}
+    callback.save(state, wait=raise_at_end, is_last=raise_at_end).wait()
+    return callback.restore().state
+
+
+@_case(
+    "keras.SyncReport",
+    {"log_dir": "logs", "every_n_updates": 1, "verbose": 0},
+    {"verbose": 1},
+)
+def sync_report(**options):
+    model = _model(optimizer=tfs.keras.SyncReplicas("sgd", 1))
+    report = tfs.keras.SyncReport(**options)
+    model.fit(_IDS, _TARGETS, verbose=0, callbacks=[report])
+
+
+@_case(
+    "keras.SidecarEvaluator",
+    {
+        "checkpoint_dir": "c",
+        "steps": 1,
+        "max_evaluations": 1,
+        "log_dir": "logs",
+        "max_idle_secs": 60.0,
+    },
+)
+def sidecar_evaluator(**options):
+    tfs.keras.Checkpoint("c", model=_model()).save(wait=True)
+    data = tf.data.Dataset.from_tensors((_IDS, _TARGETS))
+    return len(tfs.keras.SidecarEvaluator(_model(), data, **options).start())
+
+
+@_case(
+    "keras.fit",
+    {
+        "batch_size": 4,
+        "epochs": 3,
+        "verbose": 0,
+        "validation_split": 0.5,
+        "shuffle": False,
+        "class_weight": {0: 1.0, 1: 0.5},
+        "initial_epoch": 1,
+        "steps_per_epoch": 1,
+        "validation_steps": 1,
+        "validation_batch_size": 4,
+        "validation_freq": 2,
+    },
+    {"validation_split": 0.5, "validation_freq": [1], "verbose": "auto"},
+)
+def fit(**options):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2, activation="softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return list(tfs.keras.fit(model, 1.0 * _IDS, np.arange(8) % 2, **options).history)
+
+
+@_case(
+    "keras.evaluate",
+    {"batch_size": 4, "steps": 1, "verbose": 0, "return_dict": True},
+)
+def evaluate(**options):
+    return list(tfs.keras.evaluate(_model(), _IDS, _TARGETS, **options))
+
+
+@_case("keras.predict", {"batch_size": 4, "steps": 1, "verbose": 0})
+def predict(**options):
+    return tfs.keras.predict(_model(), _IDS, **options).shape
+
+
+@_case(
+    "data.WorkQueue",
+    {
+        "items": 6,
+        "num_epochs": 2,
+        "shuffle": True,
+        "seed": 3,
+        "lease_secs": 60.0,
+        "num_readers": 2,
+        "resume": True,
+    },
+    # The queue is found again by its name, and has another epoch.
+    {
+        "items": ["a", "b"],
+        "num_epochs": None,
+        "name": "queue",
+        "num_readers": 1,
+        "resume": False,
+    },
+)
+def work_queue(num_readers, resume, **options):
+    queue = tfs.data.WorkQueue(**options)
+    queue.begin_epoch(resume=resume)
+    return [str(x.numpy()) for x in queue.dataset(num_readers=num_readers)]
+
+
+@_case(
+    "distribute.LaunchOptions",
+    {
+        "script": "train.py",
+        "args": ["--epochs", "3"],
+        "num_workers": 2,
+        "num_ps": 1,
+        "run_script_on": "coordinator",
+        "chief": True,
+        "evaluator": True,
+        "module": False,
+        "base_port": 2222,
+        "on_worker_failure": "stop",
+        "on_ps_failure": "restart",
+        "max_restarts": 2,
+        "ready_timeout_secs": 60.0,
+        "grace_secs": 3.0,
+        "prefix": False,
+        "allow": "10.0.0.0/8",
+        "inter_op_threads": 2,
+        "intra_op_threads": 1,
+    },
+)
+def launch_options(**options):
+    pathlib.Path("train.py").touch()
+    made = tfs.distribute.LaunchOptions(**options)
+    return [made.command(), made.has_chief, made.worker_failure_policy]
+
+
+@_case(
+    "distribute.TaskConfig",
+    {
+        "cluster": {"worker": ["a:1", "b:2"], "ps": ["c:3"]},
+        "task_type": "worker",
+        "task_index": 1,
+        "rpc_layer": "grpc",
+    },
+)
+def task_config(**options):
+    task = tfs.distribute.TaskConfig(**options)
+    return [task.address, task.port, task.to_json()]
+
+
+@_case(
+    "distribute.read_tf_config",
+    {"environ": {"TF_CONFIG": '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps"}}'}},
+)
+def read_tf_config(environ):
+    return tfs.distribute.read_tf_config(environ).to_json()
+
+
+@_case(
+    "train.AdamAsyncOptimizer",
+    {
+        "learning_rate": 0.125,
+        "beta1": 0.5,
+        "beta2": 0.75,
+        "epsilon": 1,
+        "use_locking": True,
+        "apply_sparse_rmsprop": True,
+        "use_nesterov": True,
+        "rmsprop_momentum": 0.5,
+        "name": "adam",
+    },
+)
+def v1_adam_async(**options):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        table = tf.compat.v1.get_variable("table", [4, 2], use_resource=False)
+        weight = tf.compat.v1.get_variable("weight", [2], use_resource=True)
+        loss = tf.reduce_sum(tf.gather(table, [0, 2]) * weight)
+        optimizer = tfs.train.AdamAsyncOptimizer(**options)
+        train_op = optimizer.minimize(loss)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(train_op)
+        return optimizer.get_name()
+
+
+@_case(
+    "train.SyncReplicasOptimizer",
+    {
+        "replicas_to_aggregate": 1,
+        "total_num_replicas": 1,
+        "use_locking": True,
+        "name": "sync",
+        "sparse_reduction_type": "CMEAN",
+        "lease_secs": 8.0,
+        "start_secs": 9,
+        "reject_nonfinite": True,
+        "strict": True,
+        "is_chief": True,
+        "num_tokens": 0,
+        "log_every_n_steps": 1,
+        "summary_dir": "logs",
+    },
+)
+def v1_sync_replicas(**options):
+    names = ("is_chief", "num_tokens", "log_every_n_steps", "summary_dir")
+    of_hook = {name: options.pop(name) for name in names}
+    with tf.Graph().as_default():
+        step = tf.compat.v1.train.get_or_create_global_step()
+        weight = tf.compat.v1.get_variable("weight", [2])
+        inner = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        optimizer = tfs.train.SyncReplicasOptimizer(inner, **options)
+        train_op = optimizer.minimize(tf.reduce_sum(weight**2), step)
+        optimizer.get_init_tokens_op(of_hook["num_tokens"])
+        hook = optimizer.make_session_run_hook(**of_hook)
+        with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
+            session.run(train_op)
+    return optimizer.get_name()
+
+
+@_case(
+    "train.CheckpointSaverHook",
+    {
+        "checkpoint_dir": "d",
+        "save_steps": 1,
+        "is_chief": True,
+        "work_queues": "q",
+        **_OPTIONS_OF_CHECKPOINTS,
+    },
+    {"checkpoint_dir": "e", "save_secs": 60.0, "work_queues": "r"},
+)
+def v1_checkpoints(work_queues, **options):
+    with tf.Graph().as_default():
+        queues = {work_queues: tfs.data.WorkQueue(3, name=work_queues)}
+        step = tf.compat.v1.train.get_or_create_global_step()
+        advance = tf.compat.v1.assign_add(step, 1)
+        hook = tfs.train.CheckpointSaverHook(work_queues=queues, **options)
+        with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
+            session.run(advance)
+    return hook.saving.manifest.number > 0
+
+
+@_case(
+    "train.embedding_lookup",
+    {"combiner": "sum", "partition_strategy": "mod", "transfer_dtype": "bfloat16"},
+)
+def v1_lookup(**options):
+    parts = [tf.Variable(tf.ones([2, 4])) for _ in range(2)]
+    return tfs.train.embedding_lookup(parts, [[0, 3]], **options).shape.as_list()
+
+
+@_case("train.ConditionalAccumulator", {"shared_name": "a", "reduction_type": "SUM"})
+def v1_dense_accumulator(**options):
+    accumulator = tfs.train.ConditionalAccumulator(tf.float32, [2], **options)
+    # Found again by its name, one step on.
+    accumulator.apply_grad([1.0, 2.0], local_step=1)
+    return accumulator.take_grad(1).numpy().tolist()
+
+
+@_case(
+    "train.SparseConditionalAccumulator",
+    {"shared_name": "b", "reduction_type": "CMEAN"},
+)
+def v1_sparse_accumulator(**options):
+    accumulator = tfs.train.SparseConditionalAccumulator(tf.float32, [9, 1], **options)
+    accumulator.apply_grad([2], [[1.0]], local_step=1)
+    return accumulator.take_grad(1).values.numpy().tolist()
+
+
+_ACCUMULATOR = {
+    "shape": [9, 1],
+    "reduction_type": "SUM",
+    "mode": "ROUND",
+    "container": "box",
+    "shared_name": "c",
+    "counted": True,
+    "round": 2,
+    "num_gradients": 1,
+}
+
+
+@_case("ops.dense_accumulator", _ACCUMULATOR)
+def dense_accumulator(round, num_gradients, **options):
+    made = tfs.ops.dense_accumulator(tf.float32, **options)
+    tfs.ops.accumulator_apply_dense(made, round, tf.ones([9, 1]))
+    taken = tfs.ops.accumulator_take_round_dense(made, round, num_gradients, tf.float32)
+    return taken.numpy().tolist()
+
+
+@_case("ops.sparse_accumulator", {**_ACCUMULATOR, "shared_name": "d"})
+def sparse_accumulator(round, num_gradients, **options):
+    made = tfs.ops.sparse_accumulator(tf.float32, **options)
+    tfs.ops.accumulator_apply_sparse(made, round, [2], [[1.0]])
+    taken = tfs.ops.accumulator_take_round_sparse(
+        made, round, num_gradients, tf.float32
+    )
+    return taken.values.numpy().tolist()
+
+
+_DENSE = {"use_locking": True, "use_nesterov": True}
+_SPARSE = {
+    **_DENSE,
+    "apply_sparse_rmsprop": True,
+    "rmsprop_momentum": 0.5,
+    "validate_indices": False,
+    "count_empty": True,
+}
+_NUMBERS = {"lr": 0.5, "beta1": 0.5, "beta2": 0.75, "epsilon": 1.0}
+_SHAPES = ([9, 1], [9, 1], [9, 1], [1], [1])
+
+
+def _updated_by(apply, **options):
+    variables = [tf.Variable(tf.ones(shape)) for shape in _SHAPES]
+    apply(*[x.handle for x in variables], **options)
+    return variables[0].numpy().tolist()
+
+
+@_case("ops.resource_apply_adam_async", {**_NUMBERS, **_DENSE})
+def resource_apply(**options):
+    apply = tfs.ops.resource_apply_adam_async
+    return _updated_by(apply, grad=tf.ones([9, 1]), **options)
+
+
+@_case("ops.resource_sparse_apply_adam_async", {**_NUMBERS, **_SPARSE})
+def resource_sparse_apply(**options):
+    apply = tfs.ops.resource_sparse_apply_adam_async
+    return _updated_by(apply, grad=tf.ones([1, 1]), indices=[2], **options)
+
+
+@_case("ops.accumulator_take_round_apply_adam_async_dense", {**_NUMBERS, **_DENSE})
+def take_round_apply(**options):
+    made = tfs.ops.dense_accumulator(tf.float32, [9, 1], mode="ROUND", counted=True)
+    tfs.ops.accumulator_apply_dense(made, 0, tf.ones([9, 1]))
+    return _updated_by(
+        tfs.ops.accumulator_take_round_apply_adam_async_dense,
+        handle=made,
+        round=0,
+        num_gradients=1,
+        dtype=tf.float32,
+        **options,
+    )
+
+
+def _updated_in_graph(apply, **options):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        references = [
+            tf.compat.v1.Variable(tf.ones(shape), use_resource=False)
+            for shape in _SHAPES
+        ]
+        updated = apply(*references, **options)
+        session.run(tf.compat.v1.global_variables_initializer())
+        return session.run(updated).tolist()
+
+
+@_case("ops.apply_adam_async", {**_NUMBERS, **_DENSE})
+def apply_to_references(**options):
+    gradient = np.ones([9, 1], np.float32)
+    return _updated_in_graph(tfs.ops.apply_adam_async, grad=gradient, **options)
+
+
+@_case("ops.sparse_apply_adam_async", {**_NUMBERS, **_SPARSE})
+def sparse_apply_to_references(**options):
+    gradient = np.ones([1, 1], np.float32)
+    apply = tfs.ops.sparse_apply_adam_async
+    return _updated_in_graph(apply, grad=gradient, indices=[2], **options)
+
+
+@_case(
+    "ops.embedding_rows",
+    {
+        "num_rows": 6,
+        "num_shards": 2,
+        "first_rows": [0],
+        "vocabulary_sizes": [6],
+        "features": ["word"],
+        "tables": ["words"],
+        "shard_sizes": [4, 2],
+    },
+)
+def embedding_rows(**options):
+    rows, _ = tfs.ops.embedding_rows([tf.constant([4, 1])], **options)
+    return [x.numpy().tolist() for x in rows]
+
+
+@_case("ops.embedding_combine", {"combiners": ["mean"]})
+def embedding_combine(**options):
+    (vectors,) = tfs.ops.embedding_combine(
+        [tf.ones([2, 1])], [tf.constant([[0, 1]])], **options
+    )
+    return vectors.numpy().tolist()
+
+
+@_case("ops.embedding_combine_grad", {"combiners": ["mean"]})
+def embedding_combine_grad(**options):
+    sums = tfs.ops.embedding_combine_grad(
+        [tf.ones([1, 1])], [tf.ones([2, 1])], [tf.constant([[0, 1]])], **options
+    )
+    return sums[0].numpy().tolist()
+
+
+def _told(made: Any) -> str:
+    """What a result tells of the arguments that it was made with, as JSON has it."""
+    if hasattr(made, "get_config"):
+        return json.dumps(made.get_config())
+    return json.dumps(made)
+
+
+def _arguments_of(public: Any) -> set[str]:
+    """Those of its arguments that are numbers, booleans or strings."""
+    return {
+        name
+        for name, parameter in inspect.signature(public).parameters.items()
+        if _TAKES_ONE.search(inspect.formatannotation(parameter.annotation))
+    } - _EXEMPT_ARGUMENTS
+
+
+def _public_names() -> list[str]:
+    """Those of functions and classes that have such arguments."""
+    found = []
+    for prefix in _MODULES:
+        module = getattr(tfs, prefix)
+        for name in module.__all__:
+            public = getattr(module, name)
+            is_error = inspect.isclass(public) and issubclass(public, Exception)
+            if not is_error and _arguments_of(public):
+                found.append(f"{prefix}.{name}")
+    return [name for name in found if name not in _EXEMPT]
+
+
+@pytest.mark.parametrize("name", _public_names())
+def test_each_argument_that_may_be_of_numpy_has_a_case(name):
+    prefix, _, public = name.partition(".")
+    _, calls = _cases[name]
+    missing = _arguments_of(getattr(getattr(tfs, prefix), public)).difference(*calls)
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, options) for name, (_, calls) in _cases.items() for options in calls],
+)
+def test_what_is_of_numpy_is_taken_as_what_is_of_python(
+    name, options, tmp_path, monkeypatch
+):
+    function, _ = _cases[name]
+    results = []
+    for i, given in enumerate((options, _as_numpy(options))):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        tf.keras.utils.set_random_seed(1)
+        tf.keras.backend.clear_session()
+        results.append(_told(function(**given)))
+    assert results[0] == results[1]

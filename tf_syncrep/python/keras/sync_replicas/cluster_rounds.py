@@ -14,6 +14,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps, Permit
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer, Rounds
 from tf_syncrep.python.keras.sync_replicas.updater import Updater
+from tf_syncrep.python.keras.transfers.transfers import few_messages
 from tf_syncrep.python.sync import gate_stats
 
 
@@ -68,11 +69,12 @@ class ClusterRounds(Rounds):
         """
         if self._permits.current() is not None:
             raise RuntimeError("SyncReplicas.step() must not be nested.")
-        permit = self._ops.acquire()
-        with self._permits.holding(permit), compat.ops_after(permit.round):
-            yield
-            if not permit.used:
-                self._ops.give_back(permit)
+        with few_messages():
+            permit = self._ops.acquire()
+            with self._permits.holding(permit), compat.ops_after(permit.round):
+                yield
+                if not permit.used:
+                    self._ops.give_back(permit)
 
     def receive(
         self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
 from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
 from tf_syncrep.python.keras.fit.data import Batches
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
@@ -39,6 +40,7 @@ class Execution:
         self._add = tf.function(self._added, autograph=False)
 
         def run(number, *args):
+            return_results_at_once()
             handles = metrics.handles_of_zeros()
 
             # In no function of their own, unless it is called in a loop: where one is

@@ -41,7 +41,7 @@ class Dataflow:
         """
         self._numbers = {op: number for number, op in enumerate(ops)}
         self._devices = graph_edges.devices_of_captures(graph)
-        self._parsed: dict[str, str | None] = {}
+        self._parsed: dict[str, str] = {}
         self._task_of_op: dict[tf.Operation, str] = {}
         self.tasks = [self._task(op) for op in ops]
         before = [self._inputs(op) for op in ops]
@@ -88,34 +88,28 @@ class Dataflow:
         return False
 
     def _task(self, op: tf.Operation) -> str:
-        if op in self._task_of_op:
-            return self._task_of_op[op]
-        task = self._parse(op.device)
-        if task is None:
+        if op not in self._task_of_op:
+            task = self._parse(op.device)
             # What uses a resource is where that is.
-            resources = (x for x in op.inputs if x.dtype == tf.resource)
-            of_resources = (self._task_of_resource(x) for x in resources)
-            task = next((x for x in of_resources if x != WORKER), WORKER)
-        self._task_of_op[op] = task
-        return task
+            handles = (x for x in op.inputs if x.dtype == tf.resource)
+            while task == WORKER and (handle := next(handles, None)) is not None:
+                task = self._task_of_resource(handle)
+            self._task_of_op[op] = task
+        return self._task_of_op[op]
 
     def _task_of_resource(self, handle: tf.Tensor) -> str:
         device = self._devices.get((handle.op, handle.value_index))
-        if device is not None:
-            return self._parse(device) or WORKER
-        return self._task(handle.op)
+        return self._task(handle.op) if device is None else self._parse(device)
 
-    def _parse(self, device: str) -> str | None:
-        """The first CPU of the task of a device; None if it names none."""
+    def _parse(self, device: str) -> str:
+        """The task of a device, or of what names no other than the worker."""
         if device not in self._parsed:
-            task = None
-            if device:
-                found = re.search(r"/job:ps/(?:replica:(\d+)/)?task:(\d+)", device)
-                task = WORKER
-                if found:
-                    replica, number = found[1] or 0, found[2]
-                    task = f"/job:ps/replica:{replica}/task:{number}/device:CPU:0"
-            self._parsed[device] = task
+            found = re.search(r"/job:ps/(?:replica:(\d+)/)?task:(\d+)", device)
+            self._parsed[device] = (
+                f"/job:ps/replica:{found[1] or 0}/task:{found[2]}/device:CPU:0"
+                if found
+                else WORKER
+            )
         return self._parsed[device]
 
     def _inputs(self, op: tf.Operation) -> set[int]:

@@ -7,6 +7,7 @@ import collections
 import contextlib
 import json
 import sys
+import traceback
 from unittest import mock
 
 import keras_variants
@@ -143,6 +144,20 @@ def embeddings():
     return keras.Model(x, layers.Dense(1)(layers.Dense(8, "tanh")(y)))
 
 
+def distributed_embedding():
+    names = [f"table_{i}" for i in range(WIDTH)]
+    tables = tfs.keras.DistributedEmbedding(
+        [
+            tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, 20, 4))
+            for name in names
+        ]
+    )
+    x = layers.Input((WIDTH,))
+    ids = layers.Lambda(lambda x: tf.cast(x * 10, tf.int32))(x)
+    vectors = tables([ids[:, i] for i in range(WIDTH)])
+    return keras.Model(x, layers.Dense(1)(layers.Concatenate()([*vectors, x])))
+
+
 MODELS = {
     x.__name__: x
     for x in (
@@ -158,13 +173,14 @@ MODELS = {
         dropout,
         assigned_between_reads,
         embeddings,
+        distributed_embedding,
     )
 }
 
 
-def averaged(**options):
-    return keras.optimizers.Adam(
-        use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=3, **options
+def averaged(rate):
+    return tfs.keras.AdamAsync(
+        rate, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=3
     )
 
 
@@ -192,7 +208,7 @@ def trained(strategy, log, name, optimizer, is_synchronous, per_execution):
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = MODELS[name]()
-        used = OPTIMIZERS[optimizer](learning_rate=0.0625)
+        used = OPTIMIZERS[optimizer](0.0625)
         if is_synchronous:
             used = tfs.keras.SyncReplicas(used, 1, 1, spares=False)
         model.compile(used, "mse", steps_per_execution=per_execution)
@@ -202,9 +218,10 @@ def trained(strategy, log, name, optimizer, is_synchronous, per_execution):
     sent = collections.Counter(log.names_sent_since(begin))
     executions = STEPS // per_execution
     in_steps = {name: n for name, n in sent.items() if n >= executions}
-    variables = [*model.variables, *used.variables]
-    if not keras_variants.IS_KERAS_3:
-        variables = [*model.variables, *used.variables]
+    of_optimizer = used.variables
+    if callable(of_optimizer):  # Keras 2's
+        of_optimizer = of_optimizer()
+    variables = [*model.variables, *of_optimizer]
     return {
         "messages": sum(in_steps.values()) / STEPS,
         "sent": in_steps,
@@ -239,4 +256,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException:
+        traceback.print_exc(file=sys.stdout)  # What goes to stderr is in the log.
+        raise

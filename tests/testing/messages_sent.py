@@ -27,6 +27,7 @@ _RECEIVED = re.compile(
     r"RemoteRendezvous Recv \S+ /job:(\w+/replica:\d+/task:\d+)/\S+?;\w+;"
     r"/job:(\w+/replica:\d+/task:\d+)/\S+?;(?:edge_\d+_)?([^;]+);"
 )
+_CHIEF = "chief/replica:0/task:0"
 
 
 class Log:
@@ -41,11 +42,14 @@ class Log:
         return os.fstat(self._file.fileno()).st_size
 
     def names_sent_since(self, position: int) -> list[str]:
-        """The tensors that went from a task to another, each time that they did."""
+        """The tensors that went from a task to another, each time that they did.
+
+        Without those that the coordinator has sent.
+        """
         size = self.position() - position
         text = os.pread(self._file.fileno(), size, position).decode()
         found = _RECEIVED.findall(text)
-        return [f"{a} to {b}: {name}" for a, b, name in found if a != b]
+        return [f"{a} to {b}: {name}" for a, b, name in found if a not in (b, _CHIEF)]
 
 
 def strategy_of_servers_here(num_ps: int) -> Any:

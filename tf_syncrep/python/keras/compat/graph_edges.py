@@ -29,6 +29,14 @@ def replace_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
     op._update_input(index, tensor)
 
 
+def add_control_input(op: tf.Operation, before: tf.Operation) -> None:
+    """Has an op run after another one.
+
+    Private: nothing public adds to the inputs of an op that is there.
+    """
+    op._add_control_input(before)
+
+
 def only_reads(op: tf.Operation) -> bool:
     """Whether TensorFlow lets an op and others that only read a resource go at once.
 

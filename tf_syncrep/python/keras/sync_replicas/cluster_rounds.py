@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps, Permit
+from tf_syncrep.python.keras.sync_replicas.ordering import effects_after
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer, Rounds
 from tf_syncrep.python.keras.sync_replicas.updater import Updater
 from tf_syncrep.python.keras.transfers.transfers import few_messages
@@ -62,7 +63,7 @@ class ClusterRounds(Rounds):
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Builds the wait for a permit; all ops that are built inside come after it.
+        """Builds the wait for a permit; all that is read or done inside comes after it.
 
         Raises:
             RuntimeError: a step within a step.
@@ -71,7 +72,7 @@ class ClusterRounds(Rounds):
             raise RuntimeError("SyncReplicas.step() must not be nested.")
         with few_messages():
             permit = self._ops.acquire()
-            with self._permits.holding(permit), compat.ops_after(permit.round):
+            with self._permits.holding(permit), effects_after(permit.round):
                 yield
                 if not permit.used:
                     self._ops.give_back(permit)

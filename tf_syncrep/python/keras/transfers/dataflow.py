@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import graphlib
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import graph_edges
-
-# Of the worker that runs a function, by a device that stands in the function.
-WORKER = "/device:CPU:0"
+from tf_syncrep.python.keras.transfers.tasks import Tasks
 
 
 class Dataflow:
@@ -24,7 +21,7 @@ class Dataflow:
     are to be built.
 
     Attributes:
-        tasks: the task of each op, as its first CPU.
+        tasks: the task of each op.
         levels: how many messages that wait for one another come before each op, at
             most. None that has to come before another has a higher level.
     """
@@ -40,10 +37,7 @@ class Dataflow:
             graphlib.CycleError: there is a loop.
         """
         self._numbers = {op: number for number, op in enumerate(ops)}
-        self._devices = graph_edges.devices_of_captures(graph)
-        self._parsed: dict[str, str] = {}
-        self._task_of_op: dict[tf.Operation, str] = {}
-        self.tasks = [self._task(op) for op in ops]
+        self.tasks = list(map(Tasks(graph), ops))
         before = [self._inputs(op) for op in ops]
         for earlier, later in self._in_order_of_program(ops):
             before[later].add(earlier)
@@ -86,31 +80,6 @@ class Dataflow:
             seen |= new
             found += new
         return False
-
-    def _task(self, op: tf.Operation) -> str:
-        if op not in self._task_of_op:
-            task = self._parse(op.device)
-            # What uses a resource is where that is.
-            handles = (x for x in op.inputs if x.dtype == tf.resource)
-            while task == WORKER and (handle := next(handles, None)) is not None:
-                task = self._task_of_resource(handle)
-            self._task_of_op[op] = task
-        return self._task_of_op[op]
-
-    def _task_of_resource(self, handle: tf.Tensor) -> str:
-        device = self._devices.get((handle.op, handle.value_index))
-        return self._task(handle.op) if device is None else self._parse(device)
-
-    def _parse(self, device: str) -> str:
-        """The task of a device, or of what names no other than the worker."""
-        if device not in self._parsed:
-            found = re.search(r"/job:ps/(?:replica:(\d+)/)?task:(\d+)", device)
-            self._parsed[device] = (
-                f"/job:ps/replica:{found[1] or 0}/task:{found[2]}/device:CPU:0"
-                if found
-                else WORKER
-            )
-        return self._parsed[device]
 
     def _inputs(self, op: tf.Operation) -> set[int]:
         ops = [*(x.op for x in op.inputs), *op.control_inputs]

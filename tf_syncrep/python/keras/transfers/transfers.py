@@ -20,7 +20,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import graph_edges
-from tf_syncrep.python.keras.transfers.dataflow import WORKER, Dataflow
+from tf_syncrep.python.keras.transfers.dataflow import Dataflow
+from tf_syncrep.python.keras.transfers.tasks import WORKER
 from tf_syncrep.python.sync import messages
 
 # Two copies of a larger one take about as long as the call that is saved.

@@ -216,6 +216,8 @@ def trained(strategy, log, name, optimizer, is_synchronous, per_execution):
     begin = log.position()
     tfs.keras.fit(model, data, steps_per_epoch=STEPS, verbose=0)
     sent = collections.Counter(log.names_sent_since(begin))
+    # Each execution sends the same, and all else is sent a few times. Updates, which
+    # are no part of a step, are more than executions, as their number is not known.
     executions = STEPS // per_execution
     in_steps = {name: n for name, n in sent.items() if n >= executions}
     of_optimizer = used.variables
@@ -250,7 +252,7 @@ def main():
                 for i, (a, b) in enumerate(zip(*values, strict=True))
                 if not np.array_equal(a, b)
             ],
-            "finite": all(np.all(np.isfinite(x)) for x in values[0]),
+            "is_finite": all(np.all(np.isfinite(x)) for x in values[0]),
         }
     programs.report(results)
 

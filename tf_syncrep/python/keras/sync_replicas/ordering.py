@@ -62,4 +62,5 @@ def _has_effects(op: tf.Operation, tasks: Tasks) -> bool:
         return False
     if any(x.dtype in (tf.resource, tf.variant) for x in op.inputs):
         return op.type not in _OF_VARIABLES or tasks(op) != WORKER
-    return graph_edges.keeps_its_place(op)
+    # What has none, such as an assertion, is the worker's own affair if it is there.
+    return tasks(op) != WORKER and graph_edges.keeps_its_place(op)

@@ -8,6 +8,7 @@ import contextlib
 import json
 import sys
 import traceback
+from typing import Any
 from unittest import mock
 
 import keras_variants
@@ -76,9 +77,7 @@ def regularizers():
 
 
 def frozen():
-    return inputs_and(
-        layers.Dense(8, "tanh", trainable=False), layers.Dense(8, "tanh")
-    )
+    return inputs_and(layers.Dense(8, "tanh", trainable=False), layers.Dense(8, "tanh"))
 
 
 class Unused(layers.Layer):
@@ -220,8 +219,8 @@ def trained(strategy, log, name, optimizer, is_synchronous, per_execution):
     # are no part of a step, are more than executions, as their number is not known.
     executions = STEPS // per_execution
     in_steps = {name: n for name, n in sent.items() if n >= executions}
-    of_optimizer = used.variables
-    if callable(of_optimizer):  # Keras 2's
+    of_optimizer: Any = used.variables
+    if not keras_variants.IS_KERAS_3:
         of_optimizer = of_optimizer()
     variables = [*model.variables, *of_optimizer]
     return {
@@ -235,7 +234,7 @@ def main():
     names, optimizer, is_synchronous, per_execution = map(json.loads, sys.argv[1:])
     log = messages_sent.Log()
     strategy = messages_sent.strategy_of_servers_here(num_ps=2)
-    stock = mock.patch.object(transfers._Transfers, "join", lambda self: None)
+    stock = mock.patch.object(transfers._Transfers, "join")
     results = {}
     for name in names:
         sides = {}

@@ -34,12 +34,13 @@ class Log:
     """What this process writes to its standard error, which goes to a file from now."""
 
     def __init__(self):
-        self._file = tempfile.TemporaryFile()
-        os.dup2(self._file.fileno(), 2)
+        self._fd, path = tempfile.mkstemp()
+        os.unlink(path)
+        os.dup2(self._fd, 2)
 
     def position(self) -> int:
         """Where in the log the next line will be."""
-        return os.fstat(self._file.fileno()).st_size
+        return os.fstat(self._fd).st_size
 
     def names_sent_since(self, position: int) -> list[str]:
         """The tensors that went from a task to another, each time that they did.
@@ -47,7 +48,7 @@ class Log:
         Without those that the coordinator has sent.
         """
         size = self.position() - position
-        text = os.pread(self._file.fileno(), size, position).decode()
+        text = os.pread(self._fd, size, position).decode()
         found = _RECEIVED.findall(text)
         return [f"{a} to {b}: {name}" for a, b, name in found if a not in (b, _CHIEF)]
 

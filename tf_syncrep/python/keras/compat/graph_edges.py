@@ -97,9 +97,9 @@ class _Unnoted(set):
 def return_results_at_once() -> None:
     """Has what is returned by the function that is being traced wait for nothing else.
 
-    The call ends when all ops have ended on all tasks, as ever. But TensorFlow lets each
-    result, too, wait for all ops that have effects, of which every other task tells the
-    one that has the result, by a message.
+    The call ends when all ops have ended on all tasks, as ever. But TensorFlow lets
+    each result, too, wait for all ops that have effects, of which every other task
+    tells the one that has the result, by a message.
 
     Private: nothing public has a function do without.
     """

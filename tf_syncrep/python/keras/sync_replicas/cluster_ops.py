@@ -209,7 +209,8 @@ class ClusterOps:
         arrived = tf.nest.pack_sequence_as(awaited, arrived, expand_composites=True)
         of_gate = iter(arrived)
         return [
-            next(of_gate) if is_at else x for x, is_at in zip(sent, at_gate, strict=True)
+            next(of_gate) if is_at else x
+            for x, is_at in zip(sent, at_gate, strict=True)
         ], fit
 
     def _tell_when_computed(self, permit, awaited, gradients) -> tf.Tensor:

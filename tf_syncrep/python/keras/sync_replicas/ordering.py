@@ -24,8 +24,9 @@ _OF_VARIABLES = frozenset(
 def effects_after(tensor: Any) -> Iterator[None]:
     """What is built inside and reads or changes anything runs after a tensor.
 
-    What the worker merely computes does not wait for what is on another task: TensorFlow
-    would send a message for that. Nor does what it does to variables of its own.
+    What the worker merely computes does not wait for what is on another task:
+    TensorFlow would send a message for that. Nor does what it does to variables of its
+    own.
 
     `tf.control_dependencies` would hold for the thread that enters it, and
     `strategy.run` traces in another one, into the same graph. So the ops get the

@@ -138,7 +138,9 @@ class _Transfers:
                     continue
                 key = (tensor.op, tensor.value_index)
                 if _is_constant(tensor):
-                    use = self._constants.setdefault((key, target), _Use(tensor, source))
+                    use = self._constants.setdefault(
+                        (key, target), _Use(tensor, source)
+                    )
                 else:
                     pair = (flow.tasks[source], target, flow.levels[source])
                     uses = found.setdefault(pair, {})
@@ -177,7 +179,7 @@ class _Transfers:
         self._flow.add_edges([into.node], message.consumers)
 
     def _send_by_worker(self) -> None:
-        """Has servers send each other by the worker, which has messages from and for both.
+        """Has servers send each other by the worker, which sends and gets anyway.
 
         So a learning rate goes to another server with the gradients for it.
         """

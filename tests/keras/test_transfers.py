@@ -50,10 +50,17 @@ def results(models, is_synchronous, per_execution, optimizer="AdamAsync"):
     return programs.result_in(finished.stdout)
 
 
-@pytest.mark.parametrize("per_execution", [1, 8])
-@pytest.mark.parametrize("is_synchronous", [False, True])
-def test_few_messages_and_the_same_bits(is_synchronous, per_execution):
-    for name, result in results(LIMITS, is_synchronous, per_execution).items():
+@pytest.mark.parametrize(
+    ("models", "is_synchronous", "per_execution"),
+    [
+        (tuple(LIMITS), False, 1),
+        (tuple(LIMITS), False, 8),
+        (tuple(LIMITS), True, 1),
+        (("two_layers", "batch_normalization", "distributed_embedding"), True, 8),
+    ],
+)
+def test_few_messages_and_the_same_bits(models, is_synchronous, per_execution):
+    for name, result in results(models, is_synchronous, per_execution).items():
         assert result["differ"] == [], name
         assert result["is_finite"], name
         limit = LIMITS[name] + OF_THE_GATE * is_synchronous

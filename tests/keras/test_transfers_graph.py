@@ -9,6 +9,8 @@ import tf_syncrep as tfs
 
 SERVERS = ("/job:ps/replica:0/task:0", "/job:ps/replica:0/task:1")
 DEVICE = "/device:CPU:0"
+# From each of them to the worker, which has no name in a function, and back.
+BOTH_WAYS = sorted([*((x, "") for x in SERVERS), *(("", x) for x in SERVERS)])
 
 
 def variable(server, shape=(3,), dtype=tf.float32):
@@ -61,8 +63,7 @@ def test_one_tensor_from_each_server_and_one_to_it():
         for handle in handles:
             assign(handle, tf.add_n([x, *values]) * 2.0)
 
-    both = [(server, "") for server in SERVERS], [("", server) for server in SERVERS]
-    assert sent(build) == sorted(sum(both, []))
+    assert sent(build) == BOTH_WAYS
 
 
 def test_what_is_assigned_and_read_again_is_in_another_message():
@@ -94,9 +95,7 @@ def test_value_for_another_server_goes_by_the_worker():
             with tf.device(weight.device):
                 assign(weight, gradient * value)
 
-    to_and_from = [(server, "") for server in SERVERS]
-    to_and_from += [("", server) for server in SERVERS]
-    assert sent(build) == sorted(to_and_from)
+    assert sent(build) == BOTH_WAYS
 
 
 def test_value_that_the_worker_waits_for_goes_to_the_other_server_directly():

@@ -5,12 +5,14 @@ workers and 2 parameter servers, processes on this machine. In clusters of their
 which one trains at a time:
 
 - `tfs.keras.DistributedEmbedding`: all tables in one slab, parted between the servers;
-  asynchronous, and with `tfs.keras.SyncReplicas`. The same tables looked up by
-  TensorFlow's own ops (unique, dynamic_partition, gather, dynamic_stitch).
+  asynchronous, and with `tfs.keras.SyncReplicas`; each by single steps, and by 16 at
+  once. The same tables looked up by TensorFlow's own ops (unique, dynamic_partition,
+  gather, dynamic_stitch).
 - `tfs.keras.Embedding`, a layer for each table: asynchronous, and synchronous.
 - No tables: the dense layers on numbers made of the ids, asynchronous.
 - Keras' own Embedding and Adam, in tf_keras: Keras 3's would read whole tables.
-- One process with `DistributedEmbedding` and no cluster; and with PyTorch's
+- One process with `DistributedEmbedding` and no cluster, by single steps and by 16 at
+  once; and with PyTorch's
   EmbeddingBag and SparseAdam, and fbgemm's tables and row-wise Adagrad, where these are
   installed.
 
@@ -46,22 +48,37 @@ LAYERS = "a layer for each table"
 LAYERS_SYNC = "a layer for each table, SyncReplicas"
 KERAS = "tf_keras, Keras' Embedding and Adam"
 ALONE = "DistributedEmbedding, one process"
+AT_ONCE = 16
+DISTRIBUTED_AT_ONCE = f"{DISTRIBUTED}, {AT_ONCE} steps at once"
+SYNC_AT_ONCE = f"{DISTRIBUTED_SYNC}, {AT_ONCE} steps at once"
+ALONE_AT_ONCE = f"{ALONE}, {AT_ONCE} steps at once"
 
 
-def _contender(tables, sync=False, inner="AdamAsync"):
-    return {"tables": tables, "sync": sync, "inner": inner}
+def _contender(tables, sync=False, inner="AdamAsync", steps=1):
+    return {"tables": tables, "sync": sync, "inner": inner, "steps": steps}
 
 
 _CLUSTER = {
     DISTRIBUTED: _contender("distributed"),
     DISTRIBUTED_SYNC: _contender("distributed", sync=True),
+    DISTRIBUTED_AT_ONCE: _contender("distributed", steps=AT_ONCE),
+    SYNC_AT_ONCE: _contender("distributed", sync=True, steps=AT_ONCE),
     STOCK_OPS: _contender("stock_ops"),
     NO_TABLES: _contender("none"),
     LAYERS: _contender("layers"),
     LAYERS_SYNC: _contender("layers", sync=True),
 }
 _LEGACY = {KERAS: _contender("keras_layers", inner="Adam")}
-_ALONE = {ALONE: _contender("distributed")}
+_ALONE = {
+    ALONE: _contender("distributed"),
+    ALONE_AT_ONCE: _contender("distributed", steps=AT_ONCE),
+}
+_SYNCHRONOUS = (DISTRIBUTED_SYNC, SYNC_AT_ONCE, LAYERS_SYNC)
+_STEPS = {
+    name: contender["steps"]
+    for contenders in (_CLUSTER, _LEGACY, _ALONE)
+    for name, contender in contenders.items()
+}
 _MODEL = {"tables": 26, "rows": 100_000, "width": 16, "examples": 512}
 _SERVERS = 2
 _REHEARSED_STEPS = 2
@@ -101,13 +118,13 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             cluster.chief("open", name)
             trained[name] = cluster.chief("rehearse", name, _REHEARSED_STEPS)
         # The Adam of Keras is another formula for rows that a batch does not name.
-        for name in _CLUSTER.keys() - {NO_TABLES}:
+        for name in {*_CLUSTER, ALONE_AT_ONCE} - {NO_TABLES}:
             np.testing.assert_allclose(
                 trained[name], trained[ALONE], atol=1e-4, err_msg=name
             )
         assert np.max(np.abs(np.asarray(trained[ALONE]) - 1)) > 1e-3
         runs = {
-            name: functools.partial(cluster.chief, "run", name)
+            name: functools.partial(_run, cluster, name)
             for name, cluster in clusters.items()
         }
         in_torch = _torch_runs(model, trained[ALONE])
@@ -120,17 +137,17 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
         samples, made = replicas.take_turns(runs, probed, turns, turns * _SECS_PER_TURN)
         sent = {}
         for name, cluster in clusters.items():
-            is_update_of_all = name in (DISTRIBUTED_SYNC, LAYERS_SYNC, ALONE)
-            steps = _TRACED_STEPS + _PROBED_STEPS + made[name]
+            is_update_of_all = name in (*_SYNCHRONOUS, *_ALONE)
+            steps = (_TRACED_STEPS + _PROBED_STEPS + made[name]) * _STEPS[name]
             expected = _REHEARSED_STEPS + steps * (1 if is_update_of_all else workers)
             updates = cluster.chief("updates", name)
             # Keras' own counter is read, added to and assigned: steps get lost.
             assert updates == expected or name == KERAS, (name, updates, expected)
-            if name != ALONE:
+            if name not in _ALONE:
                 kibibytes = _loopback_kibibytes(functools.partial(runs[name], _WATCHED))
                 sent[name] = {
                     "messages": cluster.chief("messages", name),
-                    "KiB": kibibytes / (_WATCHED * workers),
+                    "KiB": kibibytes / (_WATCHED * _STEPS[name] * workers),
                 }
         sizes = clusters[DISTRIBUTED].chief("bytes_on_servers", DISTRIBUTED)
         assert max(sizes) <= 1.02 * min(sizes), sizes
@@ -140,7 +157,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             point,
             "s",
             samples[name],
-            counts={"examples": model["examples"] * (1 if name == ALONE else workers)},
+            counts={"examples": model["examples"] * (1 if name in _ALONE else workers)},
             sent=sent.get(name),
         )
         for name in clusters
@@ -150,6 +167,12 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
         )
         for name in in_torch
     ]
+
+
+def _run(cluster, name, calls) -> float:
+    """Lets each worker be called so many times; the seconds, for one step of a call."""
+    steps = _STEPS[name]
+    return cluster.chief("run", name, calls * steps) / steps
 
 
 def _torch_runs(model, expected):

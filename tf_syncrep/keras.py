@@ -27,6 +27,7 @@ from tf_syncrep.python.keras.sync_replicas.gradient_accumulation import (
 )
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 from tf_syncrep.python.keras.sync_replicas.sync_report import SyncReport
+from tf_syncrep.python.keras.transfers.transfers import few_messages
 
 __all__ = [
     "AdamAsync",
@@ -41,6 +42,7 @@ __all__ = [
     "SyncReport",
     "TableConfig",
     "evaluate",
+    "few_messages",
     "fit",
     "install_fit",
     "isolate_workers",

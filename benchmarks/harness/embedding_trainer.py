@@ -145,12 +145,13 @@ class Training:
         """Makes them where the current strategy wants them.
 
         Args:
-            contender: names of its "tables" and "inner" optimizer, and "sync", whether
-                SyncReplicas is around it.
+            contender: names of its "tables" and "inner" optimizer, "sync", whether
+                SyncReplicas is around it, and the "steps" of a call of a worker.
             model: number of "tables", their "rows" and "width".
             num_workers: the quorum of SyncReplicas.
         """
         self.tables = _TABLES[contender["tables"]](model)
+        self.steps_per_call = contender["steps"]
         first_values = kernels(model)
         self._dense = [
             tf.keras.layers.Dense(
@@ -176,7 +177,7 @@ class Training:
     def step(self, ids: Sequence[tf.Tensor]) -> None:
         """One step of a worker."""
         synchronously = self.is_synchronous
-        with self.optimizer.step() if synchronously else contextlib.nullcontext():
+        with self.optimizer.step() if synchronously else tfs.keras.few_messages():
             with tf.GradientTape() as tape:
                 hidden = self._dense[0](tf.concat(self.tables(ids), axis=-1))
                 loss = tf.reduce_mean(tf.square(self._dense[1](tf.tanh(hidden)) - 1.0))
@@ -229,9 +230,17 @@ class Trainer:
         def step(ids):
             self._strategy.run(training.step, args=(tf.unstack(ids),))
 
+        def steps(batches):
+            for batch in batches:
+                step(batch)
+
+        at_once = training.steps_per_call
         self._functions[name] = (
-            tf.function(lambda iterator: step(next(iterator))),
+            tf.function(
+                lambda x: steps([next(x) for _ in range(at_once)]), autograph=False
+            ),
             tf.function(step),
+            tf.function(lambda x: steps(tf.unstack(x, at_once)), autograph=False),
         )
         if training.is_synchronous:
             self._updaters[name] = self._scopes.enter_context(
@@ -239,10 +248,11 @@ class Trainer:
             )
 
     def run(self, name: str, steps: int) -> float:
-        """Lets each worker make `steps` steps; returns the seconds."""
+        """Lets each worker make `steps` steps, in whole calls; returns the seconds."""
         begin = time.perf_counter()
-        function, _ = self._functions[name]
-        for _ in range(steps * self._num_workers):
+        function, _, _ = self._functions[name]
+        calls = steps // self._trainings[name].steps_per_call
+        for _ in range(calls * self._num_workers):
             self._schedule(function, self._iterator)
         self._finish(name)
         return time.perf_counter() - begin
@@ -253,7 +263,7 @@ class Trainer:
         What a worker would make of the next batch is not in its gradient: those of one
         update are of one batch, and their mean is that of one.
         """
-        _, function = self._functions[name]
+        _, function, _ = self._functions[name]
         copies = self._num_workers if self._trainings[name].is_synchronous else 1
         rehearsed = batches(self._model, 1, steps)
         for batch in rehearsed:
@@ -266,13 +276,14 @@ class Trainer:
         """Returns how many updates were made."""
         return self._trainings[name].updates()
 
-    def messages(self, name: str) -> int:
+    def messages(self, name: str) -> float:
         """Counts the messages of a step between a worker and parameter servers."""
-        _, function = self._functions[name]
-        shape = [self._model["tables"], self._model["examples"]]
+        _, _, function = self._functions[name]
+        at_once = self._trainings[name].steps_per_call
+        shape = [at_once, self._model["tables"], self._model["examples"]]
         with self._strategy.scope():
             concrete = function.get_concrete_function(tf.TensorSpec(shape, tf.int32))
-        return hops.messages(concrete)
+        return hops.messages(concrete) / at_once
 
     def bytes_on_servers(self, name: str) -> list[int]:
         """Returns the bytes of tables and their slots on each parameter server."""

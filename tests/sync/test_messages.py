@@ -14,6 +14,9 @@ NUMBERS = {
     "half": np.array([[[65504.0]], [[6e-8]]], np.float16),
     "bfloat16": np.array([3e38, -1.0], tf.bfloat16.as_numpy_dtype),
     "double": np.array([5e-324, np.pi]),
+    "byte": np.array([[200], [3]], np.uint8),
+    "signed_byte": np.array([-128, 127], np.int8),
+    "truth": np.array([[True, False]]),
     # With a payload: an operation on it might lose that.
     "a_nan": np.array(0xFFF0000012345678, np.uint64).view(np.float64),
 }

@@ -46,10 +46,14 @@ def checked(gradient: Gradient, variable) -> Gradient:
         variable: the variable.
 
     Returns:
-        The gradient, which nobody gets before it has been checked.
+        The gradient, whose values nobody gets before it has been checked. The indices
+        stay the tensor that they are, which may be on the variable's task already.
     """
     with tf.control_dependencies([check_against(gradient, variable)]):
-        return tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
+        if isinstance(gradient, tf.IndexedSlices):
+            values = tf.identity(gradient.values)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return tf.identity(gradient)
 
 
 def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:

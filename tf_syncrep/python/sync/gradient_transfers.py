@@ -109,7 +109,12 @@ def _part_to_send(gradient, device: str) -> tf.Tensor | None:
     part = small_part(gradient)
     if part is None or not gate_placement.names_task(device):
         return None
-    return None if gate_placement.on_same_task(part.device, device) else part
+    devices = [part.device]
+    if tf.is_symbolic_tensor(part):
+        # What an op there takes is sent in any case, as the numbers of rows to gather.
+        devices += [op.device for op in part.consumers()]
+    is_there = any(gate_placement.on_same_task(x, device) for x in devices)
+    return None if is_there else part
 
 
 def _with_small_part(gradient, part: tf.Tensor):

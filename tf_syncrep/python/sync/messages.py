@@ -33,8 +33,8 @@ def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     taken apart. Both is done on the host, over which all goes that is sent.
 
     Args:
-        tensors: numbers of two bytes or more, of known shapes or vectors of any length,
-            and scalar strings.
+        tensors: numbers and truth values, of known shapes or vectors of any length, and
+            scalar strings.
 
     Returns:
         A tensor for `unpack`.
@@ -90,14 +90,19 @@ def _to_bytes(tensor: tf.Tensor) -> tf.Tensor:
     # An error if it has another size than it was said to have: it would go on in what
     # comes after it.
     size = -1 if _is_of_any_length(tensor) else num_bytes(tensor)
-    return tf.reshape(tf.bitcast(tensor, tf.uint8), [size])
+    # Truth values have no bits that TensorFlow would show.
+    convert = tf.cast if tensor.dtype == tf.bool else tf.bitcast
+    return tf.reshape(convert(tensor, tf.uint8), [size])
 
 
 def _from_bytes(part: tf.Tensor, like: _Like) -> tf.Tensor:
     if like.dtype == tf.string:
         return _to_text(part)
     shape = [-1 if size is None else size for size in like.shape.as_list()]
-    return tf.bitcast(tf.reshape(part, [*shape, like.dtype.size]), like.dtype)
+    if like.dtype.size > 1:
+        shape.append(like.dtype.size)
+    convert = tf.cast if like.dtype == tf.bool else tf.bitcast
+    return convert(tf.reshape(part, shape), like.dtype)
 
 
 def _to_text(part: tf.Tensor) -> tf.Tensor:

@@ -36,7 +36,6 @@ from tf_syncrep.python.keras.compat.native import (
     in_stateless_scope,
     native,
 )
-from tf_syncrep.python.keras.compat.ordering import ops_after
 from tf_syncrep.python.keras.compat.stock_files import (
     holds_numbered_slots,
     saved_as_stock,
@@ -68,7 +67,6 @@ __all__ = [
     "in_stateless_scope",
     "isolate_workers",
     "native",
-    "ops_after",
     "saved_as_stock",
     "track",
     "untrack",

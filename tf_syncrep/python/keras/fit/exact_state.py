@@ -51,7 +51,9 @@ def _by_one_op(stock: Callable[..., Any], name: str) -> Callable[..., Any]:
             return stock(variable, value)
         shared = compat.native(variable)
         value = tf.cast(tf.convert_to_tensor(value), shared.dtype)
-        getattr(shared, name)(tf.broadcast_to(value, shared.shape))
+        if value.shape != shared.shape:
+            value = tf.broadcast_to(value, shared.shape)
+        getattr(shared, name)(value)
         return shared
 
     return assign

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
 from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
 from tf_syncrep.python.keras.fit.data import Batches
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
@@ -37,13 +38,19 @@ class Execution:
         self._num_told = batches.num_told
         self._structure: Any = None
         self._add = tf.function(self._added, autograph=False)
-        steps = tf.function(self._steps, autograph=False, reduce_retracing=True)
 
         def run(number, *args):
+            return_results_at_once()
             handles = metrics.handles_of_zeros()
-            on_batches = batches.function(
-                lambda batches: steps(number, handles, batches), size
-            )
+
+            # In no function of their own, unless it is called in a loop: where one is
+            # called, each server tells the worker of its end, and hears of its
+            # beginning. But with handles of their own, to which the steps do all that
+            # is done.
+            def steps(batches):
+                return self._steps(number, list(map(tf.identity, handles)), batches)
+
+            on_batches = batches.function(steps, size)
             numbers, others = on_batches(*args)
             return tf.concat([numbers, metrics.values(handles)], axis=0), others
 

@@ -13,6 +13,7 @@ from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.metrics import Metrics
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
+from tf_syncrep.python.keras.transfers.transfers import few_messages
 
 
 class Step:
@@ -55,7 +56,8 @@ class Step:
             with self._metrics.steps_on(handles), inlined(model):
                 return getattr(model, f"{kind}_step")(batch)
 
-        with self._rounds.step(), exact_state(number if self._fold_seeds else None):
+        seeds_of = number if self._fold_seeds else None
+        with few_messages(), self._rounds.step(), exact_state(seeds_of):
             result = model.distribute_strategy.run(step_on, args=(batch,))
             trainer.count_steps(model, kind)
             return tf.nest.map_structure(_as_tensor, result)

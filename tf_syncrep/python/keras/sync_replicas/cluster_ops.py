@@ -171,18 +171,14 @@ class ClusterOps:
         # All gradients must be there before the gate is asked: a worker that is
         # admitted keeps the others waiting. Those for the gate's own task are awaited
         # over there.
-        at_gate, elsewhere = [], []
-        for computed, transfer, native in zip(checked, sent, natives, strict=True):
-            if native.device == self._device:
-                at_gate.append(transfer)
-            else:
-                elsewhere.append(computed)
+        at_gate = [native.device == self._device for native in natives]
+        elsewhere = [x for x, is_at in zip(checked, at_gate, strict=True) if not is_at]
         with tf.device(self._device):
-            arrived = [tf.identity(tensor) for tensor in flatten(at_gate)]
             fit = tf.constant(True)
         if self._reject_nonfinite or elsewhere:
             fit = self._tell_when_computed(permit, elsewhere, checked)
-        with tf.control_dependencies(arrived), tf.device(self._device):
+        sent, fit = self._when_all_are_there(sent, at_gate, fit)
+        with tf.device(self._device):
             admitted = sync_gate_ops.sync_gate_admit(*permit.contribution, fit)
             # Without a cond around the pushes, gradients are on their way meanwhile.
             pushed_round = tf.where(admitted, permit.round, NO_ROUND)
@@ -200,6 +196,22 @@ class ClusterOps:
                 permit.gate, permit.generation, pushed_round, *permit.worker
             )
         permit.used = True
+
+    def _when_all_are_there(
+        self, sent: Sequence[Any], at_gate: Sequence[bool], fit: tf.Tensor
+    ) -> tuple[list[Any], tf.Tensor]:
+        """The gradients, and what the gate is told once those for its task came."""
+        awaited = [x for x, is_at in zip(sent, at_gate, strict=True) if is_at]
+        with tf.device(self._device):
+            # In one op with what the gate is told. A control dependency on what comes
+            # from another task would be a message beside the gradient's own.
+            *arrived, fit = tf.identity_n([*flatten(awaited), fit])
+        arrived = tf.nest.pack_sequence_as(awaited, arrived, expand_composites=True)
+        of_gate = iter(arrived)
+        return [
+            next(of_gate) if is_at else x
+            for x, is_at in zip(sent, at_gate, strict=True)
+        ], fit
 
     def _tell_when_computed(self, permit, awaited, gradients) -> tf.Tensor:
         """Tells the gate's task that gradients are there, and whether all are fit."""

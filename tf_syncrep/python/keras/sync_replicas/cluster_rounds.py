@@ -12,8 +12,10 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps, Permit
+from tf_syncrep.python.keras.sync_replicas.ordering import effects_after
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer, Rounds
 from tf_syncrep.python.keras.sync_replicas.updater import Updater
+from tf_syncrep.python.keras.transfers.transfers import few_messages
 from tf_syncrep.python.sync import gate_stats
 
 
@@ -61,18 +63,19 @@ class ClusterRounds(Rounds):
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Builds the wait for a permit; all ops that are built inside come after it.
+        """Builds the wait for a permit; all that is read or done inside comes after it.
 
         Raises:
             RuntimeError: a step within a step.
         """
         if self._permits.current() is not None:
             raise RuntimeError("SyncReplicas.step() must not be nested.")
-        permit = self._ops.acquire()
-        with self._permits.holding(permit), compat.ops_after(permit.round):
-            yield
-            if not permit.used:
-                self._ops.give_back(permit)
+        with few_messages():
+            permit = self._ops.acquire()
+            with self._permits.holding(permit), effects_after(permit.round):
+                yield
+                if not permit.used:
+                    self._ops.give_back(permit)
 
     def receive(
         self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]

@@ -1,0 +1,84 @@
+"""How many tensors the tasks of a cluster send one another in a step of `fit`."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import messages_sent
+import programs
+import pytest
+
+PROGRAM = pathlib.Path(__file__).with_name("transfers_program.py")
+NUM_PS = 2
+# Of a step of one worker: from each server and to it, and what the step returns.
+FEWEST = 2 * NUM_PS + 1
+LIMITS = {
+    "two_layers": FEWEST,
+    "shared_layers": FEWEST,
+    "mixed_precision": FEWEST,
+    "regularizers": FEWEST,
+    "frozen": FEWEST,
+    "without_gradient": FEWEST,
+    "dropout": FEWEST,
+    # Updated variables go to the worker, and back as their constraints have them.
+    "constraints": 2 * FEWEST - 1,
+    # Averages are read, assigned, and read again where the layer is called again.
+    "batch_normalization": 2 * FEWEST - 1,
+    "assigned_between_reads": FEWEST + 2,
+    # Beside all else numbers of rows, rows, and their gradient.
+    "embeddings": FEWEST + 3,
+    "distributed_embedding": FEWEST + 3 * NUM_PS,
+}
+# A permit is asked for, the gate lets the other server read, and lets it take the
+# gradient, and hears that it did.
+OF_THE_GATE = 4
+
+
+def results(models, is_synchronous, per_execution, optimizer="AdamAsync"):
+    """What the program says of models, in a process that logs what is sent."""
+    arguments = (list(models), optimizer, is_synchronous, per_execution)
+    finished = subprocess.run(
+        [sys.executable, PROGRAM, *map(json.dumps, arguments)],
+        env={**os.environ, **programs.environment(), **messages_sent.ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout[-5000:]
+    return programs.result_in(finished.stdout)
+
+
+@pytest.mark.parametrize(
+    ("models", "is_synchronous", "per_execution"),
+    [
+        (tuple(LIMITS), False, 1),
+        (tuple(LIMITS), False, 8),
+        (tuple(LIMITS), True, 1),
+        (("two_layers", "batch_normalization", "distributed_embedding"), True, 8),
+    ],
+)
+def test_few_messages_and_the_same_bits(models, is_synchronous, per_execution):
+    for name, result in results(models, is_synchronous, per_execution).items():
+        assert result["differ"] == [], name
+        assert result["is_finite"], name
+        limit = LIMITS[name] + OF_THE_GATE * is_synchronous
+        joined, stock = result["joined"], result["stock"]
+        assert joined["messages"] <= limit < stock["messages"], (name, limit, result)
+
+
+@pytest.mark.parametrize("is_synchronous", [False, True])
+def test_many_layers_send_as_few_messages_as_two(is_synchronous):
+    result = results(["fifty_layers"], is_synchronous, 1)["fifty_layers"]
+    assert result["differ"] == []
+    assert result["joined"]["messages"] <= FEWEST + OF_THE_GATE * is_synchronous
+    assert result["stock"]["messages"] > 150
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "averaged", "clipped", "scheduled"])
+def test_optimizers_have_the_same_bits(optimizer):
+    models = ["two_layers", "batch_normalization", "embeddings"]
+    for name, result in results(models, False, 1, optimizer).items():
+        assert result["differ"] == [], name
+        assert result["joined"]["messages"] < result["stock"]["messages"] / 1.5, result

@@ -1,0 +1,170 @@
+"""What `few_messages` makes of the graph of a function, which is not run."""
+
+import graphlib
+
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+SERVERS = ("/job:ps/replica:0/task:0", "/job:ps/replica:0/task:1")
+DEVICE = "/device:CPU:0"
+# From each of them to the worker, which has no name in a function, and back.
+BOTH_WAYS = sorted([*((x, "") for x in SERVERS), *(("", x) for x in SERVERS)])
+
+
+def variable(server, shape=(3,), dtype=tf.float32):
+    """The handle of a variable on a server, made in the function."""
+    with tf.device(SERVERS[server] + DEVICE):
+        return tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape)
+
+
+def read(handle, shape=(3,), dtype=tf.float32):
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    value.set_shape(shape)
+    return value
+
+
+def assign(handle, value):
+    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def sent(build, context=tfs.keras.few_messages):
+    """The tensors that go from a task to another, as pairs of the two tasks.
+
+    Also asserts that there is an order in which the ops can run.
+    """
+
+    @tf.function(autograph=False)
+    def step(x):
+        with context():
+            build(x)
+
+    ops = step.get_concrete_function(tf.TensorSpec([3])).graph.get_operations()
+    inputs = {op: [*(x.op for x in op.inputs), *op.control_inputs] for op in ops}
+    tasks = {}
+    for op in graphlib.TopologicalSorter(inputs).static_order():
+        handles = [tasks[x.op] for x in op.inputs if x.dtype == tf.resource]
+        own = op.device.removesuffix(DEVICE)
+        tasks[op] = own or next(iter(handles), "")
+    crossing = {
+        (x.name, tasks[x.op], tasks[op])
+        for op in ops
+        for x in op.inputs
+        if tasks[x.op] != tasks[op] and x.dtype != tf.resource
+    }
+    return sorted((origin, target) for _, origin, target in crossing)
+
+
+def test_one_tensor_from_each_server_and_one_to_it():
+    def build(x):
+        handles = [variable(i % 2) for i in range(6)]
+        values = [read(handle) for handle in handles]
+        for handle in handles:
+            assign(handle, tf.add_n([x, *values]) * 2.0)
+
+    assert sent(build) == BOTH_WAYS
+
+
+def test_what_is_assigned_and_read_again_is_in_another_message():
+    def build(x):
+        handles = [variable(0), variable(0)]
+        for _ in range(3):
+            values = [read(handle) for handle in handles]
+            for handle in handles:
+                assign(handle, tf.add_n([x, *values]))
+
+    assert sent(build) == sorted([(SERVERS[0], ""), ("", SERVERS[0])] * 3)
+
+
+def test_message_waits_for_a_later_one_where_nothing_needs_it_before():
+    def build(x):
+        handles = [variable(0) for _ in range(3)]
+        assign(handles[0], x + 1.0)
+        assign(handles[1], x + read(handles[2]))
+
+    assert sent(build) == [("", SERVERS[0]), (SERVERS[0], "")]
+
+
+def test_value_for_another_server_goes_by_the_worker():
+    def build(x):
+        rate, weights = variable(0), [variable(0), variable(1)]
+        value = read(rate)
+        for weight in weights:
+            gradient = x * read(weight)
+            with tf.device(weight.device):
+                assign(weight, gradient * value)
+
+    assert sent(build) == BOTH_WAYS
+
+
+def test_value_that_the_worker_waits_for_goes_to_the_other_server_directly():
+    def build(x):
+        first, second = variable(0), variable(1)
+        value = read(first)
+        with tf.device(second.device):
+            assign(second, value * 2.0)
+        assign(first, x + value + read(second))
+
+    assert (SERVERS[0], SERVERS[1]) in sent(build)
+
+
+def test_small_constants_are_not_sent_unless_they_wait_for_something():
+    def build(x):
+        counter, other = variable(0, ()), variable(0, ())
+        one = tf.cast(tf.constant(1), tf.float32)
+        tf.raw_ops.AssignAddVariableOp(resource=counter, value=one)
+        with tf.control_dependencies([tf.reduce_sum(x)]):
+            waiting = tf.constant(1.0)
+        tf.raw_ops.AssignAddVariableOp(resource=other, value=waiting)
+
+    assert sent(build) == [("", SERVERS[0])]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((70_000,), tf.float32), (None, tf.float32), ((), tf.string)]
+)
+def test_what_is_large_or_not_known_goes_by_itself(shape, dtype):
+    def build(x):
+        del x
+        large = [read(variable(0, shape, dtype), shape, dtype) for _ in range(2)]
+        small = [read(variable(0)) for _ in range(2)]
+        for value in (*large, *small):
+            tf.identity(value)
+
+    assert sent(build) == [(SERVERS[0], "")] * 3
+
+
+@pytest.mark.parametrize("dtype", [tf.bool, tf.int8, tf.uint8, tf.bfloat16, tf.int64])
+def test_all_numbers_go_together(dtype):
+    def build(x):
+        values = [read(variable(0, dtype=dtype), dtype=dtype) for _ in range(2)]
+        assign(variable(0), tf.add_n([x, *(tf.cast(v, tf.float32) for v in values)]))
+
+    assert sent(build) == [("", SERVERS[0]), (SERVERS[0], "")]
+
+
+def test_inside_of_another_it_does_nothing():
+    def build(x):
+        for _ in range(2):
+            with tfs.keras.few_messages():
+                assign(variable(0), x + read(variable(0)))
+
+    assert sent(build) == [("", SERVERS[0]), (SERVERS[0], "")]
+
+
+def test_after_an_error_the_next_function_is_traced_as_ever():
+    def fail(x):
+        del x
+        raise ValueError("as was to be")
+
+    with pytest.raises(ValueError, match="as was to be"):
+        sent(fail)
+    test_one_tensor_from_each_server_and_one_to_it()
+
+
+def test_in_eager_mode_nothing_is_done():
+    weight = tf.Variable(1.0)
+    with tfs.keras.few_messages():
+        weight.assign_add(1.0)
+    assert weight.numpy() == 2.0

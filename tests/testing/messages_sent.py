@@ -1,0 +1,70 @@
+"""Which tensors the tasks of a cluster send one another, as TensorFlow logs them.
+
+A program that was started with `ENVIRONMENT` has the servers of a cluster in itself:
+
+    log = messages_sent.Log()
+    strategy = messages_sent.strategy_of_servers_here(num_ps=2)
+    train()
+    names = log.names_sent_since(0)
+
+Each name is one RecvTensor, a call from the task that needs a tensor to the one that
+has it. The log tells of it before the tensor comes.
+"""
+
+import os
+import re
+import tempfile
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.distribute import local_cluster
+
+# Read once, when TensorFlow is imported.
+ENVIRONMENT = {"TF_CPP_VMODULE": "base_rendezvous_mgr=1", "TF_CPP_MIN_LOG_LEVEL": "0"}
+
+_RECEIVED = re.compile(
+    r"RemoteRendezvous Recv \S+ /job:(\w+/replica:\d+/task:\d+)/\S+?;\w+;"
+    r"/job:(\w+/replica:\d+/task:\d+)/\S+?;(?:edge_\d+_)?([^;]+);"
+)
+_CHIEF = "chief/replica:0/task:0"
+
+
+class Log:
+    """What this process writes to its standard error, which goes to a file from now."""
+
+    def __init__(self):
+        self._fd, path = tempfile.mkstemp()
+        os.unlink(path)
+        os.dup2(self._fd, 2)
+
+    def position(self) -> int:
+        """Where in the log the next line will be."""
+        return os.fstat(self._fd).st_size
+
+    def names_sent_since(self, position: int) -> list[str]:
+        """The tensors that went from a task to another, each time that they did.
+
+        Without those that the coordinator has sent.
+        """
+        size = self.position() - position
+        text = os.pread(self._fd, size, position).decode()
+        found = _RECEIVED.findall(text)
+        return [f"{a} to {b}: {name}" for a, b, name in found if a not in (b, _CHIEF)]
+
+
+def strategy_of_servers_here(num_ps: int) -> Any:
+    """Starts a worker and parameter servers in this process; their strategy."""
+    ports = local_cluster.LocalCluster(1, num_ps, True)
+    cluster = tf.train.ClusterSpec(ports.tasks[0].config.cluster)
+    ports.close()
+    for job, tasks in (("worker", 1), ("ps", num_ps)):
+        for task in range(tasks):
+            _servers.append(tf.distribute.Server(cluster, job, task, "grpc"))
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        cluster, task_type="chief", task_id=0, rpc_layer="grpc"
+    )
+    return tf.distribute.ParameterServerStrategy(resolver)
+
+
+_servers: list[Any] = []  # They live as long as they are referred to.

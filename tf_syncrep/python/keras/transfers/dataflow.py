@@ -1,0 +1,112 @@
+"""Which ops of a graph come after which, and on which task each of them runs."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.compat import graph_edges
+from tf_syncrep.python.keras.transfers.tasks import Tasks
+
+
+class Dataflow:
+    """What some ops of a graph wait for.
+
+    Ops are numbered in the order in which they were built. A function is given control
+    dependencies when it was traced, so that ops which use the same resource run in this
+    order; they count here before they are there. More nodes can be added, for ops that
+    are to be built.
+
+    Attributes:
+        tasks: the task of each op.
+        levels: how many messages that wait for one another come before each op, at
+            most. None that has to come before another has a higher level.
+    """
+
+    def __init__(self, graph: Any, ops: Sequence[tf.Operation]):
+        """Looks at the ops.
+
+        Args:
+            graph: the graph of a function.
+            ops: ops of it, in the order in which they were built.
+
+        Raises:
+            graphlib.CycleError: there is a loop.
+        """
+        self._numbers = {op: number for number, op in enumerate(ops)}
+        self.tasks = list(map(Tasks(graph), ops))
+        before = [self._inputs(op) for op in ops]
+        for earlier, later in self._in_order_of_program(ops):
+            before[later].add(earlier)
+        self.levels = [0] * len(ops)
+        self._after: list[set[int]] = [set() for _ in ops]
+        order = graphlib.TopologicalSorter(dict(enumerate(before))).static_order()
+        for later in order:
+            for earlier in before[later]:
+                self._after[earlier].add(later)
+                hops = self.tasks[earlier] != self.tasks[later]
+                level = self.levels[earlier] + hops
+                self.levels[later] = max(self.levels[later], level)
+
+    def number(self, op: tf.Operation) -> int | None:
+        """The number of an op; None if it is none of these."""
+        return self._numbers.get(op)
+
+    def add_node(self, before: Iterable[int], after: Iterable[int]) -> int:
+        """Adds a node between others; its number."""
+        self._after.append(set(after))
+        node = len(self._after) - 1
+        self.add_edges(before, [node])
+        return node
+
+    def add_edges(self, before: Iterable[int], after: Iterable[int]) -> None:
+        """Lets some nodes come after others."""
+        after = list(after)
+        for node in before:
+            self._after[node].update(after)
+
+    def comes_before(self, sources: Iterable[int], targets: Iterable[int]) -> bool:
+        """Whether one of the targets is one of the sources, or comes after one."""
+        targets = set(targets)
+        found = [*sources]
+        seen = {*found}
+        for node in found:
+            if node in targets:
+                return True
+            new = self._after[node] - seen
+            seen |= new
+            found += new
+        return False
+
+    def _inputs(self, op: tf.Operation) -> set[int]:
+        ops = [*(x.op for x in op.inputs), *op.control_inputs]
+        return {self._numbers[x] for x in ops if x in self._numbers}
+
+    def _in_order_of_program(self, ops) -> Iterable[tuple[int, int]]:
+        """Pairs of ops of which the second has to come after the first."""
+        writes: dict[Any, int] = {}
+        reads: dict[Any, list[int]] = {}
+        for number, op in enumerate(ops):
+            keys = {_key(x) for x in op.inputs if x.dtype == tf.resource}
+            if not keys and graph_edges.keeps_its_place(op):
+                keys = {None}
+            is_read = graph_edges.only_reads(op)
+            for key in keys:
+                if key in writes:
+                    yield writes[key], number
+                if is_read:
+                    reads.setdefault(key, []).append(number)
+                else:
+                    for earlier in reads.pop(key, ()):
+                        yield earlier, number
+                    writes[key] = number
+
+
+def _key(handle: tf.Tensor) -> tuple[tf.Operation, int]:
+    """What is the same for all handles of a resource."""
+    while handle.op.type == "Identity":
+        handle = handle.op.inputs[0]
+    return handle.op, handle.value_index

@@ -1,0 +1,57 @@
+"""On which task of a cluster each op of a function runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.compat import graph_edges
+
+# Of the worker that runs a function, by a device that stands in the function.
+WORKER = "/device:CPU:0"
+
+
+class Tasks:
+    """The tasks of the ops of a graph: parameter servers, and the worker.
+
+    A task stands as its first CPU. Where TensorFlow puts an op somewhere else for a
+    reason that is not looked at here, more is sent than could be, and nothing is wrong.
+    """
+
+    def __init__(self, graph: Any):
+        """Looks at what the graph captures.
+
+        Args:
+            graph: the graph of a function.
+        """
+        self._devices = graph_edges.devices_of_captures(graph)
+        self._parsed: dict[str, str] = {}
+        self._of_ops: dict[tf.Operation, str] = {}
+
+    def __call__(self, op: tf.Operation) -> str:
+        """The task of an op."""
+        if op not in self._of_ops:
+            task = self._parse(op.device)
+            # What uses a resource is where that is.
+            handles = (x for x in op.inputs if x.dtype == tf.resource)
+            while task == WORKER and (handle := next(handles, None)) is not None:
+                task = self._of_resource(handle)
+            self._of_ops[op] = task
+        return self._of_ops[op]
+
+    def _of_resource(self, handle: tf.Tensor) -> str:
+        device = self._devices.get((handle.op, handle.value_index))
+        return self(handle.op) if device is None else self._parse(device)
+
+    def _parse(self, device: str) -> str:
+        """The task of a device, or of what names no other than the worker."""
+        if device not in self._parsed:
+            found = re.search(r"/job:ps/(?:replica:(\d+)/)?task:(\d+)", device)
+            self._parsed[device] = (
+                f"/job:ps/replica:{found[1] or 0}/task:{found[2]}/device:CPU:0"
+                if found
+                else WORKER
+            )
+        return self._parsed[device]

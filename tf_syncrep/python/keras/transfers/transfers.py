@@ -1,0 +1,293 @@
+"""Tensors that go from one task to another in a step, as few of them as can be.
+
+Each tensor that a task needs of another one costs a call, some tenths of a millisecond
+of both, however small it is. A step reads each dense variable, and sends a gradient for
+each; the learning rate goes from its server to the others, a constant from the worker
+to whoever adds it. `few_messages` has what a step sends from one task to another, at
+one time, sent as one tensor: it builds ops that put it together and take it apart, and
+gives these to who was to receive the tensors. What they compute has the same bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import graphlib
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.compat import graph_edges
+from tf_syncrep.python.keras.transfers.dataflow import Dataflow
+from tf_syncrep.python.keras.transfers.tasks import WORKER
+from tf_syncrep.python.sync import messages
+
+# Two copies of a larger one take about as long as the call that is saved.
+_LARGEST_BYTES = 256 * 1024
+_LARGEST_CONSTANT = 64
+_DTYPES = frozenset(
+    {
+        *(tf.bool, tf.half, tf.bfloat16, tf.float32, tf.float64),
+        *(tf.int8, tf.int16, tf.int32, tf.int64),
+        *(tf.uint8, tf.uint16, tf.uint32, tf.uint64),
+    }
+)
+
+# Graphs of functions in which a step is being traced.
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def few_messages() -> Iterator[None]:
+    """Has a step of a loop of your own send few messages to parameter servers.
+
+    For the function that a ClusterCoordinator schedules: put it around each step. What
+    the ops that are built inside send from one task to another at a time goes as one
+    tensor: all small variables that a server has, all small gradients for them, a
+    learning rate with these. Numbers above 256 KB, and those whose shape is not known
+    before, go by themselves, as rows of tables do. All values have the same bits as
+    without. `tfs.keras.fit` does this by itself, and so does `SyncReplicas.step`: one
+    inside of another does nothing. In eager mode, too, nothing is done.
+
+    Example:
+    ```python
+    import tensorflow as tf
+    import tf_syncrep as tfs
+
+    weight = tf.Variable([1.0, 2.0])  # On a parameter server, in a strategy's scope.
+
+    @tf.function
+    def train_step():
+        with tfs.keras.few_messages():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weight**2)
+            weight.assign_sub(0.25 * tape.gradient(loss, weight))
+
+    train_step()
+    print(weight.numpy())  # [0.5 1. ]
+    ```
+
+    Yields:
+        Nothing.
+    """
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is None or graph in _open:
+        yield
+        return
+    num_before = len(graph.get_operations())
+    _open.add(graph)
+    try:
+        yield
+    finally:
+        _open.discard(graph)
+    # A graph with a loop, of TensorFlow 1, stays as it is.
+    with contextlib.suppress(graphlib.CycleError):
+        _Transfers(graph, graph.get_operations()[num_before:]).join()
+
+
+@dataclasses.dataclass
+class _Use:
+    """A tensor that goes to a task, and the inputs of ops there that it is."""
+
+    tensor: tf.Tensor
+    source: int
+    inputs: list[tuple[tf.Operation, int]] = dataclasses.field(default_factory=list)
+    consumers: set[int] = dataclasses.field(default_factory=set)
+
+
+# A tensor, by its op and its number there.
+_Key = tuple[tf.Operation, int]
+
+
+@dataclasses.dataclass
+class _Message:
+    """What goes from one task to another at one time.
+
+    Attributes:
+        origin: the task.
+        target: the other.
+        uses: the tensors.
+        carried: the tensors that are known at the origin by another message.
+        node: stands for it in the dataflow.
+    """
+
+    origin: str
+    target: str
+    uses: dict[_Key, _Use]
+    carried: dict[_Key, _Use]
+    node: int = -1
+
+    @property
+    def consumers(self) -> set[int]:
+        return set().union(*(use.consumers for use in self.uses.values()))
+
+
+class _Transfers:
+    """The transfers of a step."""
+
+    def __init__(self, graph: Any, ops: Sequence[tf.Operation]):
+        self._graph = graph
+        self._flow = Dataflow(graph, ops)
+        self._constants: dict[tuple[_Key, str], _Use] = {}
+        self._messages: list[_Message] = []
+        self._find(ops)
+
+    def join(self) -> None:
+        """Has them sent together."""
+        self._join_levels()
+        self._send_by_worker()
+        with graph_edges.at_the_end_of(self._graph):
+            for (_, task), use in self._constants.items():
+                with tf.device(task):
+                    value = tf.constant(tf.get_static_value(use.tensor))
+                _give(use, value)
+            arrived: dict[_Key, tf.Tensor] = {}
+            # What the worker passes on has to arrive there first.
+            for message in sorted(self._messages, key=lambda x: x.target != WORKER):
+                self._build(message, arrived)
+
+    def _find(self, ops: Sequence[tf.Operation]) -> None:
+        """Finds what goes from a task to another, by how much comes before it."""
+        flow = self._flow
+        found: dict[tuple[str, str, int], dict[_Key, _Use]] = {}
+        for consumer, op in enumerate(ops):
+            target = flow.tasks[consumer]
+            for index, tensor in enumerate(op.inputs):
+                source = flow.number(tensor.op)
+                if source is None or flow.tasks[source] == target:
+                    continue
+                if not _can_be_joined(tensor):
+                    continue
+                key = (tensor.op, tensor.value_index)
+                if _is_constant(tensor):
+                    use = self._constants.setdefault(
+                        (key, target), _Use(tensor, source)
+                    )
+                else:
+                    pair = (flow.tasks[source], target, flow.levels[source])
+                    uses = found.setdefault(pair, {})
+                    use = uses.setdefault(key, _Use(tensor, source))
+                use.inputs.append((op, index))
+                use.consumers.add(consumer)
+        for (origin, target, _), uses in sorted(found.items(), key=lambda x: x[0]):
+            message = _Message(origin, target, uses, {})
+            sources = {use.source for use in uses.values()}
+            message.node = flow.add_node(sources, message.consumers)
+            self._messages.append(message)
+
+    def _join_levels(self) -> None:
+        """Has a message wait for a later one, where nothing depends on it meanwhile."""
+        kept: list[_Message] = []
+        for message in self._messages:
+            others = [
+                x
+                for x in kept
+                if (x.origin, x.target) == (message.origin, message.target)
+                and not self._depend([x.node], [message.node])
+            ]
+            if others:
+                self._merge(others[-1], message)
+            else:
+                kept.append(message)
+        self._messages = kept
+
+    def _merge(self, into: _Message, message: _Message) -> None:
+        for key, use in message.uses.items():
+            present = into.uses.setdefault(key, use)
+            if present is not use:
+                present.inputs += use.inputs
+                present.consumers |= use.consumers
+        self._flow.add_edges([message.node], [into.node])
+        self._flow.add_edges([into.node], message.consumers)
+
+    def _send_by_worker(self) -> None:
+        """Has servers send each other by the worker, which sends and gets anyway.
+
+        So a learning rate goes to another server with the gradients for it.
+        """
+        of_pairs: dict[tuple[str, str], list[_Message]] = {}
+        for message in self._messages:
+            of_pairs.setdefault((message.origin, message.target), []).append(message)
+        for (origin, target), own in of_pairs.items():
+            if WORKER in (origin, target):
+                continue
+            for message in own:
+                for key, use in list(message.uses.items()):
+                    for first in of_pairs.get((origin, WORKER), ()):
+                        second = self._that_can_carry(
+                            use, first, of_pairs.get((WORKER, target), ())
+                        )
+                        if second is not None:
+                            first.uses.setdefault(key, _Use(use.tensor, use.source))
+                            second.carried[key] = use
+                            del message.uses[key]
+                            break
+
+    def _that_can_carry(
+        self, use: _Use, first: _Message, seconds: Iterable[_Message]
+    ) -> _Message | None:
+        for second in seconds:
+            waiting = {first.node, second.node}
+            if (
+                not self._flow.comes_before([first.node], [use.source])
+                and not self._flow.comes_before([second.node], [first.node])
+                and not self._flow.comes_before(use.consumers, waiting)
+            ):
+                self._flow.add_edges([use.source], [first.node])
+                self._flow.add_edges([first.node], [second.node])
+                self._flow.add_edges([second.node], use.consumers)
+                return second
+        return None
+
+    def _depend(self, some: Iterable[int], others: Iterable[int]) -> bool:
+        """Whether nodes come before others, or after them."""
+        some, others = [*some], [*others]
+        flow = self._flow
+        return flow.comes_before(some, others) or flow.comes_before(others, some)
+
+    def _build(self, message: _Message, arrived: dict[_Key, tf.Tensor]) -> None:
+        """Builds the ops of a message; adds to what has arrived at the worker."""
+        sent = {key: use.tensor for key, use in message.uses.items()}
+        for key, use in message.carried.items():
+            sent[key] = arrived.get(key, use.tensor)
+        if len(sent) < 2:
+            return
+        with tf.device(message.origin):
+            packed = messages.pack(list(sent.values()))
+        with tf.device(message.target):
+            parts = messages.unpack(packed, list(sent.values()))
+        for key, part in zip(sent, parts, strict=True):
+            if message.target == WORKER:
+                arrived[key] = part
+            for uses in (message.uses, message.carried):
+                if key in uses:
+                    _give(uses[key], part)
+
+
+def _give(use: _Use, tensor: tf.Tensor) -> None:
+    for op, index in use.inputs:
+        graph_edges.replace_input(op, index, tensor)
+
+
+def _can_be_joined(tensor: tf.Tensor) -> bool:
+    return (
+        tensor.dtype in _DTYPES
+        and tensor.shape.is_fully_defined()
+        and messages.num_bytes(tensor) <= _LARGEST_BYTES
+    )
+
+
+def _is_constant(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is small and known, and waits for nothing."""
+    if tensor.shape.num_elements() > _LARGEST_CONSTANT:
+        return False
+    if tf.get_static_value(tensor) is None:
+        return False
+    ops = [tensor.op]
+    for op in ops:
+        if op.control_inputs:
+            return False
+        ops += [x.op for x in op.inputs if x.op not in ops]
+    return True

@@ -65,7 +65,7 @@ class AccumulatorTakeRoundApplyAdamAsyncDenseOp final
     const int64_t divisor = accumulator->spec().reduction == Reduction::kSum
                                 ? 1
                                 : taken.num_gradients;
-    static_assert(kAdamAsyncMaxBlock <= CpuDenseGradientSum<LibT>::kMaxBlock);
+    static_assert(kMaxGradientBlock <= CpuDenseGradientSum<LibT>::kMaxBlock);
     ApplyAdamAsyncInBlocks<LibT>(
         update, variables.tensor(kVar).NumElements(),
         [&](int64_t begin, int64_t size, LibT* scratch) {

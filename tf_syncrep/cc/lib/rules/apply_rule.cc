@@ -36,31 +36,53 @@ void CopyBlock(const T* from, int64_t begin, int64_t size, T* to) {
   }
 }
 
-// How many elements of a slot belong to a row, or to an element where rows do
-// not matter.
-template <typename T>
-int64_t SlotSize(const AnyRule<T>& rule, int64_t row_size) {
-  return rule.loops->is_rowwise ? 1 : row_size;
+// What of a rule decides on code, not on numbers.
+template <int kNumSlotsOf, bool kIsRowwiseOf>
+struct RuleShape {
+  static constexpr int kNumSlots = kNumSlotsOf;
+  static constexpr bool kIsRowwise = kIsRowwiseOf;
+
+  // How many elements of a slot belong to a row.
+  static constexpr int64_t SlotSize(int64_t row_size) {
+    return kIsRowwise ? 1 : row_size;
+  }
+};
+
+// Calls `visit` with the rule's RuleShape.
+template <typename T, typename Visit>
+void WithShape(const AnyRule<T>& rule, const Visit& visit) {
+  if (rule.loops->is_rowwise) {
+    return visit(RuleShape<1, true>());
+  }
+  switch (rule.loops->num_slots) {
+    case 0:
+      return visit(RuleShape<0, false>());
+    case 1:
+      return visit(RuleShape<1, false>());
+    default:
+      return visit(RuleShape<2, false>());
+  }
 }
 
 // The arrays from a row on.
-template <typename T>
-RuleArrays<T> ArraysFrom(const RuleArrays<T>& arrays, int64_t row,
-                         int64_t row_size, int64_t slot_size) {
+template <typename Shape, typename T>
+TF_SYNCREP_ALWAYS_INLINE RuleArrays<T> ArraysFrom(const RuleArrays<T>& arrays,
+                                                  int64_t row,
+                                                  int64_t row_size) {
   RuleArrays<T> from = {arrays.var + row * row_size};
-  for (int i = 0; i < kMaxSlots; ++i) {
-    if (arrays.slots[i] != nullptr) {
-      from.slots[i] = arrays.slots[i] + row * slot_size;
-    }
+  for (int i = 0; i < Shape::kNumSlots; ++i) {
+    from.slots[i] = arrays.slots[i] + row * Shape::SlotSize(row_size);
   }
   return from;
 }
 
-template <typename T>
-void UpdateRow(const AnyRule<T>& rule, int64_t size, const T* grad,
-               const RuleArrays<T>& row) {
+// Updates a row, or any part of it by a rule that is not rowwise.
+template <typename Shape, typename T>
+TF_SYNCREP_ALWAYS_INLINE void UpdateRow(const AnyRule<T>& rule, int64_t size,
+                                        const T* grad,
+                                        const RuleArrays<T>& row) {
   SlotType<T> of_row = 0;
-  if (rule.loops->is_rowwise) {
+  if constexpr (Shape::kIsRowwise) {
     SlotType<T> lanes[kSquareLanes] = {};
     rule.loops->add_squares(size, grad, lanes);
     of_row = rule.loops->update_row_slot(rule.rule, lanes, size, row.slots[0]);
@@ -70,7 +92,7 @@ void UpdateRow(const AnyRule<T>& rule, int64_t size, const T* grad,
 }
 
 // One call of SparseApplyRule; ApplyRows() runs on several threads.
-template <typename T, typename Row>
+template <typename Shape, typename T, typename Row>
 struct SparseApply {
   using Slot = SlotType<T>;
 
@@ -79,7 +101,6 @@ struct SparseApply {
   const RowOccurrence<Row>* sorted;
   int64_t size;  // of `sorted`
   int64_t row_size;
-  int64_t slot_size;
   const T* grad;
   const RuleArrays<T>& arrays;
 
@@ -92,12 +113,12 @@ struct SparseApply {
     }
     ForEachRow(sorted, size, from, to, [&](int64_t begin, int64_t end) {
       const auto index = static_cast<int64_t>(sorted[begin].row);
-      const RuleArrays<T> row = ArraysFrom(arrays, index, row_size, slot_size);
+      const RuleArrays<T> row = ArraysFrom<Shape>(arrays, index, row_size);
       std::mutex& stripe = RowLocks::Global().Of(arrays.var, index);
       if (end - begin == 1) {
         PrefetchTables(begin + kPrefetchDistance);
         std::lock_guard<std::mutex> lock(stripe);
-        UpdateRow(rule, row_size, Gradient(begin), row);
+        UpdateRow<Shape>(rule, row_size, Gradient(begin), row);
         return;
       }
       if (row_size <= kMaxColumns) {
@@ -105,7 +126,7 @@ struct SparseApply {
         SumOccurrences(begin, end, 0, row_size, sum);
         std::lock_guard<std::mutex> lock(stripe);
         Slot of_row = 0;
-        if (rule.loops->is_rowwise) {
+        if constexpr (Shape::kIsRowwise) {
           Slot lanes[kSquareLanes] = {};
           rule.loops->add_squares_of_sum(row_size, sum, lanes);
           of_row = UpdateRowSlot(lanes, row);
@@ -116,7 +137,7 @@ struct SparseApply {
       // The parts of a long row are moved together.
       std::lock_guard<std::mutex> lock(stripe);
       Slot of_row = 0;
-      if (rule.loops->is_rowwise) {
+      if constexpr (Shape::kIsRowwise) {
         Slot lanes[kSquareLanes] = {};
         ForEachPart([&](int64_t column, int64_t num) {
           SumOccurrences(begin, end, column, num, sum);
@@ -145,7 +166,10 @@ struct SparseApply {
 
   void UpdateBySum(Slot of_row, int64_t column, int64_t num, const Slot* sum,
                    const RuleArrays<T>& row) const {
-    const RuleArrays<T> part = ArraysFrom(row, column, 1, 1);
+    RuleArrays<T> part = {row.var + column};
+    for (int i = 0; i < Shape::kNumSlots; ++i) {
+      part.slots[i] = row.slots[i] + Shape::SlotSize(column);
+    }
     rule.loops->update_by_sum(rule.rule, num, of_row, sum, part.var,
                               part.slots[0], part.slots[1]);
   }
@@ -160,10 +184,10 @@ struct SparseApply {
     if (i < size && (i == 0 || sorted[i].row != sorted[i - 1].row)) {
       const auto row = static_cast<int64_t>(sorted[i].row);
       Prefetch<kWriting>(arrays.var + row * row_size, row_size * sizeof(T));
-      for (const auto& slot : arrays.slots) {
-        if (slot != nullptr) {
-          Prefetch<kWriting>(slot + row * slot_size, slot_size * sizeof(Slot));
-        }
+      const int64_t slot_size = Shape::SlotSize(row_size);
+      for (int slot = 0; slot < Shape::kNumSlots; ++slot) {
+        Prefetch<kWriting>(arrays.slots[slot] + row * slot_size,
+                           slot_size * sizeof(Slot));
       }
     }
   }
@@ -185,12 +209,12 @@ struct SparseApply {
   }
 };
 
-template <typename T>
+template <typename Shape, typename T>
 void CopyRows(const RuleArraysBefore<T>& before, int64_t begin, int64_t num,
-              int64_t row_size, int64_t slot_size,
-              const RuleArrays<T>& arrays) {
+              int64_t row_size, const RuleArrays<T>& arrays) {
+  const int64_t slot_size = Shape::SlotSize(row_size);
   CopyBlock(before.var, begin * row_size, num * row_size, arrays.var);
-  for (int i = 0; i < kMaxSlots; ++i) {
+  for (int i = 0; i < Shape::kNumSlots; ++i) {
     CopyBlock(before.slots[i], begin * slot_size, num * slot_size,
               arrays.slots[i]);
   }
@@ -198,7 +222,7 @@ void CopyRows(const RuleArraysBefore<T>& before, int64_t begin, int64_t num,
 
 // Updates all elements in blocks of at most `max_block`; those of a gradient
 // are at `gradient(begin, size, scratch)`.
-template <typename T, typename Gradient>
+template <typename Shape, typename T, typename Gradient>
 void ApplyBlocks(const AnyRule<T>& rule, int64_t size, int64_t max_block,
                  const Gradient& gradient, const RuleArraysBefore<T>& before,
                  const RuleArrays<T>& arrays, Sharder& sharder) {
@@ -208,15 +232,16 @@ void ApplyBlocks(const AnyRule<T>& rule, int64_t size, int64_t max_block,
                      T scratch[kMaxGradientBlock];
                      for (int64_t i = begin; i < end; i += max_block) {
                        const int64_t n = std::min(max_block, end - i);
-                       CopyRows(before, i, n, 1, 1, arrays);
-                       UpdateRow(rule, n, gradient(i, n, scratch),
-                                 ArraysFrom(arrays, i, 1, 1));
+                       CopyRows<Shape>(before, i, n, /*row_size=*/1, arrays);
+                       UpdateRow<Shape>(
+                           rule, n, gradient(i, n, scratch),
+                           ArraysFrom<Shape>(arrays, i, /*row_size=*/1));
                      }
                    });
 }
 
-// Updates all rows by a rule that is rowwise.
-template <typename T>
+// Updates all rows, one by one.
+template <typename Shape, typename T>
 void ApplyRows(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
                const T* grad, const RuleArraysBefore<T>& before,
                const RuleArrays<T>& arrays, Sharder& sharder) {
@@ -225,9 +250,9 @@ void ApplyRows(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
                    /*multiple=*/1, [&](int64_t begin, int64_t end) {
                      const ScopedFlushDenormals flush_denormals;
                      for (int64_t i = begin; i < end; ++i) {
-                       CopyRows(before, i, 1, row_size, 1, arrays);
-                       UpdateRow(rule, row_size, grad + i * row_size,
-                                 ArraysFrom(arrays, i, row_size, 1));
+                       CopyRows<Shape>(before, i, 1, row_size, arrays);
+                       UpdateRow<Shape>(rule, row_size, grad + i * row_size,
+                                        ArraysFrom<Shape>(arrays, i, row_size));
                      }
                    });
 }
@@ -249,14 +274,17 @@ void ApplyRule(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
   if (size == 0) {
     return;
   }
-  if (rule.loops->is_rowwise) {
-    ApplyRows(rule, num_rows, row_size, grad, before, arrays, sharder);
-    return;
-  }
-  ApplyBlocks(
-      rule, size, IsInPlace(before) ? size : kBlock,
-      [&](int64_t begin, int64_t, T*) { return grad + begin; }, before, arrays,
-      sharder);
+  WithShape(rule, [&](auto shape) {
+    using Shape = decltype(shape);
+    if constexpr (Shape::kIsRowwise) {
+      ApplyRows<Shape>(rule, num_rows, row_size, grad, before, arrays, sharder);
+    } else {
+      ApplyBlocks<Shape>(
+          rule, size, IsInPlace(before) ? size : kBlock,
+          [&](int64_t begin, int64_t, T*) { return grad + begin; }, before,
+          arrays, sharder);
+    }
+  });
 }
 
 template <typename T>
@@ -264,7 +292,10 @@ void ApplyRuleInBlocks(const AnyRule<T>& rule, int64_t size,
                        const GradientBlocks<T>& gradient,
                        const RuleArraysBefore<T>& before,
                        const RuleArrays<T>& arrays, Sharder& sharder) {
-  ApplyBlocks(rule, size, kMaxGradientBlock, gradient, before, arrays, sharder);
+  WithShape(rule, [&](auto shape) {
+    ApplyBlocks<decltype(shape)>(rule, size, kMaxGradientBlock, gradient,
+                                 before, arrays, sharder);
+  });
 }
 
 template <typename T>
@@ -277,13 +308,15 @@ void SparseApplyRule(const AnyRule<T>& rule, const RowGroups& rows,
   }
   const int64_t min_rows_per_shard =
       std::max<int64_t>(kMinElementsPerShard / row_size, 64);
-  rows.Visit([&](const auto* sorted, int64_t size) {
-    const SparseApply<T, decltype(sorted->row)> apply = {
-        rule,     GradientLoopsFor<T>(cpu_level), sorted, size,
-        row_size, SlotSize(rule, row_size),       grad,   arrays};
-    sharder.RunParts(
-        size, min_rows_per_shard, /*multiple=*/1,
-        [&](int64_t begin, int64_t end) { apply.ApplyRows(begin, end); });
+  WithShape(rule, [&](auto shape) {
+    rows.Visit([&](const auto* sorted, int64_t size) {
+      const SparseApply<decltype(shape), T, decltype(sorted->row)> apply = {
+          rule,  GradientLoopsFor<T>(cpu_level), sorted, size, row_size, grad,
+          arrays};
+      sharder.RunParts(
+          size, min_rows_per_shard, /*multiple=*/1,
+          [&](int64_t begin, int64_t end) { apply.ApplyRows(begin, end); });
+    });
   });
 }
 

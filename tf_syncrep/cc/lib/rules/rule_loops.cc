@@ -94,7 +94,8 @@ Slot UpdateRowSlot(const void* rule, const Slot* lanes, int64_t row_size,
       SquaresLoop<Slot, Slot>(size, sum, lanes);                              \
     }                                                                         \
     static constexpr RuleLoops<T> Loops() {                                   \
-      RuleLoops<T> loops = {Rule::kIsRowwise, Update, UpdateBySum};           \
+      RuleLoops<T> loops = {Rule::kSlots.size(), Rule::kIsRowwise, Update,    \
+                            UpdateBySum};                                     \
       if constexpr (Rule::kIsRowwise) {                                       \
         loops.add_squares = AddSquares;                                       \
         loops.add_squares_of_sum = AddSquaresOfSum;                           \

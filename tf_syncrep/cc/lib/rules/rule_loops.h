@@ -48,6 +48,7 @@ template <typename T>
 struct RuleLoops {
   using Slot = SlotType<T>;
 
+  int num_slots = 0;
   bool is_rowwise = false;
 
   // Updates `size` elements by their gradient; `of_row` is what update_row_slot

@@ -16,6 +16,7 @@ template <typename Slot>
 struct Adagrad {
   static constexpr const char* kName = "adagrad";
   static constexpr bool kIsRowwise = false;
+  static constexpr bool kDividesByLr = false;
   static constexpr std::array kSlots = {"accumulator"};
   static constexpr std::array kNumbers = {"lr", "epsilon"};
 

@@ -17,6 +17,7 @@ template <typename Slot, bool kOfRoots>
 struct FtrlOf {
   static constexpr const char* kName = "ftrl";
   static constexpr bool kIsRowwise = false;
+  static constexpr bool kDividesByLr = true;
   static constexpr std::array kSlots = {"accumulator", "linear"};
   static constexpr std::array kNumbers = {"lr", "lr_power",     "l1",
                                           "l2", "l2_shrinkage", "beta"};

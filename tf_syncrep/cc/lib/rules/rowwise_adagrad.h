@@ -17,6 +17,7 @@ template <typename Slot>
 struct RowwiseAdagrad {
   static constexpr const char* kName = "rowwise_adagrad";
   static constexpr bool kIsRowwise = true;
+  static constexpr bool kDividesByLr = false;
   static constexpr std::array kSlots = {"accumulator"};
   static constexpr std::array kNumbers = {"lr", "epsilon"};
 

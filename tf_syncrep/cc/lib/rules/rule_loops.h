@@ -7,6 +7,7 @@
 //     struct Adagrad {
 //       static constexpr const char* kName = "adagrad";
 //       static constexpr bool kIsRowwise = false;
+//       static constexpr bool kDividesByLr = false;
 //       static constexpr std::array kSlots = {"accumulator"};
 //       static constexpr std::array kNumbers = {"lr", "epsilon"};
 //       void Update(Slot g, Slot& var, Slot& accumulator) const;
@@ -15,9 +16,10 @@
 //     };
 //
 // `kSlots` names slots of the variable's shape, at most kMaxSlots, and
-// `kNumbers` the rule's numbers in the order of its fields; error messages
-// speak of both. A rule with `kIsRowwise` has one slot with a number for each
-// row, and two functions in the place of one:
+// `kNumbers` the rule's numbers in the order of its fields, of which the first
+// is the learning rate; error messages speak of both. A rule with `kIsRowwise`
+// has one slot with a number for each row, and two functions in the place of
+// one:
 //
 //     // From the squares of a row's gradient, their sum: updates the row's
 //     // slot and returns a number for Update().
@@ -70,7 +72,8 @@ struct RuleLoops {
                           Slot* slot) = nullptr;
 };
 
-// Of the rules that rules.cc lists, for T = Half, BFloat16, float and double.
+// Of the rules that rule_loops.cc lists, for T = Half, BFloat16, float and
+// double.
 template <typename Rule, typename T>
 const RuleLoops<T>& RuleLoopsFor(CpuLevel level);
 

@@ -13,6 +13,7 @@ template <typename Slot>
 struct Sgd {
   static constexpr const char* kName = "sgd";
   static constexpr bool kIsRowwise = false;
+  static constexpr bool kDividesByLr = false;
   static constexpr std::array<const char*, 0> kSlots = {};
   static constexpr std::array kNumbers = {"lr"};
 
@@ -28,6 +29,7 @@ template <typename Slot>
 struct Momentum {
   static constexpr const char* kName = "momentum";
   static constexpr bool kIsRowwise = false;
+  static constexpr bool kDividesByLr = false;
   static constexpr std::array kSlots = {"momentum"};
   static constexpr std::array kNumbers = {"lr", "momentum"};
 
@@ -45,6 +47,7 @@ template <typename Slot>
 struct Nesterov {
   static constexpr const char* kName = "nesterov";
   static constexpr bool kIsRowwise = false;
+  static constexpr bool kDividesByLr = false;
   static constexpr std::array kSlots = {"momentum"};
   static constexpr std::array kNumbers = {"lr", "momentum"};
 

@@ -22,6 +22,7 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
@@ -35,7 +36,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::TensorShapeUtils;
 using Access = LockedVariables::Access;
 
 TensorShape RowSlotShape(const TensorShape& var_shape) {
@@ -87,11 +87,7 @@ class RuleOpBase : public OpKernel {
     }
     for (int i = 0; i < inputs_.num_numbers(); ++i) {
       const Tensor& number = ctx->input(inputs_.number(i));
-      if (!TensorShapeUtils::IsScalar(number.shape())) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            inputs_.info->numbers[i], " must be a scalar, but has shape ",
-            number.shape().DebugString()));
-      }
+      TF_RETURN_IF_ERROR(CheckScalar(number, inputs_.info->numbers[i]));
       numbers->push_back(*Data<const Slot>(number));
     }
     const Slot lr = numbers->front();
@@ -117,14 +113,14 @@ class RuleOpBase : public OpKernel {
   absl::Status CheckSlotShape(const char* name, const TensorShape& shape,
                               const TensorShape& var_shape) const {
     if (!inputs_.info->is_rowwise) {
-      return CheckSameShapeAsVar(absl::StrCat("slot ", name), shape, var_shape);
+      return CheckSameShapeAsVar(name, shape, var_shape);
     }
     const TensorShape expected = RowSlotShape(var_shape);
     if (shape == expected) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(
-        absl::StrCat("slot ", name, " must have shape ", expected.DebugString(),
+        absl::StrCat(name, " must have shape ", expected.DebugString(),
                      " for a var of shape ", var_shape.DebugString(),
                      ", but has shape ", shape.DebugString()));
   }

@@ -45,14 +45,13 @@ absl::Status CheckVariables(InferenceContext* c, RuleInputs* inputs,
     if (inputs->info->is_rowwise) {
       ShapeHandle expected = RowSlotShape(c, *shape);
       if (!c->Merge(expected, slot, &expected).ok()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "slot ", name, " must have shape ", c->DebugString(expected),
-            " for a var of shape ", c->DebugString(*shape), ", but has shape ",
-            c->DebugString(slot)));
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, " must have shape ", c->DebugString(expected),
+                         " for a var of shape ", c->DebugString(*shape),
+                         ", but has shape ", c->DebugString(slot)));
       }
     } else {
-      TF_RETURN_IF_ERROR(
-          MergeShape(c, absl::StrCat("slot ", name), slot, shape));
+      TF_RETURN_IF_ERROR(MergeShape(c, name, slot, shape));
     }
   }
   for (int i = 0; i < inputs->num_numbers(); ++i) {

@@ -17,8 +17,8 @@ class FTRL(RuleOptimizer):
 
     The optimizer of wide, sparse, linear models: with `l1_regularization_strength`,
     weights that are not worth having are exactly zero. With
-    \\(n = initial\_accumulator\_value\\) and \\(z = 0\\) for each variable at first, and
-    with \\(p = -learning\_rate\_power\\), an update with gradient \\(g\\) is:
+    \\(n = initial\_accumulator\_value\\) and \\(z = 0\\) for each variable at first,
+    and with \\(p = -learning\_rate\_power\\), an update with gradient \\(g\\) is:
 
     $$n' = n + g^2$$
     $$z := z + g + 2 \, l2\_shrinkage \cdot variable
@@ -44,7 +44,7 @@ class FTRL(RuleOptimizer):
     Args:
         learning_rate: a number above 0, or a
             `tf.keras.optimizers.schedules.LearningRateSchedule`, which must not come
-            down to 0; in Keras 3 also a callable without arguments that returns the rate.
+            down to 0; in Keras 3 also a callable without arguments that returns it.
         learning_rate_power: number of at most 0; 0 for a rate that does not fall.
         initial_accumulator_value: number of at least 0 that \\(n\\) begins with.
         l1_regularization_strength: number of at least 0.

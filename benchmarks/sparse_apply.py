@@ -1,12 +1,12 @@
 """Sparse apply: rows of a table with a million, a few thousand or very many.
 
-What training an embedding table does in each step. Optimizers of Keras 3 move every row
-of the table, and stock Adam does anywhere; ours, by the plain loop of the same rule, move
-the rows that the gradient names. With Adam it is AdamAsync that does, PyTorch's SparseAdam and the plain loop move the rows that the
-gradient names. Of very many rows only they are measured, beside the plain loop, which
-moves a row once for each time that it is named, and beside itself on one thread. The
-bytes counted are those of the named rows: each row of the three tables once read and
-once written, gradients and indices read.
+What training an embedding table does in each step. Optimizers of Keras 3, and stock
+Adam anywhere, move every row of the table; AdamAsync, our other optimizers, PyTorch's
+SparseAdam and the plain loops move the rows that the gradient names. Of very many rows
+only the ops are measured, beside the plain loops, which move a row once for each time
+that it is named, and AdamAsync beside itself on one thread. The bytes counted, of Adam
+alone, are those of the named rows: each row of the three tables once read and once
+written, gradients and indices read.
 """
 
 from __future__ import annotations

@@ -321,6 +321,7 @@ def _session(name, optimizer, variables, batches, in_graph) -> Contender:
 
 
 def tensors_of(gradient: Gradient) -> list[tf.Tensor]:
+    """The values of a gradient, and the indices of one that is sparse."""
     return [tf.constant(array) for array in gradient.arrays]
 
 

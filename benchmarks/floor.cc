@@ -87,6 +87,68 @@ void Adam(float* __restrict var, float* __restrict m, float* __restrict v,
   }
 }
 
+// The same for the rules of cc/lib/rules, with their numbers in the same order;
+// the slots of one row, or its one number, and the learning rate first.
+enum Rule { kAdagrad, kFtrl, kMomentum, kRowwiseAdagrad, kSgd };
+
+void ApplyRule(int rule, float* __restrict var, float* __restrict a,
+               float* __restrict z, const float* __restrict grad, int64_t size,
+               const float* numbers) {
+  const float lr = numbers[0];
+  switch (rule) {
+    case kAdagrad:
+      for (int64_t i = 0; i < size; ++i) {
+        a[i] += grad[i] * grad[i];
+        var[i] -= lr * grad[i] / std::sqrt(a[i] + numbers[1]);
+      }
+      return;
+    case kFtrl: {
+      const float l1 = numbers[2];
+      const float regularization = 2 * numbers[3] + numbers[5] / lr;
+      for (int64_t i = 0; i < size; ++i) {
+        const float sum = a[i] + grad[i] * grad[i];
+        const float root = std::sqrt(sum);
+        const float sigma = (root - std::sqrt(a[i])) / lr;
+        z[i] += grad[i] + (2 * numbers[4] - sigma) * var[i];
+        const float clipped = z[i] > l1 ? l1 : z[i] < -l1 ? -l1 : z[i];
+        var[i] = (clipped - z[i]) / (root / lr + regularization);
+        a[i] = sum;
+      }
+      return;
+    }
+    case kMomentum:
+      for (int64_t i = 0; i < size; ++i) {
+        a[i] = numbers[1] * a[i] - lr * grad[i];
+        var[i] += a[i];
+      }
+      return;
+    case kRowwiseAdagrad: {
+      constexpr int kLanes = 16;  // or it would not be vectorised
+      float lanes[kLanes] = {};
+      for (int64_t i = 0; i + kLanes <= size; i += kLanes) {
+        for (int lane = 0; lane < kLanes; ++lane) {
+          lanes[lane] += grad[i + lane] * grad[i + lane];
+        }
+      }
+      float squares = 0;
+      for (const float lane : lanes) {
+        squares += lane;
+      }
+      *a += squares / static_cast<float>(size);
+      const float step = lr / (std::sqrt(*a) + numbers[1]);
+      for (int64_t i = 0; i < size; ++i) {
+        var[i] -= step * grad[i];
+      }
+      return;
+    }
+    case kSgd:
+      for (int64_t i = 0; i < size; ++i) {
+        var[i] -= lr * grad[i];
+      }
+      return;
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -114,6 +176,23 @@ void floor_sparse_adam(float* var, float* m, float* v, const float* grad,
       const int64_t row = indices[i] * width;
       Adam(var + row, m + row, v + row, grad + i * width, width, alpha, beta1,
            beta2, epsilon);
+    }
+  });
+}
+
+// One step of a rule on these rows; slots that it does not have are null. A
+// width that is no multiple of 16 will not do for kRowwiseAdagrad.
+void floor_sparse_rule(int rule, float* var, float* slot0, float* slot1,
+                       const float* grad, const int64_t* indices, int64_t count,
+                       int64_t width, const float* numbers) {
+  const int64_t slot_width = rule == kRowwiseAdagrad ? 1 : width;
+  Threads().Run(count, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = indices[i];
+      ApplyRule(rule, var + row * width,
+                slot0 == nullptr ? nullptr : slot0 + row * slot_width,
+                slot1 == nullptr ? nullptr : slot1 + row * slot_width,
+                grad + i * width, width, numbers);
     }
   });
 }

@@ -1,11 +1,12 @@
 """Sparse apply: rows of a table with a million, a few thousand or very many.
 
-What training an embedding table does in each step. Stock Adam moves every row of
-the table; AdamAsync, PyTorch's SparseAdam and the plain loop move the rows that the
-gradient names. Of very many rows only they are measured, beside the plain loop, which
-moves a row once for each time that it is named, and beside itself on one thread. The
-bytes counted are those of the named rows: each row of the three tables once read and
-once written, gradients and indices read.
+What training an embedding table does in each step. Optimizers of Keras 3, and stock
+Adam anywhere, move every row of the table; AdamAsync, our other optimizers, PyTorch's
+SparseAdam and the plain loops move the rows that the gradient names. Of very many rows
+only the ops are measured, beside the plain loops, which move a row once for each time
+that it is named, and AdamAsync beside itself on one thread. The bytes counted, of Adam
+alone, are those of the named rows: each row of the three tables once read and once
+written, gradients and indices read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from harness import adam, contenders, gradients, one_thread
+from harness import adam, contenders, gradients, one_thread, rules
 from harness.benchmark import (
     Axis,
     Benchmark,
@@ -109,9 +110,41 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
     for contender in (floor, *of_all_rows):
         contender.step(0)
 
-    return race(
+    measured = race(
         [*of_touched_rows, floor, *of_all_rows], point, rounds, bytes_moved(batches)
     )
+    for optimizer in rules.OPTIMIZERS:
+        ours = [
+            make(optimizer, [table], batches) for make in (rules.keras, rules.raw_op)
+        ]
+        measured += _race_of_rule(optimizer, point, rounds, table, batches, ours)
+    return measured
+
+
+def _race_of_rule(
+    optimizer: rules.Optimizer,
+    point: Point,
+    rounds: int,
+    table: np.ndarray,
+    batches: list[list[gradients.Gradient]],
+    ours: list[contenders.Contender],
+) -> list[Measurement]:
+    """Times one optimizer in all ways that there are, and the plain loop beside it."""
+    for contender in ours:
+        rules.check(optimizer, contender, [table], batches)
+    rng = np.random.default_rng(8)
+    small = make_table(rng, 1000)
+    distinct = [
+        [gradients.sparse(rng, rng.permutation(len(small))[:300], WIDTH)]
+        for _ in range(2)
+    ]
+    rules.check(optimizer, rules.floor(optimizer, [small], distinct), [small], distinct)
+    others = [rules.floor(optimizer, [table], batches)]
+    if point["indices"] < MANY:
+        others += rules.stock(optimizer, [table], batches)
+    for contender in others:
+        contender.step(0)
+    return race([*ours, *others], point, rounds)
 
 
 def _of_many(point: Point) -> tuple[np.ndarray, list[list[gradients.Gradient]]]:
@@ -138,7 +171,12 @@ def _measure_many(point: Point, rounds: int) -> Sequence[Measurement]:
         check_on_distinct_rows(contenders.floor)
         floor = contenders.floor([table], batches)
         floor.step(0)
-        return race([*ours, floor], point, rounds, bytes_moved(batches))
+        measured = race([*ours, floor], point, rounds, bytes_moved(batches))
+    if point["indices"] == MANY:
+        for optimizer in rules.OPTIMIZERS:
+            op = rules.raw_op(optimizer, [table], batches)
+            measured += _race_of_rule(optimizer, point, rounds, table, batches, [op])
+    return measured
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
@@ -157,6 +195,9 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
     verdicts += at_most(few, contenders.RAW_OP, contenders.FLOOR, 1.6)
     many = [m for m in measurements if m.point["indices"] >= MANY]
     verdicts += at_most(many, contenders.RAW_OP, contenders.FLOOR, 1.3)
+    for optimizer in rules.OPTIMIZERS:
+        verdicts += times_faster(measurements, optimizer.keras, optimizer.stock, 100)
+        verdicts += at_most(measurements, optimizer.raw_op, optimizer.floor, 1.2)
     alone = contenders.RAW_OP + one_thread.ON_ONE_THREAD
     verdicts += times_faster(many, contenders.RAW_OP, alone, 1.7)
     return verdicts

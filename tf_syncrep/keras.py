@@ -4,6 +4,7 @@
 `ParameterServerStrategy`, where `install_fit` makes a model's own come here.
 """
 
+from tf_syncrep.python.keras.adagrad import Adagrad
 from tf_syncrep.python.keras.adam_async import AdamAsync
 from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
 from tf_syncrep.python.keras.cluster import explain_missing_cluster
@@ -21,6 +22,10 @@ from tf_syncrep.python.keras.fit.install import (
     install_fit,
     uninstall_fit,
 )
+from tf_syncrep.python.keras.ftrl import FTRL
+from tf_syncrep.python.keras.lazy_optimizer import LazyOptimizer
+from tf_syncrep.python.keras.rowwise_adagrad import RowwiseAdagrad
+from tf_syncrep.python.keras.sgd import SGD
 from tf_syncrep.python.keras.sidecar_evaluator import Evaluation, SidecarEvaluator
 from tf_syncrep.python.keras.sync_replicas.gradient_accumulation import (
     GradientAccumulation,
@@ -30,6 +35,9 @@ from tf_syncrep.python.keras.sync_replicas.sync_report import SyncReport
 from tf_syncrep.python.keras.transfers.transfers import few_messages
 
 __all__ = [
+    "FTRL",
+    "SGD",
+    "Adagrad",
     "AdamAsync",
     "Checkpoint",
     "DistributedEmbedding",
@@ -37,6 +45,8 @@ __all__ = [
     "Evaluation",
     "FeatureConfig",
     "GradientAccumulation",
+    "LazyOptimizer",
+    "RowwiseAdagrad",
     "SidecarEvaluator",
     "SyncReplicas",
     "SyncReport",

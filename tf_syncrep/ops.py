@@ -29,6 +29,10 @@ from tf_syncrep.python.ops.embedding_ops import (
     embedding_gather,
     embedding_rows,
 )
+from tf_syncrep.python.ops.rule_ops import (
+    resource_apply_rule,
+    resource_sparse_apply_rule,
+)
 
 __all__ = [
     "AccumulatorStats",
@@ -49,7 +53,9 @@ __all__ = [
     "embedding_gather",
     "embedding_rows",
     "resource_apply_adam_async",
+    "resource_apply_rule",
     "resource_sparse_apply_adam_async",
+    "resource_sparse_apply_rule",
     "sparse_accumulator",
     "sparse_apply_adam_async",
 ]

@@ -57,7 +57,7 @@ def keras_adam_async(
 ) -> Contender:
     """`tfs.keras.AdamAsync` in the Keras that `tf.keras` is, in a `tf.function`."""
     optimizer = tfs.keras.AdamAsync(**_KERAS_HYPER)
-    return _keras(KERAS_ADAM_ASYNC, tf.keras, optimizer, variables, batches, in_graph)
+    return in_keras(KERAS_ADAM_ASYNC, tf.keras, optimizer, variables, batches, in_graph)
 
 
 def stock_keras_adams(
@@ -76,7 +76,7 @@ def stock_keras_adam(
     """The Adam of a Keras, by its name in `installed_kerases`, in a `tf.function`."""
     keras = installed_kerases()[name]
     optimizer = keras.optimizers.Adam(**_KERAS_HYPER)
-    return _keras(name, keras, optimizer, variables, batches, in_graph)
+    return in_keras(name, keras, optimizer, variables, batches, in_graph)
 
 
 def v1_adam_async(
@@ -119,7 +119,7 @@ def raw_op(variables: Variables, batches: Batches, is_read: bool = False) -> Con
         for table in tables
     ]
     handles = [[state[0], *(slot.handle for slot in state[1:])] for state in states]
-    feeds = [[_tensors(gradient) for gradient in batch] for batch in batches]
+    feeds = [[tensors_of(gradient) for gradient in batch] for batch in batches]
     held: list[tf.Tensor] = []
 
     def read_before(i: int) -> None:
@@ -151,7 +151,7 @@ def resource_apply_adam(variables: Variables, batches: Batches) -> Contender:
     ]
     tables = [tf.Variable(tf.constant(x)) for x in variables]
     slots = [[tf.Variable(tf.zeros_like(t)) for _ in range(2)] for t in tables]
-    feeds = [[_tensors(gradient) for gradient in batch] for batch in batches]
+    feeds = [[tensors_of(gradient) for gradient in batch] for batch in batches]
     steps_made = 0
 
     def step(i: int) -> None:
@@ -271,7 +271,7 @@ def installed_kerases() -> dict[str, Any]:
     return found
 
 
-def _keras(name, keras, optimizer, variables, batches, in_graph) -> Contender:
+def in_keras(name, keras, optimizer, variables, batches, in_graph) -> Contender:
     """A Keras optimizer in a `tf.function`."""
     if getattr(keras, "__version__", "").startswith("3"):
         tables = [keras.Variable(x) for x in variables]
@@ -320,12 +320,13 @@ def _session(name, optimizer, variables, batches, in_graph) -> Contender:
     return Contender(name, step, lambda: session.run(tables))
 
 
-def _tensors(gradient: Gradient) -> list[tf.Tensor]:
+def tensors_of(gradient: Gradient) -> list[tf.Tensor]:
+    """The values of a gradient, and the indices of one that is sparse."""
     return [tf.constant(array) for array in gradient.arrays]
 
 
 def _flat_tensors(batch: Sequence[Gradient]) -> list[tf.Tensor]:
-    return [tensor for gradient in batch for tensor in _tensors(gradient)]
+    return [tensor for gradient in batch for tensor in tensors_of(gradient)]
 
 
 def _flat_constants(batch: Sequence[Gradient]) -> list[tf.Tensor]:

@@ -42,12 +42,17 @@ def library() -> ctypes.CDLL:
     loaded.floor_delete.argtypes = [_floats]
     loaded.floor_sparse_adam.argtypes = [*tables, _int64s, c_int64, c_int64, *adam]
     loaded.floor_dense_adam.argtypes = [*tables, c_int64, *adam]
+    loaded.floor_sparse_rule.argtypes = [
+        *(ctypes.c_int, _floats, _floats, _floats, _floats),
+        *(_int64s, c_int64, c_int64, _floats),
+    ]
     loaded.floor_copy.argtypes = [_floats, _floats, c_int64]
     loaded.floor_lookup.argtypes = [
         *(_int32s, _int32s, _floats, c_int64, c_int64, c_int64),
         *(_int32s, c_int64, _floats),
     ]
-    for name in ("delete", "sparse_adam", "dense_adam", "copy", "lookup"):
+    loops = ("sparse_adam", "sparse_rule", "dense_adam", "copy", "lookup")
+    for name in ("delete", *loops):
         getattr(loaded, f"floor_{name}").restype = None
     return loaded
 

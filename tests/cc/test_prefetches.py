@@ -22,9 +22,9 @@ LIB = ROOT / "tf_syncrep" / "cc" / "lib"
 # its rows' numbers, and of what is prefetched of it.
 AT_LEAST = {
     "accumulator_sparse.cc": 4 * 2,
-    "adam_async.cc": 4 * 3,
     "rows/row_combine.cc": 4 * 3,
     "rows/row_gather.cc": 6 * 2,
+    "rules/apply_rule.cc": 4 * 2,
 }
 INSTRUCTION = {"x86_64": r"\tprefetch", "aarch64": r"\tprfm"}
 

@@ -4,11 +4,12 @@ A gradient is an array, or, of a sparse one, a pair of values and rows.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import adam_async_reference as reference
 import keras_variants
 import numpy as np
+import rule_reference
 
 Gradient = np.ndarray | tuple[np.ndarray, np.ndarray]
 
@@ -75,6 +76,96 @@ class Adagrad:
         gradient = _dense(gradient, var)
         self._sum = self._sum + gradient**2
         return var - rate * gradient / np.sqrt(self._sum + 1e-7)
+
+
+class Rule:
+    """A rule of rule_reference for one variable; sparse gradients move named rows."""
+
+    rule: ClassVar[str]
+    slots: ClassVar[dict[str, float]]
+    numbers: ClassVar[dict[str, float]]
+
+    def __init__(self, var: np.ndarray):
+        self._slots = {
+            name: np.full(rule_reference.slot_shape(self.rule, var.shape), value)
+            for name, value in self.slots.items()
+        }
+
+    def __call__(self, var, gradient, rate, step):
+        del step
+        numbers = {"lr": rate, **self.numbers}
+        values, rows = gradient if isinstance(gradient, tuple) else (gradient, None)
+        var, self._slots = rule_reference.apply(
+            self.rule, var, self._slots, numbers, values, rows
+        )
+        return var
+
+
+class LazyAdagrad(Rule):
+    """The rule of tfs.keras.Adagrad."""
+
+    rule = "adagrad"
+    slots: ClassVar[dict[str, float]] = {"accumulator": 0.1}
+    numbers: ClassVar[dict[str, float]] = {"epsilon": 1e-7}
+
+
+class RowwiseAdagrad(Rule):
+    """The rule of tfs.keras.RowwiseAdagrad."""
+
+    rule = "rowwise_adagrad"
+    slots: ClassVar[dict[str, float]] = {"accumulator": 0.0}
+    numbers: ClassVar[dict[str, float]] = {"epsilon": 1e-8}
+
+
+class LazyFTRL(Rule):
+    """The rule of tfs.keras.FTRL, with `FTRL_OPTIONS`."""
+
+    rule = "ftrl"
+    slots: ClassVar[dict[str, float]] = {"accumulator": 0.1, "linear": 0.0}
+    numbers: ClassVar[dict[str, float]] = {
+        "lr_power": -0.75,
+        "l1": 0.125,
+        "l2": 0.25,
+        "l2_shrinkage": 0.0625,
+        "beta": 0.5,
+    }
+
+
+FTRL_OPTIONS = {
+    "learning_rate_power": -0.75,
+    "l1_regularization_strength": 0.125,
+    "l2_regularization_strength": 0.25,
+    "l2_shrinkage_regularization_strength": 0.0625,
+    "beta": 0.5,
+}
+
+
+class LazySGD(Rule):
+    """The rule of tfs.keras.SGD."""
+
+    rule = "sgd"
+    slots: ClassVar[dict[str, float]] = {}
+    numbers: ClassVar[dict[str, float]] = {}
+
+
+class LazyMomentum(Rule):
+    """The rule of tfs.keras.SGD with a momentum of 0.5."""
+
+    rule = "momentum"
+    slots: ClassVar[dict[str, float]] = {"momentum": 0.0}
+    numbers: ClassVar[dict[str, float]] = {"momentum": 0.5}
+
+
+class LazyNesterov(LazyMomentum):
+    """The rule of tfs.keras.SGD with a momentum of 0.5 and nesterov."""
+
+    rule = "nesterov"
+
+
+class Lion(LazyMomentum):
+    """The rule of `LionOfMine`, a LazyOptimizer without a kernel."""
+
+    rule = "lion"
 
 
 class Twin:

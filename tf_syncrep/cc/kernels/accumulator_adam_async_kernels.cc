@@ -12,6 +12,7 @@
 #include "tf_syncrep/cc/kernels/accumulator_take_op.h"
 #include "tf_syncrep/cc/kernels/adam_async_op.h"
 #include "tf_syncrep/cc/kernels/adam_async_step.h"
+#include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/accumulator.h"
 #include "tf_syncrep/cc/lib/accumulator_dense.h"
 #include "tf_syncrep/cc/lib/adam_async.h"
@@ -52,7 +53,7 @@ class AccumulatorTakeRoundApplyAdamAsyncDenseOp final
     // has it asks for theirs.
     DenseBefore before;
     const auto prepare = [&](const std::vector<int64_t>& shape) {
-      TF_RETURN_IF_ERROR(CheckSameShapeAsVar(kGrad, TensorShape(shape),
+      TF_RETURN_IF_ERROR(CheckSameShapeAsVar("grad", TensorShape(shape),
                                              variables.tensor(kVar).shape()));
       return PrepareDenseStep(ctx, variables, &before);
     };
@@ -65,7 +66,7 @@ class AccumulatorTakeRoundApplyAdamAsyncDenseOp final
     const int64_t divisor = accumulator->spec().reduction == Reduction::kSum
                                 ? 1
                                 : taken.num_gradients;
-    static_assert(kAdamAsyncMaxBlock <= CpuDenseGradientSum<LibT>::kMaxBlock);
+    static_assert(kMaxGradientBlock <= CpuDenseGradientSum<LibT>::kMaxBlock);
     ApplyAdamAsyncInBlocks<LibT>(
         update, variables.tensor(kVar).NumElements(),
         [&](int64_t begin, int64_t size, LibT* scratch) {

@@ -12,6 +12,7 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/adam_async_op.h"
+#include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
 #include "tf_syncrep/cc/tf/gpu_context.h"
@@ -65,7 +66,7 @@ class ApplyAdamAsyncGpuOp final : public AdamAsyncOpBase<T, OpKernel> {
                                               Access::kExclusive, &variables));
       OP_REQUIRES_OK(ctx, CheckHyperParameters(ctx));
       OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
-      OP_REQUIRES_OK(ctx, CheckSameShapeAsVar(kGrad, ctx->input(kGrad).shape(),
+      OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", ctx->input(kGrad).shape(),
                                               variables.tensor(kVar).shape()));
       for (const AdamAsyncInput input :
            {kVar, kM, kV, kBeta1Power, kBeta2Power}) {
@@ -127,7 +128,9 @@ class SparseApplyAdamAsyncGpuOp final
         this->LockVariables(ctx, access, Access::kExclusive, &variables));
     TF_RETURN_IF_ERROR(CheckHyperParameters(ctx));
     TF_RETURN_IF_ERROR(CheckSlotShapes(variables));
-    TF_RETURN_IF_ERROR(CheckSparseShapes(ctx, variables.tensor(kVar).shape()));
+    TF_RETURN_IF_ERROR(CheckSparseShapes(ctx->input(kGrad),
+                                         ctx->input(kIndices),
+                                         variables.tensor(kVar).shape()));
     const Tensor& indices = ctx->input(kIndices);
     const int64_t num_indices = indices.NumElements();
     if (num_indices == 0 && (!this->count_empty_ || this->use_rmsprop_)) {

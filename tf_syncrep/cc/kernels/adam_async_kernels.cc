@@ -5,12 +5,12 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/adam_async_op.h"
 #include "tf_syncrep/cc/kernels/adam_async_step.h"
+#include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/adam_async.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
@@ -18,16 +18,13 @@
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
-#include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
 
 namespace tf_syncrep {
 namespace {
 
-using tensorflow::DT_INT32;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 using Access = LockedVariables::Access;
 
 template <typename T>
@@ -45,7 +42,7 @@ class ApplyAdamAsyncOp final : public AdamAsyncOpBase<T, OpKernel> {
                                               Access::kExclusive, &variables));
       OP_REQUIRES_OK(ctx, CheckHyperParameters(ctx));
       OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
-      OP_REQUIRES_OK(ctx, CheckSameShapeAsVar(kGrad, ctx->input(kGrad).shape(),
+      OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", ctx->input(kGrad).shape(),
                                               variables.tensor(kVar).shape()));
       DenseBefore before;
       OP_REQUIRES_OK(ctx, PrepareDenseStep(ctx, variables, &before));
@@ -77,10 +74,15 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
       OP_REQUIRES_OK(ctx, CheckHyperParameters(ctx));
       OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
       OP_REQUIRES_OK(ctx,
-                     CheckSparseShapes(ctx, variables.tensor(kVar).shape()));
+                     CheckSparseShapes(ctx->input(kGrad), ctx->input(kIndices),
+                                       variables.tensor(kVar).shape()));
       RowGroups rows;
-      OP_REQUIRES_OK(ctx,
-                     GroupRows(ctx, variables.tensor(kVar).dim_size(0), &rows));
+      OP_REQUIRES_OK(
+          ctx, GroupRows(ctx, ctx->input(kIndices),
+                         variables.tensor(kVar).dim_size(0),
+                         this->validate_indices_ ? RowGroups::BadRows::kRefused
+                                                 : RowGroups::BadRows::kIgnored,
+                         &rows));
       if (ctx->input(kIndices).NumElements() > 0 || this->count_empty_) {
         OP_REQUIRES_OK(ctx, Apply(ctx, access, rows, variables));
       }
@@ -89,33 +91,6 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
   }
 
  private:
-  // Copies the indices, sorted, into `rows` and checks them there: inputs may
-  // be ref variables, which others can change after the check.
-  absl::Status GroupRows(OpKernelContext* ctx, int64_t num_rows,
-                         RowGroups* rows) const {
-    const Tensor& indices = ctx->input(kIndices);
-    const int64_t size = indices.NumElements();
-    const auto bad_rows = this->validate_indices_
-                              ? RowGroups::BadRows::kRefused
-                              : RowGroups::BadRows::kIgnored;
-    DeviceSharder sharder(ctx);
-    BadRow bad_row;
-    const auto find = [&](const auto* data) {
-      return rows->Find(data, size, num_rows, bad_rows, sharder, &bad_row);
-    };
-    switch (indices.dtype() == DT_INT32 ? find(Data<const int32_t>(indices))
-                                        : find(Data<const int64_t>(indices))) {
-      case RowGroups::Status::kBadRow:
-        return IndexOutOfRange(bad_row.position, bad_row.row, num_rows);
-      case RowGroups::Status::kOutOfMemory:
-        return OutOfMemory(absl::StrCat("the order of ", size, " indices"),
-                           2 * size * sizeof(RowOccurrence<uint32_t>));
-      case RowGroups::Status::kOk:
-        break;
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status Apply(OpKernelContext* ctx, Access access, const RowGroups& rows,
                      LockedVariables& variables) const {
     if (access == Access::kExclusive) {

@@ -3,13 +3,10 @@
 #ifndef TF_SYNCREP_CC_KERNELS_ADAM_ASYNC_OP_H_
 #define TF_SYNCREP_CC_KERNELS_ADAM_ASYNC_OP_H_
 
-#include <cstdint>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/float16.h"
@@ -21,11 +18,6 @@
 
 namespace tf_syncrep {
 
-// InvalidArgument unless `input`, of this shape, has that of var.
-absl::Status CheckSameShapeAsVar(AdamAsyncInput input,
-                                 const tensorflow::TensorShape& shape,
-                                 const tensorflow::TensorShape& var_shape);
-
 // InvalidArgument unless lr, beta1, beta2 and epsilon are scalars. Reads no
 // element of them.
 absl::Status CheckHyperParameters(tensorflow::OpKernelContext* ctx);
@@ -33,14 +25,6 @@ absl::Status CheckHyperParameters(tensorflow::OpKernelContext* ctx);
 // InvalidArgument unless the slots, locked in the order of the inputs, have the
 // shapes that var's shape calls for.
 absl::Status CheckSlotShapes(const LockedVariables& variables);
-
-// InvalidArgument unless var, indices and grad of a sparse op fit together.
-// Reads no index.
-absl::Status CheckSparseShapes(tensorflow::OpKernelContext* ctx,
-                               const tensorflow::TensorShape& var_shape);
-
-// The error for indices[position] = index, which is not a row of var.
-absl::Status IndexOutOfRange(int64_t position, int64_t index, int64_t num_rows);
 
 // Makes a ref variable the op's output, too.
 void ForwardRefToOutput(tensorflow::OpKernelContext* ctx);

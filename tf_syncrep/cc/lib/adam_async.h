@@ -10,12 +10,12 @@
 #define TF_SYNCREP_CC_LIB_ADAM_ASYNC_H_
 
 #include <cstdint>
-#include <functional>
 
 #include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
+#include "tf_syncrep/cc/lib/rules/apply_rule.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
@@ -37,20 +37,10 @@ void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
                     SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
                     CpuLevel cpu_level = BestCpuLevel());
 
-inline constexpr int64_t kAdamAsyncMaxBlock = 256;
-
-// Gives `size` elements of a gradient from `begin` on, no more than
-// kAdamAsyncMaxBlock: in `scratch`, or where they are. Called by several
-// threads at a time.
-template <typename T>
-using AdamAsyncGradient =
-    std::function<const T*(int64_t begin, int64_t size, T* scratch)>;
-
-// The same with a gradient that is in memory block by block only: each is
-// applied while it is in the first-level cache.
+// The same with a gradient that is in memory block by block only.
 template <typename T>
 void ApplyAdamAsyncInBlocks(const AdamAsyncUpdate<SlotType<T>>& update,
-                            int64_t size, const AdamAsyncGradient<T>& gradient,
+                            int64_t size, const GradientBlocks<T>& gradient,
                             const AdamAsyncBefore<T>& before, T* var,
                             SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
                             CpuLevel cpu_level = BestCpuLevel());

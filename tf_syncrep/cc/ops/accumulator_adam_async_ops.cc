@@ -17,7 +17,7 @@ absl::Status TakeRoundDenseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables</*kIsResource=*/true>(c, &shape));
   TF_RETURN_IF_ERROR(MergeShape(
-      c, kGrad, VariableShape</*kIsResource=*/true>(c, kGrad), &shape));
+      c, "grad", VariableShape</*kIsResource=*/true>(c, kGrad), &shape));
   ShapeHandle unused;
   for (int input = kGrad; input < c->num_inputs(); ++input) {
     TF_RETURN_IF_ERROR(c->WithRank(c->input(input), 0, &unused));

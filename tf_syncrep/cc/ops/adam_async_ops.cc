@@ -1,11 +1,11 @@
 // Declares the AdamAsync ops: attributes, shapes, documentation.
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
 #include "tf_syncrep/cc/ops/adam_async_shapes.h"
+#include "tf_syncrep/cc/ops/update_shapes.h"
 
 namespace tf_syncrep {
 namespace {
@@ -17,7 +17,7 @@ template <bool kIsResource>
 absl::Status DenseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &shape));
-  TF_RETURN_IF_ERROR(MergeShape(c, kGrad, c->input(kGrad), &shape));
+  TF_RETURN_IF_ERROR(MergeShape(c, "grad", c->input(kGrad), &shape));
   if (!kIsResource) {
     c->set_output(0, shape);
   }
@@ -28,20 +28,7 @@ template <bool kIsResource>
 absl::Status SparseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &shape));
-  if (c->RankKnown(shape) && c->Rank(shape) < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("var must have at least rank 1 for a sparse gradient, but "
-                     "has shape ",
-                     c->DebugString(shape)));
-  }
-  TF_RETURN_IF_ERROR(CheckRank(c, kIndices, 1, "vector"));
-  if (c->RankKnown(shape)) {
-    ShapeHandle indices;
-    TF_RETURN_IF_ERROR(c->WithRank(c->input(kIndices), 1, &indices));
-    ShapeHandle grad;
-    TF_RETURN_IF_ERROR(c->ReplaceDim(shape, 0, c->Dim(indices, 0), &grad));
-    TF_RETURN_IF_ERROR(MergeShape(c, kGrad, c->input(kGrad), &grad));
-  }
+  TF_RETURN_IF_ERROR(CheckSparseGradient(c, kGrad, kIndices, shape));
   if (!kIsResource) {
     c->set_output(0, shape);
   }

@@ -158,7 +158,7 @@ absl::Status LockedVariables::FindVariables(
     variable.request = requests[i];
     const int input = requests[i].input;
     if (ctx->input_dtype(input) == DT_RESOURCE) {
-      absl::Status status = CheckScalarInput(ctx, requests[i].name);
+      absl::Status status = CheckScalar(ctx->input(input), requests[i].name);
       if (!status.ok()) {
         return status;
       }

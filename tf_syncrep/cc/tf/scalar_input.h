@@ -20,17 +20,12 @@ namespace tf_syncrep {
 // kept where there is one.
 enum class ScalarError : uint8_t { kOurs, kTensorFlows };
 
-// InvalidArgument unless the op's input `name` is of rank 0.
-inline absl::Status CheckScalarInput(tensorflow::OpKernelContext* ctx,
-                                     absl::string_view name,
-                                     ScalarError error = ScalarError::kOurs) {
-  const tensorflow::Tensor* input;
-  absl::Status status = ctx->input(name, &input);
-  if (!status.ok()) {
-    return status;
-  }
-  if (!tensorflow::TensorShapeUtils::IsScalar(input->shape())) {
-    const std::string shape = input->shape().DebugString();
+// InvalidArgument unless `input`, of this name, is of rank 0.
+inline absl::Status CheckScalar(const tensorflow::Tensor& input,
+                                absl::string_view name,
+                                ScalarError error = ScalarError::kOurs) {
+  if (!tensorflow::TensorShapeUtils::IsScalar(input.shape())) {
+    const std::string shape = input.shape().DebugString();
     return absl::InvalidArgumentError(
         error == ScalarError::kOurs
             ? absl::StrCat(name, " must be a scalar, but has shape ", shape)
@@ -38,6 +33,15 @@ inline absl::Status CheckScalarInput(tensorflow::OpKernelContext* ctx,
                            " must be scalar, but had bad shape ", shape));
   }
   return absl::OkStatus();
+}
+
+// The same for the op's input `name`.
+inline absl::Status CheckScalarInput(tensorflow::OpKernelContext* ctx,
+                                     absl::string_view name,
+                                     ScalarError error = ScalarError::kOurs) {
+  const tensorflow::Tensor* input;
+  absl::Status status = ctx->input(name, &input);
+  return status.ok() ? CheckScalar(*input, name, error) : status;
 }
 
 // Copies the op's input `name`, a scalar of type T, into `value`.

@@ -1,22 +1,21 @@
 """AdamAsync as a Keras optimizer."""
 
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import adam_async_tf_ops, compat
-from tf_syncrep.python.keras.embedding import slots
+from tf_syncrep.python.keras import adam_async_tf_ops
+from tf_syncrep.python.keras.base_optimizer import BaseOptimizer, is_beyond_kernels
 from tf_syncrep.python.keras.embedding.tables import is_part
-from tf_syncrep.python.ops import adam_async_ops, embedding_ops, op_library
-from tf_syncrep.python.sync.arguments import as_python, check_number
+from tf_syncrep.python.ops import adam_async_ops, embedding_ops
+from tf_syncrep.python.sync.arguments import check_number
 
 __all__ = ["AdamAsync"]
 
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
-class AdamAsync(compat.SlotOptimizer):
+class AdamAsync(BaseOptimizer):
     r"""Adam for asynchronous training with parameter servers.
 
     Adam scales each step by how large the gradient has been of late, element by
@@ -130,19 +129,17 @@ class AdamAsync(compat.SlotOptimizer):
         rmsprop_momentum: float | None = None,
         **kwargs: Any,
     ):
-        if isinstance(learning_rate, numbers.Real):
-            learning_rate = check_number("learning_rate", learning_rate)
         super().__init__(
             learning_rate=learning_rate,
-            weight_decay=as_python(weight_decay),
-            clipnorm=as_python(clipnorm),
-            clipvalue=as_python(clipvalue),
-            global_clipnorm=as_python(global_clipnorm),
-            use_ema=as_python(use_ema),
-            ema_momentum=as_python(ema_momentum),
-            ema_overwrite_frequency=as_python(ema_overwrite_frequency),
-            name=as_python(name),
-            **{key: as_python(value) for key, value in kwargs.items()},
+            weight_decay=weight_decay,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            name=name,
+            **kwargs,
         )
         self.beta_1: float = check_number("beta_1", beta_1, below=1)
         self.beta_2: float = check_number("beta_2", beta_2, below=1)
@@ -191,33 +188,15 @@ class AdamAsync(compat.SlotOptimizer):
             "beta_2_power": self._beta_2_powers[i],
         }
 
-    def save_own_variables(self, store: Any) -> None:
-        """Saves slots of tables by table, all else by number.
-
-        Called by Keras.
-
-        Args:
-            store: arrays by name.
-        """
-        if not slots.save(self, store):
-            super().save_own_variables(store)
-
-    def load_own_variables(self, store: Any) -> None:
-        """Loads what was saved, where tables may lie in other parts.
-
-        Called by Keras.
-
-        Args:
-            store: arrays by name.
-        """
-        if not slots.load(self, store):
-            super().load_own_variables(store)
-
     def update_variable(
         self, gradient: Any, variable: tf.Variable, learning_rate: Any
     ) -> None:
         """Updates one variable and its slots."""
-        ops = adam_async_tf_ops if _is_beyond_kernels(variable) else adam_async_ops
+        ops = (
+            adam_async_tf_ops
+            if is_beyond_kernels(variable, on_gpu=True)
+            else adam_async_ops
+        )
         operands = (
             variable.handle,
             *[slot.handle for slot in self.slots(variable).values()],
@@ -249,8 +228,7 @@ class AdamAsync(compat.SlotOptimizer):
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` makes an equal optimizer of."""
         return {
-            # Keras 2 tells the rate that its variable has.
-            **{k: as_python(x) for k, x in super().get_config().items()},
+            **super().get_config(),
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
@@ -258,9 +236,3 @@ class AdamAsync(compat.SlotOptimizer):
             "use_nesterov": self.use_nesterov,
             "rmsprop_momentum": self.rmsprop_momentum,
         }
-
-
-def _is_beyond_kernels(variable: tf.Variable) -> bool:
-    """Whether an update of the variable has to be made of TensorFlow's own ops."""
-    device = tf.DeviceSpec.from_string(variable.device).device_type or "CPU"
-    return not op_library.has_kernels_for(device) or compat.compiled_by_xla()

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras import handle_ops
 from tf_syncrep.python.ops.adam_async_ops import slot_dtype
 
 
@@ -29,19 +30,19 @@ def resource_apply_adam_async(
     """One dense step; the arguments are those of the op, variables as handles."""
     dtype = slot_dtype(grad.dtype)
     beta1, beta2, epsilon = _scalars(dtype, beta1, beta2, epsilon)
-    powers = [_read(handle, dtype) for handle in (beta1_power, beta2_power)]
+    powers = [handle_ops.read(handle, dtype) for handle in (beta1_power, beta2_power)]
     alpha = _step_size(lr, *powers)
     g = tf.cast(grad, dtype)
-    new_m = beta1 * _read(m, dtype) + (1 - beta1) * g
-    new_v = beta2 * _read(v, dtype) + (1 - beta2) * g * g
+    new_m = beta1 * handle_ops.read(m, dtype) + (1 - beta1) * g
+    new_v = beta2 * handle_ops.read(v, dtype) + (1 - beta2) * g * g
     direction = beta1 * new_m + (1 - beta1) * g if use_nesterov else new_m
     step = alpha * direction / (tf.sqrt(new_v) + epsilon)
-    new_var = tf.cast(_read(var, grad.dtype), dtype) - step
-    _assign(m, new_m)
-    _assign(v, new_v)
-    _assign(var, tf.cast(new_var, grad.dtype))
-    _assign(beta1_power, powers[0] * beta1)
-    _assign(beta2_power, powers[1] * beta2)
+    new_var = tf.cast(handle_ops.read(var, grad.dtype), dtype) - step
+    handle_ops.assign(m, new_m)
+    handle_ops.assign(v, new_v)
+    handle_ops.assign(var, tf.cast(new_var, grad.dtype))
+    handle_ops.assign(beta1_power, powers[0] * beta1)
+    handle_ops.assign(beta2_power, powers[1] * beta2)
 
 
 def resource_sparse_apply_adam_async(
@@ -64,26 +65,28 @@ def resource_sparse_apply_adam_async(
     """One sparse step; the arguments are those of the op, variables as handles."""
     dtype = slot_dtype(grad.dtype)
     beta1, beta2, epsilon = _scalars(dtype, beta1, beta2, epsilon)
-    rows, g = _sum_by_row(tf.cast(grad, dtype), indices)
-    new_v = beta2 * _gather(v, rows, dtype) + (1 - beta2) * g * g
+    rows, g = handle_ops.sum_by_row(tf.cast(grad, dtype), indices)
+    new_v = beta2 * handle_ops.gather(v, rows, dtype) + (1 - beta2) * g * g
     if apply_sparse_rmsprop:
         momentum = beta1 if rmsprop_momentum < 0 else rmsprop_momentum
         step = lr * g * tf.math.rsqrt(new_v + epsilon)
-        step = new_m = momentum * _gather(m, rows, dtype) + step
+        step = new_m = momentum * handle_ops.gather(m, rows, dtype) + step
     else:
-        powers = [_read(handle, dtype) for handle in (beta1_power, beta2_power)]
-        new_m = beta1 * _gather(m, rows, dtype) + (1 - beta1) * g
+        powers = [
+            handle_ops.read(handle, dtype) for handle in (beta1_power, beta2_power)
+        ]
+        new_m = beta1 * handle_ops.gather(m, rows, dtype) + (1 - beta1) * g
         direction = beta1 * new_m + (1 - beta1) * g if use_nesterov else new_m
         step = _step_size(lr, *powers) * direction / (tf.sqrt(new_v) + epsilon)
         any_rows = count_empty or tf.size(indices) > 0
         for handle, power, beta in zip(
             (beta1_power, beta2_power), powers, (beta1, beta2), strict=True
         ):
-            _assign(handle, tf.where(any_rows, power * beta, power))
-    new_var = tf.cast(_gather(var, rows, grad.dtype), dtype) - step
-    _scatter(m, rows, new_m)
-    _scatter(v, rows, new_v)
-    _scatter(var, rows, tf.cast(new_var, grad.dtype))
+            handle_ops.assign(handle, tf.where(any_rows, power * beta, power))
+    new_var = tf.cast(handle_ops.gather(var, rows, grad.dtype), dtype) - step
+    handle_ops.scatter(m, rows, new_m)
+    handle_ops.scatter(v, rows, new_v)
+    handle_ops.scatter(var, rows, tf.cast(new_var, grad.dtype))
 
 
 def _scalars(dtype, *values):
@@ -96,41 +99,3 @@ def _step_size(lr, beta1_power, beta2_power):
     beta1_power = tf.reshape(beta1_power, [])
     beta2_power = tf.reshape(beta2_power, [])
     return lr * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
-
-
-def _sum_by_row(values, indices):
-    """Sums the values of equal indices.
-
-    Returns:
-        rows: the indices, sorted, as many as there were.
-        sums: for each of these the sum of all values of that row. Equal rows have
-            equal sums, so that it does not matter which of them is written last.
-    """
-    order = tf.argsort(indices, stable=True)
-    rows = tf.gather(indices, order)
-    is_first = tf.concat([rows[:1] == rows[:1], rows[1:] != rows[:-1]], axis=0)
-    place = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
-    sums = tf.math.unsorted_segment_sum(
-        tf.gather(values, order), place, num_segments=tf.size(indices)
-    )
-    return rows, tf.gather(sums, place)
-
-
-# Ops on handles rather than methods of variables: they are the same for variables of
-# every tf.distribute strategy, inside of an update.
-
-
-def _read(handle, dtype):
-    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-
-
-def _assign(handle, value):
-    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-def _gather(handle, rows, dtype):
-    return tf.raw_ops.ResourceGather(resource=handle, indices=rows, dtype=dtype)
-
-
-def _scatter(handle, rows, values):
-    tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=rows, updates=values)

@@ -290,7 +290,7 @@ def resource_apply_adam_async(
     >>> print(var.numpy().ravel().round(3))
     [0.9 0.9 1.1]
     """
-    grad = _gradient(grad, var)
+    grad = gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
     return _raw_ops.resource_apply_adam_async(
         *handles(var, m, v, beta1_power, beta2_power),
@@ -363,7 +363,7 @@ def resource_sparse_apply_adam_async(
     >>> print(var.numpy().ravel().round(3))
     [0.9 1.  1.1]
     """
-    grad = _gradient(grad, var)
+    grad = gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
     return _raw_ops.resource_sparse_apply_adam_async(
         *handles(var, m, v, beta1_power, beta2_power),
@@ -389,8 +389,13 @@ def handles(*variables: Any) -> list[Any]:
     return [x.handle if isinstance(x, tf.Variable) else x for x in variables]
 
 
-def _gradient(grad: Any, var: Any) -> tf.Tensor:
-    """`grad` as a tensor; numbers without a dtype of their own take var's."""
+def gradient(grad: Any, var: Any) -> tf.Tensor:
+    """Returns a gradient as a tensor.
+
+    Args:
+        grad: a tensor, or numbers, which take var's dtype if they have none.
+        var: the variable, or its handle.
+    """
     hint = var.dtype if isinstance(var, tf.Variable) else None
     return tf.convert_to_tensor(grad, dtype_hint=hint)
 

@@ -30,7 +30,11 @@ from tf_syncrep.python.checkpoint.contents import (
 )
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.compat.slots import slots_by_variable, variables_of
+from tf_syncrep.python.keras.compat.slots import (
+    are_rows,
+    slots_by_variable,
+    variables_of,
+)
 from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import (
     Tables,
@@ -115,7 +119,7 @@ def _add_slabs(
     for slab in tables.slabs:
         for shard, part in enumerate(tables.parts(slab)):
             of_part = slots.get(id(part), {})
-            by_rows = {k: v for k, v in of_part.items() if v.shape == part.shape}
+            by_rows = {k: v for k, v in of_part.items() if are_rows(v, part)}
             pieces = []
             for piece in slab.parts(shard):
                 name = keys[piece.table.name]
@@ -135,7 +139,7 @@ def _add_slabs(
 
 
 def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> None:
-    by_rows = {k: v for k, v in slots.items() if v.shape == variable.shape}
+    by_rows = {k: v for k, v in slots.items() if are_rows(v, variable)}
     named = {name: variable, **{f"slots/{k}/{name}": v for k, v in by_rows.items()}}
     if is_table(variable):
         piece = whole_piece(variable.shape[0], list(named))

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.adam_async import AdamAsync
+from tf_syncrep.python.keras.base_optimizer import BaseOptimizer
 from tf_syncrep.python.keras.checkpoint.contents import is_written_by_rows
 from tf_syncrep.python.ops import checkpoint_ops
 
@@ -51,4 +51,4 @@ def _writes_rows_of_gradients_only(optimizer: Any) -> bool:
     keras = tf.keras.optimizers
     if type(optimizer) is keras.SGD:
         return not optimizer.momentum
-    return isinstance(optimizer, AdamAsync) or type(optimizer) is keras.Adagrad
+    return isinstance(optimizer, BaseOptimizer) or type(optimizer) is keras.Adagrad

@@ -58,6 +58,18 @@ def variables_of(optimizer: Any) -> Sequence[Any]:
     return variables if isinstance(variables, (list, tuple)) else variables()
 
 
+def are_rows(slot: Any, variable: Any) -> bool:
+    """Whether a slot has something for each row of its variable.
+
+    That is the variable's shape, or one number a row: its first dimension, and 1 for
+    every other.
+    """
+    if slot.shape == variable.shape:
+        return True
+    rank = len(variable.shape)
+    return rank > 1 and list(slot.shape) == [variable.shape[0], *([1] * (rank - 1))]
+
+
 def _reference(variable: Any) -> str:
     if IS_KERAS_3:
         return getattr(variable, "path", variable.name).replace("/", "_")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat.slots import are_rows
 from tf_syncrep.python.keras.embedding.tables import trained_by
 
 
@@ -101,4 +102,4 @@ def _others(optimizer, saved):
 
 def _are_rows(tables, name, slots):
     (part, *_) = tables.parts(tables.slab_of(name))
-    return slots[0].shape == part.shape
+    return are_rows(slots[0], part)

@@ -178,16 +178,17 @@ class Tables:
 
         Args:
             name: its name.
-            slots: variables beside the parts of the table's slab, of their shapes,
-                whose values are meant; None for the parts themselves.
+            slots: variables beside the parts of the table's slab, of their shapes
+                or with one number a row, whose values are meant; None for the parts
+                themselves.
 
         Returns:
-            An array of shape `[vocabulary_size, width]`.
+            An array of shape `[vocabulary_size, width]`, or `[vocabulary_size, 1]`.
         """
         table = self.by_name[name]
         parts = slots or self.parts(self._slab_of[name])
         dtype = parts[0].dtype.as_numpy_dtype
-        values = np.empty([table.vocabulary_size, table.width], dtype)
+        values = np.empty([table.vocabulary_size, *parts[0].shape[1:]], dtype)
         for part, ids, rows in self._chunks(table, parts):
             values[ids] = tf.gather(part, tf.range(rows.start, rows.stop)).numpy()
         return values
@@ -199,14 +200,15 @@ class Tables:
 
         Args:
             name: its name.
-            values: of shape `[vocabulary_size, width]`.
+            values: as `read` returns them.
             slots: as `read` takes them.
 
         Raises:
             ValueError: values of another shape.
         """
         table = self.by_name[name]
-        shape = (table.vocabulary_size, table.width)
+        (part, *_) = slots or self.parts(self._slab_of[name])
+        shape = (table.vocabulary_size, *part.shape[1:])
         if tuple(values.shape) != shape:
             raise ValueError(
                 f"Values of table {name!r} must have shape {shape}. Received: values "

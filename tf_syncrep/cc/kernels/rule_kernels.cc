@@ -1,0 +1,221 @@
+// CPU kernels of the ops that update a variable by a rule: check, lock, call
+// cc/lib/rules.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/update_checks.h"
+#include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/rows/row_groups.h"
+#include "tf_syncrep/cc/lib/rules/apply_rule.h"
+#include "tf_syncrep/cc/lib/rules/rules.h"
+#include "tf_syncrep/cc/ops/rule_inputs.h"
+#include "tf_syncrep/cc/tf/device_sharder.h"
+#include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/locked_variables.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::DataType;
+using tensorflow::DataTypeString;
+using tensorflow::DataTypeToEnum;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using Access = LockedVariables::Access;
+
+TensorShape RowSlotShape(const TensorShape& var_shape) {
+  TensorShape shape = var_shape;
+  for (int i = 1; i < shape.dims(); ++i) {
+    shape.set_dim(i, 1);
+  }
+  return shape;
+}
+
+// What both kernels share: their variables and their rule.
+template <typename T>
+class RuleOpBase : public OpKernel {
+ public:
+  explicit RuleOpBase(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    DataType slot_dtype;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("Tslot", &slot_dtype));
+    OP_REQUIRES(ctx, slot_dtype == kSlotDtype,
+                absl::InvalidArgumentError(
+                    absl::StrCat("Tslot must be ", DataTypeString(kSlotDtype),
+                                 " for T = ", DataTypeString(kDtype),
+                                 ", but is ", DataTypeString(slot_dtype))));
+    OP_REQUIRES_OK(ctx, RuleInputs::Find(*ctx, &inputs_));
+  }
+
+ protected:
+  using LibT = LibType<T>;
+  using Slot = SlotType<LibT>;
+
+  static constexpr DataType kDtype = DataTypeToEnum<T>::value;
+  static constexpr DataType kSlotDtype = DataTypeToEnum<Slot>::value;
+
+  // Locks var and slots; then checks them and the numbers, which it copies.
+  absl::Status Prepare(OpKernelContext* ctx, Access access,
+                       LockedVariables* variables,
+                       std::vector<Slot>* numbers) const {
+    std::vector<LockedVariables::Request> requests = {
+        {kRuleVar, "var", kDtype, access}};
+    for (int i = 0; i < inputs_.num_slots(); ++i) {
+      requests.push_back(
+          {inputs_.slot(i), inputs_.info->slots[i], kSlotDtype, access});
+    }
+    TF_RETURN_IF_ERROR(variables->Lock(ctx, requests));
+    const TensorShape& var_shape = variables->tensor(kRuleVar).shape();
+    for (int i = 0; i < inputs_.num_slots(); ++i) {
+      TF_RETURN_IF_ERROR(CheckSlotShape(
+          inputs_.info->slots[i], variables->tensor(inputs_.slot(i)).shape(),
+          var_shape));
+    }
+    for (int i = 0; i < inputs_.num_numbers(); ++i) {
+      const Tensor& number = ctx->input(inputs_.number(i));
+      TF_RETURN_IF_ERROR(CheckScalar(number, inputs_.info->numbers[i]));
+      numbers->push_back(*Data<const Slot>(number));
+    }
+    const Slot lr = numbers->front();
+    if (inputs_.info->divides_by_lr && !(lr > 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          inputs_.info->numbers[0], " of rule ",
+          std::string(inputs_.info->name), " must be above 0, but is ", lr));
+    }
+    return absl::OkStatus();
+  }
+
+  RuleArrays<LibT> Arrays(LockedVariables& variables) const {
+    RuleArrays<LibT> arrays = {variables.data<LibT>(kRuleVar)};
+    for (int i = 0; i < inputs_.num_slots(); ++i) {
+      arrays.slots[i] = variables.data<Slot>(inputs_.slot(i));
+    }
+    return arrays;
+  }
+
+  RuleInputs inputs_;
+
+ private:
+  absl::Status CheckSlotShape(const char* name, const TensorShape& shape,
+                              const TensorShape& var_shape) const {
+    if (!inputs_.info->is_rowwise) {
+      return CheckSameShapeAsVar(name, shape, var_shape);
+    }
+    const TensorShape expected = RowSlotShape(var_shape);
+    if (shape == expected) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " must have shape ", expected.DebugString(),
+                     " for a var of shape ", var_shape.DebugString(),
+                     ", but has shape ", shape.DebugString()));
+  }
+};
+
+template <typename T>
+class ApplyRuleOp final : public RuleOpBase<T> {
+ public:
+  using Base = RuleOpBase<T>;
+  using Base::Base;
+  using typename Base::LibT;
+  using typename Base::Slot;
+
+  void Compute(OpKernelContext* ctx) override {
+    LockedVariables variables;
+    std::vector<Slot> numbers;
+    OP_REQUIRES_OK(
+        ctx, this->Prepare(ctx, Access::kExclusive, &variables, &numbers));
+    const Tensor& var = variables.tensor(kRuleVar);
+    const Tensor& grad = ctx->input(this->inputs_.grad());
+    OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", grad.shape(), var.shape()));
+    // What readers still hold of var and the slots, which all are replaced.
+    std::array<int, 1 + kMaxSlots> written;
+    std::array<std::optional<Tensor>, 1 + kMaxSlots> held;
+    const int num_written = 1 + this->inputs_.num_slots();
+    for (int i = 0; i < num_written; ++i) {
+      written[i] = i;
+    }
+    OP_REQUIRES_OK(ctx, variables.PrepareToReplace(
+                            ctx, absl::MakeSpan(written.data(), num_written),
+                            absl::MakeSpan(held.data(), num_written)));
+    RuleArraysBefore<LibT> before;
+    if (held[0].has_value()) {
+      before.var = Data<const LibT>(*held[0]);
+    }
+    for (int i = 1; i < num_written; ++i) {
+      if (held[i].has_value()) {
+        before.slots[i - 1] = Data<const Slot>(*held[i]);
+      }
+    }
+    const int64_t num_rows = var.dims() == 0 ? 1 : var.dim_size(0);
+    const int64_t row_size = num_rows == 0 ? 0 : var.NumElements() / num_rows;
+    DeviceSharder sharder(ctx);
+    WithRule(this->inputs_.info->name, numbers.data(), [&](const auto& rule) {
+      ApplyRule(RuleOf<LibT>(rule), num_rows, row_size, Data<const LibT>(grad),
+                before, this->Arrays(variables), sharder);
+    });
+  }
+};
+
+template <typename T>
+class SparseApplyRuleOp final : public RuleOpBase<T> {
+ public:
+  using Base = RuleOpBase<T>;
+  using Base::Base;
+  using typename Base::LibT;
+  using typename Base::Slot;
+
+  void Compute(OpKernelContext* ctx) override {
+    LockedVariables variables;
+    std::vector<Slot> numbers;
+    OP_REQUIRES_OK(ctx,
+                   this->Prepare(ctx, Access::kShared, &variables, &numbers));
+    const TensorShape& var_shape = variables.tensor(kRuleVar).shape();
+    const Tensor& grad = ctx->input(this->inputs_.grad());
+    const Tensor& indices = ctx->input(this->inputs_.indices());
+    OP_REQUIRES_OK(ctx, CheckSparseShapes(grad, indices, var_shape));
+    RowGroups rows;
+    OP_REQUIRES_OK(ctx, GroupRows(ctx, indices, var_shape.dim_size(0),
+                                  RowGroups::BadRows::kRefused, &rows));
+    if (rows.size() == 0) {
+      return;
+    }
+    DeviceSharder sharder(ctx);
+    WithRule(this->inputs_.info->name, numbers.data(), [&](const auto& rule) {
+      SparseApplyRule(RuleOf<LibT>(rule), rows,
+                      grad.NumElements() / indices.NumElements(),
+                      Data<const LibT>(grad), this->Arrays(variables), sharder);
+    });
+  }
+};
+
+#define TF_SYNCREP_REGISTER(T)                                    \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceApplyRule")       \
+                              .Device(tensorflow::DEVICE_CPU)     \
+                              .TypeConstraint<T>("T"),            \
+                          ApplyRuleOp<T>);                        \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceSparseApplyRule") \
+                              .Device(tensorflow::DEVICE_CPU)     \
+                              .TypeConstraint<T>("T"),            \
+                          SparseApplyRuleOp<T>)
+
+TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
+
+#undef TF_SYNCREP_REGISTER
+
+}  // namespace
+}  // namespace tf_syncrep

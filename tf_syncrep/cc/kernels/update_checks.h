@@ -1,0 +1,39 @@
+// What kernels that update a variable and its slots check of their inputs.
+
+#ifndef TF_SYNCREP_CC_KERNELS_UPDATE_CHECKS_H_
+#define TF_SYNCREP_CC_KERNELS_UPDATE_CHECKS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tf_syncrep/cc/lib/rows/row_groups.h"
+
+namespace tf_syncrep {
+
+// InvalidArgument unless the input `name`, of this shape, has that of var.
+absl::Status CheckSameShapeAsVar(absl::string_view name,
+                                 const tensorflow::TensorShape& shape,
+                                 const tensorflow::TensorShape& var_shape);
+
+// InvalidArgument unless var and a sparse gradient, of grad and indices, fit
+// together. Reads no index.
+absl::Status CheckSparseShapes(const tensorflow::Tensor& grad,
+                               const tensorflow::Tensor& indices,
+                               const tensorflow::TensorShape& var_shape);
+
+// The error for indices[position] = index, which is not a row of var.
+absl::Status IndexOutOfRange(int64_t position, int64_t index, int64_t num_rows);
+
+// Copies the indices, sorted, into `rows` and checks them there: inputs may be
+// ref variables, which others can change after the check.
+absl::Status GroupRows(tensorflow::OpKernelContext* ctx,
+                       const tensorflow::Tensor& indices, int64_t num_rows,
+                       RowGroups::BadRows bad_rows, RowGroups* rows);
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_KERNELS_UPDATE_CHECKS_H_

@@ -1,0 +1,35 @@
+// Adagrad: a step for each element, smaller the more its gradients have been.
+
+#ifndef TF_SYNCREP_CC_LIB_RULES_ADAGRAD_H_
+#define TF_SYNCREP_CC_LIB_RULES_ADAGRAD_H_
+
+#include <array>
+#include <cmath>
+
+#include "tf_syncrep/cc/lib/cpu_dispatch.h"
+
+namespace tf_syncrep {
+
+// Duchi, Hazan and Singer, 2011, with epsilon where Keras has it: under the
+// root.
+template <typename Slot>
+struct Adagrad {
+  static constexpr const char* kName = "adagrad";
+  static constexpr bool kIsRowwise = false;
+  static constexpr bool kDividesByLr = false;
+  static constexpr std::array kSlots = {"accumulator"};
+  static constexpr std::array kNumbers = {"lr", "epsilon"};
+
+  TF_SYNCREP_ALWAYS_INLINE void Update(Slot g, Slot& var,
+                                       Slot& accumulator) const {
+    accumulator = accumulator + g * g;
+    var = var - lr * g / std::sqrt(accumulator + epsilon);
+  }
+
+  Slot lr;
+  Slot epsilon;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_RULES_ADAGRAD_H_

@@ -1,0 +1,338 @@
+#include "tf_syncrep/cc/lib/rules/apply_rule.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "tf_syncrep/cc/lib/gradient_loops.h"
+#include "tf_syncrep/cc/lib/prefetch.h"
+#include "tf_syncrep/cc/lib/rows/row_locks.h"
+#include "tf_syncrep/cc/lib/rows/row_order.h"
+
+namespace tf_syncrep {
+namespace {
+
+// A hand-over to another thread pays from about this many elements on (tens of
+// microseconds of work).
+constexpr int64_t kMinElementsPerShard = 16384;
+
+// How many rows ahead of the one being updated memory is asked for. Rows of a
+// large table are far apart, so each is a cache and often a TLB miss.
+constexpr int64_t kPrefetchDistance = 4;
+
+// So many occurrences of a row are added at a time, in parts of a row that stay
+// in the first-level cache.
+constexpr int64_t kMaxAddedRows = 16;
+constexpr int64_t kMaxColumns = 1024;
+static_assert(kMaxColumns % kSquareLanes == 0);
+
+// How much is copied and then updated at a time, so that it stays in the
+// second-level cache meanwhile.
+constexpr int64_t kBlock = 4096;
+
+template <typename T>
+void CopyBlock(const T* from, int64_t begin, int64_t size, T* to) {
+  if (from != nullptr) {
+    std::copy(from + begin, from + begin + size, to + begin);
+  }
+}
+
+// What of a rule decides on code, not on numbers.
+template <int kNumSlotsOf, bool kIsRowwiseOf>
+struct RuleShape {
+  static constexpr int kNumSlots = kNumSlotsOf;
+  static constexpr bool kIsRowwise = kIsRowwiseOf;
+
+  // How many elements of a slot belong to a row.
+  static constexpr int64_t SlotSize(int64_t row_size) {
+    return kIsRowwise ? 1 : row_size;
+  }
+};
+
+// Calls `visit` with the rule's RuleShape.
+template <typename T, typename Visit>
+void WithShape(const AnyRule<T>& rule, const Visit& visit) {
+  if (rule.loops->is_rowwise) {
+    return visit(RuleShape<1, true>());
+  }
+  switch (rule.loops->num_slots) {
+    case 0:
+      return visit(RuleShape<0, false>());
+    case 1:
+      return visit(RuleShape<1, false>());
+    default:
+      return visit(RuleShape<2, false>());
+  }
+}
+
+// The arrays from a row on.
+template <typename Shape, typename T>
+TF_SYNCREP_ALWAYS_INLINE RuleArrays<T> ArraysFrom(const RuleArrays<T>& arrays,
+                                                  int64_t row,
+                                                  int64_t row_size) {
+  RuleArrays<T> from = {arrays.var + row * row_size};
+  for (int i = 0; i < Shape::kNumSlots; ++i) {
+    from.slots[i] = arrays.slots[i] + row * Shape::SlotSize(row_size);
+  }
+  return from;
+}
+
+// Updates a row, or any part of it by a rule that is not rowwise.
+template <typename Shape, typename T>
+TF_SYNCREP_ALWAYS_INLINE void UpdateRow(const AnyRule<T>& rule, int64_t size,
+                                        const T* grad,
+                                        const RuleArrays<T>& row) {
+  SlotType<T> of_row = 0;
+  if constexpr (Shape::kIsRowwise) {
+    SlotType<T> lanes[kSquareLanes] = {};
+    rule.loops->add_squares(size, grad, lanes);
+    of_row = rule.loops->update_row_slot(rule.rule, lanes, size, row.slots[0]);
+  }
+  rule.loops->update(rule.rule, size, of_row, grad, row.var, row.slots[0],
+                     row.slots[1]);
+}
+
+// One call of SparseApplyRule; ApplyRows() runs on several threads.
+template <typename Shape, typename T, typename Row>
+struct SparseApply {
+  using Slot = SlotType<T>;
+
+  const AnyRule<T>& rule;
+  const GradientLoops<T>& loops;
+  const RowOccurrence<Row>* sorted;
+  int64_t size;  // of `sorted`
+  int64_t row_size;
+  const T* grad;
+  const RuleArrays<T>& arrays;
+
+  // Applies the rows whose first occurrence is in [from, to).
+  void ApplyRows(int64_t from, int64_t to) const {
+    const ScopedFlushDenormals flush_denormals;
+    Slot sum[kMaxColumns];
+    for (int64_t i = from; i < std::min(from + kPrefetchDistance, to); ++i) {
+      PrefetchTables(i);
+    }
+    ForEachRow(sorted, size, from, to, [&](int64_t begin, int64_t end) {
+      const auto index = static_cast<int64_t>(sorted[begin].row);
+      const RuleArrays<T> row = ArraysFrom<Shape>(arrays, index, row_size);
+      std::mutex& stripe = RowLocks::Global().Of(arrays.var, index);
+      if (end - begin == 1) {
+        PrefetchTables(begin + kPrefetchDistance);
+        std::lock_guard<std::mutex> lock(stripe);
+        UpdateRow<Shape>(rule, row_size, Gradient(begin), row);
+        return;
+      }
+      if (row_size <= kMaxColumns) {
+        // Sums need no lock.
+        SumOccurrences(begin, end, 0, row_size, sum);
+        std::lock_guard<std::mutex> lock(stripe);
+        Slot of_row = 0;
+        if constexpr (Shape::kIsRowwise) {
+          Slot lanes[kSquareLanes] = {};
+          rule.loops->add_squares_of_sum(row_size, sum, lanes);
+          of_row = UpdateRowSlot(lanes, row);
+        }
+        UpdateBySum(of_row, 0, row_size, sum, row);
+        return;
+      }
+      // The parts of a long row are moved together.
+      std::lock_guard<std::mutex> lock(stripe);
+      Slot of_row = 0;
+      if constexpr (Shape::kIsRowwise) {
+        Slot lanes[kSquareLanes] = {};
+        ForEachPart([&](int64_t column, int64_t num) {
+          SumOccurrences(begin, end, column, num, sum);
+          rule.loops->add_squares_of_sum(num, sum, lanes);
+        });
+        of_row = UpdateRowSlot(lanes, row);
+      }
+      ForEachPart([&](int64_t column, int64_t num) {
+        SumOccurrences(begin, end, column, num, sum);
+        UpdateBySum(of_row, column, num, sum, row);
+      });
+    });
+  }
+
+  template <typename Visit>
+  void ForEachPart(const Visit& visit) const {
+    for (int64_t column = 0; column < row_size; column += kMaxColumns) {
+      visit(column, std::min(row_size - column, kMaxColumns));
+    }
+  }
+
+  Slot UpdateRowSlot(const Slot* lanes, const RuleArrays<T>& row) const {
+    return rule.loops->update_row_slot(rule.rule, lanes, row_size,
+                                       row.slots[0]);
+  }
+
+  void UpdateBySum(Slot of_row, int64_t column, int64_t num, const Slot* sum,
+                   const RuleArrays<T>& row) const {
+    RuleArrays<T> part = {row.var + column};
+    for (int i = 0; i < Shape::kNumSlots; ++i) {
+      part.slots[i] = row.slots[i] + Shape::SlotSize(column);
+    }
+    rule.loops->update_by_sum(rule.rule, num, of_row, sum, part.var,
+                              part.slots[0], part.slots[1]);
+  }
+
+  const T* Gradient(int64_t i) const {
+    return grad + static_cast<int64_t>(sorted[i].place) * row_size;
+  }
+
+  // The row of occurrence i, if there is one and it is the row's first.
+  TF_SYNCREP_ALWAYS_INLINE void PrefetchTables(int64_t i) const {
+    constexpr auto kWriting = PrefetchFor::kWriting;
+    if (i < size && (i == 0 || sorted[i].row != sorted[i - 1].row)) {
+      const auto row = static_cast<int64_t>(sorted[i].row);
+      Prefetch<kWriting>(arrays.var + row * row_size, row_size * sizeof(T));
+      const int64_t slot_size = Shape::SlotSize(row_size);
+      for (int slot = 0; slot < Shape::kNumSlots; ++slot) {
+        Prefetch<kWriting>(arrays.slots[slot] + row * slot_size,
+                           slot_size * sizeof(Slot));
+      }
+    }
+  }
+
+  void SumOccurrences(int64_t begin, int64_t end, int64_t column, int64_t num,
+                      Slot* sum) const {
+    const T* gradients[kMaxAddedRows];
+    for (int64_t i = begin; i < end;) {
+      const bool is_new = i == begin;
+      int64_t num_gradients = 0;
+      for (; i < end && num_gradients < kMaxAddedRows; ++i) {
+        if (column == 0) {
+          PrefetchTables(i + kPrefetchDistance);
+        }
+        gradients[num_gradients++] = Gradient(i) + column;
+      }
+      loops.add_rows(num, gradients, num_gradients, is_new, sum);
+    }
+  }
+};
+
+template <typename Shape, typename T>
+void CopyRows(const RuleArraysBefore<T>& before, int64_t begin, int64_t num,
+              int64_t row_size, const RuleArrays<T>& arrays) {
+  const int64_t slot_size = Shape::SlotSize(row_size);
+  CopyBlock(before.var, begin * row_size, num * row_size, arrays.var);
+  for (int i = 0; i < Shape::kNumSlots; ++i) {
+    CopyBlock(before.slots[i], begin * slot_size, num * slot_size,
+              arrays.slots[i]);
+  }
+}
+
+// Updates all elements in blocks of at most `max_block`; those of a gradient
+// are at `gradient(begin, size, scratch)`.
+template <typename Shape, typename T, typename Gradient>
+void ApplyBlocks(const AnyRule<T>& rule, int64_t size, int64_t max_block,
+                 const Gradient& gradient, const RuleArraysBefore<T>& before,
+                 const RuleArrays<T>& arrays, Sharder& sharder) {
+  sharder.RunParts(size, kMinElementsPerShard, /*multiple=*/1,
+                   [&](int64_t begin, int64_t end) {
+                     const ScopedFlushDenormals flush_denormals;
+                     T scratch[kMaxGradientBlock];
+                     for (int64_t i = begin; i < end; i += max_block) {
+                       const int64_t n = std::min(max_block, end - i);
+                       CopyRows<Shape>(before, i, n, /*row_size=*/1, arrays);
+                       UpdateRow<Shape>(
+                           rule, n, gradient(i, n, scratch),
+                           ArraysFrom<Shape>(arrays, i, /*row_size=*/1));
+                     }
+                   });
+}
+
+// Updates all rows, one by one.
+template <typename Shape, typename T>
+void ApplyRows(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
+               const T* grad, const RuleArraysBefore<T>& before,
+               const RuleArrays<T>& arrays, Sharder& sharder) {
+  sharder.RunParts(num_rows,
+                   std::max<int64_t>(kMinElementsPerShard / row_size, 1),
+                   /*multiple=*/1, [&](int64_t begin, int64_t end) {
+                     const ScopedFlushDenormals flush_denormals;
+                     for (int64_t i = begin; i < end; ++i) {
+                       CopyRows<Shape>(before, i, 1, row_size, arrays);
+                       UpdateRow<Shape>(rule, row_size, grad + i * row_size,
+                                        ArraysFrom<Shape>(arrays, i, row_size));
+                     }
+                   });
+}
+
+template <typename T>
+bool IsInPlace(const RuleArraysBefore<T>& before) {
+  return before.var == nullptr &&
+         std::all_of(std::begin(before.slots), std::end(before.slots),
+                     [](const auto* slot) { return slot == nullptr; });
+}
+
+}  // namespace
+
+template <typename T>
+void ApplyRule(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
+               const T* grad, const RuleArraysBefore<T>& before,
+               const RuleArrays<T>& arrays, Sharder& sharder) {
+  const int64_t size = num_rows * row_size;
+  if (size == 0) {
+    return;
+  }
+  WithShape(rule, [&](auto shape) {
+    using Shape = decltype(shape);
+    if constexpr (Shape::kIsRowwise) {
+      ApplyRows<Shape>(rule, num_rows, row_size, grad, before, arrays, sharder);
+    } else {
+      ApplyBlocks<Shape>(
+          rule, size, IsInPlace(before) ? size : kBlock,
+          [&](int64_t begin, int64_t, T*) { return grad + begin; }, before,
+          arrays, sharder);
+    }
+  });
+}
+
+template <typename T>
+void ApplyRuleInBlocks(const AnyRule<T>& rule, int64_t size,
+                       const GradientBlocks<T>& gradient,
+                       const RuleArraysBefore<T>& before,
+                       const RuleArrays<T>& arrays, Sharder& sharder) {
+  WithShape(rule, [&](auto shape) {
+    ApplyBlocks<decltype(shape)>(rule, size, kMaxGradientBlock, gradient,
+                                 before, arrays, sharder);
+  });
+}
+
+template <typename T>
+void SparseApplyRule(const AnyRule<T>& rule, const RowGroups& rows,
+                     int64_t row_size, const T* grad,
+                     const RuleArrays<T>& arrays, Sharder& sharder,
+                     CpuLevel cpu_level) {
+  if (rows.size() == 0 || row_size == 0) {
+    return;
+  }
+  const int64_t min_rows_per_shard =
+      std::max<int64_t>(kMinElementsPerShard / row_size, 64);
+  WithShape(rule, [&](auto shape) {
+    rows.Visit([&](const auto* sorted, int64_t size) {
+      const SparseApply<decltype(shape), T, decltype(sorted->row)> apply = {
+          rule,  GradientLoopsFor<T>(cpu_level), sorted, size, row_size, grad,
+          arrays};
+      sharder.RunParts(
+          size, min_rows_per_shard, /*multiple=*/1,
+          [&](int64_t begin, int64_t end) { apply.ApplyRows(begin, end); });
+    });
+  });
+}
+
+#define TF_SYNCREP_INSTANTIATE(T)                                              \
+  template void ApplyRule<T>(const AnyRule<T>&, int64_t, int64_t, const T*,    \
+                             const RuleArraysBefore<T>&, const RuleArrays<T>&, \
+                             Sharder&);                                        \
+  template void ApplyRuleInBlocks<T>(                                          \
+      const AnyRule<T>&, int64_t, const GradientBlocks<T>&,                    \
+      const RuleArraysBefore<T>&, const RuleArrays<T>&, Sharder&);             \
+  template void SparseApplyRule<T>(const AnyRule<T>&, const RowGroups&,        \
+                                   int64_t, const T*, const RuleArrays<T>&,    \
+                                   Sharder&, CpuLevel)
+
+TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);
+
+#undef TF_SYNCREP_INSTANTIATE
+
+}  // namespace tf_syncrep

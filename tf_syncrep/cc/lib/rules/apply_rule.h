@@ -1,0 +1,91 @@
+// Applies a gradient to a variable and its slots, by any rule.
+//
+// T is the type of variable and gradient: Half, BFloat16, float or double;
+// slots, numbers and all arithmetic are in SlotType<T>. A dense gradient
+// updates all of a variable; a sparse one the rows that it touches and no
+// others, each of them once, by the sum of its occurrences. Results depend in
+// no bit on the number of threads or on the instruction set. Nothing here can
+// fail.
+
+#ifndef TF_SYNCREP_CC_LIB_RULES_APPLY_RULE_H_
+#define TF_SYNCREP_CC_LIB_RULES_APPLY_RULE_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "tf_syncrep/cc/lib/cpu_dispatch.h"
+#include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/rows/row_groups.h"
+#include "tf_syncrep/cc/lib/rules/rule_loops.h"
+#include "tf_syncrep/cc/lib/sharder.h"
+
+namespace tf_syncrep {
+
+// A rule's numbers, and its loops for the type and the instruction set.
+template <typename T>
+struct AnyRule {
+  const void* rule;
+  const RuleLoops<T>* loops;
+};
+
+// `rule` must outlive what is returned.
+template <typename T, typename Rule>
+AnyRule<T> RuleOf(const Rule& rule, CpuLevel level = BestCpuLevel()) {
+  return {&rule, &RuleLoopsFor<Rule, T>(level)};
+}
+
+// Where a variable and its slots begin; slots that the rule does not have are
+// null. They do not overlap.
+template <typename T>
+struct RuleArrays {
+  T* var = nullptr;
+  SlotType<T>* slots[kMaxSlots] = {};
+};
+
+// The old contents of an array, where they must not be overwritten; null if
+// they are in the array itself.
+template <typename T>
+struct RuleArraysBefore {
+  const T* var = nullptr;
+  const SlotType<T>* slots[kMaxSlots] = {};
+};
+
+inline constexpr int64_t kMaxGradientBlock = 256;
+
+// Gives `size` elements of a gradient from `begin` on, no more than
+// kMaxGradientBlock: in `scratch`, or where they are. Called by several threads
+// at a time.
+template <typename T>
+using GradientBlocks =
+    std::function<const T*(int64_t begin, int64_t size, T* scratch)>;
+
+// Updates `num_rows` rows of `row_size` elements, which is all of a variable.
+// The caller holds the arrays exclusively.
+template <typename T>
+void ApplyRule(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
+               const T* grad, const RuleArraysBefore<T>& before,
+               const RuleArrays<T>& arrays, Sharder& sharder);
+
+// The same, for rules that are not rowwise, with a gradient that is in memory
+// block by block only: each is applied while it is in the first-level cache.
+template <typename T>
+void ApplyRuleInBlocks(const AnyRule<T>& rule, int64_t size,
+                       const GradientBlocks<T>& gradient,
+                       const RuleArraysBefore<T>& before,
+                       const RuleArrays<T>& arrays, Sharder& sharder);
+
+// Updates each of `rows`, which are rows of the tables, with the sum of the
+// rows of `grad` that are at its positions, in their order; a row has
+// `row_size` elements.
+//
+// Calls on the same tables may run at the same time: each holds the row's
+// stripe of RowLocks::Global() while it updates the row.
+template <typename T>
+void SparseApplyRule(const AnyRule<T>& rule, const RowGroups& rows,
+                     int64_t row_size, const T* grad,
+                     const RuleArrays<T>& arrays, Sharder& sharder,
+                     CpuLevel cpu_level = BestCpuLevel());
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_RULES_APPLY_RULE_H_

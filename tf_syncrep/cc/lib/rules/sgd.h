@@ -1,0 +1,65 @@
+// Gradient descent: plain, with momentum, with Nesterov's momentum.
+
+#ifndef TF_SYNCREP_CC_LIB_RULES_SGD_H_
+#define TF_SYNCREP_CC_LIB_RULES_SGD_H_
+
+#include <array>
+
+#include "tf_syncrep/cc/lib/cpu_dispatch.h"
+
+namespace tf_syncrep {
+
+template <typename Slot>
+struct Sgd {
+  static constexpr const char* kName = "sgd";
+  static constexpr bool kIsRowwise = false;
+  static constexpr bool kDividesByLr = false;
+  static constexpr std::array<const char*, 0> kSlots = {};
+  static constexpr std::array kNumbers = {"lr"};
+
+  TF_SYNCREP_ALWAYS_INLINE void Update(Slot g, Slot& var) const {
+    var = var - lr * g;
+  }
+
+  Slot lr;
+};
+
+// The learning rate is within the momentum, as Keras has it.
+template <typename Slot>
+struct Momentum {
+  static constexpr const char* kName = "momentum";
+  static constexpr bool kIsRowwise = false;
+  static constexpr bool kDividesByLr = false;
+  static constexpr std::array kSlots = {"momentum"};
+  static constexpr std::array kNumbers = {"lr", "momentum"};
+
+  TF_SYNCREP_ALWAYS_INLINE void Update(Slot g, Slot& var, Slot& m) const {
+    m = momentum * m - lr * g;
+    var = var + m;
+  }
+
+  Slot lr;
+  Slot momentum;
+};
+
+// Sutskever et al., 2013.
+template <typename Slot>
+struct Nesterov {
+  static constexpr const char* kName = "nesterov";
+  static constexpr bool kIsRowwise = false;
+  static constexpr bool kDividesByLr = false;
+  static constexpr std::array kSlots = {"momentum"};
+  static constexpr std::array kNumbers = {"lr", "momentum"};
+
+  TF_SYNCREP_ALWAYS_INLINE void Update(Slot g, Slot& var, Slot& m) const {
+    m = momentum * m - lr * g;
+    var = var + (momentum * m - lr * g);
+  }
+
+  Slot lr;
+  Slot momentum;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_RULES_SGD_H_

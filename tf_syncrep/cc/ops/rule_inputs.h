@@ -1,0 +1,67 @@
+// The inputs of the ops that update a variable by a rule.
+
+#ifndef TF_SYNCREP_CC_OPS_RULE_INPUTS_H_
+#define TF_SYNCREP_CC_OPS_RULE_INPUTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "tf_syncrep/cc/lib/rules/rules.h"
+
+namespace tf_syncrep {
+
+inline constexpr int kRuleVar = 0;
+
+// Where they are: var, then the slots of the rule, its numbers, grad and, of
+// the sparse op, indices.
+struct RuleInputs {
+  // From the attributes of an op. `Context` is an InferenceContext or an
+  // OpKernelConstruction.
+  template <typename Context>
+  static absl::Status Find(Context& context, RuleInputs* inputs) {
+    std::string name;
+    int64_t num_slots;
+    int64_t num_numbers;
+    TF_RETURN_IF_ERROR(context.GetAttr("rule", &name));
+    TF_RETURN_IF_ERROR(context.GetAttr("num_slots", &num_slots));
+    TF_RETURN_IF_ERROR(context.GetAttr("num_numbers", &num_numbers));
+    inputs->info = FindRule(name);
+    if (inputs->info == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rule must be the name of a rule, but is ", name));
+    }
+    TF_RETURN_IF_ERROR(
+        CheckCount(name, "slots", inputs->info->slots, num_slots));
+    return CheckCount(name, "numbers", inputs->info->numbers, num_numbers);
+  }
+
+  int num_slots() const { return static_cast<int>(info->slots.size()); }
+  int num_numbers() const { return static_cast<int>(info->numbers.size()); }
+  int slot(int i) const { return kRuleVar + 1 + i; }
+  int number(int i) const { return slot(num_slots()) + i; }
+  int grad() const { return number(num_numbers()); }
+  int indices() const { return grad() + 1; }
+
+  const RuleInfo* info = nullptr;
+
+ private:
+  static absl::Status CheckCount(absl::string_view rule, const char* what,
+                                 const std::vector<const char*>& names,
+                                 int64_t num) {
+    if (num == static_cast<int64_t>(names.size())) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " of rule ", rule, " must be [", absl::StrJoin(names, ", "),
+        "], ", names.size(), " in all, but there are ", num));
+  }
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_OPS_RULE_INPUTS_H_

@@ -1,0 +1,125 @@
+"""Adagrad as a Keras optimizer."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.lazy_optimizer import RuleOptimizer
+from tf_syncrep.python.sync.arguments import check_number
+
+__all__ = ["Adagrad"]
+
+
+@tf.keras.utils.register_keras_serializable(package="tf_syncrep")
+class Adagrad(RuleOptimizer):
+    r"""Adagrad that moves only the rows that a gradient names.
+
+    Each element has a learning rate of its own, which falls with the sum of the squares
+    of its gradients: what is seen rarely moves far when it is seen. With
+    \\(a = initial\_accumulator\_value\\) for each variable at first, an update with
+    gradient \\(g\\) is:
+
+    $$a := a + g^2$$
+    $$variable := variable - learning\_rate \cdot g / \sqrt{a + \epsilon}$$
+
+    Arguments, defaults and dense gradients are those of `tf.keras.optimizers.Adagrad`.
+
+    A sparse gradient (`tf.IndexedSlices`, what an embedding layer has) moves only the
+    rows that it names, in the variable and in its slots; a row named several times gets
+    the sum of its gradients, once. One op does it, atomically for each row: no update
+    of any worker is lost, and a step costs what its rows cost, however long the table.
+
+    Variables may be half, bfloat16, float32 or float64; slots are float64 for float64
+    variables and float32 for all others. Inside of functions that XLA compiles, and on
+    GPUs, the update is made of TensorFlow's own ops, which are slower, are not atomic,
+    and do not check that the indices are in range.
+
+    Args:
+        learning_rate: a number of at least 0, or a
+            `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
+            callable without arguments that returns the rate.
+        initial_accumulator_value: number of at least 0 that \\(a\\) begins with.
+        epsilon: number of at least 0, added to \\(a\\) under the root.
+        weight_decay: if set, each step takes this times the learning rate off all
+            of each variable, untouched rows included.
+        clipnorm: if set, the norm that the gradient of each variable is clipped to.
+        clipvalue: if set, the absolute value that each element of a gradient is
+            clipped to.
+        global_clipnorm: if set, the norm that all gradients together are clipped to.
+        use_ema: keep a moving average of each variable.
+        ema_momentum: decay of that average, in [0, 1].
+        ema_overwrite_frequency: if set, overwrite the variables by their averages
+            every so many steps.
+        name: the optimizer's name.
+        **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
+            of the base class (accumulators are dense). In Keras 2, `jit_compile`,
+            False by default: the ops are faster than what XLA makes of the formula.
+
+    Raises:
+        ValueError: a number out of its range.
+
+    Example:
+    >>> table = tf.Variable(tf.ones([4, 2]))
+    >>> gradient = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([3, 1]))
+    >>> optimizer = tfs.keras.Adagrad(0.5)
+    >>> _ = optimizer.apply_gradients([(gradient, table)])
+    >>> print(table.numpy()[:, 0].round(3))
+    [1.    0.523 1.    0.523]
+
+    Source: Duchi, Hazan and Singer, "Adaptive Subgradient Methods for Online Learning
+    and Stochastic Optimization", 2011, in the form that Keras has.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        initial_accumulator_value: float = 0.1,
+        epsilon: float = 1e-7,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        name: str = "Adagrad",
+        **kwargs: Any,
+    ):
+        super().__init__(
+            learning_rate,
+            weight_decay=weight_decay,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            name=name,
+            **kwargs,
+        )
+        self.initial_accumulator_value: float = check_number(
+            "initial_accumulator_value", initial_accumulator_value
+        )
+        self.epsilon: float = check_number("epsilon", epsilon)
+
+    def rule(self) -> tuple[str, dict[str, float]]:
+        """The name of the rule, and its numbers but for `lr`."""
+        return "adagrad", {"epsilon": self.epsilon}
+
+    def initial_slots(self) -> dict[str, float]:
+        """What is kept for each variable, with what it begins with."""
+        return {"accumulator": self.initial_accumulator_value}
+
+    def update_rows(self, rows, gradient, slots, learning_rate):
+        """Moves rows of a variable, or all of it."""
+        accumulator = slots["accumulator"] + gradient * gradient
+        step = learning_rate * gradient / tf.sqrt(accumulator + self.epsilon)
+        return rows - step, {"accumulator": accumulator}
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` makes an equal optimizer of."""
+        return {
+            **super().get_config(),
+            "initial_accumulator_value": self.initial_accumulator_value,
+            "epsilon": self.epsilon,
+        }

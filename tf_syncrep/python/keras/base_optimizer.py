@@ -1,0 +1,85 @@
+"""What the optimizers of this package have in common."""
+
+import numbers
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.embedding import slots
+from tf_syncrep.python.ops import op_library
+from tf_syncrep.python.sync.arguments import as_python, check_number
+
+
+class BaseOptimizer(compat.SlotOptimizer):
+    """An optimizer that moves only the rows that a sparse gradient names.
+
+    Its slots of tables are stored by table. A subclass has `slots` beside what
+    `compat.SlotOptimizer` wants.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ):
+        if isinstance(learning_rate, numbers.Real):
+            learning_rate = check_number("learning_rate", learning_rate)
+        super().__init__(
+            learning_rate=learning_rate,
+            weight_decay=as_python(weight_decay),
+            clipnorm=as_python(clipnorm),
+            clipvalue=as_python(clipvalue),
+            global_clipnorm=as_python(global_clipnorm),
+            use_ema=as_python(use_ema),
+            ema_momentum=as_python(ema_momentum),
+            ema_overwrite_frequency=as_python(ema_overwrite_frequency),
+            name=as_python(name) or type(self).__name__,
+            **{key: as_python(value) for key, value in kwargs.items()},
+        )
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves slots of tables by table, all else by number.
+
+        Called by Keras.
+
+        Args:
+            store: arrays by name.
+        """
+        if not slots.save(self, store):
+            super().save_own_variables(store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads what was saved, where tables may lie in other parts.
+
+        Called by Keras.
+
+        Args:
+            store: arrays by name.
+        """
+        if not slots.load(self, store):
+            super().load_own_variables(store)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` makes an equal optimizer of."""
+        return {k: as_python(x) for k, x in super().get_config().items()}
+
+
+def is_beyond_kernels(variable: tf.Variable, on_gpu: bool = False) -> bool:
+    """Whether an update of the variable has to be made of TensorFlow's own ops.
+
+    Args:
+        variable: the variable.
+        on_gpu: whether the update has GPU kernels, where the library has any.
+    """
+    device = tf.DeviceSpec.from_string(variable.device).device_type or "CPU"
+    has_kernels = op_library.has_kernels_for(device) if on_gpu else device == "CPU"
+    return not has_kernels or compat.compiled_by_xla()

@@ -1,0 +1,47 @@
+"""Updates of variables with TensorFlow's own ops, on handles.
+
+Ops on handles rather than methods of variables: they are the same for variables of
+every `tf.distribute` strategy, inside of an update.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Reads a variable."""
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+
+
+def assign(handle: tf.Tensor, value: Any) -> None:
+    """Writes a variable."""
+    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def gather(handle: tf.Tensor, rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Reads rows of a variable."""
+    return tf.raw_ops.ResourceGather(resource=handle, indices=rows, dtype=dtype)
+
+
+def scatter(handle: tf.Tensor, rows: tf.Tensor, values: Any) -> None:
+    """Writes rows of a variable."""
+    tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=rows, updates=values)
+
+
+def sum_by_row(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sums the values of equal indices, in shapes that are static, as XLA needs it.
+
+    Returns:
+        rows: the indices, sorted, as many as there were.
+        sums: for each of these the sum of all values of that row. Equal rows have
+            equal sums, so that it does not matter which of them is written last.
+    """
+    order = tf.argsort(indices, stable=True)
+    rows = tf.gather(indices, order)
+    is_first = tf.concat([rows[:1] == rows[:1], rows[1:] != rows[:-1]], axis=0)
+    place = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
+    sums = tf.math.unsorted_segment_sum(
+        tf.gather(values, order), place, num_segments=tf.size(indices)
+    )
+    return rows, tf.gather(sums, place)

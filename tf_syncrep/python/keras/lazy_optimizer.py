@@ -1,0 +1,216 @@
+"""The base class of optimizers that move only the rows that a gradient names."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import handle_ops
+from tf_syncrep.python.keras.base_optimizer import BaseOptimizer, is_beyond_kernels
+from tf_syncrep.python.ops import adam_async_ops, rule_ops
+
+__all__ = ["LazyOptimizer"]
+
+
+class LazyOptimizer(BaseOptimizer):
+    """Base class of optimizers whose sparse gradients cost what their rows cost.
+
+    A subclass says what it keeps for each variable and how rows move. All else is here:
+    dense gradients and sparse ones, in any `tf.distribute.Strategy` and under XLA,
+    learning rate schedules, clipping, weight decay, averages, and files of every kind,
+    in which slots of tables are stored by table.
+
+    A sparse gradient (`tf.IndexedSlices`, what an embedding layer has) moves the rows
+    that it names and no others, in the variable and in its slots. That is called lazy:
+    where a rule has a momentum, say, it does not decay in rows that rest. A row named
+    several times gets the sum of its gradients, once. Weight decay and `use_ema` are
+    Keras' own, and go through all of a table in every step.
+
+    Two methods are to be overridden, and `row_slots` where it helps; `get_config` is to
+    return the constructor's arguments, as in Keras. A variable's update is made of
+    TensorFlow's ops, not of one: where several workers train asynchronously, of two
+    updates of one row at the same moment one may get lost. The classes of this package
+    have kernels that lose none.
+
+    Args:
+        learning_rate: a number of at least 0, or a
+            `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
+            callable without arguments that returns the rate.
+        weight_decay: if set, each step takes this times the learning rate off all
+            of each variable, untouched rows included.
+        clipnorm: if set, the norm that the gradient of each variable is clipped to.
+        clipvalue: if set, the absolute value that each element of a gradient is
+            clipped to.
+        global_clipnorm: if set, the norm that all gradients together are clipped to.
+        use_ema: keep a moving average of each variable.
+        ema_momentum: decay of that average, in [0, 1].
+        ema_overwrite_frequency: if set, overwrite the variables by their averages
+            every so many steps.
+        name: the optimizer's name; None for the class's.
+        **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
+            of the base class (accumulators are dense). In Keras 2, `jit_compile`,
+            False by default.
+
+    Raises:
+        ValueError: a learning rate below 0.
+
+    Example:
+    >>> @tf.keras.utils.register_keras_serializable("mine")
+    ... class Lion(tfs.keras.LazyOptimizer):
+    ...     def __init__(self, learning_rate=1e-4, beta=0.9, **kwargs):
+    ...         super().__init__(learning_rate, **kwargs)
+    ...         self.beta = beta
+    ...
+    ...     def initial_slots(self):
+    ...         return {"m": 0.0}
+    ...
+    ...     def update_rows(self, rows, gradient, slots, learning_rate):
+    ...         m = self.beta * slots["m"] + (1 - self.beta) * gradient
+    ...         return rows - learning_rate * tf.sign(m), {"m": m}
+    ...
+    ...     def get_config(self):
+    ...         return {**super().get_config(), "beta": self.beta}
+    >>> table = tf.Variable(tf.ones([4, 2]))
+    >>> gradient = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([3, 1]))
+    >>> optimizer = Lion(0.5)
+    >>> _ = optimizer.apply_gradients([(gradient, table)])
+    >>> print(table.numpy()[:, 0])
+    [1.  0.5 1.  0.5]
+
+    [Optimizers](../optimizers.md) has more of this.
+    """
+
+    def initial_slots(self) -> dict[str, float]:
+        """What is kept for each variable; to be overridden.
+
+        Returns:
+            For the name of each slot what all of its elements begin with. Slots are
+            float64 for float64 variables and float32 for all others.
+        """
+        raise NotImplementedError
+
+    def row_slots(self) -> Collection[str]:
+        """Names of those slots that have one number for each row of a variable.
+
+        Such a slot has the variable's first dimension, and 1 for every other. All other
+        slots have the variable's shape.
+        """
+        return ()
+
+    def update_rows(
+        self,
+        rows: tf.Tensor,
+        gradient: tf.Tensor,
+        slots: dict[str, tf.Tensor],
+        learning_rate: tf.Tensor,
+    ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
+        """Moves rows of a variable, or all of it; to be overridden.
+
+        Args:
+            rows: rows of a variable, in the dtype of its slots.
+            gradient: their gradient, of the same shape and dtype.
+            slots: the slots of the same rows, by name.
+            learning_rate: a scalar of the same dtype.
+
+        Returns:
+            What the rows become, and their slots by name.
+        """
+        raise NotImplementedError
+
+    def create_slots(self, variables: Sequence[Any]) -> None:
+        """Makes the slots; called once, when the optimizer is built.
+
+        Args:
+            variables: model variables.
+        """
+        made: dict[str, list[Any]] = {name: [] for name in self.initial_slots()}
+        for variable in variables:
+            dtype = adam_async_ops.slot_dtype(variable.dtype)
+            for name, value in self.initial_slots().items():
+                shape = list(variable.shape)
+                if name in self.row_slots():
+                    shape = rule_ops.row_slot_shape(shape)
+                made[name].append(self.add_slot(variable, name, shape, dtype, value))
+        self._slots_by_name = made
+
+    def slots(self, variable: Any) -> dict[str, Any]:
+        """Returns the slots of a variable that the optimizer was built with.
+
+        Args:
+            variable: a model variable.
+
+        Returns:
+            The slots by name.
+        """
+        i = self.slot_index(variable)
+        return {name: made[i] for name, made in self._slots_by_name.items()}
+
+    def update_variable(
+        self, gradient: Any, variable: tf.Variable, learning_rate: Any
+    ) -> None:
+        """Updates one variable and its slots; called where the variable is."""
+        var_dtype = variable.dtype
+        dtype = adam_async_ops.slot_dtype(var_dtype)
+        rate = tf.cast(learning_rate, dtype)
+        handles = {k: slot.handle for k, slot in self.slots(variable).items()}
+        if not isinstance(gradient, tf.IndexedSlices):
+            values, slots = self.update_rows(
+                tf.cast(handle_ops.read(variable.handle, var_dtype), dtype),
+                tf.cast(gradient, dtype),
+                {k: handle_ops.read(handle, dtype) for k, handle in handles.items()},
+                rate,
+            )
+            handle_ops.assign(variable.handle, tf.cast(values, var_dtype))
+            for name, handle in handles.items():
+                handle_ops.assign(handle, slots[name])
+            return
+        rows, summed = handle_ops.sum_by_row(
+            tf.cast(gradient.values, dtype), gradient.indices
+        )
+        values, slots = self.update_rows(
+            tf.cast(handle_ops.gather(variable.handle, rows, var_dtype), dtype),
+            summed,
+            {
+                k: handle_ops.gather(handle, rows, dtype)
+                for k, handle in handles.items()
+            },
+            rate,
+        )
+        handle_ops.scatter(variable.handle, rows, tf.cast(values, var_dtype))
+        for name, handle in handles.items():
+            handle_ops.scatter(handle, rows, slots[name])
+
+
+class RuleOptimizer(LazyOptimizer):
+    """A lazy optimizer whose updates are one op, where there is a kernel for it."""
+
+    def rule(self) -> tuple[str, dict[str, float]]:
+        """The name of the rule, and its numbers but for `lr`; to be overridden."""
+        raise NotImplementedError
+
+    def row_slots(self) -> Collection[str]:
+        """Names of those slots that have one number for each row of a variable."""
+        rule = rule_ops.RULES[self.rule()[0]]
+        return rule.slots if rule.is_rowwise else ()
+
+    def update_variable(
+        self, gradient: Any, variable: tf.Variable, learning_rate: Any
+    ) -> None:
+        """Updates one variable and its slots; called where the variable is."""
+        if is_beyond_kernels(variable):
+            super().update_variable(gradient, variable, learning_rate)
+            return
+        rule, rest = self.rule()
+        dtype = adam_async_ops.slot_dtype(variable.dtype)
+        operands = (
+            rule,
+            variable.handle,
+            {name: slot.handle for name, slot in self.slots(variable).items()},
+            {"lr": tf.cast(learning_rate, dtype), **rest},
+        )
+        if isinstance(gradient, tf.IndexedSlices):
+            values = tf.cast(gradient.values, variable.dtype)
+            rule_ops.resource_sparse_apply_rule(*operands, values, gradient.indices)
+        else:
+            gradient = tf.cast(gradient, variable.dtype)
+            rule_ops.resource_apply_rule(*operands, gradient)

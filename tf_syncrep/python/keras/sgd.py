@@ -1,0 +1,138 @@
+"""SGD as a Keras optimizer."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.lazy_optimizer import RuleOptimizer
+from tf_syncrep.python.sync.arguments import check_number
+
+__all__ = ["SGD"]
+
+
+@tf.keras.utils.register_keras_serializable(package="tf_syncrep")
+class SGD(RuleOptimizer):
+    r"""Gradient descent that moves only the rows that a gradient names.
+
+    With \\(m = 0\\) for each variable at first, an update with gradient \\(g\\) is:
+
+    $$m := momentum \cdot m - learning\_rate \cdot g$$
+    $$variable := variable + m$$
+
+    With `nesterov`, the second line adds
+    \\(momentum \cdot m - learning\_rate \cdot g\\). Without a momentum nothing is kept
+    beside the variables, and the update is
+    \\(variable := variable - learning\_rate \cdot g\\). Arguments, defaults and dense
+    gradients are those of `tf.keras.optimizers.SGD`.
+
+    The momentum of a row rests while no gradient names the row: it does not decay, and
+    does not move the row.
+
+    A sparse gradient (`tf.IndexedSlices`, what an embedding layer has) moves only the
+    rows that it names, in the variable and in its slots; a row named several times gets
+    the sum of its gradients, once. One op does it, atomically for each row: no update
+    of any worker is lost, and a step costs what its rows cost, however long the table.
+
+    Variables may be half, bfloat16, float32 or float64; slots are float64 for float64
+    variables and float32 for all others. Inside of functions that XLA compiles, and on
+    GPUs, the update is made of TensorFlow's own ops, which are slower, are not atomic,
+    and do not check that the indices are in range.
+
+    Args:
+        learning_rate: a number of at least 0, or a
+            `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
+            callable without arguments that returns the rate.
+        momentum: number in [0, 1].
+        nesterov: look one gradient ahead.
+        weight_decay: if set, each step takes this times the learning rate off all
+            of each variable, untouched rows included.
+        clipnorm: if set, the norm that the gradient of each variable is clipped to.
+        clipvalue: if set, the absolute value that each element of a gradient is
+            clipped to.
+        global_clipnorm: if set, the norm that all gradients together are clipped to.
+        use_ema: keep a moving average of each variable.
+        ema_momentum: decay of that average, in [0, 1].
+        ema_overwrite_frequency: if set, overwrite the variables by their averages
+            every so many steps.
+        name: the optimizer's name.
+        **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
+            of the base class (accumulators are dense). In Keras 2, `jit_compile`,
+            False by default: the ops are faster than what XLA makes of the formula.
+
+    Raises:
+        ValueError: a number out of its range.
+
+    Example:
+    >>> table = tf.Variable(tf.ones([4, 2]))
+    >>> gradient = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([3, 1]))
+    >>> optimizer = tfs.keras.SGD(0.5)
+    >>> _ = optimizer.apply_gradients([(gradient, table)])
+    >>> print(table.numpy()[:, 0].round(3))
+    [1.  0.5 1.  0.5]
+
+    Source: Sutskever et al., "On the importance of initialization and momentum in deep
+    learning", 2013, for `nesterov`.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        name: str = "SGD",
+        **kwargs: Any,
+    ):
+        super().__init__(
+            learning_rate,
+            weight_decay=weight_decay,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            name=name,
+            **kwargs,
+        )
+        self.momentum: float = check_number("momentum", momentum)
+        if self.momentum > 1:
+            raise ValueError(
+                f"`momentum` must be in the range [0, 1]. Received: momentum={momentum}"
+            )
+        self.nesterov: bool = bool(nesterov)
+
+    def rule(self) -> tuple[str, dict[str, float]]:
+        """The name of the rule, and its numbers but for `lr`."""
+        if not self.momentum:
+            return "sgd", {}
+        rule = "nesterov" if self.nesterov else "momentum"
+        return rule, {"momentum": self.momentum}
+
+    def initial_slots(self) -> dict[str, float]:
+        """What is kept for each variable, with what it begins with."""
+        return {"momentum": 0.0} if self.momentum else {}
+
+    def update_rows(self, rows, gradient, slots, learning_rate):
+        """Moves rows of a variable, or all of it."""
+        step = -learning_rate * gradient
+        if not self.momentum:
+            return rows + step, {}
+        m = self.momentum * slots["momentum"] + step
+        return rows + (self.momentum * m + step if self.nesterov else m), {
+            "momentum": m
+        }
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` makes an equal optimizer of."""
+        return {
+            **super().get_config(),
+            "momentum": self.momentum,
+            "nesterov": self.nesterov,
+        }

@@ -7,6 +7,7 @@ done, in training and evaluation, so that a test can kill workers meanwhile.
 import json
 import sys
 import time
+from typing import Any
 
 import keras_sync_replicas
 import numpy as np
@@ -25,7 +26,7 @@ class Seen(tf.keras.metrics.Metric):
         super().__init__(**options)
         self.seen = self.add_weight(name="seen", shape=(BATCHES,), initializer="zeros")
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None):
         del y_pred, sample_weight
         number = tf.cast(y_true[0, 0], tf.int32)
         self.seen.assign_add(tf.one_hot(number, BATCHES))

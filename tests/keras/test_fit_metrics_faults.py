@@ -19,9 +19,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(
-    "per_execution", [pytest.param(1, marks=pytest.mark.slow), 4], ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("per_execution", [1, 4])
 def test_each_batch_counts_once_whoever_is_killed(per_execution):
     with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
         arguments = json.dumps([per_execution])

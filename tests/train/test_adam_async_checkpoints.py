@@ -207,6 +207,7 @@ class EagerTrainer(tf.train.Checkpoint):
         return values
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize("when", ["before_variables", "before_slots", "after_slots"])
 def test_checkpoint_continues_as_if_never_stopped(when, tmp_path):
     first = EagerTrainer(seed=1)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 
 from tf_syncrep.python.distribute import allow, script
-from tf_syncrep.python.sync.arguments import as_python
 
 WORKER_FAILURE_POLICIES = ("continue", "restart", "stop")
 PS_FAILURE_POLICIES = ("restart", "stop")
@@ -99,8 +98,9 @@ class LaunchOptions:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = as_python(getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
+            value = getattr(self, field.name)
+            if hasattr(value, "item"):  # One of NumPy's, which JSON does not take.
+                object.__setattr__(self, field.name, value.item())
         for argument, value, least in (
             ("num_workers", self.num_workers, 1),
             ("num_ps", self.num_ps, 0),

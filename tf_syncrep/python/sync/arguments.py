@@ -3,9 +3,10 @@
 import functools
 import math
 import numbers
-import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -17,9 +18,7 @@ def as_python(value: Any) -> Any:
     Args:
         value: anything.
     """
-    # Where nobody has imported it, no value is of it, and the command is to start fast.
-    numpy = sys.modules.get("numpy")
-    return value.item() if numpy and isinstance(value, numpy.generic) else value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def with_python_numbers(

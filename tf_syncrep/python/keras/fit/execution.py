@@ -40,7 +40,6 @@ class Execution:
         self._add = tf.function(self._added, autograph=False)
 
         def run(number, *args):
-            return_results_at_once()
             handles = metrics.handles_of_zeros()
 
             # In no function of their own, unless it is called in a loop: where one is
@@ -61,6 +60,7 @@ class Execution:
 
     def _steps(self, number: tf.Tensor, handles: list[tf.Tensor], batches: Any) -> Any:
         """Makes a step on each batch; packs what the coordinator needs of them."""
+        return_results_at_once()
         results = []
         for i, batch in enumerate(batches):
             # No two numbers are the same, those of executions of other sizes included.

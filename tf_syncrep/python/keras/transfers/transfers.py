@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import graphlib
+import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import graph_edges
+from tf_syncrep.python.keras.transfers import packing
 from tf_syncrep.python.keras.transfers.dataflow import Dataflow
 from tf_syncrep.python.keras.transfers.tasks import WORKER
 from tf_syncrep.python.sync import messages
@@ -213,33 +215,42 @@ class _Transfers:
         for (origin, target), own in of_pairs.items():
             if WORKER in (origin, target):
                 continue
+            there = of_pairs.get((origin, WORKER), [])
+            back = of_pairs.get((WORKER, target), [])
+            ways = list(itertools.product(there, back))
             for message in own:
-                for key, use in list(message.uses.items()):
-                    for first in of_pairs.get((origin, WORKER), ()):
-                        second = self._that_can_carry(
-                            use, first, of_pairs.get((WORKER, target), ())
-                        )
-                        if second is not None:
-                            first.uses.setdefault(key, _Use(use.tensor, use.source))
-                            second.carried[key] = use
-                            del message.uses[key]
-                            break
+                # All of it, mostly; if not, each by itself.
+                if not self._send_by(ways, message, list(message.uses)):
+                    for key in list(message.uses):
+                        self._send_by(ways, message, [key])
 
-    def _that_can_carry(
-        self, use: _Use, first: _Message, seconds: Iterable[_Message]
-    ) -> _Message | None:
-        for second in seconds:
-            waiting = {first.node, second.node}
+    def _send_by(
+        self,
+        ways: Sequence[tuple[_Message, _Message]],
+        message: _Message,
+        keys: Sequence[_Key],
+    ) -> bool:
+        """Has tensors of a message go by others; False if that made a cycle."""
+        flow = self._flow
+        uses = [message.uses[key] for key in keys]
+        sources = {use.source for use in uses}
+        consumers = set().union(*(use.consumers for use in uses))
+        for first, second in ways:
             if (
-                not self._flow.comes_before([first.node], [use.source])
-                and not self._flow.comes_before([second.node], [first.node])
-                and not self._flow.comes_before(use.consumers, waiting)
+                flow.comes_before([first.node], sources)
+                or flow.comes_before([second.node], [first.node])
+                or flow.comes_before(consumers, [first.node, second.node])
             ):
-                self._flow.add_edges([use.source], [first.node])
-                self._flow.add_edges([first.node], [second.node])
-                self._flow.add_edges([second.node], use.consumers)
-                return second
-        return None
+                continue
+            flow.add_edges(sources, [first.node])
+            flow.add_edges([first.node], [second.node])
+            flow.add_edges([second.node], consumers)
+            for key, use in zip(keys, uses, strict=True):
+                first.uses.setdefault(key, _Use(use.tensor, use.source))
+                second.carried[key] = use
+                del message.uses[key]
+            return True
+        return False
 
     def _depend(self, some: Iterable[int], others: Iterable[int]) -> bool:
         """Whether nodes come before others, or after them."""
@@ -255,9 +266,9 @@ class _Transfers:
         if len(sent) < 2:
             return
         with tf.device(message.origin):
-            packed = messages.pack(list(sent.values()))
+            packed = packing.pack(list(sent.values()))
         with tf.device(message.target):
-            parts = messages.unpack(packed, list(sent.values()))
+            parts = packing.unpack(packed, list(sent.values()))
         for key, part in zip(sent, parts, strict=True):
             if message.target == WORKER:
                 arrived[key] = part

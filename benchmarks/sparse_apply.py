@@ -4,9 +4,9 @@ What training an embedding table does in each step. Optimizers of Keras 3, and s
 Adam anywhere, move every row of the table; AdamAsync, our other optimizers, PyTorch's
 SparseAdam and the plain loops move the rows that the gradient names. Of very many rows
 only the ops are measured, beside the plain loops, which move a row once for each time
-that it is named, and AdamAsync beside itself on one thread. The bytes counted, of Adam
-alone, are those of the named rows: each row of the three tables once read and once
-written, gradients and indices read.
+that it is named, and AdamAsync beside itself on one thread. The bytes counted are those
+of the named rows: each row of the table and its slots once read and once written,
+gradients and indices read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import rule_reference
 from harness import adam, contenders, gradients, one_thread, rules
 from harness.benchmark import (
     Axis,
@@ -45,13 +46,20 @@ def make_batches(
     ]
 
 
-def bytes_moved(batches: Sequence[Sequence[gradients.Gradient]]) -> int:
-    """The mean over the batches of what a step has to read and write, at the least."""
+def bytes_moved(
+    batches: Sequence[Sequence[gradients.Gradient]], floats_of_row: int = 3 * WIDTH
+) -> int:
+    """The mean over the batches of what a step has to read and write, at the least.
+
+    Args:
+        batches: gradients of one table.
+        floats_of_row: of the table and its slots, those of Adam by default.
+    """
     total = 0
     for (gradient,) in batches:
         assert gradient.indices is not None
         distinct = len(np.unique(gradient.indices))
-        total += 6 * 4 * WIDTH * distinct  # var, m and v, read and written
+        total += 2 * 4 * floats_of_row * distinct  # read and written
         total += gradient.values.nbytes + gradient.indices.nbytes
     return total // len(batches)
 
@@ -144,7 +152,10 @@ def _race_of_rule(
         others += rules.stock(optimizer, [table], batches)
     for contender in others:
         contender.step(0)
-    return race([*ours, *others], point, rounds)
+    slots = rule_reference.slot_shape(optimizer.rule, (1, WIDTH))[1]
+    floats_of_row = WIDTH + len(optimizer.slots) * slots
+    moved = bytes_moved(batches, floats_of_row)
+    return race([*ours, *others], point, rounds, moved)
 
 
 def _of_many(point: Point) -> tuple[np.ndarray, list[list[gradients.Gradient]]]:

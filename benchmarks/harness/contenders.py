@@ -340,6 +340,6 @@ def _gradients(flat: Sequence[Any], batch: Sequence[Gradient], variables) -> lis
     return [
         next(tensors)
         if gradient.indices is None
-        else tf.IndexedSlices(next(tensors), next(tensors), variable.shape)
+        else tf.IndexedSlices(next(tensors), next(tensors), tf.constant(variable.shape))
         for gradient, variable in zip(batch, variables, strict=True)
     ]

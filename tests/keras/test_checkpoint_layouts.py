@@ -19,9 +19,11 @@ OPTIMIZERS = {
     "lion": lambda: tf.keras.optimizers.Lion(0.05),
     "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(0.1), 1),
     "adam_async": lambda: tfs.keras.AdamAsync(0.1),
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.1),
+    "lazy_ftrl": lambda: tfs.keras.FTRL(0.1, beta=1.0),
 }
 # Slots of a stock optimizer, rounds, and our own.
-QUICK = ("adagrad", "sync", "adam_async")
+QUICK = ("adagrad", "sync", "adam_async", "rowwise_adagrad")
 # Parts, stacking, and parts of the layers of one table.
 LAYOUTS = [(1, None, 1), (2, "auto", 3), (3, ["days"], 2)]
 

@@ -16,6 +16,7 @@ import tf_syncrep as tfs
 EXAMPLES, STEPS = 12, 4
 
 OPTIMIZERS = {
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.1),
     "sgd": lambda: tf.keras.optimizers.SGD(0.5, momentum=0.9),
     "adam": lambda: tf.keras.optimizers.Adam(0.1),
     "adagrad": lambda: tf.keras.optimizers.Adagrad(0.5),
@@ -202,7 +203,9 @@ def test_files_hold_logical_tables_for_any_stacking_and_plain_layers(kind, tmp_p
     )
 
 
-@pytest.mark.parametrize("optimizer", ["adam_async", "sync_adam_async"])
+@pytest.mark.parametrize(
+    "optimizer", ["adam_async", "sync_adam_async", "rowwise_adagrad"]
+)
 def test_training_goes_on_from_a_file_as_if_never_stopped(optimizer, tmp_path):
     def make(stacking):
         model = models.make(

@@ -24,6 +24,8 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "averaged": lambda: tfs.keras.AdamAsync(
         0.05, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
     ),
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.05),
+    "ftrl": lambda: tfs.keras.FTRL(0.05, l1_regularization_strength=0.01),
     "scheduled": lambda: tf.keras.optimizers.Adam(
         tf.keras.optimizers.schedules.ExponentialDecay(0.05, 1, 0.5)
     ),

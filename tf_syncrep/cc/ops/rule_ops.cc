@@ -1,8 +1,7 @@
 // Declares the ops that update a variable by a rule: attributes, shapes,
 // documentation.
 
-#include <cstddef>
-#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

@@ -1,0 +1,93 @@
+"""Trains asynchronously by optimizers with rules; reports variables and their slots.
+
+Argument: how many steps all workers make together. Each has gradients of ones.
+"""
+
+import json
+import sys
+
+import keras_variants
+import programs
+import tensorflow as tf
+from keras_sync_replicas import make_strategy
+
+import tf_syncrep as tfs
+
+OPTIMIZERS = {
+    "sgd": lambda: tfs.keras.SGD(0.25),
+    "adagrad": lambda: tfs.keras.Adagrad(0.25),
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.25),
+    "ftrl": lambda: tfs.keras.FTRL(0.25),
+}
+ROWS, DIM = 10, 4
+
+
+def train(strategy, coordinator, make, num_steps):
+    with strategy.scope():
+        tf.keras.utils.set_random_seed(1)
+        model = tf.keras.Sequential(
+            [
+                tf.keras.layers.Input((3,), dtype="int32"),
+                tfs.keras.Embedding(ROWS, DIM),
+                tf.keras.layers.GlobalAveragePooling1D(),
+                tf.keras.layers.Dense(2),
+            ]
+        )
+        optimizer = make()
+        optimizer.build(model.trainable_variables)
+    variables = model.trainable_variables
+    start = [x.numpy().tolist() for x in variables]
+
+    def gradient_of(variable):
+        if variable.shape[-1] != DIM:
+            return tf.ones(variable.shape)
+        # Rows of a part; the first occurs twice.
+        return tf.IndexedSlices(tf.ones([3, DIM]), tf.constant([0, 1, 0]))
+
+    @tf.function
+    def step():
+        def update():
+            gradients = [gradient_of(x) for x in variables]
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+        strategy.run(update)
+
+    for _ in range(num_steps):
+        coordinator.schedule(step)
+    coordinator.join()
+    return {
+        "iterations": int(keras_variants.native(optimizer.iterations).numpy()),
+        "variables": [
+            {
+                "start": before,
+                "value": variable.numpy().tolist(),
+                "slots": {
+                    name: keras_variants.native(slot).numpy().tolist()
+                    for name, slot in optimizer.slots(variable).items()
+                },
+                "devices": sorted(
+                    {
+                        keras_variants.native(x).device
+                        for x in (variable, *optimizer.slots(variable).values())
+                    }
+                ),
+            }
+            for before, variable in zip(start, variables, strict=True)
+        ],
+    }
+
+
+def main():
+    num_steps = json.loads(sys.argv[1])
+    strategy = make_strategy()
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    programs.report(
+        {
+            name: train(strategy, coordinator, make, num_steps)
+            for name, make in OPTIMIZERS.items()
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""Arguments of the optimizers with rules, what they share with Keras', and XLA."""
+
+import inspect
+import re
+
+import keras_variants
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+from tf_syncrep.python.keras.checkpoint import keeping
+
+# Ours, Keras' of the same purpose, and arguments that are no defaults.
+OPTIMIZERS = {
+    "Adagrad": (
+        tfs.keras.Adagrad,
+        tf.keras.optimizers.Adagrad,
+        {"initial_accumulator_value": 0.5, "epsilon": 0.25},
+    ),
+    "RowwiseAdagrad": (
+        tfs.keras.RowwiseAdagrad,
+        None,
+        {"initial_accumulator_value": 0.5, "epsilon": 0.25},
+    ),
+    "FTRL": (
+        tfs.keras.FTRL,
+        tf.keras.optimizers.Ftrl,
+        {
+            "learning_rate_power": -0.25,
+            "initial_accumulator_value": 0.5,
+            "l1_regularization_strength": 0.125,
+            "l2_regularization_strength": 0.25,
+            "l2_shrinkage_regularization_strength": 0.0625,
+            "beta": 0.75,
+        },
+    ),
+    "SGD": (tfs.keras.SGD, tf.keras.optimizers.SGD, {}),
+    "momentum": (tfs.keras.SGD, tf.keras.optimizers.SGD, {"momentum": 0.5}),
+    "nesterov": (
+        tfs.keras.SGD,
+        tf.keras.optimizers.SGD,
+        {"momentum": 0.5, "nesterov": True},
+    ),
+}
+each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+BASE_OPTIONS = {
+    "learning_rate": 0.25,
+    "weight_decay": 0.125,
+    "clipnorm": 2.0,
+    "clipvalue": None,
+    "global_clipnorm": None,
+    "use_ema": True,
+    "ema_momentum": 0.5,
+    "ema_overwrite_frequency": 3,
+    "name": "mine",
+}
+
+
+def random(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+@each_optimizer
+def test_config_holds_every_argument_and_makes_an_equal_optimizer(name):
+    ours, _, options = OPTIMIZERS[name]
+    config = ours(**BASE_OPTIONS, **options).get_config()
+    expected = {**BASE_OPTIONS, **options}
+    assert {key: config[key] for key in expected} == expected
+    assert ours.from_config(dict(config)).get_config() == config
+    serialized = tf.keras.optimizers.serialize(ours(0.25, **options))
+    again = tf.keras.optimizers.deserialize(serialized)
+    assert type(again) is ours
+    assert again.get_config() == ours(0.25, **options).get_config()
+
+
+@each_optimizer
+def test_arguments_and_defaults_are_those_of_keras(name):
+    ours, theirs, _ = OPTIMIZERS[name]
+    if theirs is None:
+        config = ours().get_config()
+        assert config["learning_rate"] == np.float32(0.01)
+        assert (config["epsilon"], config["initial_accumulator_value"]) == (1e-8, 0.0)
+        return
+    parameters = {
+        key: parameter.default
+        for key, parameter in inspect.signature(theirs).parameters.items()
+        if key
+        not in (
+            *("name", "kwargs", "jit_compile"),
+            *("loss_scale_factor", "gradient_accumulation_steps"),
+        )
+    }
+    signature = inspect.signature(ours).parameters
+    assert list(signature)[: len(parameters)] == list(parameters)
+    for key, default in parameters.items():
+        assert signature[key].default == default, key
+
+
+@each_optimizer
+def test_dense_gradients_train_as_with_keras(name):
+    ours, theirs, options = OPTIMIZERS[name]
+    if theirs is None:
+        pytest.skip("Keras has none")
+    start = random(0, 6, 4)
+    results = []
+    for make in (ours, theirs):
+        variable = tf.Variable(start)
+        optimizer = make(0.125, **options)
+        for step in range(4):
+            gradient = tf.constant(random(step + 1, 6, 4))
+            optimizer.apply_gradients([(gradient, variable)])
+        results.append(variable.numpy())
+    np.testing.assert_allclose(*results, rtol=2e-5, atol=2e-6)
+
+
+@each_optimizer
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
+def test_slots_of_small_types_are_float(name, dtype):
+    ours, _, options = OPTIMIZERS[name]
+    variable = tf.Variable(tf.ones([4, 2], dtype))
+    optimizer = ours(0.25, **options)
+    gradient = tf.IndexedSlices(tf.ones([2, 2], dtype), tf.constant([3, 1]))
+    optimizer.apply_gradients([(gradient, variable)])
+    wanted = tf.float64 if dtype == tf.float64 else tf.float32
+    for slot in optimizer.slots(variable).values():
+        assert keras_variants.native(slot).dtype == wanted
+    values = variable.numpy().astype(np.float64)
+    assert (values[[1, 3]] != 1).all()
+    np.testing.assert_array_equal(values[[0, 2]], 1)
+
+
+@each_optimizer
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_functions_that_xla_compiles_update_as_the_kernels_do(name, kind):
+    ours, _, options = OPTIMIZERS[name]
+    results = []
+    for jit_compile in (False, True):
+        variables = [tf.Variable(random(0, 6, 4)), tf.Variable(random(1, 3))]
+        optimizer = ours(0.125, **options)
+        optimizer.build(variables)
+
+        @tf.function(jit_compile=jit_compile)
+        def step(table, bias, optimizer=optimizer, variables=variables):
+            if kind == "sparse":
+                table = tf.IndexedSlices(table, tf.constant([4, 1, 4, 0, 5, 1]))
+            optimizer.apply_gradients(zip((table, bias), variables, strict=True))
+
+        for number in range(3):
+            step(tf.constant(random(number + 2, 6, 4)), tf.constant(random(9, 3)))
+        slots = [optimizer.slots(x).values() for x in variables]
+        results.append(
+            [x.numpy() for x in variables] + [x.numpy() for of in slots for x in of]
+        )
+    for kernels, compiled in zip(*results, strict=True):
+        np.testing.assert_allclose(compiled, kernels, rtol=1e-5, atol=1e-6)
+
+
+@each_optimizer
+def test_what_an_untouched_row_keeps_does_not_change(name):
+    ours, _, options = OPTIMIZERS[name]
+    variable = tf.Variable(random(0, 6, 4))
+    optimizer = ours(0.125, **options)
+    full = tf.constant(random(1, 6, 4))
+    optimizer.apply_gradients([(full, variable)])
+    slots = optimizer.slots(variable).values()
+    before = [x.numpy() for x in (variable, *slots)]
+    gradient = tf.IndexedSlices(tf.ones([3, 4]), tf.constant([5, 2, 5]))
+    optimizer.apply_gradients([(gradient, variable)])
+    for x, old in zip((variable, *slots), before, strict=True):
+        new = x.numpy()
+        np.testing.assert_array_equal(new[[0, 1, 3, 4]], old[[0, 1, 3, 4]])
+        assert (new[[2, 5]] != old[[2, 5]]).any()
+
+
+def test_rowwise_adagrad_keeps_a_number_for_each_row():
+    shapes = {(6, 4): (6, 1), (3, 2, 5): (3, 1, 1), (7,): (7,), (): ()}
+    variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
+    optimizer = tfs.keras.RowwiseAdagrad()
+    optimizer.build(variables)
+    for variable, shape in zip(variables, shapes.values(), strict=True):
+        slots = optimizer.slots(variable)
+        assert {name: tuple(x.shape) for name, x in slots.items()} == {
+            "accumulator": shape
+        }
+
+
+def test_gradient_descent_without_momentum_keeps_nothing():
+    variable = tf.Variable(tf.ones([6, 4]))
+    optimizer = tfs.keras.SGD(nesterov=True)
+    optimizer.build([variable])
+    assert optimizer.slots(variable) == {}
+    assert all(x.shape == () for x in optimizer.variables)
+
+
+@each_optimizer
+def test_rows_are_kept_one_by_one_for_a_checkpoint(name):
+    ours, _, options = OPTIMIZERS[name]
+    writes_rows_only = keeping._writes_rows_of_gradients_only
+    assert writes_rows_only(ours(**options))
+    assert not writes_rows_only(ours(**options, weight_decay=0.5))
+    assert not writes_rows_only(ours(**options, use_ema=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: tfs.keras.Adagrad(-1.0),
+            "`learning_rate` must be in the range [0, inf). "
+            "Received: learning_rate=-1.0",
+        ),
+        (
+            lambda: tfs.keras.Adagrad(epsilon=-1),
+            "`epsilon` must be in the range [0, inf). Received: epsilon=-1",
+        ),
+        (
+            lambda: tfs.keras.RowwiseAdagrad(initial_accumulator_value="much"),
+            "`initial_accumulator_value` must be a number. "
+            "Received: initial_accumulator_value='much'",
+        ),
+        (lambda: tfs.keras.FTRL(0.0), "`learning_rate` must be"),
+        (
+            lambda: tfs.keras.FTRL(learning_rate_power=0.5),
+            "`learning_rate_power` must be at most 0. "
+            "Received: learning_rate_power=0.5",
+        ),
+        (
+            lambda: tfs.keras.FTRL(l2_shrinkage_regularization_strength=-0.5),
+            "`l2_shrinkage_regularization_strength` must be in the range [0, inf). "
+            "Received: l2_shrinkage_regularization_strength=-0.5",
+        ),
+        (
+            lambda: tfs.keras.SGD(momentum=1.5),
+            "`momentum` must be in the range [0, 1]. Received: momentum=1.5",
+        ),
+    ],
+    ids=["rate", "epsilon", "kind", "ftrl_rate", "power", "shrinkage", "momentum"],
+)
+def test_number_out_of_range_is_refused_in_a_sentence(make, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
+def test_schedule_that_comes_down_to_zero_is_told_by_ftrl():
+    schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.0])
+    variable = tf.Variable(tf.ones([3]))
+    optimizer = tfs.keras.FTRL(schedule)
+    optimizer.apply_gradients([(tf.ones([3]), variable)])
+    before = variable.numpy()
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match="lr of rule ftrl must be above 0, but is 0",
+    ):
+        optimizer.apply_gradients([(tf.ones([3]), variable)])
+    np.testing.assert_array_equal(variable.numpy(), before)
+
+
+def test_rule_that_overrides_nothing_says_so():
+    with pytest.raises(NotImplementedError):
+        tfs.keras.LazyOptimizer(0.1).build([tf.Variable(tf.ones([3]))])

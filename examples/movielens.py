@@ -14,8 +14,8 @@ Their tables are those of `tfs.keras.DistributedEmbedding`, trained by
     tf-syncrep launch --workers 2 --ps 2 examples/movielens.py --training sync
     tf-syncrep launch --workers 3 --ps 2 examples/movielens.py --training backup
 
-The data, 100,000 ratings, is for research and may not be redistributed. It is fetched by
-pip once; without a network, `--data` names a folder that has it. Workers get their
+The data, 100,000 ratings, is for research and may not be redistributed. It is fetched
+by pip once; without a network, `--data` names a folder that has it. Workers get their
 shares of it by a `tfs.data.WorkQueue`, and `tfs.keras.Checkpoint` has what is needed to
 go on after a crash.
 """
@@ -88,7 +88,7 @@ class Scores(tf.keras.callbacks.Callback):
 
     def test(self) -> dict[str, float]:
         """Predicts what is tested; returns the scores."""
-        batches = tf.data.Dataset.from_tensor_slices(dict(self._task.tested))
+        batches = tf.data.Dataset.from_tensor_slices(self._task.tested)
         outputs = [self._predict(columns).numpy() for columns in batches.batch(8192)]
         return self._task.score(np.concatenate(outputs)[:, 0])
 
@@ -205,49 +205,68 @@ def train(
 
 
 def summarise(
-    task: movielens_tasks.Task,
-    settings: movielens_tasks.Settings,
-    found: Scores,
-    options: argparse.Namespace,
+    options: argparse.Namespace, epochs: int, task: movielens_tasks.Task, runs: list
 ) -> dict[str, Any]:
-    """What a training came to, ready for JSON."""
+    """What the trainings came to, ready for JSON."""
     return {
         "model": options.model,
         "training": options.training,
-        "seed": settings.seed,
-        "epochs": settings.epochs,
-        "seconds": found.seconds,
-        "scores": found.found[-1],
-        task.baseline_name: task.baseline,
+        "epochs": epochs,
+        "seeds": [options.seed + run for run in range(len(runs))],
+        "seconds": [found.seconds for found, _ in runs],
+        "scores": {
+            name: [found.found[-1][name] for found, _ in runs] for name in task.baseline
+        },
+        "baseline": task.baseline_name,
+        "baseline_scores": {
+            name: [baseline[name] for _, baseline in runs] for name in task.baseline
+        },
     }
 
 
-def plot(
-    task: movielens_tasks.Task, found: Scores, title: str, path: pathlib.Path
-) -> None:
-    """Draws loss and score over the epochs as a PNG."""
+def print_summary(summary: dict[str, Any]) -> None:
+    """Prints the scores, the mean of several runs and their standard deviation."""
+    seeds = len(summary["seeds"])
+    print(
+        f"\n{summary['model']}, {summary['training']}, after {summary['epochs']} epochs"
+        + (f", mean of {seeds} runs and standard deviation:" if seeds > 1 else ":")
+    )
+    for name, values in summary["scores"].items():
+        spread = f" +- {np.std(values, ddof=1):.4f}" if seeds > 1 else ""
+        other = np.mean(summary["baseline_scores"][name])
+        mean = np.mean(values)
+        print(f"  {name} {mean:.4f}{spread}  ({summary['baseline']}: {other:.4f})")
+    seconds = np.mean(summary["seconds"])
+    print(f"Trained for {seconds:.0f} s{' each' * (seeds > 1)}, tests not counted.")
+
+
+def plot(runs: list, summary: dict[str, Any], path: pathlib.Path) -> None:
+    """Draws losses and scores over the epochs as a PNG."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     score_axes, loss_axes = figure.subplots(2, sharex=True, height_ratios=[3, 2])
-    name = next(iter(task.baseline))
-    values = [scores[name] for scores in found.found]
-    score_axes.plot(found.epochs, values, "o-", color="tab:blue", label="the model")
-    score_axes.annotate(
-        f"{values[-1]:.3f}",
-        (found.epochs[-1], values[-1]),
-        xytext=(0, 8),
-        textcoords="offset points",
-        ha="right",
-        color="tab:blue",
-    )
+    name = next(iter(summary["scores"]))
+    for found, _ in runs:
+        values = [scores[name] for scores in found.found]
+        score_axes.plot(found.epochs, values, "o-", color="tab:blue", alpha=0.7)
+        # Less than all epochs, where a training went on from a checkpoint.
+        last = found.epochs[-1]
+        epochs = range(last - len(found.losses) + 1, last + 1)
+        loss_axes.plot(epochs, found.losses, color="tab:orange", alpha=0.7)
     score_axes.axhline(
-        task.baseline[name], color="0.5", linestyle="--", label=task.baseline_name
+        float(np.mean(summary["baseline_scores"][name])),
+        color="0.5",
+        linestyle="--",
+        label=summary["baseline"],
     )
     score_axes.margins(y=0.15)
-    score_axes.set_ylabel(name)
-    score_axes.set_title(title, loc="left")
-    score_axes.legend(frameon=False, loc="center right")
-    epochs = range(found.epochs[-1] - len(found.losses) + 1, found.epochs[-1] + 1)
-    loss_axes.plot(epochs, found.losses, color="tab:orange")
+    score_axes.set_ylabel(f"{name} of what was left out")
+    mean = np.mean(summary["scores"][name])
+    score_axes.set_title(
+        f"{summary['model']} on MovieLens-100K, {summary['training']}: "
+        f"{name} {mean:.3f}",
+        loc="left",
+    )
+    score_axes.legend(frameon=False)
     loss_axes.set_ylabel("loss in training")
     loss_axes.set_xlabel("epochs")
     for axes in (score_axes, loss_axes):
@@ -267,15 +286,31 @@ def parse_options() -> argparse.Namespace:
         "--training",
         choices=[ONE_PROCESS, ASYNC, SYNC, BACKUP],
         default=ONE_PROCESS,
-        help="the last three on a cluster; backup: synchronously, with workers to spare",
+        help="the last three on a cluster; backup: synchronously, some may be late",
     )
-    add("--backup-workers", type=ps_cluster.positive, default=1)
+    add(
+        "--backup-workers",
+        type=ps_cluster.positive,
+        default=1,
+        help="whose gradients may be late",
+    )
     add("--data", type=pathlib.Path, help="a folder that has MovieLens-100K already")
     add("--epochs", type=ps_cluster.positive, help="how often to see all ratings")
     add("--batch-size", type=ps_cluster.positive, help="examples of an update")
     add("--learning-rate", type=float, help="at the beginning")
+    add(
+        "--left-out",
+        choices=[movielens_tasks.LAST, movielens_tasks.ANY],
+        help="by neumf: each user's last film, or any one",
+    )
     add("--test-every", type=ps_cluster.positive, default=5, metavar="EPOCHS")
     add("--seed", type=int, default=0, help="also chooses what is tested on")
+    add(
+        "--runs",
+        type=ps_cluster.positive,
+        default=1,
+        help="so many trainings, with seeds from that one on",
+    )
     add("--output", type=pathlib.Path, default="build/movielens")
     return parser.parse_args()
 
@@ -286,36 +321,40 @@ def main() -> None:
     make_task, settings = movielens_tasks.TASKS[options.model]
     given = {
         name: getattr(options, name)
-        for name in ("epochs", "batch_size", "learning_rate", "seed")
+        for name in ("epochs", "batch_size", "learning_rate", "left_out")
         if getattr(options, name) is not None
     }
     settings = dataclasses.replace(settings, **given)
     # Before anything is fetched: there may be no cluster.
     cluster = connect(options.training, options.backup_workers)
     folder = options.data or movielens_files.fetch(options.output / "data")
-    task = make_task(movielens_files.read(folder), settings)
+    data = movielens_files.read(folder)
     output = options.output / f"{options.model}-{options.training}"
     output.mkdir(parents=True, exist_ok=True)
-    found, optimizer = train(task, settings, cluster, options.test_every, output)
-
-    print(f"\n{options.model}, {options.training}, after {settings.epochs} epochs:")
-    for name, value in found.found[-1].items():
-        print(
-            f"  {name} {value:.4f}  ({task.baseline_name}: {task.baseline[name]:.4f})"
-        )
-    print(f"Trained for {found.seconds:.0f} s, tests not counted.")
-    if cluster.quorum:
-        stats = optimizer.stats()
-        dropped = stats["late"] + stats["stale"] + stats["voided"]
-        print(
-            f"Gate: {stats['updates']:,} updates of {stats['applied']:,} gradients; "
-            f"dropped {dropped:,}.\n"
-            f"For a picture: tf-syncrep report {output / 'logs'}"
-        )
-    summary = summarise(task, settings, found, options)
+    runs = []
+    for seed in range(options.seed, options.seed + options.runs):
+        settings = dataclasses.replace(settings, seed=seed)
+        task = make_task(data, settings)
+        found, optimizer = train(task, settings, cluster, options.test_every, output)
+        runs.append((found, task.baseline))
+        if cluster.quorum:
+            print_gate(optimizer.stats())
+    summary = summarise(options, settings.epochs, task, runs)
+    print_summary(summary)
     (output / "scores.json").write_text(json.dumps(summary, indent=2) + "\n")
-    plot(task, found, f"{options.model}, {options.training}", output / "scores.png")
+    plot(runs, summary, output / "scores.png")
     print(f"Wrote {output / 'scores.json'} and {output / 'scores.png'}.")
+    if cluster.quorum:
+        print(f"For a picture of the workers: tf-syncrep report {output / 'logs'}")
+
+
+def print_gate(stats: dict[str, Any]) -> None:
+    """Prints what the gate counted."""
+    dropped = stats["late"] + stats["stale"] + stats["voided"]
+    print(
+        f"Gate: {stats['updates']:,} updates of {stats['applied']:,} gradients; "
+        f"dropped {dropped:,}."
+    )
 
 
 if __name__ == "__main__":

@@ -174,6 +174,7 @@ def _places(texts: np.ndarray, names: np.ndarray, column: str) -> np.ndarray:
     unknown = texts[names[found] != texts]
     if len(unknown):
         raise SystemExit(
-            f"{FILES[0]} names a {column} that its file has not: {str(unknown[0])!r}"
+            f"{FILES[0]} has the {column} {str(unknown[0])!r}, which has no line in "
+            "the file of all of them."
         )
     return found.astype(np.int32)

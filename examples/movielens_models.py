@@ -59,7 +59,7 @@ def neural_factorisation(
     """NeuMF (He et al., "Neural Collaborative Filtering", 2017).
 
     The products of a user's and an item's vector, beside layers over two other vectors
-    of theirs; both together give the logarithm of the odds that the user takes the item.
+    of theirs; both together give the logarithm of the odds that the user takes it.
 
     Args:
         num_users: rows of the users' tables.
@@ -68,7 +68,7 @@ def neural_factorisation(
         shrink: strength of `Shrink` on all vectors.
 
     Returns:
-        A model of `{"user": ids, "item": ids}`, each `[batch]`, that gives `[batch, 1]`.
+        A model of `{"user": ids, "item": ids}`, `[batch]` each; gives `[batch, 1]`.
     """
     layers = tf.keras.layers
     ids = _inputs("user", "item")
@@ -102,7 +102,7 @@ def biased_factorisation(
         mean: of the ratings, to which biases and the vectors' product are added.
 
     Returns:
-        A model of `{"user": ids, "item": ids}`, each `[batch]`, that gives `[batch, 1]`.
+        A model of `{"user": ids, "item": ids}`, `[batch]` each; gives `[batch, 1]`.
     """
     layers = tf.keras.layers
     ids = _inputs("user", "item")

@@ -50,6 +50,7 @@ BENCHMARKS = (
     "embedding_servers",
     "tls_cluster",
     "checkpoint",
+    "movielens_scores",
 )
 # Measured once in each Keras that tf.keras can be.
 IN_EACH_KERAS = ("small_variables",)

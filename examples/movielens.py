@@ -32,6 +32,7 @@ import time
 from typing import Any
 
 import movielens_files
+import movielens_settings
 import movielens_tasks
 import numpy as np
 import ps_cluster
@@ -128,7 +129,7 @@ def connect(training: str, backup_workers: int) -> Cluster:
 
 def train(
     task: movielens_tasks.Task,
-    settings: movielens_tasks.Settings,
+    settings: movielens_settings.Settings,
     cluster: Cluster,
     test_every: int,
     output: pathlib.Path,
@@ -281,7 +282,7 @@ def parse_options() -> argparse.Namespace:
         description="Trains recommenders on MovieLens-100K.",
     )
     add = parser.add_argument
-    add("--model", choices=list(movielens_tasks.TASKS), default="neumf")
+    add("--model", choices=list(movielens_settings.SETTINGS), default="neumf")
     add(
         "--training",
         choices=[ONE_PROCESS, ASYNC, SYNC, BACKUP],
@@ -300,7 +301,7 @@ def parse_options() -> argparse.Namespace:
     add("--learning-rate", type=float, help="at the beginning")
     add(
         "--left-out",
-        choices=[movielens_tasks.LAST, movielens_tasks.ANY],
+        choices=[movielens_settings.LAST, movielens_settings.ANY],
         help="by neumf: each user's last film, or any one",
     )
     add("--test-every", type=ps_cluster.positive, default=5, metavar="EPOCHS")
@@ -318,13 +319,13 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     """Trains, prints the scores, and writes them with a picture."""
     options = parse_options()
-    make_task, settings = movielens_tasks.TASKS[options.model]
+    make_task = movielens_tasks.TASKS[options.model]
     given = {
         name: getattr(options, name)
         for name in ("epochs", "batch_size", "learning_rate", "left_out")
         if getattr(options, name) is not None
     }
-    settings = dataclasses.replace(settings, **given)
+    settings = dataclasses.replace(movielens_settings.SETTINGS[options.model], **given)
     # Before anything is fetched: there may be no cluster.
     cluster = connect(options.training, options.backup_workers)
     folder = options.data or movielens_files.fetch(options.output / "data")

@@ -10,34 +10,10 @@ import metrics
 import movielens_batches
 import movielens_files
 import movielens_models
+import movielens_splits
 import numpy as np
 import tensorflow as tf
-
-# The last film of each user, or any one.
-LAST, ANY = "last", "any"
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How a model is made and trained.
-
-    Attributes:
-        epochs: how often all examples are seen.
-        batch_size: examples of an update.
-        learning_rate: at the beginning; it goes down to nothing, along a cosine.
-        width: elements of a vector.
-        shrink: strength of `movielens_models.Shrink`.
-        seed: of weights, orders and negatives, and of which ratings are tested on.
-        left_out: which film of each user is told from others: `LAST` or `ANY`.
-    """
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    width: int
-    shrink: float
-    seed: int = 0
-    left_out: str = LAST
+from movielens_settings import ANY, Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +51,8 @@ def ranking(data: movielens_files.MovieLens, settings: Settings) -> Task:
     order = data.times
     if settings.left_out == ANY:
         order = np.random.default_rng(settings.seed).permutation(len(order))
-    tested = movielens_batches.leave_one_out(data.users, order)
-    users, lists = movielens_batches.lists_to_rank(data, tested, 99, settings.seed)
+    tested = movielens_splits.leave_one_out(data.users, order)
+    users, lists = movielens_splits.lists_to_rank(data, tested, 99, settings.seed)
     trained = ~tested
     examples = movielens_batches.Examples(
         {"user": data.users[trained], "item": data.items[trained]},
@@ -114,7 +90,7 @@ def rating(data: movielens_files.MovieLens, settings: Settings) -> Task:
     Tested on one of five random parts, the one that the seed chooses: the seeds 0 to 4
     are a cross-validation with five folds.
     """
-    tested = movielens_batches.fold(len(data.ratings), settings.seed)
+    tested = movielens_splits.fold(len(data.ratings), settings.seed)
     trained = ~tested
     mean = float(data.ratings[trained].mean())
 
@@ -146,7 +122,7 @@ def liking(data: movielens_files.MovieLens, settings: Settings) -> Task:
 
     Tested on one of five random parts, as `rating`.
     """
-    tested = movielens_batches.fold(len(data.ratings), settings.seed)
+    tested = movielens_splits.fold(len(data.ratings), settings.seed)
     trained = ~tested
     labels = (data.ratings >= 4).astype(np.float32)
     days = data.times // 86400
@@ -204,9 +180,9 @@ def _means(items: np.ndarray, values: np.ndarray, num_items: int) -> np.ndarray:
     return np.where(counts > 0, sums / np.maximum(counts, 1), values.mean())
 
 
-# By the name of the model: the task, and settings that suit it.
-TASKS: dict[str, tuple[Callable[..., Task], Settings]] = {
-    "neumf": (ranking, Settings(10, 2048, 2e-3, width=32, shrink=1e-3)),
-    "mf": (rating, Settings(15, 512, 2e-3, width=64, shrink=0.1)),
-    "dcn": (liking, Settings(10, 512, 2e-3, width=16, shrink=1e-3)),
+# By the name of the model.
+TASKS: dict[str, Callable[[movielens_files.MovieLens, Settings], Task]] = {
+    "neumf": ranking,
+    "mf": rating,
+    "dcn": liking,
 }

@@ -5,10 +5,9 @@ import os
 import pathlib
 import re
 
-import commands
 import made_movielens
-import pytest
 import programs
+import pytest
 
 pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
 

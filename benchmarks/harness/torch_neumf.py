@@ -76,7 +76,7 @@ def draw_epoch(
     while (wrong := is_rated[of_negatives, drawn]).any():
         drawn[wrong] = random.integers(is_rated.shape[1], size=wrong.sum())
     order = random.permutation(len(users) + len(drawn))
-    labels = np.repeat(np.float32([1, 0]), [len(users), len(drawn)])
+    labels = np.repeat(np.array([1, 0], np.float32), [len(users), len(drawn)])
     return (
         np.concatenate([users, of_negatives])[order].astype(np.int64),
         np.concatenate([items, drawn])[order].astype(np.int64),

@@ -45,6 +45,7 @@ def assert_learned(tmp_path, model, training, runs=1):
     return written
 
 
+@pytest.mark.one_version
 @pytest.mark.parametrize(("model", "epochs"), [("neumf", 10), ("mf", 25), ("dcn", 10)])
 def test_one_process_learns_and_says_how_well(model, epochs, folder, tmp_path):
     result = programs.run_script(
@@ -61,3 +62,36 @@ def test_one_process_learns_and_says_how_well(model, epochs, folder, tmp_path):
         assert float(shown[1]) == pytest.approx((first + second) / 2, abs=1e-4)
         spread = abs(first - second) / 2**0.5
         assert float(shown[2]) == pytest.approx(spread, abs=1e-4)
+
+
+@pytest.mark.docs
+@pytest.mark.one_version
+@pytest.mark.parametrize(
+    ("training", "workers", "model", "epochs"),
+    [
+        pytest.param("async", 2, "dcn", 10, marks=pytest.mark.slow),
+        pytest.param("sync", 2, "mf", 25, marks=pytest.mark.slow),
+        ("backup", 3, "neumf", 15),
+    ],
+)
+def test_a_cluster_learns_it_too(training, workers, model, epochs, folder, tmp_path):
+    result = commands.run(
+        *("launch", "--workers", workers, "--ps", 2, "--no-prefix", SCRIPT),
+        *options(model, folder, tmp_path, epochs),
+        *("--training", training),
+        env={"TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    assert result.process.returncode == 0, result.output
+    assert_learned(tmp_path, model, training)
+    # A training that has ended leaves no checkpoint to go on from.
+    assert not (tmp_path / f"{model}-{training}" / "checkpoints").exists()
+    gate = re.search(r"Gate: (\d+) updates of (\d+) gradients", result.output)
+    if training == "async":
+        assert gate is None
+        return
+    updates, gradients = map(int, gate.groups())
+    assert updates == -(-gradients // 2) > 10
+    logs = tmp_path / f"{model}-{training}" / "logs"
+    assert list(logs.glob("*/events.out.tfevents.*"))
+    report = commands.run("report", logs)
+    assert f"quorum 2 of {workers} workers" in report.output

@@ -162,8 +162,11 @@ def train(
             # One trip to a worker is good for so many batches.
             steps_per_execution=8 if cluster.workers else 1,
         )
-        # Shares are numbered through all epochs, so the queue has one of its own.
-        queue = tfs.data.WorkQueue(settings.epochs * task.examples.shares_per_epoch())
+        # Shares are numbered through all epochs. One epoch more than is trained on, and
+        # the queue again and again, as `fit` counts steps: workers that come to the
+        # end of a queue wait for what others have still to read.
+        shares = task.examples.shares_per_epoch()
+        queue = tfs.data.WorkQueue((settings.epochs + 1) * shares, num_epochs=None)
 
     def dataset_fn(context: tf.distribute.InputContext | None) -> tf.data.Dataset:
         """Makes the dataset of one worker, of the shares that it gets."""

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 
+import commands
 import made_movielens
 import programs
 import pytest
@@ -70,8 +71,8 @@ def test_one_process_learns_and_says_how_well(model, epochs, folder, tmp_path):
     ("training", "workers", "model", "epochs"),
     [
         pytest.param("async", 2, "dcn", 10, marks=pytest.mark.slow),
-        pytest.param("sync", 2, "mf", 25, marks=pytest.mark.slow),
-        ("backup", 3, "neumf", 15),
+        pytest.param("sync", 2, "neumf", 10, marks=pytest.mark.slow),
+        ("backup", 3, "mf", 25),
     ],
 )
 def test_a_cluster_learns_it_too(training, workers, model, epochs, folder, tmp_path):

@@ -147,12 +147,13 @@ def _messages(contender: str) -> Callable[[Results], str]:
 def _of_scores(
     model: str, contender: str, name: str, statistic: Callable[[Any], float], shown: str
 ) -> Callable[[Results], str]:
-    """A statistic of one of the scores of trainings, formatted."""
+    """A statistic of one of the scores of trainings; "?" where none was made."""
 
     def figure(results: Results) -> str:
-        (found,) = _found(results, "movielens_scores", contender, {"model": model})
-        values = found["scores"][name]
-        return format(statistic(values), shown)
+        for found in results["movielens_scores"]:
+            if (found["contender"], found["point"]["model"]) == (contender, model):
+                return format(statistic(found["scores"][name]), shown)
+        return "?"
 
     return figure
 

@@ -33,6 +33,7 @@ PICTURES: dict[str, tuple[Callable[[figures.Results], Any], tuple[str, ...]]] = 
     "sync": (pictures.draw_sync, ("sync_backup", "sync_cluster")),
     "sync_staleness": (pictures.draw_losses, ("sync_staleness",)),
     "checkpoint": (pictures.draw_checkpoint, ("checkpoint",)),
+    "scores": (pictures.draw_scores, ("movielens_scores",)),
 }
 
 

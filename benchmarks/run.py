@@ -45,6 +45,7 @@ BENCHMARKS = (
     "embedding_servers",
     "tls_cluster",
     "checkpoint",
+    "movielens_scores",
 )
 # Only CPU kernels are measured, and TensorFlow's start-up notes are left out.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}

@@ -24,6 +24,7 @@ import pathlib
 import time
 
 import criteo_logs
+import metrics
 import numpy as np
 import ps_cluster
 import tensorflow as tf
@@ -194,7 +195,7 @@ def evaluate(
         scores.append(predict(x).numpy()[:, 0])
         labels.append(y.numpy()[:, 0])
     labels = np.concatenate(labels)
-    return criteo_logs.auc(labels, np.concatenate(scores)), len(labels)
+    return metrics.auc(labels, np.concatenate(scores)), len(labels)
 
 
 def print_gate(stats: dict) -> None:

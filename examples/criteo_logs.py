@@ -10,6 +10,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 
+import metrics
 import numpy as np
 import tensorflow as tf
 
@@ -140,20 +141,4 @@ def write_planted(
     for number, path in enumerate(paths):
         pathlib.Path(path).write_text("\n".join(texts[number::files]) + "\n")
     held_out = is_held_out(tf.constant(texts)).numpy()
-    return paths, auc(labels[held_out], odds[held_out])
-
-
-def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """The area under the ROC curve: how often a click scores above a non-click.
-
-    Args:
-        labels: `[examples]`, true or 1 for clicks.
-        scores: `[examples]`; equal ones count one half.
-    """
-    labels = np.asarray(labels, bool)
-    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    clicks, others = labels.sum(), (~labels).sum()
-    if not clicks or not others:
-        return float("nan")
-    return float((ranks[labels].sum() - clicks * (clicks + 1) / 2) / (clicks * others))
+    return paths, metrics.auc(labels[held_out], odds[held_out])

@@ -35,7 +35,7 @@ class Measurement:
     Attributes:
         contender: its name.
         point: the values of the axes.
-        unit: "s", "B" for memory, or "loss".
+        unit: "s", "B" for memory, "loss", or "score".
         samples: one figure for each time it was measured.
         bytes_moved: the bytes an update has to read and write, however it is done.
         copy_bandwidth: bytes per second, read and written, of a copy of memory
@@ -48,6 +48,8 @@ class Measurement:
         hops: messages between tasks that wait for one another, as `hops.count` counts
             them: of a worker's step, and of the coordinator's update if it makes one.
         sent: what tasks send each other for a gradient, by its unit: "messages", "KiB".
+        scores: by name, how good what was trained is, one figure for each sample; the
+            samples are those of the first one. Beside them "seconds" of training.
     """
 
     contender: str
@@ -61,6 +63,7 @@ class Measurement:
     curves: Mapping[str, Sequence[Any]] | None = None
     hops: Sequence[int] | None = None
     sent: Mapping[str, float] | None = None
+    scores: Mapping[str, Sequence[float]] | None = None
 
     @property
     def median(self) -> float:
@@ -91,6 +94,7 @@ class Measurement:
             **({"curves": dict(self.curves)} if self.curves else {}),
             **({"hops": list(self.hops)} if self.hops else {}),
             **({"sent": dict(self.sent)} if self.sent else {}),
+            **({"scores": dict(self.scores)} if self.scores else {}),
         }
 
 

@@ -12,6 +12,7 @@ new figure is a question mark at first.
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,19 @@ _V1_TABLE = {"model": "embedding of 1M x 64, 4096 ids"}
 _UNBOUNDED = {"max MB/s": 0}
 _GAP = "longest gap meanwhile"
 _STOPPED = "tf.train.Checkpoint, training stopped"
+# By a short name: the model, the score that counts, and what needs no model.
+_SCORES = {
+    "neumf any": ("NeuMF, any film of each user", "HR@10", "the most popular"),
+    "neumf last": ("NeuMF, each user's last film", "HR@10", "the most popular"),
+    "mf": ("matrix factorisation with biases", "RMSE", "each film's mean"),
+    "dcn": ("DCN V2, all features", "AUC", "each film's share"),
+}
+_WAYS = {
+    "one process": "one process",
+    "async": "asynchronous, 2 workers",
+    "sync": "synchronous, 2 workers",
+    "backup": "synchronous, 2 of 3 workers",
+}
 
 
 def with_figures(page: str, results: Results) -> str:
@@ -130,6 +144,52 @@ def _messages(contender: str) -> Callable[[Results], str]:
     )
 
 
+def _of_scores(
+    model: str, contender: str, name: str, statistic: Callable[[Any], float], shown: str
+) -> Callable[[Results], str]:
+    """A statistic of one of the scores of trainings; "?" where none was made."""
+
+    def figure(results: Results) -> str:
+        for found in results["movielens_scores"]:
+            if (found["contender"], found["point"]["model"]) == (contender, model):
+                return format(statistic(found["scores"][name]), shown)
+        return "?"
+
+    return figure
+
+
+def _score_figures() -> dict[str, Callable[[Results], str]]:
+    """Mean, standard deviation and seconds of each model by each way of training."""
+    found = {}
+    for short, (model, name, baseline) in _SCORES.items():
+        ways = dict(_WAYS)
+        if name == "HR@10":
+            ways["PyTorch"] = "PyTorch, one process"
+        for way, contender in ways.items():
+            begin = f"scores/{short}/{way}"
+            for what, score, statistic, shown in (
+                ("mean", name, statistics.fmean, ".3f"),
+                ("sd", name, statistics.stdev, ".3f"),
+                ("seconds", "seconds", statistics.median, ".0f"),
+            ):
+                found[f"{begin}/{what}"] = _of_scores(
+                    model, contender, score, statistic, shown
+                )
+            if name == "HR@10":
+                found[f"{begin}/NDCG@10"] = _of_scores(
+                    model, contender, "NDCG@10", statistics.fmean, ".3f"
+                )
+        found[f"scores/{short}/{baseline}"] = _of_scores(
+            model, baseline, name, statistics.fmean, ".3f"
+        )
+    return found
+
+
+def _seeds(results: Results) -> str:
+    (seeds,) = {len(m["samples"]) for m in results["movielens_scores"]}
+    return str(seeds)
+
+
 def _fewer_bytes(results: Results) -> str:
     """By how much what has changed is smaller than all of the largest checkpoint."""
     written = {
@@ -217,4 +277,7 @@ FIGURES: dict[str, Callable[[Results], str]] = {
         **_UNBOUNDED,
     ),
     "checkpoint/fewer bytes": _fewer_bytes,
+    # What is learned of MovieLens.
+    **_score_figures(),
+    "scores/seeds": _seeds,
 }

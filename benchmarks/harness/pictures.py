@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -223,6 +224,49 @@ def draw_checkpoint(results: Results) -> Any:
     steps.set_ylabel("% of steps")
     steps.set_ylim(0, 110)
     steps.legend(frameon=False)
+    return figure
+
+
+def draw_scores(results: Results) -> Any:
+    """Draws means and standard deviations of scores, by way of training.
+
+    Args:
+        results: those of `movielens_scores`.
+
+    Returns:
+        The `matplotlib.figure.Figure`.
+    """
+    panels: dict[str, list[Mapping[str, Any]]] = {}
+    for measurement in results["movielens_scores"]:
+        panels.setdefault(measurement["point"]["model"], []).append(measurement)
+    seeds = len(results["movielens_scores"][0]["samples"])
+    figure, axes = _panels(
+        f"Scores on MovieLens-100K, mean and standard deviation of {seeds} seeds",
+        len(panels),
+        height=3,
+    )
+    for axis, (model, measurements) in zip(axes, panels.items(), strict=True):
+        # The last one needs no model, and is far off.
+        trained, baseline = measurements[:-1], measurements[-1]
+        for place, m in enumerate(trained):
+            axis.errorbar(
+                statistics.fmean(m["samples"]),
+                place,
+                xerr=statistics.stdev(m["samples"]),
+                fmt="o",
+                capsize=4,
+                color=_OTHERS if "PyTorch" in m["contender"] else _COLOURS[0],
+            )
+        name = next(iter(baseline["scores"]))
+        axis.set_xlabel(name + (", less is better" if name == "RMSE" else ""))
+        axis.set_title(model.replace(", ", ",\n"), loc="left", size="medium")
+        axis.set_yticks(
+            range(len(trained)), [m["contender"] for m in trained], size="small"
+        )
+        axis.set_ylim(len(trained) - 0.5, -0.5)
+        axis.margins(x=0.3)
+        axis.locator_params(axis="x", nbins=4)
+        axis.grid(alpha=0.3, axis="x")
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ def tables(result: dict[str, Any]) -> Iterator[Table]:
     for heading, measurements in by_point.items():
         if measurements[0]["unit"] == "loss":
             yield _losses(heading, measurements)
+        elif measurements[0]["unit"] == "score":
+            yield _scores(heading, measurements)
         elif measurements[0]["unit"] != "s":
             yield _sizes(heading, measurements)
         elif measurements[0].get("counts"):
@@ -128,6 +131,29 @@ def _losses(heading, measurements) -> Table:
     examples = measurements[0]["curves"]["examples"][-1]
     columns = ("", f"median loss after {examples:,} examples", "lowest to highest")
     return Table(heading, columns, rows)
+
+
+def _scores(heading, measurements) -> Table:
+    """Means and standard deviations, of as many trainings as there are samples."""
+    columns = list(measurements[0]["scores"])
+    rows = [
+        [m["contender"], *(mean_and_spread(m["scores"].get(c, ())) for c in columns)]
+        for m in measurements
+    ]
+    runs = len(measurements[0]["samples"])
+    epochs = measurements[0]["counts"]["epochs"]
+    return Table(f"{heading}; {epochs} epochs, {runs} seeds", ["", *columns], rows)
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """The mean of some values and their standard deviation, or nothing."""
+    if not values:
+        return ""
+    mean = statistics.fmean(values)
+    digits = 0 if mean >= 10 else 4
+    if len(values) < 2:
+        return f"{mean:.{digits}f}"
+    return f"{mean:.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
 def _medians(measurements, spread, show) -> list[list[str]]:

@@ -162,6 +162,39 @@ def test_losses_become_a_table_and_a_picture(report, tmp_path):
     assert left.get_ylim()[0] == right.get_ylim()[0] == 0
 
 
+def test_scores_become_means_with_standard_deviations_and_a_picture(report):
+    pytest.importorskip("matplotlib", reason="the picture is drawn by matplotlib")
+    pictures = importlib.import_module("harness.pictures")
+    benchmark = importlib.import_module("harness.benchmark")
+    measurements = [
+        benchmark.Measurement(
+            name,
+            {"model": "a model"},
+            "score",
+            scores["HR@10"],
+            counts={"epochs": 8},
+            scores=scores,
+        ).to_json()
+        for name, scores in (
+            ("one process", {"HR@10": [0.7, 0.8], "seconds": [20.0, 22.0]}),
+            ("the most popular", {"HR@10": [0.4, 0.4]}),
+        )
+    ]
+    section = report.section("scores", {**RESULT, "measurements": measurements})
+    for line in (
+        "**model a model; 8 epochs, 2 seeds**",
+        "|  | HR@10 | seconds |",
+        "| one process | 0.7500 ± 0.0707 | 21 ± 1 |",
+        "| the most popular | 0.4000 ± 0.0000 |  |",
+    ):
+        assert f"\n{line}\n" in section
+    (panel,) = pictures.draw_scores({"movielens_scores": measurements}).axes
+    assert panel.get_title(loc="left") == "a model"
+    ((line, *_),) = panel.containers
+    assert list(line.get_xdata()) == [pytest.approx(0.75)]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["one process"]
+
+
 def test_hops_are_a_column(report):
     latency = {**RESULT["measurements"][0], "bytes_moved": None, "median": 2e-3}
     measurements = [{**latency, "hops": [9, 10]}, {**latency, "contender": "other"}]

@@ -33,7 +33,7 @@ WITHOUT_BYTES = (
     "tls_cluster",
     "checkpoint",
 )
-# One of them shows that the machinery works. The last five are clusters of the same
+# One of them shows that the machinery works. The last six are clusters of the same
 # parts as those of other benchmarks.
 MARKS = dict.fromkeys(NAMES, pytest.mark.slow) | {
     "sparse_apply": (),
@@ -42,6 +42,7 @@ MARKS = dict.fromkeys(NAMES, pytest.mark.slow) | {
     "sync_latency": pytest.mark.soak,
     "sync_staleness": pytest.mark.soak,
     "tls_cluster": pytest.mark.soak,
+    "movielens_scores": pytest.mark.soak,
 }
 
 

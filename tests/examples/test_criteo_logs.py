@@ -72,13 +72,3 @@ def test_planted_clicks_follow_the_planted_model(planted):
     (_, labels) = next(iter(criteo_logs.batches(paths, 5000, 10)))
     assert 0.2 < labels.numpy().mean() < 0.5
     assert 0.8 < best < 0.95
-
-
-def test_auc_is_the_share_of_pairs_in_order():
-    random = np.random.default_rng(0)
-    labels = random.random(300) < 0.3
-    scores = random.integers(0, 20, 300) + 5 * labels
-    differences = scores[labels][:, np.newaxis] - scores[~labels]
-    expected = np.mean((differences > 0) + 0.5 * (differences == 0))
-    assert criteo_logs.auc(labels, scores) == pytest.approx(expected, abs=1e-12)
-    assert np.isnan(criteo_logs.auc(np.ones(3), np.arange(3)))

@@ -8,7 +8,9 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
+import tf_syncrep as tfs
 from tf_syncrep.python.keras.compat.data_adapters import Adapter
+from tf_syncrep.python.keras.fit import inputs
 from tf_syncrep.python.keras.fit.data import NO_BATCHES, SentBatches
 from tf_syncrep.python.keras.fit.sizes import Sizes
 
@@ -105,3 +107,25 @@ def test_shuffling_reads_everything_in_another_order_each_epoch():
     ]
     assert [sorted(epoch) for epoch in epochs] == 2 * [numbers[:, 0].tolist()]
     assert not np.array_equal(*epochs)
+
+
+@pytest.mark.parametrize("num_epochs", [2, None])
+def test_steps_that_are_counted_without_a_queues_end_are_said(
+    num_epochs, warnings, monkeypatch
+):
+    queue = tfs.data.WorkQueue(3, num_epochs)
+    monkeypatch.setattr(inputs, "num_tasks", lambda job: 2)
+    monkeypatch.setattr(inputs, "datasets_of_workers", lambda *_: ([], None, [queue]))
+    inputs.training_batches(
+        *(None, lambda context: queue.dataset(), None, None, None, True, None),
+        steps_per_epoch=7,
+    )
+    said = [line % tuple(args) for line, *args in warnings]
+    if num_epochs is None:
+        assert not said
+    else:
+        (line,) = said
+        assert (
+            "steps_per_epoch=7 does not end where a WorkQueue of num_epochs=2" in line
+        )
+        assert "Make it with num_epochs=None" in line

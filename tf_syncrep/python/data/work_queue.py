@@ -92,6 +92,7 @@ class WorkQueue:
 
     Attributes:
         items: the items, an array; or a `range`, where that or a number was given.
+        num_epochs: how often they are read; None for again and again.
 
     Raises:
         ValueError: no items, or an argument that is out of its range.
@@ -117,11 +118,12 @@ class WorkQueue:
                 "items must be a number, or a sequence of at least one item. "
                 f"Received: items={given!r}"
             )
+        self.num_epochs = (
+            None if num_epochs is None else check_count("num_epochs", num_epochs)
+        )
         self._options = {
             "num_items": len(self.items),
-            "num_epochs": 0
-            if num_epochs is None
-            else check_count("num_epochs", num_epochs),
+            "num_epochs": self.num_epochs or 0,
             "shuffle": bool(shuffle),
             "seed": int(seed),
             "lease_secs": check_positive("lease_secs", lease_secs),

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_syncrep.python.data.work_queue import WorkQueue
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import datasets
 from tf_syncrep.python.keras.compat.data_adapters import Adapter
@@ -65,6 +66,7 @@ def training_batches(
                     "Received: steps_per_epoch=None"
                 )
             return WorkersPasses(datasets_of_all, queues), lambda: first_batch(here)
+        _say_that_queues_end(queues, steps_per_epoch)
         iterator = iter(datasets_of_all)
         return WorkersBatches(iterator, steps_per_epoch), lambda: first_batch(here)
 
@@ -157,3 +159,20 @@ def _say_that_all_read_all(dataset: tf.data.Dataset) -> None:
             1,
             num_workers,
         )
+
+
+def _say_that_queues_end(queues: list[WorkQueue], steps_per_epoch: int) -> None:
+    """Says of a queue that has an end that steps are counted without it.
+
+    A worker that comes to the end waits for items that others have begun, which may
+    have no more steps to read them in: nobody goes on until their lease is over.
+    """
+    for queue in queues:
+        if queue.num_epochs is not None:
+            logging.warning(
+                "steps_per_epoch=%d does not end where a WorkQueue of num_epochs=%d "
+                "does: workers that come to its end wait for what others have begun to "
+                "read. Make it with num_epochs=None, or leave steps_per_epoch out.",
+                steps_per_epoch,
+                queue.num_epochs,
+            )

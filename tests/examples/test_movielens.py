@@ -1,0 +1,98 @@
+"""The MovieLens example, run as a user runs it but on a small made data set."""
+
+import json
+import os
+import pathlib
+import re
+
+import commands
+import made_movielens
+import programs
+import pytest
+
+pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "movielens.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return made_movielens.write(tmp_path_factory.mktemp("movielens"))
+
+
+def options(model, folder, tmp_path, epochs):
+    """Larger steps than the real data need, as there are fewer."""
+    return [
+        *("--model", model, "--data", folder, "--output", tmp_path),
+        *("--epochs", epochs, "--batch-size", 64, "--learning-rate", 1e-2),
+    ]
+
+
+def assert_learned(tmp_path, model, training, runs=1):
+    """Better than what needs no model, by a margin that chance does not give."""
+    output = tmp_path / f"{model}-{training}"
+    written = json.loads((output / "scores.json").read_text())
+    assert (written["model"], written["training"]) == (model, training)
+    assert len(written["seeds"]) == len(written["seconds"]) == runs
+    name = {"neumf": "HR@10", "mf": "RMSE", "dcn": "AUC"}[model]
+    for score, other in zip(
+        written["scores"][name], written["baseline_scores"][name], strict=True
+    ):
+        if model == "mf":
+            assert score < 0.9 * other, written
+        else:
+            assert score > other + 0.1, written
+    assert (output / "scores.png").read_bytes().startswith(b"\x89PNG")
+    return written
+
+
+@pytest.mark.one_version
+@pytest.mark.parametrize(("model", "epochs"), [("neumf", 10), ("mf", 25), ("dcn", 10)])
+def test_one_process_learns_and_says_how_well(model, epochs, folder, tmp_path):
+    result = programs.run_script(
+        SCRIPT,
+        *map(str, options(model, folder, tmp_path, epochs)),
+        *("--runs", "2"),
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        secs=200,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    written = assert_learned(tmp_path, model, "one-process", runs=2)
+    for name, (first, second) in written["scores"].items():
+        shown = re.search(rf"  {name} (\S+) \+- (\S+)  \(", result.stdout)
+        assert float(shown[1]) == pytest.approx((first + second) / 2, abs=1e-4)
+        spread = abs(first - second) / 2**0.5
+        assert float(shown[2]) == pytest.approx(spread, abs=1e-4)
+
+
+@pytest.mark.docs
+@pytest.mark.one_version
+@pytest.mark.parametrize(
+    ("training", "workers", "model", "epochs"),
+    [
+        pytest.param("async", 2, "dcn", 10, marks=pytest.mark.slow),
+        pytest.param("sync", 2, "neumf", 10, marks=pytest.mark.slow),
+        ("backup", 3, "mf", 25),
+    ],
+)
+def test_a_cluster_learns_it_too(training, workers, model, epochs, folder, tmp_path):
+    result = commands.run(
+        *("launch", "--workers", workers, "--ps", 2, "--no-prefix", SCRIPT),
+        *options(model, folder, tmp_path, epochs),
+        *("--training", training),
+        env={"TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    assert result.process.returncode == 0, result.output
+    assert_learned(tmp_path, model, training)
+    # A training that has ended leaves no checkpoint to go on from.
+    assert not (tmp_path / f"{model}-{training}" / "checkpoints").exists()
+    gate = re.search(r"Gate: (\d+) updates of (\d+) gradients", result.output)
+    if training == "async":
+        assert gate is None
+        return
+    updates, gradients = map(int, gate.groups())
+    assert updates == -(-gradients // 2) > 10
+    logs = tmp_path / f"{model}-{training}" / "logs"
+    assert list(logs.glob("*/events.out.tfevents.*"))
+    report = commands.run("report", logs)
+    assert f"quorum 2 of {workers} workers" in report.output

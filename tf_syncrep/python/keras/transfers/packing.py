@@ -65,10 +65,10 @@ def unpack(message: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def _as_shaped(vector: tf.Tensor, like: tf.Tensor, shapes: dict[Any, tf.Tensor]):
     if like.shape.rank == 1:
         return vector
-    shape = tuple(like.shape.as_list())
-    if shape not in shapes:
-        shapes[shape] = tf.constant(shape, tf.int32)
-    return tf.reshape(vector, shapes[shape])
+    shape = like.shape.as_list()
+    if tuple(shape) not in shapes:
+        shapes[tuple(shape)] = tf.constant(shape, tf.int32)
+    return tf.reshape(vector, shapes[tuple(shape)])
 
 
 def _by_dtype(tensors: Sequence[tf.Tensor]) -> dict[tf.DType, list[tf.Tensor]]:

@@ -31,9 +31,8 @@ LIMITS = {
     "embeddings": FEWEST + 3,
     "distributed_embedding": FEWEST + 3 * NUM_PS,
 }
-# A permit is asked for, the gate lets the other server read, and lets it take the
-# gradient, and hears that it did.
-OF_THE_GATE = 4
+# A worker asks for a permit.
+OF_THE_GATE = 1
 
 
 def results(models, is_synchronous, per_execution, optimizer="AdamAsync"):

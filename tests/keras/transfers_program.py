@@ -215,10 +215,12 @@ def trained(strategy, log, name, optimizer, is_synchronous, per_execution):
     begin = log.position()
     tfs.keras.fit(model, data, steps_per_epoch=STEPS, verbose=0)
     sent = collections.Counter(log.names_sent_since(begin))
-    # Each execution sends the same, and all else is sent a few times. Updates, which
-    # are no part of a step, are more than executions, as their number is not known.
+    # Each execution sends the same, and all else is sent a few times. What the worker
+    # takes no part in is an update of SyncReplicas, or is read by the coordinator.
     executions = STEPS // per_execution
-    in_steps = {name: n for name, n in sent.items() if n >= executions}
+    in_steps = {
+        name: n for name, n in sent.items() if n >= executions and "worker/" in name
+    }
     of_optimizer: Any = used.variables
     if not keras_variants.IS_KERAS_3:
         of_optimizer = of_optimizer()

@@ -65,7 +65,7 @@ def unpack(message: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def _as_shaped(vector: tf.Tensor, like: tf.Tensor, shapes: dict[Any, tf.Tensor]):
     if like.shape.rank == 1:
         return vector
-    shape = like.shape.as_list()
+    shape: Any = like.shape.as_list()
     if tuple(shape) not in shapes:
         shapes[tuple(shape)] = tf.constant(shape, tf.int32)
     return tf.reshape(vector, shapes[tuple(shape)])

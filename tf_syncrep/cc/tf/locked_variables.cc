@@ -11,8 +11,8 @@
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
 
 namespace tf_syncrep {
 namespace {
@@ -110,6 +110,12 @@ absl::Status LockedVariables::PrepareToWrite(OpKernelContext* ctx, int i) {
   return IsRead(i) ? CopyBuffer(ctx, variables_[i].tensor) : absl::OkStatus();
 }
 
+absl::Status LockedVariables::Align(OpKernelContext* ctx, int i) {
+  return variables_[i].tensor->IsAligned()
+             ? absl::OkStatus()
+             : CopyBuffer(ctx, variables_[i].tensor);
+}
+
 absl::Status LockedVariables::PrepareToReplace(
     OpKernelContext* ctx, absl::Span<const int> is,
     absl::Span<std::optional<Tensor>> before) {
@@ -158,11 +164,14 @@ absl::Status LockedVariables::FindVariables(
     variable.request = requests[i];
     const int input = requests[i].input;
     if (ctx->input_dtype(input) == DT_RESOURCE) {
-      absl::Status status = CheckScalarInput(ctx, requests[i].name);
-      if (!status.ok()) {
-        return status;
+      // Not by its name: it may be one of a list.
+      const tensorflow::TensorShape& shape = ctx->input(input).shape();
+      if (!tensorflow::TensorShapeUtils::IsScalar(shape)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(requests[i].name, " must be a scalar, but has shape ",
+                         shape.DebugString()));
       }
-      status = tensorflow::LookupResource(
+      absl::Status status = tensorflow::LookupResource(
           ctx, tensorflow::HandleFromInput(ctx, input), &variable.resource);
       if (absl::IsNotFound(status)) {
         return NotInitialized(requests[i].name, status.message());

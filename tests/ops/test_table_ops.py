@@ -205,7 +205,8 @@ def test_initial_vectors_are_distributed_as_they_should():
         _, values = part.find(part.request([range(4000)]), True)
         assert abs(np.mean(values) - mean) < 5 * stddev / 20000**0.5
         assert abs(np.std(values) - stddev) < 0.02 * stddev
-        assert bounds[0] <= np.min(values) and np.max(values) <= bounds[1]
+        assert bounds[0] <= np.min(values)
+        assert np.max(values) <= bounds[1]
         correlation = np.corrcoef(values.numpy().T) - np.eye(WIDTH)
         assert np.abs(correlation).max() < 0.1
 
@@ -317,8 +318,11 @@ def test_lookups_and_maintenance_do_what_the_twin_does(seed):
             part.check_maintain(step)
         part.check()
     assert all(table.stats["admitted"] for table in part.twins)
-    assert part.stats(2).refused and part.stats(0).evicted and part.stats(1).evicted
-    assert part.stats(3).evicted and sum(x.stats["dropped"] for x in part.twins)
+    assert part.stats(2).refused
+    assert part.stats(0).evicted
+    assert part.stats(1).evicted
+    assert part.stats(3).evicted
+    assert sum(x.stats["dropped"] for x in part.twins)
 
 
 @pytest.mark.parametrize("in_graph", [False, True])
@@ -344,7 +348,9 @@ def test_gradients_flow_to_the_rows_of_the_keys(num_shards, in_graph):
                 for part, request in zip(parts, requests, strict=True)
             ]
             results = embedding_ops.embedding_combine(found, places, ["sum", None])
-            loss = tf.add_n([tf.reduce_sum(x * y) for x, y in zip(results, factors)])
+            loss = tf.add_n(
+                [tf.reduce_sum(x * y) for x, y in zip(results, factors, strict=True)]
+            )
         gradients = tape.gradient(loss, [part.vectors for part in parts])
         if in_graph:
             assert all(embedding_ops.are_embedding_rows(x.indices) for x in gradients)
@@ -387,11 +393,14 @@ def test_vectors_and_gradients_travel_in_fewer_bits(transfer_dtype):
 def test_lookups_of_nothing_and_without_a_key_find_nothing():
     part = Part([normal(), normal("others")])
     rows, values = part.find(part.request([[], []]), True)
-    assert rows.shape == (0,) and values.shape == (0, WIDTH)
+    assert rows.shape == (0,)
+    assert values.shape == (0, WIDTH)
     values, kept = part.gradient(part.request([[], []]), rows, values)
-    assert values.shape == (0, WIDTH) and kept.shape == (0,)
+    assert values.shape == (0, WIDTH)
+    assert kept.shape == (0,)
     rows, values = part.find(part.request([[1], []]), False)
-    assert rows.numpy() == [-1] and not values.numpy().any()
+    assert rows.numpy() == [-1]
+    assert not values.numpy().any()
 
 
 def test_ops_work_in_a_session():
@@ -485,7 +494,7 @@ def test_columns_of_no_table_are_refused_and_can_be_repaired():
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             part.find(part.request([[4]]), insert)
     part.uses.assign([[0, 1], [0, -1], [0, 0]])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="row 1 .* count -1"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"row 1 .* count -1"):
         part.export()
     part.uses.assign([[0, 1], [0, 0], [0, 0]])
     assert part.find(part.request([[4]]), False)[0].numpy() == [0]
@@ -587,7 +596,7 @@ def error(part, call):
         (lambda part: part.export(1), "table must be in [0, 1), but is 1"),
         (
             lambda part: part.import_([1, 1], [0, 0], [1, 1]),
-            "row_keys must be different keys. Received: 1 of table items more than once",
+            "row_keys must be different keys. Received: 1 of table items more than",
         ),
         (
             lambda part: part.import_([1], [-1], [1]),
@@ -629,10 +638,10 @@ def test_variables_of_other_shapes_are_refused():
         setattr(mixed, name, getattr(other, name))
         message = error(mixed, lambda part: part.find(part.request([[1]]), True))
         assert f"{name} must have shape {shape}" in message
-    with pytest.raises(tf.errors.InvalidArgumentError, match="keys must be a variable"):
-        part.find(part.request([[1]]), True)
-        part.keys = tf.Variable(tf.zeros([100]))
-        part.find(part.request([[1]]), True)
+    mixed = Part([normal()])
+    mixed.keys = tf.Variable(tf.zeros([100]))
+    message = error(mixed, lambda part: part.find(part.request([[1]]), True))
+    assert "keys must be a variable of dtype int64, but has dtype float" in message
 
 
 @pytest.mark.parametrize(
@@ -668,7 +677,7 @@ def test_a_shared_name_is_of_one_index():
     assert table_ops.table_stats(second).shape == (1, 8)
     with pytest.raises(
         tf.errors.InvalidArgumentError,
-        match="The table index shared exists with a: rows 0 to 5.* Received: a: rows 0 to 6",
+        match=r"The table index shared exists with a: rows 0 to 5.* rows 0 to 6",
     ):
         table_ops.table_index([table._replace(capacity=6)], shared_name="shared")
 

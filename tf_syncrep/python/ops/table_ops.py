@@ -1,11 +1,11 @@
 """Tables that grow, as ops: any int64 is a key, and rows are given to those that come.
 
-A table is parted among servers by the hashes of its keys. A part, which may hold several
-tables, is three variables with equally many rows beside each other, `vectors`, `keys`
-and `uses`, and an index, which finds a key's row. Count 0 in `uses` means that a row is
-free, or rests if its last use is -1. The variables say it all: whenever one of `keys`
-and `uses` was assigned, as by a restore, the index is made anew of them. Nothing else
-than these ops may scatter into them.
+A table is parted among servers by the hashes of its keys. A part, which may hold
+several tables, is three variables with equally many rows beside each other, `vectors`,
+`keys` and `uses`, and an index, which finds a key's row. Count 0 in `uses` means that a
+row is free, or rests if its last use is -1. The variables say it all: whenever one of
+`keys` and `uses` was assigned, as by a restore, the index is made anew of them. Nothing
+else than these ops may scatter into them.
 
 A lookup of a batch is three kinds of ops. `table_requests` finds, where the batch is,
 the different keys that are needed, part by part. `table_find` finds and reads their
@@ -21,9 +21,9 @@ the row next.
 et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), computed in float64 and
 rounded once. So they are the same on any number of servers, and in any order.
 
-**Admission** counts keys without a row in a count-min sketch (Cormode and Muthukrishnan,
-2005) with conservative update, which is halved as it ages: a key may get its row a
-little early. A lookup counts each key of its batch once.
+**Admission** counts keys without a row in a count-min sketch (Cormode and
+Muthukrishnan, 2005) with conservative update, which is halved as it ages: a key may get
+its row a little early. A lookup counts each key of its batch once.
 
 **Errors.** `tf.errors.InvalidArgumentError` for what does not belong together;
 `tf.errors.ResourceExhaustedError` where there is no memory. Where the text does not say

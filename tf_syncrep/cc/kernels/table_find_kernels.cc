@@ -54,96 +54,111 @@ absl::Status CheckVectors(const Tensor& vectors) {
   return absl::OkStatus();
 }
 
-// A key that is to have a row.
-struct NewKey {
-  int64_t table;
-  int64_t place;  // in the caller's arrays
-  int64_t key;
-};
-
-// Free rows for new keys, which go back if they are not used.
-class TakenRows {
+// Keys that are to have rows, table by table, and free rows for them.
+class NewRows {
  public:
-  explicit TakenRows(TableIndexResource* index) : index_(index) {}
-  ~TakenRows() { GiveBack(); }
-  TakenRows(const TakenRows&) = delete;
-  TakenRows& operator=(const TakenRows&) = delete;
+  explicit NewRows(TableIndexResource* index)
+      : index_(index), num_builds_(index->num_builds()) {}
+  ~NewRows() { GiveBack(); }
+  NewRows(const NewRows&) = delete;
+  NewRows& operator=(const NewRows&) = delete;
 
-  // For keys in the order of their tables: those of a table that is full get
-  // none, and are counted in num_refused[table].
-  absl::Status Take(const Array<NewKey>& keys, int64_t num_keys,
-                    std::vector<int64_t>* num_refused) {
-    num_builds_ = index_->num_builds();
-    if (!rows_.Allocate(num_keys) || !keys_.Allocate(num_keys)) {
-      return OutOfMemoryFor(num_keys);
+  bool Allocate(int64_t size) {
+    return keys_.Allocate(size) && places_.Allocate(size) &&
+           free_rows_.Allocate(size) && rows_.Allocate(size);
+  }
+
+  // Appends a key, and where it is in the caller's arrays.
+  void Append(int64_t key, int64_t place) {
+    keys_[end_] = key;
+    places_[end_++] = place;
+  }
+
+  // Takes rows for the keys that were appended since the last call, which are
+  // those of a table. Those for which there is no row are removed again; sets
+  // `num_refused` to how many.
+  absl::Status Take(int64_t table, int64_t* num_refused) {
+    const int64_t taken = index_->table(table).TakeFree(
+        end_ - size(), free_rows_.data() + size());
+    if (taken < 0) {
+      return OutOfMemoryFor(end_);
     }
-    for (int64_t begin = 0; begin < num_keys;) {
-      const int64_t table = keys[begin].table;
-      int64_t end = begin;
-      while (end < num_keys && keys[end].table == table) {
-        ++end;
-      }
-      const int64_t taken =
-          index_->table(table).TakeFree(end - begin, rows_.data() + num_);
-      if (taken < 0) {
-        return OutOfMemoryFor(num_keys);
-      }
-      std::copy(keys.begin() + begin, keys.begin() + begin + taken,
-                keys_.begin() + num_);
-      num_ += taken;
-      (*num_refused)[table] += end - begin - taken;
-      begin = end;
+    *num_refused = end_ - size() - taken;
+    end_ = size() + taken;
+    if (taken > 0) {
+      ends_.emplace_back(table, end_);
     }
     return absl::OkStatus();
   }
 
-  int64_t size() const { return num_; }
-  const int32_t* rows() const { return rows_.data(); }
-  int32_t row(int64_t i) const { return rows_[i]; }
-  const NewKey& key(int64_t i) const { return keys_[i]; }
+  int64_t size() const { return ends_.empty() ? 0 : ends_.back().second; }
+  const int32_t* free_rows() const { return free_rows_.data(); }
 
-  // Rows before this one belong to somebody else from now on.
-  void Use(int64_t i) { first_ = i + 1; }
+  // Gives the rows their initial vectors. Nobody finds them yet.
+  template <typename T>
+  void Draw(OpKernelContext* ctx, int64_t width, T* vectors) const {
+    int64_t begin = 0;
+    DeviceSharder sharder(ctx);
+    for (const auto& [table, end] : ends_) {
+      const InitialValues& initial = index_->initial_values(table);
+      const int64_t first = begin;
+      sharder.RunParts(end - first,
+                       std::max<int64_t>(1, kMinDrawnPerThread / (width + 1)),
+                       1, [&](int64_t from, int64_t to) {
+                         for (int64_t i = first + from; i < first + to; ++i) {
+                           const int64_t row = free_rows_[i];
+                           const std::lock_guard<std::mutex> lock(
+                               RowLocks::Global().Of(vectors, row));
+                           initial.Draw(keys_[i], width, vectors + row * width);
+                         }
+                       });
+      begin = end;
+    }
+  }
 
-  void GiveBack() {
-    // An index that was made anew knows no rows that were taken before.
-    if (index_->num_builds() == num_builds_) {
-      for (; first_ < num_; ++first_) {
-        index_->table(keys_[first_].table).GiveBack(&rows_[first_], 1);
+  // Makes the keys be found, and sets their rows in the caller's array.
+  absl::Status Add(OpKernelContext* ctx, const TableColumns& columns,
+                   const void* vectors, RowUse use, int32_t* rows) {
+    DeviceSharder sharder(ctx);
+    int64_t begin = 0;
+    bool has_memory = true;
+    const auto ends = std::move(ends_);
+    ends_.clear();
+    for (const auto& [table, end] : ends) {
+      bool has_room;
+      index_->table(table).Add(columns, vectors, keys_.data() + begin,
+                               end - begin, use, free_rows_.data() + begin,
+                               rows_.data() + begin, sharder, &has_room);
+      has_memory &= has_room;
+      for (; begin < end; ++begin) {
+        rows[places_[begin]] = rows_[begin];
       }
     }
-    num_ = first_ = 0;
+    return has_memory ? absl::OkStatus() : OutOfMemoryFor(begin);
   }
 
  private:
-  TableIndexResource* const index_;
-  int64_t num_builds_ = 0;
-  Array<int32_t> rows_;
-  Array<NewKey> keys_;
-  int64_t first_ = 0;
-  int64_t num_ = 0;
-};
-
-// Gives taken rows their initial vectors, and nobody finds them yet.
-template <typename T>
-void DrawVectors(OpKernelContext* ctx, TableIndexResource* index,
-                 const TakenRows& taken, int64_t width, T* vectors) {
-  DeviceSharder sharder(ctx);
-  const int64_t size = taken.size();
-  const int64_t num_shards =
-      sharder.NumShards(size * width, kMinDrawnPerThread);
-  sharder.Run(num_shards, [&](int64_t shard) {
-    const int64_t end = ShardBegin(shard + 1, num_shards, size);
-    for (int64_t i = ShardBegin(shard, num_shards, size); i < end; ++i) {
-      const NewKey& key = taken.key(i);
-      const int64_t row = taken.row(i);
-      const std::lock_guard<std::mutex> lock(
-          RowLocks::Global().Of(vectors, row));
-      index->initial_values(key.table).Draw(key.key, width,
-                                            vectors + row * width);
+  void GiveBack() {
+    // An index that was made anew knows no rows that were taken before.
+    if (index_->num_builds() == num_builds_) {
+      int64_t begin = 0;
+      for (const auto& [table, end] : ends_) {
+        index_->table(table).GiveBack(free_rows_.data() + begin, end - begin);
+        begin = end;
+      }
     }
-  });
-}
+  }
+
+  TableIndexResource* const index_;
+  const int64_t num_builds_;
+  Array<int64_t> keys_;
+  Array<int64_t> places_;
+  Array<int32_t> free_rows_;
+  Array<int32_t> rows_;
+  int64_t end_ = 0;
+  // Of each table that has any, and where its keys end.
+  std::vector<std::pair<int64_t, int64_t>> ends_;
+};
 
 constexpr int kVectors = 0;  // of what is added to a TablePart
 
@@ -221,41 +236,29 @@ class TableFindOp final : public OpKernel {
         std::count(rows, rows + num_keys, DynamicTable::kAdmitted);
     std::vector<int64_t> num_refused(index->num_tables());
     if (num_new > 0) {
-      Array<NewKey> keys;
-      if (!keys.Allocate(num_new)) {
+      NewRows new_rows(index);
+      if (!new_rows.Allocate(num_new)) {
         return OutOfMemoryFor(num_keys);
       }
-      int64_t next = 0;
       for (int64_t table = 0; table < index->num_tables(); ++table) {
         const int64_t end = request.begin(table) + request.size(table);
         for (int64_t i = request.begin(table); i < end; ++i) {
           if (rows[i] == DynamicTable::kAdmitted) {
-            keys[next++] = {table, i, ReadOnce(&request.keys()[i])};
+            new_rows.Append(ReadOnce(&request.keys()[i]), i);
             rows[i] = DynamicTable::kNoRow;
           }
         }
+        TF_RETURN_IF_ERROR(new_rows.Take(table, &num_refused[table]));
       }
-      TakenRows taken(index);
-      TF_RETURN_IF_ERROR(taken.Take(keys, num_new, &num_refused));
-      TF_RETURN_IF_ERROR(
-          part->Keep(ctx, kVectors, taken.rows(), taken.size(), is_same));
+      TF_RETURN_IF_ERROR(part->Keep(ctx, kVectors, new_rows.free_rows(),
+                                    new_rows.size(), is_same));
       if (!*is_same) {
         return absl::OkStatus();
       }
       auto* const vectors = part->template data<LibType<T>>(kVectors);
-      DrawVectors(ctx, index, taken, part->tensor(kVectors).dim_size(1),
-                  vectors);
-      for (int64_t i = 0; i < taken.size(); ++i) {
-        const NewKey& key = taken.key(i);
-        taken.Use(i);
-        const int32_t row =
-            index->table(key.table).Add(part->columns(), vectors, key.key,
-                                        {index->clock(), 1}, taken.row(i));
-        if (row < 0) {
-          return OutOfMemoryFor(num_keys);
-        }
-        rows[key.place] = row;
-      }
+      new_rows.Draw(ctx, part->tensor(kVectors).dim_size(1), vectors);
+      TF_RETURN_IF_ERROR(new_rows.Add(ctx, part->columns(), vectors,
+                                      {index->clock(), 1}, rows));
     }
     for (int64_t i = 0; i < index->num_tables(); ++i) {
       const int32_t* const begin = rows + request.begin(i);
@@ -361,46 +364,35 @@ class TableImportOp final : public OpKernel {
     DeviceSharder sharder(ctx);
     bool has_memory;
     table.Find(part->columns(), keys.data(), size, rows, sharder, &has_memory);
-    Array<NewKey> new_keys;
-    if (!has_memory || !new_keys.Allocate(size)) {
+    NewRows new_rows(index);
+    if (!has_memory || !new_rows.Allocate(size)) {
       return OutOfMemoryFor(size);
     }
-    int64_t num_new = 0;
     for (int64_t i = 0; i < size; ++i) {
       if (rows[i] < 0) {
-        new_keys[num_new++] = {table_, i, keys[i]};
+        new_rows.Append(keys[i], i);
       }
     }
-    TakenRows taken(index);
-    std::vector<int64_t> num_refused(index->num_tables());
-    TF_RETURN_IF_ERROR(taken.Take(new_keys, num_new, &num_refused));
-    if (taken.size() < num_new) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the rows of table ", index->options()[table_].name,
-                       " must be enough for its keys. Received: ", num_new,
-                       " new keys, where ", taken.size(), " of ",
-                       table.options().capacity, " rows are free"));
+    int64_t num_refused;
+    TF_RETURN_IF_ERROR(new_rows.Take(table_, &num_refused));
+    if (num_refused > 0) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the rows of table ", index->options()[table_].name,
+          " must be enough for its keys. Received: ",
+          new_rows.size() + num_refused, " new keys, where ", new_rows.size(),
+          " of ", table.options().capacity, " rows are free"));
     }
-    TF_RETURN_IF_ERROR(
-        part->Keep(ctx, kVectors, taken.rows(), taken.size(), is_same));
+    TF_RETURN_IF_ERROR(part->Keep(ctx, kVectors, new_rows.free_rows(),
+                                  new_rows.size(), is_same));
     if (!*is_same) {
       return absl::OkStatus();
     }
     auto* const vectors = part->template data<LibType<T>>(kVectors);
-    DrawVectors(ctx, index, taken, part->tensor(kVectors).dim_size(1), vectors);
+    new_rows.Draw(ctx, part->tensor(kVectors).dim_size(1), vectors);
+    TF_RETURN_IF_ERROR(
+        new_rows.Add(ctx, part->columns(), vectors, {0, 1}, rows));
     for (int64_t i = 0; i < size; ++i) {
-      if (rows[i] >= 0) {
-        table.SetUse(part->columns(), keys[i], rows[i], uses[i]);
-      }
-    }
-    for (int64_t i = 0; i < taken.size(); ++i) {
-      const int64_t place = taken.key(i).place;
-      taken.Use(i);
-      rows[place] = table.Add(part->columns(), vectors, keys[place],
-                              uses[place], taken.row(i));
-      if (rows[place] < 0) {
-        return OutOfMemoryFor(size);
-      }
+      table.SetUse(part->columns(), keys[i], rows[i], uses[i]);
     }
     return absl::OkStatus();
   }

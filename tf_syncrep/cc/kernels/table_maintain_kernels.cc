@@ -166,7 +166,7 @@ class TableMaintainOp final : public OpKernel {
   // then changes.
   static absl::Status Change(OpKernelContext* ctx, TablePart* part,
                              const int32_t* rows, int64_t size,
-                             const std::function<absl::Status()>& change) {
+                             const std::function<void()>& change) {
     tensorflow::CancellationManager* const manager =
         ctx->cancellation_manager();
     if (manager != nullptr && manager->IsCancelled()) {
@@ -178,7 +178,8 @@ class TableMaintainOp final : public OpKernel {
       return absl::AbortedError(
           "keys or uses were assigned in the middle of their maintenance.");
     }
-    return change();
+    change();
+    return absl::OkStatus();
   }
 
   absl::Status FreeRested(OpKernelContext* ctx, TableIndexResource* index,
@@ -196,7 +197,6 @@ class TableMaintainOp final : public OpKernel {
       const absl::Status status = Change(ctx, part, rows, size, [&] {
         ResetSlots(part, rows, size);
         table.Free(part->columns(), part->tensor(kVectors).data(), rows, size);
-        return absl::OkStatus();
       });
       if (!status.ok()) {
         if (index->num_builds() == num_builds) {
@@ -240,11 +240,9 @@ class TableMaintainOp final : public OpKernel {
       const int64_t size = table.Collect(part->columns(), &eviction, &from,
                                          kRowsAtOnce, rows.data());
       TF_RETURN_IF_ERROR(Change(ctx, part, rows.data(), size, [&] {
-        const int64_t num =
+        *num_evicted +=
             table.Evict(part->columns(), part->tensor(kVectors).data(),
                         eviction, rows.data(), size);
-        *num_evicted += std::max<int64_t>(num, 0);
-        return num < 0 ? no_memory : absl::OkStatus();
       }));
     }
     return absl::OkStatus();

@@ -218,7 +218,7 @@ def key_owner(keys: tf.Tensor, num_shards: int) -> tf.Tensor:
 
     Example:
     >>> table_ops.key_owner(tf.constant([0, 1, -1], tf.int64), 3).numpy().tolist()
-    [0, 2, 1]
+    [1, 2, 2]
     """
     hashes = tf.bitcast(tf.cast(keys, tf.int64), tf.uint64)
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <mutex>
 #include <new>
+#include <numeric>
 
 #include "tf_syncrep/cc/lib/prefetch.h"
 #include "tf_syncrep/cc/lib/read_once.h"
@@ -20,17 +21,12 @@ constexpr int64_t kMostSegments = int64_t{1} << 16;
 constexpr int64_t kCountersOfRow = 2;
 constexpr int64_t kFewestCounters = 1024;  // of a stripe
 
-// Keys that are worth another thread.
-constexpr int64_t kMinKeysPerThread = 8192;
+// Keys that are sorted by their stripes at a time: so few that they stay in a
+// cache, and so many that a lock is taken for more than a hundred of them. As
+// many are worth another thread.
+constexpr int64_t kSortedAtOnce = 8192;
 // Keys whose memory is on its way at a time.
-constexpr int64_t kKeysAtOnce = 32;
-
-// A key of a call, and where it stands there.
-struct Asked {
-  int64_t key;
-  uint64_t hash;
-  int64_t place;
-};
+constexpr int64_t kKeysAtOnce = 64;
 
 int64_t NumSegments(int64_t capacity) {
   int64_t num = 1;
@@ -54,14 +50,12 @@ uint64_t Rank(DynamicTable::Order order, RowUse use) {
              : uint64_t{count} << 32 | last_use;
 }
 
-// Appends what there is room for.
-bool Reserve(std::vector<int32_t>* rows, int64_t more) {
-  const size_t needed = rows->size() + static_cast<size_t>(more);
-  if (needed <= rows->capacity()) {
-    return true;
-  }
+bool Reserve(std::vector<int32_t>* rows, int64_t size) {
   try {
-    rows->reserve(std::max(needed, rows->capacity() * 3 / 2));
+    // As memory that is not touched yet it costs nothing.
+    if (static_cast<size_t>(size) > rows->capacity()) {
+      rows->reserve(static_cast<size_t>(size + size / 2));
+    }
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -77,7 +71,7 @@ DynamicTable::DynamicTable(const Options& options)
   const int64_t counters = std::max(
       options.capacity * kCountersOfRow / kNumKeyStripes / 2, kFewestCounters);
   for (int i = 0; i < kNumKeyStripes; ++i) {
-    stripes_.push_back(std::make_unique<Stripe>(num_segments_, counters));
+    stripes_.push_back(std::make_unique<Stripe>(i, num_segments_, counters));
   }
 }
 
@@ -125,10 +119,11 @@ DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
     if (use.last_use == 0 && use.count == 0) {
       continue;
     }
+    if (!ReserveLists(row + 1 - options_.first_row)) {
+      return fail(BuildStatus::kOutOfMemory, row);
+    }
     if (use.rests()) {
-      if (!Append(static_cast<int32_t>(row), &resting_)) {
-        return fail(BuildStatus::kOutOfMemory, row);
-      }
+      resting_.push_back(static_cast<int32_t>(row));
     } else if (use.count < 0 || use.last_use < 0 || use.count == 0) {
       return fail(BuildStatus::kBadUse, row);
     } else {
@@ -140,9 +135,7 @@ DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
       ++num_in_use;
     }
     for (; next_fresh_ < row; ++next_fresh_) {
-      if (!Append(static_cast<int32_t>(next_fresh_), &free_)) {
-        return fail(BuildStatus::kOutOfMemory, row);
-      }
+      free_.push_back(static_cast<int32_t>(next_fresh_));
     }
     next_fresh_ = row + 1;
   }
@@ -150,79 +143,86 @@ DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
   return BuildStatus::kOk;
 }
 
-// Calls `visit(stripe, hash, key, place)` for each key, under its stripe's
-// lock, with the memory that it needs on its way. False when there is no memory
-// for what it takes itself.
-template <typename Visit>
+// Calls `visit(stripe, asked)` for each key, under its stripe's lock, with the
+// memory that it needs on its way. False, perhaps before all were visited, when
+// there is no memory for what it takes itself.
+template <bool kUses, typename Visit>
 bool DynamicTable::ForEachByStripe(const TableColumns& columns,
                                    const int64_t* keys, int64_t size,
                                    Sharder& sharder, const Visit& visit) {
-  Array<Asked> asked;
-  Array<uint64_t> hashes;
-  if (!asked.Allocate(size)) {
-    return false;
-  }
-  // By stripe, in the order of the call. Keys are read once: others may change
-  // them meanwhile.
-  Array<int64_t> copies;
-  if (!copies.Allocate(size)) {
-    return false;
-  }
-  int64_t begins[kNumKeyStripes + 1] = {};
-  for (int64_t i = 0; i < size; ++i) {
-    copies[i] = ReadOnce(&keys[i]);
-    ++begins[KeyStripe(HashKey(copies[i])) + 1];
-  }
-  for (int i = 0; i < kNumKeyStripes; ++i) {
-    begins[i + 1] += begins[i];
-  }
-  int64_t next[kNumKeyStripes];
-  std::copy(begins, begins + kNumKeyStripes, next);
-  for (int64_t i = 0; i < size; ++i) {
-    const uint64_t hash = HashKey(copies[i]);
-    asked[next[KeyStripe(hash)]++] = {copies[i], hash, i};
-  }
-  // Calls that began at the same stripe would wait for each other all the way.
-  const uint32_t start = next_stripe_.fetch_add(1) * 23;
-  const int64_t num_shards = std::min<int64_t>(
-      sharder.NumShards(size, kMinKeysPerThread), kNumKeyStripes);
-  sharder.Run(num_shards, [&](int64_t shard) {
-    const int64_t last = ShardBegin(shard + 1, num_shards, kNumKeyStripes);
-    for (int64_t s = ShardBegin(shard, num_shards, kNumKeyStripes); s < last;
-         ++s) {
-      const int64_t number = (s + start) % kNumKeyStripes;
-      if (begins[number] == begins[number + 1]) {
-        continue;
+  std::atomic<bool> has_memory{true};
+  sharder.RunParts(size, kSortedAtOnce, 1, [&](int64_t from, int64_t to) {
+    const int64_t at_once = std::min(kSortedAtOnce, to - from);
+    Array<Asked> asked;
+    Array<int64_t> copies;
+    if (!asked.Allocate(at_once) || !copies.Allocate(at_once)) {
+      has_memory = false;
+      return;
+    }
+    for (int64_t begin = from; begin < to; begin += at_once) {
+      const int64_t num = std::min(at_once, to - begin);
+      // Keys are read once: others may change them meanwhile.
+      int32_t ends[kNumKeyStripes] = {};
+      for (int64_t i = 0; i < num; ++i) {
+        copies[i] = ReadOnce(&keys[begin + i]);
+        ++ends[KeyStripe(HashKey(copies[i]))];
       }
-      Stripe& stripe = *stripes_[number];
-      const MutexLock lock(stripe.mu);
-      for (int64_t begin = begins[number]; begin < begins[number + 1];
-           begin += kKeysAtOnce) {
-        const int64_t end = std::min(begin + kKeysAtOnce, begins[number + 1]);
-        for (int64_t i = begin; i < end; ++i) {
-          SegmentOf(stripe, asked[i].hash).PrefetchBucket(asked[i].hash);
+      std::partial_sum(ends, ends + kNumKeyStripes, ends);
+      for (int64_t i = num - 1; i >= 0; --i) {
+        const uint64_t hash = HashKey(copies[i]);
+        asked[--ends[KeyStripe(hash)]] = {hash, copies[i], begin + i};
+      }
+      // Each stripe's keys are in the order of the call now, and begin where
+      // its end was. Calls that began at the same stripe would wait for each
+      // other all the way.
+      const uint32_t start = next_stripe_.fetch_add(1) * 23;
+      for (uint32_t i = 0; i < kNumKeyStripes; ++i) {
+        const uint32_t number = (start + i) % kNumKeyStripes;
+        const int64_t first = ends[number];
+        const int64_t last =
+            number + 1 == kNumKeyStripes ? num : ends[number + 1];
+        if (first == last) {
+          continue;
         }
-        for (int64_t i = begin; i < end; ++i) {
-          const int32_t row =
-              SegmentOf(stripe, asked[i].hash).Guess(asked[i].hash);
-          if (row >= 0) {
-            Prefetch<PrefetchFor::kReading>(columns.keys() + row, 8);
-            Prefetch<PrefetchFor::kWriting>(columns.address_of_use(row), 8);
-          }
-        }
-        for (int64_t i = begin; i < end; ++i) {
-          visit(stripe, asked[i]);
+        Stripe& stripe = *stripes_[number];
+        const MutexLock lock(stripe.mu);
+        for (int64_t k = first; k < last; k += kKeysAtOnce) {
+          VisitKeys<kUses>(columns, stripe, asked.data() + k,
+                           asked.data() + std::min(k + kKeysAtOnce, last),
+                           visit);
         }
       }
     }
   });
-  return true;
+  return has_memory;
+}
+
+// The same for keys of a stripe.
+template <bool kUses, typename Visit>
+void DynamicTable::VisitKeys(const TableColumns& columns, Stripe& stripe,
+                             const Asked* begin, const Asked* end,
+                             const Visit& visit) const {
+  for (const Asked* asked = begin; asked < end; ++asked) {
+    SegmentOf(stripe, asked->hash).PrefetchBucket(asked->hash);
+  }
+  for (const Asked* asked = begin; asked < end; ++asked) {
+    const int32_t row = SegmentOf(stripe, asked->hash).Guess(asked->hash);
+    if (row >= 0) {
+      Prefetch<PrefetchFor::kReading>(columns.keys() + row, 8);
+      if constexpr (kUses) {
+        Prefetch<PrefetchFor::kWriting>(columns.address_of_use(row), 8);
+      }
+    }
+  }
+  for (const Asked* asked = begin; asked < end; ++asked) {
+    visit(stripe, *asked);
+  }
 }
 
 void DynamicTable::Find(const TableColumns& columns, const int64_t* keys,
                         int64_t size, int32_t* rows, Sharder& sharder,
                         bool* has_memory) {
-  *has_memory = ForEachByStripe(
+  *has_memory = ForEachByStripe</*kUses=*/false>(
       columns, keys, size, sharder,
       [&](Stripe& stripe, const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
         rows[asked.place] = SegmentOf(stripe, asked.hash)
@@ -234,7 +234,7 @@ void DynamicTable::FindAndUse(const TableColumns& columns, int32_t clock,
                               const int64_t* keys, int64_t size, int32_t* rows,
                               Sharder& sharder, bool* has_memory) {
   std::atomic<bool> has_counters{true};
-  *has_memory = ForEachByStripe(
+  *has_memory = ForEachByStripe</*kUses=*/true>(
       columns, keys, size, sharder,
       [&](Stripe& stripe, const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
         int32_t& row = rows[asked.place];
@@ -253,12 +253,15 @@ void DynamicTable::FindAndUse(const TableColumns& columns, int32_t clock,
   *has_memory = *has_memory && has_counters;
 }
 
+bool DynamicTable::ReserveLists(int64_t num_rows) {
+  return Reserve(&free_, num_rows) && Reserve(&resting_, num_rows);
+}
+
 int64_t DynamicTable::TakeFree(int64_t size, int32_t* rows) {
   const MutexLock lock(rows_mu_);
-  const auto num_free = static_cast<int64_t>(free_.size());
-  const int64_t from_list = std::min(size, num_free);
+  const int64_t from_list = std::min(size, static_cast<int64_t>(free_.size()));
   const int64_t fresh = std::min(size - from_list, end_row() - next_fresh_);
-  if (!Reserve(&free_, fresh)) {
+  if (!ReserveLists(next_fresh_ + fresh - options_.first_row)) {
     return -1;
   }
   for (int64_t i = 0; i < from_list; ++i) {
@@ -273,35 +276,50 @@ int64_t DynamicTable::TakeFree(int64_t size, int32_t* rows) {
 
 void DynamicTable::GiveBack(const int32_t* rows, int64_t size) {
   const MutexLock lock(rows_mu_);
-  // In the order in which they would have been taken.
+  // The first one is taken first.
   for (int64_t i = size - 1; i >= 0; --i) {
     free_.push_back(rows[i]);
   }
 }
 
-int32_t DynamicTable::Add(const TableColumns& columns, const void* vectors,
-                          int64_t key, RowUse use, int32_t row) {
-  const uint64_t hash = HashKey(key);
-  Stripe& stripe = StripeOf(hash);
-  int32_t found = -1;
-  {
-    const MutexLock lock(stripe.mu);
-    KeySegment& segment = SegmentOf(stripe, hash);
-    found = segment.Find(hash, key, columns.keys());
-    if (found >= 0) {
-      columns.set_use(found, UsedOnceMore(columns.use(found), use.last_use));
-    } else if (segment.Insert(hash, row, columns.keys())) {
-      const std::lock_guard<std::mutex> row_lock(
-          RowLocks::Global().Of(vectors, row));
-      columns.set_key(row, key);
-      columns.set_use(row, use);
-      ++in_use_;
-      ++admitted_;
-      return row;
+void DynamicTable::Add(const TableColumns& columns, const void* vectors,
+                       const int64_t* keys, int64_t size, RowUse use,
+                       const int32_t* free_rows, int32_t* rows,
+                       Sharder& sharder, bool* has_memory) {
+  std::fill(rows, rows + size, kNoRow);
+  std::atomic<bool> has_room{true};
+  *has_memory = ForEachByStripe</*kUses=*/true>(
+      columns, keys, size, sharder,
+      [&](Stripe& stripe, const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
+        KeySegment& segment = SegmentOf(stripe, asked.hash);
+        int32_t& row = rows[asked.place];
+        row = segment.Find(asked.hash, asked.key, columns.keys());
+        if (row >= 0) {
+          columns.set_use(row, UsedOnceMore(columns.use(row), use.last_use));
+          return;
+        }
+        const int32_t free_row = free_rows[asked.place];
+        if (!segment.Insert(asked.hash, free_row, columns.keys())) {
+          has_room = false;
+          return;
+        }
+        row = free_row;
+        const std::lock_guard<std::mutex> row_lock(
+            RowLocks::Global().Of(vectors, row));
+        columns.set_key(row, asked.key);
+        columns.set_use(row, use);
+      });
+  *has_memory = *has_memory && has_room;
+  int64_t num_added = 0;
+  for (int64_t i = size - 1; i >= 0; --i) {
+    if (rows[i] == free_rows[i]) {
+      ++num_added;
+    } else {
+      GiveBack(&free_rows[i], 1);
     }
   }
-  GiveBack(&row, 1);
-  return found >= 0 ? found : kNoRow;
+  in_use_ += num_added;
+  admitted_ += num_added;
 }
 
 void DynamicTable::CountWithoutRow(int64_t num, int64_t num_refused) {
@@ -423,12 +441,6 @@ int64_t DynamicTable::Collect(const TableColumns& columns, Eviction* eviction,
 int64_t DynamicTable::Evict(const TableColumns& columns, const void* vectors,
                             const Eviction& eviction, const int32_t* rows,
                             int64_t size) {
-  {
-    const MutexLock lock(rows_mu_);
-    if (!Reserve(&resting_, size) || !Reserve(&free_, size)) {
-      return -1;
-    }
-  }
   int64_t num = 0;
   for (int64_t i = 0; i < size; ++i) {
     const int32_t row = rows[i];
@@ -478,8 +490,8 @@ DynamicTable::Counts DynamicTable::counts() const {
     }
   }
   const MutexLock lock(rows_mu_);
-  bytes += static_cast<int64_t>((free_.capacity() + resting_.capacity()) *
-                                sizeof(int32_t));
+  bytes +=
+      static_cast<int64_t>((free_.size() + resting_.size()) * sizeof(int32_t));
   return {in_use_,  without_row_, admitted_, evicted_,
           refused_, dropped_,     bytes};
 }

@@ -102,13 +102,16 @@ class DynamicTable {
   int64_t TakeFree(int64_t size, int32_t* rows);
   void GiveBack(const int32_t* rows, int64_t size);
 
-  // Gives a key that has none a row, whose vector is written: `row`, taken by
-  // TakeFree(). Where it has got one meanwhile, that is used at `use`, and
-  // `row` is given back. Returns the key's row, or kNoRow when there is no
-  // memory; then `row` is given back, too. `vectors` is where the part's
-  // vectors begin.
-  int32_t Add(const TableColumns& columns, const void* vectors, int64_t key,
-              RowUse use, int32_t row);
+  // Gives keys that have none rows, whose vectors are written: free_rows[i],
+  // taken by TakeFree(), to keys[i], with a use. Sets rows[i] to it. Where a
+  // key has got another row meanwhile, rows[i] is that, which is used, and
+  // free_rows[i] is given back. Sets `has_memory` to false where there is none:
+  // rows[i] is then kNoRow, and free_rows[i] is given back, for keys without a
+  // row. `vectors` is where the part's vectors begin.
+  void Add(const TableColumns& columns, const void* vectors,
+           const int64_t* keys, int64_t size, RowUse use,
+           const int32_t* free_rows, int32_t* rows, Sharder& sharder,
+           bool* has_memory);
 
   // Counts keys that training found without a row, and those of them that a
   // full table refused.
@@ -118,7 +121,7 @@ class DynamicTable {
   // Rows that were evicted before the call and rest since.
   Array<int32_t> TakeResting(bool* has_memory);
   void PutBackResting(const int32_t* rows, int64_t size);
-  // Rows from TakeResting() that are like new.
+  // Rows from TakeResting() that are like new from here on.
   void Free(const TableColumns& columns, const void* vectors,
             const int32_t* rows, int64_t size);
 
@@ -137,8 +140,7 @@ class DynamicTable {
   int64_t end_row() const { return options_.first_row + options_.capacity; }
 
   // Evicts rows that were collected, unless they have been used meanwhile:
-  // removes their keys; they rest. Returns how many, or -1, and nothing has
-  // changed, when there is no memory.
+  // removes their keys; they rest. Returns how many.
   int64_t Evict(const TableColumns& columns, const void* vectors,
                 const Eviction& eviction, const int32_t* rows, int64_t size);
 
@@ -153,19 +155,36 @@ class DynamicTable {
 
  private:
   struct alignas(64) Stripe {
-    explicit Stripe(int64_t num_segments, int64_t num_counters)
-        : segments(num_segments), sketch(num_counters) {}
+    Stripe(int number, int64_t num_segments, int64_t num_counters)
+        : sketch(num_counters) {
+      segments.reserve(num_segments);
+      for (int64_t i = 0; i < num_segments; ++i) {
+        segments.emplace_back(i * kNumKeyStripes + number);
+      }
+    }
 
     mutable Mutex mu;
     std::vector<KeySegment> segments TF_SYNCREP_GUARDED_BY(mu);
     AdmissionSketch sketch TF_SYNCREP_GUARDED_BY(mu);
   };
 
+  bool ReserveLists(int64_t num_rows) TF_SYNCREP_REQUIRES(rows_mu_);
+  // A key of a call, and where it is there.
+  struct Asked {
+    uint64_t hash;
+    int64_t key;
+    int64_t place;
+  };
+
   BuildStatus BuildRow(const TableColumns& columns, int64_t row);
 
-  template <typename Visit>
+  template <bool kUses, typename Visit>
   bool ForEachByStripe(const TableColumns& columns, const int64_t* keys,
                        int64_t size, Sharder& sharder, const Visit& visit);
+  template <bool kUses, typename Visit>
+  void VisitKeys(const TableColumns& columns, Stripe& stripe,
+                 const Asked* begin, const Asked* end, const Visit& visit) const
+      TF_SYNCREP_REQUIRES(stripe.mu);
 
   Stripe& StripeOf(uint64_t hash) const { return *stripes_[KeyStripe(hash)]; }
   KeySegment& SegmentOf(Stripe& stripe, uint64_t hash) const {
@@ -182,7 +201,7 @@ class DynamicTable {
 
   mutable Mutex rows_mu_;
   int64_t next_fresh_ TF_SYNCREP_GUARDED_BY(rows_mu_);
-  // Rows before next_fresh_. Memory for those that were taken is there.
+  // Both lists have room for all rows before next_fresh_.
   std::vector<int32_t> free_ TF_SYNCREP_GUARDED_BY(rows_mu_);
   std::vector<int32_t> resting_ TF_SYNCREP_GUARDED_BY(rows_mu_);
 

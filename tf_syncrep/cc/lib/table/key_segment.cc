@@ -36,6 +36,13 @@ void KeySegment::Put(uint64_t hash, int32_t row, int64_t num_buckets,
   }
 }
 
+int64_t KeySegment::MostRows(int64_t num_buckets) const {
+  // From 96 to 111 in 128.
+  const auto share =
+      96 + static_cast<int64_t>(HashKey(number_ ^ num_buckets << 32) % 16);
+  return num_buckets * kPlaces * share / 128;
+}
+
 bool KeySegment::Grow(const int64_t* keys) {
   const int64_t num = num_buckets_ + std::max<int64_t>(1, num_buckets_ / 2);
   Buckets grown = NewBuckets(num);
@@ -68,11 +75,12 @@ bool KeySegment::Grow(const int64_t* keys) {
   }
   buckets_ = std::move(grown);
   num_buckets_ = num;
+  most_rows_ = MostRows(num);
   return true;
 }
 
 bool KeySegment::Insert(uint64_t hash, int32_t row, const int64_t* keys) {
-  if (size_ >= num_buckets_ * kPlaces * 7 / 8 && !Grow(keys)) {
+  if (size_ >= most_rows_ && !Grow(keys)) {
     return false;
   }
   Put(hash, row, num_buckets_, buckets_.get());
@@ -115,6 +123,7 @@ bool KeySegment::Erase(uint64_t hash, int32_t row) {
 void KeySegment::Clear() {
   buckets_.reset();
   num_buckets_ = 0;
+  most_rows_ = 0;
   size_ = 0;
 }
 

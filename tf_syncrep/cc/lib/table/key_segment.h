@@ -21,14 +21,18 @@ namespace tf_syncrep {
 // one; each bucket counts what went past it, so that a search knows where to
 // end, and nothing is left behind by what is erased. (Meta's F14 does so.)
 //
-// A segment grows by half when seven in eight of its places are taken, so that
-// a row takes 9.2 bytes at most and 7.5 as a rule. To grow takes time in
-// proportion to its size, which is bounded by having many of them.
+// A segment grows by half when three in four to seven in eight of its places
+// are taken, and each one at another time, by its number: equally full ones
+// would otherwise all grow at once. So a row takes some 8 bytes. To grow takes
+// time in proportion to the segment's size, which is bounded by having many of
+// them.
 //
 // Not thread-safe. A row is in it once at most, and its key does not change
 // meanwhile.
 class KeySegment {
  public:
+  explicit KeySegment(int64_t number) : number_(number) {}
+
   // The row of a key, or -1.
   TF_SYNCREP_ALWAYS_INLINE int32_t Find(uint64_t hash, int64_t key,
                                         const int64_t* keys) const;
@@ -95,8 +99,13 @@ class KeySegment {
                   Bucket* buckets);
   bool Grow(const int64_t* keys);
 
+  // How many rows it takes before it grows.
+  int64_t MostRows(int64_t num_buckets) const;
+
+  int64_t number_;
   Buckets buckets_;
   int64_t num_buckets_ = 0;
+  int64_t most_rows_ = 0;
   int64_t size_ = 0;
 };
 

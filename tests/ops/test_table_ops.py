@@ -348,9 +348,7 @@ def test_gradients_flow_to_the_rows_of_the_keys(num_shards, in_graph):
                 for part, request in zip(parts, requests, strict=True)
             ]
             results = embedding_ops.embedding_combine(found, places, ["sum", None])
-            loss = tf.add_n(
-                [tf.reduce_sum(x * y) for x, y in zip(results, factors, strict=True)]
-            )
+            loss = tf.add_n([tf.reduce_sum(x * y) for x, y in pairs])
         gradients = tape.gradient(loss, [part.vectors for part in parts])
         if in_graph:
             assert all(embedding_ops.are_embedding_rows(x.indices) for x in gradients)
@@ -627,7 +625,6 @@ def test_a_key_that_comes_twice_has_no_gradient():
 
 
 def test_variables_of_other_shapes_are_refused():
-    part = Part([normal()])
     other = Part([normal(capacity=99)])
     for name, shape in (
         ("keys", "[100]"),

@@ -348,6 +348,7 @@ def test_gradients_flow_to_the_rows_of_the_keys(num_shards, in_graph):
                 for part, request in zip(parts, requests, strict=True)
             ]
             results = embedding_ops.embedding_combine(found, places, ["sum", None])
+            pairs = zip(results, factors, strict=True)
             loss = tf.add_n([tf.reduce_sum(x * y) for x, y in pairs])
         gradients = tape.gradient(loss, [part.vectors for part in parts])
         if in_graph:

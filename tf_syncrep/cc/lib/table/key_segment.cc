@@ -49,29 +49,23 @@ bool KeySegment::Grow(const int64_t* keys) {
   if (grown == nullptr) {
     return false;
   }
-  const auto for_each = [&](int64_t bucket, const auto& visit) {
-    if (bucket < num_buckets_) {
+  constexpr int64_t kBucketsAhead = 2;
+  for (int64_t at = 0; at < num_buckets_; ++at) {
+    if (at + kBucketsAhead < num_buckets_) {
+      const Bucket& ahead = buckets_[at + kBucketsAhead];
       for (int place = 0; place < kPlaces; ++place) {
-        if (buckets_[bucket].tags[place] != 0) {
-          visit(buckets_[bucket].rows[place]);
-        }
+        // Those that are not taken are asked for, too: any address will do.
+        Prefetch<PrefetchFor::kReading>(keys + ahead.rows[place],
+                                        sizeof(int64_t));
       }
     }
-  };
-  constexpr int64_t kBucketsAhead = 2;
-  const auto prefetch = [&](int64_t bucket) {
-    for_each(bucket, [&](int32_t row) {
-      Prefetch<PrefetchFor::kReading>(keys + row, sizeof(int64_t));
-    });
-  };
-  for (int64_t bucket = 0; bucket < kBucketsAhead; ++bucket) {
-    prefetch(bucket);
-  }
-  for (int64_t bucket = 0; bucket < num_buckets_; ++bucket) {
-    prefetch(bucket + kBucketsAhead);
-    for_each(bucket, [&](int32_t row) {
-      Put(HashKey(keys[row]), row, num, grown.get());
-    });
+    const Bucket& bucket = buckets_[at];
+    for (int place = 0; place < kPlaces; ++place) {
+      if (bucket.tags[place] != 0) {
+        const int32_t row = bucket.rows[place];
+        Put(HashKey(keys[row]), row, num, grown.get());
+      }
+    }
   }
   buckets_ = std::move(grown);
   num_buckets_ = num;

@@ -217,9 +217,16 @@ def measure_ops(point: Point, rounds: int) -> Sequence[Measurement]:
         np.testing.assert_array_equal(
             growing.find(request, insert=False)[1], fixed.read(tf.constant(picked))
         )
+
+    def find(i: int) -> None:
+        growing.find(found[i % BATCHES][1], insert=True)
+
+    def gather(i: int) -> None:
+        fixed.read(found[i % BATCHES][2])
+
     contenders = [
-        Contender(FIND, lambda i: growing.find(found[i % BATCHES][1], True), list),
-        Contender(GATHER, lambda i: fixed.read(found[i % BATCHES][2]), list),
+        Contender(FIND, find, list),
+        Contender(GATHER, gather, list),
         Contender(TRAIN, lambda i: growing.train(*trained[i % BATCHES][1::2]), list),
         Contender(TRAIN_FIXED, lambda i: fixed.train(*trained[i % BATCHES][2:]), list),
     ]

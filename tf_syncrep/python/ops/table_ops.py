@@ -201,7 +201,7 @@ def table_index(
     )
 
 
-def key_owner(keys: tf.Tensor, num_shards: int) -> tf.Tensor:
+def key_owner(keys: Any, num_shards: int) -> tf.Tensor:
     """Says which part of a table has each key.
 
     Part `h(key) mod num_shards`, where `h` is the finalizer of SplitMix64 (Steele, Lea
@@ -237,7 +237,7 @@ def key_owner(keys: tf.Tensor, num_shards: int) -> tf.Tensor:
 
 
 def table_requests(
-    ids: Sequence[tf.Tensor],
+    ids: Sequence[Any],
     *,
     table_of_feature: Sequence[int],
     num_tables: int,
@@ -285,7 +285,7 @@ def table_find(
     vectors: tf.Tensor,
     keys: tf.Tensor,
     uses: tf.Tensor,
-    request: tf.Tensor,
+    request: Any,
     *,
     insert: bool,
     shape: Any,
@@ -342,9 +342,9 @@ def table_gradient(
     index: tf.Tensor,
     keys: tf.Tensor,
     uses: tf.Tensor,
-    request: tf.Tensor,
-    rows: tf.Tensor,
-    gradient: tf.Tensor,
+    request: Any,
+    rows: Any,
+    gradient: Any,
     *,
     dtype: Any,
     name: str | None = None,
@@ -379,7 +379,7 @@ def table_maintain(
     vectors: tf.Tensor,
     keys: tf.Tensor,
     uses: tf.Tensor,
-    step: tf.Tensor,
+    step: Any,
     *,
     slots: Sequence[tf.Tensor],
     slot_initials: Sequence[float],
@@ -487,9 +487,9 @@ def table_import(
     keys: tf.Tensor,
     uses: tf.Tensor,
     table: int,
-    row_keys: tf.Tensor,
-    last_uses: tf.Tensor,
-    counts: tf.Tensor,
+    row_keys: Any,
+    last_uses: Any,
+    counts: Any,
     *,
     dtype: Any,
     name: str | None = None,

@@ -43,6 +43,7 @@ BENCHMARKS = (
     "embedding_lookup",
     "embedding_cluster",
     "embedding_servers",
+    "dynamic_table",
     "tls_cluster",
     "checkpoint",
     "movielens_scores",

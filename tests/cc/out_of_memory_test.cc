@@ -23,6 +23,8 @@
 #include "tf_syncrep/cc/lib/rows/row_combine.h"
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
 #include "tf_syncrep/cc/lib/rows/row_snapshot.h"
+#include "tf_syncrep/cc/lib/table/dynamic_table.h"
+#include "tf_syncrep/cc/lib/table/key_requests.h"
 
 namespace {
 
@@ -242,6 +244,78 @@ TEST(OutOfMemoryTest, SnapshotForWhichNothingCanBeKeptIsGivenUp) {
     EXPECT_TRUE(snapshot.IsRead());
     EXPECT_TRUE(kept.TryAdd(int64_t{1} << 30));  // nothing else is
   }
+}
+
+TEST(OutOfMemoryTest, KeysAreNotAskedFor) {
+  const std::vector<int64_t> ids = SomeRows(6000);
+  ThreadSharder sharder(1);
+  EXPECT_GE(FailEachAllocation([&] {
+              KeyRequests requests;
+              return requests.Find({{nullptr, ids.data(), kRows, 0}}, 1, 2,
+                                   sharder);
+            }),
+            7);
+}
+
+TEST(OutOfMemoryTest, KeysGetNoRowsAndCanAfterwards) {
+  constexpr int64_t kCapacity = 20 * kRows;
+  std::vector<int64_t> key_column(kCapacity);
+  std::vector<uint64_t> use_column(kCapacity);
+  const TableColumns columns(key_column.data(), use_column.data());
+  const DynamicTable::Options options = {0, kCapacity, /*min_count=*/1};
+  DynamicTable table(options);
+  ThreadSharder sharder(1);
+  std::vector<int64_t> keys(kRows);
+  std::vector<int64_t> new_keys(kRows);
+  std::vector<int32_t> rows(kRows);
+  std::vector<int32_t> free_rows(kRows);
+  int64_t num_failed_steps = 0;
+  bool has_memory;
+  // Until the table is full enough for an eviction.
+  for (int64_t end = kRows; end <= kCapacity; end += kRows) {
+    for (int64_t i = 0; i < kRows; ++i) {
+      keys[i] = end - i;
+    }
+    num_failed_steps += FailEachAllocation([&] {
+      table.FindAndUse(columns, 0, keys.data(), kRows, rows.data(), sharder,
+                       &has_memory);
+      if (!has_memory) {
+        return false;
+      }
+      int64_t num_new = 0;
+      for (int64_t i = 0; i < kRows; ++i) {
+        if (rows[i] == DynamicTable::kAdmitted) {
+          new_keys[num_new++] = keys[i];
+        }
+      }
+      const int64_t taken = table.TakeFree(num_new, free_rows.data());
+      if (taken < 0) {
+        return false;
+      }
+      EXPECT_EQ(taken, num_new);
+      table.Add(columns, key_column.data(), new_keys.data(), taken, {0, 1},
+                free_rows.data(), rows.data(), sharder, &has_memory);
+      return has_memory;
+    });
+    ASSERT_EQ(table.counts().in_use, end);
+  }
+  EXPECT_GE(num_failed_steps, 4 * 20);
+  EXPECT_EQ(FailEachAllocation([&] {
+              DynamicTable::Eviction eviction;
+              return table.PlanEviction(
+                  columns, 0, 0, DynamicTable::Order::kLeastRecent, &eviction);
+            }),
+            1);
+  DynamicTable rebuilt(options);
+  EXPECT_GE(FailEachAllocation([&] {
+              int64_t bad_row;
+              return rebuilt.Build(columns, &bad_row) ==
+                     DynamicTable::BuildStatus::kOk;
+            }),
+            2);
+  EXPECT_EQ(rebuilt.counts().in_use, kCapacity);
+  rebuilt.Find(columns, keys.data(), kRows, rows.data(), sharder, &has_memory);
+  EXPECT_EQ(key_column[rows[7]], keys[7]);
 }
 
 }  // namespace

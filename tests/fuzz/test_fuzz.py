@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 CORPUS = pathlib.Path(__file__).parent / "corpus"
 
 
-@pytest.mark.parametrize("topic", ["gate", "accumulator"])
+@pytest.mark.parametrize("topic", ["gate", "accumulator", "table"])
 def test_corpus_has_no_errors(topic: str):
     programs = native_builds.build(
         "fuzz_replay",

@@ -1,4 +1,4 @@
-"""Gates, accumulators, queues and writers live as long as somebody has their handle."""
+"""Gates, accumulators, queues, tables and writers live as long as their handles."""
 
 import collections
 import gc
@@ -10,7 +10,12 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
-from tf_syncrep.python.ops import checkpoint_ops, sync_gate_ops, work_queue_ops
+from tf_syncrep.python.ops import (
+    checkpoint_ops,
+    sync_gate_ops,
+    table_ops,
+    work_queue_ops,
+)
 from tf_syncrep.python.sync import gate_stats
 
 DEADLINE = 60.0
@@ -36,6 +41,12 @@ KINDS = {
     "queue": Kind(
         lambda **options: work_queue_ops.work_queue(3, **options),
         work_queue_ops.work_queue_stats,
+    ),
+    "table": Kind(
+        lambda **options: table_ops.table_index(
+            [table_ops.IndexedTable("items", 0, 3)], **options
+        ),
+        table_ops.table_stats,
     ),
     "writer": Kind(
         checkpoint_ops.checkpoint_writer, checkpoint_ops.checkpoint_progress

@@ -113,7 +113,7 @@ class Caller:
         return tf.nest.flatten(outputs)
 
     def _counts(self, name, tensor):
-        if tensor.dtype == tf.resource and name != "handle":
+        if tensor.dtype == tf.resource and name not in ("handle", "index"):
             return any(tensor is variable.handle for variable in self._variables)
         return tensor.dtype == tf.string or tensor.shape.num_elements() > 0
 
@@ -352,6 +352,77 @@ def embeddings(call):
     return results
 
 
+def growing_tables(call):
+    """Two tables of a part: looked up, maintained, exported and imported."""
+    results = call("syncrep_table_zeros", {}, shape=[3, 2], dtype=tf.float32)
+    for dtype in DTYPES:
+        tables = {
+            "tables": ["t", "u"],
+            "first_rows": [0, 10],
+            "capacities": [10, 20],
+            "min_counts": [1, 1],
+            "seeds": [0, 1],
+            "initializers": ["uniform", "normal"],
+            "initial_numbers": np.array([0.0, 1.0, 2.0, 3.0]).view(np.int64).tolist(),
+        }
+        (index,) = call("syncrep_table_index", {}, counted=True, **tables)
+        columns = {
+            "keys": call.variable(np.zeros([30], np.int64)),
+            "uses": call.variable(np.zeros([30, 2], np.int32)),
+        }
+        vectors = {"vectors": call.variable(np.zeros([30, 3]), dtype)}
+        (request, *places) = call(
+            "syncrep_table_requests",
+            {"ids": [np.array([3, 1, 3], np.int32), np.array([-7, 1 << 40])]},
+            num_shards=1,
+            num_features=2,
+            num_tables=2,
+            table_of_feature=[0, 1],
+        )
+        part = {"index": index, **vectors, **columns}
+        rows, values = call(
+            "syncrep_table_find",
+            {**part, "request": request.numpy()},
+            dtype=dtype,
+            Tout=dtype,
+            insert=True,
+            shape=[None, 3],
+        )
+        results += [request, *places, rows, values]
+        of_rows = {
+            "request": request.numpy(),
+            "rows": rows.numpy(),
+            "gradient": values.numpy(),
+        }
+        results += call(
+            "syncrep_table_gradient",
+            {"index": index, **columns, **of_rows},
+            dtype=dtype,
+        )
+        slot = call.variable(_numbers_of([30, 3], dtype))
+        for step in (4, 5):
+            results += call(
+                "syncrep_table_maintain",
+                {**part, "step": np.int64(step), "slots": [slot]},
+                dtype=dtype,
+                slot_initials=[0.5],
+                evict=["none", "none"],
+                unused_for=[3, 0],
+            )
+        results.append(call.read(slot, dtype))
+        imported = {
+            "row_keys": np.array([9, 8]),
+            "last_uses": np.array([1, 2], np.int32),
+            "counts": np.array([3, 4], np.int32),
+        }
+        results += call(
+            "syncrep_table_import", {**part, **imported}, dtype=dtype, table=1
+        )
+        results += call("syncrep_table_export", {"index": index, **columns}, table=1)
+        call("syncrep_table_stats", {"index": index})
+    return results
+
+
 def gates(call):
     """A training of one worker. What generations and rounds are called is not equal."""
     options = {"quorum": 1, "total": 1, "shared_name": _unique("gate")}
@@ -408,7 +479,15 @@ def work_queues(call):
     return [*results, state, names, values]
 
 
-SCENARIOS = (adam_async, accumulators, checkpoints, embeddings, gates, work_queues)
+SCENARIOS = (
+    adam_async,
+    accumulators,
+    checkpoints,
+    embeddings,
+    growing_tables,
+    gates,
+    work_queues,
+)
 
 
 def _bits(results):

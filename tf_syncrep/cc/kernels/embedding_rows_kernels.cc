@@ -201,9 +201,10 @@ class EmbeddingGatherOp final : public OpKernel {
         ctx, ctx->allocate_output(0, TensorShape({rows.dim_size(0), width}),
                                   &vectors));
     DeviceSharder sharder(ctx);
-    const int64_t bad = GatherRows(
-        Data<const LibType<T>>(table), num_rows, width, Data<const Row>(rows),
-        rows.dim_size(0), Data<LibType<Out>>(*vectors), sharder);
+    const int64_t bad = GatherRows(Data<const LibType<T>>(table), num_rows,
+                                   width, Data<const Row>(rows),
+                                   rows.dim_size(0), MissingRows::kRefused,
+                                   Data<LibType<Out>>(*vectors), sharder);
     OP_REQUIRES(ctx, bad < 0,
                 absl::InvalidArgumentError(absl::StrCat(
                     "rows[", bad, "] = ", Data<const Row>(rows)[bad],

@@ -11,8 +11,8 @@
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tf_syncrep/cc/tf/scalar_input.h"
 
 namespace tf_syncrep {
 namespace {
@@ -108,6 +108,12 @@ absl::Status LockedVariables::Lock(OpKernelContext* ctx,
 
 absl::Status LockedVariables::PrepareToWrite(OpKernelContext* ctx, int i) {
   return IsRead(i) ? CopyBuffer(ctx, variables_[i].tensor) : absl::OkStatus();
+}
+
+absl::Status LockedVariables::Align(OpKernelContext* ctx, int i) {
+  return variables_[i].tensor->IsAligned()
+             ? absl::OkStatus()
+             : CopyBuffer(ctx, variables_[i].tensor);
 }
 
 absl::Status LockedVariables::PrepareToReplace(

@@ -59,6 +59,13 @@ class LockedVariables {
     return *variables_[i].tensor;
   }
 
+  // By which the variable of requests[i] is known to others.
+  const void* mutex(int i) const { return variables_[i].mu; }
+
+  // Gives requests[i], locked exclusively, a buffer that TensorFlow's allocator
+  // has aligned, if it has another one.
+  absl::Status Align(tensorflow::OpKernelContext* ctx, int i);
+
   // Makes the elements of requests[i], locked exclusively, safe to overwrite:
   // where a reader still holds the buffer, the variable gets a copy of its own.
   absl::Status PrepareToWrite(tensorflow::OpKernelContext* ctx, int i);

@@ -100,12 +100,18 @@ def embedding_rows(
 
 
 def are_embedding_rows(rows: Any) -> bool:
-    """Whether a tensor in a graph is of `embedding_rows`: each row once, ascending.
+    """Whether a tensor in a graph is of ops that give each row once, ascending.
 
     Args:
         rows: a tensor.
+
+    Returns:
+        Whether it is of `embedding_rows`, or of the gradient of a table that grows.
     """
-    return tf.is_symbolic_tensor(rows) and rows.op.type == "Syncrep>EmbeddingRows"
+    return tf.is_symbolic_tensor(rows) and rows.op.type in (
+        "Syncrep>EmbeddingRows",
+        "Syncrep>TableGradient",
+    )
 
 
 def embedding_gather(

@@ -21,8 +21,8 @@ constexpr int64_t kRowsAhead = 16;
 
 template <typename T, typename Out, typename Row>
 int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
-                   const Row* rows, int64_t size, Out* result,
-                   Sharder& sharder) {
+                   const Row* rows, int64_t size, MissingRows missing,
+                   Out* result, Sharder& sharder) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   const auto row_bytes = static_cast<int64_t>(sizeof(T)) * width;
   const auto is_row = [=](Row row) { return row >= 0 && row < num_rows; };
@@ -39,6 +39,12 @@ int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
         }
       }
       const Row number = ReadOnce(&rows[i]);
+      if (number == -1 && missing == MissingRows::kZeros) {
+        // All bits of a zero are 0 in every type.
+        std::memset(static_cast<void*>(result + i * width), 0,
+                    static_cast<size_t>(width) * sizeof(Out));
+        continue;
+      }
       if (!is_row(number)) {
         int64_t bad = first_bad;
         while (i < bad && !first_bad.compare_exchange_weak(bad, i)) {
@@ -61,7 +67,7 @@ int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
 
 #define TF_SYNCREP_INSTANTIATE_OF(T, Out, Row)                                 \
   template int64_t GatherRows(const T*, int64_t, int64_t, const Row*, int64_t, \
-                              Out*, Sharder&)
+                              MissingRows, Out*, Sharder&)
 #define TF_SYNCREP_INSTANTIATE_TO(T, Out)     \
   TF_SYNCREP_INSTANTIATE_OF(T, Out, int32_t); \
   TF_SYNCREP_INSTANTIATE_OF(T, Out, int64_t)

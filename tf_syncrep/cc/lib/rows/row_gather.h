@@ -10,13 +10,17 @@
 
 namespace tf_syncrep {
 
+// What a row number of -1 stands for.
+enum class MissingRows : uint8_t { kRefused, kZeros };
+
 // Sets row i of `result` to row rows[i] of `table`, both `width` wide, rounded
 // to Out, which is T or, for float, a 16-bit type. Returns the first i for
-// which rows[i] is not in [0, num_rows), or -1 for none.
+// which rows[i] is not in [0, num_rows), nor a missing one that may be, or -1
+// for none.
 template <typename T, typename Out, typename Row>
 int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
-                   const Row* rows, int64_t size, Out* result,
-                   Sharder& sharder);
+                   const Row* rows, int64_t size, MissingRows missing,
+                   Out* result, Sharder& sharder);
 
 }  // namespace tf_syncrep
 

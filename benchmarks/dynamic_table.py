@@ -1,0 +1,311 @@
+"""Tables that grow, on one thread, beside tables of fixed size.
+
+A part of 1M rows, all of which have a key without any order. This is timed:
+
+- 65,536 distinct keys are found and their rows read, by `table_find`; and as many rows
+  of a fixed table are read by `embedding_gather`, which is told where they are;
+- 4,096 keys are looked up in training and AdamAsync moves their rows: `table_find`,
+  `table_gradient`, the update; and the same by `embedding_gather`;
+- a maintenance that evicts 1% of the rows, and frees those that the one before has
+  evicted: the longest that an update can wait for it.
+
+Before, vectors are held to what they should be, exactly, and those that AdamAsync has
+moved to those of the fixed table. Width 0 is the index alone, without TensorFlow:
+dynamic_table_bench.cc gives rows to ten times as many keys, finds them, and looks for
+keys that are not there; it fails if a row is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from harness import adam
+from harness.benchmark import Axis, Benchmark, Measurement, Point, Verdict
+from harness.timing import Contender, race
+
+import tf_syncrep as tfs
+from tf_syncrep.python.ops import table_ops
+
+ROOT = pathlib.Path(__file__).parents[1]
+SOURCES = (
+    "benchmarks/dynamic_table_bench.cc",
+    *map(str, sorted(ROOT.glob("tf_syncrep/cc/lib/table/*.cc"))),
+    *(
+        f"tf_syncrep/cc/lib/{name}.cc"
+        for name in (
+            "huge_pages",
+            "rows/row_locks",
+            "rows/row_order",
+            "sharder",
+            "zero_pages",
+        )
+    ),
+)
+FLAGS = ("-O3", "-DNDEBUG", "-std=c++17", "-pthread")
+BATCHES = 8
+FOUND, TRAINED = 65_536, 4_096
+EVICTED_AT_ONCE = 100  # of a table's rows, one
+
+FIND = "keys found and read"
+GATHER = "rows of a fixed table read"
+TRAIN = "keys found, read and moved"
+TRAIN_FIXED = "rows of a fixed table read and moved"
+MAINTAIN = "maintenance"
+ADD, HIT, MISS = "a key added", "a key found", "a key not found"
+LONGEST = "the longest call that adds 4,096 keys"
+
+
+class Fixed:
+    """A plain table, its slots, and AdamAsync."""
+
+    def __init__(self, rows: int, width: int):
+        self.vectors, self.m, self.v = (
+            tf.Variable(table_ops.table_zeros([rows, width], tf.float32))
+            for _ in range(3)
+        )
+        self._powers = [tf.Variable(tf.constant(x)) for x in (adam.BETA1, adam.BETA2)]
+        rates = (adam.LEARNING_RATE, adam.BETA1, adam.BETA2, adam.EPSILON)
+        self._rates = [tf.constant(x) for x in rates]
+
+    def read(self, rows: tf.Tensor) -> tf.Tensor:
+        """The vectors of rows."""
+        return tfs.ops.embedding_gather(
+            self.vectors.handle, rows, shape=self.vectors.shape, dtype=tf.float32
+        )
+
+    def apply(self, gradient: tf.Tensor, rows: tf.Tensor) -> None:
+        """Moves rows."""
+        state = (self.vectors, self.m, self.v, *self._powers)
+        handles = [variable.handle for variable in state]
+        tfs.ops.resource_sparse_apply_adam_async(*handles, *self._rates, gradient, rows)
+
+    def train(self, rows: tf.Tensor, gradient: tf.Tensor) -> None:
+        """A step that reads and moves rows."""
+        self.read(rows)
+        self.apply(gradient, rows)
+
+
+class Growing(Fixed):
+    """A part of one table."""
+
+    def __init__(self, rows: int, width: int):
+        super().__init__(rows, width)
+        self.index = table_ops.table_index(
+            [table_ops.IndexedTable("items", 0, rows)], counted=True
+        )
+        self.keys = tf.Variable(table_ops.table_zeros([rows], tf.int64))
+        self.uses = tf.Variable(table_ops.table_zeros([rows, 2], tf.int32))
+
+    @property
+    def columns(self):
+        """The handles of the columns."""
+        return self.keys.handle, self.uses.handle
+
+    def fill(self, keys: np.ndarray, last_uses: np.ndarray) -> np.ndarray:
+        """Gives keys rows."""
+        counts = np.ones(len(keys), np.int32)
+        rows = table_ops.table_import(
+            *(self.index, self.vectors.handle, *self.columns, 0),
+            *(keys, last_uses, counts),
+            dtype=tf.float32,
+        )
+        return rows.numpy()
+
+    def find(self, request: tf.Tensor, insert: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """The rows of keys, and their vectors."""
+        return table_ops.table_find(
+            *(self.index, self.vectors.handle, *self.columns, request),
+            insert=insert,
+            shape=self.vectors.shape,
+            dtype=tf.float32,
+        )
+
+    def train(self, request: tf.Tensor, gradient: tf.Tensor) -> None:
+        """A step that looks keys up and moves their rows."""
+        rows, _ = self.find(request, insert=True)
+        values, kept = table_ops.table_gradient(
+            self.index, *self.columns, request, rows, gradient, dtype=tf.float32
+        )
+        self.apply(values, kept)
+
+    def maintain(self, step: int, unused_for: int) -> tf.Tensor:
+        """Evicts what was not used for so long."""
+        return table_ops.table_maintain(
+            *(self.index, self.vectors.handle, *self.columns, step),
+            slots=[self.m.handle, self.v.handle],
+            slot_initials=[0.0, 0.0],
+            evict=[None],
+            unused_for=[unused_for],
+            dtype=tf.float32,
+        )
+
+
+def vectors_of(numbers: np.ndarray, width: int) -> np.ndarray:
+    """The vectors of keys, by their numbers."""
+    return np.sin(numbers[:, None] + np.arange(width)).astype(np.float32)
+
+
+def requests_of(keys: np.ndarray) -> tf.Tensor:
+    """What a worker asks: keys, ascending."""
+    return tf.constant(np.append(len(keys), keys))
+
+
+def measure_maintenance(keys: np.ndarray, point: Point, calls: int) -> Measurement:
+    """Times maintenances, each of which evicts one in a hundred rows."""
+    table = Growing(point["keys"], point["width"])
+    at_once = len(keys) // EVICTED_AT_ONCE
+    table.fill(keys, np.arange(len(keys), dtype=np.int32) // at_once)
+    samples, cpu = [], []
+    unused_for = EVICTED_AT_ONCE
+    for i in range(1 + min(calls, EVICTED_AT_ONCE // 2)):
+        begin_cpu, begin = time.process_time(), time.perf_counter()
+        evicted = table.maintain(unused_for + 1 + i, unused_for)
+        samples.append(time.perf_counter() - begin)
+        cpu.append(time.process_time() - begin_cpu)
+        assert evicted.numpy() == at_once
+    # The first one had nothing to free.
+    return Measurement(
+        MAINTAIN, point, "s", samples[1:], cpu=statistics.median(cpu[1:])
+    )
+
+
+def measure_ops(point: Point, rounds: int) -> Sequence[Measurement]:
+    """Times lookups, steps and maintenance."""
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    num, width = point["keys"], point["width"]
+    draw = np.random.default_rng(7)
+    keys = draw.permutation(np.unique(draw.integers(-(1 << 62), 1 << 62, num + 1000)))
+    keys = keys[:num]
+    growing, fixed = Growing(num, width), Fixed(num, width)
+    rows = growing.fill(keys, np.zeros(num, np.int32))
+    values = np.empty([num, width], np.float32)
+    values[rows] = vectors_of(np.arange(num), width)
+    growing.vectors.assign(values)
+    fixed.vectors.assign(vectors_of(np.arange(num), width))
+
+    def batches(size):
+        made = []
+        for _ in range(BATCHES):
+            picked = draw.choice(num, min(size, num // 2), replace=False)
+            picked = picked[np.argsort(keys[picked])]
+            gradient = draw.normal(size=[len(picked), width]).astype(np.float32)
+            asked = tf.constant(np.sort(picked).astype(np.int32))
+            made.append(
+                (picked, requests_of(keys[picked]), asked, tf.constant(gradient))
+            )
+        return made
+
+    found, trained = batches(FOUND), batches(TRAINED)
+    for picked, request, _, gradient in trained:
+        np.testing.assert_array_equal(
+            growing.find(request, insert=False)[1], fixed.read(tf.constant(picked))
+        )
+        growing.train(request, gradient)
+        order = np.argsort(picked)
+        fixed.apply(
+            tf.gather(gradient, order), tf.constant(picked[order].astype(np.int32))
+        )
+    for picked, request, _, _ in [*trained, *found]:
+        np.testing.assert_array_equal(
+            growing.find(request, insert=False)[1], fixed.read(tf.constant(picked))
+        )
+
+    def find(i: int) -> None:
+        growing.find(found[i % BATCHES][1], insert=True)
+
+    def gather(i: int) -> None:
+        fixed.read(found[i % BATCHES][2])
+
+    contenders = [
+        Contender(FIND, find, list),
+        Contender(GATHER, gather, list),
+        Contender(TRAIN, lambda i: growing.train(*trained[i % BATCHES][1::2]), list),
+        Contender(TRAIN_FIXED, lambda i: fixed.train(*trained[i % BATCHES][2:]), list),
+    ]
+    for contender in contenders:
+        contender.step(0)
+    measured = race(contenders, point, rounds, with_cpu=True)
+    return [*measured, measure_maintenance(keys, point, 2 * rounds)]
+
+
+@functools.cache
+def _program() -> tuple[pathlib.Path, tempfile.TemporaryDirectory]:
+    """The compiled program, and what keeps it there while this process runs."""
+    folder = tempfile.TemporaryDirectory()
+    path = pathlib.Path(folder.name) / "dynamic_table_bench"
+    subprocess.run(
+        ["g++", *FLAGS, f"-I{ROOT}", *SOURCES, "-o", str(path)], check=True, cwd=ROOT
+    )
+    return path, folder
+
+
+def measure_index(point: Point, rounds: int) -> Sequence[Measurement]:
+    """Times the index alone, in processor time."""
+    program, _ = _program()
+    result = subprocess.run(
+        [str(program), str(10 * point["keys"]), str(max(1, rounds // 4))],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    lines = [tuple(map(float, line.split())) for line in result.stdout.splitlines()]
+    added, hits, misses, longest, _ = zip(*lines, strict=True)
+    return [
+        Measurement(name, point, "s", samples, cpu=statistics.median(samples))
+        for name, samples in (
+            (ADD, added),
+            (HIT, hits),
+            (MISS, misses),
+            (LONGEST, longest),
+        )
+    ]
+
+
+def measure(point: Point, rounds: int) -> Sequence[Measurement]:
+    """Times the index alone, or all ops at a width."""
+    return (measure_ops if point["width"] else measure_index)(point, rounds)
+
+
+def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
+    """Holds the figures to the targets, in processor time."""
+    reaches = [
+        (ADD, 0, 1 / 4e6),
+        (HIT, 0, 1 / 15e6),
+        (MISS, 0, 1 / 20e6),
+        (LONGEST, 0, 0.02),
+        (FIND, 16, 0.005),
+        (FIND, 64, 0.01),
+        (TRAIN, 16, 0.0015),
+        (TRAIN, 64, 0.0025),
+        (MAINTAIN, 16, 0.02),
+        (MAINTAIN, 64, 0.02),
+    ]
+    return [
+        Verdict(
+            claim=f"{name}: at most {reach:.2g} s of processor time (width {width})",
+            value=m.cpu,
+            met=m.cpu <= reach,
+        )
+        for name, width, reach in reaches
+        for m in measurements
+        if m.contender == name and m.point["width"] == width and m.cpu is not None
+    ]
+
+
+BENCHMARK = Benchmark(
+    title="Tables that grow: lookups, steps and maintenance on one thread",
+    axes={
+        "keys": Axis([1_000_000], quick=[20_000]),
+        "width": Axis([0, 16, 64], quick=[0, 16]),
+    },
+    measure=measure,
+    judge=judge,
+)

@@ -1,0 +1,415 @@
+// DynamicTable: it does what a std::unordered_map and a set of free rows do,
+// whatever the order of calls, and on many threads nothing is lost or given
+// twice.
+
+#include "tf_syncrep/cc/lib/table/dynamic_table.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/cc/thread_sharder.h"
+
+namespace tf_syncrep {
+namespace {
+
+using Order = DynamicTable::Order;
+
+// The columns of a part, and calls with less to say.
+class TestTable {
+ public:
+  explicit TestTable(int64_t capacity, int min_count = 1, int64_t first_row = 0)
+      : keys_(first_row + capacity),
+        uses_(first_row + capacity),
+        columns_(keys_.data(), uses_.data()),
+        table_({first_row, capacity, min_count}) {}
+
+  std::vector<int32_t> Find(const std::vector<int64_t>& keys) {
+    std::vector<int32_t> rows(keys.size());
+    ThreadSharder sharder(1);
+    bool has_memory = false;
+    table_.Find(columns_, keys.data(), static_cast<int64_t>(keys.size()),
+                rows.data(), sharder, &has_memory);
+    EXPECT_TRUE(has_memory);
+    return rows;
+  }
+
+  // As a training step does it.
+  std::vector<int32_t> Use(const std::vector<int64_t>& keys, int32_t clock,
+                           int num_threads = 1) {
+    std::vector<int32_t> rows(keys.size());
+    ThreadSharder sharder(num_threads);
+    bool has_memory = false;
+    table_.FindAndUse(columns_, clock, keys.data(),
+                      static_cast<int64_t>(keys.size()), rows.data(), sharder,
+                      &has_memory);
+    EXPECT_TRUE(has_memory);
+    std::vector<int64_t> new_keys;
+    std::vector<int64_t> places;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (rows[i] == DynamicTable::kAdmitted) {
+        new_keys.push_back(keys[i]);
+        places.push_back(static_cast<int64_t>(i));
+        rows[i] = DynamicTable::kNoRow;
+      }
+    }
+    std::vector<int32_t> free_rows(new_keys.size());
+    std::vector<int32_t> new_rows(new_keys.size());
+    const int64_t taken = table_.TakeFree(static_cast<int64_t>(new_keys.size()),
+                                          free_rows.data());
+    EXPECT_GE(taken, 0);
+    table_.Add(columns_, keys_.data(), new_keys.data(), taken, {clock, 1},
+               free_rows.data(), new_rows.data(), sharder, &has_memory);
+    EXPECT_TRUE(has_memory);
+    for (int64_t i = 0; i < taken; ++i) {
+      rows[places[i]] = new_rows[i];
+    }
+    return rows;
+  }
+
+  int64_t Maintain(int32_t clock, int64_t unused_for, Order order) {
+    bool has_memory = false;
+    const Array<int32_t> rested = table_.TakeResting(&has_memory);
+    EXPECT_TRUE(has_memory);
+    table_.Free(columns_, keys_.data(), rested.data(), rested.size());
+    DynamicTable::Eviction eviction;
+    EXPECT_TRUE(
+        table_.PlanEviction(columns_, clock, unused_for, order, &eviction));
+    int32_t rows[7];
+    int64_t num = 0;
+    for (int64_t from = table_.options().first_row; from < table_.end_row();) {
+      const int64_t size = table_.Collect(columns_, &eviction, &from, 7, rows);
+      num += table_.Evict(columns_, keys_.data(), eviction, rows, size);
+    }
+    return num;
+  }
+
+  DynamicTable& table() { return table_; }
+  const TableColumns& columns() const { return columns_; }
+  std::vector<int64_t>& keys() { return keys_; }
+  RowUse use(int64_t row) const { return columns_.use(row); }
+  void set_use(int64_t row, RowUse use) { columns_.set_use(row, use); }
+
+ private:
+  std::vector<int64_t> keys_;
+  std::vector<uint64_t> uses_;
+  TableColumns columns_;
+  DynamicTable table_;
+};
+
+// A plain table that does the same.
+class Model {
+ public:
+  explicit Model(int64_t capacity) : capacity_(capacity) {}
+
+  struct Row {
+    int32_t number;
+    RowUse use;
+  };
+
+  void Use(const std::vector<int64_t>& keys, const std::vector<int32_t>& rows,
+           int32_t clock) {
+    const int64_t num_free =
+        capacity_ - static_cast<int64_t>(rows_.size() + resting_.size());
+    int64_t num_new = 0;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      auto found = rows_.find(keys[i]);
+      if (found != rows_.end()) {
+        ASSERT_EQ(rows[i], found->second.number);
+        found->second.use = {clock, found->second.use.count + 1};
+      } else if (num_new++ < num_free) {
+        ASSERT_TRUE(taken_.insert(rows[i]).second) << "row " << rows[i];
+        rows_[keys[i]] = {rows[i], {clock, 1}};
+      } else {
+        ASSERT_EQ(rows[i], DynamicTable::kNoRow);
+      }
+    }
+  }
+
+  int64_t Maintain(int32_t clock, int64_t unused_for, Order order) {
+    for (const int32_t row : resting_) {
+      taken_.erase(row);
+    }
+    resting_.clear();
+    std::vector<std::pair<std::pair<uint64_t, int32_t>, int64_t>> left;
+    std::vector<int64_t> evicted;
+    for (const auto& [key, row] : rows_) {
+      if (unused_for > 0 && clock - row.use.last_use > unused_for) {
+        evicted.push_back(key);
+      } else {
+        const auto last_use = static_cast<uint64_t>(row.use.last_use);
+        const auto count = static_cast<uint64_t>(row.use.count);
+        left.push_back({{order == Order::kLeastRecent ? last_use << 32 | count
+                                                      : count << 32 | last_use,
+                         row.number},
+                        key});
+      }
+    }
+    const auto num_left = static_cast<int64_t>(left.size());
+    if (order != Order::kNone && num_left * 20 > capacity_ * 19) {
+      std::sort(left.begin(), left.end());
+      for (int64_t i = 0; i < num_left - capacity_ * 9 / 10; ++i) {
+        evicted.push_back(left[i].second);
+      }
+    }
+    for (const int64_t key : evicted) {
+      resting_.push_back(rows_[key].number);
+      rows_.erase(key);
+    }
+    return static_cast<int64_t>(evicted.size());
+  }
+
+  void Check(TestTable* table) const {
+    std::vector<int64_t> keys;
+    std::vector<int32_t> expected;
+    for (const auto& [key, row] : rows_) {
+      keys.push_back(key);
+      expected.push_back(row.number);
+      ASSERT_EQ(table->keys()[row.number], key);
+      ASSERT_EQ(table->use(row.number).last_use, row.use.last_use);
+      ASSERT_EQ(table->use(row.number).count, row.use.count);
+    }
+    ASSERT_EQ(table->Find(keys), expected);
+    for (const int32_t row : resting_) {
+      ASSERT_TRUE(table->use(row).rests());
+      ASSERT_EQ(table->keys()[row], 0);
+    }
+    ASSERT_EQ(table->table().counts().in_use,
+              static_cast<int64_t>(rows_.size()));
+  }
+
+  const std::unordered_map<int64_t, Row>& rows() const { return rows_; }
+
+ private:
+  const int64_t capacity_;
+  std::unordered_map<int64_t, Row> rows_;
+  std::set<int32_t> taken_;  // which rows have a key, or rest
+  std::vector<int32_t> resting_;
+};
+
+// Dense keys, sparse ones, and those at the ends of the range.
+std::vector<int64_t> DrawKeys(std::mt19937_64& random, int64_t most,
+                              int64_t range) {
+  std::set<int64_t> keys;
+  const auto size = static_cast<int64_t>(random() % (most + 1));
+  for (int64_t i = 0; i < size; ++i) {
+    const auto number = static_cast<int64_t>(random() % range);
+    switch (random() % 8) {
+      case 0:
+        keys.insert(std::numeric_limits<int64_t>::max() - number);
+        break;
+      case 1:
+        keys.insert(std::numeric_limits<int64_t>::min() + number);
+        break;
+      case 2:
+        keys.insert(number << 32);
+        break;
+      default:
+        keys.insert(number - range / 2);
+    }
+  }
+  std::vector<int64_t> drawn(keys.begin(), keys.end());
+  std::shuffle(drawn.begin(), drawn.end(), random);
+  return drawn;
+}
+
+class DynamicTableModelTest : public testing::TestWithParam<int> {};
+
+TEST_P(DynamicTableModelTest, DoesWhatAMapDoes) {
+  std::mt19937_64 random(GetParam());
+  const int64_t capacity =
+      std::vector<int64_t>{1, 10, 300, 5000, 100000}[GetParam() % 5];
+  const auto order = static_cast<Order>(random() % 3);
+  TestTable table(capacity);
+  Model model(capacity);
+  int32_t clock = 0;
+  const int64_t most = std::max<int64_t>(4, capacity / 4);
+  for (int step = 0; step < 60; ++step) {
+    const std::vector<int64_t> keys = DrawKeys(random, most, 2 * capacity);
+    const std::vector<int32_t> before = table.Find(keys);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const auto found = model.rows().find(keys[i]);
+      ASSERT_EQ(before[i], found == model.rows().end() ? DynamicTable::kNoRow
+                                                       : found->second.number);
+    }
+    const int num_threads = 1 + static_cast<int>(random() % 3);
+    ASSERT_NO_FATAL_FAILURE(
+        model.Use(keys, table.Use(keys, clock, num_threads), clock));
+    clock += static_cast<int32_t>(random() % 2);
+    if (random() % 8 == 0) {
+      const int64_t unused_for =
+          random() % 2 == 0 ? 0 : static_cast<int64_t>(random() % 10);
+      ASSERT_EQ(table.Maintain(clock, unused_for, order),
+                model.Maintain(clock, unused_for, order));
+    }
+    if (random() % 16 == 0) {
+      int64_t bad_row;
+      ASSERT_EQ(table.table().Build(table.columns(), &bad_row),
+                DynamicTable::BuildStatus::kOk);
+    }
+    if (step % 10 == 9) {
+      ASSERT_NO_FATAL_FAILURE(model.Check(&table));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, DynamicTableModelTest, testing::Range(0, 15));
+
+TEST(DynamicTableTest, KeepsKeysApartWhoseHashesAreAlike) {
+  // The same stripe, segment, bucket and tag, as those of a small table are.
+  std::vector<int64_t> keys;
+  for (int64_t key = 0; keys.size() < 60; ++key) {
+    if (KeyStripe(HashKey(key)) == 5 && KeyTag(HashKey(key)) == 7) {
+      keys.push_back(key);
+    }
+  }
+  TestTable table(100);
+  const std::vector<int32_t> rows = table.Use(keys, 0);
+  EXPECT_EQ(table.Find(keys), rows);
+  EXPECT_EQ(std::set<int32_t>(rows.begin(), rows.end()).size(), 60u);
+}
+
+TEST(DynamicTableTest, RowsAreThoseOfTheTable) {
+  TestTable table(3, /*min_count=*/1, /*first_row=*/10);
+  std::vector<int32_t> rows = table.Use({1, 2, 3, 4}, 0);
+  EXPECT_EQ(rows, (std::vector<int32_t>{10, 11, 12, -1}));
+  EXPECT_TRUE(table.table().has_row(10));
+  EXPECT_FALSE(table.table().has_row(9));
+  EXPECT_FALSE(table.table().has_row(13));
+}
+
+TEST(DynamicTableTest, AdmitsKeysThatWereSeenOftenEnough) {
+  TestTable table(1000, /*min_count=*/3);
+  EXPECT_EQ(table.Use({5}, 0)[0], DynamicTable::kNoRow);
+  EXPECT_EQ(table.Use({5, 6}, 0), (std::vector<int32_t>{-1, -1}));
+  EXPECT_EQ(table.Find({5})[0], DynamicTable::kNoRow);
+  EXPECT_EQ(table.Use({6, 5}, 0), (std::vector<int32_t>{-1, 0}));
+}
+
+TEST(DynamicTableTest, FewKeysAreAdmittedTooEarlyAndThoseSeenAgainAreAdmitted) {
+  constexpr int64_t kCapacity = 100000;
+  TestTable table(kCapacity, /*min_count=*/2);
+  int64_t num_early = 0;
+  int64_t num_late = 0;
+  for (int64_t begin = 0; begin < 20 * kCapacity; begin += 1000) {
+    std::vector<int64_t> keys(1000);
+    for (int64_t i = 0; i < 1000; ++i) {
+      keys[i] = begin + i;
+    }
+    for (const int32_t row : table.Use(keys, 0)) {
+      num_early += row >= 0;
+    }
+    keys.resize(10);
+    for (const int32_t row : table.Use(keys, 0)) {
+      num_late += row < 0 && table.table().counts().in_use < kCapacity;
+    }
+  }
+  EXPECT_LT(num_early, 20 * kCapacity / 20);
+  EXPECT_LT(num_late, 20 * kCapacity / 100 / 20);
+}
+
+TEST(DynamicTableTest, ColumnsOfNoTableAreNotBuilt) {
+  TestTable table(4);
+  int64_t bad_row = -1;
+  for (const auto& [use, status] :
+       {std::pair(RowUse{0, -1}, DynamicTable::BuildStatus::kBadUse),
+        {RowUse{-1, 1}, DynamicTable::BuildStatus::kBadUse},
+        {RowUse{3, 0}, DynamicTable::BuildStatus::kBadUse},
+        {RowUse{3, 1}, DynamicTable::BuildStatus::kSecondRow},
+        {RowUse{-1, 0}, DynamicTable::BuildStatus::kOk},
+        {RowUse{0, 0}, DynamicTable::BuildStatus::kOk}}) {
+    table.keys()[0] = table.keys()[2] = 9;
+    table.set_use(0, {5, 1});
+    table.set_use(2, use);
+    EXPECT_EQ(table.table().Build(table.columns(), &bad_row), status);
+    const bool is_built = status == DynamicTable::BuildStatus::kOk;
+    EXPECT_EQ(table.Find({9})[0], is_built ? 0 : -1);
+    EXPECT_EQ(table.table().last_use(), is_built ? 5 : 0);
+    if (!is_built) {
+      EXPECT_EQ(bad_row, 2);
+    }
+  }
+}
+
+TEST(DynamicTableTest, ARowTakesLessThanTwelveBytes) {
+  constexpr int64_t kRows = 1 << 20;
+  TestTable table(kRows);
+  int64_t next = 0;
+  for (int64_t rows = 1 << 12; rows <= kRows; rows += rows / 8) {
+    std::vector<int64_t> keys;
+    for (; next < rows; ++next) {
+      keys.push_back(next * 1000003);
+    }
+    table.Use(keys, 0);
+    if (rows > 1 << 16) {
+      EXPECT_LT(table.table().counts().bytes, 12 * rows) << rows << " rows";
+    }
+  }
+}
+
+// Threads that look up, add and evict at the same time: no key has two rows, no
+// row two keys, and what is there in the end is found.
+TEST(DynamicTableTest, SixteenThreadsLoseNothing) {
+  constexpr int kThreads = 16;
+  constexpr int64_t kCapacity = 4000;
+  constexpr int64_t kKeys = 6000;
+  TestTable table(kCapacity);
+  std::atomic<int> num_running{kThreads - 1};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads - 1; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      for (int i = 0; i < 200; ++i) {
+        const std::vector<int64_t> keys = DrawKeys(random, 300, kKeys);
+        if (t % 3 == 0) {
+          table.Find(keys);
+        } else {
+          table.Use(keys, i);
+        }
+      }
+      --num_running;
+    });
+  }
+  threads.emplace_back([&] {
+    for (int32_t i = 0; num_running > 0; ++i) {
+      table.Maintain(i, /*unused_for=*/50, Order::kLeastRecent);
+      table.table().counts();
+      std::this_thread::yield();
+    }
+  });
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  std::vector<int64_t> keys;
+  std::vector<int32_t> rows;
+  for (int64_t row = 0; row < kCapacity; ++row) {
+    if (table.use(row).is_in_use()) {
+      keys.push_back(table.keys()[row]);
+      rows.push_back(static_cast<int32_t>(row));
+    }
+  }
+  EXPECT_EQ(std::set<int64_t>(keys.begin(), keys.end()).size(), keys.size());
+  EXPECT_EQ(table.Find(keys), rows);
+  const DynamicTable::Counts counts = table.table().counts();
+  EXPECT_EQ(counts.in_use, static_cast<int64_t>(keys.size()));
+  EXPECT_EQ(counts.admitted - counts.evicted, counts.in_use);
+  // All others can be had: no row was lost.
+  table.Maintain(0, 0, Order::kNone);
+  std::vector<int64_t> others(kCapacity);
+  for (int64_t i = 0; i < kCapacity; ++i) {
+    others[i] = (int64_t{1} << 50) + i;
+  }
+  table.Use(others, 0);
+  EXPECT_EQ(table.table().counts().in_use, kCapacity);
+}
+
+}  // namespace
+}  // namespace tf_syncrep

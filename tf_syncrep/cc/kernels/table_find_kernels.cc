@@ -1,0 +1,424 @@
+// Kernels that find rows by keys, and make rows for keys: lookups, and imports
+// of what was exported.
+
+#include <algorithm>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/table_index_resource.h"
+#include "tf_syncrep/cc/kernels/table_part.h"
+#include "tf_syncrep/cc/kernels/table_request.h"
+#include "tf_syncrep/cc/lib/array.h"
+#include "tf_syncrep/cc/lib/rows/row_gather.h"
+#include "tf_syncrep/cc/lib/rows/row_locks.h"
+#include "tf_syncrep/cc/lib/rows/row_order.h"
+#include "tf_syncrep/cc/tf/device_sharder.h"
+#include "tf_syncrep/cc/tf/lib_type.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::DataTypeToEnum;
+using tensorflow::DEVICE_CPU;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::TensorShapeUtils;
+
+// Initial vectors take so long that few elements are worth another thread.
+constexpr int64_t kMinDrawnPerThread = 2048;
+
+absl::Status OutOfMemoryFor(int64_t num_keys) {
+  return OutOfMemory(absl::StrCat("a lookup of ", num_keys, " keys"),
+                     32 * num_keys);
+}
+
+absl::Status CheckVectors(const Tensor& vectors) {
+  if (!TensorShapeUtils::IsMatrix(vectors.shape())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("vectors must be a matrix, but has shape ",
+                     vectors.shape().DebugString()));
+  }
+  return absl::OkStatus();
+}
+
+// Keys that are to have rows, table by table, and free rows for them.
+class NewRows {
+ public:
+  explicit NewRows(TableIndexResource* index)
+      : index_(index), num_builds_(index->num_builds()) {}
+  ~NewRows() { GiveBack(); }
+  NewRows(const NewRows&) = delete;
+  NewRows& operator=(const NewRows&) = delete;
+
+  bool Allocate(int64_t size) {
+    return keys_.Allocate(size) && places_.Allocate(size) &&
+           free_rows_.Allocate(size) && rows_.Allocate(size);
+  }
+
+  // Appends a key, and where it is in the caller's arrays.
+  void Append(int64_t key, int64_t place) {
+    keys_[end_] = key;
+    places_[end_++] = place;
+  }
+
+  // Takes rows for the keys that were appended since the last call, which are
+  // those of a table. Those for which there is no row are removed again; sets
+  // `num_refused` to how many.
+  absl::Status Take(int64_t table, int64_t* num_refused) {
+    const int64_t taken = index_->table(table).TakeFree(
+        end_ - size(), free_rows_.data() + size());
+    if (taken < 0) {
+      return OutOfMemoryFor(end_);
+    }
+    *num_refused = end_ - size() - taken;
+    end_ = size() + taken;
+    if (taken > 0) {
+      ends_.emplace_back(table, end_);
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t size() const { return ends_.empty() ? 0 : ends_.back().second; }
+  const int32_t* free_rows() const { return free_rows_.data(); }
+
+  // Gives the rows their initial vectors. Nobody finds them yet.
+  template <typename T>
+  void Draw(OpKernelContext* ctx, int64_t width, T* vectors) const {
+    int64_t begin = 0;
+    DeviceSharder sharder(ctx);
+    for (const auto& [table, end] : ends_) {
+      const InitialValues& initial = index_->initial_values(table);
+      const int64_t first = begin;
+      sharder.RunParts(end - first,
+                       std::max<int64_t>(1, kMinDrawnPerThread / (width + 1)),
+                       1, [&](int64_t from, int64_t to) {
+                         for (int64_t i = first + from; i < first + to; ++i) {
+                           const int64_t row = free_rows_[i];
+                           const std::lock_guard<std::mutex> lock(
+                               RowLocks::Global().Of(vectors, row));
+                           initial.Draw(keys_[i], width, vectors + row * width);
+                         }
+                       });
+      begin = end;
+    }
+  }
+
+  // Makes the keys be found, and sets their rows in the caller's array.
+  absl::Status Add(OpKernelContext* ctx, const TableColumns& columns,
+                   const void* vectors, RowUse use, int32_t* rows) {
+    DeviceSharder sharder(ctx);
+    int64_t begin = 0;
+    bool has_memory = true;
+    const auto ends = std::move(ends_);
+    ends_.clear();
+    for (const auto& [table, end] : ends) {
+      bool has_room;
+      index_->table(table).Add(columns, vectors, keys_.data() + begin,
+                               end - begin, use, free_rows_.data() + begin,
+                               rows_.data() + begin, sharder, &has_room);
+      has_memory &= has_room;
+      for (; begin < end; ++begin) {
+        rows[places_[begin]] = rows_[begin];
+      }
+    }
+    return has_memory ? absl::OkStatus() : OutOfMemoryFor(begin);
+  }
+
+ private:
+  void GiveBack() {
+    // An index that was made anew knows no rows that were taken before.
+    if (index_->num_builds() == num_builds_) {
+      int64_t begin = 0;
+      for (const auto& [table, end] : ends_) {
+        index_->table(table).GiveBack(free_rows_.data() + begin, end - begin);
+        begin = end;
+      }
+    }
+  }
+
+  TableIndexResource* const index_;
+  const int64_t num_builds_;
+  Array<int64_t> keys_;
+  Array<int64_t> places_;
+  Array<int32_t> free_rows_;
+  Array<int32_t> rows_;
+  int64_t end_ = 0;
+  // Of each table that has any, and where its keys end.
+  std::vector<std::pair<int64_t, int64_t>> ends_;
+};
+
+constexpr int kVectors = 0;  // of what is added to a TablePart
+
+template <typename T, typename Out>
+class TableFindOp final : public OpKernel {
+ public:
+  explicit TableFindOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("insert", &insert_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    tensorflow::core::RefCountPtr<TableIndexResource> index;
+    OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
+    TableRequest request;
+    OP_REQUIRES_OK(ctx, request.Read(ctx->input(4), index->num_tables()));
+    TablePart part(index.get(), /*keys=*/2, /*uses=*/3);
+    part.Add(/*input=*/1, "vectors", DataTypeToEnum<T>::value);
+    OP_REQUIRES_OK(ctx, part.Lock(ctx));
+    OP_REQUIRES_OK(ctx, CheckVectors(part.tensor(kVectors)));
+    const int64_t num_keys = request.num_keys();
+    const int64_t width = part.tensor(kVectors).dim_size(1);
+    Tensor* rows_output;
+    Tensor* values;
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(0, TensorShape({num_keys}), &rows_output));
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(1, TensorShape({num_keys, width}), &values));
+    auto* const rows = Data<int32_t>(*rows_output);
+    bool is_same;
+    do {
+      OP_REQUIRES_OK(ctx, Find(ctx, index.get(), request, &part, rows));
+      is_same = true;
+      if (insert_) {
+        OP_REQUIRES_OK(
+            ctx, Insert(ctx, index.get(), request, &part, rows, &is_same));
+      }
+    } while (!is_same);
+    DeviceSharder sharder(ctx);
+    const Tensor& vectors = part.tensor(kVectors);
+    GatherRows(Data<const LibType<T>>(vectors), vectors.dim_size(0), width,
+               static_cast<const int32_t*>(rows), num_keys, MissingRows::kZeros,
+               Data<LibType<Out>>(*values), sharder);
+  }
+
+ private:
+  absl::Status Find(OpKernelContext* ctx, TableIndexResource* index,
+                    const TableRequest& request, TablePart* part,
+                    int32_t* rows) const {
+    DeviceSharder sharder(ctx);
+    const TableColumns columns = part->columns();
+    for (int64_t i = 0; i < index->num_tables(); ++i) {
+      const int64_t begin = request.begin(i);
+      bool has_memory;
+      if (insert_) {
+        index->table(i).FindAndUse(columns, index->clock(),
+                                   request.keys() + begin, request.size(i),
+                                   rows + begin, sharder, &has_memory);
+      } else {
+        index->table(i).Find(columns, request.keys() + begin, request.size(i),
+                             rows + begin, sharder, &has_memory);
+      }
+      if (!has_memory) {
+        return OutOfMemoryFor(request.num_keys());
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Gives keys that are admitted rows, while there are any.
+  static absl::Status Insert(OpKernelContext* ctx, TableIndexResource* index,
+                             const TableRequest& request, TablePart* part,
+                             int32_t* rows, bool* is_same) {
+    const int64_t num_keys = request.num_keys();
+    const int64_t num_new =
+        std::count(rows, rows + num_keys, DynamicTable::kAdmitted);
+    std::vector<int64_t> num_refused(index->num_tables());
+    if (num_new > 0) {
+      NewRows new_rows(index);
+      if (!new_rows.Allocate(num_new)) {
+        return OutOfMemoryFor(num_keys);
+      }
+      for (int64_t table = 0; table < index->num_tables(); ++table) {
+        const int64_t end = request.begin(table) + request.size(table);
+        for (int64_t i = request.begin(table); i < end; ++i) {
+          if (rows[i] == DynamicTable::kAdmitted) {
+            new_rows.Append(ReadOnce(&request.keys()[i]), i);
+            rows[i] = DynamicTable::kNoRow;
+          }
+        }
+        TF_RETURN_IF_ERROR(new_rows.Take(table, &num_refused[table]));
+      }
+      TF_RETURN_IF_ERROR(part->Keep(ctx, kVectors, new_rows.free_rows(),
+                                    new_rows.size(), is_same));
+      if (!*is_same) {
+        return absl::OkStatus();
+      }
+      auto* const vectors = part->template data<LibType<T>>(kVectors);
+      new_rows.Draw(ctx, part->tensor(kVectors).dim_size(1), vectors);
+      TF_RETURN_IF_ERROR(new_rows.Add(ctx, part->columns(), vectors,
+                                      {index->clock(), 1}, rows));
+    }
+    for (int64_t i = 0; i < index->num_tables(); ++i) {
+      const int32_t* const begin = rows + request.begin(i);
+      index->table(i).CountWithoutRow(
+          std::count(begin, begin + request.size(i), DynamicTable::kNoRow),
+          num_refused[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  bool insert_;
+};
+
+template <typename T>
+class TableImportOp final : public OpKernel {
+ public:
+  explicit TableImportOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("table", &table_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    tensorflow::core::RefCountPtr<TableIndexResource> index;
+    OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
+    OP_REQUIRES(ctx, table_ < index->num_tables(),
+                absl::InvalidArgumentError(absl::StrCat("table must be in [0, ",
+                                                        index->num_tables(),
+                                                        "), but is ", table_)));
+    const std::string& name = index->options()[table_].name;
+    const int64_t size = ctx->input(4).NumElements();
+    for (const auto& [input, input_name] :
+         {std::pair(4, "row_keys"), {5, "last_uses"}, {6, "counts"}}) {
+      const TensorShape& shape = ctx->input(input).shape();
+      OP_REQUIRES(ctx, shape.dims() == 1 && shape.dim_size(0) == size,
+                  absl::InvalidArgumentError(
+                      absl::StrCat(input_name, " must be a vector of ", size,
+                                   " elements, as row_keys has, but has shape ",
+                                   shape.DebugString())));
+    }
+    Array<int64_t> keys;
+    Array<RowUse> uses;
+    OP_REQUIRES(ctx, keys.Allocate(size) && uses.Allocate(size),
+                OutOfMemoryFor(size));
+    for (int64_t i = 0; i < size; ++i) {
+      keys[i] = ReadOnce(Data<const int64_t>(ctx->input(4)) + i);
+      uses[i] = {ReadOnce(Data<const int32_t>(ctx->input(5)) + i),
+                 ReadOnce(Data<const int32_t>(ctx->input(6)) + i)};
+      OP_REQUIRES(ctx, uses[i].last_use >= 0 && uses[i].count >= 1,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "last_uses must be at least 0 and counts at least 1. "
+                      "Received: last use ",
+                      uses[i].last_use, " and count ", uses[i].count,
+                      " of key ", keys[i], " of table ", name)));
+    }
+    OP_REQUIRES_OK(ctx, CheckDistinct(ctx, keys, name));
+    TablePart part(index.get(), /*keys=*/2, /*uses=*/3);
+    part.Add(/*input=*/1, "vectors", DataTypeToEnum<T>::value);
+    OP_REQUIRES_OK(ctx, part.Lock(ctx));
+    OP_REQUIRES_OK(ctx, CheckVectors(part.tensor(kVectors)));
+    Tensor* output;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({size}), &output));
+    bool is_same;
+    do {
+      OP_REQUIRES_OK(ctx, Import(ctx, index.get(), keys, uses, &part,
+                                 Data<int32_t>(*output), &is_same));
+    } while (!is_same);
+  }
+
+ private:
+  static absl::Status CheckDistinct(OpKernelContext* ctx,
+                                    const Array<int64_t>& keys,
+                                    const std::string& name) {
+    const int64_t size = keys.size();
+    Array<RowOccurrence<uint64_t>> sorted;
+    Array<RowOccurrence<uint64_t>> spare;
+    if (!sorted.Allocate(size) || !spare.Allocate(size)) {
+      return OutOfMemoryFor(size);
+    }
+    for (int64_t i = 0; i < size; ++i) {
+      sorted[i] = {static_cast<uint64_t>(keys[i]), 0};
+    }
+    DeviceSharder sharder(ctx);
+    const auto* const by_key =
+        SortByRow(sorted.data(), spare.data(), size, sharder);
+    if (by_key == nullptr) {
+      return OutOfMemoryFor(size);
+    }
+    for (int64_t i = 1; i < size; ++i) {
+      if (by_key[i].row == by_key[i - 1].row) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("row_keys must be different keys. Received: ",
+                         static_cast<int64_t>(by_key[i].row), " of table ",
+                         name, " more than once"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Import(OpKernelContext* ctx, TableIndexResource* index,
+                      const Array<int64_t>& keys, const Array<RowUse>& uses,
+                      TablePart* part, int32_t* rows, bool* is_same) const {
+    DynamicTable& table = index->table(table_);
+    const int64_t size = keys.size();
+    DeviceSharder sharder(ctx);
+    bool has_memory;
+    table.Find(part->columns(), keys.data(), size, rows, sharder, &has_memory);
+    NewRows new_rows(index);
+    if (!has_memory || !new_rows.Allocate(size)) {
+      return OutOfMemoryFor(size);
+    }
+    for (int64_t i = 0; i < size; ++i) {
+      if (rows[i] < 0) {
+        new_rows.Append(keys[i], i);
+      }
+    }
+    int64_t num_refused;
+    TF_RETURN_IF_ERROR(new_rows.Take(table_, &num_refused));
+    if (num_refused > 0) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the rows of table ", index->options()[table_].name,
+          " must be enough for its keys. Received: ",
+          new_rows.size() + num_refused, " new keys, where ", new_rows.size(),
+          " of ", table.options().capacity, " rows are free"));
+    }
+    TF_RETURN_IF_ERROR(part->Keep(ctx, kVectors, new_rows.free_rows(),
+                                  new_rows.size(), is_same));
+    if (!*is_same) {
+      return absl::OkStatus();
+    }
+    auto* const vectors = part->template data<LibType<T>>(kVectors);
+    new_rows.Draw(ctx, part->tensor(kVectors).dim_size(1), vectors);
+    TF_RETURN_IF_ERROR(
+        new_rows.Add(ctx, part->columns(), vectors, {0, 1}, rows));
+    for (int64_t i = 0; i < size; ++i) {
+      table.SetUse(part->columns(), keys[i], rows[i], uses[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t table_;
+};
+
+#define TF_SYNCREP_REGISTER_FIND(T, Out)                    \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>TableFind")         \
+                              .Device(DEVICE_CPU)           \
+                              .TypeConstraint<T>("dtype")   \
+                              .TypeConstraint<Out>("Tout"), \
+                          TableFindOp<T, Out>)
+#define TF_SYNCREP_REGISTER(T)                             \
+  TF_SYNCREP_REGISTER_FIND(T, T);                          \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>TableImport")      \
+                              .Device(DEVICE_CPU)          \
+                              .TypeConstraint<T>("dtype"), \
+                          TableImportOp<T>)
+
+TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);
+TF_SYNCREP_REGISTER_FIND(float, Eigen::half);
+TF_SYNCREP_REGISTER_FIND(float, Eigen::bfloat16);
+
+#undef TF_SYNCREP_REGISTER
+#undef TF_SYNCREP_REGISTER_FIND
+
+}  // namespace
+}  // namespace tf_syncrep

@@ -1,0 +1,87 @@
+#include "tf_syncrep/cc/kernels/table_index_resource.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tf_syncrep/cc/lib/table/table_columns.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::Tensor;
+
+absl::Status BadColumns(const TableOptions& table, int64_t row,
+                        const TableColumns& columns,
+                        DynamicTable::BuildStatus status) {
+  if (status == DynamicTable::BuildStatus::kOutOfMemory) {
+    return OutOfMemory(absl::StrCat("the index of table ", table.name),
+                       8 * table.rows.capacity);
+  }
+  const RowUse use = columns.use(row);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "keys and uses must be those of a table: each key of a table has one "
+      "row, and each row in use a count of at least 1 and a last use of at "
+      "least 0. Received: row ",
+      row, " of table ", table.name,
+      status == DynamicTable::BuildStatus::kSecondRow ? ", the second one,"
+                                                      : "",
+      " with key ", columns.key(row), ", last use ", use.last_use,
+      " and count ", use.count));
+}
+
+}  // namespace
+
+TableIndexResource::TableIndexResource(const std::vector<TableOptions>& options)
+    : options_(options) {
+  for (const TableOptions& table : options_) {
+    tables_.push_back(std::make_unique<DynamicTable>(table.rows));
+    initial_values_.emplace_back(table.initial_kind, table.initial_first,
+                                 table.initial_second,
+                                 static_cast<uint64_t>(table.seed), table.name);
+    num_rows_ = std::max(num_rows_, tables_.back()->end_row());
+  }
+}
+
+std::string TableIndexResource::DebugString() const {
+  return absl::StrCat("TableIndex of ", tables_.size(), " tables");
+}
+
+bool TableIndexResource::IsBuiltFrom(const Tensor& keys,
+                                     const Tensor& uses) const {
+  return num_builds_ > 0 && keys_.IsInitialized() &&
+         keys_.data() == keys.data() && uses_.data() == uses.data();
+}
+
+absl::Status TableIndexResource::Build(const Tensor& keys, const Tensor& uses) {
+  const TableColumns columns(Data<int64_t>(keys), uses.data());
+  ++num_builds_;
+  keys_ = Tensor();
+  uses_ = Tensor();
+  int32_t clock = 0;
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    int64_t bad_row = -1;
+    const DynamicTable::BuildStatus status =
+        tables_[i]->Build(columns, &bad_row);
+    if (status != DynamicTable::BuildStatus::kOk) {
+      return BadColumns(options_[i], bad_row, columns, status);
+    }
+    clock = std::max(clock, tables_[i]->last_use());
+  }
+  clock_ = clock;
+  keys_ = keys;
+  uses_ = uses;
+  return absl::OkStatus();
+}
+
+absl::Status LookupTableIndex(
+    tensorflow::OpKernelContext* ctx,
+    tensorflow::core::RefCountPtr<TableIndexResource>* index) {
+  TF_RETURN_IF_ERROR(CheckScalarInput(ctx, "index"));
+  return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0),
+                                    index);
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,137 @@
+#include "tf_syncrep/cc/kernels/table_part.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/table_snapshot.h"
+#include "tf_syncrep/cc/lib/array.h"
+#include "tf_syncrep/cc/tf/out_of_memory.h"
+#include "tf_syncrep/cc/tf/tensor_data.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::OpKernelContext;
+using tensorflow::TensorShape;
+using Access = LockedVariables::Access;
+
+constexpr int kKeys = 0;
+constexpr int kUses = 1;
+
+}  // namespace
+
+TablePart::TablePart(TableIndexResource* index, int keys, int uses)
+    : index_(index) {
+  requests_ = {
+      {keys, "keys", tensorflow::DT_INT64, Access::kShared},
+      {uses, "uses", tensorflow::DT_INT32, Access::kShared},
+  };
+  names_ = {"keys", "uses"};
+}
+
+int TablePart::Add(int input, std::string name, tensorflow::DataType dtype) {
+  names_.push_back(std::move(name));
+  requests_.push_back({input, nullptr, dtype, Access::kShared});
+  for (size_t i = 0; i < names_.size(); ++i) {
+    requests_[i].name = names_[i].c_str();
+  }
+  return static_cast<int>(requests_.size()) - 1 - kColumns;
+}
+
+absl::Status TablePart::CheckShapes(const LockedVariables& variables,
+                                    int num) const {
+  const int64_t num_rows = index_->num_rows();
+  for (int i = 0; i < num; ++i) {
+    const TensorShape& shape = variables.tensor(i).shape();
+    const bool has_rows = shape.dims() > 0 && shape.dim_size(0) == num_rows;
+    const bool fits = i == kKeys   ? shape.dims() == 1
+                      : i == kUses ? shape.dims() == 2 && shape.dim_size(1) == 2
+                                   : true;
+    if (!has_rows || !fits) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(names_[i], " must have shape [", num_rows,
+                       i == kKeys   ? "]"
+                       : i == kUses ? ", 2]"
+                                    : ", ...]",
+                       ", for the rows that the index has, but has shape ",
+                       shape.DebugString()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TablePart::Lock(OpKernelContext* ctx) {
+  while (true) {
+    variables_.emplace();
+    absl::Status status = variables_->Lock(ctx, requests_);
+    if (status.ok()) {
+      status = CheckShapes(*variables_, static_cast<int>(requests_.size()));
+    }
+    if (!status.ok()) {
+      variables_.reset();
+      return status;
+    }
+    if (index_->IsBuiltFrom(variables_->tensor(kKeys),
+                            variables_->tensor(kUses))) {
+      return absl::OkStatus();
+    }
+    // The lock above has put the variables into copy-on-read mode, so that the
+    // index's hold on their buffers makes nobody copy them.
+    variables_.reset();
+    std::vector<LockedVariables::Request> columns(requests_.begin(),
+                                                  requests_.begin() + kColumns);
+    for (LockedVariables::Request& column : columns) {
+      column.access = Access::kExclusive;
+    }
+    LockedVariables locked;
+    TF_RETURN_IF_ERROR(locked.Lock(ctx, columns));
+    TF_RETURN_IF_ERROR(CheckShapes(locked, kColumns));
+    if (!index_->IsBuiltFrom(locked.tensor(kKeys), locked.tensor(kUses))) {
+      for (const int i : {kKeys, kUses}) {
+        TF_RETURN_IF_ERROR(locked.Align(ctx, i));
+      }
+      TF_RETURN_IF_ERROR(
+          index_->Build(locked.tensor(kKeys), locked.tensor(kUses)));
+    }
+  }
+}
+
+absl::Status TablePart::Keep(OpKernelContext* ctx, int of, const int32_t* rows,
+                             int64_t size, bool* is_same) {
+  *is_same = true;
+  const std::vector<std::shared_ptr<TableSnapshot>> snapshots =
+      TableSnapshot::Find(variables_->mutex(kColumns + of));
+  if (snapshots.empty()) {
+    return absl::OkStatus();
+  }
+  const int64_t num_builds = index_->num_builds();
+  Array<int64_t> wide;
+  if (!wide.Allocate(size)) {
+    return OutOfMemory("the rows to be kept", size * sizeof(int64_t));
+  }
+  std::copy(rows, rows + size, wide.begin());
+  const auto cancelled = [manager = ctx->cancellation_manager()] {
+    return manager != nullptr && manager->IsCancelled();
+  };
+  // A snapshot takes these locks, and may wait with none for its files.
+  Unlock();
+  for (const std::shared_ptr<TableSnapshot>& snapshot : snapshots) {
+    TF_RETURN_IF_ERROR(snapshot->Keep(wide.data(), size, cancelled));
+  }
+  TF_RETURN_IF_ERROR(Lock(ctx));
+  *is_same = index_->num_builds() == num_builds;
+  return absl::OkStatus();
+}
+
+TableColumns TablePart::columns() const {
+  return TableColumns(Data<int64_t>(variables_->tensor(kKeys)),
+                      variables_->tensor(kUses).data());
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,79 @@
+// AdmissionSketch: about how often keys without a row were seen.
+
+#ifndef TF_SYNCREP_CC_LIB_TABLE_ADMISSION_SKETCH_H_
+#define TF_SYNCREP_CC_LIB_TABLE_ADMISSION_SKETCH_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tf_syncrep/cc/lib/array.h"
+
+namespace tf_syncrep {
+
+// A count-min sketch (Cormode and Muthukrishnan, 2005) with conservative
+// update: a key has four counters of a byte, in one cache line, and was seen as
+// often as the smallest says, or less. So a key may be admitted too early, with
+// a small probability, and never too late, unless it is seen so rarely that it
+// ages: when the sketch has counted a fourth as often as it has counters, all
+// are halved, as in TinyLFU (Einziger, Friedman and Manes, 2017).
+//
+// Not thread-safe.
+class AdmissionSketch {
+ public:
+  static constexpr int kMostCount = 255;
+
+  // Of at least `num_counters`, which are made when the first key is counted.
+  explicit AdmissionSketch(int64_t num_counters) {
+    while (num_lines_ * kLine < num_counters) {
+      num_lines_ *= 2;
+    }
+  }
+
+  // Counts a key by its hash, of which it takes bits 10 to 41. Sets `count` to
+  // how often it was seen, this time included. Returns false, and nothing has
+  // changed, when there is no memory.
+  [[nodiscard]] bool Add(uint64_t hash, int* count) {
+    if (counters_.size() == 0) {
+      if (!counters_.Allocate(num_lines_ * kLine)) {
+        return false;
+      }
+      std::fill(counters_.begin(), counters_.end(), 0);
+    }
+    // Another multiplication: the bits also choose the key's bucket.
+    const uint64_t mixed = (hash >> 10 & 0xffffffffu) * 0x9e3779b97f4a7c15u;
+    uint8_t* const line =
+        counters_.data() +
+        (static_cast<int64_t>(mixed >> 32) & (num_lines_ - 1)) * kLine;
+    uint8_t* counters[kDepth];
+    int least = kMostCount;
+    for (int i = 0; i < kDepth; ++i) {
+      counters[i] = line + i * kLine / kDepth + (mixed >> (16 + 4 * i) & 15);
+      least = std::min<int>(least, *counters[i]);
+    }
+    *count = std::min(least + 1, kMostCount);
+    for (uint8_t* const counter : counters) {
+      *counter = static_cast<uint8_t>(std::max<int>(*counter, *count));
+    }
+    if (++num_counted_ >= counters_.size() / 4) {
+      num_counted_ = 0;
+      for (uint8_t& counter : counters_) {
+        counter /= 2;
+      }
+    }
+    return true;
+  }
+
+  int64_t bytes() const { return counters_.size(); }
+
+ private:
+  static constexpr int kDepth = 4;
+  static constexpr int64_t kLine = 64;
+
+  int64_t num_lines_ = 1;  // a power of two
+  Array<uint8_t> counters_;
+  int64_t num_counted_ = 0;  // since they were halved
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_TABLE_ADMISSION_SKETCH_H_

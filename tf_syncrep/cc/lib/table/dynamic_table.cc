@@ -1,0 +1,504 @@
+#include "tf_syncrep/cc/lib/table/dynamic_table.h"
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <numeric>
+
+#include "tf_syncrep/cc/lib/prefetch.h"
+#include "tf_syncrep/cc/lib/read_once.h"
+#include "tf_syncrep/cc/lib/rows/row_locks.h"
+
+namespace tf_syncrep {
+namespace {
+
+// Most rows of a segment, if the table is full: they are moved in a millisecond
+// or so.
+constexpr int64_t kSegmentRows = 32768;
+constexpr int64_t kMostSegments = int64_t{1} << 16;
+// Counters of a sketch for each row, at most.
+constexpr int64_t kCountersOfRow = 2;
+constexpr int64_t kFewestCounters = 1024;  // of a stripe
+
+// Keys that are sorted by their stripes at a time: so few that they stay in a
+// cache, and so many that a lock is taken for more than a hundred of them. As
+// many are worth another thread.
+constexpr int64_t kSortedAtOnce = 8192;
+// Keys whose memory is on its way at a time.
+constexpr int64_t kKeysAtOnce = 64;
+
+int64_t NumSegments(int64_t capacity) {
+  int64_t num = 1;
+  while (num < kMostSegments &&
+         num * kNumKeyStripes * kSegmentRows < capacity) {
+    num *= 2;
+  }
+  return num;
+}
+
+RowUse UsedOnceMore(RowUse use, int32_t clock) {
+  return {clock, use.count < std::numeric_limits<int32_t>::max() ? use.count + 1
+                                                                 : use.count};
+}
+
+uint64_t Rank(DynamicTable::Order order, RowUse use) {
+  const auto last_use = static_cast<uint32_t>(use.last_use);
+  const auto count = static_cast<uint32_t>(use.count);
+  return order == DynamicTable::Order::kLeastRecent
+             ? uint64_t{last_use} << 32 | count
+             : uint64_t{count} << 32 | last_use;
+}
+
+bool Reserve(std::vector<int32_t>* rows, int64_t size) {
+  try {
+    // As memory that is not touched yet it costs nothing.
+    if (static_cast<size_t>(size) > rows->capacity()) {
+      rows->reserve(static_cast<size_t>(size + size / 2));
+    }
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+DynamicTable::DynamicTable(const Options& options)
+    : options_(options),
+      num_segments_(NumSegments(options.capacity)),
+      next_fresh_(options.first_row) {
+  const int64_t counters = std::max(
+      options.capacity * kCountersOfRow / kNumKeyStripes / 2, kFewestCounters);
+  for (int i = 0; i < kNumKeyStripes; ++i) {
+    stripes_.push_back(std::make_unique<Stripe>(i, num_segments_, counters));
+  }
+}
+
+DynamicTable::BuildStatus DynamicTable::BuildRow(const TableColumns& columns,
+                                                 int64_t row) {
+  const int64_t key = columns.key(row);
+  const uint64_t hash = HashKey(key);
+  Stripe& stripe = StripeOf(hash);
+  const MutexLock lock(stripe.mu);
+  KeySegment& segment = SegmentOf(stripe, hash);
+  if (segment.Find(hash, key, columns.keys()) >= 0) {
+    return BuildStatus::kSecondRow;
+  }
+  return segment.Insert(hash, static_cast<int32_t>(row), columns.keys())
+             ? BuildStatus::kOk
+             : BuildStatus::kOutOfMemory;
+}
+
+DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
+                                              int64_t* bad_row) {
+  const MutexLock lock(rows_mu_);
+  const auto clear = [&]() TF_SYNCREP_REQUIRES(rows_mu_) {
+    for (const auto& stripe : stripes_) {
+      const MutexLock stripe_lock(stripe->mu);
+      for (KeySegment& segment : stripe->segments) {
+        segment.Clear();
+      }
+    }
+    next_fresh_ = options_.first_row;
+    free_.clear();
+    resting_.clear();
+    in_use_ = 0;
+    last_use_ = 0;
+  };
+  clear();
+  const auto fail = [&](BuildStatus status, int64_t row)
+                        TF_SYNCREP_REQUIRES(rows_mu_) {
+                          clear();
+                          *bad_row = row;
+                          return status;
+                        };
+  int64_t num_in_use = 0;
+  for (int64_t row = options_.first_row; row < end_row(); ++row) {
+    const RowUse use = columns.use(row);
+    if (use.last_use == 0 && use.count == 0) {
+      continue;
+    }
+    if (!ReserveLists(row + 1 - options_.first_row)) {
+      return fail(BuildStatus::kOutOfMemory, row);
+    }
+    if (use.rests()) {
+      resting_.push_back(static_cast<int32_t>(row));
+    } else if (use.count < 0 || use.last_use < 0 || use.count == 0) {
+      return fail(BuildStatus::kBadUse, row);
+    } else {
+      const BuildStatus status = BuildRow(columns, row);
+      if (status != BuildStatus::kOk) {
+        return fail(status, row);
+      }
+      last_use_ = std::max(last_use_, use.last_use);
+      ++num_in_use;
+    }
+    for (; next_fresh_ < row; ++next_fresh_) {
+      free_.push_back(static_cast<int32_t>(next_fresh_));
+    }
+    next_fresh_ = row + 1;
+  }
+  in_use_ = num_in_use;
+  return BuildStatus::kOk;
+}
+
+// Calls `visit(stripe, asked)` for each key, under its stripe's lock, with the
+// memory that it needs on its way. False, perhaps before all were visited, when
+// there is no memory for what it takes itself.
+template <bool kUses, typename Visit>
+bool DynamicTable::ForEachByStripe(const TableColumns& columns,
+                                   const int64_t* keys, int64_t size,
+                                   Sharder& sharder, const Visit& visit) {
+  std::atomic<bool> has_memory{true};
+  sharder.RunParts(size, kSortedAtOnce, 1, [&](int64_t from, int64_t to) {
+    const int64_t at_once = std::min(kSortedAtOnce, to - from);
+    Array<Asked> asked;
+    Array<int64_t> copies;
+    if (!asked.Allocate(at_once) || !copies.Allocate(at_once)) {
+      has_memory = false;
+      return;
+    }
+    for (int64_t begin = from; begin < to; begin += at_once) {
+      const int64_t num = std::min(at_once, to - begin);
+      // Keys are read once: others may change them meanwhile.
+      int32_t ends[kNumKeyStripes] = {};
+      for (int64_t i = 0; i < num; ++i) {
+        copies[i] = ReadOnce(&keys[begin + i]);
+        ++ends[KeyStripe(HashKey(copies[i]))];
+      }
+      std::partial_sum(ends, ends + kNumKeyStripes, ends);
+      for (int64_t i = num - 1; i >= 0; --i) {
+        const uint64_t hash = HashKey(copies[i]);
+        asked[--ends[KeyStripe(hash)]] = {hash, copies[i], begin + i};
+      }
+      // Each stripe's keys are in the order of the call now, and begin where
+      // its end was. Calls that began at the same stripe would wait for each
+      // other all the way.
+      const uint32_t start = next_stripe_.fetch_add(1) * 23;
+      for (uint32_t i = 0; i < kNumKeyStripes; ++i) {
+        const uint32_t number = (start + i) % kNumKeyStripes;
+        const int64_t first = ends[number];
+        const int64_t last =
+            number + 1 == kNumKeyStripes ? num : ends[number + 1];
+        if (first == last) {
+          continue;
+        }
+        Stripe& stripe = *stripes_[number];
+        const MutexLock lock(stripe.mu);
+        for (int64_t k = first; k < last; k += kKeysAtOnce) {
+          VisitKeys<kUses>(columns, stripe, asked.data() + k,
+                           asked.data() + std::min(k + kKeysAtOnce, last),
+                           visit);
+        }
+      }
+    }
+  });
+  return has_memory;
+}
+
+// The same for keys of a stripe.
+template <bool kUses, typename Visit>
+void DynamicTable::VisitKeys(const TableColumns& columns, Stripe& stripe,
+                             const Asked* begin, const Asked* end,
+                             const Visit& visit) const {
+  for (const Asked* asked = begin; asked < end; ++asked) {
+    SegmentOf(stripe, asked->hash).PrefetchBucket(asked->hash);
+  }
+  for (const Asked* asked = begin; asked < end; ++asked) {
+    const int32_t row = SegmentOf(stripe, asked->hash).Guess(asked->hash);
+    if (row >= 0) {
+      Prefetch<PrefetchFor::kReading>(columns.keys() + row, 8);
+      if constexpr (kUses) {
+        Prefetch<PrefetchFor::kWriting>(columns.address_of_use(row), 8);
+      }
+    }
+  }
+  for (const Asked* asked = begin; asked < end; ++asked) {
+    visit(stripe, *asked);
+  }
+}
+
+void DynamicTable::Find(const TableColumns& columns, const int64_t* keys,
+                        int64_t size, int32_t* rows, Sharder& sharder,
+                        bool* has_memory) {
+  *has_memory = ForEachByStripe</*kUses=*/false>(
+      columns, keys, size, sharder,
+      [&](Stripe& stripe, const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
+        rows[asked.place] = SegmentOf(stripe, asked.hash)
+                                .Find(asked.hash, asked.key, columns.keys());
+      });
+}
+
+void DynamicTable::FindAndUse(const TableColumns& columns, int32_t clock,
+                              const int64_t* keys, int64_t size, int32_t* rows,
+                              Sharder& sharder, bool* has_memory) {
+  std::atomic<bool> has_counters{true};
+  *has_memory = ForEachByStripe</*kUses=*/true>(
+      columns, keys, size, sharder,
+      [&](Stripe& stripe, const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
+        int32_t& row = rows[asked.place];
+        row = SegmentOf(stripe, asked.hash)
+                  .Find(asked.hash, asked.key, columns.keys());
+        if (row >= 0) {
+          columns.set_use(row, UsedOnceMore(columns.use(row), clock));
+          return;
+        }
+        int count = 1;
+        if (options_.min_count > 1 && !stripe.sketch.Add(asked.hash, &count)) {
+          has_counters = false;
+        }
+        row = count >= options_.min_count ? kAdmitted : kNoRow;
+      });
+  *has_memory = *has_memory && has_counters;
+}
+
+bool DynamicTable::ReserveLists(int64_t num_rows) {
+  return Reserve(&free_, num_rows) && Reserve(&resting_, num_rows);
+}
+
+int64_t DynamicTable::TakeFree(int64_t size, int32_t* rows) {
+  const MutexLock lock(rows_mu_);
+  const int64_t from_list = std::min(size, static_cast<int64_t>(free_.size()));
+  const int64_t fresh = std::min(size - from_list, end_row() - next_fresh_);
+  if (!ReserveLists(next_fresh_ + fresh - options_.first_row)) {
+    return -1;
+  }
+  for (int64_t i = 0; i < from_list; ++i) {
+    rows[i] = free_.back();
+    free_.pop_back();
+  }
+  for (int64_t i = 0; i < fresh; ++i) {
+    rows[from_list + i] = static_cast<int32_t>(next_fresh_++);
+  }
+  return from_list + fresh;
+}
+
+void DynamicTable::GiveBack(const int32_t* rows, int64_t size) {
+  const MutexLock lock(rows_mu_);
+  // The first one is taken first.
+  for (int64_t i = size - 1; i >= 0; --i) {
+    free_.push_back(rows[i]);
+  }
+}
+
+void DynamicTable::Add(const TableColumns& columns, const void* vectors,
+                       const int64_t* keys, int64_t size, RowUse use,
+                       const int32_t* free_rows, int32_t* rows,
+                       Sharder& sharder, bool* has_memory) {
+  std::fill(rows, rows + size, kNoRow);
+  std::atomic<bool> has_room{true};
+  *has_memory = ForEachByStripe</*kUses=*/true>(
+      columns, keys, size, sharder,
+      [&](Stripe& stripe, const Asked& asked) TF_SYNCREP_REQUIRES(stripe.mu) {
+        KeySegment& segment = SegmentOf(stripe, asked.hash);
+        int32_t& row = rows[asked.place];
+        row = segment.Find(asked.hash, asked.key, columns.keys());
+        if (row >= 0) {
+          columns.set_use(row, UsedOnceMore(columns.use(row), use.last_use));
+          return;
+        }
+        const int32_t free_row = free_rows[asked.place];
+        if (!segment.Insert(asked.hash, free_row, columns.keys())) {
+          has_room = false;
+          return;
+        }
+        row = free_row;
+        const std::lock_guard<std::mutex> row_lock(
+            RowLocks::Global().Of(vectors, row));
+        columns.set_key(row, asked.key);
+        columns.set_use(row, use);
+      });
+  *has_memory = *has_memory && has_room;
+  int64_t num_added = 0;
+  for (int64_t i = size - 1; i >= 0; --i) {
+    if (rows[i] == free_rows[i]) {
+      ++num_added;
+    } else {
+      GiveBack(&free_rows[i], 1);
+    }
+  }
+  in_use_ += num_added;
+  admitted_ += num_added;
+}
+
+void DynamicTable::CountWithoutRow(int64_t num, int64_t num_refused) {
+  without_row_ += num;
+  refused_ += num_refused;
+}
+
+void DynamicTable::CountDropped(int64_t num) { dropped_ += num; }
+
+Array<int32_t> DynamicTable::TakeResting(bool* has_memory) {
+  Array<int32_t> rows;
+  const MutexLock lock(rows_mu_);
+  *has_memory = rows.Allocate(static_cast<int64_t>(resting_.size()));
+  if (*has_memory) {
+    std::copy(resting_.begin(), resting_.end(), rows.begin());
+    resting_.clear();
+  }
+  return rows;
+}
+
+void DynamicTable::PutBackResting(const int32_t* rows, int64_t size) {
+  const MutexLock lock(rows_mu_);
+  resting_.insert(resting_.end(), rows, rows + size);
+}
+
+void DynamicTable::Free(const TableColumns& columns, const void* vectors,
+                        const int32_t* rows, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    const std::lock_guard<std::mutex> row_lock(
+        RowLocks::Global().Of(vectors, rows[i]));
+    columns.set_use(rows[i], {0, 0});
+  }
+  GiveBack(rows, size);
+}
+
+bool DynamicTable::IsTaken(const Eviction& eviction, RowUse use) {
+  return use.is_in_use() && (use.last_use < eviction.used_before ||
+                             (eviction.order != Order::kNone &&
+                              Rank(eviction.order, use) <= eviction.up_to));
+}
+
+bool DynamicTable::PlanEviction(const TableColumns& columns, int32_t clock,
+                                int64_t unused_for, Order order,
+                                Eviction* eviction) const {
+  *eviction = {};
+  if (unused_for > 0 && clock > unused_for) {
+    eviction->used_before = static_cast<int32_t>(clock - unused_for);
+  }
+  if (order == Order::kNone || in_use_ * 20 <= options_.capacity * 19) {
+    return true;
+  }
+  const int64_t end = first_unused_row();
+  const auto for_each_left = [&](const auto& visit) {
+    for (int64_t row = options_.first_row; row < end; ++row) {
+      const RowUse use = columns.use(row);
+      if (use.is_in_use() && use.last_use >= eviction->used_before) {
+        visit(Rank(order, use));
+      }
+    }
+  };
+  int64_t num_left = 0;
+  for_each_left([&](uint64_t /*rank*/) { ++num_left; });
+  if (num_left * 20 <= options_.capacity * 19) {
+    return true;
+  }
+  const int64_t num_more = num_left - options_.capacity * 9 / 10;
+  // Finds the rank of number num_more, digit by digit from the highest.
+  constexpr int kDigitBits = 16;
+  Array<int64_t> counts;
+  if (!counts.Allocate(int64_t{1} << kDigitBits)) {
+    return false;
+  }
+  uint64_t prefix = 0;
+  int64_t before = 0;
+  for (int shift = 64 - kDigitBits; shift >= 0; shift -= kDigitBits) {
+    std::fill(counts.begin(), counts.end(), 0);
+    for_each_left([&](uint64_t rank) {
+      if (shift == 64 - kDigitBits || rank >> (shift + kDigitBits) == prefix) {
+        ++counts[static_cast<int64_t>(rank >> shift & 0xffff)];
+      }
+    });
+    int64_t digit = 0;
+    while (digit < counts.size() - 1 && before + counts[digit] < num_more) {
+      before += counts[digit++];
+    }
+    prefix = prefix << kDigitBits | static_cast<uint64_t>(digit);
+  }
+  eviction->order = order;
+  eviction->up_to = prefix;
+  eviction->num_last = num_more - before;
+  return true;
+}
+
+int64_t DynamicTable::Collect(const TableColumns& columns, Eviction* eviction,
+                              int64_t* from, int64_t size,
+                              int32_t* rows) const {
+  int64_t num = 0;
+  const int64_t end = first_unused_row();
+  if (eviction->used_before == 0 && eviction->order == Order::kNone) {
+    *from = end;
+  }
+  for (; *from < end && num < size; ++*from) {
+    const RowUse use = columns.use(*from);
+    if (!IsTaken(*eviction, use)) {
+      continue;
+    }
+    const bool is_last = use.last_use >= eviction->used_before &&
+                         Rank(eviction->order, use) == eviction->up_to;
+    if (!is_last || eviction->num_last-- > 0) {
+      rows[num++] = static_cast<int32_t>(*from);
+    }
+  }
+  if (*from >= end) {
+    *from = end_row();
+  }
+  return num;
+}
+
+int64_t DynamicTable::Evict(const TableColumns& columns, const void* vectors,
+                            const Eviction& eviction, const int32_t* rows,
+                            int64_t size) {
+  int64_t num = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    const int32_t row = rows[i];
+    const uint64_t hash = HashKey(columns.key(row));
+    Stripe& stripe = StripeOf(hash);
+    {
+      const MutexLock lock(stripe.mu);
+      // Not if the row was used meanwhile, or has another key.
+      if (HashKey(columns.key(row)) != hash ||
+          !IsTaken(eviction, columns.use(row)) ||
+          !SegmentOf(stripe, hash).Erase(hash, row)) {
+        continue;
+      }
+      const std::lock_guard<std::mutex> row_lock(
+          RowLocks::Global().Of(vectors, row));
+      columns.set_key(row, 0);
+      columns.set_use(row, {RowUse::kRests, 0});
+    }
+    --in_use_;
+    ++num;
+    const MutexLock lock(rows_mu_);
+    resting_.push_back(row);
+  }
+  evicted_ += num;
+  return num;
+}
+
+bool DynamicTable::SetUse(const TableColumns& columns, int64_t key, int32_t row,
+                          RowUse use) {
+  Stripe& stripe = StripeOf(HashKey(key));
+  const MutexLock lock(stripe.mu);
+  if (columns.key(row) != key || !columns.use(row).is_in_use()) {
+    return false;
+  }
+  columns.set_use(row, use);
+  return true;
+}
+
+DynamicTable::Counts DynamicTable::counts() const {
+  int64_t bytes = static_cast<int64_t>(sizeof(*this)) +
+                  kNumKeyStripes * static_cast<int64_t>(sizeof(Stripe));
+  for (const auto& stripe : stripes_) {
+    const MutexLock lock(stripe->mu);
+    bytes += stripe->sketch.bytes();
+    for (const KeySegment& segment : stripe->segments) {
+      bytes += segment.bytes() + static_cast<int64_t>(sizeof(segment));
+    }
+  }
+  const MutexLock lock(rows_mu_);
+  bytes +=
+      static_cast<int64_t>((free_.size() + resting_.size()) * sizeof(int32_t));
+  return {in_use_,  without_row_, admitted_, evicted_,
+          refused_, dropped_,     bytes};
+}
+
+int64_t DynamicTable::first_unused_row() const {
+  const MutexLock lock(rows_mu_);
+  return next_fresh_;
+}
+
+}  // namespace tf_syncrep

@@ -1,0 +1,45 @@
+// The hash of a key of a table that grows, and what its bits choose.
+
+#ifndef TF_SYNCREP_CC_LIB_TABLE_KEY_HASH_H_
+#define TF_SYNCREP_CC_LIB_TABLE_KEY_HASH_H_
+
+#include <cstdint>
+
+#include "tf_syncrep/cc/lib/rows/row_hash.h"
+
+namespace tf_syncrep {
+
+// All 64 bits depend on all bits of the key. It is part of the format of files:
+// which part of a table has a key must not change.
+inline uint64_t HashKey(int64_t key) { return HashRow(key); }
+
+// Which of `num_shards` parts of a table has a key.
+inline int64_t KeyOwner(int64_t key, int64_t num_shards) {
+  return static_cast<int64_t>(HashKey(key) % static_cast<uint64_t>(num_shards));
+}
+
+// Within a part, bits choose places of ever finer grain. The lowest ten are
+// left alone: where the number of parts is a power of two they are the same for
+// all keys of a part.
+//
+// Of bits 58 to 63: what has a lock of its own.
+inline constexpr int kNumKeyStripes = 64;
+inline int KeyStripe(uint64_t hash) { return static_cast<int>(hash >> 58); }
+// Of bits 42 to 57: at most 2^16 segments of a stripe, a power of two.
+inline int64_t KeySegmentOf(uint64_t hash, int64_t num_segments) {
+  return static_cast<int64_t>(hash >> 42) & (num_segments - 1);
+}
+// Of bits 10 to 41: buckets of a segment, as many as there happen to be.
+inline int64_t KeyBucket(uint64_t hash, int64_t num_buckets) {
+  return static_cast<int64_t>(
+      ((hash >> 10 & 0xffffffffu) * static_cast<uint64_t>(num_buckets)) >> 32);
+}
+// Of bits 10 to 17, which hardly matter to the bucket; never 0.
+inline uint8_t KeyTag(uint64_t hash) {
+  const auto tag = static_cast<uint8_t>(hash >> 10);
+  return tag == 0 ? 1 : tag;
+}
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_TABLE_KEY_HASH_H_

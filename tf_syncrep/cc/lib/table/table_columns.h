@@ -1,0 +1,61 @@
+// What a table that grows has of each row beside its vector.
+
+#ifndef TF_SYNCREP_CC_LIB_TABLE_TABLE_COLUMNS_H_
+#define TF_SYNCREP_CC_LIB_TABLE_TABLE_COLUMNS_H_
+
+#include <cstdint>
+
+namespace tf_syncrep {
+
+// Of a row that is in use the count is positive. All zero: the row is free. A
+// row that was evicted rests, without a key, until its slots are cleared.
+struct RowUse {
+  int32_t last_use;
+  int32_t count;
+
+  static constexpr int32_t kRests = -1;  // as the last use, with a count of 0
+
+  bool is_in_use() const { return count != 0; }
+  bool rests() const { return count == 0 && last_use == kRests; }
+};
+static_assert(sizeof(RowUse) == sizeof(uint64_t), "both are written at once");
+
+// The columns of a part, whose tables have rows of their own. They belong to
+// somebody else. A key and a use are written whole, each: whoever reads them
+// without a lock may see the one of before, and no mixture.
+class TableColumns {
+ public:
+  // Both are aligned to eight bytes.
+  TableColumns(int64_t* keys, void* uses)
+      : keys_(keys), uses_(static_cast<uint64_t*>(uses)) {}
+
+  const int64_t* keys() const { return keys_; }
+  const void* address_of_use(int64_t row) const { return uses_ + row; }
+
+  int64_t key(int64_t row) const {
+    return __atomic_load_n(&keys_[row], __ATOMIC_RELAXED);
+  }
+  void set_key(int64_t row, int64_t key) const {
+    __atomic_store_n(&keys_[row], key, __ATOMIC_RELAXED);
+  }
+
+  RowUse use(int64_t row) const {
+    const uint64_t bits = __atomic_load_n(&uses_[row], __ATOMIC_RELAXED);
+    RowUse use;
+    __builtin_memcpy(&use, &bits, sizeof(use));
+    return use;
+  }
+  void set_use(int64_t row, RowUse use) const {
+    uint64_t bits;
+    __builtin_memcpy(&bits, &use, sizeof(bits));
+    __atomic_store_n(&uses_[row], bits, __ATOMIC_RELAXED);
+  }
+
+ private:
+  int64_t* keys_;
+  uint64_t* uses_;
+};
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_TABLE_TABLE_COLUMNS_H_

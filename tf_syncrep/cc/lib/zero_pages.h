@@ -1,0 +1,19 @@
+// Zeros that take no memory until they are written.
+
+#ifndef TF_SYNCREP_CC_LIB_ZERO_PAGES_H_
+#define TF_SYNCREP_CC_LIB_ZERO_PAGES_H_
+
+#include <cstddef>
+
+#include "tf_syncrep/cc/lib/owned_buffer.h"
+
+namespace tf_syncrep {
+
+// `bytes` zeros, at least one, aligned to a page. The operating system gives
+// them pages when these are written. Without an owner when there is no memory,
+// or when it knows at once that there will be none.
+OwnedBuffer ZeroPages(size_t bytes);
+
+}  // namespace tf_syncrep
+
+#endif  // TF_SYNCREP_CC_LIB_ZERO_PAGES_H_

@@ -1,0 +1,334 @@
+// Declares the ops of tables that grow: attributes, shapes, documentation.
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/partial_tensor_shape.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_syncrep {
+namespace {
+
+using tensorflow::PartialTensorShape;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+absl::Status ZerosShape(InferenceContext* c) {
+  PartialTensorShape shape;
+  ShapeHandle output;
+  TF_RETURN_IF_ERROR(c->GetAttr("shape", &shape));
+  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shape, &output));
+  c->set_output(0, output);
+  return absl::OkStatus();
+}
+
+absl::Status ScalarOutput(InferenceContext* c) {
+  c->set_output(0, c->Scalar());
+  return absl::OkStatus();
+}
+
+absl::Status VectorOutputs(InferenceContext* c) {
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RequestsShape(InferenceContext* c) {
+  int num_shards;
+  TF_RETURN_IF_ERROR(c->GetAttr("num_shards", &num_shards));
+  for (int shard = 0; shard < num_shards; ++shard) {
+    c->set_output(shard, c->Vector(InferenceContext::kUnknownDim));
+  }
+  for (int feature = 0; feature < c->num_inputs(); ++feature) {
+    c->set_output(num_shards + feature, c->input(feature));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FindShape(InferenceContext* c) {
+  PartialTensorShape vectors;
+  ShapeHandle shape;
+  TF_RETURN_IF_ERROR(c->GetAttr("shape", &vectors));
+  TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(vectors, &shape));
+  TF_RETURN_IF_ERROR(c->WithRank(shape, 2, &shape));
+  c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
+  c->set_output(1, c->Matrix(InferenceContext::kUnknownDim, c->Dim(shape, 1)));
+  return absl::OkStatus();
+}
+
+absl::Status GradientShape(InferenceContext* c) {
+  ShapeHandle gradient;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(5), 2, &gradient));
+  c->set_output(0,
+                c->Matrix(InferenceContext::kUnknownDim, c->Dim(gradient, 1)));
+  c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+  return absl::OkStatus();
+}
+
+absl::Status StatsShape(InferenceContext* c) {
+  c->set_output(0, c->Matrix(InferenceContext::kUnknownDim, 8));
+  return absl::OkStatus();
+}
+
+REGISTER_OP("Syncrep>TableZeros")
+    .Output("zeros: dtype")
+    .Attr("shape: shape")
+    .Attr("dtype: {half, bfloat16, float, double, int32, int64}")
+    .SetIsStateful()
+    .SetShapeFn(ZerosShape)
+    .Doc(R"doc(
+Makes zeros whose memory is not there before they are written.
+
+Stateful, so that no graph optimization makes them when a graph is built.
+
+zeros: The zeros.
+shape: Their shape.
+dtype: Their type.
+)doc");
+
+REGISTER_OP("Syncrep>TableIndex")
+    .Output("index: resource")
+    .Attr("tables: list(string) >= 1")
+    .Attr("first_rows: list(int)")
+    .Attr("capacities: list(int)")
+    .Attr("min_counts: list(int)")
+    .Attr("seeds: list(int)")
+    .Attr(
+        "initializers: list({'zeros', 'constant', 'uniform', 'normal', "
+        "'truncated_normal'})")
+    .Attr("initial_numbers: list(int)")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .Attr("counted: bool = false")
+    .SetIsStateful()
+    .SetShapeFn(ScalarOutput)
+    .Doc(R"doc(
+Makes the index of a part of tables that grow, or finds it by its name.
+
+The part is the variables that the other ops get: vectors, keys and uses, with
+equally many rows, of which each table has a range. They say which row has which
+key; the index finds it, and knows which rows are free.
+
+index: The index.
+tables: The names of the tables.
+first_rows: For each table, where its rows begin: where those of the one before end.
+capacities: For each table, how many rows it has.
+min_counts: For each table, how often a key is seen in training before it gets a
+  row.
+seeds: For each table, the seed of its initial vectors.
+initializers: For each table, how these are distributed.
+initial_numbers: For each table, two numbers, of which these are the bits of a
+  double: the constant; the ends of the uniform distribution; mean and standard
+  deviation.
+container: Where the index lives.
+shared_name: Its name, by which others find it.
+counted: Whether it lives as long as the handles that the op gives on its task, and
+  not as long as the task. Without a shared name it is then another one each time.
+)doc");
+
+REGISTER_OP("Syncrep>TableRequests")
+    .Input("ids: Tids")
+    .Output("requests: num_shards * int64")
+    .Output("places: num_features * int32")
+    .Attr("Tids: list({int32, int64}) >= 1")
+    .Attr("num_shards: int >= 1")
+    .Attr("num_features: int >= 1")
+    .Attr("num_tables: int >= 1")
+    .Attr("table_of_feature: list(int)")
+    .SetShapeFn(RequestsShape)
+    .Doc(R"doc(
+Finds the different keys that the ids of features are, shard by shard.
+
+A key is on shard h(key) mod num_shards, where h is the finalizer of SplitMix64: with
+unsigned numbers of 64 bits, h = key + 0x9e3779b97f4a7c15, h = (h ^ h >> 30) *
+0xbf58476d1ce4e5b9, h = (h ^ h >> 27) * 0x94d049bb133111eb, h = h ^ h >> 31. So
+h(0) = 0xe220a8397b1dcdaf, h(1) = 0x910a2dec89025cc1 and h(-1) = 0xe4d971771b652c20.
+Files depend on it.
+
+ids: For each feature, of any shape.
+requests: For each shard, how many of the keys are of each table, and the keys, table
+  by table, each once, ascending.
+places: For each id, which of the keys of all shards, those of shard 0 first, it is.
+Tids: For each feature, the type of its ids.
+num_shards: How many shards there are.
+num_features: How many features there are.
+num_tables: How many tables there are.
+table_of_feature: For each feature, the number of its table.
+)doc");
+
+REGISTER_OP("Syncrep>TableFind")
+    .Input("index: resource")
+    .Input("vectors: resource")
+    .Input("keys: resource")
+    .Input("uses: resource")
+    .Input("request: int64")
+    .Output("rows: int32")
+    .Output("values: Tout")
+    .Attr("dtype: {half, bfloat16, float, double}")
+    .Attr("Tout: {half, bfloat16, float, double}")
+    .Attr("insert: bool")
+    .Attr("shape: shape")
+    .SetIsStateful()
+    .SetShapeFn(FindShape)
+    .Doc(R"doc(
+Finds the rows of keys, and reads them.
+
+With `insert`, keys that have a row are used now, which the column `uses` says: last
+use, by the clock of the index, and how often. Others are counted, about, and get a
+row, with an initial vector, once they were seen as often as their table wants and a
+row is free. Without, nothing changes.
+
+index: The index.
+vectors: Variable of rank 2.
+keys: Variable of type int64 and rank 1, the keys of the rows.
+uses: Variable of type int32 and shape [rows, 2], last use and count of each row.
+request: As TableRequests gives it: each key of a table once.
+rows: For each key its row, or -1.
+values: The vectors of these rows, and zeros where there is none.
+dtype: Type of the vectors.
+Tout: Type of the result: dtype, or for float also half and bfloat16.
+insert: Whether this is for training.
+shape: Shape of the vectors.
+)doc");
+
+REGISTER_OP("Syncrep>TableGradient")
+    .Input("index: resource")
+    .Input("keys: resource")
+    .Input("uses: resource")
+    .Input("request: int64")
+    .Input("rows: int32")
+    .Input("gradient: Tgrad")
+    .Output("values: dtype")
+    .Output("kept_rows: int32")
+    .Attr("dtype: {half, bfloat16, float, double}")
+    .Attr("Tgrad: {half, bfloat16, float, double}")
+    .SetIsStateful()
+    .SetShapeFn(GradientShape)
+    .Doc(R"doc(
+Makes the gradient of what TableFind read one of rows.
+
+Keys without a row are left out, and those whose row has another key by now.
+
+index: The index.
+keys: As TableFind had it.
+uses: As it had it.
+request: As it had it.
+rows: As it gave them.
+gradient: Of its values.
+values: The gradient of each row.
+kept_rows: The rows, each once, ascending.
+dtype: Type of the vectors.
+Tgrad: Type of the gradient: dtype, or for float also half and bfloat16.
+)doc");
+
+REGISTER_OP("Syncrep>TableMaintain")
+    .Input("index: resource")
+    .Input("vectors: resource")
+    .Input("keys: resource")
+    .Input("uses: resource")
+    .Input("step: int64")
+    .Input("slots: num_slots * resource")
+    .Output("evicted: int64")
+    .Attr("dtype: {half, bfloat16, float, double}")
+    .Attr("num_slots: int >= 0")
+    .Attr("slot_initials: list(float)")
+    .Attr("evict: list({'none', 'least_recent', 'least_frequent'})")
+    .Attr("unused_for: list(int)")
+    .SetIsStateful()
+    .SetShapeFn(VectorOutputs)
+    .Doc(R"doc(
+Sets the clock, frees rows that were evicted last time, and evicts others.
+
+Rows that were evicted by the last call have rested since: no gradient can come for
+them any more. Their slots get their initial values, and they can be given to other
+keys. Then rows are evicted: their keys have none any more, and they rest.
+
+index: The index.
+vectors: As TableFind has it.
+keys: As it has it.
+uses: As it has it.
+step: What the clock says from now on, in [0, 2^31).
+slots: Variables of the optimizer with as many rows.
+evicted: For each table, how many rows were evicted.
+dtype: Type of the vectors.
+num_slots: How many slots there are.
+slot_initials: For each slot, the number that is all over it at first.
+evict: For each table: where more than 95% of its rows are in use, which to evict
+  until 90% are.
+unused_for: For each table: rows that were not used for more steps than this are
+  evicted; 0 for no such rows.
+)doc");
+
+REGISTER_OP("Syncrep>TableStats")
+    .Input("index: resource")
+    .Output("stats: int64")
+    .SetIsStateful()
+    .SetShapeFn(StatsShape)
+    .Doc(R"doc(
+Tells how the tables are.
+
+index: The index.
+stats: For each table: rows in use, rows, keys that training found without a row, keys
+  that got a row, rows that were evicted, keys that a full table refused, gradients
+  dropped, bytes of the index.
+)doc");
+
+REGISTER_OP("Syncrep>TableExport")
+    .Input("index: resource")
+    .Input("keys: resource")
+    .Input("uses: resource")
+    .Output("row_keys: int64")
+    .Output("rows: int32")
+    .Output("last_uses: int32")
+    .Output("counts: int32")
+    .Attr("table: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn(VectorOutputs)
+    .Doc(R"doc(
+Lists the keys of a table.
+
+index: The index.
+keys: As TableFind has it.
+uses: As it has it.
+row_keys: The keys, ascending.
+rows: Their rows.
+last_uses: When each was used last.
+counts: How often each was used.
+table: The number of the table.
+)doc");
+
+REGISTER_OP("Syncrep>TableImport")
+    .Input("index: resource")
+    .Input("vectors: resource")
+    .Input("keys: resource")
+    .Input("uses: resource")
+    .Input("row_keys: int64")
+    .Input("last_uses: int32")
+    .Input("counts: int32")
+    .Output("rows: int32")
+    .Attr("dtype: {half, bfloat16, float, double}")
+    .Attr("table: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn(VectorOutputs)
+    .Doc(R"doc(
+Gives keys rows, and sets when they were used.
+
+Keys that have no row get one at once, with an initial vector.
+
+index: The index.
+vectors: As TableFind has it.
+keys: As it has it.
+uses: As it has it.
+row_keys: Different keys.
+last_uses: When each was used last, at least 0.
+counts: How often each was used, at least 1.
+rows: Their rows.
+dtype: Type of the vectors.
+table: The number of the table.
+)doc");
+
+}  // namespace
+}  // namespace tf_syncrep

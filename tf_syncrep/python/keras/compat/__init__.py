@@ -35,6 +35,7 @@ from tf_syncrep.python.keras.compat.native import (
     IS_KERAS_3,
     in_stateless_scope,
     native,
+    variables_at_once,
 )
 from tf_syncrep.python.keras.compat.ordering import ops_after
 from tf_syncrep.python.keras.compat.stock_files import (
@@ -72,4 +73,5 @@ __all__ = [
     "saved_as_stock",
     "track",
     "untrack",
+    "variables_at_once",
 ]

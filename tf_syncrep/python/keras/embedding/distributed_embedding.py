@@ -16,10 +16,17 @@ from tf_syncrep.python.keras.embedding.config import (
     TableConfig,
     own_table,
 )
-from tf_syncrep.python.keras.embedding.ids import as_integers, refuse_strings
+from tf_syncrep.python.keras.embedding.dynamic import Dynamic, row_initializer
+from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.embedding.ids import (
+    as_integers,
+    as_keys,
+    refuse_strings,
+)
 from tf_syncrep.python.keras.embedding.slots import key_of
-from tf_syncrep.python.keras.embedding.tables import Tables, num_parts
+from tf_syncrep.python.keras.embedding.tables import Tables
 from tf_syncrep.python.keras.embedding.tracking import track
+from tf_syncrep.python.keras.embedding.variables import num_parts
 from tf_syncrep.python.keras.embedding.weights import made_again
 
 __all__ = ["DistributedEmbedding"]
@@ -177,24 +184,53 @@ class DistributedEmbedding(tf.keras.layers.Layer):
         )
         self._transfer_dtype = _transfer_dtype(transfer_dtype, self.variable_dtype)
         # Refuses what cannot be stacked before anything is made.
-        self._tables = self._lay_out(1)
+        self._tables, self._dynamic = self._lay_out(1)
 
     def _lay_out(self, num_shards):
+        """The tables of fixed size, and those that grow."""
         dtype = tf.as_dtype(self.variable_dtype).name
+        dynamic = {
+            table.name: table.vocabulary_size
+            for table in self._features.tables
+            if isinstance(table.vocabulary_size, Dynamic)
+        }
         tables = [
-            layout.Table(table.name, table.vocabulary_size, table.embedding_dim, dtype)
+            layout.Table(
+                table.name,
+                getattr(table.vocabulary_size, "max_rows", table.vocabulary_size),
+                table.embedding_dim,
+                dtype,
+                grows=table.name in dynamic,
+            )
             for table in self._features.tables
         ]
-        return Tables(tables, self._table_stacking, num_shards)
+        slabs = layout.stack(tables, num_shards, self._table_stacking)
+        return (
+            Tables([x for x in slabs if isinstance(x, layout.Slab)]),
+            DynamicTables(
+                [x for x in slabs if isinstance(x, layout.DynamicSlab)], dynamic
+            ),
+        )
 
     def build(self, input_shapes: Any = None) -> None:
         """Makes the variables; their shapes hang on no input."""
         if self.built:
             return
-        self._tables = self._lay_out(num_parts())
+        self._tables, self._dynamic = self._lay_out(num_parts())
+        by_name = {table.name: table for table in self._features.tables}
         self._tables.make(
             self.add_weight,
-            {table.name: table.initializer for table in self._features.tables},
+            {name: by_name[name].initializer for name in self._tables.by_name},
+        )
+        self._dynamic.make(
+            self.add_weight,
+            {
+                name: row_initializer(
+                    by_name[name].initializer, name, size.max_rows, table.width
+                )
+                for name, size in self._dynamic.sizes.items()
+                for table in [self._dynamic.by_name[name]]
+            },
         )
         track(self, self._tables)
         self.built = True
@@ -203,7 +239,8 @@ class DistributedEmbedding(tf.keras.layers.Layer):
         """Checks what Keras would tell of under a sentence about something else."""
         ids = self._features.flatten(inputs, "inputs")
         for config, of_feature in zip(self._features.flat, ids, strict=True):
-            if hasattr(of_feature, "dtype"):
+            grows = config.table.name in self._dynamic.by_name
+            if hasattr(of_feature, "dtype") and not grows:
                 refuse_strings(of_feature, f"feature {config.name!r}")
         return super().__call__(inputs, *args, **kwargs)
 
@@ -224,14 +261,21 @@ class DistributedEmbedding(tf.keras.layers.Layer):
         all_weights = [None] * len(ids)
         if weights is not None:
             all_weights = self._features.flatten(weights, "weights")
+        by_name = {**self._tables.by_name, **self._dynamic.by_name}
         asked = [
-            _asked(config, self._tables.by_name[config.table.name], *of_feature)
+            _asked(config, by_name[config.table.name], *of_feature)
             for config, *of_feature in zip(
                 self._features.flat, ids, all_weights, strict=True
             )
         ]
-        vectors = self._tables.look_up(asked, bool(training), self._transfer_dtype)
-        vectors = [tf.cast(x, self.compute_dtype) for x in vectors]
+        vectors: list[Any] = [None] * len(asked)
+        for tables in (self._tables, self._dynamic):
+            places = [i for i, x in enumerate(asked) if x.table.name in tables.by_name]
+            found = tables.look_up(
+                [asked[i] for i in places], bool(training), self._transfer_dtype
+            )
+            for i, x in zip(places, found, strict=True):
+                vectors[i] = tf.cast(x, self.compute_dtype)
         for i, (feature, x) in enumerate(zip(asked, ids, strict=True)):
             if feature.combiner is None and _is_ragged(x):
                 vectors[i] = _as_ragged(x).with_values(vectors[i])
@@ -241,28 +285,60 @@ class DistributedEmbedding(tf.keras.layers.Layer):
         """The values of the tables.
 
         Returns:
-            By name, NumPy arrays of shape `[vocabulary_size, embedding_dim]`.
+            By name, NumPy arrays of shape `[vocabulary_size, embedding_dim]`; for a
+            table that grows, `keys` of shape `[n]`, ascending, and `vectors` of shape
+            `[n, embedding_dim]`, a named tuple.
         """
-        return {name: self._tables.read(name) for name in self._tables.by_name}
+        return {
+            name: (self._owner_of(name)).read(name)
+            for name in (table.name for table in self._features.tables)
+        }
+
+    def _owner_of(self, name: str) -> Tables | DynamicTables:
+        return self._dynamic if name in self._dynamic.by_name else self._tables
 
     def set_embedding_tables(self, tables: dict[str, Any]) -> None:
         """Sets the values of tables.
 
         Args:
             tables: by name, arrays of shape `[vocabulary_size, embedding_dim]`, those
-                of a plain `keras.layers.Embedding`, say. Others stay as they are.
+                of a plain `keras.layers.Embedding`, say; for a table that grows, keys
+                and vectors, as `get_embedding_tables` returns them, in any order, and
+                other keys lose their rows. Other tables stay as they are.
 
         Raises:
-            ValueError: there is no such table, or it has another shape.
+            ValueError: there is no such table, or it has another shape; keys that come
+                twice, or more than there is room for.
         """
-        for name in tables:
-            if name not in self._tables.by_name:
-                raise ValueError(
-                    f"There is no table {name!r}. There are: "
-                    f"{sorted(self._tables.by_name)}"
-                )
+        known = {table.name for table in self._features.tables}
         for name, values in tables.items():
-            self._tables.write(name, values)
+            if name not in known:
+                raise ValueError(
+                    f"There is no table {name!r}. There are: {sorted(known)}"
+                )
+            if name in self._dynamic.by_name:
+                self._dynamic.checked(name, values)
+        for name, values in tables.items():
+            self._owner_of(name).write(name, values)
+
+    def table_stats(self) -> dict[str, dict[str, int]]:
+        """What the tables that grow have counted since they were made.
+
+        Returns:
+            By table: "rows" (in use) and "capacity" (rows that there is room for);
+            "without_row", how often training looked up a key that has no row;
+            "admitted" and "evicted" (keys); "refused", how often a key got no row
+            because its part of the table was full; "dropped", how many gradients came
+            for a row that had gone; "index_bytes", the memory of what finds the rows.
+
+        Example:
+        >>> items = tfs.keras.TableConfig("items", tfs.keras.Dynamic(1000), 8)
+        >>> layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", items))
+        >>> _ = layer(tf.constant([7, -7, 7]), training=True)
+        >>> layer.table_stats()["items"]["rows"]
+        2
+        """
+        return self._dynamic.stats()
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the tables by name, however they lie; called by Keras."""
@@ -399,7 +475,11 @@ def _asked(config, table, ids, weights):
         ids = tf.convert_to_tensor(ids)
         if combiner is not None and ids.shape.rank == 1:
             ids = tf.expand_dims(ids, -1)
-    ids = as_integers(ids, f"feature {config.name!r}", table.vocabulary_size)
+    feature = f"feature {config.name!r}"
+    if table.grows:
+        ids = as_keys(ids, feature)
+    else:
+        ids = as_integers(ids, feature, table.vocabulary_size)
     if weights is not None:
         if combiner is None:
             raise ValueError(

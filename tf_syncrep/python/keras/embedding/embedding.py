@@ -12,6 +12,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.embedding import tables
 from tf_syncrep.python.keras.embedding.ids import as_integers
 from tf_syncrep.python.keras.embedding.tracking import track
+from tf_syncrep.python.keras.embedding.variables import num_parts
 from tf_syncrep.python.keras.embedding.weights import made_again
 from tf_syncrep.python.sync.arguments import as_python
 
@@ -92,7 +93,8 @@ class Embedding(tf.keras.layers.Embedding):
             return
         dtype = tf.as_dtype(self.variable_dtype).name
         table = layout.Table(_NAME, self.input_dim, self.output_dim, dtype)
-        self._tables = tables.Tables([table], "auto", num_shards, named_by_layer=True)
+        slab = layout.Slab(_NAME, [table], num_shards)
+        self._tables = tables.Tables([slab], named_by_layer=True)
         self._tables.make(
             self.add_weight,
             {_NAME: self.embeddings_initializer},
@@ -124,7 +126,7 @@ class Embedding(tf.keras.layers.Embedding):
         if whole or not compat.IS_KERAS_3:
             return 1
         size = tf.as_dtype(self.variable_dtype).size * self.input_dim * self.output_dim
-        return max(1, min(tables.num_parts(), size // _MIN_PART_BYTES))
+        return max(1, min(num_parts(), size // _MIN_PART_BYTES))
 
     @property
     def _in_parts(self):

@@ -1,0 +1,128 @@
+"""Lookups of several features in the parts of one slab of tables that grow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_syncrep.python.embedding import compat
+from tf_syncrep.python.embedding.layout import DynamicSlab
+from tf_syncrep.python.embedding.lookup import Feature
+from tf_syncrep.python.ops import embedding_ops, table_ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One part of a slab, on one server.
+
+    Attributes:
+        vectors: the variable with its rows.
+        keys: int64, for each row its key.
+        uses: int32, for each row when it was used last, and how often; the latter is 0
+            for a row that is free.
+        index: handle of the resource that finds rows by key.
+    """
+
+    vectors: Any
+    keys: Any
+    uses: Any
+    index: Any
+
+
+def look_up(
+    slab: DynamicSlab,
+    parts: Sequence[Part],
+    features: Sequence[Feature],
+    insert: bool,
+    transfer_dtype: tf.DType | None = None,
+) -> list[tf.Tensor]:
+    """Looks features up: each key once, a message for each part.
+
+    Args:
+        slab: how the tables lie.
+        parts: its parts.
+        features: features of tables of the slab; at least one.
+        insert: whether keys are counted, and get rows; else nothing is changed.
+        transfer_dtype: dtype in which rows and gradients travel; None for the slab's.
+
+    Returns:
+        For each feature its vectors, in float64 for float64 and float32 for all others.
+    """
+    requests, places = table_ops.table_requests(
+        [feature.ids for feature in features],
+        tables=[slab.index(feature.table) for feature in features],
+        num_tables=len(slab.tables),
+        num_shards=slab.num_shards,
+    )
+    vectors = []
+    for part, request in zip(parts, requests, strict=True):
+        compat.tell_tapes(part.vectors)
+        with tf.device(part.vectors.device):
+            _, values = table_ops.table_find(
+                part.index,
+                part.vectors.handle,
+                part.keys.handle,
+                part.uses.handle,
+                request,
+                shape=part.vectors.shape,
+                dtype=part.vectors.dtype,
+                insert=insert,
+                transfer_dtype=transfer_dtype,
+            )
+            vectors.append(values)
+    return embedding_ops.embedding_combine(
+        vectors,
+        places,
+        [feature.combiner for feature in features],
+        [feature.row_splits for feature in features],
+        [feature.weights for feature in features],
+    )
+
+
+def owners(keys: np.ndarray, num_shards: int) -> np.ndarray:
+    """Which part has each key.
+
+    Args:
+        keys: int64 of shape `[n]`, which differ.
+        num_shards: how many parts there are.
+
+    Returns:
+        int32 of shape `[n]`.
+    """
+    with tf.device("/device:CPU:0"):
+        requests, (places,) = table_ops.table_requests(
+            [tf.constant(keys, tf.int64, [len(keys)])],
+            tables=[0],
+            num_tables=1,
+            num_shards=num_shards,
+        )
+    # Before its keys a request has their number.
+    ends = np.cumsum([len(request) - 1 for request in requests])
+    return np.searchsorted(ends, places.numpy(), side="right").astype(np.int32)
+
+
+def empty_vectors(slab: DynamicSlab, features: Sequence[Feature]) -> list[tf.Tensor]:
+    """What `look_up` returns if no key has a row; its shapes, where that is all asked.
+
+    Args:
+        slab: how the tables lie.
+        features: features of tables of the slab.
+    """
+    return [_zeros(slab, feature) for feature in features]
+
+
+def _zeros(slab, feature):
+    dtype = tf.float64 if slab.dtype == "float64" else tf.float32
+    if feature.combiner is None:
+        shape, static = tf.shape(feature.ids), feature.ids.shape
+    elif feature.row_splits is not None:
+        shape = tf.shape(feature.row_splits) - 1
+        static = tf.TensorShape([None])
+    else:
+        shape, static = tf.shape(feature.ids)[:-1], feature.ids.shape[:-1]
+    zeros = tf.zeros(tf.concat([shape, [slab.width]], axis=0), dtype)
+    return tf.ensure_shape(zeros, static.concatenate(slab.width))

@@ -28,6 +28,8 @@ class Piece:
         stride: into how many pieces the table is parted; 1 for a range of rows.
         vocabulary: how many rows the table has.
         names: the table's name, and those of its slots.
+        uses: of a table that grows, which variable of the group has the uses of its
+            rows.
     """
 
     first: int
@@ -35,6 +37,7 @@ class Piece:
     stride: int
     vocabulary: int
     names: tuple[str, ...]
+    uses: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +69,17 @@ class Share:
     wholes: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def pieces(self) -> list[tuple[int, int, int, int, int]]:
+    def pieces(self) -> list[tuple[int, ...]]:
         """The pieces, as the ops take them."""
         return [
-            (number, piece.num_rows, piece.first, piece.stride, piece.vocabulary)
+            (
+                number,
+                piece.num_rows,
+                piece.first,
+                piece.stride,
+                piece.vocabulary,
+                *(() if piece.uses is None else (piece.uses,)),
+            )
             for number, group in enumerate(self.groups)
             for piece in group.pieces
         ]

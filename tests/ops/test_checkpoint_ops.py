@@ -466,14 +466,16 @@ def test_of_a_table_that_grows_free_rows_are_left_out(tmp_path):
         ]
 
     ids, found, counts = begin("alone")
-    assert ids == [1, 2, 4] and found == [11, 22, 44]
+    assert ids == [1, 2, 4]
+    assert found == [11, 22, 44]
     assert counts == [[3, 1], [0, 2], [0, 5]]
     assert begin("full", "first") == [ids, found, counts]
     uses[2].assign([0, 0])  # It goes, and another comes.
     uses[0].assign([4, 1])
     vectors[3].assign([7.0, 7.0])  # A row that is free may hold anything.
     ids, found, counts = begin("changed", "second", "first")
-    assert ids == [0, 2] and counts == [[4, 1], [0, 0]]
+    assert ids == [0, 2]
+    assert counts == [[4, 1], [0, 0]]
     assert begin("nothing", "third", "second") == ([], [], [])
 
 

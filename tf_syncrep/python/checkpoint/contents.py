@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
+
 # Variables of so many bytes, and no fewer, are written row by row, and so need no copy.
 BYTES_OF_TABLE = 1 << 20
 
@@ -101,6 +103,15 @@ class Share:
             [getattr(v, "handle", v) for v in group.variables] for group in self.groups
         ]
 
+    def without_keyed(self) -> Share:
+        """The same without tables whose rows are found by keys."""
+        groups = [
+            group
+            for group in self.groups
+            if all(piece.uses is None for piece in group.pieces)
+        ]
+        return Share(self.device, groups, self.wholes)
+
 
 @dataclasses.dataclass(frozen=True)
 class OfPart:
@@ -136,18 +147,22 @@ class Contents:
         of_parts: variables of parts, which are among the shares' wholes, too.
         copies: further variables that are to have the values of saved ones, each after
             the one that it copies.
+        keyed_tables: tables whose rows are found by keys, which are among the shares'
+            groups, too, and are restored in another way.
     """
 
     shares: list[Share]
     of_parts: list[OfPart]
     copies: list[tuple[Any, Any]]
+    keyed_tables: list[KeyedTable]
 
     @property
     def names(self) -> set[str]:
         """All names, except those that depend on the number of parts."""
         of_parts = {name for x in self.of_parts for name in x.names}
-        found = {name for share in self.shares for name in share.wholes}
-        found.update(name for share in self.shares for name in share.piece_names)
+        shares = [share.without_keyed() for share in self.shares]
+        found = {name for share in shares for name in share.wholes}
+        found.update(name for share in shares for name in share.piece_names)
         return found - of_parts
 
 
@@ -165,10 +180,20 @@ class Builder:
         self._shares: dict[str, Share] = {}
         self._of_parts: list[OfPart] = []
         self._copies: list[tuple[Any, Any]] = []
+        self._keyed_tables: list[KeyedTable] = []
 
     def build(self) -> Contents:
         """What was collected."""
-        return Contents(list(self._shares.values()), self._of_parts, self._copies)
+        return Contents(
+            list(self._shares.values()),
+            self._of_parts,
+            self._copies,
+            self._keyed_tables,
+        )
+
+    def add_keyed_table(self, table: KeyedTable) -> None:
+        """Adds a table whose rows are found by keys, and are in groups as well."""
+        self._keyed_tables.append(table)
 
     def add_group(self, variables: Sequence[Any], pieces: Iterable[Piece]) -> None:
         """Adds variables that are written row by row."""

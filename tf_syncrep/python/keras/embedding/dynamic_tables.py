@@ -68,14 +68,20 @@ class DynamicTables:
     """Tables that grow, stacked into slabs, whose parts are variables of a layer."""
 
     def __init__(
-        self, slabs: Sequence[DynamicSlab], sizes: Mapping[str, Dynamic]
+        self,
+        slabs: Sequence[DynamicSlab],
+        sizes: Mapping[str, Dynamic],
+        named_by_layer: bool = False,
     ) -> None:
         """Makes nothing yet.
 
         Args:
             slabs: how the tables lie.
             sizes: by table, what it was told.
+            named_by_layer: whether files name its tables below the layer, as they do
+                variables; else by their own names.
         """
+        self.named_by_layer = named_by_layer
         self.slabs = list(slabs)
         self.sizes = dict(sizes)
         self.by_name = {t.name: t for slab in self.slabs for t in slab.tables}
@@ -127,9 +133,7 @@ class DynamicTables:
             native = compat.native(vectors[shard])
             with extended.colocate_vars_with(native):
                 keys.append(_variable(add_weight, slab, shard, "_keys", ()))
-                uses.append(
-                    _variable(add_weight, slab, shard, "_uses", (2,), "int32")
-                )
+                uses.append(_variable(add_weight, slab, shard, "_uses", (2,), "int32"))
             with tf.init_scope(), tf.device(native.device):
                 indices.append(self._index(slab, initializers))
         self._keys[slab.name], self._uses[slab.name] = keys, uses
@@ -239,6 +243,59 @@ class DynamicTables:
             for i, x in zip(places, found, strict=True):
                 vectors[i] = x
         return vectors
+
+    def reset(self, part: Part, slots: Sequence[tuple[Any, float]]) -> None:
+        """Frees all rows of a part, whatever tables they are of.
+
+        Args:
+            part: the part.
+            slots: variables beside its vectors, and what their elements begin with.
+        """
+        for variable, initial in [
+            (part.vectors, 0),
+            (part.keys, 0),
+            (part.uses, 0),
+            *slots,
+        ]:
+            with tf.device(variable.device):
+                value = (
+                    tf.fill(variable.shape, tf.cast(initial, variable.dtype))
+                    if initial
+                    else table_ops.table_zeros(variable.shape, variable.dtype)
+                )
+                variable.assign(value)
+
+    def add_rows(
+        self, name: str, part: Part, keys: Any, last_use: Any, counts: Any
+    ) -> tf.Tensor:
+        """Gives keys rows in a part; those that have one keep it.
+
+        Args:
+            name: of the table.
+            part: the part.
+            keys: int64 of shape `[n]`, which differ and are the part's own.
+            last_use: int32 of shape `[n]`, when each was used last.
+            counts: int32 of shape `[n]`, how often.
+
+        Returns:
+            int32 of shape `[n]`, the rows.
+        """
+        return self._import(name, part, keys, last_use, counts, replace=False)
+
+    def _import(self, name, part, keys, last_use, counts, replace):
+        slab, table = self._slab_of[name], self.by_name[name]
+        return table_ops.table_import(
+            part.index,
+            part.vectors.handle,
+            part.keys.handle,
+            part.uses.handle,
+            keys,
+            last_use,
+            counts,
+            table=slab.index(table),
+            dtype=part.vectors.dtype,
+            replace=replace,
+        )
 
     def stats(self) -> dict[str, dict[str, int]]:
         """For each table what `COUNTERS` names, of all parts together."""
@@ -374,22 +431,17 @@ class DynamicTables:
         Raises:
             ValueError: there is no room for so many in a part; nothing was written.
         """
-        slab, table = self._slab_of[name], self.by_name[name]
         shards = self._owners(name, keys)
         rows = np.empty(len(keys), np.int32)
-        for shard, part in enumerate(self.parts(slab)):
+        for shard, part in enumerate(self.parts(self._slab_of[name])):
             (here,) = np.nonzero(shards == shard)
             with tf.device(part.vectors.device):
-                rows[here] = table_ops.table_import(
-                    part.index,
-                    part.vectors.handle,
-                    part.keys.handle,
-                    part.uses.handle,
+                rows[here] = self._import(
+                    name,
+                    part,
                     tf.constant(keys[here], tf.int64, [len(here)]),
                     tf.constant(uses[here, 0], tf.int32, [len(here)]),
                     tf.constant(uses[here, 1], tf.int32, [len(here)]),
-                    table=slab.index(table),
-                    dtype=part.vectors.dtype,
                     replace=True,
                 ).numpy()
         return Rows(keys, uses, shards, rows)

@@ -11,9 +11,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.cluster import num_tasks
 
 # Under mixed precision Keras 2's own layer does not cast its table, Keras 3's does.
-CASTING: dict[str, Any] = (
-    {} if compat.IS_KERAS_3 else {"experimental_autocast": False}
-)
+CASTING: dict[str, Any] = {} if compat.IS_KERAS_3 else {"experimental_autocast": False}
 
 
 def num_parts() -> int:

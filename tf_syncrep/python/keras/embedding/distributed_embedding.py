@@ -17,7 +17,10 @@ from tf_syncrep.python.keras.embedding.config import (
     own_table,
 )
 from tf_syncrep.python.keras.embedding.dynamic import Dynamic, row_initializer
-from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.embedding.dynamic_tables import (
+    DynamicTables,
+    GrowingLayer,
+)
 from tf_syncrep.python.keras.embedding.ids import (
     as_integers,
     as_keys,
@@ -99,7 +102,7 @@ def _add_leaves(configs, inputs, flat):
 
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
-class DistributedEmbedding(tf.keras.layers.Layer):
+class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
     """Embedding tables of any size, for many features, on all parameter servers.
 
     Tables of one width are stacked, and the rows of the stack take turns on the
@@ -320,25 +323,6 @@ class DistributedEmbedding(tf.keras.layers.Layer):
                 self._dynamic.checked(name, values)
         for name, values in tables.items():
             self._owner_of(name).write(name, values)
-
-    def table_stats(self) -> dict[str, dict[str, int]]:
-        """What the tables that grow have counted since they were made.
-
-        Returns:
-            By table: "rows" (in use) and "capacity" (rows that there is room for);
-            "without_row", how often training looked up a key that has no row;
-            "admitted" and "evicted" (keys); "refused", how often a key got no row
-            because its part of the table was full; "dropped", how many gradients came
-            for a row that had gone; "index_bytes", the memory of what finds the rows.
-
-        Example:
-        >>> items = tfs.keras.TableConfig("items", tfs.keras.Dynamic(1000), 8)
-        >>> layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", items))
-        >>> _ = layer(tf.constant([7, -7, 7]), training=True)
-        >>> layer.table_stats()["items"]["rows"]
-        2
-        """
-        return self._dynamic.stats()
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the tables by name, however they lie; called by Keras."""

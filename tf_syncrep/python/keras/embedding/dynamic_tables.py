@@ -64,6 +64,31 @@ class Rows(NamedTuple):
     rows: np.ndarray
 
 
+class GrowingLayer:
+    """A mixin of layers that may have tables that grow."""
+
+    _dynamic: DynamicTables
+
+    def table_stats(self) -> dict[str, dict[str, int]]:
+        """What the tables that grow have counted since they were made.
+
+        Returns:
+            By table: "rows" (in use) and "capacity" (rows that there is room for);
+            "without_row", how often training looked up a key that has no row;
+            "admitted" and "evicted" (keys); "refused", how often a key got no row
+            because its part of the table was full; "dropped", how many gradients came
+            for a row that had gone; "index_bytes", the memory of what finds the rows.
+
+        Example:
+        >>> items = tfs.keras.TableConfig("items", tfs.keras.Dynamic(1000), 8)
+        >>> layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", items))
+        >>> _ = layer(tf.constant([7, -7, 7]), training=True)
+        >>> layer.table_stats()["items"]["rows"]
+        2
+        """
+        return self._dynamic.stats()
+
+
 class DynamicTables:
     """Tables that grow, stacked into slabs, whose parts are variables of a layer."""
 
@@ -493,16 +518,20 @@ def trained_by(optimizer: Any) -> list[DynamicTables]:
     return sorted(found, key=lambda x: optimizer.slot_index(x.all_trained()[0]))
 
 
-def tables_with(variables: Sequence[Any]) -> list[DynamicTables]:
+def tables_with(
+    variables: Sequence[Any], trained_only: bool = False
+) -> list[DynamicTables]:
     """Those tables whose variables are all among some, in their order.
 
     Args:
         variables: TensorFlow's variables.
+        trained_only: whether that is asked only of those with vectors.
     """
     place = {id(variable): i for i, variable in enumerate(variables)}
     found = []
     for tables in _made:
-        own = [id(compat.native(x)) for x in tables.all_variables()]
+        wanted = tables.all_trained() if trained_only else tables.all_variables()
+        own = [id(compat.native(x)) for x in wanted]
         if all(x in place for x in own):
             found.append((place[own[0]], tables))
     return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]

@@ -53,12 +53,7 @@ def row_slots(
         by_variable = slots_by_variable(optimizer, trained)
         if not any(by_variable.values()):
             continue
-        if getattr(_inner(optimizer), "use_ema", False):
-            raise ValueError(
-                "An optimizer of tables that grow must be made without use_ema: the "
-                "average of a row would begin at zero. Received: "
-                f"{type(optimizer).__name__} with use_ema=True"
-            )
+        refuse_averages([optimizer])
         initial = _initial_values(_inner(optimizer), trained[0])
         for variable, slots in by_variable.items():
             num_rows = _num_rows(variable, trained)
@@ -68,6 +63,21 @@ def row_slots(
                 if slot.shape.rank > 0 and slot.shape[0] == num_rows
             }
     return found
+
+
+def refuse_averages(optimizers: Sequence[Any]) -> None:
+    """Raises for an optimizer that keeps averages of all variables.
+
+    Args:
+        optimizers: optimizers of a model with tables that grow.
+    """
+    for optimizer in map(_inner, optimizers):
+        if getattr(optimizer, "use_ema", False):
+            raise ValueError(
+                "An optimizer of tables that grow must be made without use_ema: the "
+                "average of a row would begin at zero. Received: "
+                f"{type(optimizer).__name__} with use_ema=True"
+            )
 
 
 def _inner(optimizer):

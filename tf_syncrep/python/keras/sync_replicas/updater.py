@@ -13,6 +13,7 @@ from absl import logging
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint import keeping
+from tf_syncrep.python.keras.embedding.maintenance import maintenance_of_update
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer
 
@@ -313,7 +314,23 @@ class Updater:
                 updated = _group_of(lambda: self._update_all(gradients, variables))
             with tf.control_dependencies([updated]):
                 step = tf.cast(self._iterations.read_value(), tf.int64)
+            # Before workers look anything up for the next one.
+            with tf.control_dependencies([updated, *self._maintain(variables, step)]):
                 self._ops.advance(generation, quorum, step)
+
+    def _maintain(self, variables: Any, step: tf.Tensor) -> list[tf.Tensor]:
+        """Has rows of tables that grow go, if it is time."""
+        natives = [compat.native(variable) for variable in variables]
+        maintenance = maintenance_of_update(self._optimizer, natives)
+        if maintenance is None:
+            return []
+
+        def maintain():
+            with tf.control_dependencies([_group_of(lambda: maintenance.build(step))]):
+                return tf.constant(True)
+
+        is_time = tf.equal(step % maintenance.every, 0)
+        return [tf.cond(is_time, maintain, lambda: tf.constant(False))]
 
     def _update_all(self, gradients: Any, variables: Any) -> None:
         with self._strategy.scope(), compat.UpdateContext(self._strategy):

@@ -13,7 +13,15 @@ from tf_syncrep.python.keras.embedding.config import FeatureConfig, TableConfig
 from tf_syncrep.python.keras.embedding.distributed_embedding import (
     DistributedEmbedding,
 )
+from tf_syncrep.python.keras.embedding.dynamic import (
+    Dynamic,
+    LeastFrequent,
+    LeastRecent,
+    MinCount,
+)
 from tf_syncrep.python.keras.embedding.embedding import Embedding
+from tf_syncrep.python.keras.embedding.ids import string_keys
+from tf_syncrep.python.keras.embedding.maintenance import maintain_tables
 from tf_syncrep.python.keras.embedding.weights import show_tables_whole
 from tf_syncrep.python.keras.fit.api import evaluate, fit, predict
 from tf_syncrep.python.keras.fit.install import (
@@ -32,10 +40,14 @@ __all__ = [
     "AdamAsync",
     "Checkpoint",
     "DistributedEmbedding",
+    "Dynamic",
     "Embedding",
     "Evaluation",
     "FeatureConfig",
     "GradientAccumulation",
+    "LeastFrequent",
+    "LeastRecent",
+    "MinCount",
     "SidecarEvaluator",
     "SyncReplicas",
     "SyncReport",
@@ -44,7 +56,9 @@ __all__ = [
     "fit",
     "install_fit",
     "isolate_workers",
+    "maintain_tables",
     "predict",
+    "string_keys",
     "uninstall_fit",
 ]
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding import saved_layout
+from tf_syncrep.python.keras.embedding import dynamic_files, saved_layout
 from tf_syncrep.python.keras.embedding.config import (
     FeatureConfig,
     TableConfig,
@@ -28,7 +28,7 @@ from tf_syncrep.python.keras.embedding.ids import (
 )
 from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import Tables
-from tf_syncrep.python.keras.embedding.tracking import track
+from tf_syncrep.python.keras.embedding.tracking import track, track_dynamic
 from tf_syncrep.python.keras.embedding.variables import num_parts
 from tf_syncrep.python.keras.embedding.weights import made_again
 
@@ -235,7 +235,10 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
                 for table in [self._dynamic.by_name[name]]
             },
         )
-        track(self, self._tables)
+        if self._tables.slabs:
+            track(self, self._tables)
+        if self._dynamic.slabs:
+            track_dynamic(self, self._dynamic)
         self.built = True
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -326,6 +329,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the tables by name, however they lie; called by Keras."""
+        dynamic_files.save(self._dynamic, store, key_of)
         for name in self._tables.by_name:
             store[key_of(name)] = self._tables.read(name)
         layout_now = saved_layout.as_json(self._tables.slabs)
@@ -342,6 +346,8 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             )
         if _LAYOUT in saved:
             self._check_layout(store)
+        # What refuses before it writes comes first.
+        dynamic_files.load(self._dynamic, store, key_of, self.name)
         for name in self._tables.by_name:
             self._tables.write(name, store[key_of(name)][...])
 

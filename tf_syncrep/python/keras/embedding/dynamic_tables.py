@@ -405,7 +405,7 @@ class DynamicTables:
         keys, vectors = self.checked(name, table)
         uses = np.stack([np.zeros_like(keys), np.ones_like(keys)], axis=1)
         rows = self.replace(name, keys, uses.astype(np.int32))
-        self.write_values(rows, vectors, self._natives(name))
+        self.write_values(rows, vectors, self.natives_of(name))
 
     def checked(self, name: str, table: Any) -> tuple[np.ndarray, np.ndarray]:
         """Keys and vectors that are fit for a table, which is left alone.
@@ -482,15 +482,26 @@ class DynamicTables:
             variables: those beside the parts of the slab that are meant, or the parts.
         """
         for shard, part in enumerate(variables):
-            (places,) = np.nonzero(rows.shards == shard)
-            for some in _chunks(places, part):
-                part.scatter_update(
-                    tf.IndexedSlices(
-                        tf.cast(values[some], part.dtype), tf.constant(rows.rows[some])
-                    )
-                )
+            here = rows.shards == shard
+            self.write_rows(part, rows.rows[here], values[here])
 
-    def _natives(self, name):
+    def write_rows(self, variable: Any, rows: np.ndarray, values: np.ndarray) -> None:
+        """Sets the values of rows of one variable.
+
+        Args:
+            variable: TensorFlow's variable.
+            rows: int32 of shape `[n]`.
+            values: of shape `[n, ...]`.
+        """
+        for some in _chunks(np.arange(len(rows)), variable):
+            variable.scatter_update(
+                tf.IndexedSlices(
+                    tf.cast(values[some], variable.dtype), tf.constant(rows[some])
+                )
+            )
+
+    def natives_of(self, name: str) -> list[Any]:
+        """TensorFlow's variables with the vectors of the slab of a table."""
         return [part.vectors for part in self.parts(self._slab_of[name])]
 
     def _owners(self, name: str, keys: np.ndarray) -> np.ndarray:

@@ -22,6 +22,10 @@ from tf_syncrep.python.keras.embedding.dynamic import (
 from tf_syncrep.python.keras.embedding.embedding import Embedding
 from tf_syncrep.python.keras.embedding.ids import string_keys
 from tf_syncrep.python.keras.embedding.maintenance import maintain_tables
+from tf_syncrep.python.keras.embedding.serving import (
+    export_for_serving,
+    for_serving,
+)
 from tf_syncrep.python.keras.embedding.weights import show_tables_whole
 from tf_syncrep.python.keras.fit.api import evaluate, fit, predict
 from tf_syncrep.python.keras.fit.install import (
@@ -54,6 +58,7 @@ __all__ = [
     "TableConfig",
     "evaluate",
     "fit",
+    "for_serving",
     "install_fit",
     "isolate_workers",
     "maintain_tables",
@@ -65,4 +70,5 @@ __all__ = [
 explain_missing_cluster()
 explain_stock_fit()
 show_tables_whole()
+export_for_serving()
 warn_of_missing_names()

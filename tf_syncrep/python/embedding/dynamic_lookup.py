@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import compat
 from tf_syncrep.python.embedding.layout import DynamicSlab
-from tf_syncrep.python.embedding.lookup import Feature
+from tf_syncrep.python.embedding.lookup import Feature, combine_with_stock_ops
 from tf_syncrep.python.ops import embedding_ops, table_ops
 
 
@@ -81,6 +81,42 @@ def look_up(
         [feature.row_splits for feature in features],
         [feature.weights for feature in features],
     )
+
+
+class ServedTable(tf.Module):
+    """A table as it is now, found by TensorFlow's own ops, which any process has."""
+
+    def __init__(self, keys: np.ndarray, vectors: np.ndarray):
+        """Copies a table.
+
+        Args:
+            keys: int64 of shape `[n]`, ascending.
+            vectors: of shape `[n, width]`.
+        """
+        super().__init__()
+        if not len(keys):  # Any key stands for none.
+            keys = np.zeros([1], np.int64)
+            vectors = np.zeros([1, vectors.shape[1]], vectors.dtype)
+        with tf.init_scope(), tf.device("/device:CPU:0"):
+            self.keys = tf.Variable(keys, trainable=False, name="keys")
+            self.vectors = tf.Variable(vectors, trainable=False, name="vectors")
+
+    def look_up(self, feature: Feature) -> tf.Tensor:
+        """The vectors of a feature of the table.
+
+        Args:
+            feature: the feature.
+        """
+        ids = tf.reshape(tf.cast(feature.ids, tf.int64), [-1])
+        keys = tf.convert_to_tensor(self.keys)
+        places = tf.minimum(tf.searchsorted(keys, ids), tf.size(keys) - 1)
+        is_found = tf.equal(tf.gather(keys, places), ids)
+        found = tf.gather(self.vectors, places)
+        vectors = tf.where(is_found[:, tf.newaxis], found, tf.zeros_like(found))
+        shape = tf.concat([tf.shape(feature.ids), [self.vectors.shape[1]]], axis=0)
+        vectors = tf.reshape(vectors, shape)
+        static = feature.ids.shape.concatenate(self.vectors.shape[1])
+        return combine_with_stock_ops(feature, tf.ensure_shape(vectors, static))
 
 
 def owners(keys: np.ndarray, num_shards: int) -> np.ndarray:

@@ -44,8 +44,10 @@ from tf_syncrep.python.keras.compat.stock_files import (
 )
 from tf_syncrep.python.keras.compat.tracking import (
     NAME_OF_EMBEDDINGS,
+    forget,
     track,
     untrack,
+    without_variables,
 )
 from tf_syncrep.python.keras.compat.update_context import UpdateContext
 from tf_syncrep.python.keras.compat.xla import compiled_by_xla
@@ -65,6 +67,7 @@ __all__ = [
     "WrapperOptimizer",
     "apart_from_closures",
     "compiled_by_xla",
+    "forget",
     "holds_numbered_slots",
     "in_stateless_scope",
     "isolate_workers",
@@ -74,4 +77,5 @@ __all__ = [
     "track",
     "untrack",
     "variables_at_once",
+    "without_variables",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.embedding import dynamic_lookup
-from tf_syncrep.python.embedding.dynamic_lookup import Part
+from tf_syncrep.python.embedding.dynamic_lookup import Part, ServedTable
 from tf_syncrep.python.embedding.layout import DynamicSlab
 from tf_syncrep.python.embedding.lookup import Feature
 from tf_syncrep.python.keras import compat
@@ -115,6 +115,8 @@ class DynamicTables:
         self._keys: dict[str, list[Any]] = {}
         self._uses: dict[str, list[Any]] = {}
         self._indices: dict[str, list[Any]] = {}
+        # By table, what serves it while a model is traced for serving.
+        self.served: dict[str, ServedTable] | None = None
 
     def make(
         self,
@@ -244,6 +246,8 @@ class DynamicTables:
         Returns:
             For each feature its vectors.
         """
+        if self.served is not None:
+            return [self.served[x.table.name].look_up(x) for x in features]
         if compat.compiled_by_xla():
             raise ValueError(
                 "Tables that grow cannot be looked up in by XLA: compile the model "

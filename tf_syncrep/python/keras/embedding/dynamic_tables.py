@@ -588,10 +588,9 @@ def _chunks(places, part):
 def _refuse_replicas():
     """Raises where rows would be made in several copies of a table."""
     strategy = tf.distribute.get_strategy()
-    on_servers = isinstance(strategy, tf.distribute.ParameterServerStrategy)
-    if strategy.num_replicas_in_sync > 1 and not on_servers:
+    fit = (tf.distribute.ParameterServerStrategy, tf.distribute.OneDeviceStrategy)
+    if tf.distribute.has_strategy() and not isinstance(strategy, fit):
         raise ValueError(
-            "Tables that grow are trained in one process, or under "
-            "ParameterServerStrategy. Received: "
-            f"{type(strategy).__name__} with {strategy.num_replicas_in_sync} replicas"
+            "Tables that grow are trained in one process without a strategy, or under "
+            f"ParameterServerStrategy. Received: {type(strategy).__name__}"
         )

@@ -54,7 +54,7 @@ def look_up(
     """
     requests, places = table_ops.table_requests(
         [feature.ids for feature in features],
-        tables=[slab.index(feature.table) for feature in features],
+        table_of_feature=[slab.index(feature.table) for feature in features],
         num_tables=len(slab.tables),
         num_shards=slab.num_shards,
     )
@@ -130,15 +130,8 @@ def owners(keys: np.ndarray, num_shards: int) -> np.ndarray:
         int32 of shape `[n]`.
     """
     with tf.device("/device:CPU:0"):
-        requests, (places,) = table_ops.table_requests(
-            [tf.constant(keys, tf.int64, [len(keys)])],
-            tables=[0],
-            num_tables=1,
-            num_shards=num_shards,
-        )
-    # Before its keys a request has their number.
-    ends = np.cumsum([len(request) - 1 for request in requests])
-    return np.searchsorted(ends, places.numpy(), side="right").astype(np.int32)
+        shards = table_ops.key_owner(tf.constant(keys, tf.int64), num_shards)
+    return shards.numpy().astype(np.int32)
 
 
 def empty_vectors(slab: DynamicSlab, features: Sequence[Feature]) -> list[tf.Tensor]:

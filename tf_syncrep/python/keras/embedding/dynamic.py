@@ -140,10 +140,9 @@ class Dynamic:
         return self.evict is not None or self.unused_for is not None
 
     @property
-    def eviction(self) -> str:
-        """`evict` by name: "least_recent", "least_frequent" or "none"."""
-        names = [name for name, x in _EVICTIONS.items() if x == self.evict]
-        return names[0] if names else "none"
+    def eviction(self) -> str | None:
+        """`evict` by name: "least_recent", "least_frequent" or None."""
+        return next((name for name, x in _EVICTIONS.items() if x == self.evict), None)
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` makes an equal one of, which JSON can hold."""
@@ -161,7 +160,7 @@ class Dynamic:
         return cls(
             config["max_rows"],
             None if min_count is None else MinCount(min_count),
-            _EVICTIONS.get(config["evict"]),
+            config["evict"] and _EVICTIONS[config["evict"]],
             config["unused_for"],
         )
 

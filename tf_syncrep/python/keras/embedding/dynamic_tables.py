@@ -166,19 +166,25 @@ class DynamicTables:
         self._keys[slab.name], self._uses[slab.name] = keys, uses
         self._indices[slab.name] = indices
 
-    def _index(self, slab: DynamicSlab, initializers: Mapping[str, RowInitializer]):
-        names = [table.name for table in slab.tables]
-        admits = [self.sizes[name].admit for name in names]
-        return table_ops.table_index(
-            tables=names,
-            first_rows=[slab.first_row(table) for table in slab.tables],
-            capacities=[slab.capacity(table) for table in slab.tables],
-            min_counts=[1 if admit is None else admit.n for admit in admits],
-            seeds=[initializers[name].seed for name in names],
-            initializers=[initializers[name].kind for name in names],
-            firsts=[initializers[name].first for name in names],
-            seconds=[initializers[name].second for name in names],
-        )
+    def _index(
+        self, slab: DynamicSlab, initializers: Mapping[str, RowInitializer]
+    ) -> tf.Tensor:
+        tables = []
+        for table in slab.tables:
+            initializer = initializers[table.name]
+            admit = self.sizes[table.name].admit
+            tables.append(
+                table_ops.IndexedTable(
+                    table.name,
+                    slab.first_row(table),
+                    slab.capacity(table),
+                    1 if admit is None else admit.n,
+                    initializer.seed,
+                    initializer.kind,
+                    (initializer.first, initializer.second),
+                )
+            )
+        return table_ops.table_index(tables, counted=True)
 
     def parts(self, slab: DynamicSlab) -> list[Part]:
         """What holds a slab."""
@@ -309,22 +315,27 @@ class DynamicTables:
         Returns:
             int32 of shape `[n]`, the rows.
         """
-        return self._import(name, part, keys, last_use, counts, replace=False)
-
-    def _import(self, name, part, keys, last_use, counts, replace):
         slab, table = self._slab_of[name], self.by_name[name]
         return table_ops.table_import(
             part.index,
             part.vectors.handle,
             part.keys.handle,
             part.uses.handle,
+            slab.index(table),
             keys,
             last_use,
             counts,
-            table=slab.index(table),
             dtype=part.vectors.dtype,
-            replace=replace,
         )
+
+    def _free_rows(self, name: str, part: Part) -> None:
+        """Takes the rows of a table in a part from their keys."""
+        slab, table = self._slab_of[name], self.by_name[name]
+        rows = tf.range(slab.num_rows)
+        begin = slab.first_row(table)
+        is_own = (rows >= begin) & (rows < begin + slab.capacity(table))
+        # All of it is assigned: so the index is made anew.
+        part.uses.assign(tf.where(is_own[:, tf.newaxis], 0, part.uses))
 
     def stats(self) -> dict[str, dict[str, int]]:
         """For each table what `COUNTERS` names, of all parts together."""
@@ -349,15 +360,15 @@ class DynamicTables:
         of_parts = []
         for shard, part in enumerate(self.parts(slab)):
             with tf.device(part.vectors.device):
-                keys, rows, last_use, counts = table_ops.table_export(
+                found = table_ops.table_export(
                     part.index,
                     part.keys.handle,
                     part.uses.handle,
                     table=slab.index(table),
                 )
-            uses = np.stack([last_use.numpy(), counts.numpy()], axis=1)
+            uses = np.stack([found.last_uses.numpy(), found.counts.numpy()], axis=1)
             shards = np.full(len(uses), shard, np.int32)
-            of_parts.append(Rows(keys.numpy(), uses, shards, rows.numpy()))
+            of_parts.append(Rows(found.keys.numpy(), uses, shards, found.rows.numpy()))
         whole = Rows(*map(np.concatenate, zip(*of_parts, strict=True)))
         order = np.argsort(whole.keys, kind="stable")
         return Rows(*(x[order] for x in whole))
@@ -447,7 +458,9 @@ class DynamicTables:
         return keys, vectors
 
     def replace(self, name: str, keys: np.ndarray, uses: np.ndarray) -> Rows:
-        """Gives a table these keys, and no others; kept ones keep their rows.
+        """Gives a table these keys, and no others.
+
+        Keys keep their rows if all that the table has are among them.
 
         Args:
             name: its name.
@@ -462,16 +475,18 @@ class DynamicTables:
         """
         shards = self._owners(name, keys)
         rows = np.empty(len(keys), np.int32)
+        keeps_all = np.isin(self.rows_of(name).keys, keys).all()
         for shard, part in enumerate(self.parts(self._slab_of[name])):
             (here,) = np.nonzero(shards == shard)
             with tf.device(part.vectors.device):
-                rows[here] = self._import(
+                if not keeps_all:
+                    self._free_rows(name, part)
+                rows[here] = self.add_rows(
                     name,
                     part,
                     tf.constant(keys[here], tf.int64, [len(here)]),
                     tf.constant(uses[here, 0], tf.int32, [len(here)]),
                     tf.constant(uses[here, 1], tf.int32, [len(here)]),
-                    replace=True,
                 ).numpy()
         return Rows(keys, uses, shards, rows)
 

@@ -110,12 +110,12 @@ class Maintenance:
                             part.vectors.handle,
                             part.keys.handle,
                             part.uses.handle,
-                            [slot.variable.handle for slot in slots],
                             step,
+                            slots=[slot.variable.handle for slot in slots],
                             slot_initials=[slot.initial for slot in slots],
                             dtype=part.vectors.dtype,
                             evict=[size.eviction for size in sizes],
-                            unused_for=[size.unused_for or 0 for size in sizes],
+                            unused_for=[size.unused_for for size in sizes],
                         )
 
 

@@ -145,23 +145,25 @@ def evicting(strategy, make):
     for seed in (0, 1, 0):
         tfs.keras.fit(model, repeated(seed, True), steps_per_epoch=60, verbose=0)
         tables[seed] = as_lists(model.tables())
-    used = {
-        seed: {
-            name: sorted(
-                {
-                    int(x)
-                    for feature, x in models.as_keys(
-                        models.batch(EXAMPLES, seed)[0]
-                    ).items()
-                    if models.FEATURES[feature] == name
-                    for x in np.ravel(x)
-                }
-            )
-            for name in models.SIZES
-        }
-        for seed in (0, 1)
-    }
+    used = {seed: _keys_of_batch(seed) for seed in (0, 1)}
     return {"tables": tables, "used": used, "stats": model.embedding.table_stats()}
+
+
+def _keys_of_batch(seed):
+    """By table, the keys that a batch asks for."""
+    keys = models.as_keys(models.batch(EXAMPLES, seed)[0])
+    return {
+        name: np.unique(
+            np.concatenate(
+                [
+                    np.ravel(x)
+                    for feature, x in keys.items()
+                    if models.FEATURES[feature] == name
+                ]
+            )
+        ).tolist()
+        for name in models.SIZES
+    }
 
 
 def checkpoints(strategy, folder):

@@ -75,7 +75,9 @@ def test_each_server_has_vectors_keys_and_uses_of_its_part(training):
 
 def test_a_step_sends_no_more_messages_than_with_fixed_tables(training):
     growing, fixed = training["messages"]
-    assert growing <= fixed
+    # In the graph is one more for each server, before it is pruned: TensorFlow makes
+    # zeros for the gradient of row numbers, which nobody uses.
+    assert growing - training["servers"] <= fixed
 
 
 @pytest.mark.parametrize("kind", ["evicting_async", "evicting_sync"])

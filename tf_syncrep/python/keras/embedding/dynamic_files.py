@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables, Rows
+from tf_syncrep.python.keras.embedding.dynamic_tables import RESTS, DynamicTables, Rows
 
-# Behind the key of a table, what is saved of its rows beside the vectors; and how all
-# tables lay. No table's name has a percent sign in files.
+# Behind the key of a table, what is saved of its rows beside the vectors. No table's
+# name has a percent sign in files.
 _KINDS = ("%keys", "%uses", "%shards", "%rows")
+# How all tables lay.
 _LAYOUT = "%dynamic_layout"
+# Before the numbers of slab and part, rows that have gone, but rest: slots of Keras' own
+# optimizers may hold what others have left.
+_RESTING = "%resting"
 
 KeyOf = Callable[[str], str]
 
@@ -36,6 +40,10 @@ def save(tables: DynamicTables, store: Any, key_of: KeyOf) -> None:
         store[key_of(name)] = tables.values_of(name, rows)
         for kind, values in zip(_KINDS, rows, strict=True):
             store[key_of(name) + kind] = values
+    for number, slab in enumerate(tables.slabs):
+        for shard, part in enumerate(tables.parts(slab)):
+            rows = tables.resting_rows(slab, part)
+            store[f"{_RESTING}.{number}.{shard}"] = rows
     if tables.by_name:
         store[_LAYOUT] = np.frombuffer(layout_of(tables).encode(), np.uint8)
 
@@ -84,7 +92,7 @@ def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
                 "tfs.keras.Checkpoint saves and restores slots of any optimizer in any "
                 "layout; or save the file from a model without an optimizer."
             )
-        _load_as_it_was(tables, by_name)
+        _load_as_it_was(tables, by_name, store)
         return
     for name, (rows, vectors) in by_name.items():
         found = tables.replace(name, rows.keys, rows.uses)
@@ -107,12 +115,14 @@ def layout_of(tables: DynamicTables) -> str:
 
 
 def _load_as_it_was(
-    tables: DynamicTables, by_name: Mapping[str, tuple[Rows, Any]]
+    tables: DynamicTables, by_name: Mapping[str, tuple[Rows, Any]], store: Any
 ) -> None:
     """Puts each row where it was; the indices are made again of the variables."""
-    for slab in tables.slabs:
+    for number, slab in enumerate(tables.slabs):
         for shard, part in enumerate(tables.parts(slab)):
             tables.reset(part, [])
+            resting = np.asarray(store[f"{_RESTING}.{number}.{shard}"][...])
+            tables.write_rows(part.uses, resting, np.tile(RESTS, (len(resting), 1)))
             for table in slab.tables:
                 rows, vectors = by_name[table.name]
                 here = rows.shards == shard

@@ -32,6 +32,9 @@ COUNTERS = (
     "index_bytes",
 )
 
+# The uses of a row that has gone, and is not free yet.
+RESTS = (table_ops.RESTS, 0)
+
 # All whose variables are made, for optimizers and files, which find them by these.
 _made: weakref.WeakSet[DynamicTables] = weakref.WeakSet()
 
@@ -372,6 +375,19 @@ class DynamicTables:
         whole = Rows(*map(np.concatenate, zip(*of_parts, strict=True)))
         order = np.argsort(whole.keys, kind="stable")
         return Rows(*(x[order] for x in whole))
+
+    def resting_rows(self, slab: DynamicSlab, part: Part) -> np.ndarray:
+        """The rows of a part that have gone, and are not free yet.
+
+        Args:
+            slab: its slab.
+            part: the part.
+        """
+        if not any(self.sizes[table.name].evicts for table in slab.tables):
+            return np.zeros([0], np.int32)
+        with tf.device(part.uses.device):
+            rests = tf.reduce_all(tf.equal(part.uses, [RESTS]), axis=1)
+            return tf.cast(tf.where(rests)[:, 0], tf.int32).numpy()
 
     def values_of(
         self, name: str, rows: Rows, variables: Sequence[Any] | None = None

@@ -87,6 +87,11 @@ def string_keys(strings: Any) -> tf.Tensor:
 
     Returns:
         int64 of the same shape.
+
+    Example:
+    >>> keys = tfs.keras.string_keys(["anna", "ben", "anna"]).numpy()
+    >>> bool(keys[0] == keys[2]), bool(keys[0] == keys[1])
+    (True, False)
     """
     strings = tf.convert_to_tensor(strings, tf.string)
     # Of each element by itself, of a vector alone.

@@ -20,8 +20,8 @@ from tf_syncrep.python.keras.embedding.dynamic_tables import RESTS, DynamicTable
 _KINDS = ("%keys", "%uses", "%shards", "%rows")
 # How all tables lay.
 _LAYOUT = "%dynamic_layout"
-# Before the numbers of slab and part, rows that have gone, but rest: slots of Keras' own
-# optimizers may hold what others have left.
+# Before the numbers of slab and part, rows that have gone, but rest: slots of Keras'
+# own optimizers may hold what others have left.
 _RESTING = "%resting"
 
 KeyOf = Callable[[str], str]

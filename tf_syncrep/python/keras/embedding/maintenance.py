@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat.slots import variables_of
 from tf_syncrep.python.keras.embedding.dynamic_tables import (
     DynamicTables,
     tables_with,
@@ -32,7 +33,8 @@ def maintain_tables(model: Any, step: int | None = None) -> None:
     a part of its updates. Elsewhere call it every so many steps, between two of them
     or, where workers train asynchronously, at any time. A row that goes rests until the
     next call: gradients that were under way for it then are dropped. The steps of
-    `unused_for` are those that this function is given.
+    `unused_for` are those that this function is given; so call it before the first
+    step, too, when tables were restored.
 
     Args:
         model: a model whose optimizers, in attributes, have made their variables.
@@ -133,7 +135,8 @@ def maintenance_of(model: Any) -> Maintenance | None:
     """
     variables = [compat.native(v) for v in model.variables]
     optimizers = list(optimizers_of(model))
-    key = [*map(id, variables), *map(id, optimizers)]
+    slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
+    key = [*map(id, variables), *map(id, optimizers), *map(id, slots)]
     if model not in _kept or _kept[model][0] != key:
         _kept[model] = key, _maintenance(tables_with(variables), optimizers)
     return _kept[model][1]

@@ -38,7 +38,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         super().__init__()
         self._maintains = maintains
         self._tables: list[DynamicTables] = []
-        self._steps = 0  # since it was done last
+        self._steps: int | None = None  # since it was done last in this training
         self._last_batch = -1
         self._before: dict[str, int] = {}
         self._are_full: set[str] = set()
@@ -48,23 +48,34 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         del epoch, logs
         self._last_batch = -1
 
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Tells the tables which step it is, before the first one."""
+        del batch, logs
+        optimizers = optimizers_of(self.model)
+        if self._steps is None and all(map(trainer.is_optimizer_built, optimizers)):
+            self._maintain()
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Maintains the tables if it is time."""
         del logs
-        self._steps += batch - self._last_batch
+        self._steps = (self._steps or 0) + batch - self._last_batch
         self._last_batch = batch
-        if not self._maintains:
-            return
-        maintenance = maintenance_of(self.model)
-        if maintenance is None:
-            self._maintains = False
-        elif self._steps >= maintenance.every:
-            self._steps = 0
+        if self._maintains:
+            maintenance = maintenance_of(self.model)
+            if maintenance is None:
+                self._maintains = False
+            elif self._steps >= maintenance.every:
+                self._maintain()
+                self._warn_of_full(self._stats())
+
+    def _maintain(self) -> None:
+        self._steps = 0
+        maintenance = maintenance_of(self.model) if self._maintains else None
+        if maintenance is not None:
             with compat.apart_from_closures():
                 iterations = compat.native(self.model.optimizer.iterations)
                 step = int(iterations.read_value())
             maintenance.run(step)
-            self._warn_of_full(self._stats())
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Adds to the logs."""
@@ -80,6 +91,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Notes what was counted before."""
         del logs
+        self._steps = None
         refuse_averages(list(optimizers_of(self.model)))
         self._before = {
             name: counts["without_row"] for name, counts in self._stats().items()

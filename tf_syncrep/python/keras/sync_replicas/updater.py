@@ -249,6 +249,8 @@ class Updater:
             self._maintenance = maintenance_of_update(
                 self._optimizer, [compat.native(v) for v in self._ops.targets.variables]
             )
+            if self._maintenance is not None and not stopping.is_set():
+                self._maintenance.run(step)
             while not stopping.is_set():
                 self._serve()
                 if _call(self._wait_and_apply_fn, generation, stopping):

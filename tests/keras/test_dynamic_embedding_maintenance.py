@@ -51,7 +51,7 @@ def test_row_that_is_handed_out_again_has_initial_slots(name):
     model, layer = small(OPTIMIZERS[name](), Dynamic(3, unused_for=5))
     steps(model, [1, 2, 3], 3)
     optimizers = [model.optimizer]
-    slots = row_slots(optimizers, layer._dynamic)
+    slots = row_slots(optimizers, layer._growing)
     (by_kind,) = slots.values()
     fresh = {kind: slot.initial for kind, slot in by_kind.items()}
     assert fresh
@@ -65,7 +65,7 @@ def test_row_that_is_handed_out_again_has_initial_slots(name):
     steps(model, [1, 4])  # No row is free yet.
     assert layer.get_embedding_tables()["t"].keys.tolist() == [1]
     tfs.keras.maintain_tables(model, step=9)
-    keys, rows = layer._dynamic.rows_of("t").keys, layer._dynamic.rows_of("t").rows
+    keys, rows = layer._growing.rows_of("t").keys, layer._growing.rows_of("t").rows
     (own,) = rows[keys == 1]
     for kind, slot in by_kind.items():
         values = np.delete(slot.variable.numpy(), own, axis=0)

@@ -98,8 +98,9 @@ class ServedTable(tf.Module):
             keys = np.zeros([1], np.int64)
             vectors = np.zeros([1, vectors.shape[1]], vectors.dtype)
         with tf.init_scope(), tf.device("/device:CPU:0"):
-            self.keys = tf.Variable(keys, trainable=False, name="keys")
-            self.vectors = tf.Variable(vectors, trainable=False, name="vectors")
+            self.keys, self.vectors = (
+                tf.Variable(tf.constant(x), trainable=False) for x in (keys, vectors)
+            )
 
     def look_up(self, feature: Feature) -> tf.Tensor:
         """The vectors of a feature of the table.
@@ -113,7 +114,8 @@ class ServedTable(tf.Module):
         is_found = tf.equal(tf.gather(keys, places), ids)
         found = tf.gather(self.vectors, places)
         vectors = tf.where(is_found[:, tf.newaxis], found, tf.zeros_like(found))
-        shape = tf.concat([tf.shape(feature.ids), [self.vectors.shape[1]]], axis=0)
+        width = tf.shape(self.vectors)[1:]
+        shape = tf.concat([tf.shape(feature.ids), width], axis=0)
         vectors = tf.reshape(vectors, shape)
         static = feature.ids.shape.concatenate(self.vectors.shape[1])
         return combine_with_stock_ops(feature, tf.ensure_shape(vectors, static))

@@ -63,7 +63,7 @@ class TableConfig:
         table = f"Table {self.name!r}"
         for name in ("vocabulary_size", "embedding_dim"):
             value = getattr(self, name)
-            if isinstance(value, Dynamic) and name == "vocabulary_size":
+            if name == "vocabulary_size" and type(value) is Dynamic:
                 continue
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
                 raise ValueError(

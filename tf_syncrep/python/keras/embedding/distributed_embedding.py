@@ -187,7 +187,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         )
         self._transfer_dtype = _transfer_dtype(transfer_dtype, self.variable_dtype)
         # Refuses what cannot be stacked before anything is made.
-        self._tables, self._dynamic = self._lay_out(1)
+        self._tables, self._growing = self._lay_out(1)
 
     def _lay_out(self, num_shards):
         """The tables of fixed size, and those that grow."""
@@ -197,16 +197,14 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             for table in self._features.tables
             if isinstance(table.vocabulary_size, Dynamic)
         }
-        tables = [
-            layout.Table(
-                table.name,
-                getattr(table.vocabulary_size, "max_rows", table.vocabulary_size),
-                table.embedding_dim,
-                dtype,
-                grows=table.name in dynamic,
+        tables = []
+        for table in self._features.tables:
+            size, grows = table.vocabulary_size, False
+            if isinstance(size, Dynamic):
+                size, grows = size.max_rows, True
+            tables.append(
+                layout.Table(table.name, size, table.embedding_dim, dtype, grows)
             )
-            for table in self._features.tables
-        ]
         slabs = layout.stack(tables, num_shards, self._table_stacking)
         return (
             Tables([x for x in slabs if isinstance(x, layout.Slab)]),
@@ -219,33 +217,33 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         """Makes the variables; their shapes hang on no input."""
         if self.built:
             return
-        self._tables, self._dynamic = self._lay_out(num_parts())
+        self._tables, self._growing = self._lay_out(num_parts())
         by_name = {table.name: table for table in self._features.tables}
         self._tables.make(
             self.add_weight,
             {name: by_name[name].initializer for name in self._tables.by_name},
         )
-        self._dynamic.make(
+        self._growing.make(
             self.add_weight,
             {
                 name: row_initializer(
                     by_name[name].initializer, name, size.max_rows, table.width
                 )
-                for name, size in self._dynamic.sizes.items()
-                for table in [self._dynamic.by_name[name]]
+                for name, size in self._growing.sizes.items()
+                for table in [self._growing.by_name[name]]
             },
         )
         if self._tables.slabs:
             track(self, self._tables)
-        if self._dynamic.slabs:
-            track_dynamic(self, self._dynamic)
+        if self._growing.slabs:
+            track_dynamic(self, self._growing)
         self.built = True
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks what Keras would tell of under a sentence about something else."""
         ids = self._features.flatten(inputs, "inputs")
         for config, of_feature in zip(self._features.flat, ids, strict=True):
-            grows = config.table.name in self._dynamic.by_name
+            grows = config.table.name in self._growing.by_name
             if hasattr(of_feature, "dtype") and not grows:
                 refuse_strings(of_feature, f"feature {config.name!r}")
         return super().__call__(inputs, *args, **kwargs)
@@ -267,7 +265,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         all_weights = [None] * len(ids)
         if weights is not None:
             all_weights = self._features.flatten(weights, "weights")
-        by_name = {**self._tables.by_name, **self._dynamic.by_name}
+        by_name = {**self._tables.by_name, **self._growing.by_name}
         asked = [
             _asked(config, by_name[config.table.name], *of_feature)
             for config, *of_feature in zip(
@@ -275,7 +273,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             )
         ]
         vectors: list[Any] = [None] * len(asked)
-        for tables in (self._tables, self._dynamic):
+        for tables in (self._tables, self._growing):
             places = [i for i, x in enumerate(asked) if x.table.name in tables.by_name]
             found = tables.look_up(
                 [asked[i] for i in places], bool(training), self._transfer_dtype
@@ -301,7 +299,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         }
 
     def _owner_of(self, name: str) -> Tables | DynamicTables:
-        return self._dynamic if name in self._dynamic.by_name else self._tables
+        return self._growing if name in self._growing.by_name else self._tables
 
     def set_embedding_tables(self, tables: dict[str, Any]) -> None:
         """Sets the values of tables.
@@ -322,14 +320,14 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
                 raise ValueError(
                     f"There is no table {name!r}. There are: {sorted(known)}"
                 )
-            if name in self._dynamic.by_name:
-                self._dynamic.checked(name, values)
+            if name in self._growing.by_name:
+                self._growing.checked(name, values)
         for name, values in tables.items():
             self._owner_of(name).write(name, values)
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the tables by name, however they lie; called by Keras."""
-        dynamic_files.save(self._dynamic, store, key_of)
+        dynamic_files.save(self._growing, store, key_of)
         for name in self._tables.by_name:
             store[key_of(name)] = self._tables.read(name)
         layout_now = saved_layout.as_json(self._tables.slabs)
@@ -347,7 +345,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         if _LAYOUT in saved:
             self._check_layout(store)
         # What refuses before it writes comes first.
-        dynamic_files.load(self._dynamic, store, key_of, self.name)
+        dynamic_files.load(self._growing, store, key_of, self.name)
         for name in self._tables.by_name:
             self._tables.write(name, store[key_of(name)][...])
 

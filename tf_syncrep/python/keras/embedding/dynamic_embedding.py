@@ -64,7 +64,7 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
             self.input_dim.max_rows,
             self.output_dim,
         )
-        self._dynamic = self._lay_out(1)
+        self._growing = self._lay_out(1)
 
     def _lay_out(self, num_shards):
         dtype = tf.as_dtype(self.variable_dtype).name
@@ -79,9 +79,9 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         del input_shape
         if self.built:
             return
-        self._dynamic = self._lay_out(num_parts())
-        self._dynamic.make(self.add_weight, {self.name: self._row_initializer})
-        track_dynamic(self, self._dynamic)
+        self._growing = self._lay_out(num_parts())
+        self._growing.make(self.add_weight, {self.name: self._row_initializer})
+        track_dynamic(self, self._growing)
         self.built = True
 
     def call(self, inputs: Any, training: Any = None) -> Any:
@@ -97,8 +97,8 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         if isinstance(inputs, tf.RaggedTensor):
             return inputs.with_flat_values(self.call(inputs.flat_values, training))
         ids = as_keys(tf.convert_to_tensor(inputs), f"layer {self.name!r}")
-        asked = [lookup.Feature(self.name, self._dynamic.by_name[self.name], ids)]
-        (vectors,) = self._dynamic.look_up(asked, bool(training))
+        asked = [lookup.Feature(self.name, self._growing.by_name[self.name], ids)]
+        (vectors,) = self._growing.look_up(asked, bool(training))
         return tf.cast(vectors, self.compute_dtype)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
@@ -112,7 +112,7 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
 
     def get_embedding_table(self) -> KeysAndVectors:
         """The keys and vectors of the table, by ascending key."""
-        return self._dynamic.read(self.name)
+        return self._growing.read(self.name)
 
     def set_embedding_table(self, table: Any) -> None:
         """Sets the keys and vectors of the table; other keys lose their rows.
@@ -120,15 +120,15 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         Args:
             table: keys and vectors, as `get_embedding_table` returns them.
         """
-        self._dynamic.write(self.name, table)
+        self._growing.write(self.name, table)
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the rows by key; called by Keras."""
-        dynamic_files.save(self._dynamic, store, _key_of)
+        dynamic_files.save(self._growing, store, _key_of)
 
     def load_own_variables(self, store: Any) -> None:
         """Loads rows that were saved by key; called by Keras."""
-        dynamic_files.load(self._dynamic, store, _key_of, self.name)
+        dynamic_files.load(self._growing, store, _key_of, self.name)
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` makes an equal layer of."""

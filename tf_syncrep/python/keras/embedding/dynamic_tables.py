@@ -70,7 +70,8 @@ class Rows(NamedTuple):
 class GrowingLayer:
     """A mixin of layers that may have tables that grow."""
 
-    _dynamic: DynamicTables
+    # Not `_dynamic`, by which layers of Keras 2 say something else.
+    _growing: DynamicTables
 
     def table_stats(self) -> dict[str, dict[str, int]]:
         """What the tables that grow have counted since they were made.
@@ -89,7 +90,7 @@ class GrowingLayer:
         >>> layer.table_stats()["items"]["rows"]
         2
         """
-        return self._dynamic.stats()
+        return self._growing.stats()
 
 
 class DynamicTables:

@@ -66,7 +66,7 @@ def _for_serving(stock):
 
 @contextlib.contextmanager
 def _served(layer: Any) -> Iterator[None]:
-    tables = layer._dynamic
+    tables = layer._growing
     if tables.served is not None or not tables.slabs or not layer.built:
         yield
         return

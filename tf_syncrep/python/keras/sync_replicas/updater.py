@@ -340,7 +340,7 @@ class Updater:
             with tf.control_dependencies([_group_of(lambda: maintenance.build(step))]):
                 return tf.constant(True)
 
-        is_time = tf.equal(step % maintenance.every, 0)
+        is_time = tf.equal(tf.math.floormod(step, maintenance.every), 0)
         return [tf.cond(is_time, maintain, lambda: tf.constant(False))]
 
     def _update_all(self, gradients: Any, variables: Any) -> None:

@@ -14,7 +14,19 @@ from tf_syncrep.python.keras.embedding.config import FeatureConfig, TableConfig
 from tf_syncrep.python.keras.embedding.distributed_embedding import (
     DistributedEmbedding,
 )
+from tf_syncrep.python.keras.embedding.dynamic import (
+    Dynamic,
+    LeastFrequent,
+    LeastRecent,
+    MinCount,
+)
 from tf_syncrep.python.keras.embedding.embedding import Embedding
+from tf_syncrep.python.keras.embedding.ids import string_keys
+from tf_syncrep.python.keras.embedding.maintenance import maintain_tables
+from tf_syncrep.python.keras.embedding.serving import (
+    export_for_serving,
+    for_serving,
+)
 from tf_syncrep.python.keras.embedding.weights import show_tables_whole
 from tf_syncrep.python.keras.fit.api import evaluate, fit, predict
 from tf_syncrep.python.keras.fit.install import (
@@ -41,12 +53,16 @@ __all__ = [
     "AdamAsync",
     "Checkpoint",
     "DistributedEmbedding",
+    "Dynamic",
     "Embedding",
     "Evaluation",
     "FeatureConfig",
     "GradientAccumulation",
     "LazyOptimizer",
     "RowwiseAdagrad",
+    "LeastFrequent",
+    "LeastRecent",
+    "MinCount",
     "SidecarEvaluator",
     "SyncReplicas",
     "SyncReport",
@@ -54,13 +70,17 @@ __all__ = [
     "evaluate",
     "few_messages",
     "fit",
+    "for_serving",
     "install_fit",
     "isolate_workers",
+    "maintain_tables",
     "predict",
+    "string_keys",
     "uninstall_fit",
 ]
 
 explain_missing_cluster()
 explain_stock_fit()
 show_tables_whole()
+export_for_serving()
 warn_of_missing_names()

@@ -415,6 +415,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
         [(0, 5, 0, 2, 10), (2, 5, 1, 2, 10)],  # no such group
         [(0, 5, 2, 2, 10), (1, 5, 1, 2, 10)],  # no such rows
         [(0, 5, 0, 0, 10), (1, 5, 1, 2, 10)],
+        [(0, 5, 0, 2, 10), (1, 5, 1, 2, 10, 2)],  # no such array of uses
     ],
 )
 def test_pieces_must_cover_the_variables(tmp_path, pieces):
@@ -439,6 +440,49 @@ def test_names_of_two_are_refused(pieces, names, tmp_path):
     table = _Table(_values(10), 2)
     table.pieces, table.names = pieces, names
     with pytest.raises(tf.errors.InvalidArgumentError, match="the name of two"):
+        table.begin(tmp_path / "ckpt")
+
+
+def test_of_a_table_that_grows_free_rows_are_left_out(tmp_path):
+    rows, growing = 5, (0, 5, 0, 1, 5, 2)
+    vectors = tf.Variable(np.arange(rows * 2.0).reshape([rows, 2]))
+    keys = tf.Variable(np.arange(rows) * 11)
+    uses = tf.Variable(np.array([[3, 0], [3, 1], [0, 2], [9, 0], [0, 5]], np.int32))
+    arrays, names = [vectors, keys, uses], ["table", "keys", "uses"]
+    writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
+
+    def begin(prefix, token="", base=""):
+        checkpoint_ops.checkpoint_begin(
+            writer, str(tmp_path / prefix), token, base, [[x.handle for x in arrays]],
+            [growing], names, [], [], max_kept_bytes=_KEPT, patience_secs=60.0,
+        )  # fmt: skip
+        _wait(writer)
+        reader = tf.train.load_checkpoint(str(tmp_path / prefix))
+        if not reader.has_tensor("table/changed/0-0/ids"):
+            return [], [], []
+        return [
+            reader.get_tensor(f"{name}/changed/0-0/{of}").tolist()
+            for name, of in (("table", "ids"), ("keys", "rows"), ("uses", "rows"))
+        ]
+
+    ids, found, counts = begin("alone")
+    assert ids == [1, 2, 4]
+    assert found == [11, 22, 44]
+    assert counts == [[3, 1], [0, 2], [0, 5]]
+    assert begin("full", "first") == [ids, found, counts]
+    uses[2].assign([0, 0])  # It goes, and another comes.
+    uses[0].assign([4, 1])
+    vectors[3].assign([7.0, 7.0])  # A row that is free may hold anything.
+    ids, found, counts = begin("changed", "second", "first")
+    assert ids == [0, 2]
+    assert counts == [[4, 1], [0, 0]]
+    assert begin("nothing", "third", "second") == ([], [], [])
+
+
+def test_uses_of_rows_must_be_two_numbers_each(tmp_path):
+    table = _Table(_values(10), 1)
+    table.pieces = [(0, 10, 0, 1, 10, 1)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="uses of the rows of"):
         table.begin(tmp_path / "ckpt")
 
 

@@ -252,7 +252,7 @@ def checkpoints(call):
     results = []
     layout = {
         "group_sizes": np.array([2]),
-        "pieces": np.array([[0, 20, 0, 1, 20], [0, 11, 0, 1, 11]]),
+        "pieces": np.array([[0, 20, 0, 1, 20, -1], [0, 11, 0, 1, 11, -1]]),
         "piece_names": np.array(["a", "a_slot", "b", "b_slot"]),
         "whole_names": np.array(["whole"]),
     }

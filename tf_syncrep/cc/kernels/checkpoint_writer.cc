@@ -41,6 +41,9 @@ constexpr double kTurnsPerSec = 10;
 // a tenth of what an update's thread gets.
 constexpr int kNice = 10;
 
+// The fingerprint of a row that is free, whatever is in it.
+constexpr uint64_t kFree = 0;
+
 constexpr char kThreadName[] = "tfs_checkpoint";
 
 // How long somebody waits for the thread that was told to end, at most.
@@ -152,9 +155,11 @@ class CheckpointWriter::Share {
 
   // Writes a piece. `fingerprints`, of the piece's rows, are brought up to
   // date, or null. With `changed_only`, rows whose own are not new are left
-  // out.
+  // out. Of a table that grows the rows in use are always written so: as if
+  // all had been free before.
   absl::Status Write(const TablePiece& piece, uint64_t* fingerprints,
                      bool changed_only) {
+    const bool by_row = changed_only || piece.uses >= 0;
     int64_t chunk = 0;
     for (int64_t row = 0; row < piece.num_rows; ++chunk) {
       if (!writer_->AwaitTurn()) {
@@ -164,12 +169,12 @@ class CheckpointWriter::Share {
       TF_RETURN_IF_ERROR(Read(num));
       uint64_t* const prints =
           fingerprints == nullptr ? nullptr : fingerprints + row;
-      TF_RETURN_IF_ERROR(changed_only
+      TF_RETURN_IF_ERROR(by_row
                              ? WriteChanged(piece, row, num, prints, chunk)
                              : WriteAll(piece, row, num, prints));
       row += num;
     }
-    return changed_only ? absl::OkStatus() : Pad(piece);
+    return by_row ? absl::OkStatus() : Pad(piece);
   }
 
  private:
@@ -202,11 +207,18 @@ class CheckpointWriter::Share {
                             uint64_t* fingerprints, int64_t chunk) {
     std::vector<int64_t> ids;
     for (int64_t i = 0; i < num; ++i) {
-      const uint64_t fingerprint = Fingerprint(i);
-      if (fingerprint == fingerprints[i]) {
-        continue;
+      const bool is_free = piece.uses >= 0 && IsFree(piece.uses, i);
+      if (fingerprints == nullptr) {
+        if (is_free) {
+          continue;
+        }
+      } else {
+        const uint64_t fingerprint = is_free ? kFree : Fingerprint(i);
+        if (fingerprint == fingerprints[i]) {
+          continue;
+        }
+        fingerprints[i] = fingerprint;
       }
-      fingerprints[i] = fingerprint;
       const auto to = static_cast<int64_t>(ids.size());
       for (size_t k = 0; to != i && k < out_.size(); ++k) {
         std::memcpy(out_[k] + to * row_bytes_[k], out_[k] + i * row_bytes_[k],
@@ -252,6 +264,13 @@ class CheckpointWriter::Share {
     }
     writer_->Count(num * table_->all_row_bytes(), num);
     return absl::OkStatus();
+  }
+
+  // Whether a row of a table that grows has no key.
+  bool IsFree(int64_t uses, int64_t i) const {
+    int32_t use[2];  // when it was used last, and how often it was
+    std::memcpy(use, out_[uses] + i * row_bytes_[uses], sizeof(use));
+    return use[1] == 0;
   }
 
   uint64_t Fingerprint(int64_t i) const {
@@ -502,7 +521,9 @@ absl::Status CheckpointWriter::WriteFiles(CheckpointRequest& request) {
               absl::StrCat("Table ", piece.names[0], " was not in checkpoint '",
                            request.base, "' as it is now."));
         }
-        known.resize(piece.num_rows);
+        if (!changed_only) {
+          known.assign(piece.num_rows, kFree);
+        }
         fingerprints = known.data();
       }
       TF_RETURN_IF_ERROR(share.Write(piece, fingerprints, changed_only));

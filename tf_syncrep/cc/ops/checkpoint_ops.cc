@@ -69,7 +69,8 @@ base: The one before, if this is to hold what has changed since; or empty.
 variables: Groups of variables with equally many rows: a table and its slots.
 group_sizes: How many variables each group has.
 pieces: Tables, or parts of them, in the rows of groups: for each its group, how many
-  rows it has, that it is part i of n, and how many rows the table has.
+  rows it has, that it is part i of n, how many rows the table has, and, if it grows,
+  which variable of the group has the uses of its rows, otherwise -1.
 piece_names: For each piece a name for each variable of its group.
 wholes: Variables that are copied at once.
 whole_names: Their names.

@@ -13,6 +13,12 @@ using tensorflow::TensorShape;
 using tensorflow::TensorSlice;
 using tensorflow::tstring;
 
+namespace {
+
+constexpr int64_t kNumbers = 6;  // of a piece, in the input
+
+}  // namespace
+
 int64_t TablePiece::RowOf(int64_t id) const {
   const int64_t from_first = id - first;
   const int64_t k = from_first / stride;
@@ -55,9 +61,9 @@ absl::Status ReadPieces(tensorflow::OpKernelContext* ctx,
   const Tensor* names;
   TF_RETURN_IF_ERROR(ctx->input("pieces", &numbers));
   TF_RETURN_IF_ERROR(ctx->input("piece_names", &names));
-  if (numbers->dims() != 2 || numbers->dim_size(1) != 5 || names->dims() != 1) {
+  if (numbers->dims() != 2 || numbers->dim_size(1) != kNumbers || names->dims() != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "pieces must have shape [num, 5] and piece_names must be a vector, but "
+        "pieces must have shape [num, 6] and piece_names must be a vector, but "
         "they have shapes ",
         numbers->shape().DebugString(), " and ", names->shape().DebugString()));
   }
@@ -65,9 +71,9 @@ absl::Status ReadPieces(tensorflow::OpKernelContext* ctx,
   int64_t num_names = 0;
   int64_t begin = 0;
   for (int64_t i = 0; i < numbers->dim_size(0); ++i) {
-    const int64_t* const number = numbers_of_all + i * 5;
+    const int64_t* const number = numbers_of_all + i * kNumbers;
     TablePiece piece{number[0], 0,         number[1], number[2],
-                     number[3], number[4], {}};
+                     number[3], number[4], number[5], {}};
     const bool is_next =
         !pieces->empty() && pieces->back().group == piece.group;
     piece.begin = begin = is_next ? begin : 0;
@@ -83,14 +89,15 @@ absl::Status ReadPieces(tensorflow::OpKernelContext* ctx,
     const bool fits =
         is_piece && piece.group >= 0 &&
         piece.group < static_cast<int64_t>(group_sizes.size()) &&
+        piece.uses >= -1 && piece.uses < group_sizes[piece.group] &&
         num_names + group_sizes[piece.group] <= names->NumElements();
     if (!fits) {
       return absl::InvalidArgumentError(absl::StrCat(
           "pieces[", i,
-          "] must be (group, rows, first, stride, vocabulary), "
+          "] must be (group, rows, first, stride, vocabulary, uses), "
           "with a name in piece_names for each array of the group, but is (",
           piece.group, ", ", piece.num_rows, ", ", piece.first, ", ",
-          piece.stride, ", ", piece.vocabulary, ")"));
+          piece.stride, ", ", piece.vocabulary, ", ", piece.uses, ")"));
     }
     begin += piece.num_rows;
     for (int64_t k = 0; k < group_sizes[piece.group]; ++k) {

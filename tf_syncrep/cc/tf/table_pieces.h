@@ -24,6 +24,10 @@ struct TablePiece {
   int64_t first;       // less than the stride, unless that is 1
   int64_t stride;      // into how many pieces the table is parted, or 1
   int64_t vocabulary;  // rows of the table
+  // Of a table that grows, which array of the group has the uses of its rows:
+  // int32 of shape [rows, 2], of which the second is 0 where a row is free, and
+  // then there is nothing to write of it. Otherwise -1.
+  int64_t uses;
   std::vector<std::string> names;  // in files: of the table and each slot
 
   // Where row `id` of the table is in the variable; -1 if it is not there.

@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
+
 # Variables of so many bytes, and no fewer, are written row by row, and so need no copy.
 BYTES_OF_TABLE = 1 << 20
 
@@ -28,6 +30,8 @@ class Piece:
         stride: into how many pieces the table is parted; 1 for a range of rows.
         vocabulary: how many rows the table has.
         names: the table's name, and those of its slots.
+        uses: of a table that grows, which variable of the group has the uses of its
+            rows.
     """
 
     first: int
@@ -35,6 +39,7 @@ class Piece:
     stride: int
     vocabulary: int
     names: tuple[str, ...]
+    uses: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +71,17 @@ class Share:
     wholes: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def pieces(self) -> list[tuple[int, int, int, int, int]]:
+    def pieces(self) -> list[tuple[int, ...]]:
         """The pieces, as the ops take them."""
         return [
-            (number, piece.num_rows, piece.first, piece.stride, piece.vocabulary)
+            (
+                number,
+                piece.num_rows,
+                piece.first,
+                piece.stride,
+                piece.vocabulary,
+                *(() if piece.uses is None else (piece.uses,)),
+            )
             for number, group in enumerate(self.groups)
             for piece in group.pieces
         ]
@@ -90,6 +102,15 @@ class Share:
         return [
             [getattr(v, "handle", v) for v in group.variables] for group in self.groups
         ]
+
+    def without_keyed(self) -> Share:
+        """The same without tables whose rows are found by keys."""
+        groups = [
+            group
+            for group in self.groups
+            if all(piece.uses is None for piece in group.pieces)
+        ]
+        return Share(self.device, groups, self.wholes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,18 +147,22 @@ class Contents:
         of_parts: variables of parts, which are among the shares' wholes, too.
         copies: further variables that are to have the values of saved ones, each after
             the one that it copies.
+        keyed_tables: tables whose rows are found by keys, which are among the shares'
+            groups, too, and are restored in another way.
     """
 
     shares: list[Share]
     of_parts: list[OfPart]
     copies: list[tuple[Any, Any]]
+    keyed_tables: list[KeyedTable]
 
     @property
     def names(self) -> set[str]:
         """All names, except those that depend on the number of parts."""
         of_parts = {name for x in self.of_parts for name in x.names}
-        found = {name for share in self.shares for name in share.wholes}
-        found.update(name for share in self.shares for name in share.piece_names)
+        shares = [share.without_keyed() for share in self.shares]
+        found = {name for share in shares for name in share.wholes}
+        found.update(name for share in shares for name in share.piece_names)
         return found - of_parts
 
 
@@ -155,10 +180,20 @@ class Builder:
         self._shares: dict[str, Share] = {}
         self._of_parts: list[OfPart] = []
         self._copies: list[tuple[Any, Any]] = []
+        self._keyed_tables: list[KeyedTable] = []
 
     def build(self) -> Contents:
         """What was collected."""
-        return Contents(list(self._shares.values()), self._of_parts, self._copies)
+        return Contents(
+            list(self._shares.values()),
+            self._of_parts,
+            self._copies,
+            self._keyed_tables,
+        )
+
+    def add_keyed_table(self, table: KeyedTable) -> None:
+        """Adds a table whose rows are found by keys, and are in groups as well."""
+        self._keyed_tables.append(table)
 
     def add_group(self, variables: Sequence[Any], pieces: Iterable[Piece]) -> None:
         """Adds variables that are written row by row."""

@@ -22,6 +22,8 @@ from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 from tf_syncrep.python.ops import checkpoint_ops
 
+# What a checkpoint's state has of tables whose rows are found by keys.
+_KEYED = "keyed_tables"
 # How often tasks are asked how far they got: soon at first, then less often.
 _FIRST_ASK_SECS = 0.02
 _LONGEST_ASK_SECS = 0.5
@@ -132,11 +134,12 @@ class Calls:
 
     def restore(self, contents: Contents, prefixes: list[str]) -> int:
         """Calls `checkpoint_restore` on each task; how many bytes were read."""
+        shares = [share.without_keyed() for share in contents.shares]
 
         @tf.function(autograph=False)
         def restore(prefixes):
             sizes = []
-            for share in contents.shares:
+            for share in shares:
                 with tf.device(share.device):
                     sizes.append(
                         checkpoint_ops.checkpoint_restore(
@@ -366,7 +369,10 @@ class Engine:
         def at_moment() -> None:
             begun["time"] = time.time()
             begun["clock"] = time.monotonic()
-            begun["state"] = state()
+            begun["state"] = {
+                **state(),
+                _KEYED: {x.name: x.description() for x in contents.keyed_tables},
+            }
             self._calls.begin(
                 prefixes,
                 token if self._full_every > 1 else "",
@@ -503,8 +509,13 @@ class Engine:
             )
         last = _reader(prefixes[-1])
         of_parts = [(x, _least(x, known, last)) for x in contents.of_parts]
+        readers = {prefix: _reader(prefix) for prefix in prefixes}
+        saved = manifest.state.get(_KEYED, {})
+        keyed = [(x, x.plan(saved.get(x.name), readers)) for x in contents.keyed_tables]
         try:
             self._calls.restore(contents, prefixes)
+            for table, chunks in keyed:
+                table.restore(chunks)
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(error.message) from error
         for of_part, value in of_parts:

@@ -12,7 +12,11 @@ This is the "mod" strategy of `tf.nn.embedding_lookup`, over all tables at once.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
+
+# How many a part may have: they are counted by int32.
+MOST_ROWS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,15 +25,17 @@ class Table:
 
     Attributes:
         name: its name, which no other table of a layout has.
-        vocabulary_size: how many rows it has.
+        vocabulary_size: how many rows it has, or may have.
         width: how many elements a row has.
         dtype: of the elements, by name.
+        grows: whether rows are found by keys, and made when they are needed.
     """
 
     name: str
     vocabulary_size: int
     width: int
     dtype: str = "float32"
+    grows: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +105,68 @@ class Slab:
         return max(0, -(-(row - shard) // self.num_shards))
 
 
+class DynamicSlab:
+    """Stacked tables that grow, and how they are parted.
+
+    The owner of a key is a part by the key's hash, so that parts have different numbers
+    of rows; each has room for a few more than its share. In each part the rows of a
+    table lie next to each other, in the same place.
+    """
+
+    def __init__(self, name: str, tables: Sequence[Table], num_shards: int):
+        """Stacks tables.
+
+        Args:
+            name: name of the slab.
+            tables: tables that grow, of one width and dtype; at least one.
+            num_shards: how many parts there are.
+
+        Raises:
+            ValueError: a part would have more rows than can be counted.
+        """
+        self.name = name
+        self.tables = tuple(tables)
+        self.num_shards = num_shards
+        self.width = tables[0].width
+        self.dtype = tables[0].dtype
+        self._first_rows: dict[str, int] = {}
+        self.num_rows = 0
+        for table in self.tables:
+            self._first_rows[table.name] = self.num_rows
+            self.num_rows += self.capacity(table)
+        if self.num_rows > MOST_ROWS:
+            raise ValueError(
+                f"Tables that are stacked must have at most {MOST_ROWS:,} rows in a "
+                f"part. Received: {[table.name for table in tables]} with "
+                f"{self.num_rows:,} rows; use other table_stacking"
+            )
+
+    def index(self, table: Table) -> int:
+        """The number of a table among those of the slab."""
+        return self.tables.index(table)
+
+    def first_row(self, table: Table) -> int:
+        """Where the rows of a table begin in each part."""
+        return self._first_rows[table.name]
+
+    def capacity(self, table: Table) -> int:
+        """How many rows of a table a part has room for."""
+        if self.num_shards == 1:
+            return table.vocabulary_size
+        share = table.vocabulary_size / self.num_shards
+        # So far above their mean, four times the standard deviation, hardly any are.
+        slack = 4 * math.ceil(math.sqrt(share))
+        return min(table.vocabulary_size, math.ceil(share) + slack)
+
+
 def stack(
     tables: Iterable[Table],
     num_shards: int,
     stacking: str | Sequence[Sequence[str]] | None = "auto",
-) -> list[Slab]:
+) -> list[Slab | DynamicSlab]:
     """Makes slabs of tables.
+
+    Tables that grow are never stacked with others.
 
     Args:
         tables: the tables.
@@ -130,7 +192,10 @@ def stack(
     groups: dict[object, list[Table]] = {}
     for table in tables:
         groups.setdefault(group_of(table), []).append(table)
-    return [Slab(_slab_name(group), group, num_shards) for group in groups.values()]
+    return [
+        (DynamicSlab if group[0].grows else Slab)(_slab_name(group), group, num_shards)
+        for group in groups.values()
+    ]
 
 
 def _slab_name(tables: Sequence[Table]) -> str:
@@ -141,7 +206,7 @@ def _slab_name(tables: Sequence[Table]) -> str:
 def _groups(by_name, stacking):
     """A function that gives for a table the key that stacked tables share."""
     if stacking == "auto":
-        return lambda table: (table.width, table.dtype)
+        return _kind
     if stacking is None:
         return lambda table: table.name
     if isinstance(stacking, str) or not isinstance(stacking, Sequence):
@@ -160,10 +225,20 @@ def _groups(by_name, stacking):
                     f"{name!r} in table_stacking={stacking!r}"
                 )
             number_of[name] = number
-        kinds = {(by_name[name].width, by_name[name].dtype) for name in names}
+        kinds = {_kind(by_name[name])[:2] for name in names}
         if len(kinds) > 1:
             raise ValueError(
                 "Tables that are stacked must have one width and dtype. Received: "
                 f"{list(names)} of {sorted(kinds)}"
             )
+        growing = [name for name in names if by_name[name].grows]
+        if growing and len(growing) < len(names):
+            raise ValueError(
+                "Tables that are stacked must all grow, or none of them. Received: "
+                f"{list(names)}, of which {growing} grow"
+            )
     return lambda table: number_of.get(table.name, table.name)
+
+
+def _kind(table):
+    return table.width, table.dtype, table.grows

@@ -124,6 +124,19 @@ def _look_up_one(slab, parts, feature):
         vectors = tf.compat.v1.nn.embedding_lookup(
             list(parts), rows, partition_strategy="mod"
         )
+    return combine_with_stock_ops(feature, vectors)
+
+
+def combine_with_stock_ops(feature: Feature, vectors: tf.Tensor) -> tf.Tensor:
+    """The vectors of a feature, by TensorFlow's own ops.
+
+    Args:
+        feature: the feature.
+        vectors: those of its ids, of the ids' shape + `[width]`.
+
+    Returns:
+        Its vectors, in float64 for float64 and float32 for all others.
+    """
     vectors = tf.cast(
         vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32
     )
@@ -131,7 +144,7 @@ def _look_up_one(slab, parts, feature):
         return vectors
     weights = feature.weights
     if weights is None:
-        weights = tf.ones_like(ids, dtype=vectors.dtype)
+        weights = tf.ones_like(feature.ids, dtype=vectors.dtype)
     weights = tf.cast(weights, vectors.dtype)
     vectors *= tf.expand_dims(weights, -1)
     sums, divisors = _sum(vectors, feature), None

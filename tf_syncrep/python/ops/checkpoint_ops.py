@@ -40,7 +40,7 @@ def checkpoint_begin(
     token,
     base,
     groups: Sequence[Sequence[Any]],
-    pieces: Sequence[tuple[int, int, int, int, int]],
+    pieces: Sequence[tuple[int, ...]],
     piece_names: Sequence[str],
     wholes: Sequence[Any],
     whole_names: Sequence[str],
@@ -64,7 +64,11 @@ def checkpoint_begin(
         groups: handles of variables with equally many rows, a table and its slots.
         pieces: the tables in the rows of the groups, in their order: for each
             `(group, rows, first, stride, vocabulary)`. Row `k` of them is row
-            `first + k * stride` of a table of `vocabulary` rows.
+            `first + k * stride` of a table of `vocabulary` rows. Of a table that grows
+            there is one number more: of the variable in the group that has the uses of
+            its rows, int32 of shape `[rows, 2]`, of which the second is 0 where a row
+            is free. Such rows are left out of a checkpoint of all, too, which has the
+            others as one of changes has them.
         piece_names: for each piece a name for each variable of its group.
         wholes: handles of variables that are copied at once.
         whole_names: their names.
@@ -335,9 +339,14 @@ def _handles_and_references(groups):
 def _layout(groups, pieces, piece_names):
     return (
         tf.constant([len(group) for group in groups], tf.int64, [len(groups)]),
-        tf.constant([list(piece) for piece in pieces], tf.int64, [len(pieces), 5]),
+        tf.constant([_numbers(piece) for piece in pieces], tf.int64, [len(pieces), 6]),
         _strings(piece_names),
     )
+
+
+def _numbers(piece):
+    """Of a piece, with -1 for one that does not grow."""
+    return [*piece, -1] if len(piece) == 5 else list(piece)
 
 
 def _strings(names):

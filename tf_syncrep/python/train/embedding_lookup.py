@@ -31,6 +31,8 @@ def embedding_lookup(
     What `tf.compat.v1.nn.embedding_lookup` and `embedding_lookup_sparse` return, with
     fewer messages: a batch sends each part the numbers of the different rows that it
     needs, gets these rows, and sends back one gradient for each, in ascending order.
+    The table has a fixed size; those that grow are layers of Keras, of
+    `tfs.keras.DistributedEmbedding` with a `tfs.keras.Dynamic`.
 
     Args:
         params: a `PartitionedVariable`, a variable, or a list of variables: the parts

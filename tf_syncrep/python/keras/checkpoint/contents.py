@@ -3,6 +3,9 @@
 * `tables/<table>`: a table of DistributedEmbedding, of shape `[vocabulary, width]`; in
   P parts `[ceil(vocabulary / P), P, width]`: row `r` is at `[r // P, r % P]`, so that
   `reshape([-1, width])[:vocabulary]` is the table.
+* `tables/<table>/<part>-of-<parts>/changed`: the rows in use of a part of a table that
+  grows, as `checkpoint.keyed_tables` describes it, with `keys/tables/<table>` and
+  `uses/tables/<table>` beside the slots.
 * `variables/<path>`: any other variable of the model, the table of a layer of one table
   and the states of its layers' random generators included. Layers whose names Keras
   made up are numbered by their order in the model, not in the process: `dense`,
@@ -14,6 +17,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -25,9 +29,13 @@ from tf_syncrep.python.checkpoint.contents import (
     Contents,
     OfPart,
     Piece,
+    cpu_of,
     is_table,
     whole_piece,
 )
+from tf_syncrep.python.checkpoint.keyed_tables import KeyedPart, KeyedTable
+from tf_syncrep.python.embedding import dynamic_lookup
+from tf_syncrep.python.embedding.layout import DynamicSlab
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.slots import (
@@ -35,6 +43,9 @@ from tf_syncrep.python.keras.compat.slots import (
     slots_by_variable,
     variables_of,
 )
+from tf_syncrep.python.keras.embedding import dynamic_tables
+from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.embedding.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import (
     Tables,
@@ -64,7 +75,10 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
         for key, found in slots_by_variable(optimizer, variables).items():
             slots.setdefault(key, {}).update(found)
     renamed = _names_by_order(model)
-    _add_variables(builder, variables, renamed, slots)
+    of_rows: dict[int, dict[str, RowSlot]] = {}
+    for tables in dynamic_tables.tables_with([compat.native(v) for v in variables]):
+        of_rows |= row_slots(optimizers, tables)
+    _add_variables(builder, variables, renamed, slots, of_rows)
     states = list(trainer.random_states(model))
     for name, (_, state) in _by_name(
         states, lambda x: renamed.get(x[0].name, x[0].name)
@@ -83,13 +97,17 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
 
 
 def _add_variables(
-    builder: Builder, variables: Sequence[Any], renamed: Mapping[str, str], slots: Any
+    builder: Builder,
+    variables: Sequence[Any],
+    renamed: Mapping[str, str],
+    slots: Any,
+    of_rows: Any,
 ) -> None:
     """Adds variables, and in the place of the first part of tables the tables."""
     natives = [compat.native(v) for v in variables]
     owners = {
         id(compat.native(part)): tables
-        for tables in tables_with(natives)
+        for tables in (*tables_with(natives), *dynamic_tables.tables_with(natives))
         for part in tables.all_variables()
     }
     # By owner: the tables, or a variable by itself, and a name for each table of it.
@@ -108,6 +126,9 @@ def _add_variables(
     for owner, keys in named.values():
         if isinstance(owner, Tables):
             _add_slabs(builder, owner, keys, slots)
+        elif isinstance(owner, DynamicTables):
+            for slab in owner.slabs:
+                _add_dynamic_slab(builder, owner, slab, keys, slots, of_rows)
         else:
             _add_variable(builder, keys[""], owner, slots.get(id(owner), {}))
 
@@ -138,6 +159,69 @@ def _add_slabs(
                     builder.add_of_part(OfPart(slot, names, shard, slab.num_shards))
 
 
+def _add_dynamic_slab(
+    builder: Builder,
+    tables: DynamicTables,
+    slab: DynamicSlab,
+    keys: Mapping[str, str],
+    slots: Any,
+    of_rows: Any,
+) -> None:
+    """Adds the parts of tables that grow, with a key for each table."""
+    parts = tables.parts(slab)
+    groups = []
+    for part in parts:
+        by_rows = of_rows[id(part.vectors)]
+        beside = [slot.variable for slot in by_rows.values()]
+        groups.append((part.vectors, part.keys, part.uses, *beside))
+    kinds = list(of_rows[id(parts[0].vectors)])
+    keyed = {}
+    for table in slab.tables:
+        name = keys[table.name]
+        beside = [f"slots/{kind}/{name}" for kind in kinds]
+        arrays = (name, f"keys/{name}", f"uses/{name}", *beside)
+        keyed[table.name] = KeyedTable(
+            name,
+            arrays,
+            tuple(
+                KeyedPart(
+                    cpu_of(part.vectors),
+                    group,
+                    slab.capacity(table),
+                    functools.partial(
+                        tables.reset,
+                        part,
+                        [
+                            (x.variable, x.initial)
+                            for x in of_rows[id(part.vectors)].values()
+                        ],
+                    )
+                    if table is slab.tables[0]
+                    else _nothing,  # The first one's has freed all.
+                    functools.partial(tables.add_rows, table.name, part),
+                )
+                for part, group in zip(parts, groups, strict=True)
+            ),
+            functools.partial(dynamic_lookup.owners, num_shards=slab.num_shards),
+        )
+        builder.add_keyed_table(keyed[table.name])
+    for shard, (part, group) in enumerate(zip(parts, groups, strict=True)):
+        pieces = []
+        for table in slab.tables:
+            names = keyed[table.name].part_names(shard)
+            room = slab.capacity(table)
+            pieces.append(Piece(0, room, 1, room, names, uses=2))
+        builder.add_group(group, pieces)
+        for kind, slot in slots.get(id(part.vectors), {}).items():
+            if kind not in kinds:
+                names = tuple(f"slots/{kind}/{keys[x.name]}" for x in slab.tables)
+                builder.add_of_part(OfPart(slot, names, shard, slab.num_shards))
+
+
+def _nothing() -> None:
+    """Has nothing to do."""
+
+
 def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> None:
     by_rows = {k: v for k, v in slots.items() if are_rows(v, variable)}
     named = {name: variable, **{f"slots/{k}/{name}": v for k, v in by_rows.items()}}
@@ -159,7 +243,7 @@ def is_written_by_rows(variable: Any) -> bool:
     Args:
         variable: TensorFlow's variable.
     """
-    return is_table(variable) or is_part(variable)
+    return is_table(variable) or is_part(variable) or dynamic_tables.is_part(variable)
 
 
 def _variables_of(model: Any) -> list[Any]:

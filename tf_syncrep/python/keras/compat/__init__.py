@@ -35,6 +35,7 @@ from tf_syncrep.python.keras.compat.native import (
     IS_KERAS_3,
     in_stateless_scope,
     native,
+    variables_at_once,
 )
 from tf_syncrep.python.keras.compat.stock_files import (
     holds_numbered_slots,
@@ -42,8 +43,10 @@ from tf_syncrep.python.keras.compat.stock_files import (
 )
 from tf_syncrep.python.keras.compat.tracking import (
     NAME_OF_EMBEDDINGS,
+    forget,
     track,
     untrack,
+    without_variables,
 )
 from tf_syncrep.python.keras.compat.update_context import UpdateContext
 from tf_syncrep.python.keras.compat.xla import compiled_by_xla
@@ -63,6 +66,7 @@ __all__ = [
     "WrapperOptimizer",
     "apart_from_closures",
     "compiled_by_xla",
+    "forget",
     "holds_numbered_slots",
     "in_stateless_scope",
     "isolate_workers",
@@ -70,4 +74,6 @@ __all__ = [
     "saved_as_stock",
     "track",
     "untrack",
+    "variables_at_once",
+    "without_variables",
 ]

@@ -1,5 +1,7 @@
 """TensorFlow's own variable of a variable of whatever Keras."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -10,11 +12,28 @@ IS_KERAS_3 = hasattr(tf.keras, "ops")
 if IS_KERAS_3:
     # Private: Keras opens such a scope around layers of mixed precision, in which the
     # public `value` of a variable is all of it, read and cast; nothing public ends it.
-    # Private: nothing public tells whether a `keras.StatelessScope` is open.
+    # Private: nothing public tells whether a `keras.StatelessScope` is open, nor
+    # closes it for a while.
     from keras.src.backend import (
         AutocastScope,  # pyright: ignore
         in_stateless_scope,  # pyright: ignore
     )
+    from keras.src.backend.common import global_state  # pyright: ignore
+
+    @contextlib.contextmanager
+    def variables_at_once() -> Iterator[None]:
+        """A context in which variables have their values as soon as they are made.
+
+        Those of a layer within another one, of which Keras asks the shapes of its
+        outputs, get theirs later, where they cannot be placed any more.
+        """
+        scope = global_state.get_global_attribute("stateless_scope")
+        global_state.set_global_attribute("stateless_scope", None)
+        try:
+            with tf.init_scope():
+                yield
+        finally:
+            global_state.set_global_attribute("stateless_scope", scope)
 
     def native(variable: Any) -> Any:
         """The `tf.Variable` of a variable, also where Keras casts variables.
@@ -31,6 +50,10 @@ if IS_KERAS_3:
             return variable.value
 
 else:
+
+    def variables_at_once() -> Any:
+        """Keras 2 makes variables at once."""
+        return contextlib.nullcontext()
 
     def in_stateless_scope() -> bool:
         """Keras 2 has none."""

@@ -3,6 +3,8 @@
 Checked on TensorFlow 2.15.1 and 2.21.0, with both Kerases.
 """
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
@@ -23,6 +25,39 @@ def track(owner: Any, name: str, trackable: Any) -> None:
     # Private: variables have no tracked attributes, and an attribute of a layer is
     # tracked by Keras too, which uses some names itself.
     owner._track_trackable(trackable, name, overwrite=True)
+
+
+def forget(owner: Any, name: str) -> None:
+    """Makes checkpoints not find an object that `track` has made them find.
+
+    Args:
+        owner: as `track` takes it.
+        name: as `track` takes it.
+    """
+    # Private: as in `track`.
+    owner._delete_tracking(name)
+
+
+@contextlib.contextmanager
+def without_variables(layer: Any, variables: Sequence[Any]) -> Iterator[None]:
+    """While in it, a layer does not name some of its variables.
+
+    Args:
+        layer: the layer.
+        variables: the variables, as Keras has them.
+    """
+    hidden = {id(variable) for variable in variables}
+    # Private: the lists of which the public properties are made.
+    kind = "variables" if IS_KERAS_3 else "weights"
+    names = [f"_trainable_{kind}", f"_non_trainable_{kind}"]
+    before = {name: vars(layer)[name] for name in names}
+    # Not attributes by assignment, which Keras would track.
+    for name, listed in before.items():
+        vars(layer)[name] = [x for x in listed if id(x) not in hidden]
+    try:
+        yield
+    finally:
+        vars(layer).update(before)
 
 
 def untrack(layer: Any, name: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.embedding.dynamic import Dynamic, row_initializer
 from tf_syncrep.python.sync.arguments import as_python
 
 COMBINERS = ("sum", "mean", "sqrtn", None)
@@ -31,10 +33,13 @@ class TableConfig:
 
     Attributes:
         name: its name, which no other table of the layer has. Saved files have it.
-        vocabulary_size: how many rows it has; ids are below.
+        vocabulary_size: how many rows it has; ids are below. Or a `tfs.keras.Dynamic`,
+            for a table that grows, of any ids.
         embedding_dim: how many elements a row has.
         initializer: a Keras initializer, or its name; by default normal numbers of
-            standard deviation `1 / sqrt(embedding_dim)`, none beyond twice that.
+            standard deviation `1 / sqrt(embedding_dim)`, none beyond twice that. Those
+            of a row of a table that grows depend on its seed (0 if it has none), the
+            table's name and the key alone.
         optimizer: None: tables are trained by the model's optimizer.
         combiner: what becomes of several ids of an example: `"mean"`, `"sum"`,
             `"sqrtn"`, all weighted if there are weights; None for one vector an id.
@@ -45,7 +50,7 @@ class TableConfig:
     """
 
     name: str
-    vocabulary_size: int
+    vocabulary_size: int | Dynamic
     embedding_dim: int
     initializer: Any = dataclasses.field(default_factory=_default_initializer)
     optimizer: Any = None
@@ -58,6 +63,8 @@ class TableConfig:
         table = f"Table {self.name!r}"
         for name in ("vocabulary_size", "embedding_dim"):
             value = getattr(self, name)
+            if name == "vocabulary_size" and type(value) is Dynamic:
+                continue
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
                 raise ValueError(
                     f"{table}: {name} must be a whole number of at least 1. "
@@ -81,12 +88,19 @@ class TableConfig:
                 f"other places here. Received: placement={self.placement!r}"
             )
         self.initializer = tf.keras.initializers.get(self.initializer)
+        if isinstance(self.vocabulary_size, Dynamic):
+            row_initializer(
+                self.initializer,
+                self.name,
+                self.vocabulary_size.max_rows,
+                self.embedding_dim,
+            )
 
     def get_config(self) -> dict[str, Any]:
         """Returns what `from_config` makes an equal table of."""
         return {
             "name": self.name,
-            "vocabulary_size": self.vocabulary_size,
+            "vocabulary_size": size_as_json(self.vocabulary_size),
             "embedding_dim": self.embedding_dim,
             "initializer": tf.keras.initializers.serialize(self.initializer),
             "combiner": self.combiner,
@@ -97,7 +111,18 @@ class TableConfig:
     def from_config(cls, config: dict[str, Any]) -> TableConfig:
         """Makes a table of what `get_config` returned."""
         initializer = tf.keras.initializers.deserialize(config["initializer"])
-        return cls(**{**config, "initializer": initializer})
+        size = size_from_json(config["vocabulary_size"])
+        return cls(**{**config, "initializer": initializer, "vocabulary_size": size})
+
+
+def size_as_json(size: int | Dynamic) -> Any:
+    """What `size_from_json` makes an equal size of a table of."""
+    return size.get_config() if isinstance(size, Dynamic) else size
+
+
+def size_from_json(size: Any) -> Any:
+    """The size of a table that was saved."""
+    return Dynamic.from_config(size) if isinstance(size, Mapping) else size
 
 
 @dataclasses.dataclass

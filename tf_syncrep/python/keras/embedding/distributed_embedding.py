@@ -10,16 +10,26 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding import saved_layout
+from tf_syncrep.python.keras.embedding import dynamic_files, saved_layout
 from tf_syncrep.python.keras.embedding.config import (
     FeatureConfig,
     TableConfig,
     own_table,
 )
-from tf_syncrep.python.keras.embedding.ids import as_integers, refuse_strings
+from tf_syncrep.python.keras.embedding.dynamic import Dynamic, row_initializer
+from tf_syncrep.python.keras.embedding.dynamic_tables import (
+    DynamicTables,
+    GrowingLayer,
+)
+from tf_syncrep.python.keras.embedding.ids import (
+    as_integers,
+    as_keys,
+    refuse_strings,
+)
 from tf_syncrep.python.keras.embedding.slots import key_of
-from tf_syncrep.python.keras.embedding.tables import Tables, num_parts
-from tf_syncrep.python.keras.embedding.tracking import track
+from tf_syncrep.python.keras.embedding.tables import Tables
+from tf_syncrep.python.keras.embedding.tracking import track, track_dynamic
+from tf_syncrep.python.keras.embedding.variables import num_parts
 from tf_syncrep.python.keras.embedding.weights import made_again
 from tf_syncrep.python.sync.arguments import as_python
 
@@ -93,7 +103,7 @@ def _add_leaves(configs, inputs, flat):
 
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
-class DistributedEmbedding(tf.keras.layers.Layer):
+class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
     """Embedding tables of any size, for many features, on all parameter servers.
 
     Tables of one width are stacked, and the rows of the stack take turns on the
@@ -179,33 +189,64 @@ class DistributedEmbedding(tf.keras.layers.Layer):
         )
         self._transfer_dtype = _transfer_dtype(transfer_dtype, self.variable_dtype)
         # Refuses what cannot be stacked before anything is made.
-        self._tables = self._lay_out(1)
+        self._tables, self._growing = self._lay_out(1)
 
     def _lay_out(self, num_shards):
+        """The tables of fixed size, and those that grow."""
         dtype = tf.as_dtype(self.variable_dtype).name
-        tables = [
-            layout.Table(table.name, table.vocabulary_size, table.embedding_dim, dtype)
+        dynamic = {
+            table.name: table.vocabulary_size
             for table in self._features.tables
-        ]
-        return Tables(tables, self._table_stacking, num_shards)
+            if isinstance(table.vocabulary_size, Dynamic)
+        }
+        tables = []
+        for table in self._features.tables:
+            size, grows = table.vocabulary_size, False
+            if isinstance(size, Dynamic):
+                size, grows = size.max_rows, True
+            tables.append(
+                layout.Table(table.name, size, table.embedding_dim, dtype, grows)
+            )
+        slabs = layout.stack(tables, num_shards, self._table_stacking)
+        return (
+            Tables([x for x in slabs if isinstance(x, layout.Slab)]),
+            DynamicTables(
+                [x for x in slabs if isinstance(x, layout.DynamicSlab)], dynamic
+            ),
+        )
 
     def build(self, input_shapes: Any = None) -> None:
         """Makes the variables; their shapes hang on no input."""
         if self.built:
             return
-        self._tables = self._lay_out(num_parts())
+        self._tables, self._growing = self._lay_out(num_parts())
+        by_name = {table.name: table for table in self._features.tables}
         self._tables.make(
             self.add_weight,
-            {table.name: table.initializer for table in self._features.tables},
+            {name: by_name[name].initializer for name in self._tables.by_name},
         )
-        track(self, self._tables)
+        self._growing.make(
+            self.add_weight,
+            {
+                name: row_initializer(
+                    by_name[name].initializer, name, size.max_rows, table.width
+                )
+                for name, size in self._growing.sizes.items()
+                for table in [self._growing.by_name[name]]
+            },
+        )
+        if self._tables.slabs:
+            track(self, self._tables)
+        if self._growing.slabs:
+            track_dynamic(self, self._growing)
         self.built = True
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Checks what Keras would tell of under a sentence about something else."""
         ids = self._features.flatten(inputs, "inputs")
         for config, of_feature in zip(self._features.flat, ids, strict=True):
-            if hasattr(of_feature, "dtype"):
+            grows = config.table.name in self._growing.by_name
+            if hasattr(of_feature, "dtype") and not grows:
                 refuse_strings(of_feature, f"feature {config.name!r}")
         return super().__call__(inputs, *args, **kwargs)
 
@@ -226,14 +267,21 @@ class DistributedEmbedding(tf.keras.layers.Layer):
         all_weights = [None] * len(ids)
         if weights is not None:
             all_weights = self._features.flatten(weights, "weights")
+        by_name = {**self._tables.by_name, **self._growing.by_name}
         asked = [
-            _asked(config, self._tables.by_name[config.table.name], *of_feature)
+            _asked(config, by_name[config.table.name], *of_feature)
             for config, *of_feature in zip(
                 self._features.flat, ids, all_weights, strict=True
             )
         ]
-        vectors = self._tables.look_up(asked, bool(training), self._transfer_dtype)
-        vectors = [tf.cast(x, self.compute_dtype) for x in vectors]
+        vectors: list[Any] = [None] * len(asked)
+        for tables in (self._tables, self._growing):
+            places = [i for i, x in enumerate(asked) if x.table.name in tables.by_name]
+            found = tables.look_up(
+                [asked[i] for i in places], bool(training), self._transfer_dtype
+            )
+            for i, x in zip(places, found, strict=True):
+                vectors[i] = tf.cast(x, self.compute_dtype)
         for i, (feature, x) in enumerate(zip(asked, ids, strict=True)):
             if feature.combiner is None and _is_ragged(x):
                 vectors[i] = _as_ragged(x).with_values(vectors[i])
@@ -243,31 +291,45 @@ class DistributedEmbedding(tf.keras.layers.Layer):
         """The values of the tables.
 
         Returns:
-            By name, NumPy arrays of shape `[vocabulary_size, embedding_dim]`.
+            By name, NumPy arrays of shape `[vocabulary_size, embedding_dim]`; for a
+            table that grows, `keys` of shape `[n]`, ascending, and `vectors` of shape
+            `[n, embedding_dim]`, a named tuple.
         """
-        return {name: self._tables.read(name) for name in self._tables.by_name}
+        return {
+            name: (self._owner_of(name)).read(name)
+            for name in (table.name for table in self._features.tables)
+        }
+
+    def _owner_of(self, name: str) -> Tables | DynamicTables:
+        return self._growing if name in self._growing.by_name else self._tables
 
     def set_embedding_tables(self, tables: dict[str, Any]) -> None:
         """Sets the values of tables.
 
         Args:
             tables: by name, arrays of shape `[vocabulary_size, embedding_dim]`, those
-                of a plain `keras.layers.Embedding`, say. Others stay as they are.
+                of a plain `keras.layers.Embedding`, say; for a table that grows, keys
+                and vectors, as `get_embedding_tables` returns them, in any order, and
+                other keys lose their rows. Other tables stay as they are.
 
         Raises:
-            ValueError: there is no such table, or it has another shape.
+            ValueError: there is no such table, or it has another shape; keys that come
+                twice, or more than there is room for.
         """
-        for name in tables:
-            if name not in self._tables.by_name:
-                raise ValueError(
-                    f"There is no table {name!r}. There are: "
-                    f"{sorted(self._tables.by_name)}"
-                )
+        known = {table.name for table in self._features.tables}
         for name, values in tables.items():
-            self._tables.write(name, values)
+            if name not in known:
+                raise ValueError(
+                    f"There is no table {name!r}. There are: {sorted(known)}"
+                )
+            if name in self._growing.by_name:
+                self._growing.checked(name, values)
+        for name, values in tables.items():
+            self._owner_of(name).write(name, values)
 
     def save_own_variables(self, store: Any) -> None:
         """Saves the tables by name, however they lie; called by Keras."""
+        dynamic_files.save(self._growing, store, key_of)
         for name in self._tables.by_name:
             store[key_of(name)] = self._tables.read(name)
         layout_now = saved_layout.as_json(self._tables.slabs)
@@ -284,6 +346,8 @@ class DistributedEmbedding(tf.keras.layers.Layer):
             )
         if _LAYOUT in saved:
             self._check_layout(store)
+        # What refuses before it writes comes first.
+        dynamic_files.load(self._growing, store, key_of, self.name)
         for name in self._tables.by_name:
             self._tables.write(name, store[key_of(name)][...])
 
@@ -401,7 +465,11 @@ def _asked(config, table, ids, weights):
         ids = tf.convert_to_tensor(ids)
         if combiner is not None and ids.shape.rank == 1:
             ids = tf.expand_dims(ids, -1)
-    ids = as_integers(ids, f"feature {config.name!r}", table.vocabulary_size)
+    feature = f"feature {config.name!r}"
+    if table.grows:
+        ids = as_keys(ids, feature)
+    else:
+        ids = as_integers(ids, feature, table.vocabulary_size)
     if weights is not None:
         if combiner is None:
             raise ValueError(

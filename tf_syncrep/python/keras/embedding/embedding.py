@@ -10,8 +10,11 @@ import tensorflow as tf
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.embedding import tables
+from tf_syncrep.python.keras.embedding.dynamic import Dynamic
+from tf_syncrep.python.keras.embedding.dynamic_embedding import DynamicEmbedding
 from tf_syncrep.python.keras.embedding.ids import as_integers
 from tf_syncrep.python.keras.embedding.tracking import track
+from tf_syncrep.python.keras.embedding.variables import num_parts
 from tf_syncrep.python.keras.embedding.weights import made_again
 from tf_syncrep.python.sync.arguments import as_python
 
@@ -19,6 +22,17 @@ __all__ = ["Embedding"]
 
 # What a part of a table has to come to, to be worth messages of its own.
 _MIN_PART_BYTES = 256 << 10
+# Arguments that are about the table as a whole, or about Keras 3's one variable.
+_OF_FIXED_TABLES = (
+    "shards",
+    "embeddings_regularizer",
+    "embeddings_constraint",
+    "weights",
+    "lora_rank",
+    "lora_alpha",
+    "quantization_config",
+    "input_length",
+)
 # Of the table, and of its variable where that is one.
 _NAME = "embeddings"
 
@@ -37,7 +51,10 @@ class Embedding(tf.keras.layers.Embedding):
     `shards` is given. Where tf_syncrep is imported, it is this one again; with Keras 2
     it is Keras's own. A table in parts is saved as one.
 
-    Negative ids are refused; in Keras 3's own layer they count from the end.
+    Negative ids are refused; in Keras 3's own layer they count from the end. With a
+    `tfs.keras.Dynamic` in the place of `input_dim` the table grows, and any id has a
+    vector: then the layer takes `training`, has `table_stats`, `get_embedding_table`
+    and `set_embedding_table`, and files name it as a layer of tf_syncrep.
 
     Args:
         *args: of the base class: `input_dim`, `output_dim`, and so on.
@@ -62,6 +79,20 @@ class Embedding(tf.keras.layers.Embedding):
     shape + `[output_dim]`, in the layer's compute dtype. An id that is negative or not
     below `input_dim` raises `tf.errors.InvalidArgumentError` on a CPU.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Makes the layer, another one for a table that grows."""
+        size = kwargs.get("input_dim", args[0] if args else None)
+        if not isinstance(size, Dynamic):
+            return super().__new__(cls, *args, **kwargs)
+        unfit = [name for name in kwargs if name in _OF_FIXED_TABLES]
+        if unfit:
+            raise ValueError(
+                "A table that grows has no whole: make the layer without "
+                f"{', '.join(unfit)}. Received: "
+                + ", ".join(f"{name}={kwargs[name]!r}" for name in unfit)
+            )
+        return DynamicEmbedding(*args, **kwargs)
 
     def __init__(self, *args: Any, shards: int | None = None, **kwargs: Any):
         # Before the base class, which may build the layer.
@@ -92,7 +123,8 @@ class Embedding(tf.keras.layers.Embedding):
             return
         dtype = tf.as_dtype(self.variable_dtype).name
         table = layout.Table(_NAME, self.input_dim, self.output_dim, dtype)
-        self._tables = tables.Tables([table], "auto", num_shards, named_by_layer=True)
+        slab = layout.Slab(_NAME, [table], num_shards)
+        self._tables = tables.Tables([slab], named_by_layer=True)
         self._tables.make(
             self.add_weight,
             {_NAME: self.embeddings_initializer},
@@ -124,7 +156,7 @@ class Embedding(tf.keras.layers.Embedding):
         if whole or not compat.IS_KERAS_3:
             return 1
         size = tf.as_dtype(self.variable_dtype).size * self.input_dim * self.output_dim
-        return max(1, min(tables.num_parts(), size // _MIN_PART_BYTES))
+        return max(1, min(num_parts(), size // _MIN_PART_BYTES))
 
     @property
     def _in_parts(self):

@@ -8,14 +8,20 @@ import numpy as np
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.slots import are_rows
-from tf_syncrep.python.keras.embedding.tables import trained_by
+from tf_syncrep.python.keras.embedding import dynamic_tables
+from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables, Rows
+from tf_syncrep.python.keras.embedding.tables import Tables, trained_by
+
+# Behind the key of a slot of a table that grows: keys and uses of its rows.
+_KEYS, _USES = "%keys", "%uses"
 
 
 def save(optimizer: Any, store: Any) -> bool:
     """Saves an optimizer that has slots of tables.
 
     A slot of a part's shape is saved as tables are. Of another one, a power of beta,
-    which each part has for itself, the part's that has made most steps is.
+    which each part has for itself, the part's that has made most steps is. Beside slots
+    of tables that grow are the keys of their rows.
 
     Args:
         optimizer: a `compat.SlotOptimizer`, whose `slots` are by name.
@@ -24,12 +30,19 @@ def save(optimizer: Any, store: Any) -> bool:
     Returns:
         Whether it has any; nothing was saved otherwise.
     """
-    saved = _slots(optimizer, trained_by(optimizer))
+    saved = _slots(optimizer, _trained_by(optimizer))
+    rows: dict[tuple[int, str], Rows] = {}
     for key, tables, name, slots in saved:
-        if _are_rows(tables, name, slots):
-            store[key] = tables.read(name, slots)
-        else:
+        if not _are_rows(tables, name, slots):
             store[key] = np.min([slot.numpy() for slot in slots], axis=0)
+        elif isinstance(tables, DynamicTables):
+            of_table = id(tables), name
+            if of_table not in rows:
+                rows[of_table] = tables.rows_of(name)
+            store[key] = tables.values_of(name, rows[of_table], slots)
+            store[key + _KEYS], store[key + _USES] = rows[of_table][:2]
+        else:
+            store[key] = tables.read(name, slots)
     if saved:
         for number, variable in enumerate(_others(optimizer, saved)):
             store[str(number)] = variable.numpy()
@@ -46,9 +59,13 @@ def load(optimizer: Any, store: Any) -> bool:
     Returns:
         Whether there were just these arrays; nothing was loaded otherwise.
     """
-    trained = trained_by(optimizer)
+    trained = _trained_by(optimizer)
     # Those of Keras' own layer are numbered, as of an Embedding in one part they were.
-    several = [x for x in trained if not (x.named_by_layer and x.num_parts == 1)]
+    several = [
+        x
+        for x in trained
+        if isinstance(x, DynamicTables) or not (x.named_by_layer and x.num_parts == 1)
+    ]
     return _load(optimizer, trained, store) or _load(optimizer, several, store)
 
 
@@ -62,13 +79,24 @@ def _load(optimizer, by_name, store):
     saved = _slots(optimizer, by_name)
     others = _others(optimizer, saved)
     keys = {key for key, *_ in saved} | {str(i) for i in range(len(others))}
+    keys |= {
+        key + kind
+        for key, tables, name, slots in saved
+        if isinstance(tables, DynamicTables) and _are_rows(tables, name, slots)
+        for kind in (_KEYS, _USES)
+    }
     if not saved or keys != set(store.keys()):
         return False
     least: dict[int, tuple[Any, Any]] = {}
     for key, tables, name, slots in saved:
         value = store[key][...]
         if _are_rows(tables, name, slots):
-            tables.write(name, value, slots)
+            if isinstance(tables, DynamicTables):
+                # Where the layer was loaded before, that is where its rows are.
+                of_rows = (np.asarray(store[key + x][...]) for x in (_KEYS, _USES))
+                tables.write_values(tables.replace(name, *of_rows), value, slots)
+            else:
+                tables.write(name, value, slots)
             continue
         for slot in slots:
             before = least.get(id(slot), (slot, value))[1]
@@ -85,11 +113,13 @@ def _slots(optimizer, all_tables):
     found = []
     for number, tables in enumerate(all_tables):
         for name in tables.by_name:
-            parts = tables.variables(tables.slab_of(name))
+            parts = _parts(tables, name)
+            is_one = isinstance(tables, DynamicTables) and tables.named_by_layer
+            in_file = "embeddings" if is_one else name
             of_parts = [optimizer.slots(part) for part in parts]
             for kind in of_parts[0]:
                 slots = [compat.native(of_part[kind]) for of_part in of_parts]
-                key = f"{kind}.{number}.{key_of(name)}"
+                key = f"{kind}.{number}.{key_of(in_file)}"
                 found.append((key, tables, name, slots))
     return found
 
@@ -100,6 +130,23 @@ def _others(optimizer, saved):
     return [x for x in optimizer.variables if id(compat.native(x)) not in of_parts]
 
 
+def _trained_by(optimizer):
+    """All tables that it has slots of, in its order."""
+    found: list[Tables | DynamicTables] = [
+        *trained_by(optimizer),
+        *dynamic_tables.trained_by(optimizer),
+    ]
+    return sorted(
+        found, key=lambda x: optimizer.slot_index(_parts(x, next(iter(x.by_name)))[0])
+    )
+
+
+def _parts(tables, name):
+    """The variables with the vectors of a table, as Keras has them."""
+    slab = tables.slab_of(name)
+    is_dynamic = isinstance(tables, DynamicTables)
+    return tables.trained(slab) if is_dynamic else tables.variables(slab)
+
+
 def _are_rows(tables, name, slots):
-    (part, *_) = tables.parts(tables.slab_of(name))
-    return are_rows(slots[0], part)
+    return are_rows(slots[0], _parts(tables, name)[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,48 +11,29 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.embedding.initial_values import initial_rows
+from tf_syncrep.python.keras.embedding.variables import CASTING, part_name
 
 # Of what is read or written at a time.
 _CHUNK_BYTES = 64 * 2**20
-# Under mixed precision Keras 2's own layer does not cast its table, Keras 3's does.
-_CASTING = {} if compat.IS_KERAS_3 else {"experimental_autocast": False}
-
-
-def num_parts() -> int:
-    """Into how many parts tables are to be parted here: one for each server."""
-    strategy = tf.distribute.get_strategy()
-    if not isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        return 1
-    return max(1, num_tasks("ps"))
-
 
 # All whose variables are made, for optimizers that save what belongs to these.
 _made: weakref.WeakSet[Tables] = weakref.WeakSet()
 
 
 class Tables:
-    """Tables, stacked into slabs, whose parts are variables of a layer."""
+    """Tables of fixed size, in slabs whose parts are variables of a layer."""
 
-    def __init__(
-        self,
-        tables: Iterable[layout.Table],
-        stacking: Any,
-        num_shards: int,
-        named_by_layer: bool = False,
-    ):
-        """Lays tables out.
+    def __init__(self, slabs: Sequence[layout.Slab], named_by_layer: bool = False):
+        """Makes nothing yet.
 
         Args:
-            tables: the tables.
-            stacking: as `layout.stack` takes it.
-            num_shards: into how many parts to part each slab.
+            slabs: how the tables lie.
             named_by_layer: whether files name its tables below the layer, as they do
                 variables; else by their own names.
         """
         self.named_by_layer = named_by_layer
-        self.slabs = layout.stack(tables, num_shards, stacking)
+        self.slabs = list(slabs)
         self.by_name = {t.name: t for slab in self.slabs for t in slab.tables}
         self._slab_of = {t.name: slab for slab in self.slabs for t in slab.tables}
         self._parts: dict[str, list[Any]] = {}
@@ -77,12 +58,12 @@ class Tables:
             parts = []
             for shard in range(slab.num_shards):
                 part = add_weight(
-                    name=_variable_name(slab, shard),
+                    name=part_name(slab, shard),
                     shape=(slab.shard_rows(shard), slab.width),
                     dtype=slab.dtype,
                     initializer=_initializer(slab, shard, initializers),
                     trainable=True,
-                    **_CASTING,
+                    **CASTING,
                     **options,
                 )
                 if getattr(compat.native(part), "variables", None) is not None:
@@ -93,7 +74,8 @@ class Tables:
                     )
                 parts.append(part)
             self._parts[slab.name] = parts
-        _made.add(self)
+        if self.slabs:
+            _made.add(self)
 
     def parts(self, slab: layout.Slab) -> list[tf.Variable]:
         """The variables that hold a slab."""
@@ -116,7 +98,7 @@ class Tables:
     def variable_names(self) -> list[str]:
         """The names by which the variables were made."""
         return [
-            _variable_name(slab, shard)
+            part_name(slab, shard)
             for slab in self.slabs
             for shard in range(slab.num_shards)
         ]
@@ -311,10 +293,6 @@ def is_part(variable: tf.Variable) -> bool:
     """Whether a variable is a part of tables."""
     parts = [part for tables in _made for part in tables.all_variables()]
     return any(compat.native(part) is variable for part in parts)
-
-
-def _variable_name(slab, shard):
-    return f"{slab.name}_{shard}" if slab.num_shards > 1 else slab.name
 
 
 def _initializer(slab, shard, initializers):

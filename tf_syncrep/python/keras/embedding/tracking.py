@@ -22,7 +22,8 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding import saved_layout
+from tf_syncrep.python.keras.embedding import dynamic_files, saved_layout
+from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.embedding.tables import Tables
 
 
@@ -47,6 +48,48 @@ def track(layer: Any, tables: Tables, whole: str | None = None) -> None:
     compat.track(layer, "_saved_tables", root)
     if whole is not None:
         compat.track(layer, whole, _Whole(tables))
+
+
+def track_dynamic(layer: Any, tables: DynamicTables) -> None:
+    """Makes `tf.train.Checkpoint` save a layer's tables that grow, and restore them.
+
+    Only into parts like those that were saved: it knows nothing of keys.
+
+    Args:
+        layer: the layer.
+        tables: its tables, whose variables are made.
+    """
+    for name in tables.variable_names:
+        compat.untrack(layer, name)
+    root = tf.train.Checkpoint()
+    state = _DynamicLayout(layer.name, dynamic_files.layout_of(tables))
+    root.layout = state
+    setattr(root, _name_of(state.layout), _numbered(tables.all_variables()))
+    # Optimizers of Keras 3 lead to the variables themselves.
+    compat.track(
+        tables.all_trained()[0], "layout", _DynamicLayout(layer.name, state.layout)
+    )
+    compat.track(layer, "_saved_dynamic_tables", root)
+
+
+class _DynamicLayout(tf.train.experimental.PythonState):
+    """Wants tables that grow to lie as they lay."""
+
+    def __init__(self, layer_name: str, layout: str):
+        self._layer_name, self.layout = layer_name, layout
+
+    def serialize(self) -> str:
+        return self.layout
+
+    def deserialize(self, string_value: Any) -> None:
+        saved = _as_string(string_value)
+        if saved != self.layout:
+            raise ValueError(
+                f"Tables of layer {self._layer_name!r} that grow must lie as they lie "
+                f"in the checkpoint: {self.layout}; there {saved}. "
+                "tf.train.Checkpoint knows nothing of keys: use tfs.keras.Checkpoint, "
+                "which restores them into any parts."
+            )
 
 
 class _State(tf.train.experimental.PythonState):

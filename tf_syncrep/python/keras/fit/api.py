@@ -11,6 +11,7 @@ from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.data_adapters import train_validation_split
 from tf_syncrep.python.keras.compat.position import handing_over
+from tf_syncrep.python.keras.embedding.table_upkeep import with_upkeep
 from tf_syncrep.python.keras.fit import checks, inputs
 from tf_syncrep.python.keras.fit import loop as fit_loop
 from tf_syncrep.python.keras.fit.building import build
@@ -132,7 +133,9 @@ def fit(
     """
     checks.refuse_multi_worker(model)
     checks.refuse_model_outside_of_scope(model)
-    callbacks = with_ends(callbacks)
+    callbacks = with_ends(
+        with_upkeep(model, callbacks, not rounds_of(model.optimizer).maintains_tables)
+    )
     if not is_scheduled(model):
         with handing_over(model):
             return model.fit(

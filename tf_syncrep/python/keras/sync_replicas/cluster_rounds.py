@@ -22,6 +22,8 @@ from tf_syncrep.python.sync import gate_stats
 class ClusterRounds(Rounds):
     """Rounds under ParameterServerStrategy."""
 
+    maintains_tables = True
+
     def __init__(
         self,
         ops: ClusterOps,

@@ -19,6 +19,8 @@ class Rounds:
 
     #: Whether an error of others may follow from one that `cause` tells.
     cause: BaseException | None = None
+    #: Whether updates maintain tables that grow.
+    maintains_tables: bool = False
 
     def place(self, variables: Sequence[Any]) -> None:
         """Learns what is to be trained, before the first gradient.

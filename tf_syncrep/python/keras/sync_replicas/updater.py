@@ -13,6 +13,10 @@ from absl import logging
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint import keeping
+from tf_syncrep.python.keras.embedding.maintenance import (
+    Maintenance,
+    maintenance_of_update,
+)
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer
 
@@ -73,6 +77,8 @@ class Updater:
         self._requests_lock = threading.Lock()
         self._requests: list[_Request] = []
         self._is_serving = False
+        # Of tables that grow, once it is known what is trained.
+        self._maintenance: Maintenance | None = None
         # Called in the thread with `iterations`: before the first update of a training,
         # and after each. What they raise is logged, and they are called no more.
         self.observers: list[Observer] = []
@@ -238,6 +244,13 @@ class Updater:
         try:
             self._tell_observers(step)
             self._wait_for_targets(generation, stopping)
+            # Not while a function is traced, which would take its variables for its
+            # own.
+            self._maintenance = maintenance_of_update(
+                self._optimizer, [compat.native(v) for v in self._ops.targets.variables]
+            )
+            if self._maintenance is not None and not stopping.is_set():
+                self._maintenance.run(step)
             while not stopping.is_set():
                 self._serve()
                 if _call(self._wait_and_apply_fn, generation, stopping):
@@ -313,7 +326,22 @@ class Updater:
                 updated = _group_of(lambda: self._update_all(gradients, variables))
             with tf.control_dependencies([updated]):
                 step = tf.cast(self._iterations.read_value(), tf.int64)
+            # Before workers look anything up for the next one.
+            with tf.control_dependencies([updated, *self._maintain(step)]):
                 self._ops.advance(generation, quorum, step)
+
+    def _maintain(self, step: tf.Tensor) -> list[tf.Tensor]:
+        """Has rows of tables that grow go, if it is time."""
+        maintenance = self._maintenance
+        if maintenance is None:
+            return []
+
+        def maintain():
+            with tf.control_dependencies([_group_of(lambda: maintenance.build(step))]):
+                return tf.constant(True)
+
+        is_time = tf.equal(tf.math.floormod(step, maintenance.every), 0)
+        return [tf.cond(is_time, maintain, lambda: tf.constant(False))]
 
     def _update_all(self, gradients: Any, variables: Any) -> None:
         with self._strategy.scope(), compat.UpdateContext(self._strategy):

@@ -1,0 +1,368 @@
+"""Tables that grow, in one process: lookups, training, what they are told and say."""
+
+import logging
+import pickle
+
+import dynamic_models as models
+import embedding_twin as twin
+import keras_variants
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+Dynamic = tfs.keras.Dynamic
+
+
+def layer_of(size, width=4, **options):
+    table = tfs.keras.TableConfig("t", size, width, **options)
+    return tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Dynamic(0), "`max_rows` must be a whole number of at least 1"),
+        (lambda: Dynamic(2.5), "`max_rows` must be a whole number of at least 1"),
+        (lambda: Dynamic(2**31), "`max_rows` must be at most 2,147,483,647"),
+        (lambda: Dynamic(9, admit=3), "`admit` must be None or a tfs.keras.MinCount"),
+        (
+            lambda: tfs.keras.MinCount("3"),
+            "`n` must be a whole number of at least 1. Received: n='3'",
+        ),
+        (lambda: tfs.keras.MinCount(float("nan")), "`n` must be a whole number"),
+        (lambda: tfs.keras.MinCount(256), "`n` must be at most 255. Received: n=256"),
+        (lambda: Dynamic(9, evict="least_recent"), "`evict` must be None, tfs.keras."),
+        (lambda: Dynamic(9, unused_for=0), "`unused_for` must be a whole number"),
+        (
+            lambda: tfs.keras.TableConfig("t", Dynamic(9), 4, initializer="orthogonal"),
+            "Table 't' grows, and so its initializer must be one whose rows",
+        ),
+        (
+            lambda: tfs.keras.Embedding(Dynamic(9), 4, embeddings_constraint="nonneg"),
+            "make the layer without embeddings_constraint",
+        ),
+        (lambda: tfs.keras.Embedding(Dynamic(9), 0), "`output_dim` must be a whole"),
+        (
+            lambda: layer_of(Dynamic(9))(tf.constant([1.0])),
+            "feature 'f' must be integers or strings, as its table grows",
+        ),
+        (
+            lambda: tfs.keras.Embedding(Dynamic(9), 4, name="e")(tf.constant([1.0])),
+            "layer 'e' must be integers or strings, as its table grows",
+        ),
+        (lambda: layer_of(9)(tf.constant(["a"])), "must be integers: put a "),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(make, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        make()
+
+
+def test_tables_of_both_kinds_are_not_stacked_together():
+    features = [
+        tfs.keras.FeatureConfig("f", tfs.keras.TableConfig("t", Dynamic(9), 4)),
+        tfs.keras.FeatureConfig("g", tfs.keras.TableConfig("u", 9, 4)),
+    ]
+    with pytest.raises(ValueError, match="must all grow, or none of them"):
+        tfs.keras.DistributedEmbedding(features, table_stacking=["t", "u"])
+
+
+def test_configuration_is_all_that_a_layer_is():
+    sizes = [
+        Dynamic(9),
+        Dynamic(9, tfs.keras.MinCount(2), tfs.keras.LeastRecent(), 7),
+        Dynamic(np.int64(9), evict=tfs.keras.LeastFrequent()),
+    ]
+    for size in sizes:
+        layer = layer_of(size)
+        config = layer.get_config()
+        again = tfs.keras.DistributedEmbedding.from_config(config)
+        assert again.get_config() == config
+        assert config["tables"][0]["vocabulary_size"]["max_rows"] == 9
+        one = tfs.keras.Embedding(size, 4, mask_zero=True)
+        assert type(one).from_config(one.get_config()).input_dim == size
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.string])
+def test_ids_of_all_kinds_and_their_weights(dtype):
+    tables = {
+        name: tfs.keras.TableConfig(name, Dynamic(100), 4, combiner=combiner)
+        for name, combiner in (("s", "sum"), ("m", "mean"), ("q", "sqrtn"), ("n", None))
+    }
+
+    def ids_of(values):
+        values = np.asarray(values)
+        if dtype == tf.string:
+            return tf.constant([f"id {x}" for x in values.ravel()], shape=values.shape)
+        return tf.constant(values, dtype)
+
+    dense = [[-1, 2, 3], [4, 4, 0]]
+    kinds = {
+        "dense": ids_of(dense),
+        "ragged": tf.RaggedTensor.from_row_splits(ids_of([1, -2, 3, 4]), [0, 4, 4]),
+        "sparse": tf.SparseTensor([[0, 5], [0, 9], [1, 2]], ids_of([3, 7, 7]), [2, 10]),
+        "one": ids_of([5, 6]),
+    }
+    lists = {
+        "dense": dense,
+        "ragged": [[1, -2, 3, 4], []],
+        "sparse": [[3, 7], [7]],
+        "one": [[5], [6]],
+    }
+    weights = {
+        "dense": tf.constant([[0.5, 1.0, 0.0], [2.0, 1.0, 1.0]]),
+        "ragged": tf.ragged.constant([[0.5, 1.0, 0.0, 3.0], []], ragged_rank=1),
+        "sparse": tf.SparseTensor([[0, 5], [0, 9], [1, 2]], [0.25, 4.0, 2.0], [2, 10]),
+        "one": tf.constant([3.0, 0.0]),
+    }
+    flat = {
+        "dense": [[0.5, 1.0, 0.0], [2.0, 1.0, 1.0]],
+        "ragged": [[0.5, 1.0, 0.0, 3.0], []],
+        "sparse": [[0.25, 4.0], [2.0]],
+        "one": [[3.0], [0.0]],
+    }
+    names = [(table, kind) for table in tables for kind in kinds]
+    layer = tfs.keras.DistributedEmbedding(
+        {
+            f"{table}_{kind}": tfs.keras.FeatureConfig(f"{table}_{kind}", tables[table])
+            for table, kind in names
+        }
+    )
+    inputs = {f"{table}_{kind}": kinds[kind] for table, kind in names}
+    some = {
+        f"{table}_{kind}": None if table == "n" else weights[kind]
+        for table, kind in names
+    }
+    numbers = np.array([-2, -1, 0, 1, 2, 3, 4, 5, 6, 7])
+    by_number = np.zeros([len(tables), len(numbers), 4])
+    for of_ids in (None, some):
+        arguments = {} if of_ids is None else {"weights": of_ids}
+        vectors = layer(inputs, training=True, **arguments)
+        for number, (_, (keys, values)) in enumerate(
+            layer.get_embedding_tables().items()
+        ):
+            own = ids_of(numbers)
+            own = tfs.keras.string_keys(own) if dtype == tf.string else own
+            places = np.searchsorted(keys, own.numpy())
+            assert np.array_equal(keys[places], own.numpy())
+            by_number[number] = values[places]
+        values = {
+            name: np.concatenate([x[2:], x[:2]])  # As indices of lists are.
+            for name, x in zip(layer.get_embedding_tables(), by_number, strict=True)
+        }
+        for table, kind in names:
+            actual = vectors[f"{table}_{kind}"]
+            if table == "n":
+                ids = lists[kind]
+                if kind in ("ragged", "sparse"):
+                    ids = [id_ for row in ids for id_ in row]
+                    actual = actual.values
+                ids = np.asarray(ids)[:, 0] if kind == "one" else np.asarray(ids)
+                expected = values[table][ids]
+            else:
+                feature = twin.Feature(
+                    table,
+                    lists[kind],
+                    tables[table].combiner,
+                    None if of_ids is None else flat[kind],
+                )
+                expected = twin.look_up(values, feature)
+            np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+def test_only_training_makes_rows_and_others_are_zeros():
+    layer = layer_of(Dynamic(9), combiner=None)
+    ids = tf.constant([3, -4])
+    for call in (layer, tf.function(layer)):
+        np.testing.assert_array_equal(call(ids), np.zeros([2, 4]))
+        np.testing.assert_array_equal(call(ids, training=False), np.zeros([2, 4]))
+    assert layer.table_stats()["t"]["rows"] == 0
+    vectors = layer(ids, training=True)
+    assert np.all(np.any(vectors.numpy() != 0, axis=1))
+    np.testing.assert_array_equal(layer(ids), vectors)
+    np.testing.assert_array_equal(layer(tf.constant([5]))[0], np.zeros(4))
+    assert layer.table_stats()["t"]["rows"] == 2
+
+
+def test_empty_batches_are_taken():
+    layer = layer_of(Dynamic(9))
+    for training in (False, True):
+        assert layer(tf.zeros([0, 3], tf.int64), training=training).shape == (0, 4)
+        assert layer(tf.zeros([2, 0], tf.int64), training=training).shape == (2, 4)
+
+
+def test_key_is_admitted_when_it_was_seen_often_enough():
+    layer = layer_of(Dynamic(50, admit=tfs.keras.MinCount(3)))
+    for seen in range(1, 5):
+        # Of one batch all lookups of a key count once.
+        vectors = layer(tf.constant([[7], [7]]), training=True)
+        assert np.all(vectors.numpy() != 0) == (seen >= 3)
+    stats = layer.table_stats()["t"]
+    assert stats["admitted"] == 1
+    assert stats["without_row"] == 2
+
+
+def test_full_table_refuses_and_says_so_once(caplog):
+    model = tf.keras.Sequential(
+        [
+            tf.keras.layers.Input((), dtype="int64"),
+            tfs.keras.Embedding(Dynamic(4), 2, name="small"),
+            tf.keras.layers.Dense(1),
+        ]
+    )
+    model.compile("sgd", loss="mse")
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        history = tfs.keras.fit(
+            model, np.arange(10), np.ones([10, 1]), epochs=2, verbose=0
+        )
+    told = [x.getMessage() for x in caplog.records if "is full" in x.getMessage()]
+    assert len(told) == 1
+    assert "Table 'small', or a part of it, is full: 4 of its 4 rows" in told[0]
+    assert history.history["rows/small"] == [4, 4]
+    assert history.history["without_row/small"] == [6, 6]
+    np.testing.assert_array_equal(
+        model.layers[0](np.arange(10)).numpy().any(axis=1).sum(), 4
+    )
+
+
+OPTIMIZERS = {
+    "sgd": lambda: tf.keras.optimizers.SGD(0.1),
+    "momentum": lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9),
+    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.1),
+    "adam": lambda: tf.keras.optimizers.Adam(0.1),
+    "rmsprop": lambda: tf.keras.optimizers.RMSprop(0.1),
+    "ftrl": lambda: tf.keras.optimizers.Ftrl(0.1),
+    "adam_async": lambda: tfs.keras.AdamAsync(0.1),
+    "sync": lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.1), 2),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_trains_like_a_fixed_table_of_the_same_values_bit_for_bit(optimizer):
+    tables = models.initial_tables()
+    results = []
+    for with_keys in (True, False):
+        make = OPTIMIZERS[optimizer]
+        model = models.growing(make()) if with_keys else models.fixed(make(), tables)
+        # So that all rows are there from the first step, as in the other.
+        if with_keys:
+            model(models.as_keys(models.all_ids()), training=True)
+        data = models.dataset(range(6), 8, with_keys)
+        history = tfs.keras.fit(model, data, epochs=2, verbose=0)
+        results.append((history.history["loss"], model.tables()))
+    if optimizer == "ftrl" and not keras_variants.IS_KERAS_3:
+        # Its op in TensorFlow rounds the rows at the end of a variable otherwise.
+        np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-6)
+        return
+    assert results[0][0] == results[1][0]
+    models.assert_same_by_key(results[0][1], results[1][1])
+    assert not np.allclose(
+        results[0][1]["items"].vectors, tables["items"].vectors, atol=1e-3
+    )
+
+
+def test_rows_begin_with_the_same_values_in_any_order():
+    expected = models.initial_tables()
+    model = models.growing("sgd")
+    ids = models.as_keys(models.all_ids())
+    for part in (slice(None, None, -3), slice(0, 20), slice(None)):
+        model({name: x[part] for name, x in ids.items()}, training=True)
+    for name, table in model.tables().items():
+        np.testing.assert_array_equal(table.keys, expected[name].keys)
+        np.testing.assert_array_equal(table.vectors, expected[name].vectors)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "check"),
+    [
+        ("zeros", lambda x: not x.any()),
+        ("ones", lambda x: (x == 1).all()),
+        (tf.keras.initializers.Constant(2.5), lambda x: (x == 2.5).all()),
+        (
+            tf.keras.initializers.RandomUniform(1.0, 3.0, seed=1),
+            lambda x: 1 <= x.min() < 1.1 and 2.9 < x.max() <= 3,
+        ),
+        (
+            tf.keras.initializers.RandomNormal(5.0, 0.5),
+            lambda x: abs(x.mean() - 5) < 0.05 and abs(x.std() - 0.5) < 0.05,
+        ),
+        (
+            tf.keras.initializers.TruncatedNormal(5.0, 0.5),
+            lambda x: abs(x - 5).max() <= 1 and abs(x.std() - 0.44) < 0.05,
+        ),
+        (
+            tf.keras.initializers.VarianceScaling(mode="fan_out"),
+            lambda x: abs(x.std() - 0.25) < 0.02,
+        ),
+        (
+            tf.keras.initializers.GlorotUniform(),
+            lambda x: abs(x).max() <= np.sqrt(6 / 1016) and abs(x).max() > 0.07,
+        ),
+    ],
+)
+def test_rows_are_drawn_as_the_initializer_says(initializer, check):
+    layer = layer_of(Dynamic(1000), 16, initializer=initializer, combiner=None)
+    vectors = layer(tf.range(200), training=True).numpy()
+    assert check(vectors)
+    if vectors.std():
+        assert len(np.unique(vectors)) > 3000
+
+
+def test_tables_are_set_by_key():
+    layer = layer_of(Dynamic(9), combiner=None)
+    layer(tf.constant([5, 6]), training=True)
+    layer.set_embedding_tables({"t": ([8, 5, -1], np.arange(12.0).reshape([3, 4]))})
+    keys, vectors = layer.get_embedding_tables()["t"]
+    assert keys.tolist() == [-1, 5, 8]
+    np.testing.assert_array_equal(vectors[:, 0], [8, 4, 0])
+    np.testing.assert_array_equal(layer(tf.constant([6, 5]))[:, 0], [0, 4])
+    layer.set_embedding_tables({"t": ([], np.zeros([0, 4]))})
+    assert layer.table_stats()["t"]["rows"] == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (([1, 1], np.ones([2, 4])), "Keys of table 't' must differ. Received: key 1"),
+        (([1, 2], np.ones([2, 3])), "must have shapes \\[n\\] and \\[n, 4\\]"),
+        (([1.0, 2.0], np.ones([2, 4])), "must be int32 or int64. Received: keys of"),
+        (np.ones([3, 4]), "grows, and is set by keys and vectors"),
+        ((range(10), np.ones([10, 4])), "must be given at most 9 keys"),
+    ],
+)
+def test_bad_tables_are_refused_and_nothing_is_changed(table, message):
+    layer = layer_of(Dynamic(9))
+    layer(tf.constant([5]), training=True)
+    before = layer.get_embedding_tables()["t"]
+    with pytest.raises(ValueError, match=message):
+        layer.set_embedding_tables({"t": table})
+    np.testing.assert_array_equal(layer.get_embedding_tables()["t"].keys, before.keys)
+
+
+def test_layer_of_one_table_masks_pickles_and_takes_ragged_ids():
+    layer = tfs.keras.Embedding(Dynamic(9), 4, mask_zero=True)
+    ids = tf.ragged.constant([[3, 4], []])
+    vectors = layer(ids, training=True)
+    assert vectors.shape == (2, None, 4)
+    assert layer.compute_mask(tf.constant([[3, 0]])).numpy().tolist() == [[True, False]]
+    again = pickle.loads(pickle.dumps(layer))
+    np.testing.assert_array_equal(again(ids).flat_values, vectors.flat_values)
+    keys, _ = again.get_embedding_table()
+    again.set_embedding_table((keys, np.ones([2, 4])))
+    assert np.all(again(ids).flat_values == 1)
+    assert not np.any(layer(ids).flat_values == 1)
+
+
+def test_strategies_that_copy_variables_are_refused():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        layer = layer_of(Dynamic(9))
+        with pytest.raises(ValueError, match="Received: MirroredStrategy"):
+            layer(tf.constant([1]))
+
+
+def test_averages_of_an_optimizer_are_refused():
+    model = models.growing(tf.keras.optimizers.Adam(0.1, use_ema=True))
+    with pytest.raises(ValueError, match="must be made without use_ema"):
+        tfs.keras.fit(model, models.dataset([0], 4, True), verbose=0)

@@ -1,0 +1,121 @@
+"""Tables that grow on clusters of real processes, beside tables of fixed size."""
+
+import pathlib
+
+import clusters
+import dynamic_models as models
+import numpy as np
+import programs
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+PROGRAM = pathlib.Path(__file__).with_name("dynamic_embedding_program.py")
+OPTIMIZERS = {
+    "adam": lambda: tf.keras.optimizers.Adam(0.05),
+    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.05),
+    "adam_async": lambda: tfs.keras.AdamAsync(0.05),
+}
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def training(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(f"servers_{request.param}")
+    with clusters.Cluster(num_workers=2, num_ps=request.param) as cluster:
+        return programs.run(
+            PROGRAM, str(folder), request.param, env=cluster.environment()
+        )
+
+
+def assert_same(table, other):
+    assert table["keys"] == other["keys"]
+    np.testing.assert_array_equal(table["vectors"], other["vectors"])
+
+
+def test_rows_begin_on_any_number_of_servers_as_in_one_process(training):
+    for name, table in models.initial_tables().items():
+        own = training["initial"][name]
+        assert own["keys"] == table.keys.tolist()
+        np.testing.assert_array_equal(np.float32(own["vectors"]), table.vectors)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_synchronous_training_has_the_bits_of_fixed_tables(training, optimizer):
+    growing, fixed = training["synchronous"][optimizer]
+    for name, table in growing.items():
+        rows = np.searchsorted(models.KEYS[name], table["keys"])
+        np.testing.assert_array_equal(models.KEYS[name][rows], table["keys"])
+        np.testing.assert_array_equal(table["vectors"], np.asarray(fixed[name])[rows])
+        initial = np.asarray(training["initial"][name]["vectors"])[rows]
+        assert not np.allclose(table["vectors"], initial, atol=0.02)
+
+
+def test_workers_meet_new_keys_and_evaluation_makes_none(training):
+    result = training["asynchronous"]
+    for name in models.SIZES:
+        stats = result["stats"][name]
+        assert stats["rows"] == stats["admitted"] == models.SIZES[name]
+        assert stats == result["stats_after"][name]
+        keys = result["tables"][name]["keys"]
+        assert keys == models.KEYS[name].tolist()
+    assert result["rows"][-1] == models.SIZES["items"]
+    assert result["losses"][-1] < 0.7 * result["losses"][0]
+    # Ids without a row are zeros: what is left is the bias.
+    np.testing.assert_allclose(result["of_unknown"], result["bias"], rtol=1e-6)
+
+
+def test_each_server_has_vectors_keys_and_uses_of_its_part(training):
+    devices = training["asynchronous"]["devices"]
+    servers = training["servers"]
+    assert len(devices) == 3 * servers
+    assert len(set(devices)) == servers
+    assert all(devices.count(device) == 3 for device in set(devices))
+
+
+def test_a_step_sends_no_more_messages_than_with_fixed_tables(training):
+    growing, fixed = training["messages"]
+    # In the graph is one more for each server, before it is pruned: TensorFlow makes
+    # zeros for the gradient of row numbers, which nobody uses.
+    assert growing - training["servers"] <= fixed
+
+
+@pytest.mark.parametrize("kind", ["evicting_async", "evicting_sync"])
+def test_rows_that_are_not_used_go_and_begin_anew(training, kind):
+    result = training[kind]
+    for name, stats in result["stats"].items():
+        used = {seed: result["used"][seed][name] for seed in ("0", "1")}
+        # Of the last one trained with, and those only.
+        assert result["tables"]["1"][name]["keys"] == used["1"]
+        assert result["tables"]["0"][name]["keys"] == used["0"]
+        once = set(used["0"]) - set(used["1"])
+        back = set(used["1"]) - set(used["0"])
+        assert stats["evicted"] == len(once) + len(back)
+        assert stats["admitted"] == len(set(used["0"]) | set(used["1"])) + len(once)
+        assert stats["refused"] == 0
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_checkpoints_are_restored_onto_servers_and_in_one_process(
+    training, optimizer, tmp_path
+):
+    result = training["checkpoints"][optimizer]
+    assert result["path"].endswith("ckpt-3")  # It needs the two before.
+    assert result["restored"]
+    for name, table in result["next"].items():
+        assert table["keys"] == result["next_restored"][name]["keys"]
+        np.testing.assert_allclose(
+            table["vectors"], result["next_restored"][name]["vectors"], atol=1e-6
+        )
+    model = models.growing(OPTIMIZERS[optimizer]())
+    folder = str(pathlib.Path(result["path"]).parent)
+    tfs.keras.Checkpoint(folder, model=model).restore()
+    for name, (keys, vectors) in model.tables().items():
+        assert keys.tolist() == result["tables"][name]["keys"]
+        np.testing.assert_array_equal(
+            vectors, np.float32(result["tables"][name]["vectors"])
+        )
+    ids, targets = models.batch(12, 0)
+    model.fit(models.as_keys(ids), targets, batch_size=12, verbose=0)
+    for name, (_, vectors) in model.tables().items():
+        np.testing.assert_allclose(vectors, result["next"][name]["vectors"], atol=1e-5)

@@ -1,0 +1,261 @@
+"""Tables that grow in files, checkpoints and exported models."""
+
+import pathlib
+import subprocess
+import sys
+
+import dynamic_models as models
+import keras_variants
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+Dynamic = tfs.keras.Dynamic
+OPTIMIZERS = {
+    "adam": lambda: tf.keras.optimizers.Adam(0.05),
+    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.05),
+    "adam_async": lambda: tfs.keras.AdamAsync(0.05),
+}
+
+
+def functional(optimizer, size=None, width=4, strings=True):
+    """A model that files name all of, with a layer of each kind."""
+    size = size or Dynamic(100, unused_for=6)
+    tf.keras.utils.set_random_seed(0)
+    ids = tf.keras.Input((3,), dtype="int64", name="ids")
+    word = tf.keras.Input((), dtype="string" if strings else "int64", name="word")
+    table = tfs.keras.TableConfig("items", size, width)
+    layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
+    words = tfs.keras.Embedding(size, width, name="words")
+    both = tf.keras.layers.Concatenate()([layer(ids), words(word)])
+    model = tf.keras.Model([ids, word], tf.keras.layers.Dense(1)(both))
+    model.compile(optimizer, loss="mse")
+    return model
+
+
+def batches(seed, num=4, strings=True):
+    draw = np.random.default_rng(seed)
+    ids = draw.integers(-30, 30, (num * 8, 3)) * 10**12
+    words = draw.integers(0, 20, num * 8)
+    words = tf.constant([f"w{x}" for x in words]) if strings else tf.constant(words)
+    targets = draw.normal(size=(num * 8, 1)).astype(np.float32)
+    data = tf.data.Dataset.from_tensor_slices(((ids, words), targets))
+    return data.batch(8)
+
+
+def trained(optimizer, **options):
+    model = functional(optimizer, **options)
+    strings = options.get("strings", True)
+    for seed in range(3):  # With upkeep: some keys have gone, and some rest.
+        tfs.keras.fit(model, batches(seed, strings=strings), verbose=0)
+        tfs.keras.maintain_tables(model)
+    return model
+
+
+def assert_same_tables(model, other):
+    for layer, same in zip(model.layers, other.layers, strict=True):
+        if hasattr(layer, "table_stats"):
+            tables = [
+                x.get_embedding_tables()["items"]
+                if isinstance(x, tfs.keras.DistributedEmbedding)
+                else x.get_embedding_table()
+                for x in (layer, same)
+            ]
+            np.testing.assert_array_equal(tables[0].keys, tables[1].keys)
+            np.testing.assert_array_equal(tables[0].vectors, tables[1].vectors)
+
+
+def assert_go_on_alike(model, other):
+    for seed in (7, 0, 8):
+        for one in (model, other):
+            tfs.keras.fit(one, batches(seed), verbose=0)
+            tfs.keras.maintain_tables(one)
+    assert_same_tables(model, other)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("kind", ["keras", "weights"])
+def test_training_goes_on_from_a_file_of_keras(optimizer, kind, tmp_path):
+    model = trained(OPTIMIZERS[optimizer]())
+    stats = model.get_layer("words").table_stats()["words"]
+    assert stats["evicted"] > 0
+    if kind == "keras":
+        path = str(tmp_path / "model.keras")
+        model.save(path)
+        other = tf.keras.models.load_model(path)
+    else:
+        path = str(tmp_path / "model.weights.h5")
+        model.save_weights(path)
+        other = functional(OPTIMIZERS[optimizer]())
+        other.optimizer.build(other.trainable_variables)
+        other.load_weights(path)
+    assert_same_tables(model, other)
+    assert_go_on_alike(model, other)
+
+
+def test_file_of_another_width_or_room_is_refused(tmp_path):
+    path = str(tmp_path / "model.weights.h5")
+    model = trained(tfs.keras.AdamAsync())
+    model.save_weights(path)
+    for options, message in (
+        ({"width": 8}, "must have shapes"),
+        ({"size": Dynamic(5)}, "must be given at most 5 keys"),
+    ):
+        other = functional(tfs.keras.AdamAsync(), **options)
+        with pytest.raises(ValueError, match=message):
+            other.load_weights(path)
+        assert other.get_layer("words").table_stats()["words"]["rows"] == 0
+
+
+def test_numbered_slots_of_another_layout_are_refused(tmp_path):
+    path = str(tmp_path / "model.weights.h5")
+    trained(tf.keras.optimizers.Adam(0.05)).save_weights(path)
+    other = functional(tf.keras.optimizers.Adam(0.05), Dynamic(99, unused_for=6))
+    with pytest.raises(ValueError, match="that grow lie in other parts than in the"):
+        other.load_weights(path)
+
+
+def test_tensorflows_checkpoint_restores_rows_where_they_lay(tmp_path):
+    model = trained(tf.keras.optimizers.Adam(0.05))
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(
+        str(tmp_path / "ckpt")
+    )
+    other = functional(tf.keras.optimizers.Adam(0.05))
+    other.optimizer.build(other.trainable_variables)
+    status = tf.train.Checkpoint(model=other, optimizer=other.optimizer).restore(path)
+    status.assert_existing_objects_matched()
+    assert_same_tables(model, other)
+    assert_go_on_alike(model, other)
+    smaller = functional(tf.keras.optimizers.Adam(0.05), Dynamic(99))
+    with pytest.raises(ValueError, match="that grow must lie as they lie"):
+        tf.train.Checkpoint(model=smaller).restore(path)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_checkpoints_of_changes_have_rows_that_went(optimizer, tmp_path):
+    make = OPTIMIZERS[optimizer]
+    model = functional(make())
+    checkpoint = tfs.keras.Checkpoint(
+        str(tmp_path / "run"), model=model, full_every=9, keep=9
+    )
+    evicted = 0
+    for seed in range(5):
+        tfs.keras.fit(model, batches(seed, num=2), verbose=0)
+        tfs.keras.maintain_tables(model)
+        stats = model.get_layer("words").table_stats()["words"]
+        checkpoint.save(wait=True)
+        assert checkpoint.saving.rows_written > 0
+        other = functional(make())
+        restored = tfs.keras.Checkpoint(str(tmp_path / "run"), model=other).restore()
+        assert restored.path.endswith(f"ckpt-{seed + 1}")
+        assert_same_tables(model, other)
+        evicted = stats["evicted"]
+    assert evicted > 0
+    ids = np.arange(-30, 30).repeat(3).reshape([-1, 3]) * 10**12
+    words = tf.constant([f"w{x % 20}" for x in range(60)])
+    given = [tf.constant(ids), words]
+    np.testing.assert_array_equal(model(given), other(given))
+    assert_go_on_alike(model, other)
+
+
+def test_checkpoint_of_another_width_is_refused_and_nothing_is_changed(tmp_path):
+    model = trained(tfs.keras.AdamAsync())
+    tfs.keras.Checkpoint(str(tmp_path / "run"), model=model).save(wait=True)
+    for options, message in (
+        ({"width": 8}, r"has rows of float32\[4\] in checkpoint"),
+        ({"size": Dynamic(5)}, "where the model has room for 5: make the table"),
+    ):
+        other = functional(tfs.keras.AdamAsync(), **options)
+        before = other.get_weights()
+        with pytest.raises(ValueError, match=message):
+            tfs.keras.Checkpoint(str(tmp_path / "run"), model=other).restore()
+        for weights, was in zip(other.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(weights, was)
+
+
+SERVES = """
+import sys
+import numpy as np
+import tensorflow as tf
+assert "tf_syncrep" not in sys.modules
+model = tf.saved_model.load(sys.argv[1])
+serve = model.signatures[sys.argv[2]]
+data = np.load(sys.argv[3])
+arguments = {name: tf.constant(x) for name, x in data.items() if name != "expected"}
+(served,) = serve(**arguments).values()
+print(float(np.abs(served.numpy() - data["expected"]).max()))
+"""
+
+
+@pytest.mark.parametrize("way", ["export", "saved_model"])
+@pytest.mark.parametrize("strings", [True, False])
+def test_exported_model_serves_where_the_package_is_not(way, strings, tmp_path):
+    model = trained(tfs.keras.AdamAsync(0.05), strings=strings)
+    folder, signature = str(tmp_path / "served"), "serving_default"
+    if way == "export":
+        if not hasattr(model, "export"):
+            pytest.skip("this Keras exports no models")
+        model.export(folder)
+    else:
+        dtype = tf.string if strings else tf.int64
+        served = tf.Module()
+        with tfs.keras.for_serving(model):
+            served.model = model
+            served.serve = tf.function(
+                lambda ids, word: {"score": model([ids, word])},
+                input_signature=[
+                    tf.TensorSpec([None, 3], tf.int64, name="ids"),
+                    tf.TensorSpec([None], dtype, name="word"),
+                ],
+            )
+            tf.saved_model.save(
+                served, folder, {signature: served.serve.get_concrete_function()}
+            )
+    ids = np.array([[1, 2, -3], [4, 10**15, 5], [7, 7, 7]]) * 10**12
+    word = np.array(["w1", "w2", "nobody"]) if strings else np.array([1, 2, 10**15])
+    given = [tf.constant(ids), tf.constant(word)]
+    np.savez(tmp_path / "data.npz", expected=model(given), ids=ids, word=word)
+    result = subprocess.run(
+        [sys.executable, "-c", SERVES, folder, signature, str(tmp_path / "data.npz")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=pathlib.Path(tf.__file__).parent,
+    )
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout.splitlines()[-1]) < 1e-5
+    if way == "export":
+        shapes = dict(tf.train.list_variables(f"{folder}/variables/variables"))
+        assert max(shape[0] for shape in shapes.values() if shape) < 100
+    # What was exported is as it was then; the model goes on.
+    assert len(model.get_layer("words").variables) == 3
+    tfs.keras.fit(model, batches(9, strings=strings), verbose=0)
+
+
+def test_empty_table_is_exported(tmp_path):
+    layer = tfs.keras.Embedding(Dynamic(9), 4)
+    model = tf.keras.Sequential([tf.keras.layers.Input((), dtype="int64"), layer])
+    with tfs.keras.for_serving(model):
+        np.testing.assert_array_equal(model(tf.constant([0, 5])), np.zeros([2, 4]))
+    layer(tf.constant([5]), training=True)
+    assert np.any(model(tf.constant([5])) != 0)
+
+
+def test_slots_of_files_are_those_of_the_keys(tmp_path):
+    """Rows lie otherwise in the second model, and the slots follow the keys."""
+    first = models.growing(tfs.keras.AdamAsync(0.05))
+    first.fit(models.dataset(range(3), 8, True), verbose=0)
+    path = str(tmp_path / "model.weights.h5")
+    first.save_weights(path)
+    second = models.growing(tfs.keras.AdamAsync(0.05))
+    second(models.as_keys(models.all_ids()), training=True)  # In another order.
+    second.optimizer.build(second.trainable_variables)
+    second.load_weights(path)
+    for model in (first, second):
+        model.fit(models.dataset(range(3), 8, True), verbose=0)
+    for name, (keys, vectors) in first.tables().items():
+        np.testing.assert_array_equal(keys, second.tables()[name].keys)
+        np.testing.assert_array_equal(vectors, second.tables()[name].vectors)
+    assert keras_variants.native(first.optimizer.iterations).numpy() == 6

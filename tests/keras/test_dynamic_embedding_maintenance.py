@@ -1,0 +1,168 @@
+"""Rows of tables that grow that go, and begin anew."""
+
+import logging
+
+import dynamic_models as models
+import keras_variants
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_syncrep as tfs
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.embedding.row_slots import row_slots
+
+Dynamic = tfs.keras.Dynamic
+OPTIMIZERS = {
+    "sgd": lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9),
+    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.1),
+    "adam": lambda: tf.keras.optimizers.Adam(0.1, amsgrad=True),
+    "rmsprop": lambda: tf.keras.optimizers.RMSprop(0.1, momentum=0.9, centered=True),
+    "ftrl": lambda: tf.keras.optimizers.Ftrl(0.1, initial_accumulator_value=0.5),
+    "nadam": lambda: tf.keras.optimizers.Nadam(0.1),
+    "adadelta": lambda: tf.keras.optimizers.Adadelta(0.1),
+    "scheduled": lambda: tf.keras.optimizers.Adam(
+        tf.keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    ),
+    "adam_async": lambda: tfs.keras.AdamAsync(0.1),
+    "rmsprop_async": lambda: tfs.keras.AdamAsync(0.1, apply_sparse_rmsprop=True),
+    "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adagrad(0.1), 1),
+}
+
+
+def small(optimizer, size, combiner=None):
+    table = tfs.keras.TableConfig("t", size, 4, combiner=combiner)
+    layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Input((), dtype="int64"), layer, tf.keras.layers.Dense(1)]
+    )
+    model.compile(optimizer, loss="mse")
+    return model, layer
+
+
+def steps(model, ids, number=1):
+    ids = np.asarray(ids)
+    for _ in range(number):
+        model.train_on_batch(ids, np.ones([len(ids), 1], np.float32))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_row_that_is_handed_out_again_has_initial_slots(name):
+    model, layer = small(OPTIMIZERS[name](), Dynamic(3, unused_for=5))
+    steps(model, [1, 2, 3], 3)
+    optimizers = [model.optimizer]
+    slots = row_slots(optimizers, layer._growing)
+    (by_kind,) = slots.values()
+    fresh = {kind: slot.initial for kind, slot in by_kind.items()}
+    assert fresh
+    for kind, slot in by_kind.items():
+        if "max" not in kind and kind not in ("linear",):
+            assert np.any(slot.variable.numpy() != fresh[kind]), kind
+    tfs.keras.maintain_tables(model, step=3)
+    steps(model, [1])
+    tfs.keras.maintain_tables(model, step=8)  # 2 and 3 go, and rest.
+    assert layer.get_embedding_tables()["t"].keys.tolist() == [1]
+    steps(model, [1, 4])  # No row is free yet.
+    assert layer.get_embedding_tables()["t"].keys.tolist() == [1]
+    tfs.keras.maintain_tables(model, step=9)
+    keys, rows = layer._growing.rows_of("t").keys, layer._growing.rows_of("t").rows
+    (own,) = rows[keys == 1]
+    for kind, slot in by_kind.items():
+        values = np.delete(slot.variable.numpy(), own, axis=0)
+        np.testing.assert_array_equal(values, np.full_like(values, fresh[kind]), kind)
+    before = models_vectors(layer, 4)
+    assert before is None
+    layer(tf.constant([2]), training=True)
+    again = models_vectors(layer, 2)
+    new, other = small(OPTIMIZERS[name](), Dynamic(3))
+    other(tf.constant([2]), training=True)
+    del new
+    np.testing.assert_array_equal(again, models_vectors(other, 2))
+
+
+def models_vectors(layer, key):
+    keys, vectors = layer.get_embedding_tables()["t"]
+    found = vectors[keys == key]
+    return found[0] if len(found) else None
+
+
+def test_gradient_of_a_row_that_went_is_dropped_and_counted():
+    model, layer = small(tfs.keras.AdamAsync(0.5), Dynamic(2, unused_for=1))
+    steps(model, [1, 2])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(tf.constant([1, 2]), training=True))
+    variable = compat.native(layer.trainable_variables[0])
+    tfs.keras.maintain_tables(model, step=2)
+    tfs.keras.maintain_tables(model, step=4)  # Both go, ...
+    tfs.keras.maintain_tables(model, step=6)
+    layer(tf.constant([3, 4]), training=True)  # ... and others have their rows.
+    before = layer.get_embedding_tables()["t"]
+    assert before.keys.tolist() == [3, 4]
+    gradient = tape.gradient(loss, variable)  # It is computed where the rows are.
+    model.optimizer.apply_gradients([(gradient, layer.trainable_variables[0])])
+    np.testing.assert_array_equal(
+        layer.get_embedding_tables()["t"].vectors, before.vectors
+    )
+    assert layer.table_stats()["t"]["dropped"] == 2
+
+
+@pytest.mark.parametrize(
+    ("evict", "stays"),
+    [
+        (tfs.keras.LeastRecent(), range(190, 200)),
+        (tfs.keras.LeastFrequent(), range(10)),
+    ],
+)
+def test_nearly_full_table_evicts_who_is_to_go(evict, stays):
+    model, layer = small(tfs.keras.AdamAsync(), Dynamic(200, evict=evict))
+    for step, ids in enumerate((range(10), range(10), range(200))):
+        steps(model, ids)
+        tfs.keras.maintain_tables(model, step=step)
+    if isinstance(evict, tfs.keras.LeastRecent):
+        steps(model, range(190, 200))
+    # The first maintenance of a full table was the last one.
+    keys = layer.get_embedding_tables()["t"].keys
+    assert len(keys) == 180
+    assert set(stays) <= set(keys.tolist())
+    assert layer.table_stats()["t"]["evicted"] == 20
+
+
+def test_fit_maintains_and_says_what_it_counts(caplog):
+    model = models.growing(tfs.keras.AdamAsync(0.05), unused_for=20)
+    first, second = (models.dataset([seed] * 60, 12, with_keys=True) for seed in (0, 1))
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        tfs.keras.fit(model, first, verbose=0)
+        history = tfs.keras.fit(model, second, epochs=2, verbose=0)
+    assert not [x for x in caplog.records if "is full" in x.getMessage()]
+    keys = models.as_keys(models.batch(12, 1)[0])
+    used = np.unique(np.concatenate([keys["watched"].ravel(), keys["candidate"]]))
+    np.testing.assert_array_equal(model.tables()["items"].keys, used)
+    assert history.history["rows/items"][-1] == len(used)
+    assert history.history["without_row/items"] == [0, 0]
+    stats = model.embedding.table_stats()["items"]
+    assert stats["evicted"] == stats["admitted"] - len(used) > 0
+
+
+def test_custom_loop_without_eviction_needs_no_maintenance():
+    model = models.growing(tfs.keras.AdamAsync(0.05))
+    model.fit(models.dataset([0], 4, True), verbose=0)
+    before = model.tables()
+    tfs.keras.maintain_tables(model)
+    for name, table in model.tables().items():
+        np.testing.assert_array_equal(table.vectors, before[name].vectors)
+    assert keras_variants.native(model.optimizer.iterations).numpy() == 1
+
+
+def test_optimizer_whose_slots_begin_with_several_numbers_is_refused():
+    class Odd(tf.keras.optimizers.SGD):
+        def build(self, variables):
+            super().build(variables)
+            for slot in self.momentums:
+                slot.assign(
+                    tf.reshape(tf.range(tf.size(slot), dtype=tf.float32), slot.shape)
+                )
+
+    model, _ = small(Odd(0.1, momentum=0.9), Dynamic(9, unused_for=1))
+    steps(model, [1])
+    with pytest.raises(ValueError, match="must begin with one number"):
+        tfs.keras.maintain_tables(model)

@@ -1,0 +1,145 @@
+"""Models whose tables grow, beside models with tables of fixed size.
+
+A model of either kind trains on one number per example, from ids of two features that
+share a table, and of one with a table of its own. The ids of the fixed tables count the
+keys of those that grow, in ascending order.
+"""
+
+from typing import Any
+
+import keras_variants
+import numpy as np
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+WIDTH = 6
+SIZES = {"items": 40, "users": 25}
+FEATURES = {"watched": "items", "candidate": "items", "user": "users"}
+SHAPES = {"watched": (3,), "candidate": (), "user": ()}
+# Keys of all sizes, negative ones too.
+KEYS = {
+    name: np.unique(
+        np.random.default_rng(len(name)).integers(-(2**63), 2**63 - 1, 2 * size)
+    )[:size]
+    for name, size in SIZES.items()
+}
+
+
+def batch(num_examples: int, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Ids of the fixed tables, and targets."""
+    draw = np.random.default_rng(seed)
+    ids = {
+        name: draw.integers(0, SIZES[table], (num_examples, *SHAPES[name]))
+        for name, table in FEATURES.items()
+    }
+    return ids, draw.normal(size=(num_examples, 1)).astype(np.float32)
+
+
+def as_keys(ids: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same ids of the tables that grow."""
+    return {name: KEYS[FEATURES[name]][x] for name, x in ids.items()}
+
+
+def all_ids() -> dict[str, np.ndarray]:
+    """Ids that name all rows of all tables."""
+    num = max(SIZES.values())
+    return {
+        name: np.broadcast_to(
+            np.arange(num).reshape([num, *[1] * len(SHAPES[name])]) % SIZES[table],
+            (num, *SHAPES[name]),
+        )
+        for name, table in FEATURES.items()
+    }
+
+
+class Model(tf.keras.Model):
+    """A dense layer behind the vectors of all features."""
+
+    def __init__(self, sizes: dict[str, Any], **options: Any):
+        super().__init__()
+        tables = {
+            name: tfs.keras.TableConfig(name, size, WIDTH)
+            for name, size in sizes.items()
+        }
+        self.embedding = tfs.keras.DistributedEmbedding(
+            {
+                feature: tfs.keras.FeatureConfig(feature, tables[table])
+                for feature, table in FEATURES.items()
+            },
+            **options,
+        )
+        self.dense = tf.keras.layers.Dense(1, kernel_initializer="ones")
+
+    def call(self, ids, training=None):
+        vectors = self.embedding(ids, training=training)
+        return self.dense(tf.concat([vectors[name] for name in FEATURES], axis=-1))
+
+    def tables(self):
+        return self.embedding.get_embedding_tables()
+
+
+def growing(optimizer: Any, **options: Any) -> Model:
+    """A model whose tables grow, with room for all keys, and no row yet."""
+    sizes = {
+        name: tfs.keras.Dynamic(4 * size, **options) for name, size in SIZES.items()
+    }
+    return compiled(Model(sizes), optimizer)
+
+
+def fixed(optimizer: Any, tables: dict[str, Any]) -> Model:
+    """A model with tables of fixed size, of these vectors."""
+    model = compiled(Model(SIZES), optimizer)
+    model.embedding.set_embedding_tables(
+        {name: vectors for name, (_, vectors) in tables.items()}
+    )
+    return model
+
+
+def compiled(model: Model, optimizer: Any) -> Model:
+    """The model, compiled and built; no row is made."""
+    model.compile(optimizer, loss="mse")
+    model(batch(2)[0])
+    return model
+
+
+def initial_tables() -> dict[str, Any]:
+    """What keys and vectors the tables of `growing` begin with."""
+    model = growing("sgd")
+    model(as_keys(all_ids()), training=True)
+    tables = model.tables()
+    assert all(np.array_equal(tables[name].keys, KEYS[name]) for name in SIZES)
+    return tables
+
+
+def dataset(seeds: Any, num_examples: int, with_keys: bool) -> tf.data.Dataset:
+    """A batch for each seed."""
+    batches = [batch(num_examples, seed) for seed in seeds]
+    ids = [as_keys(x) if with_keys else x for x, _ in batches]
+    data = ({name: np.stack([x[name] for x in ids]) for name in FEATURES},)
+    return tf.data.Dataset.from_tensor_slices(
+        (*data, np.stack([targets for _, targets in batches]))
+    )
+
+
+def assert_same_by_key(growing_tables: Any, fixed_tables: Any) -> None:
+    """All rows that there are have the same bits as in the fixed tables."""
+    for name, (keys, vectors) in growing_tables.items():
+        rows = np.searchsorted(KEYS[name], keys)
+        np.testing.assert_array_equal(KEYS[name][rows], keys)
+        np.testing.assert_array_equal(vectors, fixed_tables[name][rows])
+
+
+def slots_of(model: Model, name: str) -> dict[str, np.ndarray]:
+    """All rows of each slot of a table's only part, by kind."""
+    (part,) = [x for x in model.embedding.trainable_variables if name in x.name]
+    kinds = {}
+    for variable in _variables(model.optimizer):
+        if variable is not part and tuple(variable.shape) == tuple(part.shape):
+            kinds[variable.name] = keras_variants.native(variable).numpy()
+    return kinds
+
+
+def _variables(optimizer):
+    found = optimizer.variables
+    return found if isinstance(found, list | tuple) else found()

@@ -1,0 +1,223 @@
+"""Tables whose rows are found by keys, in checkpoints.
+
+A checkpoint has those rows of a part that have a key, chunk by chunk, with their
+numbers in the part; one of changes has those that have changed since, and those that
+lost their key. So the last that is written of a row is what counts. A table is restored
+key by key, whatever parts it was saved from: each task reads the chunks that have rows
+of keys that are its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# The names of a chunk's tensors end with these.
+_IDS, _ROWS = "ids", "rows"
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyedPart:
+    """What one task has of a table.
+
+    Attributes:
+        device: the task's CPU.
+        variables: the vectors, keys and uses of the rows, and what belongs to the
+            vectors beside them.
+        num_rows: how many rows there is room for.
+        reset: frees all rows.
+        add: makes rows of keys, given these, when each was used last, and how often;
+            returns the rows.
+    """
+
+    device: str
+    variables: tuple[Any, ...]
+    num_rows: int
+    reset: Callable[[], None]
+    add: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyedTable:
+    """A table.
+
+    Attributes:
+        name: under which it is saved.
+        arrays: the names of what its rows are made of, in the order of the parts'
+            variables.
+        parts: what tasks have of it.
+        owners: which part has each of some keys.
+    """
+
+    name: str
+    arrays: tuple[str, ...]
+    parts: tuple[KeyedPart, ...]
+    owners: Callable[[np.ndarray], np.ndarray]
+
+    def part_names(self, shard: int) -> tuple[str, ...]:
+        """The names of what the rows of a part are made of."""
+        return _part_names(self.arrays, shard, len(self.parts))
+
+    def description(self) -> dict[str, Any]:
+        """What a checkpoint knows of it beside its rows; what JSON can hold."""
+        return {"num_parts": len(self.parts), "rows": self._rows()}
+
+    def _rows(self):
+        return {
+            name: [variable.dtype.name, *variable.shape[1:]]
+            for name, variable in zip(self.arrays, self.parts[0].variables, strict=True)
+        }
+
+    def plan(
+        self, saved: Mapping[str, Any] | None, readers: Mapping[str, Any]
+    ) -> list[_Chunk]:
+        """Finds out what to read, and writes nothing.
+
+        Args:
+            saved: as `description` was when it was saved; None if it was not.
+            readers: by the prefix of a checkpoint, a full one and those of changes in
+                their order, what reads it.
+
+        Raises:
+            ValueError: it is not there, has rows of another shape, or more of them
+                than there is room for.
+        """
+        last = list(readers)[-1]
+        if saved is None:
+            raise ValueError(
+                f"Checkpoint {last} does not have table {self.name!r} as one that "
+                "grows: it is of another model."
+            )
+        for name, own in self._rows().items():
+            found = saved["rows"].get(name)
+            if found != own:
+                raise ValueError(
+                    f"{name} has rows of {_described(found)} in checkpoint {last}, "
+                    f"where the model has {_described(own)}"
+                )
+        chunks = list(self._chunks(saved["num_parts"], readers))
+        num_keys = np.zeros(len(self.parts), np.int64)
+        for chunk in chunks:
+            num_keys += [np.count_nonzero(mask) for mask in chunk.masks]
+        for part, num in zip(self.parts, num_keys, strict=True):
+            if num > part.num_rows:
+                raise ValueError(
+                    f"{self.name} has {num:,} keys of one part in checkpoint {last}, "
+                    f"where the model has room for {part.num_rows:,}: make the table "
+                    "with a larger max_rows"
+                )
+        return chunks
+
+    def _chunks(self, num_parts, readers) -> Iterator[_Chunk]:
+        """The chunks that have rows as they were last."""
+        for shard in range(num_parts):
+            names = _part_names(self.arrays, shard, num_parts)
+            found = [
+                (prefix, reader, chunk, reader.get_tensor(f"{chunk}/{_IDS}"))
+                for prefix, reader in readers.items()
+                for chunk in _chunks_in(reader, names[0])
+            ]
+            size = max((int(ids[-1]) + 1 for *_, ids in found), default=0)
+            newest = np.full(size, -1, np.int32)
+            for number, (*_, ids) in enumerate(found):
+                newest[ids] = number
+            for number, (prefix, reader, chunk, ids) in enumerate(found):
+                is_newest = newest[ids] == number
+                if not is_newest.any():
+                    continue
+                within = chunk[len(names[0]) :]
+                rows = [f"{name}{within}/{_ROWS}" for name in names]
+                is_in_use = reader.get_tensor(rows[2])[:, 1] > 0
+                owners = self.owners(reader.get_tensor(rows[1]))
+                wanted = is_newest & is_in_use
+                masks = [wanted & (owners == i) for i in range(len(self.parts))]
+                yield _Chunk(prefix, rows, masks)
+
+    def restore(self, chunks: Sequence[_Chunk]) -> None:
+        """Restores the table.
+
+        Args:
+            chunks: as planned.
+        """
+        for number, part in enumerate(self.parts):
+            with tf.device(part.device):
+                part.reset()
+            add = _adding(part)
+            for chunk in chunks:
+                mask = chunk.masks[number]
+                if mask.any():
+                    add(
+                        tf.constant(chunk.prefix),
+                        tf.constant(chunk.names),
+                        tf.constant(mask),
+                    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chunk:
+    """Some rows of a table in a checkpoint.
+
+    Attributes:
+        prefix: of the checkpoint.
+        names: of what these rows are made of.
+        masks: for each part of the table, which of the rows are its own.
+    """
+
+    prefix: str
+    names: list[str]
+    masks: list[np.ndarray]
+
+
+def _adding(part: KeyedPart) -> Any:
+    """A function that adds rows of a chunk to a part, where that is."""
+    dtypes = [variable.dtype for variable in part.variables]
+
+    @tf.function(
+        autograph=False,
+        input_signature=[
+            tf.TensorSpec([], tf.string),
+            tf.TensorSpec([len(dtypes)], tf.string),
+            tf.TensorSpec([None], tf.bool),
+        ],
+    )
+    def add(prefix, names, mask):
+        with tf.device(part.device):
+            read = tf.raw_ops.RestoreV2(
+                prefix=prefix,
+                tensor_names=names,
+                shape_and_slices=tf.fill([len(dtypes)], ""),
+                dtypes=dtypes,
+            )
+            values = []
+            for value, variable in zip(read, part.variables, strict=True):
+                value = tf.ensure_shape(value, [None, *variable.shape[1:]])
+                values.append(tf.boolean_mask(value, mask))
+            vectors, keys, uses, *others = values
+            rows = part.add(keys, uses[:, 0], uses[:, 1])
+            own, _, _, *beside = part.variables
+            for variable, value in zip([own, *beside], [vectors, *others], strict=True):
+                tf.raw_ops.ResourceScatterUpdate(
+                    resource=variable.handle, indices=rows, updates=value
+                )
+
+    return add
+
+
+def _part_names(arrays, shard, num_parts):
+    return tuple(f"{name}/{shard}-of-{num_parts}" for name in arrays)
+
+
+def _chunks_in(reader: Any, name: str) -> list[str]:
+    """What the names of an array's chunks begin with, in a checkpoint."""
+    pattern = re.compile(re.escape(name) + r"/changed/\d+-\d+(?=/ids$)")
+    found = (pattern.match(x) for x in reader.get_variable_to_shape_map())
+    return [match[0] for match in found if match]
+
+
+def _described(row: Sequence[Any] | None) -> str:
+    return "nothing" if row is None else f"{row[0]}{list(row[1:])}"

@@ -1,0 +1,159 @@
+"""Lookups of several features in the parts of one slab of tables that grow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_syncrep.python.embedding import compat
+from tf_syncrep.python.embedding.layout import DynamicSlab
+from tf_syncrep.python.embedding.lookup import Feature, combine_with_stock_ops
+from tf_syncrep.python.ops import embedding_ops, table_ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One part of a slab, on one server.
+
+    Attributes:
+        vectors: the variable with its rows.
+        keys: int64, for each row its key.
+        uses: int32, for each row when it was used last, and how often; the latter is 0
+            for a row that is free.
+        index: handle of the resource that finds rows by key.
+    """
+
+    vectors: Any
+    keys: Any
+    uses: Any
+    index: Any
+
+
+def look_up(
+    slab: DynamicSlab,
+    parts: Sequence[Part],
+    features: Sequence[Feature],
+    insert: bool,
+    transfer_dtype: tf.DType | None = None,
+) -> list[tf.Tensor]:
+    """Looks features up: each key once, a message for each part.
+
+    Args:
+        slab: how the tables lie.
+        parts: its parts.
+        features: features of tables of the slab; at least one.
+        insert: whether keys are counted, and get rows; else nothing is changed.
+        transfer_dtype: dtype in which rows and gradients travel; None for the slab's.
+
+    Returns:
+        For each feature its vectors, in float64 for float64 and float32 for all others.
+    """
+    requests, places = table_ops.table_requests(
+        [feature.ids for feature in features],
+        table_of_feature=[slab.index(feature.table) for feature in features],
+        num_tables=len(slab.tables),
+        num_shards=slab.num_shards,
+    )
+    vectors = []
+    for part, request in zip(parts, requests, strict=True):
+        compat.tell_tapes(part.vectors)
+        with tf.device(part.vectors.device):
+            _, values = table_ops.table_find(
+                part.index,
+                part.vectors.handle,
+                part.keys.handle,
+                part.uses.handle,
+                request,
+                shape=part.vectors.shape,
+                dtype=part.vectors.dtype,
+                insert=insert,
+                transfer_dtype=transfer_dtype,
+            )
+            vectors.append(values)
+    return embedding_ops.embedding_combine(
+        vectors,
+        places,
+        [feature.combiner for feature in features],
+        [feature.row_splits for feature in features],
+        [feature.weights for feature in features],
+    )
+
+
+class ServedTable(tf.Module):
+    """A table as it is now, found by TensorFlow's own ops, which any process has."""
+
+    def __init__(self, keys: np.ndarray, vectors: np.ndarray):
+        """Copies a table.
+
+        Args:
+            keys: int64 of shape `[n]`, ascending.
+            vectors: of shape `[n, width]`.
+        """
+        super().__init__()
+        if not len(keys):  # Any key stands for none.
+            keys = np.zeros([1], np.int64)
+            vectors = np.zeros([1, vectors.shape[1]], vectors.dtype)
+        with tf.init_scope(), tf.device("/device:CPU:0"):
+            self.keys, self.vectors = (
+                tf.Variable(tf.constant(x), trainable=False) for x in (keys, vectors)
+            )
+
+    def look_up(self, feature: Feature) -> tf.Tensor:
+        """The vectors of a feature of the table.
+
+        Args:
+            feature: the feature.
+        """
+        ids = tf.reshape(tf.cast(feature.ids, tf.int64), [-1])
+        keys = tf.convert_to_tensor(self.keys)
+        places = tf.minimum(tf.searchsorted(keys, ids), tf.size(keys) - 1)
+        is_found = tf.equal(tf.gather(keys, places), ids)
+        found = tf.gather(self.vectors, places)
+        vectors = tf.where(is_found[:, tf.newaxis], found, tf.zeros_like(found))
+        width = tf.shape(self.vectors)[1:]
+        shape = tf.concat([tf.shape(feature.ids), width], axis=0)
+        vectors = tf.reshape(vectors, shape)
+        static = feature.ids.shape.concatenate(self.vectors.shape[1])
+        return combine_with_stock_ops(feature, tf.ensure_shape(vectors, static))
+
+
+def owners(keys: np.ndarray, num_shards: int) -> np.ndarray:
+    """Which part has each key.
+
+    Args:
+        keys: int64 of shape `[n]`, which differ.
+        num_shards: how many parts there are.
+
+    Returns:
+        int32 of shape `[n]`.
+    """
+    with tf.device("/device:CPU:0"):
+        shards = table_ops.key_owner(tf.constant(keys, tf.int64), num_shards)
+    return shards.numpy().astype(np.int32)
+
+
+def empty_vectors(slab: DynamicSlab, features: Sequence[Feature]) -> list[tf.Tensor]:
+    """What `look_up` returns if no key has a row; its shapes, where that is all asked.
+
+    Args:
+        slab: how the tables lie.
+        features: features of tables of the slab.
+    """
+    return [_zeros(slab, feature) for feature in features]
+
+
+def _zeros(slab, feature):
+    dtype = tf.float64 if slab.dtype == "float64" else tf.float32
+    if feature.combiner is None:
+        shape, static = tf.shape(feature.ids), feature.ids.shape
+    elif feature.row_splits is not None:
+        shape = tf.shape(feature.row_splits) - 1
+        static = tf.TensorShape([None])
+    else:
+        shape, static = tf.shape(feature.ids)[:-1], feature.ids.shape[:-1]
+    zeros = tf.zeros(tf.concat([shape, [slab.width]], axis=0), dtype)
+    return tf.ensure_shape(zeros, static.concatenate(slab.width))

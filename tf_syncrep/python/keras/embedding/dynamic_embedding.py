@@ -1,0 +1,153 @@
+"""A layer of one table that grows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.embedding import layout, lookup
+from tf_syncrep.python.keras.embedding import dynamic_files
+from tf_syncrep.python.keras.embedding.config import size_as_json, size_from_json
+from tf_syncrep.python.keras.embedding.dynamic import Dynamic, row_initializer
+from tf_syncrep.python.keras.embedding.dynamic_tables import (
+    DynamicTables,
+    GrowingLayer,
+    KeysAndVectors,
+)
+from tf_syncrep.python.keras.embedding.ids import as_keys
+from tf_syncrep.python.keras.embedding.tracking import track_dynamic
+from tf_syncrep.python.keras.embedding.variables import num_parts
+from tf_syncrep.python.keras.embedding.weights import made_again
+from tf_syncrep.python.sync.arguments import as_python, check_count
+
+
+@tf.keras.utils.register_keras_serializable(package="tf_syncrep")
+class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
+    """What `tfs.keras.Embedding` is for a `tfs.keras.Dynamic`.
+
+    Its table has the name of the layer.
+
+    Args:
+        input_dim: the `tfs.keras.Dynamic`.
+        output_dim: how many elements a vector has.
+        embeddings_initializer: a Keras initializer, or its name.
+        mask_zero: whether id 0 stands for padding, and is masked.
+        **kwargs: of the base class: `name`, `dtype`, `trainable`.
+
+    Raises:
+        ValueError: an argument that is not one of these.
+    """
+
+    def __init__(
+        self,
+        input_dim: Dynamic,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        *,
+        mask_zero: bool = False,
+        **kwargs: Any,
+    ):
+        # Ids that come as floats are not to be rounded further.
+        super().__init__(autocast=False, **kwargs)
+        # There are no kernels of the ops for XLA.
+        self.supports_jit = False
+        self.input_dim = size_from_json(input_dim)
+        self.output_dim = check_count("output_dim", as_python(output_dim))
+        self.embeddings_initializer = tf.keras.initializers.get(embeddings_initializer)
+        self.mask_zero = bool(mask_zero)
+        # Mutable attributes of Keras 2's layers.
+        self.supports_masking = self.mask_zero
+        self._row_initializer = row_initializer(
+            self.embeddings_initializer,
+            self.name,
+            self.input_dim.max_rows,
+            self.output_dim,
+        )
+        self._growing = self._lay_out(1)
+
+    def _lay_out(self, num_shards):
+        dtype = tf.as_dtype(self.variable_dtype).name
+        table = layout.Table(
+            self.name, self.input_dim.max_rows, self.output_dim, dtype, grows=True
+        )
+        slab = layout.DynamicSlab("embeddings", [table], num_shards)
+        return DynamicTables([slab], {self.name: self.input_dim}, named_by_layer=True)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the variables; their shapes hang on no input."""
+        del input_shape
+        if self.built:
+            return
+        self._growing = self._lay_out(num_parts())
+        self._growing.make(self.add_weight, {self.name: self._row_initializer})
+        track_dynamic(self, self._growing)
+        self.built = True
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        """Looks ids up.
+
+        Args:
+            inputs: ids: integers or strings of any shape, ragged ones included.
+            training: whether new ids may get rows.
+
+        Returns:
+            Their vectors, of shape `inputs.shape + [output_dim]`.
+        """
+        if isinstance(inputs, tf.RaggedTensor):
+            return inputs.with_flat_values(self.call(inputs.flat_values, training))
+        ids = as_keys(tf.convert_to_tensor(inputs), f"layer {self.name!r}")
+        asked = [lookup.Feature(self.name, self._growing.by_name[self.name], ids)]
+        (vectors,) = self._growing.look_up(asked, bool(training))
+        return tf.cast(vectors, self.compute_dtype)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Masks id 0, if that stands for padding; called by Keras."""
+        del mask
+        return tf.not_equal(inputs, 0) if self.mask_zero else None
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The shape of the vectors of ids of a shape; called by Keras."""
+        return (*input_shape, self.output_dim)
+
+    def get_embedding_table(self) -> KeysAndVectors:
+        """The keys and vectors of the table, by ascending key."""
+        return self._growing.read(self.name)
+
+    def set_embedding_table(self, table: Any) -> None:
+        """Sets the keys and vectors of the table; other keys lose their rows.
+
+        Args:
+            table: keys and vectors, as `get_embedding_table` returns them.
+        """
+        self._growing.write(self.name, table)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the rows by key; called by Keras."""
+        dynamic_files.save(self._growing, store, _key_of)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads rows that were saved by key; called by Keras."""
+        dynamic_files.load(self._growing, store, _key_of, self.name)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what `from_config` makes an equal layer of."""
+        return {
+            **super().get_config(),
+            "input_dim": size_as_json(self.input_dim),
+            "output_dim": self.output_dim,
+            "embeddings_initializer": tf.keras.initializers.serialize(
+                self.embeddings_initializer
+            ),
+            "mask_zero": self.mask_zero,
+        }
+
+    def __reduce__(self) -> Any:
+        weights = self.get_weights() if self.built else None
+        return made_again, (type(self), self.get_config(), weights)
+
+
+def _key_of(name: str) -> str:
+    """Of the one table, whatever the layer is named."""
+    del name
+    return "embeddings"

@@ -1,0 +1,134 @@
+"""Tables that grow in files of Keras: by key, and where their rows were.
+
+Keras saves the slots of its own optimizers by their numbers, as they are. Where a file
+has such slots, rows have to be where they were; otherwise they are found by key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.embedding.dynamic_tables import RESTS, DynamicTables, Rows
+
+# Behind the key of a table, what is saved of its rows beside the vectors. No table's
+# name has a percent sign in files.
+_KINDS = ("%keys", "%uses", "%shards", "%rows")
+# How all tables lay.
+_LAYOUT = "%dynamic_layout"
+# Before the numbers of slab and part, rows that have gone, but rest: slots of Keras'
+# own optimizers may hold what others have left.
+_RESTING = "%resting"
+
+KeyOf = Callable[[str], str]
+
+
+def save(tables: DynamicTables, store: Any, key_of: KeyOf) -> None:
+    """Saves the rows in use of tables.
+
+    Args:
+        tables: the tables.
+        store: what Keras gives a layer to save its variables to.
+        key_of: the key of a table there, of its name.
+    """
+    for name in tables.by_name:
+        rows = tables.rows_of(name)
+        store[key_of(name)] = tables.values_of(name, rows)
+        for kind, values in zip(_KINDS, rows, strict=True):
+            store[key_of(name) + kind] = values
+    for number, slab in enumerate(tables.slabs):
+        for shard, part in enumerate(tables.parts(slab)):
+            rows = tables.resting_rows(slab, part)
+            store[f"{_RESTING}.{number}.{shard}"] = rows
+    if tables.by_name:
+        store[_LAYOUT] = np.frombuffer(layout_of(tables).encode(), np.uint8)
+
+
+def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
+    """Loads what `save` has saved.
+
+    Args:
+        tables: the tables.
+        store: what Keras gives a layer to load its variables from.
+        key_of: as `save` takes it.
+        layer: the layer's name, for errors.
+
+    Raises:
+        ValueError: a table is not there, or has rows of another width or more of them
+            than there is room for; or its rows lay in other parts and Keras has saved
+            slots of them. Nothing was written.
+    """
+    if not tables.by_name:
+        return
+    saved = set(store.keys())
+    missing = [
+        name
+        for name in tables.by_name
+        if any(key_of(name) + kind not in saved for kind in ("", *_KINDS))
+    ]
+    if missing:
+        raise ValueError(
+            f"Layer {layer!r} must be loaded from a file with its tables, those that "
+            f"grow with their keys. Missing: {missing}"
+        )
+    by_name: dict[str, tuple[Rows, Any]] = {}
+    for name in tables.by_name:
+        key = key_of(name)
+        rows = Rows(*(np.asarray(store[key + kind][...]) for kind in _KINDS))
+        vectors = np.asarray(store[key][...])
+        tables.checked(name, (rows.keys, vectors))
+        by_name[name] = rows, vectors
+    if compat.holds_numbered_slots(store):
+        layout = bytes(np.asarray(store[_LAYOUT][...])).decode()
+        if layout != layout_of(tables):
+            raise ValueError(
+                f"Tables of layer {layer!r} that grow lie in other parts than in the "
+                f"file: {layout_of(tables)}; there {layout}. Keras would load the "
+                "slots of the file's optimizer into those of other rows. "
+                "tfs.keras.Checkpoint saves and restores slots of any optimizer in any "
+                "layout; or save the file from a model without an optimizer."
+            )
+        _load_as_it_was(tables, by_name, store)
+        return
+    for name, (rows, vectors) in by_name.items():
+        found = tables.replace(name, rows.keys, rows.uses)
+        tables.write_values(found, vectors, tables.natives_of(name))
+
+
+def layout_of(tables: DynamicTables) -> str:
+    """How tables lie, and what room they have; in JSON."""
+    return json.dumps(
+        [
+            {
+                "num_parts": slab.num_shards,
+                "width": slab.width,
+                "dtype": slab.dtype,
+                "tables": [[x.name, x.vocabulary_size] for x in slab.tables],
+            }
+            for slab in tables.slabs
+        ]
+    )
+
+
+def _load_as_it_was(
+    tables: DynamicTables, by_name: Mapping[str, tuple[Rows, Any]], store: Any
+) -> None:
+    """Puts each row where it was; the indices are made again of the variables."""
+    for number, slab in enumerate(tables.slabs):
+        for shard, part in enumerate(tables.parts(slab)):
+            tables.reset(part, [])
+            resting = np.asarray(store[f"{_RESTING}.{number}.{shard}"][...])
+            tables.write_rows(part.uses, resting, np.tile(RESTS, (len(resting), 1)))
+            for table in slab.tables:
+                rows, vectors = by_name[table.name]
+                here = rows.shards == shard
+                for variable, values in (
+                    (part.vectors, vectors),
+                    (part.keys, rows.keys),
+                    (part.uses, rows.uses),
+                ):
+                    tables.write_rows(variable, rows.rows[here], values[here])

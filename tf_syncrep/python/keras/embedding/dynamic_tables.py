@@ -1,0 +1,628 @@
+"""The variables that hold a layer's tables that grow, and the tables in them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_syncrep.python.embedding import dynamic_lookup
+from tf_syncrep.python.embedding.dynamic_lookup import Part, ServedTable
+from tf_syncrep.python.embedding.layout import DynamicSlab
+from tf_syncrep.python.embedding.lookup import Feature
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.embedding.dynamic import Dynamic, RowInitializer
+from tf_syncrep.python.keras.embedding.variables import CASTING, part_name
+from tf_syncrep.python.ops import table_ops
+
+# Of what is read or written at a time.
+_CHUNK_BYTES = 64 * 2**20
+# What `table_stats` counts for each table of a part.
+COUNTERS = (
+    "rows",
+    "capacity",
+    "without_row",
+    "admitted",
+    "evicted",
+    "refused",
+    "dropped",
+    "index_bytes",
+)
+
+# The uses of a row that has gone, and is not free yet.
+RESTS = (table_ops.RESTS, 0)
+
+# All whose variables are made, for optimizers and files, which find them by these.
+_made: weakref.WeakSet[DynamicTables] = weakref.WeakSet()
+
+
+class KeysAndVectors(NamedTuple):
+    """The rows in use of a table that grows.
+
+    Attributes:
+        keys: int64 of shape `[n]`, ascending.
+        vectors: of shape `[n, embedding_dim]`.
+    """
+
+    keys: np.ndarray
+    vectors: np.ndarray
+
+
+class Rows(NamedTuple):
+    """The rows in use of a table that grows, with all that is known of them.
+
+    Attributes:
+        keys: int64 of shape `[n]`.
+        uses: int32 of shape `[n, 2]`: when each was used last, and how often.
+        shards: int32 of shape `[n]`: in which part each is.
+        rows: int32 of shape `[n]`: where in it.
+    """
+
+    keys: np.ndarray
+    uses: np.ndarray
+    shards: np.ndarray
+    rows: np.ndarray
+
+
+class GrowingLayer:
+    """A mixin of layers that may have tables that grow."""
+
+    # Not `_dynamic`, by which layers of Keras 2 say something else.
+    _growing: DynamicTables
+
+    def table_stats(self) -> dict[str, dict[str, int]]:
+        """What the tables that grow have counted since they were made.
+
+        Returns:
+            By table: "rows" (in use) and "capacity" (rows that there is room for);
+            "without_row", how often training looked up a key that has no row;
+            "admitted" and "evicted" (keys); "refused", how often a key got no row
+            because its part of the table was full; "dropped", how many gradients came
+            for a row that had gone; "index_bytes", the memory of what finds the rows.
+
+        Example:
+        >>> items = tfs.keras.TableConfig("items", tfs.keras.Dynamic(1000), 8)
+        >>> layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", items))
+        >>> _ = layer(tf.constant([7, -7, 7]), training=True)
+        >>> layer.table_stats()["items"]["rows"]
+        2
+        """
+        return self._growing.stats()
+
+
+class DynamicTables:
+    """Tables that grow, stacked into slabs, whose parts are variables of a layer."""
+
+    def __init__(
+        self,
+        slabs: Sequence[DynamicSlab],
+        sizes: Mapping[str, Dynamic],
+        named_by_layer: bool = False,
+    ) -> None:
+        """Makes nothing yet.
+
+        Args:
+            slabs: how the tables lie.
+            sizes: by table, what it was told.
+            named_by_layer: whether files name its tables below the layer, as they do
+                variables; else by their own names.
+        """
+        self.named_by_layer = named_by_layer
+        self.slabs = list(slabs)
+        self.sizes = dict(sizes)
+        self.by_name = {t.name: t for slab in self.slabs for t in slab.tables}
+        self._slab_of = {t.name: slab for slab in self.slabs for t in slab.tables}
+        self._vectors: dict[str, list[Any]] = {}
+        self._keys: dict[str, list[Any]] = {}
+        self._uses: dict[str, list[Any]] = {}
+        self._indices: dict[str, list[Any]] = {}
+        # By table, what serves it while a model is traced for serving.
+        self.served: dict[str, ServedTable] | None = None
+
+    def make(
+        self,
+        add_weight: Callable[..., Any],
+        initializers: Mapping[str, RowInitializer],
+    ) -> None:
+        """Makes the variables, and beside each part what finds rows by key.
+
+        Args:
+            add_weight: that of the layer.
+            initializers: by table.
+
+        Raises:
+            ValueError: a strategy that keeps copies of variables in several replicas.
+            tf.errors.ResourceExhaustedError: there is no memory for so many rows.
+        """
+        if not self.slabs:
+            return
+        _refuse_replicas()
+        with compat.variables_at_once():
+            for slab in self.slabs:
+                self._make_slab(slab, add_weight, initializers)
+        _made.add(self)
+
+    def _make_slab(
+        self,
+        slab: DynamicSlab,
+        add_weight: Callable[..., Any],
+        initializers: Mapping[str, RowInitializer],
+    ) -> None:
+        shards = range(slab.num_shards)
+        # One after the other, which puts each on another parameter server.
+        vectors = [
+            _variable(add_weight, slab, shard, "", (slab.width,), slab.dtype)
+            for shard in shards
+        ]
+        self._vectors[slab.name] = vectors
+        extended = tf.distribute.get_strategy().extended
+        keys, uses, indices = [], [], []
+        for shard in shards:
+            native = compat.native(vectors[shard])
+            with extended.colocate_vars_with(native):
+                keys.append(_variable(add_weight, slab, shard, "_keys", ()))
+                uses.append(_variable(add_weight, slab, shard, "_uses", (2,), "int32"))
+            with tf.init_scope(), tf.device(native.device):
+                indices.append(self._index(slab, initializers))
+        self._keys[slab.name], self._uses[slab.name] = keys, uses
+        self._indices[slab.name] = indices
+
+    def _index(
+        self, slab: DynamicSlab, initializers: Mapping[str, RowInitializer]
+    ) -> tf.Tensor:
+        tables = []
+        for table in slab.tables:
+            initializer = initializers[table.name]
+            admit = self.sizes[table.name].admit
+            tables.append(
+                table_ops.IndexedTable(
+                    table.name,
+                    slab.first_row(table),
+                    slab.capacity(table),
+                    1 if admit is None else admit.n,
+                    initializer.seed,
+                    initializer.kind,
+                    (initializer.first, initializer.second),
+                )
+            )
+        return table_ops.table_index(tables, counted=True)
+
+    def parts(self, slab: DynamicSlab) -> list[Part]:
+        """What holds a slab."""
+        return [
+            Part(*map(compat.native, variables), index)
+            for *variables, index in zip(
+                self._vectors[slab.name],
+                self._keys[slab.name],
+                self._uses[slab.name],
+                self._indices[slab.name],
+                strict=True,
+            )
+        ]
+
+    def trained(self, slab: DynamicSlab) -> list[Any]:
+        """The variables with the vectors of a slab, as Keras has them."""
+        return list(self._vectors[slab.name])
+
+    def all_trained(self) -> list[Any]:
+        """Those of all slabs."""
+        return [x for slab in self.slabs for x in self._vectors[slab.name]]
+
+    def all_variables(self) -> list[Any]:
+        """All variables, as Keras has them: each part's vectors, keys and uses."""
+        return [
+            variable
+            for slab in self.slabs
+            for of_part in zip(
+                self._vectors[slab.name],
+                self._keys[slab.name],
+                self._uses[slab.name],
+                strict=True,
+            )
+            for variable in of_part
+        ]
+
+    @property
+    def variable_names(self) -> list[str]:
+        """The names by which the variables were made."""
+        return [
+            part_name(slab, shard) + kind
+            for slab in self.slabs
+            for shard in range(slab.num_shards)
+            for kind in ("", "_keys", "_uses")
+        ]
+
+    def slab_of(self, name: str) -> DynamicSlab:
+        """The slab that a table is in."""
+        return self._slab_of[name]
+
+    def look_up(
+        self,
+        features: Sequence[Feature],
+        training: bool,
+        transfer_dtype: tf.DType | None = None,
+    ) -> list[tf.Tensor]:
+        """Looks features up.
+
+        Args:
+            features: the features.
+            training: whether new ids may get rows.
+            transfer_dtype: dtype in which rows and gradients travel; None for that
+                of the tables.
+
+        Returns:
+            For each feature its vectors.
+        """
+        if self.served is not None:
+            return [self.served[x.table.name].look_up(x) for x in features]
+        if compat.compiled_by_xla():
+            raise ValueError(
+                "Tables that grow cannot be looked up in by XLA: compile the model "
+                "with jit_compile=False. Received: tables "
+                f"{sorted({x.table.name for x in features})}"
+            )
+        vectors: list[Any] = [None] * len(features)
+        for slab in self.slabs:
+            places = [
+                i for i, x in enumerate(features) if self._slab_of[x.table.name] is slab
+            ]
+            if not places:
+                continue
+            of_slab = [features[i] for i in places]
+            # Keras traces models with tensors in the place of variables, for shapes.
+            if not self._vectors or compat.in_stateless_scope():
+                found = dynamic_lookup.empty_vectors(slab, of_slab)
+            else:
+                found = dynamic_lookup.look_up(
+                    slab, self.parts(slab), of_slab, training, transfer_dtype
+                )
+            for i, x in zip(places, found, strict=True):
+                vectors[i] = x
+        return vectors
+
+    def reset(self, part: Part, slots: Sequence[tuple[Any, float]]) -> None:
+        """Frees all rows of a part, whatever tables they are of.
+
+        Args:
+            part: the part.
+            slots: variables beside its vectors, and what their elements begin with.
+        """
+        for variable, initial in [
+            (part.vectors, 0),
+            (part.keys, 0),
+            (part.uses, 0),
+            *slots,
+        ]:
+            with tf.device(variable.device):
+                value = (
+                    tf.fill(variable.shape, tf.cast(initial, variable.dtype))
+                    if initial
+                    else table_ops.table_zeros(variable.shape, variable.dtype)
+                )
+                variable.assign(value)
+
+    def add_rows(
+        self, name: str, part: Part, keys: Any, last_use: Any, counts: Any
+    ) -> tf.Tensor:
+        """Gives keys rows in a part; those that have one keep it.
+
+        Args:
+            name: of the table.
+            part: the part.
+            keys: int64 of shape `[n]`, which differ and are the part's own.
+            last_use: int32 of shape `[n]`, when each was used last.
+            counts: int32 of shape `[n]`, how often.
+
+        Returns:
+            int32 of shape `[n]`, the rows.
+        """
+        slab, table = self._slab_of[name], self.by_name[name]
+        return table_ops.table_import(
+            part.index,
+            part.vectors.handle,
+            part.keys.handle,
+            part.uses.handle,
+            slab.index(table),
+            keys,
+            last_use,
+            counts,
+            dtype=part.vectors.dtype,
+        )
+
+    def _free_rows(self, name: str, part: Part) -> None:
+        """Takes the rows of a table in a part from their keys."""
+        slab, table = self._slab_of[name], self.by_name[name]
+        rows = tf.range(slab.num_rows)
+        begin = slab.first_row(table)
+        is_own = (rows >= begin) & (rows < begin + slab.capacity(table))
+        # All of it is assigned: so the index is made anew.
+        part.uses.assign(tf.where(is_own[:, tf.newaxis], 0, part.uses))
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """For each table what `COUNTERS` names, of all parts together."""
+        found: dict[str, dict[str, int]] = {}
+        for slab in self.slabs:
+            of_parts = []
+            for part in self.parts(slab):
+                with tf.device(part.vectors.device):
+                    of_parts.append(table_ops.table_stats(part.index))
+            total = np.sum([x.numpy() for x in of_parts], axis=0)
+            for table, counts in zip(slab.tables, total, strict=True):
+                found[table.name] = dict(zip(COUNTERS, map(int, counts), strict=True))
+        return found
+
+    def rows_of(self, name: str) -> Rows:
+        """The rows in use of a table, by ascending key.
+
+        Args:
+            name: its name.
+        """
+        slab, table = self._slab_of[name], self.by_name[name]
+        of_parts = []
+        for shard, part in enumerate(self.parts(slab)):
+            with tf.device(part.vectors.device):
+                found = table_ops.table_export(
+                    part.index,
+                    part.keys.handle,
+                    part.uses.handle,
+                    table=slab.index(table),
+                )
+            uses = np.stack([found.last_uses.numpy(), found.counts.numpy()], axis=1)
+            shards = np.full(len(uses), shard, np.int32)
+            of_parts.append(Rows(found.keys.numpy(), uses, shards, found.rows.numpy()))
+        whole = Rows(*map(np.concatenate, zip(*of_parts, strict=True)))
+        order = np.argsort(whole.keys, kind="stable")
+        return Rows(*(x[order] for x in whole))
+
+    def resting_rows(self, slab: DynamicSlab, part: Part) -> np.ndarray:
+        """The rows of a part that have gone, and are not free yet.
+
+        Args:
+            slab: its slab.
+            part: the part.
+        """
+        if not any(self.sizes[table.name].evicts for table in slab.tables):
+            return np.zeros([0], np.int32)
+        with tf.device(part.uses.device):
+            rests = tf.reduce_all(tf.equal(part.uses, [RESTS]), axis=1)
+            return tf.cast(tf.where(rests)[:, 0], tf.int32).numpy()
+
+    def values_of(
+        self, name: str, rows: Rows, variables: Sequence[Any] | None = None
+    ) -> np.ndarray:
+        """The values of rows of a table.
+
+        Args:
+            name: its name.
+            rows: which rows.
+            variables: those beside the parts of the table's slab that are meant, of as
+                many rows; None for the parts themselves.
+
+        Returns:
+            An array of shape `[n, ...]`.
+        """
+        parts = variables or [x.vectors for x in self.parts(self._slab_of[name])]
+        shape = (len(rows.keys), *parts[0].shape[1:])
+        values = np.empty(shape, parts[0].dtype.as_numpy_dtype)
+        for shard, part in enumerate(parts):
+            (places,) = np.nonzero(rows.shards == shard)
+            for some in _chunks(places, part):
+                with tf.device(part.device):
+                    values[some] = tf.gather(part, rows.rows[some]).numpy()
+        return values
+
+    def read(self, name: str) -> KeysAndVectors:
+        """The keys and vectors of a table.
+
+        Args:
+            name: its name.
+        """
+        rows = self.rows_of(name)
+        return KeysAndVectors(rows.keys, self.values_of(name, rows))
+
+    def write(self, name: str, table: Any) -> None:
+        """Sets the keys and vectors of a table; other keys lose their rows.
+
+        Args:
+            name: its name.
+            table: keys and vectors, as `read` returns them, in any order.
+
+        Raises:
+            ValueError: keys that come twice, vectors of another shape than the keys
+                have, or more keys than there is room for.
+        """
+        keys, vectors = self.checked(name, table)
+        uses = np.stack([np.zeros_like(keys), np.ones_like(keys)], axis=1)
+        rows = self.replace(name, keys, uses.astype(np.int32))
+        self.write_values(rows, vectors, self.natives_of(name))
+
+    def checked(self, name: str, table: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and vectors that are fit for a table, which is left alone.
+
+        Args:
+            name: its name.
+            table: as `write` takes it, and refuses it.
+        """
+        own = self.by_name[name]
+        try:
+            keys, vectors = (np.asarray(x) for x in table)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"Table {name!r} grows, and is set by keys and vectors. Received: "
+                f"{type(table).__name__}"
+            ) from None
+        if keys.dtype not in (np.int32, np.int64) and keys.size:
+            raise ValueError(
+                f"Keys of table {name!r} must be int32 or int64. Received: keys of "
+                f"dtype {keys.dtype}"
+            )
+        if keys.ndim != 1 or vectors.shape != (len(keys), own.width):
+            raise ValueError(
+                f"Keys and vectors of table {name!r} must have shapes [n] and [n, "
+                f"{own.width}]. Received: keys of shape {list(keys.shape)} and vectors "
+                f"of shape {list(vectors.shape)}"
+            )
+        keys = keys.astype(np.int64)
+        sorted_keys = np.sort(keys)
+        if (twice := sorted_keys[1:][sorted_keys[1:] == sorted_keys[:-1]]).size:
+            raise ValueError(
+                f"Keys of table {name!r} must differ. Received: key {twice[0]} twice"
+            )
+        self._owners(name, keys)
+        return keys, vectors
+
+    def replace(self, name: str, keys: np.ndarray, uses: np.ndarray) -> Rows:
+        """Gives a table these keys, and no others.
+
+        Keys keep their rows if all that the table has are among them.
+
+        Args:
+            name: its name.
+            keys: int64 of shape `[n]`, which differ.
+            uses: int32 of shape `[n, 2]`, as `Rows` has them.
+
+        Returns:
+            Where the keys are now, in their order.
+
+        Raises:
+            ValueError: there is no room for so many in a part; nothing was written.
+        """
+        shards = self._owners(name, keys)
+        rows = np.empty(len(keys), np.int32)
+        keeps_all = np.isin(self.rows_of(name).keys, keys).all()
+        for shard, part in enumerate(self.parts(self._slab_of[name])):
+            (here,) = np.nonzero(shards == shard)
+            with tf.device(part.vectors.device):
+                if not keeps_all:
+                    self._free_rows(name, part)
+                rows[here] = self.add_rows(
+                    name,
+                    part,
+                    tf.constant(keys[here], tf.int64, [len(here)]),
+                    tf.constant(uses[here, 0], tf.int32, [len(here)]),
+                    tf.constant(uses[here, 1], tf.int32, [len(here)]),
+                ).numpy()
+        return Rows(keys, uses, shards, rows)
+
+    def write_values(
+        self, rows: Rows, values: np.ndarray, variables: Sequence[Any]
+    ) -> None:
+        """Sets the values of rows.
+
+        Args:
+            rows: which rows.
+            values: of shape `[n, ...]`.
+            variables: those beside the parts of the slab that are meant, or the parts.
+        """
+        for shard, part in enumerate(variables):
+            here = rows.shards == shard
+            self.write_rows(part, rows.rows[here], values[here])
+
+    def write_rows(self, variable: Any, rows: np.ndarray, values: np.ndarray) -> None:
+        """Sets the values of rows of one variable.
+
+        Args:
+            variable: TensorFlow's variable.
+            rows: int32 of shape `[n]`.
+            values: of shape `[n, ...]`.
+        """
+        for some in _chunks(np.arange(len(rows)), variable):
+            variable.scatter_update(
+                tf.IndexedSlices(
+                    tf.cast(values[some], variable.dtype), tf.constant(rows[some])
+                )
+            )
+
+    def natives_of(self, name: str) -> list[Any]:
+        """TensorFlow's variables with the vectors of the slab of a table."""
+        return [part.vectors for part in self.parts(self._slab_of[name])]
+
+    def _owners(self, name: str, keys: np.ndarray) -> np.ndarray:
+        """Which part has each key, once it is known that there is room for all."""
+        slab, table = self._slab_of[name], self.by_name[name]
+        shards = dynamic_lookup.owners(keys, slab.num_shards)
+        room = slab.capacity(table)
+        most = max(np.bincount(shards, minlength=slab.num_shards))
+        if most > room:
+            raise ValueError(
+                f"Table {name!r} must be given at most {table.vocabulary_size:,} keys, "
+                f"and {room:,} of one part. Received: {len(keys):,} keys, {most:,} of "
+                "one part; make the table with a larger max_rows"
+            )
+        return shards
+
+
+def trained_by(optimizer: Any) -> list[DynamicTables]:
+    """Those tables that an optimizer has slots of, in its order.
+
+    Args:
+        optimizer: a `compat.SlotOptimizer`.
+    """
+    found = [x for x in _made if optimizer.has_slots_of(x.all_trained()[0])]
+    return sorted(found, key=lambda x: optimizer.slot_index(x.all_trained()[0]))
+
+
+def tables_with(
+    variables: Sequence[Any], trained_only: bool = False
+) -> list[DynamicTables]:
+    """Those tables whose variables are all among some, in their order.
+
+    Args:
+        variables: TensorFlow's variables.
+        trained_only: whether that is asked only of those with vectors.
+    """
+    place = {id(variable): i for i, variable in enumerate(variables)}
+    found = []
+    for tables in _made:
+        wanted = tables.all_trained() if trained_only else tables.all_variables()
+        own = [id(compat.native(x)) for x in wanted]
+        if all(x in place for x in own):
+            found.append((place[own[0]], tables))
+    return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
+
+
+def is_part(variable: tf.Variable) -> bool:
+    """Whether a variable has the vectors of tables that grow."""
+    return any(
+        compat.native(part) is variable
+        for tables in _made
+        for part in tables.all_trained()
+    )
+
+
+def _variable(add_weight, slab, shard, kind, shape, dtype="int64"):
+    """Makes a variable of one kind of a part, none of whose memory is there yet."""
+    return add_weight(
+        name=part_name(slab, shard) + kind,
+        shape=(slab.num_rows, *shape),
+        dtype=dtype,
+        initializer=_zeros,
+        trainable=not kind,
+        **CASTING,
+    )
+
+
+def _zeros(shape, dtype=None, **kwargs):
+    del kwargs
+    return table_ops.table_zeros(shape, dtype)
+
+
+def _chunks(places, part):
+    """Some of the places at a time."""
+    size = max(1, _CHUNK_BYTES // (np.prod(part.shape[1:], initial=part.dtype.size)))
+    for begin in range(0, len(places), int(size)):
+        yield places[begin : begin + int(size)]
+
+
+def _refuse_replicas():
+    """Raises where rows would be made in several copies of a table."""
+    strategy = tf.distribute.get_strategy()
+    fit = (tf.distribute.ParameterServerStrategy, tf.distribute.OneDeviceStrategy)
+    if tf.distribute.has_strategy() and not isinstance(strategy, fit):
+        raise ValueError(
+            "Tables that grow are trained in one process without a strategy, or under "
+            f"ParameterServerStrategy. Received: {type(strategy).__name__}"
+        )

@@ -1,0 +1,159 @@
+"""Between two updates: which rows of tables that grow have to go."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat.slots import variables_of
+from tf_syncrep.python.keras.embedding.dynamic_tables import (
+    DynamicTables,
+    tables_with,
+)
+from tf_syncrep.python.keras.embedding.row_slots import RowSlot, row_slots
+from tf_syncrep.python.keras.parts import optimizers_of
+from tf_syncrep.python.ops import table_ops
+
+__all__ = ["maintain_tables"]
+
+# How many steps lie between two times, at most.
+_MOST_STEPS = 100
+# Of the steps after which a row goes that was not used, as many lie between two times.
+_TIMES = 10
+
+
+def maintain_tables(model: Any, step: int | None = None) -> None:
+    """Has rows of tables that grow go, as they were told to, in a custom loop.
+
+    `tfs.keras.fit` does it by itself; so does `tfs.keras.SyncReplicas` on a cluster, as
+    a part of its updates. Elsewhere call it every so many steps, between two of them
+    or, where workers train asynchronously, at any time. A row that goes rests until the
+    next call: gradients that were under way for it then are dropped. The steps of
+    `unused_for` are those that this function is given; so call it before the first
+    step, too, when tables were restored.
+
+    Args:
+        model: a model whose optimizers, in attributes, have made their variables.
+        step: how many steps were made; by default the `iterations` of its optimizer.
+
+    Raises:
+        ValueError: an optimizer whose slots of a new row are not known.
+
+    Example:
+    ```python
+    for step in range(num_steps):
+        ...
+        if step % 100 == 0:
+            tfs.keras.maintain_tables(model)
+    ```
+    """
+    maintenance = maintenance_of(model)
+    if maintenance is not None:
+        if step is None:
+            step = int(compat.native(model.optimizer.iterations).numpy())
+        maintenance.run(step)
+
+
+class Maintenance:
+    """Has rows of some tables go."""
+
+    def __init__(
+        self, tables: Iterable[DynamicTables], optimizers: Sequence[Any]
+    ) -> None:
+        """Finds out what belongs to a row.
+
+        Args:
+            tables: tables of which rows may go.
+            optimizers: those that train them, built.
+
+        Raises:
+            ValueError: an optimizer whose slots of a new row are not known.
+        """
+        self._tables = list(tables)
+        slots: dict[int, dict[str, RowSlot]] = {}
+        for x in self._tables:
+            slots |= row_slots(optimizers, x)
+        self._slots = slots
+        sizes = [size for x in self._tables for size in x.sizes.values()]
+        unused = [size.unused_for // _TIMES for size in sizes if size.unused_for]
+        #: How many steps are to lie between two times.
+        self.every: int = max(1, min([_MOST_STEPS, *unused]))
+        self._run = tf.function(
+            self.build, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)]
+        )
+
+    def run(self, step: int) -> None:
+        """Does it now.
+
+        Args:
+            step: how many steps were made.
+        """
+        with compat.apart_from_closures():
+            self._run(tf.constant(step, tf.int64))
+
+    def build(self, step: tf.Tensor) -> None:
+        """Builds the ops that do it, each where its part is.
+
+        Args:
+            step: int64 scalar, how many steps were made.
+        """
+        for tables in self._tables:
+            for slab in tables.slabs:
+                sizes = [tables.sizes[table.name] for table in slab.tables]
+                for part in tables.parts(slab):
+                    slots = list(self._slots[id(part.vectors)].values())
+                    with tf.device(part.vectors.device):
+                        table_ops.table_maintain(
+                            part.index,
+                            part.vectors.handle,
+                            part.keys.handle,
+                            part.uses.handle,
+                            step,
+                            slots=[slot.variable.handle for slot in slots],
+                            slot_initials=[slot.initial for slot in slots],
+                            dtype=part.vectors.dtype,
+                            evict=[size.eviction for size in sizes],
+                            unused_for=[size.unused_for for size in sizes],
+                        )
+
+
+# By model, what it was made of and what was made.
+_kept: weakref.WeakKeyDictionary[Any, tuple[Any, Maintenance | None]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def maintenance_of(model: Any) -> Maintenance | None:
+    """What has rows of a model's tables go; None if none ever do.
+
+    Args:
+        model: the model, built, with optimizers that are.
+    """
+    variables = [compat.native(v) for v in model.variables]
+    optimizers = list(optimizers_of(model))
+    slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
+    key = [*map(id, variables), *map(id, optimizers), *map(id, slots)]
+    if model not in _kept or _kept[model][0] != key:
+        _kept[model] = key, _maintenance(tables_with(variables), optimizers)
+    return _kept[model][1]
+
+
+def maintenance_of_update(
+    optimizer: Any, variables: Sequence[Any]
+) -> Maintenance | None:
+    """The same for an optimizer that maintains tables in its updates.
+
+    Args:
+        optimizer: the optimizer, built.
+        variables: TensorFlow's variables that it trains.
+    """
+    return _maintenance(tables_with(variables, trained_only=True), [optimizer])
+
+
+def _maintenance(tables, optimizers):
+    evicting = [x for x in tables if any(size.evicts for size in x.sizes.values())]
+    return Maintenance(evicting, optimizers) if evicting else None

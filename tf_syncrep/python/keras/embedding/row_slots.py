@@ -1,0 +1,121 @@
+"""What an optimizer keeps beside the rows of tables that grow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat.slots import slots_by_variable
+from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables
+
+# How many rows the table has of which a new optimizer's slots are looked at.
+_ROWS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSlot:
+    """A slot with as many rows as a part has.
+
+    Attributes:
+        variable: TensorFlow's variable.
+        initial: what each of its elements begins with.
+    """
+
+    variable: Any
+    initial: float
+
+
+def row_slots(
+    optimizers: Sequence[Any], tables: DynamicTables
+) -> dict[int, dict[str, RowSlot]]:
+    """Finds the slots of the rows of tables.
+
+    Args:
+        optimizers: optimizers that are built.
+        tables: the tables.
+
+    Returns:
+        For the `id` of TensorFlow's variable with the vectors of each part, its slots
+        by name.
+
+    Raises:
+        ValueError: an optimizer whose slots do not begin with one number, or which
+            keeps averages of all variables.
+    """
+    trained = tables.all_trained()
+    found: dict[int, dict[str, RowSlot]] = {id(compat.native(x)): {} for x in trained}
+    for optimizer in optimizers:
+        by_variable = slots_by_variable(optimizer, trained)
+        if not any(by_variable.values()):
+            continue
+        refuse_averages([optimizer])
+        initial = _initial_values(_inner(optimizer), trained[0])
+        for variable, slots in by_variable.items():
+            num_rows = _num_rows(variable, trained)
+            found[variable] |= {
+                kind: RowSlot(slot, initial[kind])
+                for kind, slot in slots.items()
+                if slot.shape.rank > 0 and slot.shape[0] == num_rows
+            }
+    return found
+
+
+def refuse_averages(optimizers: Sequence[Any]) -> None:
+    """Raises for an optimizer that keeps averages of all variables.
+
+    Args:
+        optimizers: optimizers of a model with tables that grow.
+    """
+    for optimizer in map(_inner, optimizers):
+        if getattr(optimizer, "use_ema", False):
+            raise ValueError(
+                "An optimizer of tables that grow must be made without use_ema: the "
+                "average of a row would begin at zero. Received: "
+                f"{type(optimizer).__name__} with use_ema=True"
+            )
+
+
+def _inner(optimizer):
+    while getattr(optimizer, "inner_optimizer", None) is not None:
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def _num_rows(key, trained):
+    (found,) = (x for x in trained if id(compat.native(x)) == key)
+    return found.shape[0]
+
+
+def _initial_values(optimizer: Any, variable: Any) -> dict[str, float]:
+    """What the slots of an optimizer begin with, as a new one of its kind tells."""
+    with tf.init_scope(), tf.device("/device:CPU:0"):
+        config = optimizer.get_config()
+        # A schedule is not made again, and a rate of another process is not read.
+        config["learning_rate"] = 0.0
+        new = type(optimizer).from_config(config)
+        few = _few_rows(variable)
+        new.build([few])
+        slots = slots_by_variable(new, [few])[id(compat.native(few))]
+        initial = {}
+        for kind, slot in slots.items():
+            values = np.unique(slot.numpy())
+            if len(values) != 1:
+                raise ValueError(
+                    "Slots of tables that grow must begin with one number. Received: "
+                    f"slot {kind!r} of {type(optimizer).__name__}"
+                )
+            initial[kind] = float(values[0])
+    return initial
+
+
+def _few_rows(variable):
+    shape = (_ROWS, *variable.shape[1:])
+    values = tf.zeros(shape, compat.native(variable).dtype)
+    if compat.IS_KERAS_3:
+        return tf.keras.Variable(values, dtype=variable.dtype, name="few_rows")
+    return tf.Variable(values, name="few_rows")

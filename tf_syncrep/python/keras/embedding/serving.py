@@ -1,0 +1,84 @@
+"""Models with tables that grow, for processes without this package."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.embedding.dynamic_lookup import ServedTable
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.embedding.dynamic_tables import GrowingLayer
+
+__all__ = ["for_serving"]
+
+# Under which checkpoints and saved models find what serves a layer's tables.
+_NAME = "_served_tables"
+
+
+@contextlib.contextmanager
+def for_serving(model: Any) -> Iterator[None]:
+    """While in it, a model can be saved for processes without tf_syncrep.
+
+    Tables that grow are then those of its beginning, in memory of this process: keys in
+    order, and their vectors, in which TensorFlow's own ops look up. An id without a row
+    is a vector of zeros there, too. `model.export` does that by itself; any other way
+    to save a model for serving, `tf.saved_model.save` or an `ExportArchive`, needs it.
+    Without tables that grow it does nothing.
+
+    Args:
+        model: a model that is built.
+
+    Yields:
+        Nothing.
+
+    Example:
+    ```python
+    with tfs.keras.for_serving(model):
+        tf.saved_model.save(model, "served", signatures=serve)
+    ```
+    """
+    with contextlib.ExitStack() as stack:
+        for layer in trainer.layers_of(model):
+            if isinstance(layer, GrowingLayer):
+                stack.enter_context(_served(layer))
+        yield
+
+
+def export_for_serving() -> None:
+    """Makes `model.export` of Keras do that by itself, where there is one."""
+    if hasattr(tf.keras.Model, "export"):
+        tf.keras.Model.export = _for_serving(tf.keras.Model.export)
+
+
+def _for_serving(stock):
+    @functools.wraps(stock)
+    def export(self, *args, **kwargs):
+        with for_serving(self):
+            return stock(self, *args, **kwargs)
+
+    return export
+
+
+@contextlib.contextmanager
+def _served(layer: Any) -> Iterator[None]:
+    tables = layer._growing
+    if tables.served is not None or not tables.slabs or not layer.built:
+        yield
+        return
+    tables.served = {name: ServedTable(*tables.read(name)) for name in tables.by_name}
+    compat.track(layer, _NAME, tf.train.Checkpoint(**_numbered(tables.served)))
+    try:
+        with compat.without_variables(layer, tables.all_variables()):
+            yield
+    finally:
+        compat.forget(layer, _NAME)
+        tables.served = None
+
+
+def _numbered(served):
+    return {f"table_{number}": table for number, table in enumerate(served.values())}

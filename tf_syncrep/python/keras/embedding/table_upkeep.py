@@ -1,0 +1,138 @@
+"""What `fit` does for tables that grow: upkeep, and a word about how they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.embedding.dynamic_tables import (
+    DynamicTables,
+    GrowingLayer,
+    tables_with,
+)
+from tf_syncrep.python.keras.embedding.maintenance import maintenance_of
+from tf_syncrep.python.keras.embedding.row_slots import refuse_averages
+from tf_syncrep.python.keras.parts import optimizers_of
+
+
+class TableUpkeep(tf.keras.callbacks.Callback):
+    """Maintains a model's tables that grow, and adds what they count to the logs.
+
+    At the end of an epoch the logs have `rows/<table>`, the rows in use, and
+    `without_row/<table>`, how often a step of the epoch looked up a key that had none.
+    """
+
+    # Keras 2 refuses callbacks that look at batches in the strategy's scope without it.
+    _supports_tf_logs = True
+
+    def __init__(self, maintains: bool):
+        """Does nothing yet.
+
+        Args:
+            maintains: whether nobody else maintains the tables.
+        """
+        super().__init__()
+        self._maintains = maintains
+        self._tables: list[DynamicTables] = []
+        self._steps: int | None = None  # since it was done last in this training
+        self._last_batch = -1
+        self._before: dict[str, int] = {}
+        self._are_full: set[str] = set()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Finds the tables, once they are made."""
+        del epoch, logs
+        self._last_batch = -1
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Tells the tables which step it is, before the first one."""
+        del batch, logs
+        optimizers = optimizers_of(self.model)
+        if self._steps is None and all(map(trainer.is_optimizer_built, optimizers)):
+            self._maintain()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Maintains the tables if it is time."""
+        del logs
+        self._steps = (self._steps or 0) + batch - self._last_batch
+        self._last_batch = batch
+        if self._maintains:
+            maintenance = maintenance_of(self.model)
+            if maintenance is None:
+                self._maintains = False
+            elif self._steps >= maintenance.every:
+                self._maintain()
+                self._warn_of_full(self._stats())
+
+    def _maintain(self) -> None:
+        self._steps = 0
+        maintenance = maintenance_of(self.model) if self._maintains else None
+        if maintenance is not None:
+            with compat.apart_from_closures():
+                iterations = compat.native(self.model.optimizer.iterations)
+                step = int(iterations.read_value())
+            maintenance.run(step)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Adds to the logs."""
+        del epoch
+        stats = self._stats()
+        self._warn_of_full(stats)
+        for name, counts in stats.items() if logs is not None else ():
+            before = self._before.get(name, 0)
+            logs[f"rows/{name}"] = counts["rows"]
+            logs[f"without_row/{name}"] = counts["without_row"] - before
+            self._before[name] = counts["without_row"]
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Notes what was counted before."""
+        del logs
+        self._steps = None
+        refuse_averages(list(optimizers_of(self.model)))
+        self._before = {
+            name: counts["without_row"] for name, counts in self._stats().items()
+        }
+
+    def _stats(self) -> dict[str, dict[str, int]]:
+        try:
+            variables = [compat.native(v) for v in self.model.variables]
+        except ValueError:  # of a Sequential of Keras 2 that is not built
+            return {}
+        with compat.apart_from_closures():
+            stats = {}
+            for tables in tables_with(variables):
+                stats |= tables.stats()
+        return stats
+
+    def _warn_of_full(self, stats: dict[str, dict[str, int]]) -> None:
+        for name, counts in stats.items():
+            if counts["refused"] and name not in self._are_full:
+                self._are_full.add(name)
+                logging.warning(
+                    "Table %r, or a part of it, is full: %d of its %d rows are in use, "
+                    "and new keys get none, %d so far. Give it a larger max_rows, or "
+                    "say with evict= which rows have to go.",
+                    name,
+                    counts["rows"],
+                    counts["capacity"],
+                    counts["refused"],
+                )
+
+
+def with_upkeep(model: Any, callbacks: Any, maintains: bool) -> Any:
+    """Callbacks of `fit`, behind one that keeps up the model's tables that grow.
+
+    Args:
+        model: the model.
+        callbacks: one, several, or None; a CallbackList stays as it is.
+        maintains: whether nobody else maintains the tables.
+    """
+    if isinstance(callbacks, tf.keras.callbacks.CallbackList):
+        return callbacks
+    if not any(isinstance(x, GrowingLayer) for x in trainer.layers_of(model)):
+        return callbacks
+    return [TableUpkeep(maintains), *tf.nest.flatten(callbacks or [])]

@@ -1,0 +1,27 @@
+"""What the variables of tables have in common, of fixed size or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.embedding.layout import DynamicSlab, Slab
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.cluster import num_tasks
+
+# Under mixed precision Keras 2's own layer does not cast its table, Keras 3's does.
+CASTING: dict[str, Any] = {} if compat.IS_KERAS_3 else {"experimental_autocast": False}
+
+
+def num_parts() -> int:
+    """Into how many parts tables are to be parted here: one for each server."""
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return 1
+    return max(1, num_tasks("ps"))
+
+
+def part_name(slab: Slab | DynamicSlab, shard: int) -> str:
+    """The name of a part's variable."""
+    return f"{slab.name}_{shard}" if slab.num_shards > 1 else slab.name

@@ -13,6 +13,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/tf/scalar_input.h"
 
 namespace tf_syncrep {
 namespace {

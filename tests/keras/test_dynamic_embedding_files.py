@@ -54,7 +54,7 @@ def trained(optimizer, **options):
     return model
 
 
-def assert_same_tables(model, other):
+def assert_same_tables(model, other, tolerance=0.0):
     for layer, same in zip(model.layers, other.layers, strict=True):
         if hasattr(layer, "table_stats"):
             tables = [
@@ -64,15 +64,17 @@ def assert_same_tables(model, other):
                 for x in (layer, same)
             ]
             np.testing.assert_array_equal(tables[0].keys, tables[1].keys)
-            np.testing.assert_array_equal(tables[0].vectors, tables[1].vectors)
+            np.testing.assert_allclose(
+                tables[0].vectors, tables[1].vectors, tolerance, tolerance
+            )
 
 
-def assert_go_on_alike(model, other):
+def assert_go_on_alike(model, other, tolerance=0.0):
     for seed in (7, 0, 8):
         for one in (model, other):
             tfs.keras.fit(one, batches(seed), verbose=0)
             tfs.keras.maintain_tables(one)
-    assert_same_tables(model, other)
+    assert_same_tables(model, other, tolerance)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -157,7 +159,7 @@ def test_checkpoints_of_changes_have_rows_that_went(optimizer, tmp_path):
     words = tf.constant([f"w{x % 20}" for x in range(60)])
     given = [tf.constant(ids), words]
     np.testing.assert_array_equal(model(given), other(given))
-    assert_go_on_alike(model, other)
+    assert_go_on_alike(model, other, models.tolerance(optimizer))
 
 
 def test_checkpoint_of_another_width_is_refused_and_nothing_is_changed(tmp_path):

@@ -55,6 +55,10 @@ MODULES = {
 }
 MODULES_OF_KERAS_3 = {
     "keras.src.backend": ["AutocastScope", "in_stateless_scope"],
+    "keras.src.backend.common.global_state": [
+        "get_global_attribute",
+        "set_global_attribute",
+    ],
     "keras.src.saving.object_registration": ["GLOBAL_CUSTOM_NAMES"],
     "keras.src.trainers.data_adapters": ["get_data_adapter"],
     "keras.src.trainers.data_adapters.array_slicing": ["train_validation_split"],

@@ -369,10 +369,9 @@ class Engine:
         def at_moment() -> None:
             begun["time"] = time.time()
             begun["clock"] = time.monotonic()
-            begun["state"] = {
-                **state(),
-                _KEYED: {x.name: x.description() for x in contents.keyed_tables},
-            }
+            begun["state"] = state()
+            if keyed := {x.name: x.description() for x in contents.keyed_tables}:
+                begun["state"][_KEYED] = keyed
             self._calls.begin(
                 prefixes,
                 token if self._full_every > 1 else "",

@@ -51,9 +51,10 @@ if IS_KERAS_3:
 
 else:
 
-    def variables_at_once() -> Any:
+    @contextlib.contextmanager
+    def variables_at_once() -> Iterator[None]:
         """Keras 2 makes variables at once."""
-        return contextlib.nullcontext()
+        yield
 
     def in_stateless_scope() -> bool:
         """Keras 2 has none."""

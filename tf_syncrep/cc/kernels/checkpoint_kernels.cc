@@ -63,11 +63,11 @@ absl::Status CheckNames(const CheckpointRequest& request) {
     const auto uses = static_cast<int>(piece.uses);
     if (uses >= 0 && (table.dtype(uses) != tensorflow::DT_INT32 ||
                       table.row_shape(uses) != TensorShape({2}))) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "The uses of the rows of ", piece.names[0],
-          " must be int32 of shape [rows, 2], but are ",
-          tensorflow::DataTypeString(table.dtype(uses)), " with rows of ",
-          table.row_shape(uses).DebugString()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("The uses of the rows of ", piece.names[0],
+                       " must be int32 of shape [rows, 2], but are ",
+                       tensorflow::DataTypeString(table.dtype(uses)),
+                       " with rows of ", table.row_shape(uses).DebugString()));
     }
     for (size_t k = 0; k < piece.names.size(); ++k) {
       const int i = static_cast<int>(k);

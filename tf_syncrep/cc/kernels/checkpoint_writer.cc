@@ -169,9 +169,8 @@ class CheckpointWriter::Share {
       TF_RETURN_IF_ERROR(Read(num));
       uint64_t* const prints =
           fingerprints == nullptr ? nullptr : fingerprints + row;
-      TF_RETURN_IF_ERROR(by_row
-                             ? WriteChanged(piece, row, num, prints, chunk)
-                             : WriteAll(piece, row, num, prints));
+      TF_RETURN_IF_ERROR(by_row ? WriteChanged(piece, row, num, prints, chunk)
+                                : WriteAll(piece, row, num, prints));
       row += num;
     }
     return by_row ? absl::OkStatus() : Pad(piece);

@@ -61,7 +61,8 @@ absl::Status ReadPieces(tensorflow::OpKernelContext* ctx,
   const Tensor* names;
   TF_RETURN_IF_ERROR(ctx->input("pieces", &numbers));
   TF_RETURN_IF_ERROR(ctx->input("piece_names", &names));
-  if (numbers->dims() != 2 || numbers->dim_size(1) != kNumbers || names->dims() != 1) {
+  if (numbers->dims() != 2 || numbers->dim_size(1) != kNumbers ||
+      names->dims() != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "pieces must have shape [num, 6] and piece_names must be a vector, but "
         "they have shapes ",

@@ -115,8 +115,9 @@ def raw_op(optimizer: Optimizer, variables: Variables, batches: Batches) -> Cont
     feeds = [contenders.tensors_of(gradient) for (gradient,) in batches]
 
     def step(i: int) -> None:
+        values, indices = feeds[i % len(feeds)]
         tfs.ops.resource_sparse_apply_rule(
-            optimizer.rule, table.handle, handles, numbers, *feeds[i % len(feeds)]
+            optimizer.rule, table.handle, handles, numbers, values, indices
         )
 
     def read() -> list[np.ndarray]:

@@ -188,7 +188,8 @@ class Tables:
         table = self.by_name[name]
         parts = slots or self.parts(self._slab_of[name])
         dtype = parts[0].dtype.as_numpy_dtype
-        values = np.empty([table.vocabulary_size, *parts[0].shape[1:]], dtype)
+        row_shape: Any = parts[0].shape[1:]
+        values = np.empty([table.vocabulary_size, *row_shape], dtype)
         for part, ids, rows in self._chunks(table, parts):
             values[ids] = tf.gather(part, tf.range(rows.start, rows.stop)).numpy()
         return values

@@ -3,10 +3,10 @@
 What training an embedding table does in each step. Optimizers of Keras 3, all but SGD
 without a momentum, and stock Adam anywhere, move every row of the table; AdamAsync, our
 other optimizers, PyTorch's SparseAdam and the plain loops move the rows that the
-gradient names. Of very many rows only the ops are measured, beside the plain loops, which move a row once for each time
-that it is named, and AdamAsync beside itself on one thread. The bytes counted are those
-of the named rows: each row of the table and its slots once read and once written,
-gradients and indices read.
+gradient names. Of very many rows only the ops are measured, beside the plain loops,
+which move a row once for each time that it is named, and AdamAsync beside itself on one
+thread. The bytes counted are those of the named rows: each row of the table and its
+slots once read and once written, gradients and indices read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Training in tf.compat.v1 graphs and sessions.
 
-The optimizers are in `adam_async` and `sync_replicas`, accumulators of gradients in
-`accumulators`, lookups in partitioned tables in `embedding_lookup`, and checkpoints in
-`checkpoint_saver_hook`. `v1_names` puts them under TensorFlow's own names. The other
-modules are parts of these.
+The folders are `sync_replicas` and `checkpoint`. AdamAsync is in `adam_async`,
+accumulators of gradients are in `accumulators`, and lookups in partitioned tables in
+`embedding_lookup`. `v1_names` puts the optimizers under TensorFlow's own names.
 """

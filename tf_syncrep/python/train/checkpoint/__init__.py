@@ -1,1 +1,5 @@
-"""Checkpoints in sessions: the hook, and what of a graph it saves."""
+"""Checkpoints in sessions: servers write their own variables while training goes on.
+
+The hook is in `saver_hook`. What it saves, which is what a Saver of the graph would
+save, is in `contents`.
+"""

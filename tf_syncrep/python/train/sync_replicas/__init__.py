@@ -1,1 +1,6 @@
-"""Synchronous training in sessions: the optimizer, its hook, its queue runner."""
+"""Synchronous training in sessions.
+
+The class is in `optimizer`, and its hook in `hook`. `graph` builds the ops of workers
+and chief, with those of an update in `update`. `chief_queue_runner` runs updates, and
+`departures` tells the gate of workers whose sessions end.
+"""

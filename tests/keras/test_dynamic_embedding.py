@@ -234,6 +234,8 @@ OPTIMIZERS = {
     "rmsprop": lambda: tf.keras.optimizers.RMSprop(0.1),
     "ftrl": lambda: tf.keras.optimizers.Ftrl(0.1),
     "adam_async": lambda: tfs.keras.AdamAsync(0.1),
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.1),
+    "lazy_ftrl": lambda: tfs.keras.FTRL(0.1),
     "sync": lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.1), 2),
 }
 

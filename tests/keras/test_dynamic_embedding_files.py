@@ -17,6 +17,7 @@ OPTIMIZERS = {
     "adam": lambda: tf.keras.optimizers.Adam(0.05),
     "adagrad": lambda: tf.keras.optimizers.Adagrad(0.05),
     "adam_async": lambda: tfs.keras.AdamAsync(0.05),
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.05),
 }
 
 

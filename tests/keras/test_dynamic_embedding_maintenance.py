@@ -25,6 +25,12 @@ OPTIMIZERS = {
         tf.keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     ),
     "adam_async": lambda: tfs.keras.AdamAsync(0.1),
+    "lazy_adagrad": lambda: tfs.keras.Adagrad(0.1),
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(
+        0.1, initial_accumulator_value=0.5
+    ),
+    "lazy_ftrl": lambda: tfs.keras.FTRL(0.1),
+    "lazy_momentum": lambda: tfs.keras.SGD(0.1, momentum=0.5),
     "rmsprop_async": lambda: tfs.keras.AdamAsync(0.1, apply_sparse_rmsprop=True),
     "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adagrad(0.1), 1),
 }

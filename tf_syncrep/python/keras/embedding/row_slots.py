@@ -96,7 +96,7 @@ def _initial_values(optimizer: Any, variable: Any) -> dict[str, float]:
     with tf.init_scope(), tf.device("/device:CPU:0"):
         config = optimizer.get_config()
         # A schedule is not made again, and a rate of another process is not read.
-        config["learning_rate"] = 0.0
+        config["learning_rate"] = 1.0
         new = type(optimizer).from_config(config)
         few = _few_rows(variable)
         new.build([few])

@@ -83,17 +83,86 @@ _ADAM = {
 }
 
 
-@_case(
-    "keras.AdamAsync",
-    {**_ADAM, "clipnorm": 1.0},
+_BASE = {
+    "learning_rate": 0.125,
+    "weight_decay": 0.5,
+    "use_ema": True,
+    "ema_momentum": 0.5,
+    "ema_overwrite_frequency": 2,
+}
+_CLIPPED = (
     {"clipvalue": 1, "learning_rate": 1},
-    {"global_clipnorm": 1.0, "name": "adam"},
+    {"global_clipnorm": 1.0, "learning_rate": 0.5, "name": "optimizer"},
 )
-def adam_async(**options):
-    optimizer = tfs.keras.AdamAsync(**options)
-    model = _model(optimizer=optimizer)
-    model.fit(_IDS, _TARGETS, verbose=0)
+
+
+def _trains(optimizer):
+    _model(optimizer=optimizer).fit(_IDS, _TARGETS, verbose=0)
     return optimizer
+
+
+_ADAM = {
+    "beta_1": 0.5,
+    "beta_2": 0.75,
+    "epsilon": 0.25,
+    "apply_sparse_rmsprop": True,
+    "use_nesterov": True,
+    "rmsprop_momentum": 0.5,
+}
+
+
+@_case("keras.AdamAsync", {**_BASE, **_ADAM, "clipnorm": 1.0}, *_CLIPPED)
+def adam_async(**options):
+    return _trains(tfs.keras.AdamAsync(**options))
+
+
+_ADAGRAD = {"initial_accumulator_value": 0.5, "epsilon": 0.25, "clipnorm": 1.0}
+
+
+@_case("keras.Adagrad", {**_BASE, **_ADAGRAD}, *_CLIPPED)
+def adagrad(**options):
+    return _trains(tfs.keras.Adagrad(**options))
+
+
+@_case("keras.RowwiseAdagrad", {**_BASE, **_ADAGRAD}, *_CLIPPED)
+def rowwise_adagrad(**options):
+    return _trains(tfs.keras.RowwiseAdagrad(**options))
+
+
+_FTRL = {
+    "learning_rate_power": -0.25,
+    "initial_accumulator_value": 0.5,
+    "l1_regularization_strength": 0.125,
+    "l2_regularization_strength": 0.25,
+    "l2_shrinkage_regularization_strength": 0.5,
+    "beta": 0.5,
+}
+
+
+@_case("keras.FTRL", {**_BASE, **_FTRL, "clipnorm": 1.0}, *_CLIPPED)
+def ftrl(**options):
+    return _trains(tfs.keras.FTRL(**options))
+
+
+_MOMENTUM = {"momentum": 0.5, "nesterov": True}
+
+
+@_case("keras.SGD", {**_BASE, **_MOMENTUM, "clipnorm": 1.0}, *_CLIPPED)
+def sgd(**options):
+    return _trains(tfs.keras.SGD(**options))
+
+
+class Signs(tfs.keras.LazyOptimizer):
+    def initial_slots(self):
+        return {}
+
+    def update_rows(self, rows, gradient, slots, learning_rate):
+        return rows - learning_rate * tf.sign(gradient), {}
+
+
+@_case("keras.LazyOptimizer", {**_BASE, "clipnorm": 1.0}, *_CLIPPED)
+def lazy_optimizer(**options):
+    return _trains(Signs(**options))
 
 
 @_case(
@@ -136,6 +205,35 @@ def gradient_accumulation(**options):
 )
 def table_config(**options):
     return tfs.keras.TableConfig(**options)
+
+
+@_case("keras.MinCount", {"n": 2})
+def min_count(**options):
+    return repr(tfs.keras.MinCount(**options))
+
+
+def _grows(max_rows, unused_for=None):
+    return tfs.keras.Dynamic(
+        max_rows, tfs.keras.MinCount(1), tfs.keras.LeastRecent(), unused_for
+    )
+
+
+@_case("keras.Dynamic", {"max_rows": 30, "unused_for": 7})
+def dynamic(**options):
+    layer = tfs.keras.Embedding(_grows(**options), 4)
+    layer(_IDS, training=True)
+    return layer
+
+
+@_case("keras.maintain_tables", {"step": 9})
+def maintain_tables(**options):
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [layers.Input((3,), dtype="int64"), tfs.keras.Embedding(_grows(30, 7), 4)]
+    )
+    model(_IDS, training=True)
+    tfs.keras.maintain_tables(model, **options)
+    return model.layers[-1].table_stats()
 
 
 @_case("keras.FeatureConfig", {"input_shape": (8, None), "output_shape": (8, 4)})
@@ -505,6 +603,32 @@ def resource_apply(**options):
 def resource_sparse_apply(**options):
     apply = tfs.ops.resource_sparse_apply_adam_async
     return _updated_by(apply, grad=tf.ones([1, 1]), indices=[2], **options)
+
+
+def _updated_by_rule(apply, slots, **options):
+    table = tf.Variable(tf.ones([9, 1]))
+    made = {name: tf.Variable(tf.fill([9, 1], value)) for name, value in slots.items()}
+    apply(var=table, slots=made, **options)
+    return table.numpy().tolist()
+
+
+_RULE = {
+    "rule": "momentum",
+    "slots": {"momentum": 2.0},
+    "numbers": {"lr": 0.5, "momentum": 0.25},
+}
+
+
+@_case("ops.resource_apply_rule", _RULE)
+def resource_apply_rule(**options):
+    apply = tfs.ops.resource_apply_rule
+    return _updated_by_rule(apply, grad=tf.ones([9, 1]), **options)
+
+
+@_case("ops.resource_sparse_apply_rule", _RULE)
+def resource_sparse_apply_rule(**options):
+    apply = tfs.ops.resource_sparse_apply_rule
+    return _updated_by_rule(apply, grad=tf.ones([1, 1]), indices=[2], **options)
 
 
 @_case("ops.accumulator_take_round_apply_adam_async_dense", {**_NUMBERS, **_DENSE})

@@ -26,6 +26,7 @@ COMPAT = pathlib.Path(inspect.getfile(tfs)).parent / "python" / "keras" / "compa
 CONTEXT = "tensorflow.python.eager.context"
 
 # Modules, and what is used of them.
+AUTO_CONTROL_DEPS = "tensorflow.python.framework.auto_control_deps"
 MODULES = {
     "tensorflow.python.eager.cancellation": ["context"],
     "tensorflow.python.distribute.coordinator.coordinator_context": [
@@ -46,6 +47,8 @@ MODULES = {
         "TFE_DeleteExecutor",
     ],
     "tensorflow.python.framework.random_seed": ["get_seed"],
+    AUTO_CONTROL_DEPS: ["AutomaticControlDependencies", "op_is_stateful"],
+    f"{AUTO_CONTROL_DEPS}_utils": ["RESOURCE_READ_OPS"],
     "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],
     # Whose names `private_names` looks for.
     "tensorflow.python.distribute.coordinator.values": [
@@ -146,7 +149,8 @@ OWN = {
 
 
 NAMES_OF_TENSORFLOW = {
-    "op": ["_add_control_input"],
+    "op": ["_add_control_input", "_update_input"],
+    "order of ops": ["_returned_tensors"],
     "eager context": ["_handle"],
     # "_v" is that of a cluster's; see test_fit_metrics.py.
     "variable": ["_handle"],
@@ -182,6 +186,9 @@ def owners():
     return {
         "data adapters": getattr(data_adapters, "_keras_2", None),
         "op": op,
+        "order of ops": importlib.import_module(
+            AUTO_CONTROL_DEPS
+        ).AutomaticControlDependencies(),
         "eager context": importlib.import_module(CONTEXT).context(),
         "variable": tf.Variable(0.0),
         "optimizer": model.optimizer,

@@ -177,6 +177,26 @@ def adam_async(call):
     return results
 
 
+def rules(call):
+    """Both ops of optimizers' rules."""
+    results = []
+    for dtype, index_dtype in itertools.product(DTYPES, INDEX_DTYPES):
+        slot = tf.float64 if dtype == tf.float64 else tf.float32
+        numbers = [slot.as_numpy_dtype(x) for x in (0.5, 0.25)]
+        dense = {"grad": _numbers_of([37, 19], dtype, 1)}
+        sparse = {
+            "grad": _numbers_of([5, 19], dtype, 2),
+            "indices": np.array([7, 3, 7, 36, 0], index_dtype.as_numpy_dtype),
+        }
+        for gradient, prefix in ((dense, ""), (sparse, "sparse_")):
+            var = call.variable(_numbers_of([37, 19], dtype, 3), dtype)
+            momentum = call.variable(np.zeros([37, 19]), slot)
+            inputs = {"var": var, "slots": [momentum], "numbers": numbers, **gradient}
+            call(f"syncrep_resource_{prefix}apply_rule", inputs, rule="momentum")
+            results += [call.read(var, dtype), call.read(momentum, slot)]
+    return results
+
+
 def _take_and_apply(call, values, inputs, gradient, dtype):
     """A step with what an accumulator holds."""
     options = {"shape": [37, 19], "dtype": dtype, "mode": "ROUND", "counted": True}
@@ -481,6 +501,7 @@ def work_queues(call):
 
 SCENARIOS = (
     adam_async,
+    rules,
     accumulators,
     checkpoints,
     embeddings,

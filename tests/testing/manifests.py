@@ -32,13 +32,16 @@ def violations(
         clients: modules that have the classes of types.
         where: it is, for the messages.
     """
-    many = re.fullmatch(r"list\[(.*)\]|dict\(str, (.*)\)", type_name)
+    # As older and as newer clients write them.
+    many = re.fullmatch(
+        r"[lL]ist\[(.*)\]|dict\(str, (.*)\)|Dict\[str, (.*)\]", type_name
+    )
     if many:
         is_list = many[1] is not None
         if not isinstance(value, list if is_list else dict):
             return [f"{where} must be a {type_name}. Received: {value!r}"]
         items = enumerate(value) if is_list else value.items()
-        inner = many[1] or many[2]
+        inner = many[1] or many[2] or many[3]
         return [
             v
             for k, x in items

@@ -142,6 +142,10 @@ class ApplyRuleOp final : public RuleOpBase<T> {
     const Tensor& var = variables.tensor(kRuleVar);
     const Tensor& grad = ctx->input(this->inputs_.grad());
     OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", grad.shape(), var.shape()));
+    // Rows of no elements have slots of one number each, which stay.
+    if (var.NumElements() == 0) {
+      return;
+    }
     // What readers still hold of var and the slots, which all are replaced.
     std::array<int, 1 + kMaxSlots> written;
     std::array<std::optional<Tensor>, 1 + kMaxSlots> held;
@@ -162,7 +166,7 @@ class ApplyRuleOp final : public RuleOpBase<T> {
       }
     }
     const int64_t num_rows = var.dims() == 0 ? 1 : var.dim_size(0);
-    const int64_t row_size = num_rows == 0 ? 0 : var.NumElements() / num_rows;
+    const int64_t row_size = var.NumElements() / num_rows;
     DeviceSharder sharder(ctx);
     WithRule(this->inputs_.info->name, numbers.data(), [&](const auto& rule) {
       ApplyRule(RuleOf<LibT>(rule), num_rows, row_size, Data<const LibT>(grad),

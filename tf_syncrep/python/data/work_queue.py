@@ -118,7 +118,7 @@ class WorkQueue:
                 "items must be a number, or a sequence of at least one item. "
                 f"Received: items={given!r}"
             )
-        self.num_epochs = (
+        self.num_epochs: int | None = (
             None if num_epochs is None else check_count("num_epochs", num_epochs)
         )
         self._options = {

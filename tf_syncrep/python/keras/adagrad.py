@@ -1,5 +1,6 @@
 """Adagrad as a Keras optimizer."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -110,7 +111,13 @@ class Adagrad(RuleOptimizer):
         """What is kept for each variable, with what it begins with."""
         return {"accumulator": self.initial_accumulator_value}
 
-    def update_rows(self, rows, gradient, slots, learning_rate):
+    def update_rows(
+        self,
+        rows: tf.Tensor,
+        gradient: tf.Tensor,
+        slots: dict[str, tf.Tensor],
+        learning_rate: tf.Tensor,
+    ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
         """Moves rows of a variable, or all of it."""
         accumulator = slots["accumulator"] + gradient * gradient
         step = learning_rate * gradient / tf.sqrt(accumulator + self.epsilon)

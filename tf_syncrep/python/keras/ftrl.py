@@ -1,6 +1,7 @@
 """FTRL as a Keras optimizer."""
 
 import numbers
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -116,12 +117,12 @@ class FTRL(RuleOptimizer):
             name=name,
             **kwargs,
         )
-        if learning_rate_power > 0:
+        if not learning_rate_power <= 0:  # NaN is not, either.
             raise ValueError(
                 "`learning_rate_power` must be at most 0. "
                 f"Received: learning_rate_power={learning_rate_power}"
             )
-        self.learning_rate_power = float(learning_rate_power)
+        self.learning_rate_power: float = float(learning_rate_power)
         self.initial_accumulator_value: float = check_number(
             "initial_accumulator_value", initial_accumulator_value
         )
@@ -151,7 +152,13 @@ class FTRL(RuleOptimizer):
         """What is kept for each variable, with what it begins with."""
         return {"accumulator": self.initial_accumulator_value, "linear": 0.0}
 
-    def update_rows(self, rows, gradient, slots, learning_rate):
+    def update_rows(
+        self,
+        rows: tf.Tensor,
+        gradient: tf.Tensor,
+        slots: dict[str, tf.Tensor],
+        learning_rate: tf.Tensor,
+    ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
         """Moves rows of a variable, or all of it."""
         power, l1 = -self.learning_rate_power, self.l1_regularization_strength
         shrinkage = 2 * self.l2_shrinkage_regularization_strength * rows

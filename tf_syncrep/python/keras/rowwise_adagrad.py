@@ -1,5 +1,6 @@
 """RowwiseAdagrad as a Keras optimizer."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -112,7 +113,13 @@ class RowwiseAdagrad(RuleOptimizer):
         """What is kept for each variable, with what it begins with."""
         return {"accumulator": self.initial_accumulator_value}
 
-    def update_rows(self, rows, gradient, slots, learning_rate):
+    def update_rows(
+        self,
+        rows: tf.Tensor,
+        gradient: tf.Tensor,
+        slots: dict[str, tf.Tensor],
+        learning_rate: tf.Tensor,
+    ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
         """Moves rows of a variable, or all of it."""
         elements = list(range(1, len(rows.shape)))
         squares = tf.reduce_mean(gradient * gradient, elements, keepdims=True)

@@ -1,5 +1,6 @@
 """SGD as a Keras optimizer."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -119,7 +120,13 @@ class SGD(RuleOptimizer):
         """What is kept for each variable, with what it begins with."""
         return {"momentum": 0.0} if self.momentum else {}
 
-    def update_rows(self, rows, gradient, slots, learning_rate):
+    def update_rows(
+        self,
+        rows: tf.Tensor,
+        gradient: tf.Tensor,
+        slots: dict[str, tf.Tensor],
+        learning_rate: tf.Tensor,
+    ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
         """Moves rows of a variable, or all of it."""
         step = -learning_rate * gradient
         if not self.momentum:

@@ -53,8 +53,8 @@ def results(models, is_synchronous, per_execution, optimizer="AdamAsync"):
     ("models", "is_synchronous", "per_execution"),
     [
         (tuple(LIMITS), False, 1),
-        (tuple(LIMITS), False, 8),
-        (tuple(LIMITS), True, 1),
+        pytest.param(tuple(LIMITS), False, 8, marks=pytest.mark.slow),
+        pytest.param(tuple(LIMITS), True, 1, marks=pytest.mark.slow),
         (("two_layers", "batch_normalization", "distributed_embedding"), True, 8),
     ],
 )

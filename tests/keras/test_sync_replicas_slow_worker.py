@@ -31,8 +31,9 @@ def assert_no_fault(stats):
     "loop", ["fit", pytest.param("custom", marks=pytest.mark.soak)]
 )
 def test_without_backups_the_slow_worker_keeps_nobody_idle(loop, tmp_path):
-    # More than are awaited: the end of an epoch waits for the slow worker.
-    steps = 3 * (NUM_SLOW_STEPS + 2) * TIMES_AS_SLOW
+    # More than are awaited: the end of an epoch waits for the slow worker, and the
+    # others do not wait while this process looks.
+    steps = 2 * 3 * (NUM_SLOW_STEPS + 2) * TIMES_AS_SLOW
     with KerasSyncCluster(
         tmp_path,
         num_workers=3,
@@ -43,7 +44,13 @@ def test_without_backups_the_slow_worker_keeps_nobody_idle(loop, tmp_path):
         epochs=1,
         spares=True,
     ) as cluster:
+        # Its first step may begin when the others could have made most of the updates.
+        for worker in range(3):
+            worker_seams.stop_at(tmp_path, "computing", worker)
         cluster.start()
+        cluster.tasks.wait_for_output(f"worker-{SLOW}", "at computing")
+        for worker in range(3):
+            worker_seams.go_on(tmp_path, "computing", worker)
         # By then it is known how long a step takes.
         cluster.wait_for_updates(TIMES_AS_SLOW)
         for _ in range(NUM_SLOW_STEPS):

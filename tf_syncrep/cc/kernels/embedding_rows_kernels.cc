@@ -14,6 +14,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/batch_ids.h"
 #include "tf_syncrep/cc/lib/rows/distinct_rows.h"
 #include "tf_syncrep/cc/lib/rows/row_gather.h"
 #include "tf_syncrep/cc/lib/rows/row_partition.h"
@@ -28,7 +29,6 @@ namespace {
 
 using tensorflow::DataTypeToEnum;
 using tensorflow::DEVICE_CPU;
-using tensorflow::DT_INT32;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
@@ -59,21 +59,14 @@ class EmbeddingRowsOp final : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    int64_t num_ids;
+    OP_REQUIRES_OK(ctx, CountIds(ctx, &num_ids));
     std::vector<FeatureIds> features;
-    int64_t num_ids = 0;
     for (int f = 0; f < ctx->num_inputs(); ++f) {
-      const Tensor& ids = ctx->input(f);
-      const bool is_narrow = ids.dtype() == DT_INT32;
-      features.push_back({is_narrow ? Data<const int32_t>(ids) : nullptr,
-                          is_narrow ? nullptr : Data<const int64_t>(ids),
-                          ids.NumElements(), first_rows_[f],
+      const IdsOfFeature ids(ctx->input(f));
+      features.push_back({ids.ids32, ids.ids64, ids.size, first_rows_[f],
                           vocabulary_sizes_[f]});
-      num_ids += ids.NumElements();
     }
-    OP_REQUIRES(
-        ctx, num_ids < std::numeric_limits<int32_t>::max(),
-        absl::InvalidArgumentError(absl::StrCat(
-            "a batch must have fewer than 2^31 ids, but has ", num_ids)));
     DeviceSharder sharder(ctx);
     DistinctRows distinct;
     BadId bad_id;
@@ -84,9 +77,7 @@ class EmbeddingRowsOp final : public OpKernel {
                 OutOfMemory(absl::StrCat("the rows of ", num_ids, " ids"),
                             num_ids * sizeof(int64_t)));
     OpOutputList rows;
-    OpOutputList places;
     OP_REQUIRES_OK(ctx, ctx->output_list("rows", &rows));
-    OP_REQUIRES_OK(ctx, ctx->output_list("places", &places));
     for (int shard = 0; shard < rows.size(); ++shard) {
       Tensor* output;
       OP_REQUIRES_OK(
@@ -94,11 +85,7 @@ class EmbeddingRowsOp final : public OpKernel {
                              &output));
       distinct.WriteRows(*partition_, shard, Data<Row>(*output));
     }
-    for (int f = 0; f < places.size(); ++f) {
-      Tensor* output;
-      OP_REQUIRES_OK(ctx, places.allocate(f, ctx->input(f).shape(), &output));
-      distinct.WritePlaces(f, Data<int32_t>(*output));
-    }
+    OP_REQUIRES_OK(ctx, WritePlaces(ctx, distinct));
   }
 
  private:

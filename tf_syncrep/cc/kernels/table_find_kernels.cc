@@ -282,10 +282,7 @@ class TableImportOp final : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<TableIndexResource> index;
     OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
-    OP_REQUIRES(ctx, table_ < index->num_tables(),
-                absl::InvalidArgumentError(absl::StrCat("table must be in [0, ",
-                                                        index->num_tables(),
-                                                        "), but is ", table_)));
+    OP_REQUIRES_OK(ctx, CheckTable(*index, table_));
     const std::string& name = index->options()[table_].name;
     const int64_t size = ctx->input(4).NumElements();
     for (const auto& [input, input_name] :

@@ -162,10 +162,7 @@ class TableExportOp final : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<TableIndexResource> index;
     OP_REQUIRES_OK(ctx, LookupTableIndex(ctx, &index));
-    OP_REQUIRES(ctx, table_ < index->num_tables(),
-                absl::InvalidArgumentError(absl::StrCat("table must be in [0, ",
-                                                        index->num_tables(),
-                                                        "), but is ", table_)));
+    OP_REQUIRES_OK(ctx, CheckTable(*index, table_));
     TablePart part(index.get(), /*keys=*/1, /*uses=*/2);
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
     const TableColumns columns = part.columns();

@@ -84,4 +84,12 @@ absl::Status LookupTableIndex(
                                     index);
 }
 
+absl::Status CheckTable(const TableIndexResource& index, int64_t table) {
+  if (table < index.num_tables()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "table must be in [0, ", index.num_tables(), "), but is ", table));
+}
+
 }  // namespace tf_syncrep

@@ -81,6 +81,9 @@ absl::Status LookupTableIndex(
     tensorflow::OpKernelContext* ctx,
     tensorflow::core::RefCountPtr<TableIndexResource>* index);
 
+// InvalidArgument for a number, of at least 0, that no table of it has.
+absl::Status CheckTable(const TableIndexResource& index, int64_t table);
+
 }  // namespace tf_syncrep
 
 #endif  // TF_SYNCREP_CC_KERNELS_TABLE_INDEX_RESOURCE_H_

@@ -11,6 +11,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/batch_ids.h"
 #include "tf_syncrep/cc/lib/table/key_requests.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
@@ -19,7 +20,6 @@
 namespace tf_syncrep {
 namespace {
 
-using tensorflow::DT_INT32;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
@@ -53,30 +53,21 @@ class TableRequestsOp final : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    int64_t num_ids;
+    OP_REQUIRES_OK(ctx, CountIds(ctx, &num_ids));
     std::vector<FeatureKeys> features;
-    int64_t num_ids = 0;
     for (int f = 0; f < ctx->num_inputs(); ++f) {
-      const Tensor& ids = ctx->input(f);
-      const bool is_narrow = ids.dtype() == DT_INT32;
-      features.push_back({is_narrow ? Data<const int32_t>(ids) : nullptr,
-                          is_narrow ? nullptr : Data<const int64_t>(ids),
-                          ids.NumElements(),
+      const IdsOfFeature ids(ctx->input(f));
+      features.push_back({ids.ids32, ids.ids64, ids.size,
                           static_cast<int32_t>(table_of_feature_[f])});
-      num_ids += ids.NumElements();
     }
-    OP_REQUIRES(
-        ctx, num_ids < std::numeric_limits<int32_t>::max(),
-        absl::InvalidArgumentError(absl::StrCat(
-            "a batch must have fewer than 2^31 ids, but has ", num_ids)));
     DeviceSharder sharder(ctx);
     KeyRequests keys;
     OP_REQUIRES(ctx, keys.Find(features, num_tables_, num_shards_, sharder),
                 OutOfMemory(absl::StrCat("the keys of ", num_ids, " ids"),
                             48 * num_ids));
     OpOutputList requests;
-    OpOutputList places;
     OP_REQUIRES_OK(ctx, ctx->output_list("requests", &requests));
-    OP_REQUIRES_OK(ctx, ctx->output_list("places", &places));
     for (int shard = 0; shard < requests.size(); ++shard) {
       Tensor* output;
       OP_REQUIRES_OK(
@@ -84,11 +75,7 @@ class TableRequestsOp final : public OpKernel {
                                  &output));
       keys.WriteRequest(shard, Data<int64_t>(*output));
     }
-    for (int f = 0; f < places.size(); ++f) {
-      Tensor* output;
-      OP_REQUIRES_OK(ctx, places.allocate(f, ctx->input(f).shape(), &output));
-      keys.WritePlaces(f, Data<int32_t>(*output));
-    }
+    OP_REQUIRES_OK(ctx, WritePlaces(ctx, keys));
   }
 
  private:

@@ -11,8 +11,12 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import compat
 from tf_syncrep.python.embedding.layout import DynamicSlab
-from tf_syncrep.python.embedding.lookup import Feature, combine_with_stock_ops
-from tf_syncrep.python.ops import embedding_ops, table_ops
+from tf_syncrep.python.embedding.lookup import (
+    Feature,
+    combine_with_stock_ops,
+    combined,
+)
+from tf_syncrep.python.ops import table_ops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,13 +78,7 @@ def look_up(
                 transfer_dtype=transfer_dtype,
             )
             vectors.append(values)
-    return embedding_ops.embedding_combine(
-        vectors,
-        places,
-        [feature.combiner for feature in features],
-        [feature.row_splits for feature in features],
-        [feature.weights for feature in features],
-    )
+    return combined(vectors, places, features)
 
 
 class ServedTable(tf.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -76,6 +76,24 @@ def look_up(
                     transfer_dtype=transfer_dtype,
                 )
             )
+    return combined(vectors, places, features)
+
+
+def combined(
+    vectors: Sequence[tf.Tensor],
+    places: Sequence[tf.Tensor],
+    features: Sequence[Feature],
+) -> list[tf.Tensor]:
+    """Lays out what was looked up for the features.
+
+    Args:
+        vectors: for each part what it has found.
+        places: for each feature which of them each id names.
+        features: the features.
+
+    Returns:
+        For each feature its vectors, in float64 for float64 and float32 for all others.
+    """
     return embedding_ops.embedding_combine(
         vectors,
         places,
@@ -83,6 +101,33 @@ def look_up(
         [feature.row_splits for feature in features],
         [feature.weights for feature in features],
     )
+
+
+def look_up_by_slab(
+    slabs: Sequence[Any],
+    features: Sequence[Feature],
+    look_up_in: Callable[[Any, list[Feature]], list[tf.Tensor]],
+) -> list[tf.Tensor]:
+    """Looks features up, those of a slab together.
+
+    Args:
+        slabs: the slabs that their tables are in.
+        features: the features.
+        look_up_in: gives the vectors of features of a slab.
+
+    Returns:
+        For each feature its vectors.
+    """
+    vectors: list[Any] = [None] * len(features)
+    for slab in slabs:
+        names = {table.name for table in slab.tables}
+        places = [i for i, x in enumerate(features) if x.table.name in names]
+        if not places:
+            continue
+        found = look_up_in(slab, [features[i] for i in places])
+        for i, x in zip(places, found, strict=True):
+            vectors[i] = x
+    return vectors
 
 
 def look_up_with_stock_ops(

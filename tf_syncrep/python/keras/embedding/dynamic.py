@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.embedding.layout import MOST_ROWS
+from tf_syncrep.python.keras.embedding.initial_values import SCALING
 from tf_syncrep.python.sync.arguments import check_count
 
 # The standard deviation of normal numbers none of which is beyond twice theirs.
@@ -218,7 +219,7 @@ def row_initializer(
     if kind is keras.TruncatedNormal:
         mean, stddev = config["mean"], config["stddev"]
         return RowInitializer("truncated_normal", mean, stddev, seed)
-    if isinstance(initializer, keras.VarianceScaling) and kind in _SCALING:
+    if isinstance(initializer, keras.VarianceScaling) and kind in SCALING:
         sides = {
             "fan_in": max_rows,
             "fan_out": width,
@@ -238,17 +239,3 @@ def row_initializer(
         "RandomNormal, TruncatedNormal, VarianceScaling, or Keras' Glorot, He or Lecun "
         f"ones. Received: initializer={initializer!r}"
     )
-
-
-_SCALING = frozenset(
-    getattr(tf.keras.initializers, name)
-    for name in (
-        "VarianceScaling",
-        "GlorotNormal",
-        "GlorotUniform",
-        "HeNormal",
-        "HeUniform",
-        "LecunNormal",
-        "LecunUniform",
-    )
-)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_syncrep.python.embedding import dynamic_lookup
 from tf_syncrep.python.embedding.dynamic_lookup import Part, ServedTable
 from tf_syncrep.python.embedding.layout import DynamicSlab
-from tf_syncrep.python.embedding.lookup import Feature
+from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.embedding.dynamic import Dynamic, RowInitializer
 from tf_syncrep.python.keras.embedding.variables import CASTING, part_name
@@ -264,24 +264,16 @@ class DynamicTables:
                 "with jit_compile=False. Received: tables "
                 f"{sorted({x.table.name for x in features})}"
             )
-        vectors: list[Any] = [None] * len(features)
-        for slab in self.slabs:
-            places = [
-                i for i, x in enumerate(features) if self._slab_of[x.table.name] is slab
-            ]
-            if not places:
-                continue
-            of_slab = [features[i] for i in places]
+
+        def look_up_in(slab, of_slab):
             # Keras traces models with tensors in the place of variables, for shapes.
             if not self._vectors or compat.in_stateless_scope():
-                found = dynamic_lookup.empty_vectors(slab, of_slab)
-            else:
-                found = dynamic_lookup.look_up(
-                    slab, self.parts(slab), of_slab, training, transfer_dtype
-                )
-            for i, x in zip(places, found, strict=True):
-                vectors[i] = x
-        return vectors
+                return dynamic_lookup.empty_vectors(slab, of_slab)
+            return dynamic_lookup.look_up(
+                slab, self.parts(slab), of_slab, training, transfer_dtype
+            )
+
+        return look_up_by_slab(self.slabs, features, look_up_in)
 
     def reset(self, part: Part, slots: Sequence[tuple[Any, float]]) -> None:
         """Frees all rows of a part, whatever tables they are of.

@@ -8,25 +8,25 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# Classes whose values hang on the shape by their scale alone, or not at all. A class
+
+def _classes(*names):
+    return frozenset(getattr(tf.keras.initializers, name) for name in names)
+
+
+# Classes whose scale depends on the shape of the table.
+SCALING = _classes(
+    "VarianceScaling",
+    "GlorotNormal",
+    "GlorotUniform",
+    "HeNormal",
+    "HeUniform",
+    "LecunNormal",
+    "LecunUniform",
+)
+# Classes whose values depend on the shape by their scale alone, or not at all. A class
 # that a user derives from one of them may look at the whole table.
-_ELEMENTWISE = frozenset(
-    getattr(tf.keras.initializers, name)
-    for name in (
-        "Constant",
-        "Zeros",
-        "Ones",
-        "RandomNormal",
-        "RandomUniform",
-        "TruncatedNormal",
-        "VarianceScaling",
-        "GlorotNormal",
-        "GlorotUniform",
-        "HeNormal",
-        "HeUniform",
-        "LecunNormal",
-        "LecunUniform",
-    )
+_ELEMENTWISE = SCALING | _classes(
+    "Constant", "Zeros", "Ones", "RandomNormal", "RandomUniform", "TruncatedNormal"
 )
 
 

@@ -124,22 +124,14 @@ class Tables:
         Returns:
             For each feature its vectors.
         """
-        vectors: list[Any] = [None] * len(features)
-        for slab in self.slabs:
-            places = [
-                i for i, x in enumerate(features) if self._slab_of[x.table.name] is slab
-            ]
-            if not places:
-                continue
+
+        def look_up_in(slab, of_slab):
             parts = self.parts(slab)
-            of_slab = [features[i] for i in places]
             if _are_for_our_ops(parts, training):
-                found = lookup.look_up(slab, parts, of_slab, transfer_dtype)
-            else:
-                found = lookup.look_up_with_stock_ops(slab, parts, of_slab)
-            for i, x in zip(places, found, strict=True):
-                vectors[i] = x
-        return vectors
+                return lookup.look_up(slab, parts, of_slab, transfer_dtype)
+            return lookup.look_up_with_stock_ops(slab, parts, of_slab)
+
+        return lookup.look_up_by_slab(self.slabs, features, look_up_in)
 
     def as_tensor(self, slab: layout.Slab) -> tf.Tensor:
         """All rows of a slab, through which gradients flow to its parts.

@@ -36,7 +36,7 @@ WITHOUT_BYTES = (
 # One of them shows that the machinery works. The last six are clusters of the same
 # parts as those of other benchmarks.
 MARKS = dict.fromkeys(NAMES, pytest.mark.slow) | {
-    "sparse_apply": (),
+    "dense_apply": (),
     "embedding_cluster": pytest.mark.soak,
     "sync_backup": pytest.mark.soak,
     "sync_latency": pytest.mark.soak,

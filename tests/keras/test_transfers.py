@@ -68,7 +68,9 @@ def test_few_messages_and_the_same_bits(models, is_synchronous, per_execution):
         assert joined["messages"] < stock["messages"], (name, result)
 
 
-@pytest.mark.parametrize("is_synchronous", [False, True])
+@pytest.mark.parametrize(
+    "is_synchronous", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_many_layers_send_as_few_messages_as_two(is_synchronous):
     result = results(["fifty_layers"], is_synchronous, 1)["fifty_layers"]
     assert result["differ"] == []
@@ -76,7 +78,15 @@ def test_many_layers_send_as_few_messages_as_two(is_synchronous):
     assert result["stock"]["messages"] > 100
 
 
-@pytest.mark.parametrize("optimizer", ["Adam", "averaged", "clipped", "scheduled"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param("Adam", marks=pytest.mark.slow),
+        pytest.param("averaged", marks=pytest.mark.slow),
+        "clipped",
+        pytest.param("scheduled", marks=pytest.mark.slow),
+    ],
+)
 def test_optimizers_have_the_same_bits(optimizer):
     models = ["two_layers", "batch_normalization", "embeddings"]
     for name, result in results(models, False, 1, optimizer).items():

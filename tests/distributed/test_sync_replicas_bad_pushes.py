@@ -29,7 +29,7 @@ def test_push_that_is_refused_for_one_of_two_variables_voids_the_round(place):
     chief, other = stats["workers"].values()
     assert stats["voids"] == stats["aborted"] == 1
     assert other["expired"] == 0
-    # The chief's gradient of the void round had come, or came to the next one: too late.
+    # The gradient of the chief came in the void round, or too late for it.
     assert chief["voided"] + chief["stale"] == 1
     assert (chief["contributed"] + chief["stale"], other["contributed"]) == (10, 3)
 

@@ -306,7 +306,7 @@ class WorkQueue:
             )
 
     def _handle(self) -> Any:
-        """The handle of the queue, which is made once, or found by name in v1 graphs."""
+        """The queue's handle: the queue is made once, or found by name in v1 graphs."""
         if not tf.compat.v1.executing_eagerly_outside_functions():
             return work_queue_ops.work_queue(**self._options)
         with self._lock:

@@ -60,7 +60,7 @@ def contents_of_graph() -> tuple[Contents, Any]:
 
 
 def _slots_by_table(tables: list[Any]) -> dict[int, list[Any]]:
-    """Returns the slots of each table, by its id: variables of its shape named after it.
+    """Returns each table's slots, by its id: variables of its shape, named after it.
 
     This is how TensorFlow names the variables that optimizers and moving averages keep
     for a variable.

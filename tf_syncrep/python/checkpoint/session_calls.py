@@ -39,9 +39,9 @@ class SessionCalls(Calls):
     def __init__(self, saver: Any):
         """Builds nothing yet.
 
-        saver: a `tf.compat.v1.train.Saver` of the variables that are not written row by
-            row; None if there are none.
-                if there is nothing.
+        Args:
+            saver: a `tf.compat.v1.train.Saver` of the variables that are not written
+                row by row; None if there are none.
         """
         super().__init__()
         self.session: Any = None

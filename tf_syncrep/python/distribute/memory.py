@@ -21,11 +21,11 @@ def keep_for_messages(environ: Mapping[str, str] = os.environ) -> bool:
     these are half of the pages, and they cost a quarter of the processor time of
     reading it.
 
-    environ: the environment; if it configures malloc, nothing is changed.
-        environ: the environment; where it says how malloc is to be, nothing is changed.
+    Args:
+        environ: the environment; if it configures malloc, nothing is changed.
 
-    Whether the setting was changed. Other C libraries have no such function.
-        Whether it was changed. Other C libraries have no such function.
+    Returns:
+        Whether the setting was changed. Other C libraries have no such function.
     """
     if any(x.startswith(("MALLOC_", "GLIBC_TUNABLES")) for x in environ):
         return False

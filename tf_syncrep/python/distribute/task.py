@@ -34,8 +34,8 @@ def run(
     It serves the task, or waits until all served tasks answer and then runs the script:
     schedulers start the tasks of a cluster in any order.
 
-    path: the script; see `script.command`.
-        path: the script, as `script.command` takes it.
+    Args:
+        path: the script; see `script.command`.
         args: its arguments.
         module: whether `path` is a module's name.
         run_script_on: a key of `script.SCRIPT_JOBS`. An evaluator also runs the script,

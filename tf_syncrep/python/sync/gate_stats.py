@@ -22,8 +22,8 @@ def to_dict(names, values, devices, device_names, device_values) -> dict[str, An
         device_values: their values, a row for each worker.
 
     Returns:
-        The gate's counters by name, and under "workers" a dictionary of each task's
-        counters: among them "waited_secs", "held_up_secs" (how much later rounds ended
+        The gate's counters by name, and under "workers" a dictionary for each task,
+        with "waited_secs", "held_up_secs" (how much later rounds ended
         because of its gradients), "live" as a bool, "phase" (one of `PHASES`) and
         "phase_secs", how long it has lasted.
     """

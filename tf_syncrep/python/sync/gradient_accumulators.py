@@ -174,8 +174,8 @@ def make_accumulator(
 ) -> GradientAccumulator:
     """Makes the accumulator of a variable, on its device.
 
-    kind: the kind of its gradients.
-        kind: what its gradients are like.
+    Args:
+        kind: the kind of its gradients.
         variable: the variable.
         shared_name: the accumulator's name on its task, which then keeps it. None for
             an accumulator that lives as long as the returned object.

@@ -39,9 +39,10 @@ class ChiefQueueRunner(SessionLoop):
     ):
         """Creates it.
 
-        permit: reads a local variable that `open_op` sets to the generation, the round
-            and the number of this client. On a server that outlives its clients,
-            another client may have set it.
+        Args:
+            permit: reads a local variable that `open_op` sets to the generation, the
+                round and the number of this client. On a server that outlives its
+                clients, another client may have set it.
             open_op: begins the training.
             stop_op: ends the wait for gradients.
             fail_op: ends this client's wait for an update, since no update will come.

@@ -90,9 +90,8 @@ REGISTER_OP("Syncrep>ResourceApplyRule")
     .Doc(R"doc(
 Updates a resource variable by an optimizer's rule.
 
-All arithmetic is in Tslot, element by element. These are the rules. Their slots
-(before the semicolon) and numbers (after it) are in the order in which the op takes
-them:
+All arithmetic is in Tslot, element by element. The op takes the slots of a rule
+(here before the semicolon), then its numbers (after it), in this order:
 
     adagrad (accumulator; lr, epsilon):
       accumulator += grad * grad

@@ -324,4 +324,4 @@ def test_process_that_gets_no_thread_for_names_goes_on_and_says_so():
         command, env=os.environ | environ, capture_output=True, text=True
     )
     assert (ran.returncode, ran.stdout) == (0, "b'yes'\n"), ran.stderr
-    assert "hosts are not let in, as there is no thread" in ran.stderr
+    assert "hosts are not let in, because there is no thread" in ran.stderr

@@ -149,7 +149,9 @@ def test_after_its_end_nothing_is_left_to_train(tmp_path, caplog, epochs, stop_a
     for number in (1, 2):
         assert run(epochs) == []
         assert "There is nothing left to train: " in caplog.text
-        assert f"ckpt-{number} is of the end of a training, with " in caplog.text
+        assert (
+            f"ckpt-{number} was written at the end of a training, with " in caplog.text
+        )
         assert f" epochs={epochs}." in caplog.text
     assert run(epochs + 1) == [epochs]
     assert f"in epoch {epochs + 1}/{epochs + 1} after 0 of" in caplog.text

@@ -55,8 +55,8 @@ absl::Status CheckNames(const CheckpointRequest& request) {
   std::map<std::string, Stored> stored;
   const auto error = [](const std::string& name) {
     return absl::InvalidArgumentError(
-        absl::StrCat("What is written must have different names, but ", name,
-                     " is the name of two variables or tables"));
+        absl::StrCat("Variables and tables must have different names, but ",
+                     name, " is the name of two variables or tables"));
   };
   for (const TablePiece& piece : request.pieces) {
     const TableSnapshot& table = *request.tables[piece.group];

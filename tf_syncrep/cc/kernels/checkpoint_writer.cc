@@ -72,8 +72,8 @@ absl::Status GaveUp(const KeptBytes& kept) {
   switch (kept.gave_up()) {
     case KeptBytes::Reason::kNoProgress:
       return absl::DeadlineExceededError(
-          "The files took nothing for so long that training went on, and "
-          "this checkpoint was given up.");
+          "Nothing could be written to the files for so long that training "
+          "went on, and this checkpoint was given up.");
     case KeptBytes::Reason::kOutOfMemory:
       return absl::ResourceExhaustedError(
           "There was no memory to keep rows that updates overwrote before they "
@@ -351,7 +351,7 @@ absl::StatusOr<int64_t> CheckpointWriter::Write(std::function<void()> ended) {
     const MutexLock lock(mu_);
     if (accepted_ == nullptr) {
       return absl::FailedPreconditionError(
-          "No checkpoint was begun that is to be written.");
+          "There is no checkpoint to write: none was begun.");
     }
     request = std::move(accepted_);
     ended_ = std::move(ended);

@@ -93,7 +93,7 @@ void Follow(AllowList* list) {
       StartDetachedThread("tfs_allow", [list] { list->Follow(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!has_thread) {
-    Say("hosts are not let in, as there is no thread that looks up their "
+    Say("hosts are not let in, because there is no thread to look up their "
         "names");
   }
 }

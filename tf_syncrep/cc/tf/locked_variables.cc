@@ -71,7 +71,7 @@ absl::Status CopyBuffer(OpKernelContext* ctx, Tensor* tensor) {
 
 absl::Status NotInitialized(const char* name, absl::string_view detail) {
   return absl::FailedPreconditionError(absl::StrCat(
-      name, " is not initialized: a variable must be before it is updated",
+      name, " is not initialized: it must be initialized before it is updated",
       detail.empty() ? "" : " (", detail, detail.empty() ? "" : ")"));
 }
 

@@ -110,7 +110,8 @@ def check_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
         return json.loads(json.dumps(dict(state or {}), default=_number))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"`state` must be what JSON can hold. Received: state={state} ({error})"
+            "`state` must be a value that JSON can hold. "
+            f"Received: state={state} ({error})"
         ) from error
 
 

@@ -137,7 +137,7 @@ class Directory:
             name, stranger = self._argument, devices[trials.index(missing[0])]
             raise ValueError(
                 f"`{name}` must be a folder that all tasks share. Received: "
-                f"{name}={self.path!r}, where nothing is of what {stranger} has "
+                f"{name}={self.path!r}, which does not show what {stranger} has "
                 "written there"
             )
 
@@ -324,7 +324,9 @@ class Directory:
             if _crc(content) != document["crc32"]:
                 raise DamagedError(f"{path} was changed")
             if content.pop("format") != _FORMAT:
-                raise DamagedError(f"{path} is of another version of this package")
+                raise DamagedError(
+                    f"{path} was written by another version of this package"
+                )
             content["chain"] = tuple(content["chain"])
             return Manifest(**content)
         except (tf.errors.OpError, ValueError, KeyError, TypeError) as error:

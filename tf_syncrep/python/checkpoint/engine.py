@@ -505,8 +505,8 @@ class Engine:
         if missing:
             raise ValueError(
                 f"Checkpoint {prefixes[-1]} does not have {', '.join(missing[:5])}"
-                f"{' and more' if len(missing) > 5 else ''}: it is of another model or "
-                "optimizer."
+                f"{' and more' if len(missing) > 5 else ''}: it belongs to another "
+                "model or optimizer."
             )
         last = _reader(prefixes[-1])
         of_parts = [(x, _least(x, known, last)) for x in contents.of_parts]
@@ -547,7 +547,7 @@ def _least(of_part: Any, known: Mapping[str, Any], reader: Any) -> Any:
     ]
     if not names:
         raise ValueError(
-            f"The checkpoint does not have {of_part.names[0]}: it is of another model "
-            "or optimizer."
+            f"The checkpoint does not have {of_part.names[0]}: it belongs to "
+            "another model or optimizer."
         )
     return min((reader.get_tensor(name) for name in names), key=lambda x: x.min())

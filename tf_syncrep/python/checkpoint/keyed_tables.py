@@ -90,7 +90,7 @@ class KeyedTable:
         if saved is None:
             raise ValueError(
                 f"Checkpoint {last} does not have table {self.name!r} as one that "
-                "grows: it is of another model."
+                "grows: it belongs to another model."
             )
         for name, own in self._rows().items():
             found = saved["rows"].get(name)

@@ -143,7 +143,7 @@ class WorkQueue:
         if not tf.compat.v1.executing_eagerly_outside_functions():
             if name is None:
                 raise ValueError(
-                    "In a graph of tf.compat.v1 a work queue needs a name, by which "
+                    "In a graph of tf.compat.v1 a work queue needs a name, so that "
                     "all workers find it. Received: name=None"
                 )
             self._device = session_takes.device_of_variables()
@@ -348,7 +348,7 @@ class WorkQueue:
 def _check_session(session: Any) -> Any:
     if session is None:
         raise ValueError(
-            "In a graph of tf.compat.v1 a work queue is asked by session=, a session "
+            "In a graph of tf.compat.v1 a work queue needs session=, a session "
             "of that graph. Received: session=None"
         )
     return session

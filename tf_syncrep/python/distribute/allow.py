@@ -92,8 +92,8 @@ def restrict_this_process(allow: str, config: TaskConfig) -> None:
         _begin_anew(environ)
     elif not _opens_to_all(allow) and not hasattr(ctypes.CDLL(None), _SIGN_OF_LIBRARY):
         raise AllowError(
-            f"the dynamic linker ignores {_PRELOAD} for {sys.executable}, so that who "
-            "connects cannot be restricted; --allow all opens the port to everybody"
+            f"the dynamic linker ignores {_PRELOAD} for {sys.executable}, so that "
+            "connections cannot be restricted; --allow all opens the port to everybody"
         )
 
 
@@ -166,10 +166,10 @@ def _check_library() -> None:
     path, remedy = _library_path(), "--allow all opens the ports to everybody"
     if not os.path.exists(path):
         raise AllowError(
-            f"who connects cannot be restricted: {path} was not built; {remedy}"
+            f"connections cannot be restricted: {path} was not built; {remedy}"
         )
     if any(character in path for character in ": "):
         raise AllowError(
-            "who connects cannot be restricted: the dynamic linker takes no path with "
+            "connections cannot be restricted: the dynamic linker takes no path with "
             f"a space or a colon in it, {path!r}; {remedy}"
         )

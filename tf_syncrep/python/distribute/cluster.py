@@ -209,7 +209,7 @@ def _cluster(value: Any) -> dict[str, list[str]]:
             split_address(task, place)
             if job in _LISTENING and places.setdefault(task, place) != place:
                 raise ClusterConfigError(
-                    f"{place} must be another address than {places[task]}. "
+                    f"{place} must differ from the address of {places[task]}. "
                     f"Received: {task!r}"
                 )
     return cluster

@@ -61,7 +61,7 @@ def _served_addresses(cluster_resolver) -> list[str]:
         raise ValueError(
             "ParameterServerStrategy needs a cluster of workers and parameter servers. "
             f"{_REMEDY} Received: a {type(cluster_resolver).__name__} without a "
-            "cluster, as where TF_CONFIG is not set"
+            "cluster, as happens if TF_CONFIG is not set"
         )
     return [address for job in SERVED_TYPES for address in spec.get(job, ())]
 

@@ -335,7 +335,7 @@ def _handles_and_references(groups):
     handles = [variable for variable in flat if variable.dtype == tf.resource]
     references = flat[len(handles) :]
     if any(variable.dtype == tf.resource for variable in references):
-        raise ValueError("groups of reference variables must come behind the others")
+        raise ValueError("groups of reference variables must come after the others")
     return handles, references
 
 

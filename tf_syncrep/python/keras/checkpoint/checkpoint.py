@@ -341,8 +341,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         path = self._engine.directory.prefix(self._manifest.number)
         if epochs is not None and position.epoch >= epochs:
             logging.warning(
-                "There is nothing left to train: %s is of the end of a training, with "
-                "epochs=%d.",
+                "There is nothing left to train: %s was written at the end of a "
+                "training, with epochs=%d.",
                 path,
                 position.epoch,
             )

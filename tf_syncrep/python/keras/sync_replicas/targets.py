@@ -77,7 +77,7 @@ class Targets:
         if targets != self._targets:
             raise ValueError(
                 "All train steps must have gradients of the same kinds for the same "
-                "variables; train other variables with an optimizer of their own. "
+                "variables; train other variables with a separate optimizer. "
                 f"Received: {_described(targets)}; after {_described(self._targets)}."
             )
 

@@ -237,8 +237,8 @@ class Updater:
             self._thread.join(timeout=_POLL_SECS)
         if self._thread.is_alive():
             logging.warning(
-                "SyncReplicas: the updater did not end in %g s, and is left behind. "
-                "The last error of those that told it to: %s",
+                "SyncReplicas: the updater did not end within %g s, and is abandoned. "
+                "The last error of the calls that told it to end: %s",
                 _END_SECS,
                 error,
             )

@@ -158,7 +158,10 @@ class Departures:
             finally:
                 session.close()
         except Exception as error:  # An end must not fail because servers are gone.
-            logging.warning("SyncReplicas: the gate was not told of an end: %s", error)
+            logging.warning(
+                "SyncReplicas: the gate was not told that this replica has ended: %s",
+                error,
+            )
 
 
 @dataclasses.dataclass(eq=False)

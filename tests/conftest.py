@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-# A shell that starts pytest in the background has SIGINT ignored, in what tests start,
-# too; some of them are about what it does there.
+# A shell that starts pytest in the background makes it ignore SIGINT, and so do the
+# processes that tests start. Some tests are about SIGINT in these.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -17,15 +17,15 @@ pytest.register_assert_rewrite("keras_sync_cluster", "sync_replicas_cluster")
 # Whether tests run after `tf.compat.v1.disable_v2_behavior`, as v1 scripts do.
 _AS_IN_V1 = bool(os.environ.get("TF_SYNCREP_V1_BEHAVIOR"))
 
-# Why tests that take a device run on the CPU alone, once that is known.
+# Why tests with a device run only on the CPU, once that is known.
 _why_no_gpu = pytest.StashKey[str]()
 
 
 def pytest_configure():
-    """Says once what every test would, and prepares TensorFlow where that is asked for.
+    """Checks the package once for all tests, and prepares TensorFlow if that is needed.
 
-    That the package was not built where it lies: `python -m pytest` puts the folder it
-    runs in before what is installed.
+    The package must not be the one in the current folder, which was not built: `python
+    -m pytest` puts that folder before installed packages.
     """
     if _AS_IN_V1:
         import tensorflow as tf
@@ -45,13 +45,13 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(items):
-    """Leaves out what executes eagerly where that is switched off."""
+    """Leaves out tests that execute eagerly if that is switched off."""
     if _AS_IN_V1:
         items[:] = [item for item in items if not item.get_closest_marker("eager")]
 
 
 def pytest_generate_tests(metafunc):
-    """Runs tests that use `device` on each there is, and names it if there are two."""
+    """Runs tests with `device` on each device, and names it if there are two."""
     if "device" not in metafunc.fixturenames:
         return
     import devices
@@ -66,7 +66,7 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Says what tests that take a device have not run on."""
+    """Says on which devices tests have not run."""
     if _why_no_gpu in config.stash:
         reason = config.stash[_why_no_gpu]
         terminalreporter.write_line(f"Tests of devices ran on the CPU alone: {reason}.")
@@ -74,7 +74,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture
 def device(request):
-    """The type of device that a test's variables are on: "CPU" or "GPU"."""
+    """The type of the device with a test's variables: "CPU" or "GPU"."""
     import devices
 
     name = getattr(request, "param", "CPU")
@@ -84,7 +84,7 @@ def device(request):
 
 @pytest.fixture
 def on_device(device):
-    """Puts what a test does eagerly on that device, as far as it has kernels."""
+    """Puts the eager ops of a test on that device, as far as it has kernels."""
     import devices
 
     with devices.scope():

@@ -1,4 +1,4 @@
-"""Whether GPU kernels are built: one switch, TF_SYNCREP_CUDA, for pip and Bazel."""
+"""One switch, TF_SYNCREP_CUDA, decides whether pip and Bazel build GPU kernels."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import sys
 import native_builds
 import pytest
 
-# Of TensorFlow what cmake/tensorflow_probe.py asks.
+# The facts about TensorFlow that cmake/tensorflow_probe.py asks for.
 TENSORFLOW = """
 import os, types
 
@@ -26,10 +26,11 @@ sysconfig = types.SimpleNamespace(
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory) -> pathlib.Path:
-    """configure.sh and what it reads, where it may write, and programs to be found.
+    """configure.sh and its inputs, in a folder where it may write, and programs for it.
 
-    They are a Python whose TensorFlow was built with CUDA or not, as IS_CUDA_BUILD
-    says, a Bazel and, in a folder of its own, an nvcc; the two last do nothing.
+    The programs are a Python whose TensorFlow was built with CUDA or not, as
+    IS_CUDA_BUILD says, a Bazel and, in a folder of its own, an nvcc; the last two do
+    nothing.
     """
     folder = tmp_path_factory.mktemp("tree")
     shutil.copy(native_builds.ROOT / "configure.sh", folder)
@@ -59,7 +60,7 @@ def _environment(tree, switch, is_cuda_build, **more):
 
 
 def _configure_cmake(tree, switch, is_cuda_build):
-    """Runs CMake where there is no nvcc; returns its status and all that it says."""
+    """Runs CMake without an nvcc; returns its status and its output."""
     command = [native_builds.cmake(), "-S", native_builds.ROOT, "-B", tree / "build"]
     command.append(f"-DPython_EXECUTABLE={tree / 'bin/python'}")
     env = _environment(tree, switch, is_cuda_build, CUDACXX=str(tree / "none"))
@@ -67,7 +68,7 @@ def _configure_cmake(tree, switch, is_cuda_build):
 
 
 def _configure_bazel(tree, switch, is_cuda_build, nvcc="none"):
-    """Runs configure.sh with an nvcc of this name; returns its status and its words."""
+    """Runs configure.sh with an nvcc of this name; returns its status and output."""
     env = _environment(
         tree,
         switch,

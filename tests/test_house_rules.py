@@ -36,7 +36,7 @@ PYTHON_LAYERS = {
 
 
 def _files(*patterns: str) -> list[pathlib.Path]:
-    """Returns the files of the tree that match, without what builds and tools made."""
+    """Returns the matching files of the tree, without those of builds and tools."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -59,7 +59,7 @@ def _name(path: pathlib.Path) -> str:
 
 
 def _imports(path: pathlib.Path) -> list[tuple[int, str]]:
-    """Returns the line and the full name of each module or name that is imported."""
+    """Returns the line and the full name of each imported module or name."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -327,7 +327,7 @@ def test_links_between_documents_lead_somewhere(path):
 
 
 def _headings(page: pathlib.Path) -> set[str]:
-    """The headings of a page as links name them."""
+    """Returns the headings of a page as links name them."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     return {
         re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -1,6 +1,6 @@
-"""NumPy's numbers, booleans and strings are taken wherever Python's are.
+"""NumPy's numbers, booleans and strings are accepted wherever Python's are.
 
-Each public class and function that takes some is called with both.
+Each public class and function that takes such arguments is called with both.
 """
 
 import inspect
@@ -17,9 +17,9 @@ import tensorflow as tf
 import tf_syncrep as tfs
 
 _MODULES = ("data", "distribute", "keras", "ops", "train")
-# Made here, and not by users.
+# Only the package makes these.
 _EXEMPT = {"keras.Evaluation"}
-# Names of ops are handed on as they are, and `replica_id` has no effect.
+# Names of ops are passed on as they are, and `replica_id` has no effect.
 _EXEMPT_ARGUMENTS = {"name", "args", "kwargs", "replica_id"}
 _TAKES_ONE = re.compile(r"\b(int|float|bool|str)\b")
 
@@ -27,7 +27,7 @@ _cases: dict[str, tuple[Callable[..., Any], list[dict[str, Any]]]] = {}
 
 
 def _case(name: str, *calls: dict[str, Any]) -> Callable[[Any], Any]:
-    """Has a function be called with each of the arguments, and with NumPy's."""
+    """Parametrizes a function with each of the arguments, and with NumPy's scalars."""
 
     def keep(function):
         _cases[name] = (function, list(calls))
@@ -37,7 +37,7 @@ def _case(name: str, *calls: dict[str, Any]) -> Callable[[Any], Any]:
 
 
 def _as_numpy(value: Any) -> Any:
-    """The same, with NumPy's scalars for Python's."""
+    """The same with NumPy's scalars in place of Python's."""
     match value:
         case bool():
             return np.bool_(value)
@@ -703,14 +703,14 @@ def embedding_combine_grad(**options):
 
 
 def _told(made: Any) -> str:
-    """What a result tells of the arguments that it was made with, as JSON has it."""
+    """The arguments that a result shows, as JSON has them."""
     if hasattr(made, "get_config"):
         return json.dumps(made.get_config())
     return json.dumps(made)
 
 
 def _arguments_of(public: Any) -> set[str]:
-    """Those of its arguments that are numbers, booleans or strings."""
+    """The arguments that are numbers, booleans or strings."""
     return {
         name
         for name, parameter in inspect.signature(public).parameters.items()
@@ -719,7 +719,7 @@ def _arguments_of(public: Any) -> set[str]:
 
 
 def _public_names() -> list[str]:
-    """Those of functions and classes that have such arguments."""
+    """The functions and classes that have such arguments."""
     found = []
     for prefix in _MODULES:
         module = getattr(tfs, prefix)

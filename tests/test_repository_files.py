@@ -1,4 +1,4 @@
-"""Files that say the same in two places agree: maps of folders, workflows, linters."""
+"""Files that say the same in two places agree: folders, workflows, linters."""
 
 import ast
 import pathlib
@@ -38,7 +38,7 @@ def test_a_packages_docstring_names_modules_that_it_has(package):
         "Say in a few sentences what is in the package."
     )
     if package.name == "compat":
-        return  # Its docstring is about names, not modules.
+        return  # its docstring is about names, not modules
     words = set(re.findall(r"`([a-z_0-9]+)`", docstring or ""))
     has = {path.stem for path in package.iterdir()}
     assert words <= has, f"not in {_name(package)}: {sorted(words - has)}"

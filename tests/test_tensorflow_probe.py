@@ -1,4 +1,4 @@
-"""What a build asks of a Python about its TensorFlow, and what is said without one."""
+"""A build asks a Python about its TensorFlow, and explains if there is none."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ PROBE = pathlib.Path(__file__).resolve().parents[1] / "cmake" / "tensorflow_prob
 
 
 def _probe(path):
-    """Runs the probe with `path` alone to import from, beside the standard library."""
+    """Runs the probe, which can import from `path` and the standard library only."""
     command = [sys.executable, "-S", str(PROBE)]
     env = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)

@@ -1,4 +1,4 @@
-"""A wheel's version says which TensorFlow it is for, and pip can be asked for it."""
+"""A wheel's version names its TensorFlow, and pip can be asked for it."""
 
 import pathlib
 import subprocess
@@ -16,7 +16,7 @@ def _write_wheel(folder: pathlib.Path, tf_version: str) -> pathlib.Path:
     wheel = folder / "tf_syncrep-0.1.0-py3-none-any.whl"
     info = "tf_syncrep-0.1.0.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
-        # Not last, as the tools that repair wheels leave it.
+        # It is not last, as the tools that repair wheels leave it.
         archive.writestr(f"{info}/RECORD", "")
         archive.writestr(f"{info}/METADATA", METADATA)
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
@@ -70,7 +70,7 @@ def test_pip_installs_the_one_that_is_asked_for(wheels, tmp_path, asked, minor):
     )
     (metadata,) = tmp_path.glob("*.dist-info/METADATA")
     assert metadata.parent.name == f"tf_syncrep-0.1.0+tf{minor}.dist-info"
-    # The version is changed where it is one, and not in the description.
+    # The version is changed only in its own field, and not in the description.
     assert metadata.read_text() == METADATA.replace("0.1.0", f"0.1.0+tf{minor}", 1)
     assert minor in (tmp_path / "tf_syncrep" / "_build_info.py").read_text()
 

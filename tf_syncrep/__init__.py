@@ -1,9 +1,9 @@
 """Training with parameter servers in TensorFlow 2.
 
 Importing this package loads its op library into the process, which every process of a
-cluster needs, even those that only serve variables, and registers its optimizers and
-layers with Keras, so that saved models that name them can be loaded. The other Python
-modules behind the names below are imported when they are first used.
+cluster needs, even those that only serve variables. It also registers the package's
+optimizers and layers with Keras, so that saved models that name them can be loaded. The
+other Python modules behind the names below are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ __all__ = [
     "train",
 ]
 
-# Why Keras could not be imported; raised where it is used.
+# The reason why Keras could not be imported; it is raised where Keras is used.
 _keras_error: Exception | None = None
 
 
 def _imported_by_own_command() -> bool:
     """Whether this process is `tf-syncrep` or `python -m tf_syncrep`.
 
-    The command must start where the library does not load: `doctor` says why, and
+    The command must start even if the library does not load: `doctor` says why, and
     `launch` needs no TensorFlow in its own process.
     """
     program = sys.argv[0] if sys.argv else ""
-    if program == "-m":  # Python is still looking for the module that it is to run.
+    if program == "-m":  # Python is still looking for the module to run
         return any(
             option.startswith("-") and option.endswith("m") and module == __name__
             for option, module in itertools.pairwise(sys.orig_argv)
@@ -70,15 +70,16 @@ def __dir__() -> list[str]:
 
 
 def _register_with_keras() -> None:
-    """Imports what saved models may name.
+    """Imports the classes that saved models may name.
 
-    TensorFlow has imported Keras already, so that this takes hundredths of a second.
-    Without the Keras that it is told to use, `ops` and `train` still work.
+    TensorFlow has imported Keras already, so this takes hundredths of a second. If the
+    chosen Keras is not installed, `ops` and `train` still work.
     """
     global _keras_error
     try:
         importlib.import_module(f"{__name__}.keras")
-    # Asked a second time for a Keras that is not there, TensorFlow raises the other.
+    # If it is asked a second time for a missing Keras, TensorFlow raises the second
+    # error.
     except (ImportError, RecursionError) as error:
         _keras_error = error
 

@@ -1,9 +1,7 @@
-"""Adam and AdamAsync, of everybody, each as a contender.
+"""Everybody's Adam and AdamAsync, each as a contender.
 
 Each function takes the initial values of the variables and, for each batch, their
-gradients, and returns a contender that has not made a step yet. `in_graph=True` makes
-the first batch a constant of the graph, where handing hundreds of gradients over in
-each step would cost more than using them.
+gradients, and returns a contender that has not made a step yet.
 """
 
 from __future__ import annotations
@@ -52,47 +50,34 @@ _V1_HYPER: dict[str, Any] = {
 }
 
 
-def keras_adam_async(
-    variables: Variables, batches: Batches, in_graph: bool = False
-) -> Contender:
+def keras_adam_async(variables: Variables, batches: Batches) -> Contender:
     """`tfs.keras.AdamAsync` in the Keras that `tf.keras` is, in a `tf.function`."""
     optimizer = tfs.keras.AdamAsync(**_KERAS_HYPER)
-    return in_keras(KERAS_ADAM_ASYNC, tf.keras, optimizer, variables, batches, in_graph)
+    return in_keras(KERAS_ADAM_ASYNC, tf.keras, optimizer, variables, batches)
 
 
-def stock_keras_adams(
-    variables: Variables, batches: Batches, in_graph: bool = False
-) -> list[Contender]:
+def stock_keras_adams(variables: Variables, batches: Batches) -> list[Contender]:
     """`stock_keras_adam` of each Keras that is installed."""
-    return [
-        stock_keras_adam(name, variables, batches, in_graph)
-        for name in installed_kerases()
-    ]
+    return [stock_keras_adam(name, variables, batches) for name in installed_kerases()]
 
 
-def stock_keras_adam(
-    name: str, variables: Variables, batches: Batches, in_graph: bool = False
-) -> Contender:
+def stock_keras_adam(name: str, variables: Variables, batches: Batches) -> Contender:
     """The Adam of a Keras, by its name in `installed_kerases`, in a `tf.function`."""
     keras = installed_kerases()[name]
     optimizer = keras.optimizers.Adam(**_KERAS_HYPER)
-    return in_keras(name, keras, optimizer, variables, batches, in_graph)
+    return in_keras(name, keras, optimizer, variables, batches)
 
 
-def v1_adam_async(
-    variables: Variables, batches: Batches, in_graph: bool = False
-) -> Contender:
+def v1_adam_async(variables: Variables, batches: Batches) -> Contender:
     """`tfs.train.AdamAsyncOptimizer` in a session."""
     optimizer = tfs.train.AdamAsyncOptimizer(**_V1_HYPER)
-    return _session(V1_ADAM_ASYNC, optimizer, variables, batches, in_graph)
+    return _session(V1_ADAM_ASYNC, optimizer, variables, batches)
 
 
-def v1_adam(
-    variables: Variables, batches: Batches, in_graph: bool = False
-) -> Contender:
+def v1_adam(variables: Variables, batches: Batches) -> Contender:
     """`tf.compat.v1.train.AdamOptimizer` in a session."""
     optimizer = tf.compat.v1.train.AdamOptimizer(**_V1_HYPER)
-    return _session(V1_ADAM, optimizer, variables, batches, in_graph)
+    return _session(V1_ADAM, optimizer, variables, batches)
 
 
 def raw_op(variables: Variables, batches: Batches, is_read: bool = False) -> Contender:
@@ -271,20 +256,18 @@ def installed_kerases() -> dict[str, Any]:
     return found
 
 
-def in_keras(name, keras, optimizer, variables, batches, in_graph) -> Contender:
+def in_keras(name, keras, optimizer, variables, batches) -> Contender:
     """A Keras optimizer in a `tf.function`."""
     if getattr(keras, "__version__", "").startswith("3"):
         tables = [keras.Variable(x) for x in variables]
     else:
         tables = [tf.Variable(tf.constant(x)) for x in variables]
     optimizer.build(tables)
-    # In a graph of constants there is nothing to hand over.
-    feeds = [()] if in_graph else [_flat_tensors(batch) for batch in batches]
+    feeds = [_flat_tensors(batch) for batch in batches]
 
     @tf.function
     def apply(*flat):
-        arrays = _flat_constants(batches[0]) if in_graph else flat
-        gradients = _gradients(arrays, batches[0], variables)
+        gradients = _gradients(flat, batches[0], variables)
         optimizer.apply_gradients(zip(gradients, tables, strict=True))
 
     concrete = apply.get_concrete_function(*map(tf.TensorSpec.from_tensor, feeds[0]))
@@ -295,19 +278,14 @@ def in_keras(name, keras, optimizer, variables, batches, in_graph) -> Contender:
     return Contender(name, step, lambda: [np.array(table) for table in tables])
 
 
-def _session(name, optimizer, variables, batches, in_graph) -> Contender:
+def _session(name, optimizer, variables, batches) -> Contender:
     """A v1 optimizer in a session, on resource variables."""
-    feeds = (
-        [()]
-        if in_graph
-        else [[x for gradient in b for x in gradient.arrays] for b in batches]
-    )
+    feeds = [[x for gradient in b for x in gradient.arrays] for b in batches]
     with tf.Graph().as_default() as graph:
         initial_values = [tf.compat.v1.placeholder(x.dtype, x.shape) for x in variables]
         tables = [tf.compat.v1.Variable(x, use_resource=True) for x in initial_values]
         inputs = [tf.compat.v1.placeholder(x.dtype, x.shape) for x in feeds[0]]
-        arrays = _flat_constants(batches[0]) if in_graph else inputs
-        gradients = _gradients(arrays, batches[0], variables)
+        gradients = _gradients(inputs, batches[0], variables)
         train_op = optimizer.apply_gradients(zip(gradients, tables, strict=True))
         initialize = tf.compat.v1.global_variables_initializer()
     session = tf.compat.v1.Session(graph=graph)
@@ -327,11 +305,6 @@ def tensors_of(gradient: Gradient) -> list[tf.Tensor]:
 
 def _flat_tensors(batch: Sequence[Gradient]) -> list[tf.Tensor]:
     return [tensor for gradient in batch for tensor in tensors_of(gradient)]
-
-
-def _flat_constants(batch: Sequence[Gradient]) -> list[tf.Tensor]:
-    """Constants of the graph that is being built."""
-    return [tf.constant(array) for gradient in batch for array in gradient.arrays]
 
 
 def _gradients(flat: Sequence[Any], batch: Sequence[Gradient], variables) -> list[Any]:

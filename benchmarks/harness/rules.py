@@ -131,9 +131,7 @@ def raw_op(optimizer: Optimizer, variables: Variables, batches: Batches) -> Cont
 def keras(optimizer: Optimizer, variables: Variables, batches: Batches) -> Contender:
     """Our Keras optimizer, in a `tf.function`."""
     made = optimizer.ours(_RATE, **optimizer.options)
-    return contenders.in_keras(
-        optimizer.keras, tf.keras, made, variables, batches, in_graph=False
-    )
+    return contenders.in_keras(optimizer.keras, tf.keras, made, variables, batches)
 
 
 def stock(
@@ -144,11 +142,7 @@ def stock(
     if optimizer.theirs is None or module is None:
         return []
     made = getattr(module.optimizers, optimizer.theirs)(_RATE, **optimizer.options)
-    return [
-        contenders.in_keras(
-            optimizer.stock, module, made, variables, batches, in_graph=False
-        )
-    ]
+    return [contenders.in_keras(optimizer.stock, module, made, variables, batches)]
 
 
 def floor(optimizer: Optimizer, variables: Variables, batches: Batches) -> Contender:

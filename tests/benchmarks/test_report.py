@@ -100,7 +100,7 @@ def test_no_figure_is_without_a_page(report):
     texts = [page.read_text() for page in pages]
     used = [name for text in texts for name in figures.names_in(text)]
     assert set(used) == set(figures.FIGURES)
-    # None that is not a figure's.
+    # The page has no figure that a result does not have.
     assert len(used) == sum(text.count("<!--figure:") for text in texts)
 
 

@@ -18,10 +18,10 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(BENCHMARKS)
     NAMES = importlib.import_module("run").BENCHMARKS
 
-# No target is set for the gate and for latencies, and those of sparse accumulators are
-# about more pushes than a quick run makes.
+# The gate and latencies have no targets, and those of sparse accumulators need more
+# pushes than a quick run makes.
 WITHOUT_QUICK_VERDICTS = ("accumulator_sparse", "sync_gate", "sync_latency")
-# Gate and clusters move none worth counting.
+# The gate and clusters move hardly any bytes.
 WITHOUT_BYTES = (
     "sync_gate",
     "sync_cluster",
@@ -91,7 +91,7 @@ def test_an_unknown_name_is_refused():
 
 def test_a_wrong_contender_ends_the_run(tmp_path):
     wrong = tmp_path / "sitecustomize.py"
-    # The twin is held to steps of another length than the contenders make.
+    # The twin is compared with steps of another length than the contenders'.
     wrong.write_text(
         "import sys\n"
         f"sys.path.append({str(BENCHMARKS.parent / 'tests' / 'testing')!r})\n"

@@ -1,5 +1,5 @@
-// AdamAsync with the blocks of an accumulator's mean, against the mean as a
-// whole.
+// Compares AdamAsync on blocks of an accumulator's mean with AdamAsync on the
+// whole mean.
 
 #include <array>
 #include <cstdint>
@@ -66,7 +66,7 @@ TYPED_TEST(AccumulatorAdamAsyncTest, SameBitsAsTheMeanAndThenTheUpdate) {
     int num_waiting;
     int64_t divisor;
   };
-  // None, one, two and all that there may be are kept; and a sum.
+  // None, one, two, and as many as possible are kept; and there is a sum.
   constexpr std::array<Case, 6> kCases = {
       {{1, 0, 1}, {3, 0, 3}, {4, 0, 4}, {5, 2, 5}, {9, 7, 9}, {4, 1, 1}}};
   for (const AdamAsyncFormula formula :

@@ -16,8 +16,8 @@ namespace {
 
 const AllocateBuffer kNoMemory = [](int64_t) { return OwnedBuffer{}; };
 
-// How the gradients are given: bit i of `owned` for gradient i, and of `waited`
-// where others wait meanwhile.
+// How the gradients are given: bit i of `owned` is set if gradient i has an
+// owner, and bit i of `waited` if others wait meanwhile.
 template <typename T>
 std::vector<T> SumOf(const std::vector<std::vector<T>>& gradients,
                      uint32_t owned, int64_t divisor, int num_threads,
@@ -36,7 +36,7 @@ std::vector<T> SumOf(const std::vector<std::vector<T>>& gradients,
     }
     EXPECT_TRUE(sum.Add(given, size, NewBuffer<SlotType<T>>,
                         i < 32 && (waited >> i & 1) != 0, sharder));
-    // Memory that is not the sum's is not read later.
+    // Memory that the sum does not own must not be read later.
     std::fill(copy.begin(), copy.end(), T{});
   }
   const OwnedBuffer result = sum.Finish(divisor, NewBuffer<T>, sharder);
@@ -184,7 +184,7 @@ TEST(DenseSumOfFloatTest, TheResultIsTheFirstGradientsMemory) {
   EXPECT_EQ(sum.Finish(2, kNoMemory, sharder).data, first.data);
 }
 
-// So many of ten gradients are kept when `others_wait` says so each time.
+// How many of ten gradients are kept if `others_wait` is the same for each.
 int NumKeptAfterTen(bool others_wait) {
   ThreadSharder sharder(1);
   CpuDenseGradientSum<float> sum;

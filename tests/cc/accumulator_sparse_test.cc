@@ -17,7 +17,7 @@
 #include "tests/cc/row_arrays.h"
 #include "tests/cc/thread_sharder.h"
 
-// Sanitizers end the program where there is no memory, unless told otherwise.
+// By default sanitizers end the program if there is no memory.
 extern "C" __attribute__((visibility("default"))) const char*
 __asan_default_options() {
   return "allocator_may_return_null=1";
@@ -48,13 +48,13 @@ struct Result {
   std::vector<T> values;
 };
 
-// Values that others have, too.
+// Values that others hold as well.
 template <typename T>
 OwnedBuffer NotOurs(const std::vector<T>& values) {
   return {const_cast<T*>(values.data()), nullptr};
 }
 
-// Values that are nobody else's.
+// Values that nobody else holds.
 template <typename T>
 OwnedBuffer Ours(const std::vector<T>& values) {
   const auto owner = std::make_shared<std::vector<T>>(values);
@@ -127,7 +127,7 @@ void ExpectResult(const Result<T>& result, const Result<T>& expected,
 
 constexpr Reduction kReductions[] = {Reduction::kMean, Reduction::kSum,
                                      Reduction::kCountedMean};
-// All are merged now and then, or none.
+// Rows are merged now and then, or never.
 constexpr int64_t kMinMergeBytes[] = {1, int64_t{1} << 40};
 
 template <typename T>
@@ -171,7 +171,7 @@ TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
   for (const Reduction reduction : kReductions) {
     ThreadSharder sharder(2);
     const auto memory = std::make_shared<SparseSumMemory>();
-    // One merges its gradients on the way, the other does not.
+    // One merges its gradients on the way, and the other does not.
     SparseGradientSum<TypeParam> first(memory, BestCpuLevel(), 1000);
     SparseGradientSum<TypeParam> second(memory);
     // Before, between and after the merge.
@@ -347,7 +347,7 @@ TEST(SparseSumOfFloatTest, MemoryOfALargeRoundIsFreedAfterSmallOnes) {
                         sharder));
     Finish(sum, Reduction::kMean, 1, 16, sharder);
   }
-  // The copy and the result, and less than as much to sort them.
+  // There are the copy and the result, and the sort takes less than these.
   EXPECT_LE(memory->chunks->kept_bytes(),
             kMaxTimesKept * 3 * 3000 * 16 * sizeof(float));
 }
@@ -369,7 +369,7 @@ TEST(SparseSumOfFloatTest, LargeRows) {
   EXPECT_EQ(result.values, expected);
 }
 
-// Such a sum does not fit into caches, and is written past them.
+// The sum does not fit into the caches, and is written past them.
 TEST(SparseSumOfFloatTest, SumsOfManyRows) {
   for (const int64_t row_size : {256, 257}) {
     std::vector<Gradient<float>> gradients;

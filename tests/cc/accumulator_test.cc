@@ -1,4 +1,5 @@
-// Accumulator: what counts, what is dropped, who is served when.
+// Accumulator: which gradients count, which are dropped, and who is served
+// when.
 
 #include "tf_syncrep/cc/lib/accumulator.h"
 
@@ -61,7 +62,7 @@ int64_t Total(TakenGradients& taken) {
   return static_cast<IntegerSum&>(taken.Merged(sharder)).total;
 }
 
-// A take and what it was told, by whichever thread.
+// A take and its result, from whichever thread.
 struct Taker {
   explicit Taker(int64_t num_required)
       : take(std::make_shared<PendingTake>(
@@ -134,7 +135,7 @@ TEST(AccumulatorTest, PushesAreToldOfOthersThatWaitAndTheLastOfNone) {
         },
         sharder, &shape);
   };
-  // Until some have met at the lock.
+  // Waits until some have met at the lock.
   do {
     told.clear();
     std::vector<std::thread> threads;

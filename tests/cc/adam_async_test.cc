@@ -31,7 +31,7 @@ std::vector<AdamAsyncUpdate<Slot>> AllUpdates() {
   return updates;
 }
 
-// One element, as in the comment of AdamAsyncFormula.
+// Updates one element, as in the comment of AdamAsyncFormula.
 template <typename Slot>
 void UpdateElement(const AdamAsyncUpdate<Slot>& update, double g, double* var,
                    double* m, double* v) {
@@ -112,14 +112,15 @@ std::vector<int64_t> RandomRows(int64_t num_rows, int64_t range,
   std::mt19937_64 random(seed);
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < num_rows; ++i) {
-    // Skewed: low rows occur often.
+    // The distribution is skewed: low rows occur often.
     const double u = static_cast<double>(random() % 10000) / 10000;
     rows.push_back(static_cast<int64_t>(u * u * u * range));
   }
   return rows;
 }
 
-// Rounding of the variable's own type, and of the arithmetic.
+// The tolerances cover the rounding of the variable's type, and of the
+// arithmetic.
 template <typename T>
 double VarTolerance() {
   return sizeof(T) == 8 ? 1e-13 : sizeof(T) == 4 ? 2e-6 : 1e-2;
@@ -250,14 +251,14 @@ TYPED_TEST(AdamAsyncTest, BitsDependNeitherOnThreadsNorOnInstructionSet) {
 TYPED_TEST(AdamAsyncTest, RowsThatAreGroupedAlreadyGetTheSameBits) {
   using T = TypeParam;
   const int64_t row_size = 33;
-  // The first is left out, as all negative rows are.
+  // The first index is ignored, as all negative ones are.
   std::vector<int64_t> rows = {-2};
   for (int64_t row = 1; row < 2000; row += 1 + row % 3) {
     rows.push_back(row);
   }
   const auto num_rows = static_cast<int64_t>(rows.size());
   const std::vector<T> grad = RandomGradient<T>(num_rows * row_size, 10);
-  // Backwards, so that rows have to be grouped.
+  // The indices are reversed, so that rows have to be grouped.
   const std::vector<int64_t> last_first(rows.rbegin(), rows.rend());
   std::vector<T> grad_of_last_first;
   for (int64_t i = num_rows - 1; i >= 0; --i) {
@@ -283,8 +284,8 @@ TYPED_TEST(AdamAsyncTest, RowsThatAreGroupedAlreadyGetTheSameBits) {
 }
 
 TEST(SparseApplyAdamAsyncTest, ConcurrentCallsLoseNoUpdate) {
-  // With momentum 1, beta2 1 and this epsilon, m += g exactly and var sums up
-  // what m was, whatever the order of the calls.
+  // With momentum 1, beta2 1 and this epsilon, m += g is exact, and var sums up
+  // the values of m, whatever the order of the calls.
   const AdamAsyncUpdate<double> update = {AdamAsyncFormula::kRmsprop, 1024.0,
                                           1.0, 1.0, 1048576.0};
   constexpr int kCallers = 8;

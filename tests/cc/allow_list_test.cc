@@ -1,4 +1,4 @@
-// AllowList: who may connect, names that are followed, what is said.
+// AllowList: who may connect, how names are followed, and what is said.
 
 #include "tf_syncrep/cc/preload/allow_list.h"
 
@@ -93,7 +93,7 @@ TEST_F(AllowListTest, FollowsNames) {
   hosts_ = {{"worker", "10.0.0.2"}};
   AllowList list = List("worker,10.9.0.0/16");
   EXPECT_TRUE(list.HasNames());
-  // Not before it was looked up.
+  // The name was not looked up yet.
   EXPECT_FALSE(Allows(list, "10.0.0.2"));
   list.FollowOnce();
   EXPECT_TRUE(Allows(list, "10.0.0.2"));
@@ -103,7 +103,7 @@ TEST_F(AllowListTest, FollowsNames) {
   list.FollowOnce();
   EXPECT_TRUE(Allows(list, "10.0.0.3"));
   EXPECT_FALSE(Allows(list, "10.0.0.2"));
-  // The name server is away.
+  // The name server does not answer.
   hosts_.clear();
   list.FollowOnce();
   EXPECT_TRUE(Allows(list, "10.0.0.3"));
@@ -153,10 +153,10 @@ TEST_F(AllowListTest, HurriesLessAndLessAfterNamesWithoutAnAddress) {
 
 }  // namespace
 
-// A connection from a new address makes the thread look names up at once, and
+// A connection from a new address makes the thread look up names at once, and
 // not a minute later.
 TEST(AllowListFollowTest, LooksUpNamesWhenAStrangerComes) {
-  // Of the test's whole process, as the thread is.
+  // These are shared by the whole process, as the thread is.
   static std::mutex mu;
   static std::string host = "10.0.0.2";
   static auto& list = *new AllowList(

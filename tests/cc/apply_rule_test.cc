@@ -1,4 +1,4 @@
-// Every rule on plain memory, against its formula in double.
+// Compares every rule on plain memory with its formula in double.
 
 #include "tf_syncrep/cc/lib/rules/apply_rule.h"
 
@@ -23,13 +23,13 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-// A row of a table, its slots, and the gradient: what a twin updates.
+// A row of a table, its slots and its gradient, which a twin updates.
 struct Row {
   Doubles var;
   Doubles slots[kMaxSlots];
 };
 
-// Each case is a rule with numbers, and its twin.
+// Each case is a rule with its numbers, and its twin.
 
 struct AdagradCase {
   template <typename Slot>
@@ -140,7 +140,7 @@ struct NesterovCase {
   }
 };
 
-// A table with slots, as the functions take it.
+// A table with slots, in the form that the functions take.
 template <typename T, typename Rule>
 struct Table {
   using Slot = SlotType<T>;
@@ -154,7 +154,7 @@ struct Table {
     }
     for (size_t slot = 0; slot < Rule::kSlots.size(); ++slot) {
       for (int64_t i = 0; i < num_rows * slot_size; ++i) {
-        // The first is an accumulator, in most rules.
+        // The first slot is an accumulator in most rules.
         slots[slot].push_back(
             Slot(slot == 0 ? std::abs(uniform(random)) : uniform(random)));
       }
@@ -229,7 +229,7 @@ std::vector<int64_t> RandomRows(int64_t num, int64_t range, uint64_t seed) {
   return rows;
 }
 
-// Relative to what is compared, and to one.
+// Tolerances are relative to the compared values, and to one.
 template <typename T>
 void ExpectNear(const Doubles& got, const Doubles& want, double tolerance) {
   ASSERT_EQ(got.size(), want.size());
@@ -320,7 +320,7 @@ TYPED_TEST(ApplyRuleTest, DenseUpdateBesideAReaderGetsTheSameBits) {
 TYPED_TEST(ApplyRuleTest, SparseUpdateMovesEachNamedRowOnceByItsSum) {
   using T = typename TestFixture::T;
   ThreadSharder sharder(3);
-  // The last is more than is summed at a time.
+  // The last size is larger than what is summed at a time.
   for (const int64_t row_size : {1, 3, 64, 65, 2100}) {
     const int64_t num = row_size > 1000 ? 40 : 2000;
     const int64_t range = num / 8;
@@ -400,7 +400,7 @@ TYPED_TEST(ApplyRuleTest, ConcurrentSparseUpdatesAreAtomicByRow) {
   constexpr int kThreads = 4;
   constexpr int kUpdates = 25;
   const int64_t row_size = 70;
-  // Equal gradients, so that any order gives the same.
+  // The gradients are equal, so that the order does not matter.
   const std::vector<int64_t> rows = {2, 0, 2, 1, 2, 0};
   const std::vector<T> grad(rows.size() * row_size, Narrow<T>(0.25f));
   const auto rule = RuleOf<T>(this->rule_);

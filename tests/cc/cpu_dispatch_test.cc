@@ -1,4 +1,4 @@
-// What the library asks of the processor.
+// The features of the processor that the library uses.
 
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 
@@ -9,7 +9,8 @@
 namespace tf_syncrep {
 namespace {
 
-// Volatile, so that the processor computes, and not the compiler.
+// The values are volatile, so that the processor computes, and not the
+// compiler.
 template <typename T>
 T Product(T a, T b) {
   volatile T x = a;
@@ -39,7 +40,7 @@ TYPED_TEST(ScopedFlushDenormalsTest, DenormalsCountAsZeroWhileItIsInScope) {
   EXPECT_EQ(from_denormal, 0);
   EXPECT_EQ(to_denormal, 0);
   EXPECT_EQ(normal, 2 * Limits::min());
-  // Each is above zero where denormals are numbers.
+  // Each product is above zero if denormals are numbers.
   EXPECT_GT(Product(Limits::denorm_min(), large), 0);
   EXPECT_GT(Product(Limits::min(), TypeParam(0.5)), 0);
 }

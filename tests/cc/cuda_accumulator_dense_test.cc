@@ -1,5 +1,5 @@
-// Dense sums in the GPU's memory, their kernel emulated on a CPU, against those
-// in the host's memory: they must agree in every bit.
+// Compares dense sums in the GPU's memory, whose kernel is emulated on a CPU,
+// with those in the host's memory: they must agree in every bit.
 
 #include <algorithm>
 #include <cstdint>
@@ -19,7 +19,7 @@
 namespace tf_syncrep {
 namespace {
 
-// What the emulated GPU is asked to do.
+// The state of the emulated GPU.
 int current_device = 0;
 int num_passes = 0;
 GpuError next_error = nullptr;
@@ -31,7 +31,7 @@ GpuError UseGpu(int device) {
   return nullptr;
 }
 
-// As in accumulator_dense.cu, the kernel emulated.
+// The same as in accumulator_dense.cu, with an emulated kernel.
 template <typename T>
 GpuError RunDensePassOnGpu(DensePass pass, const DenseArrays<T>& arrays,
                            GpuStream /*stream*/) {
@@ -60,8 +60,8 @@ namespace {
 
 constexpr GpuQueue kQueue = {nullptr, 3};
 
-// Adds gradient i, given away if bit i of `owned` says so; without, and with
-// `offset`, it lies so many elements behind an aligned address.
+// Adds gradient i, which is given away if bit i of `owned` is set. Otherwise it
+// begins `offset` elements after an aligned address.
 template <typename T>
 void AddGradient(DenseGradientSum<T>& sum, int64_t size, uint32_t i,
                  uint32_t owned, int64_t offset) {
@@ -78,7 +78,7 @@ void AddGradient(DenseGradientSum<T>& sum, int64_t size, uint32_t i,
   std::copy(gradient.begin(), gradient.end(), read.begin() + offset);
   ASSERT_TRUE(sum.Add({read.data() + offset, nullptr}, size,
                       NewBuffer<SlotType<T>>, /*others_wait=*/true, sharder));
-  // Memory that is not the sum's is not read later.
+  // Memory that the sum does not own must not be read later.
   std::fill(read.begin(), read.end(), T{});
 }
 
@@ -101,7 +101,8 @@ TYPED_TEST_SUITE(CudaDenseSumTest, AllTypes);
 
 TYPED_TEST(CudaDenseSumTest, SumsAndMeansHaveTheBitsOfTheCpu) {
   for (const int64_t size : {0, 7, 2503}) {
-    // One after the other, in pairs, and a last one that is not in the sum yet.
+    // Gradients are added one by one, in pairs, and with a last one that is not
+    // in the sum yet.
     for (const uint32_t owned : {0u, 0b1010u, 0b11111u}) {
       for (const uint32_t num_gradients : {1, 5}) {
         const int64_t divisor = size == 7 ? 1 : num_gradients;

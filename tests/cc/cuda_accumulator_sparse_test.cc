@@ -1,5 +1,5 @@
-// Sparse sums in the GPU's memory, their kernels emulated on a CPU, against
-// those in the host's memory: they must agree in every bit.
+// Compares sparse sums in the GPU's memory, whose kernels are emulated on a
+// CPU, with those in the host's memory: they must agree in every bit.
 
 #include <algorithm>
 #include <cstdint>
@@ -58,8 +58,8 @@ GpuError ReadFromGpu(const void* from, size_t bytes, void* to,
 
 namespace {
 
-// What is in the workspace of the emulated sort: each array of as many elements
-// as there are occurrences, the pieces at the end.
+// The workspace of the emulated sort: arrays with an element for each
+// occurrence, followed by the pieces.
 struct Parts {
   explicit Parts(void* base, int64_t n)
       : rows(static_cast<uint64_t*>(base)),
@@ -82,7 +82,7 @@ GpuError SortRowsWorkspaceBytes(const GpuSortedRows<T>& sorted, size_t* bytes) {
   return nullptr;
 }
 
-// As in accumulator_sparse.cu, with the kernels emulated and others in the
+// The same as in accumulator_sparse.cu, with emulated kernels and other code in
 // place of CUB.
 template <typename T>
 GpuError SortRowsOnGpu(const std::vector<GpuRowsPiece<T>>& pieces,
@@ -149,7 +149,7 @@ GpuError ReduceRowsOnGpu(const GpuSortedRows<T>& sorted,
 namespace {
 
 OwnedBuffer NewBytes(size_t bytes) {
-  // Uninitialised, so that the sanitizers see what is read and was not written.
+  // The memory is uninitialised, so that sanitizers find reads of it.
   const std::shared_ptr<void> owner(
       ::operator new(bytes), [](void* memory) { ::operator delete(memory); });
   return {owner.get(), owner};
@@ -171,7 +171,7 @@ Gradient<T> RandomGradient(int64_t num_rows, int64_t row_size, int64_t limit,
   return gradient;
 }
 
-// Adds a gradient to both, to that of the GPU with or without its owner.
+// Adds a gradient to both sums; the GPU's gets it with or without its owner.
 template <typename T>
 void AddToBoth(const Gradient<T>& gradient, int64_t row_size, bool is_ours,
                GpuSparseGradientSum<T>& on_gpu, SparseGradientSum<T>& on_cpu) {
@@ -187,7 +187,7 @@ void AddToBoth(const Gradient<T>& gradient, int64_t row_size, bool is_ours,
   ASSERT_TRUE(on_gpu.Add(rows, n, row_size, given, NewBytes));
   ASSERT_TRUE(on_cpu.Add(ArrayOf(gradient.rows), row_size,
                          {values.data, nullptr}, sharder));
-  if (!is_ours) {  // Memory that is not the sums' is not read later.
+  if (!is_ours) {  // memory that the sums do not own must not be read later
     std::fill_n(static_cast<T*>(values.data), gradient.values.size(), T{});
   }
 }
@@ -225,7 +225,7 @@ constexpr Reduction kReductions[] = {Reduction::kMean, Reduction::kSum,
 
 TYPED_TEST(CudaSparseSumTest, ResultsHaveTheBitsOfTheCpu) {
   using T = TypeParam;
-  // With each reduction a size of rows, among them one for vectors and not.
+  // Each reduction has a row size; they include sizes with and without vectors.
   constexpr int64_t kRowSizes[] = {3, 72, 0};
   for (int i = 0; i < 3; ++i) {
     for (const int64_t limit : {int64_t{-1}, int64_t{400}}) {
@@ -252,7 +252,7 @@ TYPED_TEST(CudaSparseSumTest, MergesOnTheWayChangeNoBitAndBoundMemory) {
     for (uint32_t k = 0; k < 8; ++k) {
       AddToBoth(RandomGradient<T>(40, 8, 30, k), 8, k % 2 == 0, on_gpu, on_cpu);
       num_pushed += 40;
-      // Four times 30 different rows, and the gradient that came last.
+      // These are four times 30 distinct rows, and the last gradient.
       EXPECT_LE(on_gpu.num_held_rows(), 4 * 30 + 40);
     }
     EXPECT_GT(num_sorts, 2);
@@ -360,7 +360,7 @@ TEST(CudaSparseSumOfFloatTest, WithoutMemoryNothingChanges) {
   std::vector<float> values = gradient.values;
   EXPECT_FALSE(on_gpu.Add(rows, 20, 4, {values.data(), nullptr}, NoMemory));
   EXPECT_EQ(on_gpu.num_held_rows(), num_held);
-  // A merge that has no memory is left for later.
+  // Without memory, a merge is postponed.
   EXPECT_TRUE(on_gpu.Add(rows, 20, 4, {values.data(), std::make_shared<int>(0)},
                          NoMemory));
   EXPECT_EQ(on_gpu.num_held_rows(), num_held + 20);

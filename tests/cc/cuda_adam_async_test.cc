@@ -1,5 +1,5 @@
-// The CUDA kernels of AdamAsync, emulated on a CPU, against its CPU code: they
-// must agree in every bit.
+// Compares the CUDA kernels of AdamAsync, emulated on a CPU, with its CPU code:
+// they must agree in every bit.
 
 #include <sys/mman.h>
 
@@ -54,7 +54,7 @@ struct State {
             &lr,     &beta1,     &beta2,   &epsilon, momentum};
   }
 
-  // The update that a CPU kernel would take, which advances the powers too.
+  // Takes the step as a CPU kernel would, which also advances the powers.
   AdamAsyncUpdate<Slot> TakeStep() {
     if (formula == AdamAsyncFormula::kRmsprop) {
       return {formula, lr, momentum < 0 ? beta1 : Slot(momentum), beta2,
@@ -104,7 +104,7 @@ std::vector<int64_t> SkewedIndices(int64_t size, int64_t num_rows) {
   return indices;
 }
 
-// What SparseApplyAdamAsyncOnGpu() does, the kernels emulated.
+// Does what SparseApplyAdamAsyncOnGpu() does, with emulated kernels.
 template <int kWidth, typename T, typename Index>
 GpuBadIndex SparseApply(const GpuAdamAsync<T>& arguments, int64_t num_rows,
                         int64_t row_size, const std::vector<Index>& indices,
@@ -176,7 +176,7 @@ TYPED_TEST(CudaAdamAsyncTest, SparseHasTheBitsOfTheCpu) {
   using T = TypeParam;
   ThreadSharder sharder(1);
   const int64_t num_rows = 300;
-  // With each formula a size of rows, among them one for vectors and one not.
+  // Each formula has a row size; they include sizes with and without vectors.
   constexpr int64_t kRowSizes[] = {0, 72, 3};
   for (int i = 0; i < 3; ++i) {
     const AdamAsyncFormula formula = kFormulas[i];
@@ -245,7 +245,7 @@ TEST(CudaSparseTest, WithoutValidationBadIndicesAreIgnored) {
     indices[i] = i % 2 == 0 ? -i - 1 : 300 + i;
   }
   const std::vector<float> grad = RandomArray<float>(8000, 10, -1);
-  // A row more than the table has, which must stay as it is.
+  // There is one more row than in the table, which must not change.
   State<float> actual(1204, AdamAsyncFormula::kAdam);
   SparseApply<4>(actual.OnGpu(), 300, 4, indices, grad, /*validate=*/false, 3);
   for (int64_t& index : indices) {
@@ -259,7 +259,7 @@ TEST(CudaSparseTest, WithoutValidationBadIndicesAreIgnored) {
 }
 
 TEST(CudaSparseTest, RowsBeyondTwoBillionElementsAreReached) {
-  // Memory that nobody touches is not there: 40M rows of 64 cost three pages.
+  // Untouched memory takes no pages: 40M rows of 64 elements cost three pages.
   constexpr int64_t kRows = 40'000'000;
   constexpr int64_t kRowSize = 64;
   const auto map = [](int64_t bytes) {
@@ -320,7 +320,7 @@ TEST(CudaSparseTest, EveryPlaceBelongsToOneGroup) {
           ASSERT_LE(plan.lanes, 32);
           ASSERT_GE(plan.places_per_group, 1);
           ASSERT_LE(plan.places_per_group, gpu::kMaxPlacesPerGroup);
-          // Long rows of a chunk have room in the kernel's list.
+          // The kernel's list must have room for the long rows of a chunk.
           ASSERT_LE((gpu::ChunkSize(plan) - 1) / gpu::kLongRow + 1,
                     gpu::kMaxLongRowsPerChunk);
         }

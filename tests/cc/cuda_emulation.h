@@ -1,9 +1,9 @@
-// Runs CUDA kernels on the CPU: one thread for each thread of a block, and the
-// blocks of a grid one after the other.
+// Runs CUDA kernels on the CPU: it starts a thread for each thread of a block,
+// and runs the blocks of a grid one after the other.
 //
-// Include it before the kernels. It knows what our kernels use of CUDA, and no
-// more. Under ThreadSanitizer a missing __syncthreads() is found as a data
-// race.
+// Include it before the kernels. It has only those parts of CUDA that our
+// kernels use. Under ThreadSanitizer a missing __syncthreads() is found as a
+// data race.
 
 #ifndef TF_SYNCREP_TESTS_CC_CUDA_EMULATION_H_
 #define TF_SYNCREP_TESTS_CC_CUDA_EMULATION_H_
@@ -18,7 +18,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(threads)
-// One block at a time: memory of all is memory of one.
+// Blocks run one at a time, so they can share the memory of a block.
 #define __shared__ static
 
 namespace tf_syncrep {
@@ -28,7 +28,7 @@ struct Dim {
   unsigned int x = 0;
 };
 
-// The barrier of the block that runs now.
+// The barrier of the block that is running.
 class Barrier {
  public:
   explicit Barrier(int num_threads) {
@@ -97,7 +97,7 @@ inline unsigned long long atomicMin(unsigned long long* address,
 
 namespace cuda_emulation {
 
-// As kernel<<<num_blocks, num_threads>>>(arguments...).
+// Does what kernel<<<num_blocks, num_threads>>>(arguments...) does.
 template <typename Kernel, typename... Arguments>
 void Launch(int num_blocks, int num_threads, Kernel kernel,
             const Arguments&... arguments) {

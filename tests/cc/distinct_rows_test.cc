@@ -1,4 +1,4 @@
-// DistinctRows against std::map, on any number of threads.
+// Compares DistinctRows with std::map, on any number of threads.
 
 #include "tf_syncrep/cc/lib/rows/distinct_rows.h"
 
@@ -51,10 +51,10 @@ struct Table {
   int64_t vocabulary_size;
 };
 
-// Ids of features, half of them int32, and how they are found.
+// Ids of several features, half of which are int32, and the results for them.
 class Batch {
  public:
-  // Few different ids where `spread` is small.
+  // There are few distinct ids if `spread` is small.
   Batch(const std::vector<Table>& tables, const std::vector<int64_t>& sizes,
         int64_t spread, uint64_t seed)
       : tables_(tables) {

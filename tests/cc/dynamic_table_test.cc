@@ -1,6 +1,5 @@
-// DynamicTable: it does what a std::unordered_map and a set of free rows do,
-// whatever the order of calls, and on many threads nothing is lost or given
-// twice.
+// DynamicTable behaves like a std::unordered_map and a set of free rows,
+// whatever the order of calls; on many threads nothing is lost or given twice.
 
 #include "tf_syncrep/cc/lib/table/dynamic_table.h"
 
@@ -23,7 +22,7 @@ namespace {
 
 using Order = DynamicTable::Order;
 
-// The columns of a part, and calls with less to say.
+// The columns of a part, and calls with fewer arguments.
 class TestTable {
  public:
   explicit TestTable(int64_t capacity, int min_count = 1, int64_t first_row = 0)
@@ -42,7 +41,7 @@ class TestTable {
     return rows;
   }
 
-  // As a training step does it.
+  // Uses keys as a training step does.
   std::vector<int32_t> Use(const std::vector<int64_t>& keys, int32_t clock,
                            int num_threads = 1) {
     std::vector<int32_t> rows(keys.size());
@@ -105,7 +104,7 @@ class TestTable {
   DynamicTable table_;
 };
 
-// A plain table that does the same.
+// A plain table with the same behaviour.
 class Model {
  public:
   explicit Model(int64_t capacity) : capacity_(capacity) {}
@@ -191,7 +190,7 @@ class Model {
  private:
   const int64_t capacity_;
   std::unordered_map<int64_t, Row> rows_;
-  std::set<int32_t> taken_;  // which rows have a key, or rest
+  std::set<int32_t> taken_;  // rows that have a key, or rest
   std::vector<int32_t> resting_;
 };
 
@@ -264,7 +263,8 @@ TEST_P(DynamicTableModelTest, DoesWhatAMapDoes) {
 INSTANTIATE_TEST_SUITE_P(Seeds, DynamicTableModelTest, testing::Range(0, 15));
 
 TEST(DynamicTableTest, KeepsKeysApartWhoseHashesAreAlike) {
-  // The same stripe, segment, bucket and tag, as those of a small table are.
+  // All keys have the same stripe, segment, bucket and tag, as in a small
+  // table.
   std::vector<int64_t> keys;
   for (int64_t key = 0; keys.size() < 60; ++key) {
     if (KeyStripe(HashKey(key)) == 5 && KeyTag(HashKey(key)) == 7) {
@@ -355,8 +355,8 @@ TEST(DynamicTableTest, ARowTakesLessThanTwelveBytes) {
   }
 }
 
-// Threads that look up, add and evict at the same time: no key has two rows, no
-// row two keys, and what is there in the end is found.
+// Threads look up, add and evict at the same time. No key may have two rows, no
+// row two keys, and the keys that remain must be found.
 TEST(DynamicTableTest, SixteenThreadsLoseNothing) {
   constexpr int kThreads = 16;
   constexpr int64_t kCapacity = 4000;
@@ -401,7 +401,7 @@ TEST(DynamicTableTest, SixteenThreadsLoseNothing) {
   const DynamicTable::Counts counts = table.table().counts();
   EXPECT_EQ(counts.in_use, static_cast<int64_t>(keys.size()));
   EXPECT_EQ(counts.admitted - counts.evicted, counts.in_use);
-  // All others can be had: no row was lost.
+  // All other rows can still be used: none was lost.
   table.Maintain(0, 0, Order::kNone);
   std::vector<int64_t> others(kCapacity);
   for (int64_t i = 0; i < kCapacity; ++i) {

@@ -10,9 +10,10 @@
 
 namespace tf_syncrep {
 
-// The identities that do not hold, in words; empty if all is well.
-// `num_updates` and `num_applied` are the calls of Advance() that succeeded and
-// the sum of their numbers of gradients, as the updater has them.
+// Returns the identities that do not hold, in words; empty if all hold.
+// `num_updates` is the number of calls of Advance() that succeeded, and
+// `num_applied` the sum of their numbers of gradients, as the updater has
+// counted them.
 inline std::string BrokenIdentities(const SyncGateStats& stats,
                                     int64_t num_updates, int64_t num_applied) {
   GateWorkerStats sum;
@@ -44,7 +45,7 @@ inline std::string BrokenIdentities(const SyncGateStats& stats,
   check(stats.late == sum.late, "late = sum over workers");
   check(stats.rejected == sum.rejected, "rejected = sum over workers");
   check(stats.expired == sum.expired, "expired = sum over workers");
-  // Those whom the gate does not know are stale, too.
+  // Gradients of workers that the gate does not know are stale, too.
   check(stats.stale >= sum.stale, "stale >= sum over workers");
   return broken;
 }

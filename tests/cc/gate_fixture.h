@@ -1,4 +1,4 @@
-// A SyncGate on a clock that the test moves, with calls that note their ends.
+// A SyncGate on a clock that the test moves, with calls that note how they end.
 
 #ifndef TESTS_CC_GATE_FIXTURE_H_
 #define TESTS_CC_GATE_FIXTURE_H_
@@ -14,7 +14,7 @@
 
 namespace tf_syncrep {
 
-// A wait and how it ended. `Value` is what it hands over.
+// A wait and how it ended. `Value` is the type of its result.
 template <typename Value>
 struct GateCall {
   SyncGate::WaitId id = 0;
@@ -40,13 +40,13 @@ class GateTest : public ::testing::Test {
   static constexpr auto kLease = std::chrono::seconds(60);
   static constexpr auto kStartLease = std::chrono::seconds(600);
 
-  // A gate that was never opened.
+  // Makes a gate that was never opened.
   void Make(SyncGateOptions options) {
     Finish();
     gate = std::make_unique<SyncGate>(options, [this] { return now; });
   }
 
-  // An open one, at step 0.
+  // Makes a gate that is open, at step 0.
   void Start(int64_t quorum, int64_t total, bool strict = true) {
     SyncGateOptions options;
     options.quorum = quorum;
@@ -98,13 +98,13 @@ class GateTest : public ::testing::Test {
     gate->Abort(permit.generation, worker, permit.round);
   }
 
-  // Everything a worker does in a round but the waiting.
+  // Does all that a worker does in a round after its wait.
   bool Contribute(const GateWorker& worker, const SyncGate::Permit& permit) {
     return Admit(worker, permit) == Admission::kAdmitted &&
            Commit(worker, permit);
   }
 
-  // The same, permit included, which must be granted at once.
+  // The same with the acquire, whose permit must be granted at once.
   SyncGate::Permit Give(const GateWorker& worker) {
     const AcquireCall call = Acquire(worker);
     EXPECT_TRUE(call->granted());
@@ -132,7 +132,7 @@ class GateTest : public ::testing::Test {
     return call;
   }
 
-  // What the updater does with a round that it was handed.
+  // Ends a round as the updater does.
   bool Advance(const SyncGate::Quorum& quorum) {
     bool advanced = false;
     const int64_t step = gate->Stats().step + 1;
@@ -146,7 +146,7 @@ class GateTest : public ::testing::Test {
     return advanced;
   }
 
-  // Waits for a quorum that must be there, and applies it.
+  // Waits for a quorum, which must be complete, and applies it.
   int64_t Update() {
     const QuorumCall call = WaitQuorum();
     EXPECT_TRUE(call->granted());

@@ -61,7 +61,8 @@ TEST(HeldBytesTest, ManySumsHoldNoMoreThanTheBudgetAndWhatTheyMerge) {
     rows.push_back(row);
   }
   std::vector<float> ones(kRows * kRowSize, 1);
-  // Of what is merged a sum keeps four times as many rows, and the next push.
+  // After a merge a sum holds at most four times as many rows, and the next
+  // push.
   constexpr int64_t kMostOfSum = 5 * (kRows * (kRowSize * 4 + 12) + 1000);
   int64_t most = 0;
   for (int push = 0; push < kPushes; ++push) {
@@ -73,7 +74,7 @@ TEST(HeldBytesTest, ManySumsHoldNoMoreThanTheBudgetAndWhatTheyMerge) {
   }
   EXPECT_GT(most, kBudget);
   EXPECT_LE(most, kBudget + kSums * kMostOfSum);
-  // Without a budget they would hold so much.
+  // This is how much they would hold without a budget.
   EXPECT_GT(kSums * kPushes * kRows * kRowSize * 4, 2 * most);
   for (const auto& sum : sums) {
     SparseResult result;
@@ -105,7 +106,7 @@ TEST(HeldBytesTest, GradientOfOneRowCountsWhatItTakesOfTheHeap) {
     const auto taken =
         static_cast<double>(mallinfo2().uordblks + mallinfo2().hblkhd - before);
     EXPECT_GT(static_cast<double>(sum.held_bytes()), taken * 0.7);
-    if (!is_ours) {  // Those of a vector are less than those of a tensor.
+    if (!is_ours) {  // a vector has less overhead than a tensor
       EXPECT_LT(static_cast<double>(sum.held_bytes()), taken * 2);
     }
   }

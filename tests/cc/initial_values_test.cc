@@ -1,5 +1,4 @@
-// InitialValues: the numbers are those that were published, and are rounded
-// once.
+// InitialValues: the numbers are the published ones, and are rounded once.
 
 #include "tf_syncrep/cc/lib/table/initial_values.h"
 
@@ -44,8 +43,8 @@ TEST(InitialValuesTest, TruncatedOnesStayWithinTwoDeviations) {
 }
 
 TEST(InitialValuesTest, AreRoundedOnce) {
-  // Just above the middle between two halves: as a float it is the middle, from
-  // which ties go to even, which is below.
+  // This is just above the middle between two halves. As a float it is the
+  // middle, which would be rounded to even, that is, down.
   const double above = 1 + 0x1p-11 + 0x1p-40;
   const InitialValues half(InitialKind::kConstant, above, 0, 0, "");
   EXPECT_EQ(Widen(Draw<Half>(half, 0, 1)[0]), 1 + 0x1p-10f);

@@ -1,4 +1,4 @@
-// ItemOrder: a permutation, another one for each epoch.
+// ItemOrder: a permutation that differs from epoch to epoch.
 
 #include "tf_syncrep/cc/lib/item_order.h"
 
@@ -40,8 +40,9 @@ TEST(ItemOrderTest, IsTheSameForTheSameSeedAndEpochAlone) {
 }
 
 TEST(ItemOrderTest, PutsEachItemAnywhere) {
-  // Of 10 items over 10,000 epochs each is to be first about 1,000 times, and
-  // its follower to be any other one: five standard deviations.
+  // Of 10 items over 10,000 epochs each must be first about 1,000 times, and
+  // must be followed by each other item equally often, within five standard
+  // deviations.
   constexpr int kEpochs = 10000;
   std::vector<int> first(10, 0);
   std::vector<int> pairs(100, 0);

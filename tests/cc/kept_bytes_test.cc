@@ -69,7 +69,7 @@ TEST(KeptBytesTest, ReaderThatGetsNowhereIsGivenUp) {
 TEST(KeptBytesTest, ReaderThatGetsOnIsNot) {
   KeptBytes kept(100, Seconds(0.5));
   ASSERT_TRUE(kept.TryAdd(100));
-  // Asked several times in that time, and each time it got on.
+  // It was asked several times, and the reader had always made progress.
   int asked = 0;
   EXPECT_FALSE(kept.WaitForRoom(1, [&] {
     kept.Progress();

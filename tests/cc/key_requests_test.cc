@@ -1,4 +1,5 @@
-// KeyRequests: each key once, at its owner, on any number of threads.
+// KeyRequests: each key is requested once, from its owner, on any number of
+// threads.
 
 #include "tf_syncrep/cc/lib/table/key_requests.h"
 

@@ -1,4 +1,4 @@
-// LeaseTimer: it polls in time, and whoever drops it is held up by nothing.
+// LeaseTimer: it polls in time, and nothing holds up the thread that drops it.
 
 #include "tf_syncrep/cc/lib/lease_timer.h"
 
@@ -15,7 +15,7 @@
 
 #include "gtest/gtest.h"
 
-// In place of the system's, for the whole program.
+// Replaces the system's function in the whole program.
 std::atomic<bool> no_threads{false};
 extern "C" int pthread_create(pthread_t* thread,
                               const pthread_attr_t* attributes,
@@ -34,7 +34,7 @@ using std::chrono::seconds;
 
 constexpr seconds kDeadline(60);
 
-// Tells of the two calls, and of its own end.
+// Notes the two calls, and its own end.
 struct Ledger {
   ~Ledger() { gone.set_value(); }
 
@@ -77,7 +77,7 @@ TEST(LeaseTimerTest, ItIsDroppedInItsOwnThread) {
   auto ledger = std::make_shared<Ledger>();
   auto gone = ledger->gone.get_future();
   std::promise<std::unique_ptr<LeaseTimer>> made;
-  // As a wait's callback does that held the last reference.
+  // This is what the callback of a wait does that held the last reference.
   ledger->on_poll = [timer = made.get_future().share()] {
     const_cast<std::unique_ptr<LeaseTimer>&>(timer.get()).reset();
   };
@@ -92,7 +92,7 @@ TEST(LeaseTimerTest, WhoDropsItWaitsForNoCallback) {
   std::promise<void> in_poll;
   std::promise<void> dropped;
   auto is_in_poll = in_poll.get_future();
-  // A callback that needs what the other one holds.
+  // The callback needs what the other thread holds.
   ledger->on_poll = [&, is_dropped = dropped.get_future().share()] {
     in_poll.set_value();
     EXPECT_EQ(is_dropped.wait_for(kDeadline), std::future_status::ready);

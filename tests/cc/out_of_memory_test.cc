@@ -1,8 +1,8 @@
-// What is as large as a user's data may get no memory: nothing ends, and
+// Allocations as large as a user's data may fail: the process does not end, and
 // nothing has changed.
 //
-// Each of a piece of work's large allocations fails once. Those that throw are
-// not caught, so that the process would end.
+// Each large allocation of a piece of work fails once. Exceptions would not be
+// caught, so they would end the process.
 
 #include <algorithm>
 #include <chrono>
@@ -29,7 +29,7 @@
 namespace {
 
 constexpr size_t kLarge = 16 << 10;
-// How many large allocations succeed before one fails; none does if negative.
+// How many large allocations succeed before one fails; negative if none fails.
 int64_t allocations_left = -1;
 int64_t num_failed = 0;
 
@@ -43,7 +43,7 @@ bool Fails(size_t bytes) {
 
 }  // namespace
 
-// In place of the library's, for the whole program.
+// Replaces the library's operators in the whole program.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   return Fails(bytes) ? nullptr : std::malloc(bytes);
 }
@@ -76,16 +76,16 @@ namespace {
 constexpr int64_t kRows = 20000;
 constexpr int64_t kRowSize = 4;
 
-// Calls `work`, which returns whether it had memory, until it has: its first
-// large allocation fails, then its second, and so on. Returns how often it had
-// none.
+// Calls `work`, which returns whether it had memory, until it has. The first
+// large allocation fails in the first call, the second one in the second call,
+// and so on. Returns how often it had none.
 int64_t FailEachAllocation(const std::function<bool()>& work) {
   for (int64_t i = 0;; ++i) {
     num_failed = 0;
     allocations_left = i;
     const bool had_memory = work();
     allocations_left = -1;
-    // It may have tried to get along with less.
+    // It may have tried to manage with less.
     EXPECT_TRUE(had_memory || num_failed > 0) << "allocation " << i;
     if (had_memory || num_failed == 0) {
       return i;
@@ -115,7 +115,7 @@ TEST(OutOfMemoryTest, RowsAreNotGrouped) {
 }
 
 TEST(OutOfMemoryTest, RowsOfALargeTableAreNotGrouped) {
-  // Their sort counts 2^11 digits.
+  // The sort counts 2^11 digits.
   constexpr int64_t kTableRows = int64_t{1} << 22;
   const std::vector<int64_t> indices = SomeRows(kTableRows);
   ThreadSharder sharder(1);
@@ -163,7 +163,7 @@ TEST(OutOfMemoryTest, GradientsThatCannotBeMergedStayAsTheyAre) {
   const std::vector<int64_t> indices = SomeRows(2500);
   const std::vector<float> ones(kRows * kRowSize, 1);
   ThreadSharder sharder(1);
-  // Every merge is tried that can be.
+  // It merges as often as possible.
   SparseGradientSum<float> sum(std::make_shared<SparseSumMemory>(),
                                BestCpuLevel(), /*min_merge_bytes=*/0);
   int64_t num_added = 0;
@@ -271,7 +271,7 @@ TEST(OutOfMemoryTest, KeysGetNoRowsAndCanAfterwards) {
   std::vector<int32_t> free_rows(kRows);
   int64_t num_failed_steps = 0;
   bool has_memory;
-  // Until the table is full enough for an eviction.
+  // This goes on until the table is full enough for an eviction.
   for (int64_t end = kRows; end <= kCapacity; end += kRows) {
     for (int64_t i = 0; i < kRows; ++i) {
       keys[i] = end - i;

@@ -13,7 +13,7 @@
 
 namespace tf_syncrep {
 
-// Memory for `size` elements that belongs to whoever has it.
+// Memory for `size` elements, kept alive by its owner.
 template <typename T>
 OwnedBuffer NewBuffer(int64_t size) {
   const auto owner = std::make_shared<std::vector<T>>(size);
@@ -31,7 +31,7 @@ std::vector<T> RandomValues(int64_t count, Random& random) {
   return values;
 }
 
-// A dense gradient, the same each time for a seed.
+// A dense gradient that depends only on the seed.
 template <typename T>
 std::vector<T> RandomGradient(int64_t size, uint32_t seed) {
   std::mt19937 random(seed);

@@ -1,4 +1,4 @@
-// Rows of tests, as cc/lib takes them.
+// Rows for tests, in the forms that cc/lib takes.
 
 #ifndef TF_SYNCREP_TESTS_CC_ROW_ARRAYS_H_
 #define TF_SYNCREP_TESTS_CC_ROW_ARRAYS_H_
@@ -22,7 +22,7 @@ inline Array<int64_t> ArrayOf(const std::vector<int64_t>& rows) {
   return array;
 }
 
-// Of a table of `num_rows` rows; others are left out.
+// Groups rows of a table of `num_rows` rows; rows outside it are ignored.
 inline RowGroups GroupsOf(
     const std::vector<int64_t>& rows,
     int64_t num_rows = std::numeric_limits<uint32_t>::max()) {

@@ -1,4 +1,4 @@
-// CombineRows and its gradient against plain loops in double.
+// Compares CombineRows and its gradient with plain loops in double.
 
 #include "tf_syncrep/cc/lib/rows/row_combine.h"
 
@@ -18,7 +18,7 @@
 namespace tf_syncrep {
 namespace {
 
-// Features of all kinds over the rows of three shards, one of them empty.
+// Features of all kinds, and the rows of three shards, one of which is empty.
 class Batch {
  public:
   explicit Batch(int64_t num_results, int64_t num_rows = 40)
@@ -41,7 +41,7 @@ class Batch {
   const std::vector<int64_t>& shard_sizes() const { return shard_sizes_; }
   int64_t num_rows() const { return shard_sizes_[0] + shard_sizes_[2]; }
 
-  // What id `id` of result `result` counts.
+  // The factor of id `id` in result `result`.
   template <typename Real>
   static Real Factor(const CombinedFeature& feature, int64_t begin, int64_t end,
                      int64_t id) {
@@ -83,7 +83,7 @@ class Batch {
   void Add(Combiner combiner, bool is_ragged, bool is_weighted) {
     splits_.push_back({0});
     for (int64_t i = 0; i < num_results_; ++i) {
-      // Some have no ids.
+      // Some results have no ids.
       splits_.back().push_back(splits_.back().back() +
                                static_cast<int64_t>(random_() % 4));
     }
@@ -94,7 +94,7 @@ class Batch {
     weights_.emplace_back();
     for (int64_t i = 0; i < num_ids; ++i) {
       places_.back().push_back(static_cast<int32_t>(random_() % num_rows()));
-      // Some weigh nothing.
+      // Some weights are 0.
       weights_.back().push_back(static_cast<float>(random_() % 4) / 4);
     }
     features_.push_back({combiner, places_.back().data(), num_ids, num_results_,
@@ -107,7 +107,8 @@ class Batch {
   std::mt19937 random_{3};
   const std::vector<int64_t> shard_sizes_;
   std::vector<CombinedFeature> features_;
-  // What features point to; inner vectors stay where they are when these grow.
+  // Features point into these; inner vectors do not move when the outer ones
+  // grow.
   std::vector<std::vector<int32_t>> places_;
   std::vector<std::vector<int64_t>> splits_;
   std::vector<std::vector<float>> weights_;
@@ -191,11 +192,12 @@ TYPED_TEST(RowCombineTest, EachResultIsTheCombinationOfItsRows) {
   }
 }
 
-// To the bit: of all shares, in the order of features and ids.
+// The gradients of rows have the same bits as the sums of all shares, in the
+// order of features and ids.
 TYPED_TEST(RowCombineTest, GradientOfEachRowIsTheSumOfItsIdsShares) {
   using Sum = SlotType<TypeParam>;
-  // The last one has several ranges of rows, each worth a thread, of which one
-  // is of two shards.
+  // The last case has several ranges of rows, each worth a thread, one of which
+  // spans two shards.
   for (const auto& [width, num_rows, num_results] :
        {std::array<int64_t, 3>{1, 40, 500}, {16, 40, 500}, {37, 8000, 5000}}) {
     const Batch batch(num_results, num_rows);
@@ -258,8 +260,8 @@ TEST(RowCombineErrorsTest, PlacesWithoutARowAreRefused) {
 }
 
 TEST(RowCombineErrorsTest, WhatChangesMeanwhileIsNoRowOfSomebodyElse) {
-  // Enough for several threads. The last place and a split are good half of the
-  // time.
+  // There are enough ids for several threads. The last place and a split are
+  // valid half of the time.
   constexpr int64_t kIds = 200000;
   constexpr int64_t kWidth = 4;
   ThreadSharder sharder(2);

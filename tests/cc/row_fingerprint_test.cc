@@ -56,7 +56,8 @@ TEST(RowFingerprintTest, OrderOfWordsCounts) {
   EXPECT_EQ(seen.size(), 8u);
 }
 
-// As those of small changes to rows of floats, of which there are many.
+// The rows are like those of floats after small changes, of which there are
+// many.
 TEST(RowFingerprintTest, ManyRowsDiffer) {
   std::set<uint64_t> seen;
   std::vector<float> row(16, 0.5f);

@@ -18,7 +18,7 @@ namespace {
 
 using Positions = std::map<int64_t, std::vector<int64_t>>;
 
-// As the groups of rows whose first occurrences are in each part have them.
+// The positions in the groups of rows whose first occurrences are in each part.
 Positions PositionsIn(const RowGroups& groups, int64_t num_parts) {
   Positions positions;
   groups.Visit([&](const auto* sorted, int64_t size) {

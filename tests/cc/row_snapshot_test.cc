@@ -1,4 +1,4 @@
-// RowSnapshot: what is read is what was, whatever is overwritten meanwhile.
+// RowSnapshot: reads return the old rows, whatever is overwritten meanwhile.
 
 #include "tf_syncrep/cc/lib/rows/row_snapshot.h"
 
@@ -51,7 +51,7 @@ struct Arrays {
   std::vector<int32_t> slot;
 };
 
-// What is read of a snapshot, put together again.
+// The rows that were read from a snapshot, put together again.
 struct ReadRows {
   explicit ReadRows(int64_t rows)
       : table(rows * Arrays::kTableWidth), slot(rows * Arrays::kSlotWidth) {}
@@ -84,7 +84,7 @@ TEST(RowSnapshotTest, ReadsWhatWasInAnyInterleaving) {
         row = random() % rows;
       }
       if (random() % 10 == 0) {
-        some = {-1, rows, rows + 5};  // there are no such rows
+        some = {-1, rows, rows + 5};  // these rows do not exist
         EXPECT_EQ(snapshot.Keep(arrays.Data(), some.data(), 0, 3), 3);
       } else if (random() % 40 == 0) {
         int64_t begin = 0;
@@ -180,7 +180,7 @@ TEST(RowSnapshotTest, WritersAndAReaderAtOnce) {
         kept_rows = snapshot.Keep(arrays.Data(), rows.data(), kept_rows, 500);
       }
       for (const int64_t row : rows) {
-        // As an update does that shares the variables' locks.
+        // This is how an update that shares the variables' locks does it.
         const std::lock_guard<std::mutex> stripe(
             RowLocks::Global().Of(arrays.table.data(), row));
         arrays.Overwrite(row, 1);

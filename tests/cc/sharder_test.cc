@@ -40,8 +40,8 @@ TEST(SharderTest, WorkEndsThoughThePoolStaysBusy) {
   int runs = 0;
   sharder.Run(16, [&](int64_t) { ++runs; });
   EXPECT_EQ(runs, 16);
-  // What was scheduled starts long after Run() returned, and must find that
-  // nothing is left to do.
+  // Scheduled tasks start long after Run() returned, and must find nothing left
+  // to do.
   for (const auto& task : sharder.tasks) {
     task();
   }

@@ -72,7 +72,7 @@ TEST_F(SyncGateFaultsTest, PollSaysWhenTheNextLeaseEnds) {
 
 TEST_F(SyncGateFaultsTest, EveryCallRenewsTheLease) {
   Start(2, 2);
-  Give(a);  // past its first step
+  Give(a);  // after its first step
   Give(b);
   Update();
   const auto of_a = Acquire(a);
@@ -102,7 +102,7 @@ TEST_F(SyncGateFaultsTest, TheLeaseOfAWaiterThatIsGoneBeginsWithItsGrant) {
   Give(a);
   Give(b);
   const auto of_b = Acquire(b);
-  Pass(kStartLease);  // unheard of, in the meantime
+  Pass(kStartLease);  // it has not been heard of meanwhile
   Update();
   ASSERT_TRUE(of_b->granted());
   EXPECT_FALSE(StatsOf(a).live);
@@ -177,7 +177,8 @@ TEST_F(SyncGateFaultsTest, SeveralThatExpireAtOnceVoidTheRoundOnce) {
 // --- Steps and pushes that outlast the lease ---
 
 TEST_F(SyncGateFaultsTest, StepsThatAlwaysOutlastTheLeaseAreWaitedFor) {
-  // Four workers, each of whose steps takes 90 s, and leases of 60 s.
+  // There are four workers, each of whose steps takes 90 s, with leases of 60
+  // s.
   Start(4, 4);
   std::vector<AcquireCall> calls(4);
   for (int update = 0; update < 100; ++update) {
@@ -198,7 +199,7 @@ TEST_F(SyncGateFaultsTest, StepsThatAlwaysOutlastTheLeaseAreWaitedFor) {
 }
 
 TEST_F(SyncGateFaultsTest, AStepThatOnceOutlastsTheLeaseIsGivenUpOnce) {
-  // A checkpoint under the permit, say.
+  // The worker may write a checkpoint under the permit, for example.
   Start(1, 1);
   Give(a);
   Update();
@@ -298,10 +299,10 @@ TEST_F(SyncGateFaultsTest, AReturnedPermitIsNotTheWorkersNextOfTheRound) {
   const auto anew = Acquire(a);
   EXPECT_EQ(cancelled->value.round, anew->value.round);
   gate->ReturnPermit(a, cancelled->value);
-  EXPECT_TRUE(Acquire(b)->waits());  // the place is taken still
+  EXPECT_TRUE(Acquire(b)->waits());  // the place is still taken
   EXPECT_EQ(Admit(a, anew->value), Admission::kAdmitted);
   gate->ReturnPermit(a, cancelled->value);
-  gate->ReturnPermit(a, anew->value);  // has served
+  gate->ReturnPermit(a, anew->value);  // it was used already
   EXPECT_EQ(gate->Stats().voids, 0);
   EXPECT_TRUE(Commit(a, anew->value));
 }
@@ -459,7 +460,7 @@ TEST_F(SyncGateFaultsTest, AnExpiredWorkerThatCallsAgainIsLiveAgain) {
   Give(a);
   Pass(kStartLease);
   EXPECT_EQ(gate->Stats().live, 0);
-  // Its gradient is of the present round still, and there is room.
+  // Its gradient still belongs to the present round, and there is room.
   EXPECT_TRUE(Contribute(b, of_b->value));
   EXPECT_EQ(gate->Stats().live, 1);
   EXPECT_TRUE(Acquire(a)->waits());  // the round is full
@@ -570,8 +571,8 @@ TEST_F(SyncGateFaultsTest, WithoutALeaseWorkersWaitForTheChief) {
   EXPECT_TRUE(waiting->waits());
 }
 
-// Its message was on the way when the step was begun again. Who waits is not
-// silent: nobody would be waiting for it to commit.
+// Its message was under way when the step was begun again. A worker that waits
+// is not silent, so nobody would wait for it to commit.
 TEST_F(SyncGateFaultsTest, AnAbandonedStepIsNotAdmittedWhileItsWorkerWaits) {
   Start(1, 1, /*strict=*/false);
   const auto abandoned = Acquire(a);

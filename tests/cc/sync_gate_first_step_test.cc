@@ -1,5 +1,5 @@
-// SyncGate and first steps, in which functions are compiled: how long one may
-// take is learnt from the others.
+// SyncGate and first steps, in which functions are compiled: it learns from
+// other workers how long one may take.
 
 #include "tests/cc/gate_fixture.h"
 
@@ -17,7 +17,8 @@ class SyncGateFirstStepTest : public GateTest {
     EXPECT_TRUE(Contribute(worker, call->value));
   }
 
-  // Passes it all but a second, in which the worker is live, and that second.
+  // Passes the time except for a second, after which the worker is live, then
+  // the second.
   void ExpectToExpireAfter(SyncGate::Time time, const GateWorker& worker) {
     Pass(time - kSecond);
     EXPECT_TRUE(StatsOf(worker).live);

@@ -1,5 +1,5 @@
-// SyncGate that gathers: in work-conserving mode, too, nobody takes the place
-// of a worker that is still to come, for a while.
+// SyncGate that gathers: for a while nobody takes the place of a worker that is
+// still to come, in work-conserving mode, too.
 
 #include "tests/cc/gate_fixture.h"
 
@@ -24,7 +24,7 @@ TEST_F(SyncGateGathersTest, FirstToComeWaitsForTheOtherAndThenForNobody) {
   Give(a);
   const auto waiting = Acquire(a);
   EXPECT_TRUE(waiting->waits());
-  // From now on it goes by turns, whoever gives more.
+  // From now on turns count, and workers may give more than their share.
   const auto of_b = Acquire(b);
   EXPECT_TRUE(waiting->granted());
   EXPECT_TRUE(of_b->waits());

@@ -1,5 +1,6 @@
 // SyncGate from one training to the next: generations that cannot disturb each
-// other, chiefs that change the terms, workers that come before their chief.
+// other, chiefs that change the terms, and workers that come before their
+// chief.
 
 #include "tests/cc/gate_fixture.h"
 
@@ -168,7 +169,7 @@ TEST_F(SyncGateGenerationsTest, WhoHasHeardOfTheEndOrLeftWaitsForTheNextToo) {
 }
 
 TEST_F(SyncGateGenerationsTest, WhoHasNotHeardOfTheEndDoesNotWait) {
-  // A session that recovered, and does not know that the training is over.
+  // A session has recovered, and does not know that the training is over.
   Start(1, 1);
   Give(a);
   Close();
@@ -221,7 +222,7 @@ TEST_F(SyncGateGenerationsTest, ShutdownEndsTheirWaitsToo) {
   Close();
   const auto early = Acquire(a, Kind::kFirst);
   gate->Shutdown();
-  EXPECT_TRUE(early->granted());  // it stands as it ended: closed
+  EXPECT_TRUE(early->granted());  // the gate stays closed
   EXPECT_TRUE(Acquire(b, Kind::kFirst)->granted());
   EXPECT_TRUE(Acquire(b)->ended_with(GateStatus::kOutOfRange));
 }

@@ -1,4 +1,4 @@
-// The ledger of SyncGate by itself: which permits take up room.
+// The ledger of SyncGate alone: which permits take up room.
 
 #include <algorithm>
 #include <chrono>
@@ -36,7 +36,7 @@ class LedgerTest : public testing::Test {
                         /*fit=*/true, now, account);
   }
 
-  // Room is counted by the permits beside which there is no spare, each once.
+  // Room is counted by the permits that have no spare beside them, each once.
   void CheckLonePermits() {
     int64_t num_lone = 0;
     GateTime last_end{0};

@@ -1,5 +1,5 @@
 // SyncGate under random calls: after each of them the ledger balances, and
-// whoever still waits has to.
+// those who still wait have to.
 
 #include <algorithm>
 #include <random>
@@ -18,12 +18,12 @@ class SyncGateModelTest : public GateTest {
   struct Actor {
     GateWorker id;
     Kind kind = Kind::kNext;
-    AcquireCall acquire;                              // while it waits
-    GateTerms terms;                                  // it asks for
+    AcquireCall acquire;  // while it waits
+    GateTerms terms;      // the terms that it asks for
     SyncGate::Time deadline = SyncGate::Time::max();  // if its wait is early
     bool takes_part = false;                          // in the present training
-    SyncGate::Permit permit;  // what it computes, or computed, with
-    bool holds = false;       // the gate's permit, and not a pass
+    SyncGate::Permit permit;  // with which it computes, or has computed
+    bool holds = false;       // a permit of the gate, and not a pass
     bool admitted = false;
     bool known = false;  // to the gate, as this incarnation
     int64_t contributed_round = -1;
@@ -110,7 +110,7 @@ class SyncGateModelTest : public GateTest {
     }
   }
 
-  // What a worker does next in its life.
+  // Makes a worker's next call.
   void GoOn(Actor* actor) {
     if (actor->acquire != nullptr) {
       return;
@@ -145,7 +145,7 @@ class SyncGateModelTest : public GateTest {
     actor->takes_part &= !closed;
     actor->admitted = status.ok() && admission == Admission::kAdmitted;
     if (actor->admitted) {
-      // Computed on the weights that the update will change.
+      // It was computed with the weights that the update will change.
       EXPECT_TRUE(IsPresent(actor->permit));
       EXPECT_NE(flushed_round, stats.round);
     }
@@ -182,7 +182,7 @@ class SyncGateModelTest : public GateTest {
            (generation == 0 || actor.deadline < SyncGate::Time::max());
   }
 
-  // The gate is open, and the actor asks for a permit.
+  // Called if the gate is open and the actor asks for a permit.
   void Meet(Actor* actor) {
     actor->takes_part = Agree(actor->terms);
     if (actor->takes_part) {
@@ -201,7 +201,7 @@ class SyncGateModelTest : public GateTest {
     }
   }
 
-  // A cancelled step gives back a permit that its worker has lost, or a pass.
+  // A cancelled step returns a permit that its worker has lost, or a pass.
   void ReturnAPermit() {
     if (!late_permits.empty()) {
       const auto late = late_permits.begin() + Pick(late_permits.size());
@@ -439,7 +439,7 @@ class SyncGateModelTest : public GateTest {
         << ", contributed " << contributed;
   }
 
-  // However it stands, the workers that are there fill a round.
+  // In any state, the workers that are there can fill a round.
   void ExpectARoundFills() {
     if (closed || generation == 0) {
       OpenAnew();
@@ -480,8 +480,8 @@ class SyncGateModelTest : public GateTest {
   SyncGateStats stats;
   bool strict = true;
   bool closed = false;
-  GateTerms opened;            // what the last Open() settled
-  GateTerms next;              // what a Configure() settled since
+  GateTerms opened;            // the terms of the last Open()
+  GateTerms next;              // the terms of a Configure() since then
   int64_t flushed_round = -1;  // handed out by a flush, to be advanced
   int64_t passes = 0;
   std::vector<Actor> actors;

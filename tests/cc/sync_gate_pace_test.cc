@@ -1,5 +1,5 @@
 // SyncGate with workers of different speeds, in virtual time: nobody is idle
-// because somebody else is slow, stuck or dead.
+// because another worker is slow, stuck or dead.
 
 #include <algorithm>
 #include <ctime>
@@ -22,7 +22,7 @@ using std::chrono::seconds;
 // other, and an updater that takes no time.
 class SyncGatePaceTest : public GateTest {
  protected:
-  // How long a worker's next step takes; seconds(0): it is dead from now on,
+  // How long a worker's next step takes; seconds(0) if it is dead from now on,
   // with its permit.
   using StepTime = std::function<SyncGate::Time(int task)>;
 
@@ -57,7 +57,7 @@ class SyncGatePaceTest : public GateTest {
     Settle();
   }
 
-  // Runs for so long, or until so many updates.
+  // Runs for some time, or until there were enough updates.
   Result Run(SyncGate::Time time, int64_t updates = INT64_MAX) {
     result_ = {};
     const SyncGate::Time end = now + time;
@@ -91,14 +91,15 @@ class SyncGatePaceTest : public GateTest {
   int64_t alarms_ = 0;
 
  private:
-  // As the timer does, which an alarm from within would have poll for ever.
+  // Polls as the timer does. An alarm from within it would make it poll for
+  // ever.
   void Poll() {
     const int64_t alarms = alarms_;
     next_poll_ = gate->Poll();
     EXPECT_EQ(alarms_, alarms);
   }
 
-  // The worker's gradient is there.
+  // Hands in the worker's gradient.
   void Hand(int task) {
     result_.computed++;
     Contribute(Worker(task), calls_[task]->value);
@@ -106,7 +107,7 @@ class SyncGatePaceTest : public GateTest {
     computing_.erase(task);
   }
 
-  // Starts the steps of those that were permitted, and applies full rounds.
+  // Starts the steps that were permitted, and applies full rounds.
   void Settle() {
     for (bool changed = true; changed;) {
       changed = false;
@@ -146,7 +147,7 @@ class SyncGatePaceTest : public GateTest {
   Result result_;
 };
 
-// Steps of about a second, give or take a share of it.
+// Steps of about a second, with random variation.
 class Noise {
  public:
   explicit Noise(double share) : share_(share) {}
@@ -199,7 +200,7 @@ TEST_F(SyncGatePaceTest,
 }
 
 TEST_F(SyncGatePaceTest, OneThatIsStuckInItsSecondStepIsNotWaitedFor) {
-  // When next to nothing is known of how long steps take.
+  // Little is known yet of how long steps take.
   int num_steps = 0;
   Begin(2, 2, 2, /*strict=*/false, [&num_steps](int task) {
     num_steps += task;
@@ -226,7 +227,7 @@ TEST_F(SyncGatePaceTest, AWorkerThatDiesWhileItPushesCostsAFewSteps) {
   Noise noise(0.1);
   Begin(4, 4, 4, /*strict=*/false, [&](int) { return noise(); });
   Run(seconds(30));
-  // Takes part as another one, which never commits.
+  // A further worker takes part, and never commits.
   const auto dying = Acquire(Worker(9));
   Run(seconds(5));
   ASSERT_TRUE(dying->granted());
@@ -238,7 +239,7 @@ TEST_F(SyncGatePaceTest, AWorkerThatDiesWhileItPushesCostsAFewSteps) {
 }
 
 TEST_F(SyncGatePaceTest, IdleWorkersCostTheGateNoTime) {
-  // Of the processor, in rounds of a thousand.
+  // Processor time of rounds with a thousand workers.
   const auto time_of = [this](bool spares) {
     SyncGateOptions options;
     options.quorum = options.total = 1000;
@@ -262,7 +263,7 @@ TEST_F(SyncGatePaceTest, IdleWorkersCostTheGateNoTime) {
     }
     return static_cast<double>(std::clock() - begin);
   };
-  time_of(true);  // The first takes longer.
+  time_of(true);  // the first run takes longer
   EXPECT_LT(time_of(true), 5 * time_of(false));
 }
 
@@ -271,9 +272,9 @@ struct Work {
   int64_t computed = 0;  // gradients
 };
 
-// What is done in `time` where the number of backups is fixed, and spares are
-// none: a worker that is idle may compute while fewer than `total` gradients of
-// the round are computed or being computed.
+// The work that is done in `time` with a fixed number of backups and without
+// spares: an idle worker may compute while fewer than `total` gradients of the
+// round are computed or being computed.
 Work WithBackups(int num_workers, int64_t quorum, int64_t total,
                  const std::function<SyncGate::Time(int, int64_t)>& step_time,
                  SyncGate::Time time) {
@@ -281,7 +282,7 @@ Work WithBackups(int num_workers, int64_t quorum, int64_t total,
   std::vector<int> idle(num_workers);
   std::iota(idle.begin(), idle.end(), 0);
   Work work;
-  int64_t permitted = 0;  // in this round, those that have ended included
+  int64_t permitted = 0;  // in this round, including those that have ended
   int64_t given = 0;
   for (SyncGate::Time now{0}; now < time;) {
     while (!idle.empty() && permitted < total) {
@@ -305,7 +306,7 @@ Work WithBackups(int num_workers, int64_t quorum, int64_t total,
 }
 
 TEST_F(SyncGatePaceTest, AStragglerThatMovesIsAsGoodAsTheBestNumberOfBackups) {
-  // Which one is slow changes every 50 updates.
+  // Every 50 updates another worker is slow.
   constexpr auto kTime = seconds(5000);
   const auto step_time = [](Noise* noise, int task, int64_t updates) {
     return task == updates / 50 % 4 ? 10 * (*noise)() : (*noise)();
@@ -330,7 +331,7 @@ TEST_F(SyncGatePaceTest, AStragglerThatMovesIsAsGoodAsTheBestNumberOfBackups) {
   RecordProperty("wasted", static_cast<int>(wasted));
   RecordProperty("updates_with_backups", static_cast<int>(best.updates));
   RecordProperty("wasted_with_backups", static_cast<int>(best_wasted));
-  // All that it lacks is one late spare after each move.
+  // Only one late spare after each change is missing.
   EXPECT_GE(result.updates, best.updates * 99 / 100);
   EXPECT_LT(wasted, best_wasted);
 }

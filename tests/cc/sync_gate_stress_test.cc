@@ -1,5 +1,5 @@
 // SyncGate under hundreds of threads that abort, leave, die and start again
-// while a chief closes and opens, on real time with short leases.
+// while a chief closes and opens the gate, in real time with short leases.
 
 #include <atomic>
 #include <chrono>
@@ -20,10 +20,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Longer than all waits together may take; reached only by one that hangs.
+// All waits together take less than this, unless one hangs.
 constexpr auto kDeadline = std::chrono::seconds(50);
 
-// A gate as its timer has it; tells when the timer's thread is done with it.
+// The gate as its timer sees it; tells when the timer's thread has released it.
 struct Polled {
   explicit Polled(SyncGate& gate) : gate(gate) {}
   ~Polled() { gone.set_value(); }
@@ -35,7 +35,7 @@ struct Polled {
   std::promise<void> gone;
 };
 
-// Blocks for what a call hands to its callback.
+// Blocks until a call has called its callback.
 template <typename Value>
 class Result {
  public:
@@ -48,7 +48,8 @@ class Result {
     };
   }
 
-  // An Internal error, which nothing else gives, if it does not come.
+  // Returns an Internal error, which nothing else returns, if the callback is
+  // not called.
   Pair Get() {
     if (future_.wait_for(kDeadline) != std::future_status::ready) {
       ADD_FAILURE() << "a wait hangs";
@@ -89,7 +90,7 @@ class SyncGateStressTest : public ::testing::TestWithParam<bool> {
       const auto [status, permit] = acquire.Get();
       kind = SyncGate::AcquireKind::kNext;
       if (!status.ok()) {
-        // A session that recovers does not do so at once.
+        // A session does not recover at once.
         std::this_thread::sleep_for(milliseconds(1));
         continue;
       }
@@ -122,7 +123,7 @@ class SyncGateStressTest : public ::testing::TestWithParam<bool> {
     gate_->Leave(worker);
   }
 
-  // An updater, of whatever generation there is.
+  // An updater of any generation.
   void RunUpdater() {
     while (!stop_) {
       const int64_t generation = generation_;
@@ -155,7 +156,7 @@ class SyncGateStressTest : public ::testing::TestWithParam<bool> {
     }
   }
 
-  // Restarts, closes, opens, drains, stops the updater.
+  // The chief restarts, closes, opens, drains, and stops the updater.
   void RunChief() {
     std::mt19937 random(0);
     while (!stop_) {
@@ -188,7 +189,7 @@ class SyncGateStressTest : public ::testing::TestWithParam<bool> {
     }
   }
 
-  // A slow machine needs longer for it.
+  // On a slow machine this takes longer.
   bool EverythingHasHappened() const {
     const SyncGateStats stats = gate_->Stats();
     return stats.updates > 0 && stats.voids > 0 && stats.aborted > 0 &&
@@ -246,7 +247,7 @@ TEST_P(SyncGateStressTest, NothingHangsAndTheLedgerBalances) {
   }
   EXPECT_TRUE(EverythingHasHappened());
   stop_ = true;
-  // The chief may be opening it again just now.
+  // The chief may just be opening it again.
   threads.back().join();
   threads.pop_back();
   gate_->Close(SyncGate::kAnyGeneration);

@@ -18,7 +18,7 @@ class SyncGateUpdaterLeaseTest : public GateTest {
     generation = Open(0);
   }
 
-  // As an updater does at first.
+  // Does what an updater does at first.
   void Hello() { gate->Cancel(WaitQuorum()->id); }
 };
 

@@ -1,5 +1,5 @@
-// SyncGate as the updater and the chief see it: quorum, advance, flush, drain,
-// configure, open, close, fail, passes.
+// SyncGate for the updater and the chief: quorum, advance, flush, drain,
+// configure, open, close, fail and passes.
 
 #include "tests/cc/gate_fixture.h"
 
@@ -135,9 +135,9 @@ TEST_F(SyncGateUpdaterTest, WorkerWhoseUpdaterFailedIsToldWhereverItIs) {
   gate->CancelUpdater(generation, a);
   EXPECT_TRUE(waiting->ended_with(GateStatus::kCancelled));
   EXPECT_TRUE(of_b->waits());
-  // It may just have pushed, and ask only now.
+  // It may just have pushed, and only ask now.
   EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kCancelled));
-  // Who stops the updater's waits beside that does not take it back.
+  // Other calls that stop the updater's waits do not undo it.
   gate->CancelUpdater(generation);
   EXPECT_TRUE(Acquire(a)->ended_with(GateStatus::kCancelled));
   EXPECT_EQ(Open(0), generation + 1);
@@ -258,7 +258,7 @@ TEST_F(SyncGateUpdaterTest, AFlushThatWasGivenUpHoldsNobodyUp) {
   ASSERT_TRUE(flush->granted());
   gate->CancelUpdater(generation);
   const auto of_b = Acquire(b);
-  EXPECT_TRUE(of_b->waits());  // its update may still be under way
+  EXPECT_TRUE(of_b->waits());  // its update may still be in progress
   const auto quorum = WaitQuorum();
   EXPECT_TRUE(quorum->waits());
   ASSERT_TRUE(of_b->granted());
@@ -286,7 +286,7 @@ TEST_F(SyncGateUpdaterTest, ADrainWaitsUntilAFullRoundIsApplied) {
   Start(2, 2);
   EXPECT_TRUE(Drain()->granted());
   const auto of_a = Acquire(a);
-  EXPECT_TRUE(Drain()->granted());  // nothing is on its way yet
+  EXPECT_TRUE(Drain()->granted());  // nothing is in flight yet
   Admit(a, of_a->value);
   const auto drain = Drain();
   EXPECT_TRUE(drain->waits());
@@ -364,7 +364,7 @@ TEST_F(SyncGateUpdaterTest, OpenEndsTheWaitsOfTheLastUpdaterAndNoOthers) {
   const auto flush = Flush();
   const auto drain = Drain();
   generation = Open(5);
-  ASSERT_TRUE(acquire->granted());  // and is of the new one
+  ASSERT_TRUE(acquire->granted());  // with a permit of the new generation
   EXPECT_EQ(acquire->value.generation, generation);
   EXPECT_EQ(acquire->value.step, 5);
   EXPECT_TRUE(quorum->ended_with(GateStatus::kAborted));
@@ -406,7 +406,7 @@ TEST_F(SyncGateUpdaterTest, OpenWithAFullRoundVoidsIt) {
   const auto quorum = WaitQuorum();
   ASSERT_TRUE(quorum->granted());
   const int64_t old = generation;
-  generation = Open(0);  // the chief died before it could apply
+  generation = Open(0);  // the chief died before it could apply the round
   bool advanced;
   EXPECT_EQ(gate->Advance(old, quorum->value.round, 1, &advanced).code,
             GateStatus::kAborted);
@@ -468,12 +468,12 @@ TEST_F(SyncGateUpdaterTest, OneWhoIsLateToLeaveAClosedTrainingIsStillExpected) {
   const auto of_b = Acquire(b);
   Close();
   generation = Open(0);
-  gate->Leave(b);  // the last training
+  gate->Leave(b);  // it leaves the last training
   EXPECT_EQ(gate->Stats().live, 2);
   Give(a);
   const auto again = Acquire(a);
   EXPECT_TRUE(again->waits());
-  // But not for ever.
+  // This does not last for ever.
   Pass(kStartLease);
   EXPECT_TRUE(again->granted());
 }

@@ -1,4 +1,4 @@
-// SyncGate as workers see it: permits, shares, admission, commits.
+// SyncGate for workers: permits, shares, admission and commits.
 
 #include <algorithm>
 #include <numeric>
@@ -114,7 +114,7 @@ TEST_F(SyncGateWorkerTest, AHugeQuorumDoesNotOverflow) {
 }
 
 TEST_F(SyncGateWorkerTest, WithQuorumWEachRoundHasOneGradientOfEachWorker) {
-  // Whatever the order in which they come and finish.
+  // The order in which they come and finish does not matter.
   constexpr int kWorkers = 4;
   std::vector<int> order(kWorkers);
   std::iota(order.begin(), order.end(), 0);
@@ -161,7 +161,7 @@ TEST_F(SyncGateWorkerTest, ABackupWorkerThatComesLateIsDropped) {
   EXPECT_TRUE(Contribute(a, of_a->value));
   EXPECT_TRUE(Contribute(b, of_b->value));
   EXPECT_EQ(Admit(c, of_c->value), Admission::kLate);
-  // Who has given its share and who came late wait alike.
+  // A worker that has given its share waits like one that came late.
   const auto next_of_a = Acquire(a);
   const auto next_of_c = Acquire(c);
   EXPECT_TRUE(next_of_a->waits());

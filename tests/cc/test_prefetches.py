@@ -1,7 +1,7 @@
-"""What the compiler makes of prefetches: they are there at every level of optimization.
+"""Compiled code contains its prefetches, at every level of optimization.
 
-Nothing but time tells whether they are, and compilers drop calls of functions that do
-nothing else.
+Otherwise only the running time would show it, and compilers drop calls of functions
+that do nothing else.
 """
 
 import functools
@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.one_version]
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIB = ROOT / "tf_syncrep" / "cc" / "lib"
-# How many there are at least in each source that has any: for each type of a table, of
-# its rows' numbers, and of what is prefetched of it.
+# The least number of prefetches in each source that has any: for each type of a table,
+# of its row numbers, and of what is prefetched.
 AT_LEAST = {
     "accumulator_sparse.cc": 4 * 2,
     "rows/row_combine.cc": 4 * 3,
@@ -34,7 +34,7 @@ INSTRUCTION = {"x86_64": r"\tprefetch", "aarch64": r"\tprfm"}
 
 @functools.cache
 def options():
-    """The options that CMake compiles with."""
+    """Returns the options with which CMake compiles."""
     cmake = (ROOT / "CMakeLists.txt").read_text()
     (options,) = re.findall(r"\nadd_compile_options\(([^)]*)\)", cmake)
     return ["-std=c++17", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", *options.split()]

@@ -1,5 +1,5 @@
-// WorkQueue: each item once an epoch; those of the dead again; nobody waits for
-// the slow but at the very end.
+// WorkQueue: each item is read once an epoch; items of dead readers are read
+// again; nobody waits for slow readers except at the very end.
 
 #include "tf_syncrep/cc/lib/work_queue.h"
 
@@ -28,7 +28,7 @@ class WorkQueueTest : public testing::Test {
     GateStatus status;
     WorkQueue::Grant grant;
   };
-  // Empty until the queue answers.
+  // Empty until the queue has answered.
   using Pending = std::shared_ptr<std::optional<Answer>>;
 
   void Make(const WorkQueueOptions& options) {
@@ -52,7 +52,7 @@ class WorkQueueTest : public testing::Test {
     return pending;
   }
 
-  // Takes what there is; the queue must answer at once.
+  // Takes an item; the queue must answer at once.
   WorkQueue::Grant TakeNow(const WorkReader& reader,
                            int64_t last = WorkQueue::kNoTicket) {
     const Pending pending = Take(reader, last);
@@ -161,7 +161,7 @@ TEST_F(WorkQueueTest, NobodyWaitsAtALimitNorGoesBeyondIt) {
     const auto fast = TakeNow(Reader("fast"));
     EXPECT_EQ(fast.item.epoch, epoch);
     EXPECT_EQ(Code(Take(Reader("fast"), fast.ticket)), GateStatus::kOutOfRange);
-    // What comes back is within the limit.
+    // Items that come back are within the limit.
     now_ += seconds(10);
     queue_->Poll();
     const auto again = TakeNow(Reader("fast"));
@@ -208,7 +208,8 @@ TEST_F(WorkQueueTest, ItemOfASilentReaderComesBackWhenItsLeaseEnds) {
   EXPECT_EQ(queue_->Poll(), seconds(20));
   ASSERT_EQ(Code(more), GateStatus::kOk);
   EXPECT_EQ((*more)->grant.item.item, lost.item.item);
-  // Who was silent comes too late: the item counts once, for who has it now.
+  // A reader that was silent comes too late: the item counts once, for the
+  // reader that has it now.
   const Pending late = Take(Reader("lost"), lost.ticket);
   EXPECT_EQ(Code(late), -1);
   EXPECT_EQ(queue_->Stats().late, 1);
@@ -254,7 +255,7 @@ TEST_F(WorkQueueTest, TicketsOfAQueueThatWasLostEndNoItem) {
   Make(options);
   const auto lost = TakeNow(Reader("a"));
   queue_->Shutdown();
-  options.first_ticket = 1000;  // a later one's tickets
+  options.first_ticket = 1000;  // the tickets of a later queue
   Make(options);
   // The answer is lost, and the reader asks again as before.
   const auto first = TakeNow(Reader("a"), lost.ticket);

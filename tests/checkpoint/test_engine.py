@@ -1,4 +1,4 @@
-"""The engine of checkpoints in one process: crashes, damage, what is kept."""
+"""The engine of checkpoints in one process: crashes, damage, and what is kept."""
 
 import contextlib
 import itertools
@@ -23,7 +23,7 @@ ROWS, WIDTH = 1000, 4
 
 
 class State:
-    """A table in two parts with a slot each, and what else there is."""
+    """A table in two parts with a slot each, and further variables."""
 
     def __init__(self, num_parts=2, value=0.0):
         self.parts = [
@@ -102,7 +102,7 @@ def test_folder_takes_one_checkpoint_at_a_time_whoever_writes_it(tmp_path):
 
 
 def test_what_a_program_before_had_written_is_ended(tmp_path, monkeypatch):
-    """Tasks still write it when the program is gone and another one goes on."""
+    """Tasks still write it when the program has ended and another one continues."""
     calls, comes_back = Calls(), threading.Event()
 
     def hang():
@@ -112,7 +112,7 @@ def test_what_a_program_before_had_written_is_ended(tmp_path, monkeypatch):
     calls.progress = hang
     saving = begin(engine(tmp_path, speed=100.0, calls=calls), State(value=1.0))
     state = State(value=2.0)
-    monkeypatch.setattr(engine_lib, "_being_written", set())  # of another program
+    monkeypatch.setattr(engine_lib, "_being_written", set())  # by another program
     save(engine(tmp_path), state)
     comes_back.set()
     with pytest.raises(OSError, match="too late"):
@@ -150,7 +150,7 @@ def test_full_disk_is_an_error_and_leaves_the_last_one(tmp_path):
     save(of, state)
     expected = state.read()
     state.train()
-    other = engine(tmp_path)  # whose first one is full
+    other = engine(tmp_path)  # its first checkpoint is full
     with full_disk(), pytest.raises(tf.errors.OpError, match="too large"):
         save(other, state)
     assert [x.number for x in Directory(str(tmp_path)).manifests()] == [1]
@@ -162,7 +162,7 @@ def test_full_disk_is_an_error_and_leaves_the_last_one(tmp_path):
 
 @pytest.fixture
 def written(tmp_path):
-    """Six checkpoints of which each third is full, and the states they are of."""
+    """Six checkpoints, every third of which is full, and the states that they hold."""
     state, of, states = State(), engine(tmp_path, keep=100, full_every=3), {}
     for _ in range(6):
         state.train()
@@ -355,11 +355,11 @@ def test_other_file_systems(tmp_path):
 
 
 class Crash(BaseException):
-    """The process has died: nothing is done from here on."""
+    """The process has died: from here on nothing is done."""
 
 
 class CrashingFiles:
-    """Dies at one of the operations on files, before it or after it."""
+    """Dies before or after one of the operations on files."""
 
     NAMES = ("GFile", "rename", "remove", "rmtree", "makedirs", "listdir", "stat")
 
@@ -372,7 +372,7 @@ class CrashingFiles:
             )
         for name in ("begin", "merge", "cancel"):
             monkeypatch.setattr(calls, name, self._wrap(getattr(calls, name)))
-        # How often it would be asked for is a matter of time.
+        # How often this is called depends on the time.
         monkeypatch.setattr(calls, "progress", self._wrap(self._end_of(calls.progress)))
 
     @staticmethod
@@ -402,7 +402,7 @@ class CrashingFiles:
 
 
 def test_crash_at_any_operation_leaves_a_checkpoint(tmp_path, monkeypatch):
-    """Of the state before, or, from some moment on, of the one that was written."""
+    """The state is the one before or, from some moment on, the one that was written."""
     fates = []
     for at in itertools.count():
         folder = tmp_path / str(at)
@@ -422,7 +422,7 @@ def test_crash_at_any_operation_leaves_a_checkpoint(tmp_path, monkeypatch):
         manifest, values = restored(folder)
         fates.append(manifest.state["at"] - 2)
         assert_equal(values, states[fates[-1]])
-        # And the next one is written as ever, and leaves nothing else behind.
+        # The next one is written as usual, and leaves nothing else behind.
         again = engine(folder, keep=1)
         final = State()
         again.restore(final.contents)

@@ -1,4 +1,4 @@
-"""How far a training got: what is noted covers it at any instant, in few notes."""
+"""How far a training got: the notes cover it at any time, and there are few."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_no_step_is_lost_that_was_not_told(tmp_path, monkeypatch, every_secs):
     progress.begin(SAVED)
     assert lost(tmp_path) == "at most 1 steps"
     for step in range(SAVED + 1, 1000):
-        # Before it is noted: here the program may die.
+        # The program may die here, before the note.
         assert directory.progress()["steps"] >= step
         progress.note(step)
     assert len(notes) < 12 or not every_secs

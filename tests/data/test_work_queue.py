@@ -32,7 +32,8 @@ def test_datasets_share_the_items_and_end_with_the_last_epoch():
     assert read == ["a", "b", "c", "a", "b"]
     assert queue.stats()["in_flight"] == 2
     assert next(second).numpy() == b"c"
-    # The other one has its last item still; who begins its stream anew reads it again.
+    # The other one still has its last item; a reader that begins its stream anew reads
+    # it again.
     assert queue.stats()["done"] == 4
 
 
@@ -48,7 +49,7 @@ def test_contents_of_items_are_read(tmp_path):
 
 
 def test_numbers_are_made_where_they_are_read():
-    """A graph of so many would not fit into memory, nor into a message."""
+    """A graph with this many items would fit neither into memory nor into a message."""
     many = tfs.data.WorkQueue(np.int64(2**40))
     reader = iter(many.dataset())
     assert [next(reader).numpy() for _ in range(3)] == [0, 1, 2]
@@ -75,7 +76,7 @@ def test_saved_queue_goes_on_in_another_one():
     read = [int(next(reads)) for _ in range(4)]
     other = tfs.data.WorkQueue(10, shuffle=True, seed=1)
     other.restore(queue.save())
-    # The fourth was not ended.
+    # The fourth item was not finished.
     assert sorted(read[:3] + lists(other.dataset())) == list(range(10))
     with pytest.raises(tf.errors.InvalidArgumentError, match="other items"):
         tfs.data.WorkQueue(11).restore(queue.save())
@@ -113,7 +114,7 @@ class SessionReads:
 def test_thread_of_a_session_ends_with_the_last_epoch(num_readers):
     reads = SessionReads(num_readers)
     target = tf.distribute.Server.create_local_server().target
-    for _ in range(2):  # In the second one on the same server, as in the first.
+    for _ in range(2):  # the second session finds the same queues
         with tf1.Session(target, graph=reads.graph) as session:
             (thread,) = reads.start(session)
             state = reads.queue.save(session)

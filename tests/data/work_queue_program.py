@@ -1,6 +1,6 @@
 """Reads work queues on all workers of a cluster, one of which a test kills.
 
-Argument: a folder, in which a file "killed" says that the worker is dead.
+Argument: a folder, in which a file "killed" tells that the worker is dead.
 """
 
 import json
@@ -16,7 +16,7 @@ from keras_sync_replicas import make_strategy
 import tf_syncrep as tfs
 
 WORKERS, ITEMS, EPOCHS = 3, 30, 3
-# More than there are items: who has read its last one has to ask for another.
+# This is more than there are items: a reader that has read its last one asks again.
 STEPS = 300
 
 

@@ -1,4 +1,4 @@
-"""The JobSet manifest, against its schema, and the bridge from it to TF_CONFIG.
+"""The JobSet manifest: its schema, and the bridge from it to TF_CONFIG.
 
 The schema is that in the client of Kubeflow's Trainer v2, which starts JobSets.
 """
@@ -22,7 +22,7 @@ models = pytest.importorskip(
 )
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "deploy" / "jobset_task.py"
-# Runs a command that has a file of its own as /etc/hosts, and is root there alone.
+# Runs a command as root, with a file of its own as /etc/hosts.
 WITH_HOSTS = [
     *("unshare", "--map-root-user", "--mount", "sh", "-c"),
     *('mount --bind "$0" /etc/hosts && exec "$@"',),
@@ -46,7 +46,7 @@ def _pods(manifest):
 
 
 def _as_the_schema_has_it(manifest):
-    """What is left of it; ValueError if a type is wrong, or something missing."""
+    """Removes its parts; ValueError if a type is wrong, or something is missing."""
     return models.JobsetV1alpha2JobSet.from_dict(manifest).to_dict()
 
 
@@ -89,7 +89,7 @@ def test_jobs_are_task_types_and_their_pods_tasks():
         assert replicated["replicas"] == 1
         job = replicated["template"]["spec"]
         assert job["parallelism"] == job["completions"]
-        # Pods have names by their index only so.
+        # Otherwise pods would not be named by their index.
         assert job["completionMode"] == "Indexed"
     assert manifest["spec"]["successPolicy"]["targetReplicatedJobs"] == ["chief"]
     assert manifest["spec"]["network"]["enableDNSHostnames"]
@@ -112,7 +112,7 @@ def test_all_tasks_run_the_same_image_and_a_script_that_it_has():
 
 
 def _environment(job, index, jobset="criteo-dlrm"):
-    """What the manifest's `env`, and Kubernetes, set in a pod."""
+    """The environment that the manifest's `env`, and Kubernetes, set in a pod."""
     _, spec = _pods(_manifest())["worker"]
     labels = {
         "jobset.sigs.k8s.io/jobset-name": jobset,
@@ -149,7 +149,7 @@ def test_each_pod_has_its_place_and_the_names_of_all(tmp_path, job, index):
     config, _, args = result.stdout.rpartition("}")
     task = cluster.read_tf_config({"TF_CONFIG": config + "}"})
     assert (task.task_type, task.task_index) == (job, index)
-    # A pod's name in the subdomain that a JobSet makes.
+    # The name of a pod in the subdomain that a JobSet makes.
     assert task.cluster == {
         of: [f"criteo-dlrm-{of}-0-{i}.criteo-dlrm:2222" for i in range(size)]
         for of, (size, _) in _pods(_manifest()).items()
@@ -166,7 +166,7 @@ def test_what_is_no_pod_of_a_jobset_is_refused(tmp_path):
     ) in result.stderr
 
 
-# The chief does not listen, and is not waited for with such a filter.
+# The chief does not listen, and with such a filter nobody waits for it.
 _USES_THE_SERVER = """
 import tensorflow.compat.v1 as tf
 
@@ -201,7 +201,7 @@ def test_chief_waits_for_a_server_by_its_name_and_uses_it(tmp_path):
         options = ("--workers", 0, "--ps", 1, "--port", reserved.number)
         env = {**_environment(job, 0, "job"), "TF_CPP_MIN_LOG_LEVEL": "2"}
         program = [*WITH_HOSTS, str(hosts), sys.executable, str(SCRIPT)]
-        # Where there is the source, too, which has no library.
+        # The source is there as well, but has no library.
         cwd = manifests.ROOT
         return commands.Command(*options, script, program=program, env=env, cwd=cwd)
 

@@ -5,7 +5,7 @@ import pytest
 
 kubernetes = pytest.importorskip("kubernetes.client")
 
-# Not in a schema: the label that JobSet's controller gives pods.
+# This label, which JobSet's controller gives pods, is in no schema.
 LABEL = "jobset.sigs.k8s.io/jobset-name"
 
 
@@ -33,7 +33,7 @@ def test_only_pods_of_the_job_reach_it_and_only_at_its_port():
     pods = {"matchLabels": {LABEL: job["metadata"]["name"]}}
     policy = _policy()["spec"]
     assert policy["podSelector"] == pods
-    # With this type, what no rule lets in stays out.
+    # With this type, traffic that no rule allows is dropped.
     assert policy["policyTypes"] == ["Ingress"]
     (rule,) = policy["ingress"]
     assert rule["from"] == [{"podSelector": pods}]

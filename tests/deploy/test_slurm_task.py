@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.one_version
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "deploy" / "slurm_task.py"
-# What srun sets for ten tasks on three nodes.
+# The variables that srun sets for ten tasks on three nodes.
 STEP = {
     "SLURM_STEP_NUM_TASKS": "10",
     "SLURM_STEP_NODELIST": "node[9-11]",

@@ -1,7 +1,7 @@
 """Trains under `tf-syncrep launch`, with checkpoints, until all updates are made.
 
 Arguments: a folder for checkpoints, one for the result, the number of updates, and how
-many bytes a second servers may write, if that is bounded.
+many bytes a second servers may write, if there is a limit.
 """
 
 import os
@@ -25,7 +25,7 @@ class Progress(tf.keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if not self.is_there and self.checkpoint.saving is not None:
-            # Before the training is over, however fast that is.
+            # This comes before the training is over, however fast that is.
             self.checkpoint.saving.wait()
             self.is_there = True
             print("a checkpoint is there", flush=True)

@@ -1,17 +1,18 @@
-"""One replica of a script in each style that knows no session hook for all replicas.
+"""One replica of a script in each style that has no session hook for all replicas.
 
-Run as a worker of TF_CONFIG with JSON arguments, those of `main` by name. The gradient
-of the weight is 1, always, so that it says how many updates were made. It tells "ran
-[batch, step]" after each train op, the chief "weight [value, step]" when it has made
-its batches, "ended" when only the end of the process is left, and, as that ends, "still
-runs" if a thread is in a session: should it return now, it would abort the process.
+Run it as a worker of TF_CONFIG with JSON arguments, which are those of `main` by name.
+The gradient of the weight is always 1, so that the weight shows how many updates were
+made. It prints "ran [batch, step]" after each train op, the chief prints "weight
+[value, step]" when it has made its batches, and each prints "ended" when only the end
+of the process is left. As the process ends it prints "still runs" if a thread is in a
+session: if that returned now, the process would be aborted.
 
 Styles:
 - "managed": `Supervisor.managed_session`;
 - "with": `prepare_or_wait_for_session` in a `with` block, then `stop()`;
-- "unstopped": the same session, neither closed, nor is the Supervisor stopped;
-- "oldest": that, but without the optimizer's init ops, as in scripts of the oldest API;
-- "chief_only_hooks": a `MonitoredSession` whose hook the chief alone has.
+- "unstopped": the same session, but neither it nor the Supervisor is ended;
+- "oldest": the same without the optimizer's init ops, as in scripts of the oldest API;
+- "chief_only_hooks": a `MonitoredSession` of which only the chief's has a hook.
 """
 
 import atexit
@@ -41,7 +42,7 @@ def _tell_of_threads():
 
 @contextlib.contextmanager
 def _supervised(style, supervisor, target, config, runner, tokens_op):
-    """A session of a Supervisor, and what the chief starts in it."""
+    """A session of a Supervisor, and the threads that the chief starts in it."""
     if style == "managed":
         session_or_context = supervisor.managed_session(target, config=config)
     else:
@@ -77,16 +78,16 @@ def main(
 
     Args:
         style: see above.
-        batches: how many this replica has.
+        batches: how many batches this replica has.
         quorum: `replicas_to_aggregate`.
         total: `total_num_replicas`.
-        fails: whether it ends by an exception.
-        stop_at: batches in whose computation the process stops itself.
-        target: a server that outlives this process; None: one of its own.
-        lease_secs: the optimizer's. Longer than any test waits.
-        **optimizer: further arguments of it.
+        fails: whether the replica ends by an exception.
+        stop_at: batches during which the process stops itself.
+        target: a server that outlives this process; None for a server of its own.
+        lease_secs: the optimizer's lease. The default is longer than any test.
+        **optimizer: further arguments of the optimizer.
     """
-    atexit.register(_tell_of_threads)  # The first of all, and so called as the last.
+    atexit.register(_tell_of_threads)  # registered first, and so called last
     tf.disable_v2_behavior()
     config = json.loads(os.environ["TF_CONFIG"])
     cluster = tf.train.ClusterSpec(config["cluster"])

@@ -1,7 +1,7 @@
 """One replica of a small synchronous training in a v1 session; see the tests beside it.
 
-Run as a task of TF_CONFIG with JSON arguments, those of `main` by name. Batch b of
-worker i is `sync_replicas_twin.batch(i, b)`. It tells what it does, line by line:
+Run it as a task of TF_CONFIG with JSON arguments, which are those of `main` by name.
+Batch b of worker i is `sync_replicas_twin.batch(i, b)`. It reports line by line:
 "committed [generation, round, worker, batch]" when the gate has counted a gradient,
 "waiting BATCH" when it is asked for the next permit, "ran BATCH" after each train op,
 and the chief "opened [generation, step]".
@@ -25,12 +25,12 @@ from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
 
 
 class Seams:
-    """Points of the train op at which a replica can stop itself, and its record.
+    """Points of the train op at which a replica can stop itself, and its reports.
 
-    "computing": before its gradient is ready. "admitted": the gate has admitted it,
-    nothing is pushed. "half_pushed": the first of two pushes was acknowledged, the
-    second is not begun. "pushed": both were. "committed": it counts, and the wait for
-    the next permit begins. The arguments are those of `main`.
+    "computing": before its gradient is ready. "admitted": the gate has admitted it, and
+    nothing is pushed. "half_pushed": the first of two pushes was acknowledged, and the
+    second is not begun. "pushed": both were acknowledged. "committed": it counts, and
+    the wait for the next permit begins. The arguments are those of `main`.
     """
 
     def __init__(self, worker, stop_at, compute_secs, malformed_push):
@@ -44,15 +44,16 @@ class Seams:
         self.number = tf.placeholder(tf.int64, [])
 
     def stop(self, point: str) -> tf.Operation:
-        """Builds the point: the process stops there, in all of its threads."""
+        """Builds a point: the process stops there, in all of its threads."""
 
         def run(number):
             if point == "computing":
                 time.sleep(self._compute_secs)
             if number in self._stop_at.get(point, ()):
                 print(f"at {point} {number}", flush=True)
-                # To this very thread, which so goes no further. To the process, by
-                # kill(), another could take the signal, a moment too late.
+                # The signal goes to this very thread, which so goes no further. If it
+                # went to the process, by kill(), another thread could take it a moment
+                # too late.
                 signal.raise_signal(signal.SIGSTOP)
             return np.int64(0)
 
@@ -60,7 +61,7 @@ class Seams:
             return tf.numpy_function(run, [self.number], tf.int64).op
 
     def in_place(self):
-        """Puts the points into the train op that is built meanwhile."""
+        """Puts the points into the train op that is built within the context."""
         pushes = ("accumulator_apply_dense", "accumulator_apply_sparse")
         replacements = [(accumulator_ops, name, self._push) for name in pushes]
         replacements.append((sync_gate_ops, "sync_gate_commit", self._commit))
@@ -79,7 +80,7 @@ class Seams:
         return self._pushes[-1]
 
     def _malformed(self, tensor, place):
-        """What no check of the replica's own has seen."""
+        """Makes a gradient malformed after the replica's own checks."""
         if self._malformed_push is None or self._malformed_push[1] != place:
             return tensor
         number = self._malformed_push[0]
@@ -105,7 +106,7 @@ class Seams:
             stop = self.stop("committed")
         with tf.control_dependencies([stop]):
             recorded = tf.ensure_shape(tf.identity(recorded), [])
-        # The gate's task knows it, and asks for the next permit by itself.
+        # The gate's task knows it, and asks for the next permit itself.
         with tf.control_dependencies([recorded]), tf.device(self._device):
             self._waiting = tf.numpy_function(
                 lambda number: print(f"waiting {number}", flush=True),
@@ -115,12 +116,12 @@ class Seams:
         return recorded
 
     def completed(self, train_op) -> tf.Operation:
-        """The train op with what it does for the record alone."""
+        """The train op, with ops that are only for the reports."""
         return tf.group(train_op, self._waiting)
 
 
 class ReportOpening(tf.train.SessionRunHook):
-    """Tells of each generation that the chief opens; stands behind the chief's hook."""
+    """Reports each generation that the chief opens; comes after the chief's hook."""
 
     def __init__(self, sync, global_step):
         self._sync = sync
@@ -135,7 +136,7 @@ class ReportOpening(tf.train.SessionRunHook):
 
 
 def train_in_bare_session(train, sync, target, config):
-    """Trains as the chief with nothing around the session, until an error."""
+    """Trains as the chief in a bare session, until an error."""
     coordinator = tf.train.Coordinator()
     with tf.Session(target, config=config) as session:
         session.run(tf.global_variables_initializer())
@@ -164,21 +165,23 @@ def main(
     use_resource=False,
     optimizer=(),
 ):
-    """Trains, and reports what the chief saw after the end.
+    """Trains, and reports what the chief saw at the end.
 
     Args:
         quorum: `replicas_to_aggregate`.
         total: `total_num_replicas`.
-        batches: how many batches this replica has, from `first_batch` on.
-        first_batch: its number.
-        stop_at: lists of batches by points, see `Seams`.
+        batches: how many batches this replica has, beginning with `first_batch`.
+        first_batch: the number of its first batch.
+        stop_at: lists of batches by points; see `Seams`.
         compute_secs: how long each gradient takes.
-        last_step: of a `StopAtStepHook`.
-        checkpoint_dir: where the chief saves after each of its steps, and restores.
-        bare: whether to train in a bare session until an error, and report that.
-        nan_at: the batch whose gradient has a NaN in it.
-        malformed_push: the number of a batch and of the input of a push, of which that
-            batch's is malformed: 0 for the dense gradient, 1 for indices, 2 for values.
+        last_step: the last step of a `StopAtStepHook`.
+        checkpoint_dir: where the chief saves after each of its steps, and from where it
+            restores.
+        bare: whether to train in a bare session until an error, and report the error.
+        nan_at: the batch whose gradient contains a NaN.
+        malformed_push: the number of a batch, and of the input of a push that is
+            malformed in that batch: 0 for the dense gradient, 1 for indices, 2 for
+            values.
         use_resource: whether variables are resource variables.
         optimizer: further arguments of the optimizer, by name.
     """
@@ -188,7 +191,7 @@ def main(
     index = config["task"]["index"]
     is_chief = index == 0
     server = tf.distribute.Server(cluster, job_name="worker", task_index=index)
-    # A replica needs no other, and a session does not wait for those it needs not.
+    # A replica needs no other one, and its session must not wait for others.
     session_config = tf.ConfigProto(
         device_filters=["/job:ps", f"/job:worker/task:{index}"]
     )
@@ -197,11 +200,12 @@ def main(
         cluster=cluster, worker_device=f"/job:worker/task:{index}"
     )
     with tf.device(setter), tf.variable_scope("", use_resource=use_resource):
-        # In turn on the two servers; the gate is where the larger variable is.
+        # The variables are on the two servers in turn; the gate is beside the larger
+        # one.
         dense = tf.get_variable("dense", initializer=twin.DENSE)
         table = tf.get_variable("table", initializer=twin.TABLE)
         global_step = tf.train.get_or_create_global_step()
-        # It has no gradient.
+        # This variable has no gradient.
         tf.get_variable("unused", initializer=twin.DENSE)
         target = tf.placeholder(dense.dtype, dense.shape)
         rows = tf.placeholder(tf.int64, [None])
@@ -238,7 +242,7 @@ def main(
         )
     else:
         creator = v1_sessions.WorkerSessionCreator(server.target, session_config)
-    closing = time.monotonic()  # In case the others end the training.
+    closing = time.monotonic()  # in case the others end the training
     hooks = [sync.make_session_run_hook(is_chief)]
     if is_chief:
         hooks.append(ReportOpening(sync, global_step))

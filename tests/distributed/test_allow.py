@@ -1,4 +1,4 @@
-"""`--allow`: who reaches the tasks of a cluster, tried from another network."""
+"""`--allow`: which hosts reach the tasks of a cluster, tried from another network."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from tf_syncrep.python.distribute.cluster import TaskConfig
 SCRIPT = pathlib.Path(__file__).with_name("listening_script.py")
 _POLL_SECS = 0.1
 
-# What gRPC's servers answer, and those of the script do.
+# The answer of gRPC's servers, and of the script's.
 _TRY = """
 import json, socket, sys
 
@@ -35,7 +35,7 @@ def outcome(host, port):
 print(json.dumps([outcome(*address) for address in json.loads(sys.argv[1])]))
 """
 
-# Root's id without its privileges, which none of this needs.
+# The id of root without its privileges, which nothing here needs.
 _UNPRIVILEGED = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
 _LAUNCH = ["launch", "--workers", 1, "--ps", 0, "--run-script-on", "workers"]
 
@@ -67,7 +67,7 @@ def _wait_for_outcome(outcome, address, within=()):
 
 
 def _ports(command):
-    """Where the script listens: by IPv4, by both families, in a child process."""
+    """The script listens by IPv4, by both families, and in a child process."""
     command.wait_for_line("complete")
     return [int(port) for port in re.findall(r"listening (\d+)", command.output)]
 
@@ -110,7 +110,7 @@ def test_launch_lets_in_whom_it_is_told_to(namespace, allowed, outcome):
 
 
 def test_servers_and_coordinator_of_launch_are_closed(namespace, tmp_path):
-    """TensorFlow's own sockets, those of a coordinator that is a server too."""
+    """TensorFlow's own sockets, those of a coordinator that is also a server."""
     script = tmp_path / "train.py"
     script.write_text(
         "import os, sys, tensorflow as tf\n"
@@ -130,7 +130,7 @@ def test_servers_and_coordinator_of_launch_are_closed(namespace, tmp_path):
 
 
 def _tf_config(namespace, peer):
-    """A chief within the namespace and one peer."""
+    """A chief within the namespace, and one peer."""
     cluster = {"chief": [f"{namespace.inside}:1"], "evaluator": [f"{peer}:1"]}
     return json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
 
@@ -273,7 +273,7 @@ def test_environment_keeps_what_else_is_preloaded():
     *others, ours = environ["LD_PRELOAD"].split(":")
     assert others == ["libtcmalloc.so", "/x/y.so"]
     assert pathlib.Path(ours).name == "libtf_syncrep_allow.so"
-    # What a launcher said before does not stay.
+    # A setting of an earlier launcher is not inherited.
     assert allow.environment("local", CONFIG, environ) == environ | {
         "TF_SYNCREP_ALLOW": ""
     }
@@ -324,4 +324,4 @@ def test_process_that_gets_no_thread_for_names_goes_on_and_says_so():
         command, env=os.environ | environ, capture_output=True, text=True
     )
     assert (ran.returncode, ran.stdout) == (0, "b'yes'\n"), ran.stderr
-    assert "hosts are not let in, as there is no thread" in ran.stderr
+    assert "hosts are not let in, because there is no thread" in ran.stderr

@@ -22,7 +22,7 @@ if __name__ == "__main__":
 
 
 def runs(pid):
-    """Whether a process has not ended; one that nobody has waited for has."""
+    """Whether a process has not ended; a zombie has ended."""
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -28,7 +28,7 @@ def test_the_package_runs_as_a_module(option, tmp_path):
     ids=" ".join,
 )
 def test_help_and_errors_come_at_once_because_tensorflow_is_not_imported(args):
-    # Python lists what it imports on standard error, last the name of the module.
+    # Python lists imports on standard error, with the module's name last.
     result = commands.run(*args, env={"PYTHONPROFILEIMPORTTIME": "1"})
     imported = {line.rpartition("|")[2].strip() for line in result.stderr}
     assert "tf_syncrep.python.cli" in imported

@@ -11,14 +11,15 @@ NUM_SEEDS = 50
 
 
 def let_faults_happen(seed, tasks):
-    """Kills and suspends tasks, the same for the same seed, and lets all run again.
+    """Kills and suspends tasks, determined by the seed, and lets all run again.
 
     Workers are killed and suspended, for less or for longer than their lease, perhaps
-    several at once; servers, which training cannot go on without, are suspended only.
-    A fault of a task that is down already comes when it is up again.
+    several at once. Servers, without which training cannot go on, are only suspended.
+    If a fault comes to a task that is down already, it waits until the task is up
+    again.
     """
     draw = random.Random(seed)
-    down = {}  # When to do what, by name.
+    down = {}  # when to do what, by task name
 
     def bring_up(names, until=float("inf")):
         due = sorted((*down[name], name) for name in names if name in down)

@@ -9,8 +9,8 @@ import pytest
 
 import tf_syncrep as tfs
 
-# As programs are: TensorFlow is loaded and has threads, and there is one more. It
-# launches once in another thread, then in the main one.
+# It is like real programs: TensorFlow is loaded and has threads, and there is another
+# thread. It launches once in that thread, then in the main thread.
 PROGRAM = """
 import sys, threading
 import tensorflow as tf
@@ -46,7 +46,7 @@ if "waits" in sys.argv:
 
 @pytest.fixture
 def program(tmp_path):
-    """A running program that launches, watched as the command is."""
+    """A running program that launches, watched like the command."""
     for name, source in (("program.py", PROGRAM), ("script.py", SCRIPT)):
         (tmp_path / name).write_text(source)
     with commands.Command(

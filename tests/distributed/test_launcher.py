@@ -1,4 +1,4 @@
-"""`tf-syncrep launch`: what runs where, with which status."""
+"""`tf-syncrep launch`: what runs where, and its exit status."""
 
 import re
 import signal
@@ -105,8 +105,8 @@ def test_tasks_that_write_nothing_for_long_get_a_hint_once(script):
         "    time.sleep(1000)\n"
         "time.sleep(1.5)\n"
     )
-    # By the command's name, so that TensorFlow is not imported. The package may be the
-    # source tree's, without a library to preload.
+    # It is imported by the command's name, so that TensorFlow is not imported. The
+    # package may be the source tree's, which has no library to preload.
     program = (
         "import sys\n"
         "sys.argv[0] = 'tf-syncrep'\n"
@@ -161,7 +161,7 @@ def test_the_script_inherits_the_environment_but_no_proxy_for_loopback(script):
 
 def test_a_free_base_port_numbers_the_tasks(script):
     path = script("import os; print(os.environ['TF_CONFIG'])")
-    # Ports below the range from which the system takes those for outgoing connections.
+    # These ports are below the range that the system uses for outgoing connections.
     for base in range(20000, 32000, 10):
         result = commands.run(*WORKERS_ONLY, 2, "--base-port", base, path)
         if result.process.returncode != 2:
@@ -210,7 +210,7 @@ def test_other_tasks_are_not_waited_for_without_end_after_the_chief(script):
     )
 
 
-# Worker 1 fails so often; worker 0 waits for a file.
+# Worker 1 fails this often, and worker 0 waits for a file.
 FAILS_IN_WORKER_1 = """
 import json, os, sys, time
 failures, awaited = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""What cannot be launched is refused at once, in one line, with status 2."""
+"""Wrong options of a launch are refused at once, in one line, with status 2."""
 
 import commands
 import pytest
@@ -89,7 +89,7 @@ def test_no_such_script(tmp_path, words, message):
 )
 def test_no_such_word(words, message):
     result = commands.run(*words)
-    # Of an invalid choice, Python's versions list the valid ones in their own ways.
+    # Python's versions list the valid choices in different ways.
     (line,) = result.output.splitlines()
     assert line.partition(" (choose from")[0] == message
     assert result.process.returncode == 2

@@ -38,7 +38,7 @@ def test_weights_are_those_of_a_training_that_nobody_disturbed(
         launched.wait_for_line("a checkpoint is there")
         steps = 0
         for kill in range(kills):
-            # Or sooner, where lines came on between: also before servers answer.
+            # Or it is sooner, if lines came in between, even before servers answer.
             steps += draw.randint(1, updates // (kills + 1))
             launched.wait_for_line(r"chief +\| step \d+", occurrence=steps)
             ps = f"ps-{draw.randrange(2)}"
@@ -62,7 +62,7 @@ def test_weights_are_those_of_a_training_that_nobody_disturbed(
 def test_server_killed_while_it_writes_leaves_the_last_checkpoint(tmp_path, steps):
     folder, updates = tmp_path / "checkpoints", 200 * (1 + len(steps))
     directory = Directory(folder)
-    # A full one, as the first after each restart is, takes a second.
+    # A full checkpoint, as the first after each restart is, takes a second.
     script = (SCRIPT, folder, tmp_path, updates, 4e7)
     command = (*OPTIONS, "--max-restarts", len(steps), *script)
     with commands.Command("launch", *command, env=programs.environment()) as launched:

@@ -1,4 +1,4 @@
-"""Whatever ends a launch, its signals arrive and no process is left behind."""
+"""However a launch ends, its signals arrive and no process is left behind."""
 
 import os
 import re
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.one_version
 
 WORKERS_ONLY = ("launch", "--run-script-on", "workers", "--ps", 0)
 
-# Starts a grandchild in the same session and one that has left it, ignores what it is
-# told to ignore, and reports a Ctrl-C.
+# Starts a grandchild in the same session and one that has left it, ignores the given
+# signals, and reports a Ctrl-C.
 SCRIPT = """
 import os, signal, subprocess, sys, time
 for name in sys.argv[1:]:
@@ -41,7 +41,7 @@ def script(tmp_path):
 
 
 def only_child(pid):
-    """The one child of a process: of the front, the body; of the body, the task."""
+    """The only child of a process: the body of the front, or the task of the body."""
     with open(f"/proc/{pid}/task/{pid}/children") as children:
         (child,) = map(int, children.read().split())
     return child
@@ -119,7 +119,7 @@ def test_the_script_dies_even_if_the_whole_launcher_is_killed_at_once(script):
         front = command.process.pid
         body = only_child(front)
         task = os.pidfd_open(only_child(body))
-        os.kill(body, signal.SIGSTOP)  # It cannot clean up when it sees the front die.
+        os.kill(body, signal.SIGSTOP)  # it cannot clean up when it sees the front die
         os.kill(front, signal.SIGKILL)
         os.kill(body, signal.SIGKILL)
         ended, _, _ = select.select([task], [], [], commands.DEADLINE_SECS)
@@ -160,7 +160,7 @@ def test_a_dead_ps_is_named_even_if_the_script_fails_of_it_first(
         ps = int(command.wait_for_line(r"ps-0     \| pid (\d+)")[1])
         worker = int(command.wait_for_line(r"worker-0 \| pid (\d+)")[1])
         body = only_child(command.process.pid)
-        if script_fails:  # Both are dead when the launcher sees the first of them.
+        if script_fails:  # both are dead when the launcher notices the first
             os.kill(body, signal.SIGSTOP)
             wait_for_state(body, "T")
             done.touch()

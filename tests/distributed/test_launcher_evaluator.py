@@ -31,7 +31,7 @@ def write(folder, source):
 
 
 def evaluations(folder, training_folder):
-    """What the evaluator found, checked against the same training in one process."""
+    """The evaluator's results, compared with the same training in one process."""
     found = json.loads((folder / "evaluations.json").read_text())
     last = Directory(training_folder).manifests()[-1]
     assert found[-1][0] == f"{training_folder}/ckpt-{last.number}"
@@ -63,7 +63,7 @@ def test_checkpoints_of_tables_on_two_servers_are_evaluated_in_one_process(tmp_p
 @pytest.mark.slow
 @pytest.mark.one_version
 def test_task_of_a_scheduler_waits_for_checkpoints_and_for_no_server(tmp_path):
-    """It is there before all others, and goes on when servers are gone."""
+    """It is there before all others, and goes on after the servers have ended."""
     folder = tmp_path / "checkpoints"
     cluster = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
     config = {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
@@ -92,7 +92,7 @@ def test_evaluator_is_no_part_of_the_cluster(tmp_path):
 
 
 def test_evaluator_that_fails_is_started_again_and_then_done_without(tmp_path):
-    """The training's status is the run's."""
+    """The status of the run is that of the training."""
     script = write(
         tmp_path,
         f"""
@@ -117,7 +117,7 @@ sys.stdin.read()
             r"evaluator \(pid \d+\) exited with status 3 after 2 restarts; going on "
             "without it"
         )
-        # The one task that trains has the standard input.
+        # The only task that trains has the standard input.
         launched.process.stdin.close()
         assert launched.wait() == 0
 

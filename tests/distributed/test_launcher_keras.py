@@ -39,7 +39,7 @@ tfs.keras.fit(
 )
 print("fit ended", flush=True)
 """
-# Where the process waited for what it cannot have, it took a minute.
+# It took a minute when the process waited for something that it cannot have.
 END_SECS = 20.0
 
 
@@ -77,7 +77,7 @@ def test_process_ends_soon_after_fit_and_a_worker_that_returns_has_its_number_ag
         ended = time.monotonic()
         assert command.wait() == 0, command.output
         assert time.monotonic() - ended < END_SECS
-    # The coordinator reads one to build the model.
+    # The coordinator reads one batch to build the model.
     read = [x.partition(" ")[2] for x in command.stderr if "reads as" in x]
     returned = 2 if policy == "restart" else 1
     assert sorted(read) == [

@@ -1,4 +1,4 @@
-"""`tf-syncrep launch`: what tasks write is passed on to a pipe or a terminal."""
+"""`tf-syncrep launch`: the output of tasks is passed on to a pipe or a terminal."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ UNREMOVED = [
     ':UNKNOWN:Error received from peer  {grpc_message:"an id"}',
     "This could happen if the remote target has been disconnected from the client.",
 ]
-# The end of an error's message, in a traceback.
+# The end of an error's message in a traceback.
 REPEATED = [
     "Additional GRPC error information from remote target /job:worker/replica:0/task:0 "
     "while calling /tensorflow.eager.EagerService/Enqueue:",
@@ -62,18 +62,18 @@ def script(tmp_path):
         ("print('out'); print('err', file=sys.stderr)", ["out"], ["err"]),
         (r"print('a\n\nb')", ["a", "", "b"], []),
         (r"os.write(1, b'\xff bytes\n')", ["\ufffd bytes"], []),
-        # Of a progress bar, the last state.
+        # Only the last state of a progress bar is shown.
         (r"os.write(1, b'1/2\r2/2\nno end')", ["2/2", "no end"], []),
-        # No colours into a pipe.
+        # A pipe gets no colours.
         (r"print('\x1b[1m\x1b[38;5;4mhello\x1b[0m\x1b[K')", ["hello"], []),
-        # What a coordinator logs when it frees what it cannot is left out.
+        # Lines of a coordinator about functions that it cannot free are omitted.
         (
             f"print({LOGGED!r}, 'I0000 00:00:1.2  3 {FREED}', sep='\\n', "
             f"file=sys.stderr); print({FREED!r}, {LOGGED!r} + ' And more', "
             "sep='\\n', file=sys.stderr)",
             *([], [FREED, f"{LOGGED} And more"]),
         ),
-        # So is what it logs below the error that ends it.
+        # So are lines below the error that ends it.
         (
             f"print('KeyError: 1', *{UNREMOVED!r}, 'KeyError: 2', {UNCLEARED!r}, "
             f"{UNREMOVED[0]!r}, 'W0000 a', *{UNREMOVED[:2]!r}, "
@@ -85,7 +85,7 @@ def script(tmp_path):
                 *("Traceback (most recent call last):", "KeyError: 3"),
             ],
         ),
-        # And the error itself, once more.
+        # The repeated error itself is omitted as well.
         (
             f"print('E: my own error', *{REPEATED!r}, sep='\\n', file=sys.stderr)",
             [],
@@ -133,12 +133,12 @@ def test_a_progress_bar_redraws_on_a_terminal_beside_lines_of_other_kinds(script
     status, shown = commands.run_on_terminal(*ONE_SCRIPT, path, answers={cue: b"\n"})
     assert status == 0
     bar = b"".join(b"\r\x1b[1m%d/2\x1b[0m" % step for step in range(3))
-    # What else is said is on lines of its own, even where the script has begun one.
+    # Other messages are on lines of their own, even if the script has begun a line.
     said = rb"\d\d:\d\d:\d\d (worker-0|launch  ) \| [^\r]*\r\n"
     assert len(re.findall(rb"(?:\A|\r\n)(?=" + said + rb")", shown)) == 2
     rest = re.sub(rb"(?:\r\n)?" + said, b"", shown)
     assert b"True False(77, 33)" + bar in rest
-    # Whose last line it is, the launcher's or the script's, is a matter of time.
+    # The last line may be the launcher's or the script's, depending on time.
     assert rest.rstrip().endswith(b"\rdone")
 
 
@@ -148,7 +148,7 @@ def test_a_script_has_no_terminal_where_the_launcher_has_none(script):
         command.wait_for_line("a warning")
         command.write("\n")
         assert command.wait() == 0
-    # Of what redraws, a line shows the last state.
+    # A line that redraws itself shows its last state.
     assert command.stdout[-1].endswith("worker-0 | done")
 
 

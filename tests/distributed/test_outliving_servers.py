@@ -1,11 +1,11 @@
-"""Servers that outlive their clients: one training follows another on the same ones.
+"""Servers that outlive their clients: trainings follow each other on the same servers.
 
 Workers and parameter servers serve, and clients train through them, as TensorFlow's
-mnist_replica.py does with `--existing_servers`. Variables, local ones too, the gate,
-and what the last clients held of it, are still there when the next ones come. Leases
-are of ten minutes here.
+mnist_replica.py does with `--existing_servers`. When new clients come, the servers
+still have the variables, local ones too, the gate, and what the last clients held of
+it. Leases are ten minutes long here.
 
-TensorFlow 2.21's own class, run in the same scenario: the second training hangs.
+With TensorFlow 2.21's own class, the second training hangs in this scenario.
 """
 
 import json
@@ -34,7 +34,7 @@ class Client:
             "target": f"grpc://{cluster.address(name)}",
             "quorum": 3,
             "total": 3,
-            # All take part in each step.
+            # All of them take part in each step.
             "strict": True,
         }
         self._lines = output_lines.Lines()
@@ -61,7 +61,7 @@ class Client:
 
 
 class Clients:
-    """The clients of all trainings; none is left behind."""
+    """The clients of all trainings; none of them is left behind."""
 
     def __init__(self, cluster, style):
         self._cluster = cluster
@@ -76,7 +76,7 @@ class Clients:
             client.kill()
 
     def start(self, worker):
-        # The chief is the first. At its end training ends for all.
+        # The first client is the chief. When it ends, training ends for all.
         batches = TOO_MANY if worker else STEPS
         client = Client(self._cluster, worker, self._style, batches)
         self._started.append(client)
@@ -88,7 +88,7 @@ class Clients:
         for worker in order:
             clients[worker] = self.start(worker)
             if worker != order[-1]:
-                # So far, or it trains already: the next one comes later.
+                # It has got this far, or trains already: the next one comes later.
                 clients[worker].wait_for("building is done")
         for client in clients.values():
             client.assert_ends()
@@ -111,7 +111,7 @@ class Clients:
     ]
 )
 def clients(request):
-    # Clients are no tasks, and need what tests need.
+    # Clients are no tasks, and need the tests' modules.
     env = programs.environment()
     with (
         clusters.Cluster(3, num_ps=1, chief=False, env=env) as cluster,

@@ -32,7 +32,7 @@ def test_more_threads_than_cores_do_not_spin():
     few, many = threads.config_for(2, {}), threads.config_for(8, {})
     assert few.inter_op_parallelism_threads > 2
     assert few.experimental.disable_thread_spinning
-    # TensorFlow's own choice: as many as cores.
+    # TensorFlow itself would choose the number of cores.
     assert many.inter_op_parallelism_threads == 0
     assert not many.experimental.disable_thread_spinning
 
@@ -45,7 +45,7 @@ def test_the_environment_says_how_many_threads_there_are():
 
 @pytest.mark.slow
 def test_the_memory_of_large_messages_is_used_again():
-    """Of a tensor that has 4096 pages, some 2700 would be new in every step."""
+    """Of a tensor's 4096 pages, some 2700 would be new in every step."""
     program = pathlib.Path(__file__).with_name("large_messages_program.py")
     with clusters.Cluster() as cluster:
         pid = cluster.pid("worker-0")

@@ -1,8 +1,8 @@
-"""Replicas of Supervisor scripts, and of others without a hook for all, come to an end.
+"""Replicas of scripts without a hook for all, such as Supervisor's, come to an end.
 
-Leases are of ten minutes here, so that a gate that is not told of an end is seen.
+Leases are ten minutes long here, so that it shows if a gate does not hear of an end.
 
-TensorFlow 2.21's own class, run in the same scenarios: whoever is left waits for ever.
+With TensorFlow 2.21's own class, the replicas that are left wait for ever.
 """
 
 import json
@@ -17,7 +17,7 @@ import pytest
 
 PROGRAM = pathlib.Path(__file__).parent / "supervisor_program.py"
 STYLES = ["managed", "with", "unstopped", "oldest", "chief_only_hooks"]
-# What an end may take until the others know of it. It takes 0.1 s on a quiet machine.
+# How long it may take until others know of an end. It takes 0.1 s on a quiet machine.
 SECS = 20.0
 TOO_MANY = 10**6
 
@@ -38,7 +38,7 @@ class Scripts:
         self.tasks.__exit__(*exc_info)
 
     def start(self, worker, style, batches, from_fork_server=True, **arguments):
-        # Strict, as who is there first would make all steps alone.
+        # It is strict, since otherwise the first replica would make all steps alone.
         arguments = {"style": style, "batches": batches, "strict": True} | arguments
         command = [sys.executable, str(PROGRAM), json.dumps(arguments)]
         self.tasks.start(f"worker-{worker}", command, from_fork_server)
@@ -50,14 +50,14 @@ class Scripts:
         self.tasks.wait_for_output(f"worker-{worker}", text, occurrence)
 
     def assert_ends(self, worker, status=0, has_server=True):
-        """Waits for its end; returns when that was."""
+        """Waits for its end; returns the time of the end."""
         assert self.tasks.wait(f"worker-{worker}") == status, self.output(worker)
-        # A call of a server that is gone is not waited for.
+        # No time was spent waiting for a server that is gone.
         assert not has_server or "still runs" not in self.output(worker)
         return time.monotonic()
 
     def updates(self):
-        """How many the chief has seen, of its weight and the global step alike."""
+        """How many updates the chief has seen, by its weight and by the global step."""
         told = re.findall(r"weight (\[.*\])", self.output(0))
         weight, step = json.loads(told[-1])
         assert weight == -0.5 * step
@@ -74,7 +74,7 @@ def test_replica_that_ends_is_not_waited_for(style, fails):
         ended = scripts.assert_ends(1, status=int(fails))
         assert scripts.assert_ends(0) - ended < SECS
         assert "end of input" not in scripts.output(0)
-    # Two gradients each: of both, then of the chief alone.
+    # Two updates have gradients of both, and two of the chief alone.
     assert scripts.updates() in (5, 6)
 
 
@@ -94,7 +94,7 @@ def test_chief_that_fails_may_come_back_and_its_replica_waits_for_it(style):
         scripts.start(0, style, 3, fails=True)
         scripts.start(1, style, TOO_MANY)
         scripts.assert_ends(0, status=1)
-        # The next one finds the gate open.
+        # The next one finds the gate still open.
         scripts.start(0, style, 3)
         scripts.assert_ends(0)
         scripts.assert_ends(1)
@@ -119,7 +119,7 @@ def test_end_does_not_wait_for_a_server_that_is_gone():
         scripts.tasks.kill("ps-0")
         killed = time.monotonic()
         scripts.tasks.resume("worker-0")
-        # Both fail: by the loss, and not by what they have to say at their ends.
+        # Both fail by their loss, and not by their reports at the end.
         for worker in range(2):
             assert scripts.assert_ends(worker, 1, has_server=False) - killed < SECS
             assert "Unavailable" in scripts.output(worker)

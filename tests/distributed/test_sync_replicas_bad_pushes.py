@@ -1,7 +1,7 @@
-"""A replica sends what must not be applied: its error, and nobody else's.
+"""A replica sends a gradient that must not be applied: only this replica fails.
 
-TensorFlow's own accumulators take negative indices, sum unsorted ones wrongly, and end
-the parameter server's process for a step that is no scalar.
+TensorFlow's own accumulators accept negative indices, sum unsorted ones wrongly, and
+end the parameter server's process for a step that is not a scalar.
 """
 
 import time
@@ -16,7 +16,7 @@ from sync_replicas_cluster import SyncReplicasCluster
     ids=["dense", "indices", "values"],
 )
 def test_push_that_is_refused_for_one_of_two_variables_voids_the_round(place):
-    # No lease: its process leaves when the error ends it.
+    # It is not the lease that ends: the process leaves when the error ends it.
     with SyncReplicasCluster(2, lease_secs=600.0) as cluster:
         cluster.start(0, batches=10)
         cluster.start(1, batches=1000, malformed_push=[3, place])

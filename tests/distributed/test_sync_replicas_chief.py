@@ -21,12 +21,13 @@ def test_killed_chief_goes_on_from_its_checkpoint(point, tmp_path):
         result = cluster.result(ending=(0, 1))
     stats = result["stats"]
     assert cluster.num_generations() == 2
-    # Four steps were saved, six were made anew, each with a gradient of both.
+    # Four steps were saved and six were made anew, each with gradients of both.
     assert result["global_step"] == 4 + 6
     workers = [sorted(worker for worker, _ in pairs) for pairs in cluster.applied()]
     assert workers == [[0, 1]] * 10
     assert stats["expired"] == 0
-    # What the chief was pushing to, and what the other gave of the next meanwhile.
+    # The chief was pushing one gradient, and the other gave some of the next round
+    # meanwhile.
     assert stats["voids"] <= (2 if point in ADMITTED else 1)
     if point in ADMITTED:
         assert stats["aborted"] == 1

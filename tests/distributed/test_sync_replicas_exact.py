@@ -1,10 +1,10 @@
 """SyncReplicasOptimizer with real processes gives the weights of one process.
 
-TensorFlow 2.21's own class, run in the same scenarios across processes: two workers of
-ten batches each, with the default tokens, made 8 updates of 10 in one run and 4 in
-another (the weight -21, not -55). Of 11 and 3 batches the first worker had run 7 when
-it waited for ever. Of three with a common last step of 10 two ended after 1 and 12
-steps, and the chief after 20 and two minutes more.
+TensorFlow 2.21's own class did this in the same scenarios across processes. Two workers
+of ten batches each, with the default tokens, made 8 updates of 10 in one run and 4 in
+another (the weight was -21, not -55). With 11 and 3 batches the first worker had run 7
+when it waited for ever. Of three workers with a common last step of 10, two ended after
+1 and 12 steps, and the chief after 20 and two minutes more.
 """
 
 import time
@@ -30,7 +30,7 @@ def test_weights_are_those_of_one_process_in_whichever_order_replicas_start(
     with SyncReplicasCluster(3) as cluster:
         for place, worker in enumerate(order):
             if worker == 0 and place == 2:
-                # For no event: that the chief comes late is what is tried here.
+                # It waits for no event, since this tries a chief that comes late.
                 time.sleep(2.0)
             cluster.start(
                 worker,
@@ -47,7 +47,7 @@ def test_weights_are_those_of_one_process_in_whichever_order_replicas_start(
     stats = result["stats"]
     assert result["global_step"] == 8
     assert stats["voids"] == stats["stale"] == stats["late"] == stats["pending"] == 0
-    # The n-th step averages the n-th batches of all.
+    # The n-th step averages the n-th batches of all workers.
     assert [sorted(pairs) for pairs in cluster.applied()] == [
         [(worker, batch) for worker in range(3)] for batch in range(8)
     ]
@@ -58,7 +58,8 @@ def test_replica_with_fewer_batches_leaves_and_the_chief_takes_over_its_share():
         cluster.start(0, batches=11)
         cluster.start(1, batches=3)
         cluster.result(ending=(0, 1))
-    # Three steps of both; then two gradients a step from the chief alone.
+    # Three steps have gradients of both; later ones have two gradients of the chief
+    # alone.
     steps = [sorted(pairs) for pairs in cluster.applied()]
     assert steps[:3] == [[(0, batch), (1, batch)] for batch in range(3)]
     assert steps[3:] == [[(0, batch), (0, batch + 1)] for batch in range(3, 11, 2)]
@@ -84,14 +85,16 @@ def test_every_variable_averages_the_same_gradients_those_of_the_fastest():
         cluster.tasks.wait_until_suspended("worker-0")
         cluster.tasks.resume("worker-0")
         # Now the others do without the third, and then, when its first gradient is
-        # dropped, it and the second without the chief, who applies theirs later.
+        # dropped, it and the second do without the chief, who applies their gradients
+        # later.
         cluster.tasks.wait_for_output("worker-0", "at computing 6")
         cluster.tasks.wait_until_suspended("worker-0")
         cluster.tasks.resume("worker-2")
         cluster.tasks.wait_for_output("worker-2", "committed")
         cluster.tasks.wait_for_output("worker-1", "committed", occurrence=7)
         cluster.tasks.resume("worker-0")
-        # The weights of variables on two servers are checked to be of the same sets.
+        # The variables on both servers must have weights from the same sets of
+        # gradients.
         stats = cluster.result(ending=range(3))["stats"]
     workers = [sorted(worker for worker, _ in pairs) for pairs in cluster.applied()]
     assert workers[:6] == [[0, 1]] * 6

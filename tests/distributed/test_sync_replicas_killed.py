@@ -1,9 +1,9 @@
 """A replica is killed (SIGKILL) at each point of its step, and comes back or does not.
 
-TensorFlow 2.21's own class, run in the same scenarios: one of two was killed while it
-computed, and the chief made no step in the 30 s in which it was down. Killed between
-its push and its token, it left a surplus token: the chief went on alone meanwhile, and
-its 60 batches made 43 updates in one run and 57 in another.
+TensorFlow 2.21's own class did this in the same scenarios. When one of two was killed
+while it computed, the chief made no step in the 30 s until it was back. When it was
+killed between its push and its token, it left a surplus token: the chief went on alone
+meanwhile, and its 60 batches made 43 updates in one run and 57 in another.
 """
 
 import time
@@ -18,7 +18,7 @@ points = pytest.mark.parametrize("point", [*POINT_PARAMETERS, "waiting"])
 
 
 def _kill_at(cluster, point, step=3):
-    """Kills worker-1 in its fourth step, or another; returns when."""
+    """Kills worker-1 in its fourth step, or another one; returns the time."""
     waiting = point == "waiting"
     cluster.start(0, batches=BATCHES, stop_at={"computing": [3] if waiting else []})
     cluster.start(1, batches=1000, stop_at={point: [step]})
@@ -51,7 +51,7 @@ def test_killed_replica_delays_the_others_by_its_lease_and_no_more(point):
 
 
 def test_replica_killed_in_its_first_step_delays_the_others_by_no_more():
-    # A first step may take `start_secs`, while nobody knows how long others take.
+    # A first step may take `start_secs` while it is not known how long others take.
     with SyncReplicasCluster(2, lease_secs=2.0, start_secs=600.0) as cluster:
         killed = _kill_at(cluster, "computing", step=0)
         stats = cluster.result()["stats"]
@@ -76,5 +76,5 @@ def test_replica_that_comes_back_takes_the_place_of_the_killed_one_at_once(point
     assert chief["contributed"] == BATCHES
     assert stats["voids"] == stats["aborted"] == (point in ADMITTED)
     assert stats["voided"] == chief["voided"] + other["voided"]
-    # Each round that was not void has a gradient of both.
+    # Each round that was not void has gradients of both.
     assert stats["updates"] == BATCHES - chief["voided"]

@@ -1,4 +1,4 @@
-"""A parameter server is killed: bare sessions hear of it, monitored ones recover."""
+"""A parameter server is killed: bare sessions get an error, monitored ones recover."""
 
 import time
 

@@ -1,8 +1,9 @@
-"""A slow or stuck replica keeps nobody idle, unless the training is to be strict.
+"""A slow or stuck replica keeps nobody idle, unless training is strict.
 
-TensorFlow 2.21's own class, run in such scenarios: of two, with one stuck after a
-step, the other made its 8 steps of 8 at once. Of two with four gradients a step, one of
-them at 1.5 s each, the quick one gave 40 in 12 s; where all give alike it was 7.
+TensorFlow 2.21's own class did this in similar scenarios. If one of two was stuck after
+a step, the other made its 8 steps of 8 at once. If one of two took 1.5 s for each
+gradient, with four gradients a step, the quick one gave 40 in 12 s; with equal shares
+it was 7.
 """
 
 import time
@@ -10,16 +11,16 @@ import time
 import pytest
 from sync_replicas_cluster import SyncReplicasCluster
 
-# Longer than any test waits.
+# This is longer than any test.
 LEASE_SECS = 600.0
 BATCHES = 8
 
 
-# It holds a permit, has pushed a half, and holds nothing.
+# It holds a permit, has pushed a half, or holds nothing.
 @pytest.mark.parametrize("point", ["computing", "half_pushed", "committed"])
 def test_replica_that_is_stuck_does_not_keep_the_other_waiting(point):
     with SyncReplicasCluster(2, lease_secs=LEASE_SECS, strict=False) as cluster:
-        # Beside each other at first, so that it is known how long a step takes.
+        # At first they train side by side, so that it is known how long a step takes.
         cluster.start(1, batches=1000, stop_at={point: [12]})
         cluster.tasks.wait_until_ready("worker-1")
         cluster.start(0, batches=60, compute_secs=0.05)
@@ -53,6 +54,6 @@ def test_quick_replica_gives_more_to_a_step_than_a_slow_one():
         stats = cluster.result(ending=(0, 1))["stats"]
     chief, other = stats["workers"].values()
     assert chief["contributed"] >= 38
-    # As many, where it is strict: see `test_sync_replicas_exact`.
+    # It would be as many in strict mode: see `test_sync_replicas_exact`.
     assert other["contributed"] <= 20
     assert stats["expired"] == stats["voids"] == 0

@@ -1,7 +1,7 @@
 """A replica is stopped (SIGSTOP) past its lease at each point of its step, and goes on.
 
-Nothing of what it still does may count or do harm: the others have gone on without it.
-With TensorFlow's own class they wait for as long as it is stopped.
+Nothing that it still does may count or do harm, since the others have gone on without
+it. With TensorFlow's own class they wait for as long as it is stopped.
 """
 
 import time
@@ -17,10 +17,10 @@ def test_replica_stopped_past_its_lease_comes_back_and_does_no_harm(point):
     # On a busy machine a living replica may be silent for more than a second.
     lease_secs = 2.0
     with SyncReplicasCluster(2, lease_secs=lease_secs) as cluster:
-        # The chief gives a gradient a round beside the other's, then two alone, and
-        # stops before the first of a round, so that there is room for the other's:
-        # its fourth is in a round with the next where the other's does not come, and
-        # is by itself where the round is void, or the other's was committed.
+        # The chief gives one gradient a round beside the other's, then two alone, and
+        # stops before the first of a round, so that there is room for the other's. If
+        # the other's gradient does not come, the chief's fourth is in a round with its
+        # next one. If the round is void, or the other's was committed, it is alone.
         last = 13 if point == "computing" else 14
         cluster.start(0, batches=20, stop_at={"computing": [3, last]})
         cluster.start(1, batches=1000, stop_at={point: [3]})
@@ -36,7 +36,7 @@ def test_replica_stopped_past_its_lease_comes_back_and_does_no_harm(point):
         assert time.monotonic() - stopped < lease_secs + 3
         cluster.tasks.wait_until_suspended("worker-0")
         cluster.tasks.resume("worker-1")
-        # What it held is dropped; its next gradient counts again.
+        # The gradient that it held is dropped; its next one counts again.
         count = 4 + (point in ("committed", "waiting"))
         cluster.tasks.wait_for_output("worker-1", "committed", occurrence=count)
         cluster.tasks.resume("worker-0")
@@ -44,7 +44,7 @@ def test_replica_stopped_past_its_lease_comes_back_and_does_no_harm(point):
     stats = result["stats"]
     chief, other = stats["workers"].values()
     assert chief["contributed"] == 20
-    # One that has committed holds nothing yet.
+    # After a commit it holds nothing yet.
     assert other["expired"] == (point != "committed")
     assert other["stale"] == (point in ("computing", "waiting"))
     assert stats["voids"] == stats["aborted"] == (point in ADMITTED)

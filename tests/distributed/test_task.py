@@ -1,4 +1,4 @@
-"""`tf-syncrep task`: one command for every task, whatever order they start in."""
+"""`tf-syncrep task`: one command for every task, in whatever order they start."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ def _cluster(**options):
 
 
 def _tf_config(cluster, job, index=0):
-    """TF_CONFIG as Kubeflow's operator writes it: other entries, no rpc_layer."""
+    """TF_CONFIG as Kubeflow's operator writes it: other entries, and no rpc_layer."""
     task = {"type": job, "index": index}
     return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
 
@@ -42,13 +42,13 @@ def test_the_same_command_makes_a_cluster_with_the_chief_started_first():
         assert chief.wait() == 0, chief.stderr
         assert "2 servers answer after" in chief.output
         assert "counted 6 on /job:ps/replica:0/task:0" in chief.output
-        # Servers go on: ending them is their scheduler's.
+        # Servers go on, since their scheduler ends them.
         assert (ps.process.poll(), worker.process.poll()) == (None, None)
 
 
 @pytest.mark.slow
 def test_lost_server_is_an_interruption_where_a_scheduler_starts_tasks_again(tmp_path):
-    """It ends the chief; both are started again, and training goes on."""
+    """The loss ends the chief; both are started again, and training goes on."""
     cluster, updates = _cluster(num_workers=2, num_ps=2), 30
     (tmp_path / "result").mkdir()
     script = (CHECKPOINT_SCRIPT, tmp_path / "ckpt", tmp_path / "result", updates)

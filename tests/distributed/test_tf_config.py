@@ -71,13 +71,13 @@ VALUES = [
     ),
     (
         config({"worker": ["h:1", "h:1"]}),
-        "TF_CONFIG['cluster']['worker'][1] must be another address than "
+        "TF_CONFIG['cluster']['worker'][1] must differ from the address of "
         "TF_CONFIG['cluster']['worker'][0].",
         "h:1",
     ),
     (
         config({"worker": ["h:1"], "ps": ["g:1", "h:1"]}),
-        "TF_CONFIG['cluster']['ps'][1] must be another address than "
+        "TF_CONFIG['cluster']['ps'][1] must differ from the address of "
         "TF_CONFIG['cluster']['worker'][0].",
         "h:1",
     ),

@@ -1,4 +1,4 @@
-"""`--tls`: tasks in networks of their own talk through TLS, and strangers do not."""
+"""`--tls`: tasks in different networks talk through TLS, and strangers cannot."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ COUNTING_SCRIPT = pathlib.Path(__file__).with_name("counting_script.py")
 
 @pytest.fixture(name="files", scope="module")
 def _files(tmp_path_factory):
-    """Paths: of a task's files, and of a stranger's, whom another authority signed."""
+    """Paths of a task's files, and of a stranger's, which another authority signed."""
     if shutil.which("openssl") is None:
         pytest.skip("certificates take the program openssl")
     folder = tmp_path_factory.mktemp("certificates")
@@ -53,7 +53,7 @@ class _Cluster:
         cluster = {n: [f"{h}:{p}"] for n, (h, p) in self.addresses.items()}
         config = {"cluster": cluster, "task": {"type": name, "index": 0}}
         return commands.Command(
-            # So that what keeps strangers out is TLS.
+            # This makes sure that it is TLS that keeps strangers out.
             *("task", "--allow", "all", "--tls", _option(self._files)),
             *(COUNTING_SCRIPT, "stays"),
             program=[*self._namespaces[name].within, commands.CONSOLE_SCRIPT],
@@ -63,7 +63,7 @@ class _Cluster:
 
 
 def _greeting(address, context=None):
-    """What a server of gRPC answers to a client; empty if it does not."""
+    """The answer of a gRPC server to a client; empty if there is none."""
     answer = b""
     with (
         contextlib.suppress(OSError),
@@ -98,14 +98,14 @@ def test_a_cluster_trains_through_tls_and_nobody_else_gets_in(files):
                 stranger = _context(files.stranger)
                 assert _greeting(address, stranger) == b"", "of another authority"
                 assert _greeting(address, _context(files.task))[3:4] == b"\x04"
-            # Behind its stunnel, each server is for its own machine alone.
+            # Behind its stunnel, each server is reachable only from its own machine.
             for host, _ in cluster.addresses.values():
                 for port in range(3):
                     port += ports.TLS_BASE_PORT
                     assert _greeting((host, port)) == b""
             chief.process.stdin.close()
             assert chief.wait() == 0, chief.output
-            # Servers go on: ending them is their scheduler's.
+            # Servers go on, since their scheduler ends them.
             assert (ps.process.poll(), worker.process.poll()) == (None, None)
             for server in (ps, worker):
                 server.process.send_signal(signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""One replica of a v1 training with checkpoints and a work queue; see the tests beside.
+"""One replica of a v1 training with checkpoints and a work queue, for the tests.
 
-Run as a task of TF_CONFIG with JSON arguments, those of `main` by name. The gradient is
-a function of the global step, so that all replicas give the same. It tells "restored"
-and "past TENS." and "read ITEM", line by line.
+Run it as a task of TF_CONFIG with JSON arguments, which are those of `main` by name.
+The gradient is a function of the global step, so that all replicas give the same. It
+prints "restored", "past TENS." and "read ITEM", line by line.
 """
 
 import json
@@ -18,7 +18,7 @@ import tf_syncrep as tfs
 
 
 class Tell(tf.train.SessionRunHook):
-    """Tells of sessions, and of steps."""
+    """Reports sessions and steps."""
 
     def __init__(self, hook):
         self._hook = hook
@@ -42,12 +42,12 @@ def main(directory, last_step, use_resource, parts, sync, items):
     """Trains.
 
     Args:
-        directory: of checkpoints.
-        last_step: global step at which to end.
+        directory: the folder for checkpoints.
+        last_step: the global step at which to end.
         use_resource: whether variables are resource variables.
-        parts: in how many the table is.
-        sync: whether the replicas' gradients are averaged; two of them.
-        items: how many the work queue has.
+        parts: how many parts the table has.
+        sync: whether the gradients of two replicas are averaged.
+        items: how many items the work queue has.
     """
     tf.disable_v2_behavior()
     config = json.loads(os.environ["TF_CONFIG"])

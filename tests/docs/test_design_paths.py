@@ -1,4 +1,4 @@
-"""Files and folders that the pages on the design name are there."""
+"""Files and folders that the pages on the design name exist."""
 
 import re
 
@@ -11,7 +11,7 @@ _PATH = re.compile(r"`((?:[\w.*-]+/)+[\w.*-]+|[\w-]+\.py)`")
 
 
 def _is_there(named: str) -> bool:
-    """Whether a path ends so, with or without what follows the last dot."""
+    """Whether a path ends so, with or without its extension."""
     folders = [markdown_code.ROOT / x for x in ("tf_syncrep", "tests", "benchmarks")]
     return any(
         any(folder.rglob(pattern))

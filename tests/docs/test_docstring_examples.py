@@ -1,8 +1,8 @@
-"""Public names have docstrings with examples, and what these show is so.
+"""Public names have docstrings with examples, which do what they show.
 
-An example that is an interpreter's session runs, and prints what it says; one that
+An example that is an interpreter's session runs, and prints what it shows. One that
 imports tf_syncrep runs. The others are parts of a script, often of one that needs a
-cluster: they compile, and what they name and pass exists.
+cluster: they compile, and the names and arguments in them exist.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_a_script_in_a_docstring_is_right(name, tmp_path, monkeypatch):
     "name", [name for name in PUBLIC if ">>> " in (inspect.getdoc(PUBLIC[name]) or "")]
 )
 def test_a_session_in_a_docstring_prints_what_it_says(name):
-    # A fence that follows would be taken for what is printed.
+    # A fence that follows would be taken for output.
     text = (inspect.getdoc(PUBLIC[name]) or "").replace("```", "\n```")
     known = {"np": np, "tf": tf, "tfs": tfs}
     session = doctest.DocTestParser().get_doctest(text, known, name, name, 0)

@@ -1,8 +1,8 @@
-"""The code of the guides is run, and that of all pages names what there is.
+"""The code of the guides runs, and the code of all pages uses existing names.
 
-In a guide, Python blocks are one program, from the page's top to its end, but for
-blocks whose first line names a file and a command (`# train.py: tf-syncrep launch`),
-which are that file. A block after `<!-- not run -->` is another library's.
+The Python blocks of a guide are one program, from the page's top to its end. Blocks
+whose first line names a file and a command (`# train.py: tf-syncrep launch`) are that
+file instead. A block after `<!-- not run -->` belongs to another library.
 """
 
 import functools
@@ -92,7 +92,7 @@ def test_code_of_a_page_calls_what_there_is(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_names_on_a_page_are_public_ones(page):
-    """In prose too: a name that has changed is found in every page that tells it."""
+    """Also in prose: every page that uses a name is found when the name has changed."""
     for dotted in set(re.findall(r"\btfs(?:\.[A-Za-z_]\w*)+", page.read_text())):
         public_calls.look_up(dotted)
 
@@ -110,7 +110,7 @@ def test_options_of_commands_on_a_page_are_there(page):
         r"\btf-syncrep (launch|serve|task|report|doctor)\b([^`\n]*)", page.read_text()
     )
     for subcommand, rest in found:
-        # What follows the script is the script's.
+        # Arguments after the script belong to the script.
         rest = re.split(r"\S+\.py\b| -m ", rest)[0]
         unknown = set(re.findall(r"(?<=\s)--[a-z][a-z-]*", rest)) - options_of(
             subcommand

@@ -1,4 +1,4 @@
-"""Pictures of docs are drawn on a ground of their own, and pages say what they show."""
+"""Pictures of docs have a ground of their own, and pages say what they show."""
 
 import re
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""How tables lie on parameter servers."""
+"""The layout of tables on parameter servers."""
 
 import pathlib
 import runpy
@@ -8,7 +8,7 @@ import pytest
 
 from tf_syncrep.python.embedding import layout
 
-# Of the 26 categorical features of Criteo's day logs, as DLRM trains on them.
+# The 26 categorical features of Criteo's day logs, on which DLRM trains.
 CRITEO = [
     *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593),
     *(

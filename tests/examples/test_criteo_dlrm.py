@@ -28,7 +28,7 @@ def run(*args, workers, servers=1, env=None):
 
 
 def assert_learned(output):
-    """Far above chance, and not above what is possible but for chance."""
+    """Far above chance, and not above what is possible without luck."""
     match = re.search(r"AUC (\S+) \(the planted model's own: (\S+)\) on", output)
     reached, best = map(float, match.groups())
     assert best > 0.85, output
@@ -51,9 +51,9 @@ def test_learns_synchronously_and_leaves_logs_for_a_report(tmp_path):
     assert_learned(output)
     gate = re.search(r"Gate: (\d+) updates of (\d+) gradients", output)
     updates, applied = map(int, gate.groups())
-    # All but the last are of two gradients.
+    # All updates but the last have two gradients.
     assert updates == -(-applied // 2) > 60, output
-    # A worker that was late for all of it gives nothing.
+    # A worker that was always late has given nothing.
     given = map(int, re.findall(r"task:\d  (\d+) contributions, waited", output))
     assert len([count for count in given if count]) >= 2, output
     assert list(tmp_path.glob("logs/*/events.out.tfevents.*"))

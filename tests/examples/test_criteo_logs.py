@@ -20,7 +20,7 @@ def planted(tmp_path_factory):
 
 
 def numbers_seen(dataset):
-    """How often each example came, told by its numbers and categories."""
+    """How often each example came, recognised by its numbers and categories."""
     counter = collections.Counter()
     for (numbers, categories), _ in dataset:
         both = np.concatenate([numbers, categories], axis=1)

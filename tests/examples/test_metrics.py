@@ -1,4 +1,4 @@
-"""Scores against answers that are known, and against twins that take the long way."""
+"""Scores compared with known answers, and with slow twins."""
 
 import math
 
@@ -19,14 +19,14 @@ def test_auc_is_the_share_of_pairs_in_order():
 
 def test_rmse_is_the_root_of_the_mean_squared_error():
     assert metrics.rmse([1, 2, 5], [1, 4, 4]) == pytest.approx(math.sqrt(5 / 3))
-    # In float32 the squares of these would be sums without their last digits.
+    # In float32 the sums of these squares would lose their last digits.
     labels, predictions = np.full(10**6, 1000.1, np.float32), np.full(10**6, 1000)
     wanted = float(np.float32(1000.1)) - 1000
     assert metrics.rmse(labels, predictions) == pytest.approx(wanted, rel=1e-9)
 
 
 def test_hit_rate_and_ndcg_of_places_that_are_known():
-    # The first candidate is first, third, last of four.
+    # The first candidate is first, third, and last of four.
     scores = [[9, 1, 2, 3], [5, 9, 1, 8], [0, 1, 2, 3]]
     assert metrics.places(scores).tolist() == [0, 2, 3]
     assert metrics.hit_rate(scores, 1) == pytest.approx(1 / 3)
@@ -47,7 +47,7 @@ def test_hit_rate_and_ndcg_are_those_of_sorted_lists():
     scores = random.integers(0, 50, [200, 100]) + 10 * (np.arange(100) == 0)
     hits = gains = 0.0
     for row in scores:
-        # Worst first among equals: the right one comes behind those that equal it.
+        # Among equals the worst order counts: the right one comes after its equals.
         order = sorted(range(100), key=lambda i: (-row[i], i == 0))
         for place, candidate in enumerate(order[:10]):
             if candidate == 0:

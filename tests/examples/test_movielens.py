@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
 
 
 def options(model, folder, tmp_path, epochs):
-    """Larger steps than the real data need, as there are fewer."""
+    """Takes larger steps than the real data need, since there are fewer."""
     return [
         *("--model", model, "--data", folder, "--output", tmp_path),
         *("--epochs", epochs, "--batch-size", 64, "--learning-rate", 1e-2),
@@ -29,7 +29,7 @@ def options(model, folder, tmp_path, epochs):
 
 
 def assert_learned(tmp_path, model, training, runs=1):
-    """Better than what needs no model, by a margin that chance does not give."""
+    """Better than any score without a model, by a margin that chance does not give."""
     output = tmp_path / f"{model}-{training}"
     written = json.loads((output / "scores.json").read_text())
     assert (written["model"], written["training"]) == (model, training)
@@ -84,7 +84,7 @@ def test_a_cluster_learns_it_too(training, workers, model, epochs, folder, tmp_p
     )
     assert result.process.returncode == 0, result.output
     assert_learned(tmp_path, model, training)
-    # A training that has ended leaves no checkpoint to go on from.
+    # A training that has ended leaves no checkpoint from which to continue.
     assert not (tmp_path / f"{model}-{training}" / "checkpoints").exists()
     gate = re.search(r"Gate: (\d+) updates of (\d+) gradients", result.output)
     if training == "async":

@@ -111,7 +111,7 @@ def test_files_that_are_not_as_they_should_be_are_named(folder, tmp_path):
 def test_the_last_rating_of_each_user_is_left_out():
     users = np.array([2, 0, 0, 2, 0, 5])
     times = np.array([9, 4, 7, 1, 7, 3])
-    # Of user 0's two last ratings it is the one that comes later in the file.
+    # Of user 0's two last ratings, the one later in the file counts.
     assert movielens_splits.leave_one_out(users, times).tolist() == [
         *(True, False, False, False, True, True)
     ]
@@ -185,9 +185,9 @@ def test_negatives_are_films_that_the_user_has_not_rated(data):
         seen.update(items[is_negative].tolist())
         counts = np.bincount(users[is_negative], minlength=data.num_users)
         np.testing.assert_array_equal(counts, 4 * np.bincount(data.users))
-        # They do not stand behind their ratings.
+        # Negatives do not follow their ratings.
         assert 0.7 < is_negative[: len(labels) // 10].mean() < 0.9
-    # Each film about as often as it can be drawn: by those who have not rated it.
+    # Each film is drawn about as often as it can be: by those who have not rated it.
     raters = np.bincount(data.items, minlength=data.num_items)
     expected = 20 * 4 * 20 * (data.num_users - raters) / (data.num_items - 20)
     found = np.array([seen[item] for item in range(data.num_items)])

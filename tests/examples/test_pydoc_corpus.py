@@ -39,7 +39,7 @@ def test_each_pass_has_an_order_of_its_own():
     tiny = pydoc_corpus.Corpus(
         words, tokens, np.zeros(100, np.int32), np.ones(100, np.int64)
     )
-    # Nothing is thinned out, and a window of 1 leaves 198 pairs: two batches.
+    # No word is dropped, and a window of 1 leaves 198 pairs: two batches.
     batches = take(
         pydoc_corpus.skip_gram_batches(tiny, 99, seed=1, window=1, subsample=1.0), 4
     )

@@ -22,13 +22,15 @@ def test_readmes_script_trains_on_a_cluster_as_it_says(tmp_path):
         for loss in re.findall(r"200/200 steps.* - loss: (\S+)", result.output)
     ]
     assert len(losses) == 3, result.output
-    # An untrained model has 0.69. How far it gets depends on how many come too late.
+    # An untrained model has 0.69. The result depends on how many gradients come too
+    # late.
     assert losses[2] < min(losses[0], 0.45), result.output
     lines = re.findall(
         r"SyncReplicas: (\d+) updates \(.*\) of (\d+) gradients", result.output
     )
     assert len(lines) == 3
-    # 600 gradients, two for each update; some of three workers' come too late.
+    # There are 600 gradients, two for each update; some of three workers' come too
+    # late.
     updates, gradients = (sum(map(int, column)) for column in zip(*lines, strict=True))
     assert 150 <= updates <= 300
     assert 2 * updates <= gradients + 1 <= 601

@@ -39,7 +39,7 @@ def test_a_session_trains_with_all_workers(script):
     status, output = launch(script)
     assert status == 0, output
     workers = trained(output)
-    # The one may give more than the other, and late ones are dropped.
+    # One may give more than the other, and late gradients are dropped.
     assert len(workers) == 2, output
     assert sum(batches for batches, _ in workers.values()) >= 400, output
     assert max(loss for _, loss in workers.values()) < 0.5, output
@@ -67,7 +67,7 @@ def test_oldest_api_trains_without_init_ops_and_warns_of_replica_id():
     status, output = launch("sync_oldest.py")
     assert status == 0, output
     workers = trained(output)
-    # The other may be late for it.
+    # The other may be too late for it.
     assert "worker-0" in workers, output
     assert sum(batches for batches, _ in workers.values()) >= 400, output
     assert max(loss for _, loss in workers.values()) < 0.5, output
@@ -89,7 +89,7 @@ def test_estimator_trains_on_a_cluster_and_evaluates(script, tmp_path):
     assert status == 0, output
     step, accuracy = re.search(r"step (\d+): loss \S+, accuracy (\S+)", output).groups()
     assert float(accuracy) > ESTIMATORS[script], output
-    # The chief's last word; every update was of two gradients.
+    # This is the chief's last line; every update had two gradients.
     said = re.findall(
         r"SyncReplicas: step (\d+): (\d+) updates of (\d+) gradients; .* "
         r"by worker: chief:0 (\d+) \(.*\), worker:0 (\d+) \(",

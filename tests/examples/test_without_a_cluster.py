@@ -1,4 +1,4 @@
-"""Examples that cannot run where they are started say what they need."""
+"""Examples that need a cluster say so if they are started without one."""
 
 import json
 import os

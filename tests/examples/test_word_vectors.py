@@ -38,7 +38,7 @@ def fixed_phrases(corpus):
 def share_of_phrases_closer_than_exchanged_ones(vectors, phrases):
     """How often a phrase's words are closer than the first and another's second.
 
-    This compares the same words throughout, so it is one half for vectors that know
+    The same words are compared throughout, so it is one half for vectors that know
     nothing, and for those that know only how frequent each word is.
     """
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -74,8 +74,8 @@ def test_learns_on_a_cluster_and_shows_what_it_learned(steps, options, tmp_path)
     saved = np.load(tmp_path / "vectors.npz")
     assert saved["vectors"].shape == (len(saved["words"]), 16)
     assert np.all(np.isfinite(saved["vectors"]))
-    # Not the losses: 300 of them are too few to tell learning from noise. Vectors
-    # that were not trained give 0.5, give or take 0.02; these 0.7.
+    # The losses are not compared: 300 of them are too few to tell learning from noise.
+    # Untrained vectors give 0.5, give or take 0.02; these give 0.7.
     phrases = fixed_phrases(pydoc_corpus.load())
     assert len(phrases) > 100
     share = share_of_phrases_closer_than_exchanged_ones(saved["vectors"], phrases)

@@ -1,6 +1,6 @@
-// What comes over the wire into accumulators: gradients of any step or round,
-// with any rows and any values, takes and resets in any order. Their counts
-// must add up, and the rows of a result ascend.
+// Fuzzes accumulators with what may come over the wire: gradients of any step
+// or round, with any rows and any values, and takes and resets in any order.
+// Their counts must add up, and the rows of a result must ascend.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace tf_syncrep {
 namespace {
 
-// Shards one after the other, so that an input does the same each time.
+// Runs shards one after the other, so that an input always does the same.
 class InlineSharder final : public Sharder {
  private:
   int num_threads() const override { return 3; }
@@ -54,7 +54,7 @@ class AccumulatorFuzz {
  private:
   std::unique_ptr<GradientSum> MakeSum() {
     if (is_sparse_) {
-      // Few bytes, so that what is held is merged now and then.
+      // There are few bytes, so that held gradients are merged now and then.
       return std::make_unique<SparseGradientSum<T>>(memory_, BestCpuLevel(),
                                                     /*min_merge_bytes=*/64);
     }
@@ -76,14 +76,15 @@ class AccumulatorFuzz {
       std::memcpy(static_cast<T*>(values.data) + i, &value, sizeof(T));
     }
     if (input_.Pick(2) == 0) {
-      kept_.push_back(values.owner);  // somebody else's: to be copied
+      // somebody else's memory, which has to be copied
+      kept_.push_back(values.owner);
       values.owner = nullptr;
     }
     return values;
   }
 
-  // As the ops do it, after they have checked that shapes fit and that no row
-  // is negative.
+  // Pushes as the ops do, after they have checked that shapes fit and that no
+  // row is negative.
   void Push() {
     const int64_t step = input_.Number();
     const int64_t row_size = input_.Pick(5);

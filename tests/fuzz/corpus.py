@@ -1,7 +1,7 @@
 """Packs a folder of a fuzzer's inputs into one file, and unpacks it.
 
-corpus.py pack FOLDER FILE, or corpus.py unpack FILE FOLDER. The file has of each input
-its length, four bytes with the lowest first, and its bytes.
+corpus.py pack FOLDER FILE, or corpus.py unpack FILE FOLDER. The file has for each input
+its length, in four bytes with the lowest first, and its bytes.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-// Calls with arbitrary arguments, made from bytes.
+// Makes calls with arbitrary arguments from bytes.
 
 #ifndef TESTS_FUZZ_FUZZ_INPUT_H_
 #define TESTS_FUZZ_FUZZ_INPUT_H_
@@ -12,7 +12,7 @@
 
 namespace tf_syncrep {
 
-// Ends the process, as a fuzzer wants it, where something does not hold.
+// Ends the process, for the fuzzer to notice, if something does not hold.
 inline void Require(bool holds, const char* what) {
   if (!holds) {
     std::fprintf(stderr, "does not hold: %s\n", what);
@@ -20,7 +20,7 @@ inline void Require(bool holds, const char* what) {
   }
 }
 
-// Reads values from bytes; zeros after their end.
+// Reads values from bytes, and zeros after their end.
 class FuzzInput {
  public:
   FuzzInput(const uint8_t* data, size_t size) : data_(data), size_(size) {}
@@ -39,10 +39,10 @@ class FuzzInput {
     return value;
   }
 
-  // One of 0, ..., n - 1; n is at most 256.
+  // Returns one of 0, ..., n - 1; n is at most 256.
   int Pick(int n) { return Get<uint8_t>() % n; }
 
-  // Small ones, those at the ends of the range, and any.
+  // Returns small numbers, those at the ends of the range, and any others.
   int64_t Number() {
     switch (Pick(8)) {
       case 0:

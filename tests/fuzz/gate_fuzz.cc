@@ -1,6 +1,6 @@
-// What comes over the wire into a gate: calls in any order, of anybody, about
-// any generation and round. Its accounts must balance, and each wait must end
-// once.
+// Fuzzes a gate with what may come over the wire: calls in any order, by
+// anybody, about any generation and round. Its accounts must balance, and each
+// wait must end once.
 
 #include <chrono>
 #include <cstddef>
@@ -46,7 +46,7 @@ class GateFuzz {
   }
 
  private:
-  // As an op's attribute becomes a time: see sync_gate_kernels.cc.
+  // Converts an op's attribute to a time, as in sync_gate_kernels.cc.
   SyncGate::Time Seconds() {
     constexpr int64_t kMost = 1'000'000'000;
     const int64_t seconds = input_.Number();
@@ -71,7 +71,7 @@ class GateFuzz {
     return {device, static_cast<uint64_t>(input_.Pick(3))};
   }
 
-  // Mostly the present ones, so that something comes of it.
+  // Returns mostly the present generation, so that calls have effects.
   int64_t Generation(const SyncGateStats& stats) {
     return input_.Pick(4) == 0 ? input_.Number() : stats.generation;
   }

@@ -1,7 +1,7 @@
 // Runs a fuzzer's function on a corpus, without a fuzzer: replay FILE...
 //
-// A corpus is one file: of each input its length, four bytes with the lowest
-// first, and its bytes. See corpus.py.
+// A corpus is one file. It has for each input its length, in four bytes with
+// the lowest first, and its bytes. See corpus.py.
 
 #include <cstdint>
 #include <cstdio>
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace {
 
-// How many inputs were run; -1 if the file is no corpus.
+// Returns how many inputs were run, or -1 if the file is no corpus.
 int64_t Replay(const char* name) {
   std::ifstream file(name, std::ios::binary);
   const std::vector<uint8_t> bytes{std::istreambuf_iterator<char>(file), {}};
@@ -31,7 +31,7 @@ int64_t Replay(const char* name) {
     if (bytes.size() - at < size) {
       return -1;
     }
-    // Of its own size, so that a read beyond it is found.
+    // The copy has exactly this size, so that a read beyond it is found.
     const std::vector<uint8_t> input(bytes.begin() + at,
                                      bytes.begin() + at + size);
     LLVMFuzzerTestOneInput(input.data(), input.size());

@@ -1,7 +1,7 @@
-// What comes over the wire into a table that grows: any keys, in any order,
-// looked up, added, evicted; and columns with anything in them, as a restore of
-// damaged files may leave them. No key has two rows, no row two keys, and what
-// is there is found.
+// Fuzzes a table that grows with what may come over the wire: any keys, in any
+// order, looked up, added and evicted; and with columns that hold anything, as
+// a restore of damaged files may leave them. No key may have two rows, no row
+// two keys, and each key that is there must be found.
 
 #include <algorithm>
 #include <cstddef>
@@ -18,7 +18,7 @@
 namespace tf_syncrep {
 namespace {
 
-// Shards one after the other, so that an input does the same each time.
+// Runs shards one after the other, so that an input always does the same.
 class InlineSharder final : public Sharder {
  private:
   int num_threads() const override { return 3; }
@@ -53,7 +53,7 @@ class TableFuzz {
     for (int i = input_.Pick(64); i >= 0; --i) {
       keys.push_back(Key());
     }
-    // As workers send them; but anybody may send a key twice.
+    // Requests are made as workers make them; but anybody may send a key twice.
     InlineSharder sharder;
     if (input_.Pick(4) != 0) {
       KeyRequests requests;
@@ -117,7 +117,7 @@ class TableFuzz {
     }
   }
 
-  // Whatever the columns hold, they are taken or refused.
+  // Whatever the columns hold, they are accepted or refused.
   void Damage() {
     for (int i = input_.Pick(4); i >= 0; --i) {
       const int64_t row = first_row_ + input_.Pick(256) % capacity_;

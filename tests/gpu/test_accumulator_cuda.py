@@ -15,7 +15,7 @@ if harness.missing():
 each_dtype = pytest.mark.parametrize("dtype", harness.DTYPES)
 each_pass = pytest.mark.parametrize("name", harness.DENSE_PASSES)
 
-# Each pass in float64: what becomes of the sum, of (sum, a, b, other, divisor).
+# Each pass in float64: what becomes of the sum, from (sum, a, b, other, divisor).
 TWINS = {
     "set": lambda s, a, b, other, d: a,
     "add": lambda s, a, b, other, d: s + a,
@@ -65,7 +65,7 @@ def test_a_pass_agrees_with_the_twin(offset, size, name, dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_mean_of_many_is_rounded_once(dtype):
-    """In half arithmetic the sum of so many ones stays at 2048, or at 256."""
+    """In half or bfloat16 arithmetic this sum of ones would stop at 2048, or 256."""
     narrow = harness.numpy_dtype(dtype)
     one = harness.to_gpu(np.ones(1000, narrow))
     total = harness.to_gpu(np.zeros(1000, np.float32))
@@ -90,7 +90,7 @@ def test_the_same_gradients_give_the_same_bits():
     for array in arrays[1:]:
         expected += array
     expected /= np.float32(5)
-    # The bits of NumPy in float32, too: no multiply-add, in order of arrival.
+    # The bits are also those of NumPy in float32: no multiply-add, in order of arrival.
     assert run().tobytes() == run().tobytes() == expected.tobytes()
 
 
@@ -112,7 +112,7 @@ def test_a_pass_reaches_elements_beyond_two_billion():
     import cupy
 
     size = 2**31 + 13
-    # One byte of each for the comparison.
+    # One byte of each is enough for the comparison.
     harness.skip_without_memory(size * (2 + 4 + 1) + (1 << 30))
     one = int(np.ones([], harness.numpy_dtype("bfloat16")).view(np.uint16))
     total = cupy.zeros(size, np.uint32)
@@ -123,7 +123,7 @@ def test_a_pass_reaches_elements_beyond_two_billion():
 
 
 def sparse_gradients(dtype, row_size, counts, limit, index_dtype=np.int64):
-    """Gradients whose rows follow Zipf: the first ones are summed by whole blocks."""
+    """Gradients whose rows follow Zipf: whole blocks sum the first rows."""
     rng = np.random.default_rng(5)
     gradients = []
     for count in counts:
@@ -217,7 +217,7 @@ def test_rows_beyond_two_billion_elements_are_summed():
     import cupy
 
     rows, row_size = 2**25 + 7, 64
-    # The gradient, the result, and some 41 bytes for each row to sort in.
+    # The gradient, the result, and some 41 bytes for each row to sort.
     harness.skip_without_memory(rows * row_size * (2 + 2) + rows * 80 + (1 << 30))
     narrow = harness.numpy_dtype("bfloat16")
     one, two = (int(np.array(x, narrow).view(np.uint16)) for x in (1, 2))

@@ -99,7 +99,7 @@ def test_a_dense_step_reaches_elements_beyond_two_billion():
     import cupy
 
     size = 2**31 + 13
-    # One byte of each for the comparison.
+    # One byte of each is enough for the comparison.
     harness.skip_without_memory(size * (2 + 2 + 4 + 4 + 1) + (1 << 30))
     like = harness.random_state(5, [], "bfloat16")
     one = int(np.ones([], harness.numpy_dtype("bfloat16")).view(np.uint16))
@@ -163,7 +163,7 @@ def test_a_sparse_step_takes_memory_at_any_address(dtype):
 @each_dtype
 @pytest.mark.parametrize("row_size", [4, 64, 72])
 def test_rows_in_thousands_of_places_are_summed_and_moved_once(row_size, dtype):
-    """Indices after Zipf: the first rows are worked on by whole blocks."""
+    """Indices after Zipf: whole blocks work on the first rows."""
     rows = 20_000
     state = harness.random_state(8, [rows, row_size], dtype)
     indices = (np.random.default_rng(80).zipf(1.2, size=60_000) - 1) % rows
@@ -242,7 +242,7 @@ def test_a_sparse_step_reaches_rows_beyond_two_billion_elements():
     import cupy
 
     rows, row_size = 2**25 + 7, 64
-    # One byte of each for the comparison.
+    # One byte of each is enough for the comparison.
     harness.skip_without_memory(rows * row_size * (2 + 4 + 4 + 1) + (1 << 30))
     like = harness.random_state(14, [], "bfloat16")
     one = np.ones([3, row_size], harness.numpy_dtype("bfloat16"))

@@ -1,7 +1,7 @@
 """Saves a model of two mirrored replicas, and restores it into another one.
 
-Argument, JSON: the folder. Reports all copies of all variables before and after. A
-process of its own: logical devices have to be set up before TensorFlow starts.
+Argument, JSON: the folder. Reports all copies of all variables before and after. It is
+a process of its own, since logical devices have to be set up before TensorFlow starts.
 """
 
 import json

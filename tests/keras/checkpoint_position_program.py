@@ -1,4 +1,4 @@
-"""Trains on a cluster, is interrupted, goes on, is interrupted again, begins anew.
+"""Trains on a cluster, is interrupted twice, continues twice, then begins anew.
 
 Argument, JSON: a folder.
 """
@@ -20,7 +20,7 @@ STEPS = 6
 
 
 class Await(tf.keras.callbacks.Callback):
-    """Waits for each checkpoint, so that none is left out while one is written."""
+    """Waits for each checkpoint, so that none is skipped while another is written."""
 
     def __init__(self, checkpoint):
         super().__init__()

@@ -1,7 +1,7 @@
-"""Trains as the coordinator of a cluster, writes checkpoints, and goes on from them.
+"""Trains as the coordinator of a cluster, writes checkpoints, and continues from them.
 
 Argument, JSON: "folder", "quorum" (None without SyncReplicas), "epochs", "steps" of
-each, "options" of the callback. The model's state at the end is in FOLDER.npz.
+each epoch, and "options" of the callback. FOLDER.npz has the model's state at the end.
 """
 
 import json
@@ -17,7 +17,7 @@ import tf_syncrep as tfs
 
 
 class Savings(tf.keras.callbacks.Callback):
-    """Collects what the checkpoints were like."""
+    """Collects facts about the checkpoints."""
 
     def __init__(self, checkpoint):
         super().__init__()

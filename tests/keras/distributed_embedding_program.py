@@ -27,7 +27,7 @@ def as_lists(tables):
 
 
 def dataset(context=None):
-    """The same batch for everybody, for ever."""
+    """The same batch for all workers, for ever."""
     del context
     return tf.data.Dataset.from_tensors(models.batch(EXAMPLES)).repeat()
 
@@ -95,7 +95,7 @@ def from_one_process(strategy, folder):
 
 
 def synchronous(strategy):
-    """Updates of two equal gradients are those of one."""
+    """Updates with two equal gradients are like updates with one."""
     results = {}
     for name, optimizer, options in (
         ("adam", lambda: tf.keras.optimizers.Adam(0.01), {}),
@@ -147,7 +147,7 @@ def one_table(strategy, folder):
 
 
 class Tied(tf.keras.Model):
-    """Guesses a word by the vectors of others, which are those of what it guesses."""
+    """Guesses a word by the vectors of others, with the same table for the guesses."""
 
     def __init__(self):
         super().__init__()
@@ -190,7 +190,7 @@ def tied(strategy):
 
 
 def messages(strategy):
-    """How many a step of the layer alone sends, and of how many parts it is."""
+    """How many tensors a step of the layer alone sends, and how many parts it has."""
     sys.path.append(str(BENCHMARKS / "harness"))
     import hops
 
@@ -215,7 +215,7 @@ def messages(strategy):
 
 
 def error(strategy):
-    """What a step says of an id that is in no table, and what it left."""
+    """The message of a step with an id that is in no table, and the state it left."""
     model = make(strategy, lambda: tfs.keras.AdamAsync(0.01))
 
     def bad(context):

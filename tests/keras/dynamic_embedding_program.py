@@ -18,7 +18,7 @@ import tf_syncrep as tfs
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 STEPS, EXAMPLES = 6, 12
-# One batch after the other, each so often as both workers see it alike.
+# One batch follows the other, each as often as is needed for both workers to see it.
 SEEDS = range(3)
 
 
@@ -34,7 +34,7 @@ def as_pair(table):
 
 
 def repeated(seed, with_keys):
-    """The same batch for everybody, for ever."""
+    """The same batch for all workers, for ever."""
     ids, targets = models.batch(EXAMPLES, seed)
     ids = models.as_keys(ids) if with_keys else ids
 
@@ -57,7 +57,7 @@ OPTIMIZERS = {
 
 
 def synchronous(strategy):
-    """What both kinds of tables have learned."""
+    """The vectors that both kinds of tables have learned."""
     with strategy.scope():
         layer = models.growing("sgd").embedding
     layer(models.as_keys(models.all_ids()), training=True)
@@ -109,7 +109,7 @@ def asynchronous(strategy):
 
 
 def messages(strategy):
-    """How many a step of the layer alone sends, for both kinds of tables."""
+    """How many tensors a step of the layer alone sends, for both kinds of tables."""
     sys.path.append(str(BENCHMARKS / "harness"))
     import hops
 
@@ -138,7 +138,7 @@ def messages(strategy):
 
 
 def evicting(strategy, make):
-    """A training in which rows go, and come again."""
+    """A training in which rows go, and come back."""
     with strategy.scope():
         model = models.growing(make(), unused_for=10)
     tables = {}
@@ -150,7 +150,7 @@ def evicting(strategy, make):
 
 
 def _keys_of_batch(seed):
-    """By table, the keys that a batch asks for."""
+    """The keys that a batch asks for, by table."""
     keys = models.as_keys(models.batch(EXAMPLES, seed)[0])
     return {
         name: np.unique(
@@ -167,7 +167,7 @@ def _keys_of_batch(seed):
 
 
 def checkpoints(strategy, folder):
-    """Full ones and those of changes, restored here."""
+    """Restores full checkpoints and checkpoints of changes here."""
     results = {}
     for name, make in (
         ("adam", lambda: tf.keras.optimizers.Adam(0.05)),

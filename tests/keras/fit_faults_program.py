@@ -1,7 +1,7 @@
 """Trains twice by `tfs.keras.fit`, slowly enough for a test to kill tasks meanwhile.
 
-Arguments, JSON: steps of an epoch, and of an execution. Prints a line when a tenth of
-the steps of an epoch are done.
+Arguments, JSON: steps of an epoch, and steps of an execution. Prints a line whenever
+another tenth of an epoch's steps is done.
 """
 
 import json
@@ -16,7 +16,7 @@ import tf_syncrep as tfs
 
 
 class Watch(tf.keras.callbacks.Callback):
-    """Counts steps, as `fit` tells of them, and the examples that a metric counts."""
+    """Counts steps, as `fit` reports them, and the examples that a metric counts."""
 
     def __init__(self, num_steps, metric):
         super().__init__()

@@ -1,7 +1,7 @@
-"""Trains and evaluates with a metric that says which batches it has counted, how often.
+"""Trains and evaluates with a metric that tells how often it has counted each batch.
 
-Argument, JSON: steps of an execution. Prints a line when a tenth of the batches are
-done, in training and evaluation, so that a test can kill workers meanwhile.
+Argument, JSON: steps of an execution. Prints a line whenever another tenth of the
+batches is done, in training and evaluation, so that a test can kill workers meanwhile.
 """
 
 import json
@@ -20,7 +20,7 @@ BATCHES, EXAMPLES = 200, 4
 
 
 class Seen(tf.keras.metrics.Metric):
-    """How often it was updated with each batch, by the number that is its target."""
+    """How often it was updated with each batch, whose number is its target."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -36,7 +36,7 @@ class Seen(tf.keras.metrics.Metric):
 
 
 class Watch(tf.keras.callbacks.Callback):
-    """Says when a tenth is done, and keeps what was counted in the end."""
+    """Reports each tenth, and keeps the counts of the end."""
 
     def __init__(self, *counted):
         super().__init__()
@@ -67,7 +67,7 @@ class Watch(tf.keras.callbacks.Callback):
 
 
 def batches():
-    """Slowly, so that a test can kill a worker while it has some of them."""
+    """It is slow, so that a test can kill a worker while it has some of them."""
     for number in range(BATCHES):
         time.sleep(0.01)
         yield np.ones([EXAMPLES, 2]), np.full([EXAMPLES, 1], float(number))

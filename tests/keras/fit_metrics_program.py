@@ -1,6 +1,6 @@
-"""Trains on three workers with every metric that Keras has, and counts all that counts.
+"""Trains on three workers with every metric of Keras, and counts in other ways as well.
 
-Reports what `tfs.keras.fit` and `evaluate` gave beside one process.
+Reports the results of `tfs.keras.fit` and `evaluate` beside those of one process.
 """
 
 import inspect
@@ -15,7 +15,7 @@ import tf_syncrep as tfs
 
 metrics = tf.keras.metrics
 NUM_BATCHES, BATCH = 40, 8
-# For parameters without a default.
+# Values for parameters without a default.
 ARGUMENTS = {
     "fn": lambda y_true, y_pred: tf.abs(y_true - y_pred),
     "name": "wrapped",
@@ -54,7 +54,7 @@ def dataset():
 
 
 def all_metrics():
-    """Each class of `tf.keras.metrics`, made, with the kind of data that it takes."""
+    """Each class of `tf.keras.metrics`, as an object, with its kind of data."""
     first = next(iter(dataset()))["data"]
     made = {}
     for name, kind in inspect.getmembers(metrics, inspect.isclass):
@@ -100,7 +100,7 @@ class Counter(tf.keras.layers.Layer):
 
 
 class Measured(tf.keras.Model):
-    """Updates metrics, some optimizers that it has in a dict, and a counter."""
+    """Updates metrics, optimizers in a dict, and a counter."""
 
     def __init__(self):
         super().__init__()
@@ -121,7 +121,7 @@ class Measured(tf.keras.Model):
 
     @tf.function
     def count(self, x):
-        # Within a function of its own, and twice.
+        # This is in a function of its own, and happens twice.
         self.one.update_state(tf.ones_like(x))
         for _ in tf.range(2):
             self.one.update_state(tf.ones_like(x))
@@ -157,7 +157,7 @@ def numbers(logs):
 
 
 class Seen(tf.keras.callbacks.Callback):
-    """Notes what cannot be if sums were torn, or written on servers."""
+    """Notes results that only torn sums, or sums on servers, could have."""
 
     _supports_tf_logs = True
 

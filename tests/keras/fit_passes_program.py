@@ -1,4 +1,4 @@
-"""Trains by `tfs.keras.fit` on workers whose data has ends that nobody knows before.
+"""Trains by `tfs.keras.fit` on workers whose data ends without warning.
 
 Argument, JSON: the names of the scenarios to run, and a folder.
 """
@@ -20,13 +20,13 @@ from keras_sync_replicas import make_strategy
 import tf_syncrep as tfs
 
 BATCH = 4
-ITEMS, PER_ITEM = 20, 3  # of work queues, and batches of an item
-# Also at the ends of epochs, and soon after one another.
+ITEMS, PER_ITEM = 20, 3  # items of a work queue, and batches of an item
+# Checkpoints also come at the ends of epochs, and soon after one another.
 EPOCHS_OF_KILLS, KILLS_AT = 4, [8, 40, 58, 66, 110, 118, 160, 190]
 
 
 class Counting(tf.keras.Model):
-    """Counts how often it saw each example, whose number is its first feature."""
+    """Counts how often it saw each example, which its first feature numbers."""
 
     def __init__(self, num_examples):
         super().__init__()
@@ -85,7 +85,7 @@ def make(strategy, num_examples, quorum=None, per_execution=1):
 
 
 def train(strategy, data, num_examples, epochs, more=(), **options):
-    """Trains; returns what was seen."""
+    """Trains; returns the counts."""
     model = make(strategy, num_examples, **options)
     steps = Steps()
     history = tfs.keras.fit(
@@ -105,7 +105,7 @@ def train(strategy, data, num_examples, epochs, more=(), **options):
 def uneven(strategy, **options):
     def data(context):
         worker = context.input_pipeline_id
-        return batches(100 * worker, 7 * worker)  # the first one has none
+        return batches(100 * worker, 7 * worker)  # the first one has no batches
 
     return train(strategy, data, 400, 2, **options)
 
@@ -129,7 +129,7 @@ def killed(strategy, epochs, folder, at, steps_meanwhile, **options):
 
 
 class AwaitKills(tf.keras.callbacks.Callback):
-    """Asks for the deaths of workers, and goes on a few steps without them at most."""
+    """Asks for the deaths of workers, and makes at most a few steps until they come."""
 
     def __init__(self, folder, at, steps_meanwhile):
         super().__init__()
@@ -153,7 +153,7 @@ class OnPurposeError(Exception):
 
 
 class FailAt(tf.keras.callbacks.Callback):
-    """Fails in the second epoch, when a checkpoint was written in it."""
+    """Fails in the second epoch, after a checkpoint was written in it."""
 
     def __init__(self, checkpoint):
         super().__init__()
@@ -171,7 +171,7 @@ class FailAt(tf.keras.callbacks.Callback):
 
 
 class Restored(tf.keras.callbacks.Callback):
-    """Notes how much of the queue was done where training goes on."""
+    """Notes how much of the queue was done where training continues."""
 
     def __init__(self, queue):
         super().__init__()
@@ -183,7 +183,7 @@ class Restored(tf.keras.callbacks.Callback):
 
 
 def resumed(strategy, folder):
-    """Fails in the midst of an epoch, and goes on from a checkpoint."""
+    """Fails in the middle of an epoch, and continues from a checkpoint."""
     folder = str(pathlib.Path(folder) / "checkpoints")
 
     def begin():
@@ -215,7 +215,7 @@ def resumed(strategy, folder):
 
 
 def refused(strategy):
-    """What `fit` says of data that has no end, and of such that has nothing."""
+    """The messages of `fit` for data without an end, and for data without content."""
     with strategy.scope():
         queue = tfs.data.WorkQueue(ITEMS, 1)
     model = make(strategy, ITEMS * PER_ITEM * BATCH)

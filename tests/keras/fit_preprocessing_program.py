@@ -1,7 +1,7 @@
 """Trains a model with all preprocessing layers in it, from all kinds of data.
 
-The rate is zero, and all batches are the same: every training has the loss of one
-process. Reports it, with that of each kind.
+The learning rate is zero, and all batches are the same: every training has the loss of
+one process, which is reported with that of each kind.
 """
 
 import keras_sync_replicas
@@ -19,7 +19,7 @@ IDS = np.array([[1], [2], [5], [9]], dtype=np.int64)
 X = {"words": WORDS, "numbers": NUMBERS, "ids": IDS}
 Y = np.ones([4, 1], np.float32)
 
-# By the name of the layer: its input, and how it is made.
+# By the name of the layer: its input, and the function that makes it.
 MADE = {
     "CategoryEncoding": ("ids", lambda: layers.CategoryEncoding(10)),
     "Discretization": ("numbers", lambda: layers.Discretization([2.0, 6.0])),
@@ -39,7 +39,7 @@ MADE = {
 
 
 def found():
-    """The preprocessing layers of Keras, without those of pictures and sounds."""
+    """The preprocessing layers of Keras, without those for images and audio."""
     modules = {
         name: value.__module__
         for name, value in vars(layers).items()
@@ -80,7 +80,7 @@ def dataset(_=None):
 
 
 KINDS = {
-    # Of strings Keras takes tensors.
+    # Keras accepts strings only as tensors.
     "arrays": lambda: {"x": {**X, "words": tf.constant(WORDS)}, "y": Y},
     "dataset": lambda: {"x": dataset()},
     "dataset and steps": lambda: {"x": dataset(), "steps_per_epoch": 3},

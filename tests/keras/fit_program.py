@@ -1,6 +1,6 @@
-"""Does some of `fit_scenarios` by `Model.fit`, alone and with parameter servers.
+"""Runs some of `fit_scenarios` by `Model.fit`, alone and with parameter servers.
 
-Argument: their names. And one of them before `install_fit` was called.
+Argument: their names, and the name of one that runs before `install_fit` was called.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ import tf_syncrep as tfs
 
 @dataclasses.dataclass
 class Side:
-    """One of the two: without a strategy, or in the scope of one."""
+    """One of the two sides: without a strategy, or in the scope of one."""
 
     scope: Callable[[], Any]
     is_stock: bool
 
-    # Methods of the class as they are when they are called.
+    # The methods of the class are those at the time of the call.
 
     def fit(self, model, *args, **options):
         return tf.keras.Model.fit(model, *args, **options)
@@ -64,7 +64,7 @@ class Side:
 
 
 def outcome(scenario, side):
-    """What a scenario returned, through JSON; or what it failed with."""
+    """The result of a scenario, converted by JSON; or its error."""
     try:
         return json.loads(json.dumps(scenario(side), default=float))
     except Exception:
@@ -78,7 +78,7 @@ def main():
     names = json.loads(sys.argv[1])
     scenarios = fit_scenarios.SCENARIOS | fit_data.VALIDATED
     scenarios = {name: scenarios[name] for name in names}
-    # Once it is installed, models outside of the scope are refused.
+    # Once it is installed, models outside the scope are refused.
     expected = {name: outcome(x, stock) for name, x in scenarios.items()}
     tfs.keras.install_fit()
     results = {

@@ -1,4 +1,4 @@
-"""Trains by `tfs.keras.fit` on three workers; reports what was counted and raised."""
+"""Trains by `tfs.keras.fit` on three workers; reports counts and errors."""
 
 import time
 
@@ -17,7 +17,7 @@ BATCH = 4
 
 
 class Draw(tf.keras.layers.Layer):
-    """Adds what its generator of seeds draws, times nothing; shows it as a metric."""
+    """Adds numbers of its seed generator, times zero; shows them as a metric."""
 
     def __init__(self):
         super().__init__()
@@ -30,7 +30,7 @@ class Draw(tf.keras.layers.Layer):
 
 
 class Counting(tf.keras.Model):
-    """Tells in its logs what was drawn, and counts examples in a metric."""
+    """Puts the drawn numbers into its logs, and counts examples in a metric."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +55,7 @@ def dataset(context=None):
 
 
 def counts(strategy):
-    """For each of some trainings, what was counted by all that counts."""
+    """The results of all counters, for several trainings."""
     adam, adam_async = tf.keras.optimizers.Adam, tfs.keras.AdamAsync
     steps = {"steps_per_epoch": STEPS}
     trainings = {
@@ -107,7 +107,7 @@ def evaluation(strategy):
 
 
 class Watch(tf.keras.callbacks.Callback):
-    """Knows whether it was told of the end; may raise when five batches are done."""
+    """Notes whether it was told of the end; may fail after five batches."""
 
     def __init__(self, raises):
         super().__init__()
@@ -122,7 +122,7 @@ class Watch(tf.keras.callbacks.Callback):
 
 
 def failures(strategy):
-    """What fit raises, and that the same model trains afterwards."""
+    """The error that fit raises; the same model trains afterwards."""
 
     class Broken(tf.keras.layers.Layer):
         def call(self, x, training=False):
@@ -169,7 +169,7 @@ def failures(strategy):
 
 
 class Reading(tf.keras.Model):
-    """Tells in its logs which worker has read what."""
+    """Puts which worker has read what into its logs."""
 
     def __init__(self):
         super().__init__()
@@ -185,7 +185,7 @@ class Reading(tf.keras.Model):
 
 
 def readers(strategy):
-    """Which workers have read which examples, as which input pipeline."""
+    """Which workers have read which examples, for several input pipelines."""
 
     def by_shard(context):
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
@@ -211,7 +211,7 @@ def readers(strategy):
 
 
 def refusals(strategy):
-    """The sentence for each thing that cannot be."""
+    """The message for each unsupported use."""
     good = fit_scenarios.dataset()
 
     def compiled(strategy=strategy, make=keras_variants.small_model, **options):

@@ -1,8 +1,8 @@
-"""Trains in one epoch that outlasts every test.
+"""Trains in one epoch that is longer than any test.
 
-Argument: how. "synchronous", by two gradients of three, and "asynchronous" by
-`tfs.keras.fit`; "custom" by steps that this program schedules itself. Prints a line for
-each step that is over.
+The argument says how: "synchronous", with two gradients of three; "asynchronous", by
+`tfs.keras.fit`; or "custom", by steps that this program schedules itself. Prints a line
+for each step that has ended.
 """
 
 import json

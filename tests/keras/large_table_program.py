@@ -1,6 +1,6 @@
 """Trains a table of more bytes than a parameter server may hold.
 
-Argument: how many rows; they are of 64 floats.
+Argument: how many rows the table has; each has 64 floats.
 """
 
 import json
@@ -30,7 +30,8 @@ def train(strategy, rows):
             ]
         )
         model.compile(tf.keras.optimizers.SGD(1.0), loss="mse")
-    # From the first row to the last. Each step halves an example's error.
+    # The rows are spread from the first to the last. Each step halves an example's
+    # error.
     ids = np.linspace(0, rows - 1, 256).astype(np.int64).reshape([64, 4])
     targets = np.sin(np.arange(64.0)).reshape([64, 1])
 

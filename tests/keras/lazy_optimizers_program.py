@@ -1,6 +1,6 @@
 """Trains asynchronously by optimizers with rules; reports variables and their slots.
 
-Argument: how many steps all workers make together. Each has gradients of ones.
+Argument: how many steps all workers make together. All gradients are ones.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Trains synchronously as the coordinator, again and again, each time another model.
+"""Trains synchronously as the coordinator, again and again, with a new model each time.
 
-The argument says how often, how soon servers give up a coordinator that they hear
-nothing of, and whether it then goes on training until it is killed.
+The arguments say how often, how soon servers give up a coordinator of which they hear
+nothing, and whether it then goes on training until it is killed.
 """
 
 import gc
@@ -45,7 +45,7 @@ class Tell(tf.keras.callbacks.Callback):
 
 
 def train(strategy, epochs):
-    """Two trainings, the second one by the same gate and accumulators."""
+    """Two trainings, the second of which uses the same gate and accumulators."""
     with strategy.scope():
         queue = tfs.data.WorkQueue(100, num_epochs=None)
         model = make_model()
@@ -68,7 +68,7 @@ def main(trainings, keep_alive_secs, is_killed):
     strategy = helpers.make_strategy()
     for _ in range(trainings):
         train(strategy, epochs=1)
-        # A model and what was traced of it refer to each other.
+        # A model and the functions traced from it refer to each other.
         gc.collect()
         print("trained", flush=True)
     if is_killed:

@@ -1,6 +1,7 @@
 """Trains a DistributedEmbedding on one device, and in two mirrored replicas.
 
-A process of its own: logical devices have to be set up before TensorFlow starts.
+It is a process of its own, since logical devices have to be set up before TensorFlow
+starts.
 """
 
 import embedding_models as models

@@ -1,4 +1,4 @@
-"""Trains as one task of a MultiWorkerMirroredStrategy; reports what came of it.
+"""Trains as one task of a MultiWorkerMirroredStrategy; reports the results.
 
 Each task has one replica, whose number is the task's.
 """
@@ -24,7 +24,7 @@ def gradients():
 
 
 def train(strategy, context):
-    """Three steps; returns what variables and slots hold in this task."""
+    """Three steps; returns the variables and slots of this task."""
     with strategy.scope():
         variables = [tf.Variable(tf.ones([5, 2])), tf.Variable(tf.ones([3]))]
         optimizer = tfs.keras.AdamAsync(0.25, weight_decay=0.5, global_clipnorm=100.0)
@@ -51,7 +51,7 @@ def train(strategy, context):
 
 
 def train_v1(strategy):
-    """Three steps of the v1 optimizer; returns what this task holds."""
+    """Three steps of the v1 optimizer; returns the variables of this task."""
     with strategy.scope():
         variables = [tf.Variable(tf.ones([5, 2])), tf.Variable(tf.ones([3]))]
     optimizer = tfs.train.AdamAsyncOptimizer(0.25)
@@ -92,7 +92,7 @@ def make_model():
 
 
 def learn(strategy):
-    """Trains a model on each task's half of the data, by fit where Keras can."""
+    """Trains a model on each task's half of the data, by fit if Keras supports it."""
     data = tf.data.Dataset.from_tensor_slices(keras_variants.small_data()).batch(16)
     options = tf.data.Options()
     policies = tf.data.experimental.AutoShardPolicy
@@ -114,7 +114,7 @@ def learn(strategy):
 
 
 def loop(strategy, model, optimizer, data):
-    """What fit does; that of Keras 3 fails under this strategy."""
+    """The result of fit, which fails in Keras 3 under this strategy."""
     with strategy.scope():
         optimizer.build(model.trainable_variables)
 

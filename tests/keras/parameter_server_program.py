@@ -1,6 +1,6 @@
-"""Trains as the coordinator of a ParameterServerStrategy; reports what came of it.
+"""Trains as the coordinator of a ParameterServerStrategy; reports the results.
 
-Arguments: the number of parts that variables are to have, and of steps to schedule.
+Arguments: the number of parts of variables, and the number of steps.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def gradient_of_ones(variable):
 
 
 def report_on(optimizer, variable):
-    """Where a variable, or part of one, and its slots are, and what they hold."""
+    """The place and the values of a variable, or part of one, and of its slots."""
     slots = optimizer.slots(variable).values()
     return {
         "device": keras_variants.native(variable).device,
@@ -62,7 +62,7 @@ def report_on(optimizer, variable):
 def train_concurrently(strategy, coordinator, num_steps, **options):
     """Schedules steps of constant gradients, which all workers run at once."""
     with strategy.scope():
-        model = make_model()  # Keras 2 refers weakly to what its parts are of.
+        model = make_model()  # Keras 2 refers only weakly to what its parts belong to.
         variables = model.trainable_variables
         optimizer = tfs.keras.AdamAsync(0.01, **options)
         optimizer.build(variables)
@@ -88,14 +88,14 @@ def train_concurrently(strategy, coordinator, num_steps, **options):
         coordinator.schedule(step)
     coordinator.join()
     result = {"start": start, "steps": int(steps.numpy()), "scheduled": outcome()}
-    # Once more from the coordinator, which is in cross-replica context.
+    # One more step comes from the coordinator, which is in cross-replica context.
     with strategy.scope():
         tf.function(update)()
     return {**result, "from_the_coordinator": outcome()}
 
 
 def train_v1(strategy, coordinator, num_steps):
-    """The same by the v1 optimizer; its slots are made in the first step."""
+    """The same by the v1 optimizer, whose slots are made in the first step."""
     with strategy.scope():
         variables = [tf.Variable(tf.ones([ROWS, DIM])), tf.Variable(tf.ones([3]))]
     optimizer = tfs.train.AdamAsyncOptimizer(0.01)
@@ -159,9 +159,9 @@ def train_custom_loop(strategy, coordinator):
 
 
 def train_unbuilt(strategy, coordinator):
-    """TensorFlow's tutorial: optimizers make their slots in the first step."""
+    """TensorFlow's tutorial, in which optimizers make their slots in the first step."""
     with strategy.scope():
-        model = make_model()  # Keras 2 refers weakly to what its parts are of.
+        model = make_model()  # Keras 2 refers only weakly to what its parts belong to.
         variables = model.trainable_variables
         optimizers = {
             "adam_async": tfs.keras.AdamAsync(0.01),

@@ -1,4 +1,4 @@
-"""Trains under strategies with two replicas in one process; reports what came of it.
+"""Trains under strategies with two replicas in one process; reports the results.
 
 Arguments: whether steps are tf.functions, and the optimizer's options, by name.
 
@@ -43,18 +43,18 @@ def gradients():
 
 
 def whole_gradients():
-    """What both replicas' gradients sum up to."""
+    """The sum of both replicas' gradients."""
     values = tf.constant([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0], [2.0, 2.0]])
     rows = tf.constant([0, 3, 1, 3])
     return tf.IndexedSlices(values, rows, tf.constant([5, 2])), 3.0 * tf.ones([3])
 
 
 def train(strategy, context, options, wrap):
-    """Three steps; returns the variables and the steps counted."""
+    """Three steps; returns the variables and the number of steps."""
     with strategy.scope():
         variables = [tf.Variable(tf.ones([5, 2])), tf.Variable(tf.ones([3]))]
         optimizer = tfs.keras.AdamAsync(0.25, **options)
-        # In replicas the first step makes the slots.
+        # In replicas, the first step makes the slots.
         if context != "replica":
             optimizer.build(variables)
 
@@ -82,7 +82,7 @@ def train(strategy, context, options, wrap):
 
 
 def fit(name, strategy):
-    """Model.fit; with batch normalization where this Keras can train it."""
+    """Model.fit; with batch normalization if this Keras can train it."""
     layers = tf.keras.layers
     normalize = not (keras_variants.IS_KERAS_3 and name == "central_storage")
     with strategy.scope():

@@ -1,9 +1,9 @@
 """Trains synchronously as the coordinator of a cluster whose tasks a test kills.
 
-One argument, JSON: those of `main` by name. Writes a line "update N" after each update,
-and "epoch N" after each epoch. A file "end" in `folder` ends the training with the
-epoch, and instead of a file "tell" there comes one "told" with the gate's counters; see
-`worker_seams` for the others.
+The argument is JSON: the arguments of `main` by name. Writes a line "update N" after
+each update, and "epoch N" after each epoch. A file "end" in `folder` ends the training
+with the epoch. A file "tell" is replaced by a file "told" with the gate's counters; see
+`worker_seams` for the other files.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _POLL_SECS = 0.02
 
 
 def tell(optimizer, folder):
-    """Tells the gate's counters whenever they are asked for, for ever."""
+    """Reports the gate's counters whenever they are asked for, for ever."""
     asked, unready = folder / "tell", folder / "telling"
     while True:
         if asked.exists():
@@ -73,11 +73,10 @@ def main(
     backup=None,
     **options,
 ):
-    """Trains by a loop, "fit" or "custom", so many steps in each epoch.
+    """Trains by a loop, "fit" or "custom", with `steps` steps in each epoch.
 
     After the first training there is one for each of `further`: a dict of its "quorum",
-    "total", "steps" and "flush_last". What is not named here are options of
-    SyncReplicas.
+    "total", "steps" and "flush_last". The other arguments are options of SyncReplicas.
     """
     folder = pathlib.Path(folder)
     strategy = helpers.make_strategy()
@@ -111,18 +110,19 @@ def main(
             error = f"{type(exception).__name__}: {exception}"
             print(f"raised {error}", flush=True)
         result["errors"].append(error)
-        # What was lost with a parameter server cannot be read.
+        # Variables that were lost with a parameter server cannot be read.
         with contextlib.suppress(tf.errors.OpError):
             result |= recorder.result()
             names = ("stats", "iterations")
             result["trainings"].append({name: result[name] for name in names})
         print(f"training {number} has ended", flush=True)
-    # Not as output, into which TensorFlow's threads write of lost connections.
+    # Standard output would not do: TensorFlow's threads write of lost connections into
+    # it.
     (folder / "result").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":
     main(**json.loads(sys.argv[1]))
-    # Not by the interpreter's end, at which TensorFlow's coordinator waits for workers
-    # that were killed.
+    # The interpreter's normal end is avoided: TensorFlow's coordinator would wait there
+    # for workers that were killed.
     os._exit(0)

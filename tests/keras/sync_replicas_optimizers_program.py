@@ -1,6 +1,6 @@
 """Trains synchronously on one batch, by each inner optimizer; reports the weights.
 
-Arguments: how many workers there are, and how many updates each optimizer is to make.
+Arguments: the number of workers, and the number of updates of each optimizer.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Trains synchronously as the coordinator of two workers, also where something raises.
+"""Trains synchronously as the coordinator of two workers, also with steps that fail.
 
-Reports what came of each of the trainings.
+Reports the result of each training.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from tf_syncrep.python.keras.sync_replicas import updater as sync_replicas_updat
 
 
 def error_of(call, *args, **kwargs):
-    """What a call raised, or an empty string."""
+    """The error of a call, or an empty string."""
     try:
         call(*args, **kwargs)
     except Exception as error:
@@ -132,7 +132,7 @@ def other_quorums(strategy):
 
 
 def slow_rounds(strategy):
-    """Each takes longer than the updater waits for it at a time."""
+    """Each batch takes longer than one wait of the updater."""
     model, _, recorder = helpers.make(strategy, 2, 2)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -146,7 +146,7 @@ def slow_rounds(strategy):
 def error_in_a_closure(strategy):
     def spoil(number, batch):
         # The third batch has a word that is not in the table. With Keras 2 each worker
-        # has batches of its own, and one of two comes to its third in eight steps.
+        # has batches of its own, and one of two reaches its third within eight steps.
         inputs, targets = batch
         word = tf.cast(tf.where(number == 2, 1_000_000, 0), tf.int32)
         return inputs + word * tf.constant([0, 1, 0, 0]), targets
@@ -240,7 +240,7 @@ def updater_left_behind(strategy):
 
 
 def errors_apart_from_closures(strategy):
-    """A function fails beside a closure, and a closure beside a function."""
+    """A function fails beside a closure, and a closure fails beside a function."""
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         num_begun = tf.Variable(0)
@@ -303,7 +303,7 @@ def main():
         errors_apart_from_closures,
         loss_scaling,
     ]
-    if not keras_variants.IS_KERAS_3:  # which cannot train variables in parts
+    if not keras_variants.IS_KERAS_3:  # Keras 3 cannot train variables in parts
         trainings.append(variables_in_parts)
     programs.report({training.__name__: training(strategy) for training in trainings})
 

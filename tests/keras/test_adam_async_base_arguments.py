@@ -1,4 +1,4 @@
-"""What the base class promises, and test_optimizer_table.py has no place for."""
+"""Promises of the base class that test_optimizer_table.py does not cover."""
 
 import keras_variants
 import numpy as np
@@ -30,7 +30,7 @@ def gradients(step=0):
 
 
 def scaled(gradient, scale):
-    """A gradient of either kind times a number."""
+    """Multiplies a gradient of either kind."""
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values * scale
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

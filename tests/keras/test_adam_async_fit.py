@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
-# What may be said of XLA in `compile`. None stands for nothing at all.
+# Values of `jit_compile` in `compile`; None stands for no argument.
 JIT_CHOICES = (
     (None, False, True, "auto") if keras_variants.IS_KERAS_3 else (None, False, True)
 )
@@ -94,7 +94,7 @@ def test_mixed_precision_keeps_variables_and_slots_in_float32():
     finally:
         policies.set_global_policy(before)
     assert losses[-1] < losses[0] / 2
-    # Keras has put a LossScaleOptimizer around it.
+    # Keras has wrapped it in a LossScaleOptimizer.
     optimizer = model.optimizer.inner_optimizer
     assert isinstance(optimizer, tfs.keras.AdamAsync)
     states = [keras_variants.state_of(optimizer, x) for x in model.trainable_variables]

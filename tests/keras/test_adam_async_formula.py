@@ -14,8 +14,8 @@ BETAS = {"beta_1": 0.8, "beta_2": 0.95}
 EPSILON = 1e-6
 ROWS, DIM, STEPS = 7, 3, 5
 
-# How updates are run. "stand_in" are TensorFlow's own ops outside of XLA, which is
-# what devices without kernels get.
+# How updates run. "stand_in" uses TensorFlow's own ops outside XLA, as on devices
+# without kernels.
 RUNS = ("eager", "function", "xla", "stand_in")
 DENSE_FORMULAS = {"adam": {}, "nesterov": {"use_nesterov": True}}
 SPARSE_FORMULAS = {
@@ -24,7 +24,7 @@ SPARSE_FORMULAS = {
     "rmsprop_without_momentum": {"apply_sparse_rmsprop": True, "rmsprop_momentum": 0.0},
     "rmsprop_with_momentum": {"apply_sparse_rmsprop": True, "rmsprop_momentum": 0.5},
 }
-# Rounding of the variable dominates, but for float32 where sums and squares do.
+# The rounding of the variable dominates, except for float32 with sums and squares.
 TOLERANCES = {tf.float16: 1e-3, tf.bfloat16: 8e-3, tf.float32: 5e-6, tf.float64: 1e-12}
 
 each_run = pytest.mark.parametrize("run", RUNS)
@@ -50,13 +50,13 @@ def gradient(step, dtype, index_dtype=None):
     random = np.random.default_rng(step + 1)
     indices = random.integers(1, ROWS, 0 if step == 2 else 9)
     shape = (ROWS if index_dtype is None else len(indices), DIM)
-    # Of one sign, so that sums of duplicates do not cancel.
+    # All have one sign, so that sums of duplicates do not cancel.
     values = random.uniform(0.25, 2.0, shape).astype(dtype.as_numpy_dtype)
     return values, None if index_dtype is None else indices.astype(index_dtype)
 
 
 def train(run, dtype, gradients, **options):
-    """Returns the state after these gradients, and the optimizer's step count."""
+    """Returns the state after these gradients, and the optimizer's number of steps."""
     variable = tf.Variable(start_value(dtype))
     optimizer = tfs.keras.AdamAsync(LEARNING_RATE, **BETAS, epsilon=EPSILON, **options)
     optimizer.build([variable])
@@ -75,7 +75,7 @@ def train(run, dtype, gradients, **options):
 
 
 def train_twin(dtype, gradients, **options):
-    """The same by the twin, the variable rounded as its dtype rounds it."""
+    """The same by the twin, with the variable rounded as its dtype requires."""
     state = reference.initial_state(start_value(dtype), *BETAS.values())
     for values, indices in gradients:
         arguments = (*state, LEARNING_RATE, *BETAS.values(), EPSILON, values)

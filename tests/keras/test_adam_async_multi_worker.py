@@ -19,11 +19,11 @@ each_context = pytest.mark.parametrize("context", ["replica", "cross_replica"])
 
 @pytest.fixture(scope="module")
 def tasks():
-    """What both tasks report."""
+    """The reports of both tasks."""
     cluster = clusters.Cluster(
         num_workers=2, num_ps=0, chief=False, env=programs.environment()
     )
-    # Not entered: the tasks run the program rather than serve.
+    # It is not entered, since the tasks run the program and do not serve.
     try:
         for name in TASKS:
             cluster.start(name, [sys.executable, str(PROGRAM)])
@@ -35,7 +35,7 @@ def tasks():
 
 
 def train_alone(optimizer):
-    """The tasks' three steps in one; returns the variables."""
+    """The tasks' three steps as one step; returns the variables."""
     variables = [tf.Variable(tf.ones([5, 2])), tf.Variable(tf.ones([3]))]
     values = tf.constant([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0], [2.0, 2.0]])
     rows = tf.constant([0, 3, 1, 3])

@@ -12,7 +12,7 @@ import pytest
 PROGRAM = pathlib.Path(__file__).with_name("parameter_server_program.py")
 STEPS = 200
 
-# The ways in which variables are partitioned. Keras 3 cannot train such models.
+# Ways of partitioning variables. Keras 3 cannot train such models.
 NUM_PARTS = (1,) if keras_variants.IS_KERAS_3 else (1, 2)
 
 keras_2_only = pytest.mark.skipif(
@@ -80,7 +80,7 @@ def test_sparse_updates_of_all_workers_reach_their_rows_alone(training):
         # The row came twice in each step, so that its gradient was 2.
         np.testing.assert_allclose(m[1], 2 * (1 - 0.9**STEPS), rtol=1e-4)
         np.testing.assert_allclose(v[1], 4 * (1 - 0.999**STEPS), rtol=1e-4)
-        # Workers may share a value of the power, so that this is not exact.
+        # Workers may have the same value of the power, so this is not exact.
         np.testing.assert_allclose(start[1] - var[1], 0.01 * STEPS, rtol=0.05)
         checked += 1
     assert checked >= 1
@@ -136,8 +136,8 @@ def test_v1_optimizer_loses_no_step_of_any_worker(training):
         assert "/job:ps/" in variable["device"]
         assert variable["slot_devices"] == [variable["device"]] * 4
         np.testing.assert_allclose(steps_made(variable["power"]), STEPS, atol=0.01)
-    # A gradient that stays the same moves by the learning rate; not exactly where
-    # workers share a value of the power.
+    # With a constant gradient each step has the length of the learning rate, though not
+    # exactly if workers have the same value of the power.
     np.testing.assert_allclose(vector["value"], 1 - 0.01 * STEPS, atol=0.05)
     np.testing.assert_allclose(table["value"][1], 1 - 0.01 * STEPS, atol=0.05)
     others = np.delete(np.array(table["value"]), 1, axis=0)

@@ -34,7 +34,7 @@ def run_eagerly():
 
 
 def train_without_strategy(options):
-    """What the program does, with the sum of the replicas' gradients."""
+    """The twin of the program, with the sum of the replicas' gradients."""
     variables = [tf.Variable(tf.ones([5, 2])), tf.Variable(tf.ones([3]))]
     optimizer = tfs.keras.AdamAsync(0.25, **options)
     values = tf.constant([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0], [2.0, 2.0]])
@@ -79,7 +79,7 @@ def test_tensors_outside_of_replicas_are_the_whole_gradient(
 @each_option
 @each_strategy
 def test_slots_made_in_replicas_are_those_made_before(in_functions, strategy, option):
-    # Only where steps are made in replicas the first of them makes the slots.
+    # Only if steps are made in replicas, the first of them makes the slots.
     in_replicas, before = (
         in_functions[strategy][context][option]["copies"]
         for context in ("replica", "cross_replica")
@@ -99,7 +99,8 @@ def test_eager_updates_are_the_same(run_eagerly, strategy, context):
 @each_context
 def test_mirrored_variables_and_slots_stay_identical(in_functions, context, option):
     copies = in_functions["mirrored"][context][option]["copies"]
-    # Two variables, their slots, the step count, perhaps averages and a rate.
+    # They are two variables, their slots, the number of steps, perhaps averages and a
+    # rate.
     assert len(copies) >= 11
     for first, second in copies:
         assert first == second
@@ -122,7 +123,7 @@ def test_batch_normalization_works_beside_mirrored_variables(in_functions):
     fit = in_functions["mirrored"]["fit"]
     for first, second in fit["copies"]:
         assert first == second
-    # Those of the first layer; each replica has its own until they are read.
+    # They belong to the first layer; each replica has its own until they are read.
     averages = [x for x in fit["moving_statistics"] if np.shape(x) == (12,)]
     assert len(averages) == 2
     for statistics, start in zip(averages, (0.0, 1.0), strict=True):

@@ -1,4 +1,4 @@
-"""tfs.keras.Checkpoint in one process: arguments, custom loops, fit, what is in it."""
+"""tfs.keras.Checkpoint in one process: arguments, custom loops, fit, and contents."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ OPTIMIZERS = {
 
 @pytest.fixture(autouse=True)
 def generators():
-    """Has layers of Keras 2 draw from generators; by default they have no state."""
+    """Makes layers of Keras 2 draw from generators, which they do not by default."""
     if keras_variants.IS_KERAS_3:
         yield
     else:
@@ -51,7 +51,7 @@ def make(optimizer="adam_async"):
 
 
 def batches(first, last):
-    """The same ones in each training."""
+    """The same batches in each training."""
     for step in range(first, last):
         draw = np.random.default_rng(step)
         ids = draw.integers(0, ROWS, (BATCH, 3))
@@ -72,7 +72,7 @@ def assert_equal(found, expected):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_custom_loop_goes_on_bit_for_bit(tmp_path, optimizer):
-    """Which it would not without the states of what draws random numbers."""
+    """This needs the states of random generators, too."""
     model = make(optimizer)
     checkpoint = tfs.keras.Checkpoint(tmp_path, model=model)
     assert checkpoint.restore() is None
@@ -107,7 +107,7 @@ def test_tensorflow_lists_what_the_documentation_names(tmp_path):
             assert listed.pop(slot + name) == shape
     assert listed.pop("optimizer/iteration") == []
     assert listed.pop("optimizer/learning_rate") == []
-    # What is left are states of generators, and powers of betas.
+    # The others are states of generators, and powers of betas.
     generators = [x for x in listed if re.search("seed_generator|random_generator", x)]
     assert len(generators) == 2
     assert {x.split("/")[0] for x in set(listed) - set(generators)} == {"slots"}
@@ -256,7 +256,7 @@ def test_training_ends_without_a_folder_that_is_lost_in_its_midst(
 
 
 def test_relative_folder_is_that_of_the_directory_at_the_time(tmp_path, monkeypatch):
-    """Programs change it: Hydra does, for one."""
+    """Programs change the working directory; Hydra does, for example."""
     monkeypatch.chdir(tmp_path)
     checkpoint = tfs.keras.Checkpoint("run", model=make())
     (tmp_path / "other").mkdir()
@@ -335,7 +335,7 @@ def test_model_without_weights_yet_is_not_taken_for_restored(tmp_path):
 
 
 def test_model_of_layers_without_a_call_is_saved_and_restored(tmp_path):
-    """Such a model never counts as built."""
+    """Keras never marks such a model as built."""
 
     class Pair(tf.keras.Model):
         def __init__(self):

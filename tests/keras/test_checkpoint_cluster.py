@@ -33,7 +33,7 @@ def train(folder, cluster, **options):
 
 
 def arguments_of(folder, quorum=WORKERS, epochs=2, steps=STEPS, **options):
-    # Slowly enough that updates overwrite rows before they are written.
+    # Writing is slow enough that updates overwrite rows before they are written.
     options = {
         "every_n_steps": 9,
         "keep": 100,
@@ -50,7 +50,7 @@ def arguments_of(folder, quorum=WORKERS, epochs=2, steps=STEPS, **options):
 
 
 class Twin:
-    """The same training in one process, of as many updates as are asked for."""
+    """The same training in one process, with the given number of updates."""
 
     def __init__(self):
         self.model = models.make()
@@ -66,7 +66,7 @@ class Twin:
 
 
 def restored(folder, number):
-    """A model in one process that a checkpoint was restored into."""
+    """A model in one process into which a checkpoint was restored."""
     directory = Directory(folder)
     model = models.make()
     checkpoint = tfs.keras.Checkpoint(folder, model=model)
@@ -79,8 +79,8 @@ def restored(folder, number):
 def synchronous(tmp_path_factory):
     folder = tmp_path_factory.mktemp("synchronous")
     with clusters.Cluster(num_workers=WORKERS, num_ps=SERVERS) as cluster:
-        # More often than is needed: one that is due while another one is being
-        # written is left out.
+        # This is more often than is needed: a checkpoint that is due while another one
+        # is being written is skipped.
         result = train(folder, cluster, full_every=3, every_n_steps=5)
     return folder, result
 
@@ -101,13 +101,13 @@ def test_each_checkpoint_is_of_one_update_bit_for_bit(synchronous):
         for value, expected in zip(models.slots_of(model, "m"), slots, strict=True):
             np.testing.assert_array_equal(value, expected)
         assert int(np.asarray(model.optimizer.iterations)) == twin.updates
-    # Fewer than there are steps for, where a worker was slow and gradients came late.
+    # There may be fewer if a worker was slow and its gradients came late.
     assert STEPS / 2 < manifests[-1].state["iterations"] <= STEPS
     assert manifests[-1].state["iterations"] == result["iterations"]
 
 
 def test_rows_were_overwritten_while_they_were_written(synchronous):
-    """Otherwise the test above has shown little."""
+    """Otherwise the test above would have shown little."""
     assert max(synchronous[1]["kept_bytes"]) > 0
 
 
@@ -116,13 +116,13 @@ def test_rows_were_overwritten_while_they_were_written(synchronous):
 def test_other_numbers_of_tasks_and_quorums_go_on_with_and_without_synchrony(
     synchronous, tmp_path
 ):
-    """Of two servers and two workers to three and one, then to one and three."""
+    """From two servers and two workers to three and one, then to one and three."""
     before, updates = synchronous[0], synchronous[1]["iterations"]
     folder = tmp_path / "checkpoints"
     shutil.copytree(before, folder)
     with clusters.Cluster(num_workers=1, num_ps=3) as cluster:
         result = train(folder, cluster, quorum=1, epochs=3)
-    # Two gradients were an update there; here each is one.
+    # There, two gradients made an update; here each one does.
     assert (result["epochs"], result["restored"][1]) == ([2], updates)
     updates += STEPS
     assert result["iterations"] == updates
@@ -142,9 +142,9 @@ def test_other_numbers_of_tasks_and_quorums_go_on_with_and_without_synchrony(
     "steps", [("in part",), pytest.param(STEPS_OF_WRITER, marks=pytest.mark.soak)]
 )
 def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
-    """What servers had been told to write ends with who told them, and hurts nobody."""
+    """Servers stop writing for a program that has ended, and do not disturb others."""
     directory = Directory(tmp_path)
-    # Slowly: a full one takes two seconds.
+    # Writing is slow: a full checkpoint takes two seconds.
     command = command_of(
         tmp_path,
         full_every=2,
@@ -178,15 +178,15 @@ def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
         found = models.state_of(restored(tmp_path, manifest.number))
         for name, value in state.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)
-    # A worker that dies when its gradient has been counted, and has not said so, has
-    # its step made again by another.
+    # If a worker dies after its gradient has been counted, and before it has said so,
+    # another one makes its step again.
     most = 200 * len(steps) + len(steps)
     assert 100 * len(steps) < result["iterations"] <= most
     assert_equal(twin.after(result["iterations"])[0], tmp_path)
 
 
 def assert_equal(state, folder):
-    """Asserts that a state is that which the program had at its end."""
+    """Asserts that a state equals that of the program at its end."""
     with np.load(f"{folder}.npz") as result:
         for name, value in state.items():
             np.testing.assert_array_equal(result[name], value, err_msg=name)

@@ -1,4 +1,4 @@
-"""Checkpoints of tables that lie otherwise where training goes on, any optimizer."""
+"""Checkpoints of tables that are restored into another layout, with any optimizer."""
 
 import embedding_models as models
 import numpy as np
@@ -22,14 +22,14 @@ OPTIMIZERS = {
     "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.1),
     "lazy_ftrl": lambda: tfs.keras.FTRL(0.1, beta=1.0),
 }
-# Slots of a stock optimizer, rounds, and our own.
+# Slots of a stock optimizer, rounds, and our own optimizer.
 QUICK = ("adagrad", "sync", "adam_async", "rowwise_adagrad")
-# Parts, stacking, and parts of the layers of one table.
+# Parts, stacking, and parts of the layers with one table.
 LAYOUTS = [(1, None, 1), (2, "auto", 3), (3, ["days"], 2)]
 
 
 class Model(models.Distributed):
-    """Two layers of one table each, beside the one of several."""
+    """Two layers with one table each, beside the layer with several."""
 
     def __init__(self, shards, **options):
         super().__init__(**options)
@@ -57,7 +57,7 @@ def batch(seed):
 
 
 def make(optimizer, layout, monkeypatch):
-    """A model, always with the same values."""
+    """A model that always begins with the same values."""
     num_parts, stacking, shards = layout
     monkeypatch.setattr(NUM_PARTS, lambda: num_parts)
     tf.keras.utils.set_random_seed(1)
@@ -95,7 +95,7 @@ def test_training_goes_on_in_any_layout_as_if_never_stopped(
         checkpoint.save(wait=True)
         expected = twin.tables()
         for name, table in model.tables().items():
-            # Sums are in another order.
+            # Sums are computed in another order.
             np.testing.assert_allclose(table, expected[name], atol=2e-5, err_msg=name)
 
 

@@ -1,4 +1,4 @@
-"""Where a training goes on from a checkpoint, and where the one after it begins."""
+"""Where a training continues from a checkpoint, and where the next one begins."""
 
 import pathlib
 
@@ -20,7 +20,7 @@ class OnPurposeError(Exception):
 
 
 class Watch(tf.keras.callbacks.Callback):
-    """Notes the first step, and fails at one, or stops after an epoch."""
+    """Notes the first step, and fails at a step, or stops after an epoch."""
 
     def __init__(self, fail_at=None, stop_after=None):
         super().__init__()
@@ -45,7 +45,7 @@ class Watch(tf.keras.callbacks.Callback):
 
 
 class TwoUpdates(tf.keras.Model):
-    """Makes two updates in a step."""
+    """Makes two updates in each step."""
 
     def train_step(self, data):
         x, y = data  # pyright: ignore
@@ -84,7 +84,7 @@ def fit(model, *callbacks, epochs=3, how=tfs.keras.fit):
 
 
 def interrupted(folder, kind="plain", every=4, at=(1, 4)):
-    """Trains until step `at`, with a checkpoint every so many steps."""
+    """Trains until step `at`, with a checkpoint at an interval of steps."""
     checkpoint = tfs.keras.Checkpoint(folder, every_n_steps=every)
     with pytest.raises(OnPurposeError):
         fit(make(kind), checkpoint, Watch(fail_at=at))
@@ -105,7 +105,7 @@ def interrupted(folder, kind="plain", every=4, at=(1, 4)):
 def test_training_goes_on_after_the_steps_that_fit_has_counted(
     tmp_path, caplog, kind, every, at, first
 ):
-    """Whatever the number of updates in a step. In Keras 3's own loop: the epoch."""
+    """For any number of updates in a step. Keras 3's own loop repeats the epoch."""
     checkpoint, watch = interrupted(tmp_path, kind, every, at), Watch()
     epoch, step = first
     step = 0 if keras_variants.IS_KERAS_3 else step
@@ -138,7 +138,7 @@ def test_backup_of_keras_goes_on_too_and_the_next_run_begins_anew(tmp_path):
 
 @pytest.mark.parametrize(("epochs", "stop_after"), [(2, None), (5, 1)])
 def test_after_its_end_nothing_is_left_to_train(tmp_path, caplog, epochs, stop_after):
-    """However often the script runs again, and also if it was stopped early."""
+    """However often the script runs again, and whether or not it stopped early."""
 
     def run(epochs):
         caplog.clear()
@@ -149,7 +149,9 @@ def test_after_its_end_nothing_is_left_to_train(tmp_path, caplog, epochs, stop_a
     for number in (1, 2):
         assert run(epochs) == []
         assert "There is nothing left to train: " in caplog.text
-        assert f"ckpt-{number} is of the end of a training, with " in caplog.text
+        assert (
+            f"ckpt-{number} was written at the end of a training, with " in caplog.text
+        )
         assert f" epochs={epochs}." in caplog.text
     assert run(epochs + 1) == [epochs]
     assert f"in epoch {epochs + 1}/{epochs + 1} after 0 of" in caplog.text
@@ -182,5 +184,5 @@ def test_on_a_cluster_too(tmp_path):
         assert result[kind]["epochs"] == [1, 2], kind
         assert result[kind]["first"] == result[kind]["saved"], kind
     assert result["two updates"]["saved"] == [1, 2]
-    # Each step is in one update of two, but for those whose gradient came late.
+    # Each step is in one update of two, except those whose gradients came late.
     assert result["synchronous"]["iterations"] <= 3 * STEPS // 2

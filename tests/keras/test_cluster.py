@@ -1,4 +1,4 @@
-"""What a script says that was started without the cluster that it needs."""
+"""The message of a script that was started without the cluster that it needs."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
-assert tfs.keras  # which explains what is missing
+assert tfs.keras  # it explains what is missing
 
 LAUNCH = "`tf-syncrep launch --workers 2 --ps 1 train.py` starts a cluster"
 WITHOUT_SERVERS = """

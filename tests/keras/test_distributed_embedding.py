@@ -26,7 +26,7 @@ OPTIMIZERS = {
     "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adam(0.1), 2),
     "sync_adam_async": lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.1), 2),
 }
-# What is left of those that look at each element by itself.
+# Features of the layers that look at each element separately.
 MORE_OPTIMIZERS = {
     name: lambda name=name, rate=rate: getattr(tf.keras.optimizers, name)(rate)
     for name, rate in {
@@ -63,7 +63,7 @@ def test_trains_as_one_layer_for_each_table_does(optimizer, stacking):
     np.testing.assert_allclose(other_losses, losses, rtol=1e-5)
     for name, table in plain.items():
         assert not np.allclose(table, tables[name], atol=0.01)
-        # Orders of summation differ.
+        # Sums are computed in other orders.
         np.testing.assert_allclose(distributed[name], table, atol=2e-5)
 
 
@@ -435,7 +435,7 @@ KERAS_INITIALIZERS = {
 
 
 def parts_of_table(initializer):
-    """The initial values of three servers, and the shapes that were asked for."""
+    """The initial values with three servers, and the shapes that were asked for."""
     from tf_syncrep.python.embedding import layout
     from tf_syncrep.python.keras.embedding import initial_values
 
@@ -547,7 +547,7 @@ def test_configs_of_keras_rs_are_taken():
     table = keras_rs.layers.TableConfig("t", 5, 4, combiner="sum")
     features = [keras_rs.layers.FeatureConfig("f", table, (2, 3), (2, 4))] * 2
     layer = tfs.keras.DistributedEmbedding(features)
-    # That of keras_rs takes other shapes than the features say, too.
+    # The layer of keras_rs also accepts shapes that differ from those of the features.
     ids = [tf.ones([2], tf.int32), tf.sparse.eye(2, 7, tf.int32)]
     for inputs in ([tf.ones([2, 3], tf.int32)] * 2, ids):
         assert [x.shape.as_list() for x in layer(inputs)] == [[2, 4]] * 2

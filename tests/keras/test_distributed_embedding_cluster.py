@@ -30,7 +30,7 @@ def training(saved):
 
 
 def trained(optimizer, steps):
-    """The tables after as many updates in one process."""
+    """The tables after the same number of updates in one process."""
     model = models.make(models.Distributed, optimizer, models.initial_tables())
     for _ in range(steps):
         models.train_on_batch(model, *models.batch(EXAMPLES))
@@ -50,7 +50,7 @@ def test_parts_are_alike_on_all_servers_with_their_slots(training):
         on_servers.setdefault(device, []).append(size)
     assert len(on_servers) == SERVERS
     sizes = [sum(x) for x in on_servers.values()]
-    # A row more or less of each stack.
+    # The parts of a stack differ by one row at most.
     assert max(sizes) - min(sizes) <= models.WIDTH + 3
     assert result["slot_devices"] == result["devices"]
 
@@ -61,7 +61,7 @@ def test_asynchronous_steps_are_all_counted_by_every_part(training):
 
 def test_parts_are_sent_row_numbers_and_gradients_and_send_rows(training):
     messages, parts = training["messages"]
-    # Beside them the step goes to its counter, and the learning rate to other servers.
+    # Besides, the step is sent to its counter, and the learning rate to other servers.
     # Keras 2 reads it for each part.
     rates = SERVERS - 1 if keras_variants.IS_KERAS_3 else parts
     assert 3 * parts < messages <= 3 * parts + 1 + rates

@@ -1,6 +1,6 @@
 """DistributedEmbedding in any number of parts: random tables, features and batches.
 
-Beside it computes a twin in float64, which has no parts, no slabs and no layers.
+A float64 twin, without parts, slabs and layers, computes the same.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ each_seed = pytest.mark.parametrize(
 
 @dataclasses.dataclass
 class Feature:
-    """What examples have of a feature: `kind` is of its inputs."""
+    """The inputs of a feature, of the kind `kind`, for all examples."""
 
     name: str
     table: str
@@ -51,7 +51,7 @@ class Case:
             for name in names
         }
         self.features = [self._feature(i, names) for i in range(6)]
-        # Of no example, of one, and of some.
+        # There are batches of no example, of one, and of several.
         self.batches = [self._batch(n) for n in (5, 0, 1, 9)]
 
     def _feature(self, number, names):
@@ -65,7 +65,7 @@ class Case:
         )
 
     def _batch(self, num_examples):
-        """For each feature the twin's, and what its vectors are multiplied by."""
+        """The twin's vectors for each feature, and their factors."""
         batch = []
         for feature in self.features:
             size, width = self.initial[feature.table].shape
@@ -124,7 +124,7 @@ class Case:
         return ids, weights, factors
 
     def gradients(self, tables, batch):
-        """The twin's."""
+        """The twin's tables."""
         features, factors = zip(*batch, strict=True)
         return twin.gradients(tables, features, factors)
 

@@ -1,4 +1,4 @@
-"""Tables that grow, in one process: lookups, training, what they are told and say."""
+"""Tables that grow, in one process: lookups, training, arguments and messages."""
 
 import logging
 import pickle
@@ -148,7 +148,8 @@ def test_ids_of_all_kinds_and_their_weights(dtype):
             assert np.array_equal(keys[places], own.numpy())
             by_number[number] = values[places]
         values = {
-            name: np.concatenate([x[2:], x[:2]])  # As indices of lists are.
+            # negative indices count from the end, as in lists
+            name: np.concatenate([x[2:], x[:2]])
             for name, x in zip(layer.get_embedding_tables(), by_number, strict=True)
         }
         for table, kind in names:
@@ -195,7 +196,7 @@ def test_empty_batches_are_taken():
 def test_key_is_admitted_when_it_was_seen_often_enough():
     layer = layer_of(Dynamic(50, admit=tfs.keras.MinCount(3)))
     for seen in range(1, 5):
-        # Of one batch all lookups of a key count once.
+        # All lookups of a key in one batch count once.
         vectors = layer(tf.constant([[7], [7]]), training=True)
         assert np.all(vectors.numpy() != 0) == (seen >= 3)
     stats = layer.table_stats()["t"]
@@ -247,7 +248,7 @@ def test_trains_like_a_fixed_table_of_the_same_values_bit_for_bit(optimizer):
     for with_keys in (True, False):
         make = OPTIMIZERS[optimizer]
         model = models.growing(make()) if with_keys else models.fixed(make(), tables)
-        # So that all rows are there from the first step, as in the other.
+        # This makes all rows exist from the first step, as in the other model.
         if with_keys:
             model(models.as_keys(models.all_ids()), training=True)
         data = models.dataset(range(6), 8, with_keys)

@@ -64,7 +64,7 @@ def test_workers_meet_new_keys_and_evaluation_makes_none(training):
         assert keys == models.KEYS[name].tolist()
     assert result["rows"][-1] == models.SIZES["items"]
     assert result["losses"][-1] < 0.7 * result["losses"][0]
-    # Ids without a row are zeros: what is left is the bias.
+    # Ids without a row have zeros, so only the bias remains.
     np.testing.assert_allclose(result["of_unknown"], result["bias"], rtol=1e-6)
 
 
@@ -78,7 +78,7 @@ def test_each_server_has_vectors_keys_and_uses_of_its_part(training):
 
 def test_a_step_sends_no_more_messages_than_with_fixed_tables(training):
     growing, fixed = training["messages"]
-    # In the graph is one more for each server, before it is pruned: TensorFlow makes
+    # Before it is pruned, the graph has one more for each server: TensorFlow makes
     # zeros for the gradient of row numbers, which nobody uses.
     assert growing - training["servers"] <= fixed
 
@@ -88,7 +88,7 @@ def test_rows_that_are_not_used_go_and_begin_anew(training, kind):
     result = training[kind]
     for name, stats in result["stats"].items():
         used = {seed: result["used"][seed][name] for seed in ("0", "1")}
-        # Of the last one trained with, and those only.
+        # These are the ids of the last batch, and no others.
         assert result["tables"]["1"][name]["keys"] == used["1"]
         assert result["tables"]["0"][name]["keys"] == used["0"]
         once = set(used["0"]) - set(used["1"])
@@ -103,7 +103,7 @@ def test_checkpoints_are_restored_onto_servers_and_in_one_process(
     training, optimizer, tmp_path
 ):
     result = training["checkpoints"][optimizer]
-    assert result["path"].endswith("ckpt-3")  # It needs the two before.
+    assert result["path"].endswith("ckpt-3")  # it needs the two before
     assert result["restored"]
     for name, table in result["next"].items():
         assert table["keys"] == result["next_restored"][name]["keys"]

@@ -22,7 +22,7 @@ OPTIMIZERS = {
 
 
 def functional(optimizer, size=None, width=4, strings=True):
-    """A model that files name all of, with a layer of each kind."""
+    """A model with a layer of each kind, all parts of which have names in files."""
     size = size or Dynamic(100, unused_for=6)
     tf.keras.utils.set_random_seed(0)
     ids = tf.keras.Input((3,), dtype="int64", name="ids")
@@ -49,7 +49,7 @@ def batches(seed, num=4, strings=True):
 def trained(optimizer, **options):
     model = functional(optimizer, **options)
     strings = options.get("strings", True)
-    for seed in range(3):  # With upkeep: some keys have gone, and some rest.
+    for seed in range(3):  # with upkeep: some keys have gone, and some rest
         tfs.keras.fit(model, batches(seed, strings=strings), verbose=0)
         tfs.keras.maintain_tables(model)
     return model
@@ -232,7 +232,7 @@ def test_exported_model_serves_where_the_package_is_not(way, strings, tmp_path):
     if way == "export":
         shapes = dict(tf.train.list_variables(f"{folder}/variables/variables"))
         assert max(shape[0] for shape in shapes.values() if shape) < 100
-    # What was exported is as it was then; the model goes on.
+    # The exported model is unchanged, while the model trains on.
     assert len(model.get_layer("words").variables) == 3
     tfs.keras.fit(model, batches(9, strings=strings), verbose=0)
 
@@ -247,13 +247,13 @@ def test_empty_table_is_exported(tmp_path):
 
 
 def test_slots_of_files_are_those_of_the_keys(tmp_path):
-    """Rows lie otherwise in the second model, and the slots follow the keys."""
+    """The second model has another layout, and the slots follow the keys."""
     first = models.growing(tfs.keras.AdamAsync(0.05))
     first.fit(models.dataset(range(3), 8, True), verbose=0)
     path = str(tmp_path / "model.weights.h5")
     first.save_weights(path)
     second = models.growing(tfs.keras.AdamAsync(0.05))
-    second(models.as_keys(models.all_ids()), training=True)  # In another order.
+    second(models.as_keys(models.all_ids()), training=True)  # in another order
     second.optimizer.build(second.trainable_variables)
     second.load_weights(path)
     for model in (first, second):

@@ -1,4 +1,4 @@
-"""Rows of tables that grow that go, and begin anew."""
+"""Rows of tables that grow that are taken back, and begin anew."""
 
 import logging
 
@@ -66,9 +66,9 @@ def test_row_that_is_handed_out_again_has_initial_slots(name):
             assert np.any(slot.variable.numpy() != fresh[kind]), kind
     tfs.keras.maintain_tables(model, step=3)
     steps(model, [1])
-    tfs.keras.maintain_tables(model, step=8)  # 2 and 3 go, and rest.
+    tfs.keras.maintain_tables(model, step=8)  # 2 and 3 go, and rest
     assert layer.get_embedding_tables()["t"].keys.tolist() == [1]
-    steps(model, [1, 4])  # No row is free yet.
+    steps(model, [1, 4])  # no row is free yet
     assert layer.get_embedding_tables()["t"].keys.tolist() == [1]
     tfs.keras.maintain_tables(model, step=9)
     keys, rows = layer._growing.rows_of("t").keys, layer._growing.rows_of("t").rows
@@ -99,12 +99,12 @@ def test_gradient_of_a_row_that_went_is_dropped_and_counted():
         loss = tf.reduce_sum(layer(tf.constant([1, 2]), training=True))
     variable = compat.native(layer.trainable_variables[0])
     tfs.keras.maintain_tables(model, step=2)
-    tfs.keras.maintain_tables(model, step=4)  # Both go, ...
+    tfs.keras.maintain_tables(model, step=4)  # both go, ...
     tfs.keras.maintain_tables(model, step=6)
-    layer(tf.constant([3, 4]), training=True)  # ... and others have their rows.
+    layer(tf.constant([3, 4]), training=True)  # ... and other keys have their rows
     before = layer.get_embedding_tables()["t"]
     assert before.keys.tolist() == [3, 4]
-    gradient = tape.gradient(loss, variable)  # It is computed where the rows are.
+    gradient = tape.gradient(loss, variable)  # it is computed where the rows are
     model.optimizer.apply_gradients([(gradient, layer.trainable_variables[0])])
     np.testing.assert_array_equal(
         layer.get_embedding_tables()["t"].vectors, before.vectors

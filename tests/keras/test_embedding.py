@@ -51,7 +51,7 @@ def test_vectors_and_gradients_are_those_of_keras(dtype, policy):
 
 
 def ops_of_a_step(layer, model):
-    """How many ops of each type the gradient of a table takes."""
+    """How many ops of each type the gradient of a table needs."""
 
     @tf.function
     def step(ids):
@@ -86,7 +86,8 @@ def model_with_table():
     return model
 
 
-# What a saved model's layer is where the package is: Keras 2 has no use for ours.
+# This is the class of a saved model's layer with the package; Keras 2 does not use
+# ours.
 LOADED_CLASS = (
     tfs.keras.Embedding if keras_variants.IS_KERAS_3 else tf.keras.layers.Embedding
 )
@@ -114,7 +115,7 @@ def test_keras_own_layer_stays_keras_own():
     assert type(loaded) is tf.keras.layers.Embedding
 
 
-# Programs for processes that have imported nothing yet; the file is the argument.
+# Programs for processes that have imported nothing yet; the argument is the file.
 LOAD = """
 import sys
 import tensorflow as tf
@@ -138,7 +139,7 @@ def test_saved_model_is_loaded_by_a_fresh_process(has_package, tmp_path):
     code = LOAD.format(
         imports="import tf_syncrep" if has_package else "", compile=has_package
     )
-    # Isolated from PYTHONPATH, where the package is.
+    # The processes ignore PYTHONPATH, on which the package is.
     options = [] if has_package else ["-I"]
     finished = subprocess.run(
         [sys.executable, *options, "-c", code, str(path)],
@@ -200,7 +201,7 @@ def test_table_in_parts_is_the_same_layer(shards, tmp_path):
 
 
 def scores(use, layer, hidden, ids):
-    """What language models do with the table that their words' vectors are from."""
+    """Language models use the table of their words' vectors like this."""
     if use == "tied":
         return tf.matmul(hidden, layer.embeddings, transpose_b=True)
     sampled = tf.constant([1, 2, 50, 98, 99], tf.int64)
@@ -253,7 +254,7 @@ def _distributed():
 
 
 class Own(tfs.keras.Embedding):
-    """One of a user's."""
+    """A layer of a user's own."""
 
 
 LAYERS = {

@@ -1,4 +1,4 @@
-"""Tables in what TensorFlow and Keras save by themselves, with optimizers of Keras."""
+"""Tables in files that TensorFlow and Keras write, with Keras' optimizers."""
 
 import embedding_models as models
 import keras_variants
@@ -12,7 +12,7 @@ import tf_syncrep as tfs
 NUM_PARTS = "tf_syncrep.python.keras.embedding.distributed_embedding.num_parts"
 EXAMPLES, STEPS = 12, 3
 LAYOUTS = [(1, "auto"), (1, None), (2, "auto"), (3, ["days"])]
-# These have parts of the same shapes, in the same order.
+# The parts of these have the same shapes, in the same order.
 SAME_SHAPES = [(1, None), (2, "auto")]
 
 
@@ -34,7 +34,7 @@ def layer_of(layout, monkeypatch, sizes=models.SIZES, build=True):
 
 
 def model_of(layout, monkeypatch, optimizer, sizes):
-    """Compiled, and trained for some steps, so that it has slots."""
+    """Compiles the model, and trains it for some steps, so that it has slots."""
     layer = layer_of(layout, monkeypatch, sizes)
     layer.set_embedding_tables(tables_of(sizes))
     inputs = {
@@ -66,7 +66,7 @@ def tables_of(sizes):
 
 
 def values_of(model):
-    """Everything that a file could change."""
+    """Everything that loading a file could change."""
     variables = model.optimizer.variables
     own = variables if isinstance(variables, list) else variables()
     return [np.asarray(keras_variants.native(v)) for v in [*model.variables, *own]]
@@ -89,7 +89,7 @@ def test_tensorflows_checkpoint_holds_tables_for_any_layout(
                 np.testing.assert_array_equal(other.get_embedding_tables()[name], table)
             if layout == saved:
                 status.assert_consumed()
-            # What it saves in turn is as if it had never been restored.
+            # Its own checkpoints are as if it had never been restored.
             again = tf.train.list_variables(checkpoint.save(tmp_path / "again"))
             fresh = layer_of(layout, monkeypatch)
             expected = tf.train.Checkpoint(layer=fresh).save(tmp_path / "fresh")
@@ -118,7 +118,7 @@ def test_tensorflows_checkpoint_goes_on_in_the_same_layout(tmp_path, monkeypatch
     checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     path = checkpoint.save(tmp_path / "ckpt")
     other = make()
-    train(other, sizes, range(STEPS))  # to be somewhere else
+    train(other, sizes, range(STEPS))  # so that it has another state
     checkpoint = tf.train.Checkpoint(model=other, optimizer=other.optimizer)
     checkpoint.restore(path).assert_consumed()
     for some in (model, other):
@@ -184,7 +184,7 @@ def test_tensorflows_checkpoint_of_one_table_is_read_in_parts(shards, tmp_path):
 
 
 def test_slots_of_keras_never_get_in_wrong_places_in_silence(tmp_path, monkeypatch):
-    """Keras numbers them, and two layouts may have parts of the same shapes."""
+    """Keras numbers slots, and the parts of two layouts may have the same shapes."""
     sizes, (other, layout) = {"a": 10, "b": 10}, SAME_SHAPES
     path = str(tmp_path / "model.weights.h5")
 
@@ -200,7 +200,7 @@ def test_slots_of_keras_never_get_in_wrong_places_in_silence(tmp_path, monkeypat
     same.load_weights(path)
     for value, expected in zip(values_of(same), values_of(saved), strict=True):
         np.testing.assert_array_equal(value, expected)
-    # Nothing is in the way where no slot is numbered. That of Keras 2 has slots.
+    # This works if no slot is numbered. The checkpoint of Keras 2 has slots.
     sgd = [tf.keras.optimizers.SGD] if keras_variants.IS_KERAS_3 else []
     for optimizer in (tfs.keras.AdamAsync, *sgd):
         saved = make(layout, optimizer(0.1))
@@ -219,7 +219,7 @@ def test_slots_of_keras_never_get_in_wrong_places_in_silence(tmp_path, monkeypat
 def test_slots_of_a_layer_of_one_table_are_loaded_in_any_layout(
     saved, others, shards, tmp_path
 ):
-    """Keras' own layer has what ours had in files before; slots are AdamAsync's."""
+    """Keras' own layer has the contents of our former files; slots are AdamAsync's."""
     words = np.arange(14).reshape([2, 7])
 
     def make(shards):
@@ -244,6 +244,6 @@ def test_slots_of_a_layer_of_one_table_are_loaded_in_any_layout(
     model, other = make(saved), make(shards)
     train(model, [1, 2])
     model.save_weights(str(tmp_path / "saved.weights.h5"))
-    train(other, [-1, 5, 3])  # to be somewhere else
+    train(other, [-1, 5, 3])  # so that it has another state
     other.load_weights(str(tmp_path / "saved.weights.h5"))
     np.testing.assert_allclose(train(other, [3, 4]), train(model, [3, 4]), rtol=1e-5)

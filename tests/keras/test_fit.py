@@ -1,7 +1,7 @@
 """tfs.keras.fit on a cluster of real processes, beside Model.fit in one process.
 
-With one worker the steps are the same, in the same order, so that everything that can
-be seen of a training has to be equal.
+With one worker the steps are the same, in the same order, so that everything visible of
+a training must be equal.
 """
 
 import itertools
@@ -28,7 +28,7 @@ def outcomes():
 
 
 def assert_same(actual, expected, where):
-    """Compares what came of JSON; numbers up to rounding."""
+    """Compares values that JSON can hold; numbers up to rounding."""
     if isinstance(expected, dict):
         assert list(actual) == list(expected), where
         for key, value in expected.items():

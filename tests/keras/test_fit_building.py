@@ -1,4 +1,4 @@
-"""How `fit` makes what a model misses by tracing a step of the user's own."""
+"""`fit` makes missing parts of a model by tracing a step of the user's."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ NUMBERS = tf.constant([[1.0, 2.0, 3.0]])
 
 
 class Net(tf.keras.Model):
-    """Only its step knows that the layers behind one another take three numbers."""
+    """Only its step knows that the layers in sequence take three numbers."""
 
     def __init__(self):
         super().__init__()
@@ -45,12 +45,12 @@ def test_step_of_the_users_own_builds_what_it_uses_and_changes_nothing(kind):
     model.compile("adam")
     build(model, lambda: {"x": NUMBERS}, "train")
     assert [v.shape.as_list() for v in model.dense.variables] == [[3, 1], [1]]
-    assert len(model.optimizer.variables) >= 1 + 4  # The counter, and the slots.
+    assert len(model.optimizer.variables) >= 1 + 4  # the counter, and the slots
     # Nothing has run.
     assert int(model.optimizer.iterations) == int(model.seen.count) == 0
     np.testing.assert_array_equal(model.batch.moving_mean, np.zeros(3))
     np.testing.assert_array_equal(model.dense.kernel, np.ones([3, 1]))
-    # What layers have made when they were built is not of a graph that is gone.
+    # Tensors that layers make when they are built must not belong to a discarded graph.
     np.testing.assert_allclose(model.scale(NUMBERS), [[0.25, 0.75, 1.25]])
     model.fit(tf.data.Dataset.from_tensors({"x": NUMBERS}), verbose=0)
     assert int(model.optimizer.iterations) == 1

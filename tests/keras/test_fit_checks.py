@@ -1,4 +1,4 @@
-"""What tfs.keras.fit warns of, and refuses without a cluster being at hand."""
+"""The warnings and errors of tfs.keras.fit that need no cluster."""
 
 import keras_variants
 import numpy as np

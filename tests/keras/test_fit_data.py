@@ -1,4 +1,4 @@
-"""How tfs.keras.fit reads what Keras' own data adapters make of data."""
+"""How tfs.keras.fit reads the output of Keras' own data adapters."""
 
 import itertools
 
@@ -56,7 +56,7 @@ def test_every_epoch_ends_for_the_data_and_is_read_once():
         assert batches.begin_epoch(resume=False)
         assert [*itertools.chain(*firsts(batches, size=3))] == EXPECTED
     for call in ("end", 3):
-        # Keras reads the first ones before, for their specs.
+        # Keras reads the first ones beforehand, for their specs.
         assert data.calls.count(call) == 2
     batches.end_epochs()
     assert data.calls.count("end") <= 3
@@ -90,7 +90,7 @@ def test_data_without_batches_is_refused():
     batches = SentBatches(
         Adapter(fit_data.dataset().filter(lambda *_: False)), goes_on=False
     )
-    assert batches.begin_epoch(resume=False)  # Found when it is read.
+    assert batches.begin_epoch(resume=False)  # it is found when the data is read
     with pytest.raises(ValueError, match=NO_BATCHES):
         next(batches.executions(Sizes(1)))
 

@@ -9,7 +9,7 @@ from tf_syncrep.python.keras.fit.metrics import NO_METRICS
 
 
 class Drawing:
-    """A step that returns what random ops with a seed of their own draw."""
+    """A step that returns the numbers of random ops with their own seeds."""
 
     def __call__(self, number, handles, batch):
         sampled, _, _ = tf.random.log_uniform_candidate_sampler(
@@ -25,7 +25,7 @@ class Drawing:
 
 @pytest.mark.parametrize("size", [2, 5])
 def test_each_step_draws_other_numbers(size):
-    """Those of single steps included, with which an epoch may end."""
+    """Functions of single steps, with which an epoch may end, are included."""
     data = iter(tf.data.Dataset.range(1000))
     drawn = []
     for some in (1, size):

@@ -27,8 +27,9 @@ def trainings(request):
     arguments = json.dumps([STEPS, request.param])
     with clusters.Cluster(num_workers=2, num_ps=1, env=env) as cluster:
         cluster.start("chief", [sys.executable, str(PROGRAM), arguments])
-        # In the first and in the second epoch. TensorFlow itself waits for a lost
-        # worker to come back before it takes in another one that has.
+        # They are killed in the first and in the second epoch. TensorFlow itself waits
+        # for a lost worker to come back before it accepts another one that has come
+        # back.
         for number, worker in enumerate(["worker-1", "worker-0"], start=1):
             cluster.wait_for_output("chief", "UNDER WAY", occurrence=number)
             cluster.kill(worker)
@@ -43,8 +44,8 @@ def test_fit_goes_on_over_workers_that_are_killed_and_restarted(trainings):
     per_execution, training, _ = trainings
     assert training["raised"] is None
     assert training["steps"] == [STEPS, STEPS]
-    # An execution that a worker was at when it was lost is made again, and its steps
-    # may count twice in what servers count, but not in metrics. The result of one that
+    # If a worker is lost during an execution, the execution is made again, so its steps
+    # may count twice on servers, but not in metrics. The result of an execution that
     # was over may be lost.
     assert 2 * STEPS <= training["iterations"] <= 2 * (STEPS + per_execution)
     for examples in training["examples"]:

@@ -1,7 +1,7 @@
-"""A worker hangs (SIGSTOP) while training goes on on it and on two others.
+"""A worker hangs (SIGSTOP) while training goes on with it and two others.
 
-With TensorFlow's own `executor_scope` nobody makes a step for as long as it hangs, in
-two of three cases.
+With TensorFlow's own `executor_scope` nobody makes a step while it hangs, in two of
+three cases.
 """
 
 import json
@@ -15,12 +15,12 @@ import pytest
 
 PROGRAM = pathlib.Path(__file__).with_name("hung_worker_program.py")
 STEP = "step is over"
-# It was at most 0.17 s, on a busy machine.
+# It was 0.17 s at most, on a busy machine.
 LONGEST_GAP_SECS = 2.0
 
 
 def longest_gap(cluster, secs):
-    """The longest time without a step in so many seconds."""
+    """The longest time without a step within some seconds."""
     now = begin = last = time.monotonic()
     steps, longest = -1, 0.0
     while now < begin + secs:
@@ -52,6 +52,6 @@ def test_training_goes_on_while_a_worker_hangs(kind, hung_secs):
             gap = longest_gap(cluster, hung_secs)
             cluster.resume(worker)
             assert gap < LONGEST_GAP_SECS, worker
-            # So that the next one to hang is not the second.
+            # This makes sure that the second one is not the next to hang.
             steps = cluster.output("chief").count(STEP)
             cluster.wait_for_output("chief", STEP, steps + 100)

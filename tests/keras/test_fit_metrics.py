@@ -22,7 +22,7 @@ def test_every_metric_is_what_one_process_computes(outcome, what):
     expected = outcome["expected"]
     assert len(expected) > 35
     for actual in outcome["actual"]:
-        # Those of the last batch alone are not of metrics.
+        # Values of the last batch alone do not come from metrics.
         assert expected.keys() - actual[what].keys() <= {"one", "computed", "weight"}
         for name in actual[what].keys() - {"computed", "weight"}:
             np.testing.assert_allclose(

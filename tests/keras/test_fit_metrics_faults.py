@@ -11,7 +11,7 @@ import programs
 import pytest
 
 PROGRAM = pathlib.Path(__file__).with_name("fit_metrics_faults_program.py")
-# As there.
+# The number is the same as in the program.
 BATCHES, EXAMPLES = 200, 4
 
 pytestmark = pytest.mark.skipif(
@@ -25,7 +25,7 @@ def test_each_batch_counts_once_whoever_is_killed(per_execution):
     with clusters.Cluster(num_workers=2, num_ps=1) as cluster:
         arguments = json.dumps([per_execution])
         cluster.start("chief", [sys.executable, str(PROGRAM), arguments])
-        # In both epochs, and in the evaluation.
+        # They are killed in both epochs, and in the evaluation.
         for number in range(1, 4):
             cluster.wait_for_output("chief", "UNDER WAY", occurrence=number)
             worker = f"worker-{number % 2}"
@@ -39,8 +39,8 @@ def test_each_batch_counts_once_whoever_is_killed(per_execution):
         # All metrics count the same steps.
         assert examples == EXAMPLES * sum(seen)
         assert shown == sum(seen)
-    # A training step is not made again for its metrics alone: where the worker was
-    # lost after it, and before its result was fetched, they are lost.
+    # A training step is not repeated only for its metrics: if the worker was lost after
+    # the step, and before its result was fetched, its metrics are lost.
     for seen, _ in result["trained"]:
         assert np.count_nonzero(np.equal(seen, 0)) in (0, per_execution)
     for seen, _ in result["evaluated"]:

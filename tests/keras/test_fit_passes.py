@@ -1,4 +1,4 @@
-"""`fit` without `steps_per_epoch` where workers read to the ends of their own data."""
+"""`fit` without `steps_per_epoch`, when workers read their own data to its end."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from tf_syncrep.python.keras.fit.ends import Ends
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
 
 PROGRAM = pathlib.Path(__file__).with_name("fit_passes_program.py")
-# As there.
+# The number is the same as in the program.
 BATCH = 4
 ITEMS, PER_ITEM = 20, 3
 KILLS = 8
@@ -42,7 +42,7 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.parametrize("name", [n for n in UNDISTURBED if n.startswith("uneven")])
 def test_each_worker_reads_to_its_end(undisturbed, name):
-    """Of three workers one has no batch, one has 7 and one has 14."""
+    """One of three workers has no batch, one has 7 and one has 14."""
     result = undisturbed[name]
     expected = np.zeros(400)
     expected[100:128] = expected[200:256] = 2
@@ -51,7 +51,7 @@ def test_each_worker_reads_to_its_end(undisturbed, name):
     assert result["steps"] == [21, 21]
     assert result["examples"] == [21 * BATCH] * 2
     if "synchronous" in name:
-        # Fewer where gradients of a slow worker came late.
+        # There are fewer if gradients of a slow worker came late.
         assert 2 * 21 // 6 < result["iterations"] <= 2 * 21 // 3
     else:
         assert result["iterations"] == 2 * 21
@@ -109,7 +109,7 @@ def test_what_a_lost_worker_had_begun_is_read_by_others(tmp_path, comes_back):
 
 
 def assert_accounted_for(result, epochs, kills):
-    """Asserts that all was read, and what was read again is counted."""
+    """Asserts that everything was read, and that repeated reads are counted."""
     assert min(result["seen"]) >= epochs
     stats = result["stats"]
     assert stats["done"] == epochs * ITEMS
@@ -149,7 +149,7 @@ def test_whatever_workers_die_all_is_read_and_counted(tmp_path, synchronous, see
 
 
 class Workers:
-    """What is scheduled goes to one after the other of those that are free."""
+    """Scheduled steps go in turn to those workers that are free."""
 
     def __init__(self, steps, window=6):
         self.left = list(steps)
@@ -157,7 +157,7 @@ class Workers:
         self.num_scheduled = self.num_without_data = 0
 
     def run(self, order):
-        """Has all that is scheduled at once run by workers in this order."""
+        """Lets workers run all scheduled steps in this order."""
         for worker in itertools.islice(order, self.ends.num_wanted()):
             self.num_scheduled += 1
             has_ended = self.left[worker] == 0
@@ -174,7 +174,7 @@ def test_pass_is_over_when_all_workers_are_at_their_ends():
         assert workers.num_scheduled < 1000
     assert workers.left == [0, 0, 0]
     assert workers.ends.num_lost == 0
-    # Those that are at their ends are asked no more than once a step of the others.
+    # Workers that are at their ends are asked at most once a step of the others.
     assert workers.num_without_data <= 2 * 105
 
 
@@ -186,7 +186,7 @@ def test_silence_with_something_under_way_is_waited_for():
     for _ in range(1000):
         ends.add_silence()
         assert not ends.is_over
-        for _ in range(ends.num_wanted()):  # The other one is still at the first.
+        for _ in range(ends.num_wanted()):  # the other worker is still at its first
             ends.add(0, has_ended=True)
     ends.add(1, has_ended=False)
     assert not ends.is_over
@@ -213,20 +213,20 @@ def test_worker_that_takes_nothing_is_lost_in_the_end():
 
 
 def test_worker_that_has_data_again_is_at_no_end():
-    """One that began another life."""
+    """A worker that began another life."""
     ends = Ends(1, window=2)
     assert ends.num_wanted() == 2
     ends.add(0, has_ended=True)
     ends.add(0, has_ended=False)
     assert not ends.is_over
     assert ends.num_wanted() == 2
-    ends.add(None, has_ended=False)  # Lost, and made again by somebody.
+    ends.add(None, has_ended=False)  # lost, and made again by another worker
     ends.add(0, has_ended=True)
     assert ends.is_over
 
 
 def begun(num_read):
-    """Passes over a queue of three items, of which a reader has begun so many."""
+    """Passes over a queue of three items, some of which a reader has begun."""
     queue = tfs.data.WorkQueue(3, num_epochs=2)
     passes = WorkersPasses(None, [queue])
     assert passes.begin_epoch(resume=False)
@@ -238,12 +238,12 @@ def begun(num_read):
 
 @pytest.mark.parametrize("num_read", range(4))
 def test_what_a_lost_worker_left_of_an_epoch_has_another_pass(num_read):
-    """What it was reading, and what nobody had begun: it may have been the last."""
+    """The item that it was reading, and those nobody had begun: it may be the last."""
     queue, passes, reader = begun(num_read)
     del reader
     assert not passes.has_left(some_are_lost=False)
     assert passes.has_left(some_are_lost=True)
-    # All but what was read to its end, which asking for the next one says.
+    # This is all but the item that was read to its end, as the next question tells.
     left = [*range(max(0, num_read - 1), 3)]
     assert [int(item) for item in queue.dataset()] == left
     assert not passes.has_left(some_are_lost=True)

@@ -39,7 +39,7 @@ def test_whoever_has_disabled_keras_bar_gets_keras_logger(monkeypatch):
 def test_time_of_training_is_without_what_interrupts_it(clock):
     training = TrainingClock(lambda: clock["now"])
     for _ in range(2):
-        clock["now"] += 1000  # lies between epochs.
+        clock["now"] += 1000  # this is between epochs
         training.start()
         for hook_secs in (0.01, 30.0, 0.01, 0.01):
             clock["now"] += 0.25
@@ -72,7 +72,7 @@ def test_a_line_every_five_seconds_and_one_at_the_end(lines, clock, capsys):
         clock["now"] += 0.3
         lines.on_train_batch_end(batch, {"loss": 1 / (batch + 1)})
     lines.on_test_begin()
-    clock["now"] += 60  # is no time of training
+    clock["now"] += 60  # this is no time of training
     lines.on_test_batch_end(3, {"loss": 9.0})
     lines.on_test_end({"loss": 9.0})
     lines.on_epoch_end(1, {"loss": 0.5, "f1": np.ones(2), "val_loss": np.float32(2)})

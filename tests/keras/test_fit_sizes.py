@@ -1,4 +1,4 @@
-"""How many steps an execution of `fit` has, and of which ones callbacks are told."""
+"""How many steps an execution of `fit` has, and after which ones callbacks run."""
 
 import pytest
 import tensorflow as tf
@@ -34,9 +34,9 @@ def test_callbacks_are_due_at_ends_of_executions_of_two_sizes(per_call):
     [
         (1, [1, 1], ["0", "end 0", "1", "end 1"]),
         (4, [4, 4, 1, 1], ["0", "end 3", "4", "end 7", "8", "end 9"]),
-        # In the order in which several workers have made them.
+        # This is the order in which several workers have made them.
         (17, [8, 8, 8, 1, 8, 1], ["0", "end 16", "17", "end 33"]),
-        # Of workers that come to the ends of their data.
+        # Workers come to the ends of their data here.
         (4, [3, 4, 2, 4], ["0", "end 3", "4", "end 7", "8", "end 11", "12", "end 12"]),
     ],
 )
@@ -59,7 +59,7 @@ def test_callbacks_are_told_the_numbers_of_keras(per_call, executions, expected)
     [(0.001, None, 16), (0.1, None, 4), (1.0, None, 1), (0.001, 100, 4), (0.1, 9, 1)],
 )
 def test_auto_is_what_can_be_done_in_half_a_second(secs, num_steps, expected):
-    """Two workers take so many seconds for a step, and more for the first ones."""
+    """Two workers take given times for a step, and longer for the first steps."""
     now = 0.0
     sizes = AutoSizes(2, num_steps, lambda: now)
     for taken in range(100):

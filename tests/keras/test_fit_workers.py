@@ -1,8 +1,8 @@
 """tfs.keras.fit with several workers at once, on a cluster of real processes.
 
-A loop of scheduled `model.train_step`, which is all that users of Keras 3 have without
-it, loses steps: of 400 of 3 workers `iterations` had 261, a Mean 249, a Sum 988 of 1600
-and a generator of seeds 266; a Mean of ones was 1.06, and some steps drew the same
+Without it, users of Keras 3 have only a loop of scheduled `model.train_step`, which
+loses steps: of 400 steps of 3 workers `iterations` had 261, a Mean 249, a Sum 988 of
+1600 and a generator of seeds 266; a Mean of ones was 1.06, and some steps drew the same
 random numbers.
 """
 
@@ -71,7 +71,7 @@ def test_every_step_of_every_worker_counts_once(training, name):
     assert counts["examples"] == STEPS * BATCH
     assert counts["one"] == 1.0
     assert counts["one_count"] == STEPS
-    # None for what built the model, whose step is its own.
+    # None is for the trace that built the model, whose step is separate.
     assert counts["draws"] == STEPS
     if name != "synchronous":
         assert counts["iterations"] == STEPS
@@ -82,7 +82,7 @@ def test_synchronous_training_counts_every_update_once(training):
     stats = counts["stats"]
     sync_accounting.assert_identities(stats)
     assert stats["applied"] + stats["late"] + stats["stale"] == STEPS
-    # All but the last are of two gradients.
+    # All updates but the last have two gradients.
     assert counts["iterations"] == stats["updates"] == -(-stats["applied"] // 2)
 
 

@@ -1,4 +1,4 @@
-"""A table of more bytes than any parameter server may hold."""
+"""A table that is larger than any parameter server may be."""
 
 import pathlib
 import re

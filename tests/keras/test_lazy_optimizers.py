@@ -1,4 +1,4 @@
-"""Arguments of the optimizers with rules, what they share with Keras', and XLA."""
+"""Optimizers with rules: their arguments, what they share with Keras', and XLA."""
 
 import inspect
 import re
@@ -11,7 +11,8 @@ import tensorflow as tf
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.checkpoint import keeping
 
-# Ours, Keras' of the same purpose, and arguments that are no defaults.
+# Our optimizer, Keras' optimizer for the same purpose, and arguments that are no
+# defaults.
 OPTIMIZERS = {
     "Adagrad": (
         tfs.keras.Adagrad,

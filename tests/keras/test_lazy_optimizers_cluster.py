@@ -31,7 +31,7 @@ def training():
 
 @pytest.mark.parametrize("name", RULES)
 def test_no_update_of_any_worker_is_lost(training, name):
-    """All gradients are equal, so that any order of the updates gives the same."""
+    """All gradients are equal, so that the order of the updates does not matter."""
     rule, numbers, initial = RULES[name]
     result = training[name]
     assert result["iterations"] == STEPS

@@ -1,7 +1,8 @@
-"""Each optimizer with each thing that belongs to an update, against a float64 twin.
+"""Each optimizer with each feature of an update, compared with a float64 twin.
 
-A new optimizer gets all of it by a line in OPTIMIZERS, a new option by one in OPTIONS.
-All that Keras ships, found in `tf.keras.optimizers`, are the twins of themselves.
+A new optimizer gets all of these tests by a line in OPTIMIZERS, and a new option by a
+line in OPTIONS. All optimizers that Keras has, as found in `tf.keras.optimizers`, are
+twins of themselves.
 """
 
 import inspect
@@ -42,7 +43,7 @@ def with_options(make, **more):
 
 @tf.keras.utils.register_keras_serializable("tests")
 class LionOfMine(tfs.keras.LazyOptimizer):
-    """A rule without a kernel, as a user writes it."""
+    """A rule without a kernel, as a user would write it."""
 
     def __init__(self, learning_rate=1e-4, momentum=0.5, **kwargs):
         super().__init__(learning_rate, **kwargs)
@@ -59,7 +60,7 @@ class LionOfMine(tfs.keras.LazyOptimizer):
         return {**super().get_config(), "momentum": self.momentum}
 
 
-# What makes the optimizer, its rule, and how many batches make up an update.
+# A function that makes the optimizer, its rule, and the number of batches per update.
 OPTIMIZERS = {
     "adam_async": (tfs.keras.AdamAsync, twins.AdamAsync, 1),
     "adagrad": (tfs.keras.Adagrad, twins.LazyAdagrad, 1),
@@ -88,7 +89,7 @@ OPTIMIZERS = {
     "sync_momentum": (synchronous(momentum), twins.Momentum, K),
     "sync_adagrad": (synchronous(tf.keras.optimizers.Adagrad), twins.Adagrad, K),
 }
-# Those of Keras that have a rule of their own, rather than other optimizers.
+# Keras' optimizers that have a rule of their own, rather than an inner optimizer.
 KERAS_OPTIMIZERS = {
     name: kind
     for name, kind in vars(tf.keras.optimizers).items()
@@ -115,7 +116,7 @@ OPTIONS = {
         "ema_overwrite_frequency": 3,
     },
 }
-# Those that keep less beside a table than it has.
+# Those whose slots are smaller than the table.
 WITHOUT_SLOTS_LIKE_TABLES = {"sgd", "rowwise_adagrad", "sync_rowwise_adagrad"}
 each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 
@@ -139,7 +140,7 @@ def make_model(optimizer, **compile_options):
 def batch(step):
     """Gradients of the model's variables, in which row 5 occurs three times.
 
-    They grow: Adam undoes any scale that stays.
+    They grow, since Adam would undo a constant scale.
     """
     random = np.random.default_rng(step)
     table, kernel, bias = (
@@ -185,7 +186,7 @@ class Training:
         return self.model.optimizer
 
     def run(self, updates, places=(0, 1, 2)):
-        """Makes updates of the variables in these places."""
+        """Updates the variables at these places."""
         optimizer = self.optimizer
         variables = [self.model.trainable_variables[i] for i in places]
 
@@ -238,7 +239,7 @@ def test_updates_are_those_of_the_inner_optimizer_by_itself(name, wrapper, optio
 
     model, alone = make_model(wrapper(make(), K)), make_model(make())
     for trained in (model, alone):
-        # Of Keras 2, some would be made within the traced update.
+        # In Keras 2 some of it would be made within the traced update.
         trained.optimizer.build(trained.trainable_variables)
 
     @tf.function
@@ -300,14 +301,14 @@ if not keras_variants.IS_KERAS_3:
 
 
 def saved_and_restored(training, saved_as, folder):
-    """A new model with its optimizer, as they were saved."""
+    """A new model with its optimizer, loaded from the files."""
     model, path = training.model, str(folder / saved_as)
     if saved_as in ("keras_file", "h5_file"):
         path += {"keras_file": ".keras", "h5_file": ".h5"}[saved_as]
         model.save(path)
         return tf.keras.models.load_model(path)
     other = make_model(training.make())
-    # What is made after a checkpoint is restored is filled, too.
+    # Variables that are made after the restore are filled, too.
     if saved_as not in ("deferred_checkpoint", "tensorflow_weights"):
         other.optimizer.build(other.trainable_variables)
     if saved_as == "arrays":
@@ -332,7 +333,7 @@ def test_restored_training_goes_on_as_if_never_stopped(name, saved_as, tmp_path)
     decay = tf.keras.optimizers.schedules.ExponentialDecay(LEARNING_RATE, 4, 0.5)
     training = Training(name, decay, **OPTIONS["all"])
     training.run(2)
-    # What was restored is saved again.
+    # The restored state is saved again.
     for _ in range(2):
         restored = saved_and_restored(training, saved_as, tmp_path)
         assert restored.optimizer is not training.optimizer

@@ -1,6 +1,6 @@
-"""Every private name of TensorFlow and Keras that compat modules use is still there.
+"""Every private name of TensorFlow and Keras that compat modules use still exists.
 
-With a version that lacks one this fails, by the name, and no training in its midst.
+If a version lacks one, this test fails with the name, and not a training half way.
 """
 
 import ast
@@ -25,7 +25,7 @@ COMPAT = pathlib.Path(inspect.getfile(tfs)).parent / "python" / "keras" / "compa
 
 CONTEXT = "tensorflow.python.eager.context"
 
-# Modules, and what is used of them.
+# Modules, and the names that are used of them.
 AUTO_CONTROL_DEPS = "tensorflow.python.framework.auto_control_deps"
 MODULES = {
     "tensorflow.python.eager.cancellation": ["context"],
@@ -50,7 +50,7 @@ MODULES = {
     AUTO_CONTROL_DEPS: ["AutomaticControlDependencies", "op_is_stateful"],
     f"{AUTO_CONTROL_DEPS}_utils": ["RESOURCE_READ_OPS"],
     "tensorflow.python.ops.control_flow_util": ["GraphOrParentsInXlaContext"],
-    # Whose names `private_names` looks for.
+    # `private_names` looks for names of these.
     "tensorflow.python.distribute.coordinator.values": [
         "PerWorkerDatasetFromDatasetFunction"
     ],
@@ -66,11 +66,11 @@ MODULES_OF_KERAS_3 = {
     "keras.src.trainers.data_adapters": ["get_data_adapter"],
     "keras.src.trainers.data_adapters.array_slicing": ["train_validation_split"],
 }
-# What is imported where the former is not there yet.
+# The import if the former does not exist yet.
 OLDER_IMPORTS = {
     "keras.src.trainers.data_adapters.data_adapter_utils.train_validation_split"
 }
-# Names by what has them; see `owners`.
+# Names by their owners; see `owners`.
 NAMES_OF_KERAS_3 = {
     "optimizer": [
         "_all_reduce_sum_gradients",
@@ -152,10 +152,10 @@ NAMES_OF_TENSORFLOW = {
     "op": ["_add_control_input", "_update_input"],
     "order of ops": ["_returned_tensors"],
     "eager context": ["_handle"],
-    # "_v" is that of a cluster's; see test_fit_metrics.py.
+    # "_v" belongs to variables of a cluster; see test_fit_metrics.py.
     "variable": ["_handle"],
     "embedding": ["_track_trackable", "_delete_tracking"],
-    # Set when it is made, by a coordinator of a cluster; see test_fit_workers.py.
+    # A coordinator of a cluster sets it; see test_fit_workers.py.
     "per-worker dataset": ["_dataset_fn"],
 }
 
@@ -174,7 +174,7 @@ def modules_here():
 
 
 def owners():
-    """Objects of stock Keras, as they are after a step."""
+    """Objects of stock Keras, in their state after a step."""
     model = keras_variants.small_model()
     model.compile(tf.keras.optimizers.Adam(use_ema=True), loss="mse")
     words, targets = keras_variants.small_data(8)
@@ -236,7 +236,7 @@ def test_overridden_names_are_among_those_that_are_looked_for():
 @pytest.mark.parametrize("place", ["class", "instance"])
 def test_names_that_have_vanished_are_warned_of_and_a_problem(place, monkeypatch):
     class Dataset:
-        """Has its function by another name, as a later TensorFlow might."""
+        """Has its function under another name, as a later TensorFlow might."""
 
         def __init__(self, function):
             self._function = function
@@ -315,7 +315,7 @@ assert not context.is_async()
 
 @pytest.mark.parametrize("program", [MANAGER, SCOPE], ids=["manager", "scope"])
 def test_what_closures_run_in_is_replaced_at_first_need(program, tmp_path):
-    # In a process where nobody has needed that yet.
+    # The process must not have needed it before.
     command = [sys.executable, "-c", program]
     subprocess.run(command, check=True, timeout=120, cwd=tmp_path)
 

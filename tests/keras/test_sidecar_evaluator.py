@@ -1,6 +1,7 @@
-"""tfs.keras.SidecarEvaluator: what it restores, writes, and when it ends.
+"""tfs.keras.SidecarEvaluator: what it restores and writes, and when it ends.
 
-The training goes on in a callback of the evaluator, so that nothing hangs on time.
+The training takes place in a callback of the evaluator, so that nothing depends on
+time.
 """
 
 import pathlib
@@ -26,7 +27,7 @@ def quick(monkeypatch):
 
 
 class Training(tf.keras.callbacks.Callback):
-    """A training that makes a step, and a checkpoint, when one was evaluated."""
+    """A training that makes a step, and a checkpoint, after each evaluation."""
 
     def __init__(self, folder, checkpoints, **options):
         super().__init__()
@@ -64,7 +65,7 @@ def assert_as_expected(found, expected):
 def test_each_checkpoint_is_evaluated_until_the_last_of_a_training(
     tmp_path, capsys, built
 ):
-    """Those that hold only what has changed, too; of the optimizer nothing is made."""
+    """Checkpoints of changes work, too, and no variable of the optimizer is made."""
     training = Training(tmp_path / "run", 5, full_every=3)
     model = make(built)
     evaluator = tfs.keras.SidecarEvaluator(
@@ -125,7 +126,7 @@ def test_data_are_what_evaluate_takes(tmp_path, form):
 
 
 class Ruins(tf.keras.callbacks.Callback):
-    """Has something happen to the folder after the first evaluation."""
+    """Changes the folder after the first evaluation."""
 
     def __init__(self, happens):
         super().__init__()
@@ -137,7 +138,7 @@ class Ruins(tf.keras.callbacks.Callback):
 
 
 def test_damaged_checkpoint_is_passed_over(tmp_path, caplog):
-    """Once, with a message; the next one is evaluated."""
+    """It is reported once; the next checkpoint is evaluated."""
     training = Training(tmp_path, 100, keep=100)
 
     def damage():
@@ -205,7 +206,7 @@ def test_end_of_fit_is_the_end(tmp_path):
 def test_training_that_ended_before_the_program_began_is_evaluated_and_not_the_end(
     tmp_path, monkeypatch, capsys
 ):
-    """The same script goes on from it, with more epochs."""
+    """The same script continues from it, with more epochs."""
     fit(tmp_path, 1)
     monkeypatch.setattr(sidecar_evaluator, "_BEGUN", sidecar_evaluator.time.time())
     evaluator = tfs.keras.SidecarEvaluator(
@@ -216,7 +217,7 @@ def test_training_that_ended_before_the_program_began_is_evaluated_and_not_the_e
 
 
 def test_fit_that_goes_on_after_the_end_of_another_is_followed(tmp_path, monkeypatch):
-    """The folder says that it trains, though it has written no checkpoint yet."""
+    """The folder tells of a training, even before its first checkpoint."""
     fit(tmp_path, 1)
     asked = []
     progress = sidecar_evaluator.Directory.progress
@@ -271,7 +272,7 @@ def test_arguments_out_of_range_are_named(tmp_path, arguments, message):
 
 @pytest.mark.one_version
 def test_evaluator_with_parameter_servers_of_its_own_reads_tables_onto_them(tmp_path):
-    """For tables that no process holds; of a training on another number of them."""
+    """For tables that no process can hold, from a training with other servers."""
     training = Training(tmp_path, 1)
     with clusters.Cluster(num_workers=2, num_ps=3) as cluster:
         result = programs.run(PROGRAM, str(tmp_path), env=cluster.environment())

@@ -79,7 +79,7 @@ def test_bad_gradient_pushes_nothing(variables):
 
 
 def test_functions_make_no_handles(variables):
-    # TensorFlow would order the ops that do, one task after the other.
+    # TensorFlow would run ops that make handles in order, one task after the other.
     rounds = make()
     generation = rounds.open(tf.constant(0, tf.int64))
 
@@ -111,9 +111,9 @@ def test_gradients_for_the_gates_own_task_are_told_of_by_themselves(
     rounds = make(reject_nonfinite=reject_nonfinite)
     step = tf.function(lambda value: contribute(rounds, variables, value))
     graph = step.get_concrete_function(tf.TensorSpec([])).graph
-    # To the task of the gate and of the variables: who asks for a permit, the small
-    # parts of the gradients, the values of the sparse one, and whether all are finite
-    # if that matters.
+    # These go to the task of the gate and of the variables: the request for a permit,
+    # the small parts of the gradients, the values of the sparse one, and whether all
+    # are finite if that matters.
     sent = {
         tensor.name
         for operation in graph.get_operations()

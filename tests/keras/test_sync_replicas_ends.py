@@ -1,7 +1,7 @@
-"""`fit` with SyncReplicas ends, whatever the number of steps leaves over.
+"""`fit` with SyncReplicas ends, whatever number of steps remains at the end.
 
 One cluster trains again and again, each time with another number of steps, another
-quorum, with and without backups, and with its last incomplete round applied or dropped.
+quorum, with and without backups, and with its incomplete last round applied or dropped.
 """
 
 import dataclasses
@@ -14,13 +14,13 @@ from keras_sync_cluster import KerasSyncCluster, replay
 pytestmark = pytest.mark.one_version
 
 SLOW_SECS, FAST_SECS = 0.1, 0.01
-LEASE_SECS = 3.0  # A worker is gone for good after that.
+LEASE_SECS = 3.0  # after this time a dead worker no longer counts
 SUMS = ("updates", "applied", "late", "stale", "rejected", "voided")
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What is other from one training to the next."""
+    """The differences between the trainings."""
 
     quorum: int
     total: int
@@ -29,7 +29,7 @@ class Training:
 
 
 def every_rest(num_workers):
-    """All quorums and all rests, also of trainings without any full round."""
+    """All quorums and all remainders, also for trainings without any full round."""
     return [
         Training(quorum, total, steps, flush_last)
         for quorum in range(1, num_workers + 1)
@@ -61,7 +61,7 @@ def cluster_for(trainings, num_workers, folder, **options):
 
 
 def outputs_of(cluster, trainings):
-    """What the coordinator has written in each training."""
+    """The coordinator's output in each training."""
     outputs, rest = [], cluster.tasks.output("chief")
     for number in range(len(trainings)):
         output, _, rest = rest.partition(f"training {number} has ended")
@@ -78,7 +78,7 @@ def assert_ended_well(training, output, before, after, weights):
     assert stats["in_flight"] == 0
     assert stats["step"] == after["iterations"]
     assert after["iterations"] - before["iterations"] == sums["updates"] == updates
-    # What the training before has dropped was discarded when this one began.
+    # Gradients that the training before has dropped were discarded when this one began.
     assert sums["voided"] == before["stats"].get("pending", 0)
     dropped = sums["late"] + sums["stale"]
     assert sums["applied"] + left + dropped == training.steps
@@ -94,7 +94,7 @@ def assert_ended_well(training, output, before, after, weights):
 
 
 def assert_all_ended_well(trainings, cluster, may_drop):
-    """`may_drop`: gradients may be late without backups."""
+    """`may_drop`: gradients may be late even without backups."""
     for number in range(len(trainings)):
         cluster.tasks.wait_for_output("chief", f"training {number} has ended")
     result = cluster.result(exact=False)
@@ -129,7 +129,7 @@ def check_with_a_dead_worker(trainings, num_workers, folder, start_secs):
         cluster.start()
         cluster.tasks.wait_for_output(f"worker-{last}", "at computing")
         cluster.tasks.kill(f"worker-{last}")
-        # Who was taken for dead, and was only busy, may come too late.
+        # A worker that was taken for dead, and was only busy, may come too late.
         assert_all_ended_well(trainings, cluster, may_drop=True)
 
 
@@ -138,7 +138,8 @@ def test_fit_ends_with_a_slow_worker_whatever_is_left_over(tmp_path):
 
 
 def test_fit_ends_with_a_dead_worker_whatever_is_left_over(tmp_path):
-    # It dies in its first step, and from the others the gate knows how long that takes.
+    # It dies in its first step, and the gate has learnt from the others how long that
+    # takes.
     check_with_a_dead_worker(A_FEW_OF_FOUR, 4, tmp_path, start_secs=600.0)
 
 

@@ -22,7 +22,7 @@ def test_killed_coordinator_goes_on_from_its_backup_with_living_servers(tmp_path
     ) as cluster:
         cluster.start()
         cluster.tasks.wait_for_output("chief", "epoch 1")
-        # What the dead one's closures do from here on must not matter.
+        # Closures of the dead coordinator may go on, but must not matter.
         cluster.wait_until_at("half_pushed", worker=1)
         cluster.tasks.kill("chief")
         begun = cluster.num_epochs()
@@ -31,10 +31,11 @@ def test_killed_coordinator_goes_on_from_its_backup_with_living_servers(tmp_path
         result = cluster.result()
         ended = cluster.num_epochs() - begun
     assert result["iterations"] == epochs * steps // quorum
-    # Not all anew: only the epoch that was cut short, and those after it.
+    # Not everything is repeated: only the epoch that was interrupted, and those after
+    # it.
     assert 0 < ended < epochs
     assert result["stats"]["updates"] == ended * steps // quorum
-    # Nor on new weights: all of them were trained before.
+    # Nor does it continue with new weights: all of them were trained before.
     untrained = helpers.make_model().trainable_variables
     for weights, new in zip(result["weights"][0], untrained, strict=True):
         assert not np.allclose(weights, np.asarray(new))

@@ -1,4 +1,4 @@
-"""SyncReplicas in one process: k batches are one batch k times as large."""
+"""SyncReplicas in one process: k batches are like one batch k times as large."""
 
 import keras_sync_replicas as helpers
 import keras_variants
@@ -151,7 +151,7 @@ def test_second_set_of_variables_is_refused_and_the_first_goes_on():
 def test_gradient_accumulation_is_the_same_by_its_name(caplog):
     model = fit(tfs.keras.GradientAccumulation(make_inner(), K), num_examples=80)
     assert_same_weights(model, fit(tfs.keras.SyncReplicas(make_inner(), K), 80))
-    assert "GradientAccumulation says so" in caplog.text  # of SyncReplicas alone
+    assert "GradientAccumulation says so" in caplog.text  # only SyncReplicas says so
     assert caplog.text.count("trains in this process alone") == 1
 
 

@@ -1,7 +1,7 @@
 """Workers of a synchronous Keras training are killed; some come back, some do not.
 
 TensorFlow's coordinator runs the closures of a lost worker again, elsewhere or when it
-is back. Whatever it was at, no gradient counts twice, and none in part.
+is back. Whatever the worker was doing, no gradient counts twice, and none in part.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from keras_sync_cluster import KerasSyncCluster
 
 pytestmark = pytest.mark.one_version
 
-# Also for first steps, which those that are killed may be at.
+# This also covers first steps, in which workers may be killed.
 LEASES = {"lease_secs": 5.0, "start_secs": 5.0}
 
 
@@ -28,7 +28,8 @@ LEASES = {"lease_secs": 5.0, "start_secs": 5.0}
 def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
     loop, points, tmp_path
 ):
-    # A shorter epoch may be at its end, with no step left for who is to wait below.
+    # A shorter epoch might be at its end, without a step for the worker that has to
+    # wait below.
     with KerasSyncCluster(
         tmp_path, num_workers=2, loop=loop, steps=120, shards=2, **LEASES
     ) as cluster:
@@ -38,7 +39,7 @@ def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
             cluster.kill_at(point, worker=1)
             cluster.tasks.restart("worker-1")
             cluster.wait_for_updates()
-        # While it waits: the other one keeps the round from being full.
+        # It is killed while it waits: the other one keeps the round from being full.
         cluster.wait_until_at("computing", worker=0)
         cluster.wait_for_stats(
             lambda stats: stats["pending"] == 1 and stats["in_flight"] == 0
@@ -50,7 +51,7 @@ def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
         cluster.end()
         result = cluster.result()
     stats = result["stats"]
-    # Those in the midst of a contribution, whose rounds were void.
+    # These were in the middle of a contribution, so their rounds were void.
     in_part = len(set(points) & set(worker_seams.ADMITTED))
     assert in_part <= stats["voids"] <= in_part + stats["expired"]
     assert stats["voids"] == stats["aborted"]
@@ -76,5 +77,5 @@ def test_training_goes_on_without_two_killed_workers_until_they_are_back(
         worker_seams.go_on(tmp_path, "committed", worker=2)
         cluster.end()
         result = cluster.result()
-    # Not that all are live: on a busy machine the end may take longer than a lease.
+    # Not all need be live: on a busy machine the end may take longer than a lease.
     assert result["stats"]["voids"] >= 1

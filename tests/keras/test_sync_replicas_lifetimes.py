@@ -1,4 +1,4 @@
-"""Nothing of a synchronous training outlives it on parameter servers that do."""
+"""Nothing of a synchronous training remains on parameter servers that outlive it."""
 
 import contextlib
 import json
@@ -12,15 +12,15 @@ import pytest
 
 PROGRAM = pathlib.Path(__file__).with_name("lifetimes_program.py")
 POLL_SECS = 0.05
-# A coordinator trains so often before its server is looked at: by then it has what it
-# makes once.
+# How many trainings a coordinator makes before its server is measured: by then the
+# server has everything that is made only once.
 FIRST = 3
-# TensorFlow's own, for each coordinator that a server has heard of: those threads of
-# its client of the other tasks never end.
+# TensorFlow's own threads, for each coordinator of which a server has heard: those of
+# its client for the other tasks never end.
 CLIENT_THREADS = 4
-# Threads of pools that are made when they are first needed.
+# Threads of pools that are started when they are first needed.
 POOL_THREADS = 2
-# TensorFlow's own, for each training: servers keep a part of each function. One
+# TensorFlow's own memory, for each training: servers keep a part of each function. One
 # accumulator of these trainings has 8 MB.
 FUNCTIONS_MB = 6
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.one_version, pytest.mark.slow, pytest.mark.timeout(900
 
 
 class Server:
-    """What a server has, as the kernel knows it."""
+    """What a server holds, according to the kernel."""
 
     def __init__(self, pid):
         self._folder = pathlib.Path(f"/proc/{pid}")
@@ -37,7 +37,7 @@ class Server:
         """How many threads of gates and queues there are."""
         count = 0
         for name in self._folder.glob("task/*/comm"):
-            with contextlib.suppress(FileNotFoundError):  # It has just ended.
+            with contextlib.suppress(FileNotFoundError):  # it has just ended
                 count += name.read_text() == "tfs_leases\n"
         return count
 

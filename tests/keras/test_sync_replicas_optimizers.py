@@ -1,7 +1,7 @@
 """Each inner optimizer of SyncReplicas, on a cluster of real processes.
 
-All workers have the same batch. Its gradient is then the mean of each update, which
-makes the training that of the inner optimizer alone.
+All workers have the same batch. So its gradient is the mean of each update, and the
+training equals that of the inner optimizer alone.
 """
 
 import pathlib

@@ -1,7 +1,7 @@
 """SyncReplicas under ParameterServerStrategy, on a cluster of real processes.
 
-Each training is replayed in this process: every update must be the mean of gradients
-that were computed on the weights before it, of the batches that it was made of.
+Each training is replayed in this process: every update must be the mean of gradients of
+its batches that were computed with the weights before it.
 """
 
 import importlib.util
@@ -86,7 +86,7 @@ def test_line_of_each_epoch_names_updates_and_the_slowest_worker(results):
 
 def test_quorum_changed_while_running_holds_from_the_next_round_on(results):
     result = results["other_quorums"]
-    # The rounds that were open at the changes are of the old size.
+    # The rounds that were open at the changes have the old size.
     counts = [3] * 4 + [2] * 4 + [1] * (result["stats"]["updates"] - 8)
     assert len(counts) > 9
     assert_exact(result, counts)
@@ -103,7 +103,8 @@ def test_error_in_a_closure_is_raised_and_the_next_fit_works(results):
 @pytest.mark.parametrize("loop", ["fit", "custom"])
 def test_error_in_an_update_ends_training_and_is_raised(loop, results):
     result = results["error_in_an_update"][loop]
-    # Not what closures heard of it, nor the CancelledError of those that did not.
+    # It is neither what closures heard of it, nor the CancelledError of those that did
+    # not.
     assert result["error"].startswith("InvalidArgumentError")
     assert "too small" in result["error"]
     stats = result["stats"]
@@ -137,7 +138,7 @@ def test_functions_and_closures_fail_without_cancelling_each_other(results):
 
 
 def test_loss_scaling_is_refused(results):
-    # By Keras 2 itself, of any optimizer under this strategy.
+    # Keras 2 itself refuses this, for any optimizer under this strategy.
     message = (
         "SyncReplicas under ParameterServerStrategy has no place in a LossScaleOpt"
         if keras_variants.IS_KERAS_3

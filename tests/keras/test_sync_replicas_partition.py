@@ -1,7 +1,7 @@
 """A worker of a synchronous Keras training is cut off from the network for a while.
 
-It does not die, and nobody hears of it: connections stay open, and what it was about to
-send comes when the others have long gone on.
+It does not die, and nobody is told: connections stay open, and its messages arrive when
+the others have long gone on.
 """
 
 import network_namespaces
@@ -30,7 +30,8 @@ def counts_of(stats, worker):
 def test_training_goes_on_without_a_worker_cut_off_whose_gradient_comes_too_late(
     point, namespace, tmp_path
 ):
-    # Few steps in an epoch would end before the cut: then all wait for the one step.
+    # With few steps an epoch would end before the cut, and all would wait for the one
+    # step.
     with KerasSyncCluster(
         tmp_path, 3, namespace, loop="custom", steps=120, **LEASES
     ) as cluster:

@@ -1,4 +1,4 @@
-"""SyncReport: the line, the logs, and the event files; and what may go wrong there."""
+"""SyncReport: the line, the logs, the event files, and errors in these."""
 
 import copy
 import pathlib
@@ -20,7 +20,7 @@ def worker(contributed, waited_secs, live=True):
 
 
 class Training:
-    """A model's, with a gate whose counters the test sets, and a clock."""
+    """An optimizer with a gate whose counters the test sets, and a clock."""
 
     def __init__(self, monkeypatch):
         self.now = 0.0
@@ -87,7 +87,7 @@ def test_line_is_about_the_epoch_and_its_rate_about_the_time_of_training(
     report.on_train_batch_end(8)
     training.now = 100.0  # validation, and a checkpoint
     report.on_epoch_end(0, {})
-    assert capsys.readouterr().out == ""  # the progress bar still has the line
+    assert capsys.readouterr().out == ""  # the progress bar has not ended its line yet
     report.on_train_end()
     assert capsys.readouterr().out == (
         "SyncReplicas: 6 updates (2.0/s) of 18 gradients; dropped 2 late, 0 stale, "
@@ -137,7 +137,7 @@ def test_event_files_have_the_counters_by_update_and_the_epochs_logs(
     training.go_on()
     training.now = 2.5
     report.on_train_batch_end(3)
-    # F1Score(average=None) has a number for each class; a name is none.
+    # F1Score(average=None) has a number for each class; a name is no number.
     report.on_epoch_end(0, {"loss": 0.5, "f1": tf.constant([0.25, 0.75]), "x": "y"})
     training.counters["step"] = 17
     report.on_train_end()

@@ -1,7 +1,7 @@
 """A worker of a synchronous Keras training is ten times as slow as the others.
 
-How slow it is does not hang on the machine: it is held in its step until the others
-have done what they do meanwhile, and is judged by what the gate has counted.
+Its speed does not depend on the machine: it is held in its step until the others have
+made their updates, and is judged by the gate's counters.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from keras_sync_cluster import KerasSyncCluster
 pytestmark = pytest.mark.one_version
 
 SLOW, FAST = 2, 0
-# One step of the slow worker lasts as long as so many updates by the others.
+# One step of the slow worker lasts as long as this many updates of the others.
 TIMES_AS_SLOW = 10
 NUM_SLOW_STEPS = 2
 
@@ -31,8 +31,8 @@ def assert_no_fault(stats):
     "loop", ["fit", pytest.param("custom", marks=pytest.mark.soak)]
 )
 def test_without_backups_the_slow_worker_keeps_nobody_idle(loop, tmp_path):
-    # More than are awaited: the end of an epoch waits for the slow worker, and the
-    # others do not wait while this process looks.
+    # These are more steps than the test awaits: the end of an epoch waits for the slow
+    # worker, and the others do not wait while this process looks.
     steps = 2 * 3 * (NUM_SLOW_STEPS + 2) * TIMES_AS_SLOW
     with KerasSyncCluster(
         tmp_path,
@@ -100,8 +100,8 @@ def test_with_a_backup_the_others_go_on_and_late_gradients_are_dropped(loop, tmp
                 f"worker-{SLOW}", "at computing", occurrence=number
             )
             cluster.wait_for_updates(TIMES_AS_SLOW)
-            # Until this one goes on, the round has all it needs, and cannot end: so the
-            # slow one gets no permit for another step.
+            # Until this one goes on, the round has all that it needs, and cannot end:
+            # so the slow one gets no permit for another step.
             cluster.wait_until_at("admitted", FAST)
             before = cluster.wait_for_stats(
                 lambda stats: stats["pending"] == stats["in_flight"] == 1

@@ -1,4 +1,4 @@
-"""How many tensors the tasks of a cluster send one another in a step of `fit`."""
+"""How many tensors the tasks of a cluster send each other in a step of `fit`."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 
 PROGRAM = pathlib.Path(__file__).with_name("transfers_program.py")
 NUM_PS = 2
-# Of a step of one worker: from each server and to it, and what the step returns.
+# For a step of one worker: messages from each server and to it, and the step's result.
 FEWEST = 2 * NUM_PS + 1
 LIMITS = {
     "two_layers": FEWEST,
@@ -22,12 +22,12 @@ LIMITS = {
     "frozen": FEWEST,
     "without_gradient": FEWEST,
     "dropout": FEWEST,
-    # Updated variables go to the worker, and back as their constraints have them.
+    # Updated variables are sent to the worker, and back after their constraints.
     "constraints": 2 * FEWEST - 1,
-    # Averages are read, assigned, and read again where the layer is called again.
+    # Averages are read, assigned, and read again when the layer is called again.
     "batch_normalization": 2 * FEWEST - 1,
     "assigned_between_reads": FEWEST + 2,
-    # Beside all else numbers of rows, rows, and their gradient.
+    # Besides, there are row numbers, rows, and their gradients.
     "embeddings": FEWEST + 3,
     "distributed_embedding": FEWEST + 3 * NUM_PS,
 }
@@ -36,7 +36,7 @@ OF_THE_GATE = 1
 
 
 def results(models, is_synchronous, per_execution, optimizer="AdamAsync"):
-    """What the program says of models, in a process that logs what is sent."""
+    """The program's results for models, in a process that logs its messages."""
     arguments = (list(models), optimizer, is_synchronous, per_execution)
     finished = subprocess.run(
         [sys.executable, PROGRAM, *map(json.dumps, arguments)],

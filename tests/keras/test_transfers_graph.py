@@ -1,4 +1,4 @@
-"""What `few_messages` makes of the graph of a function, which is not run."""
+"""The result of `few_messages` for the graph of a function, which does not run."""
 
 import graphlib
 
@@ -9,7 +9,7 @@ import tf_syncrep as tfs
 
 SERVERS = ("/job:ps/replica:0/task:0", "/job:ps/replica:0/task:1")
 DEVICE = "/device:CPU:0"
-# From each of them to the worker, which has no name in a function, and back.
+# Messages from each of them to the worker, which has no name in a function, and back.
 BOTH_WAYS = sorted([*((x, "") for x in SERVERS), *(("", x) for x in SERVERS)])
 
 

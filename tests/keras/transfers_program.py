@@ -1,6 +1,7 @@
 """Trains models by `tfs.keras.fit`, and counts the messages of a step.
 
-Arguments: names of models, whether synchronously, and the steps of an execution.
+Arguments: names of models, whether to train synchronously, and the steps of an
+execution.
 """
 
 import collections
@@ -27,7 +28,7 @@ keras = tf.keras
 
 
 def inputs_and(*hidden):
-    """A model of layers one behind the other."""
+    """A model whose layers are in sequence."""
     return keras.Sequential([layers.Input((WIDTH,)), *hidden, layers.Dense(1)])
 
 
@@ -99,7 +100,8 @@ def without_gradient():
 def batch_normalization():
     normalized = layers.BatchNormalization(momentum=0.5)
     x = layers.Input((WIDTH,))
-    # Twice, so that its averages are read, assigned, and read again in a step.
+    # It is called twice, so that a step reads its averages, assigns them, and reads
+    # them again.
     y = normalized(layers.Dense(WIDTH)(normalized(x)))
     return keras.Model(x, layers.Dense(1)(layers.BatchNormalization()(y)))
 
@@ -215,8 +217,8 @@ def trained(strategy, log, name, optimizer, is_synchronous, per_execution):
     begin = log.position()
     tfs.keras.fit(model, data, steps_per_epoch=STEPS, verbose=0)
     sent = collections.Counter(log.names_sent_since(begin))
-    # Each execution sends the same, and all else is sent a few times. What the worker
-    # takes no part in is an update of SyncReplicas, or is read by the coordinator.
+    # Each execution sends the same; other messages are sent only a few times. The
+    # worker takes no part in updates of SyncReplicas, and in reads by the coordinator.
     executions = STEPS // per_execution
     in_steps = {
         name: n for name, n in sent.items() if n >= executions and "worker/" in name
@@ -262,5 +264,5 @@ if __name__ == "__main__":
     try:
         main()
     except BaseException:
-        traceback.print_exc(file=sys.stdout)  # What goes to stderr is in the log.
+        traceback.print_exc(file=sys.stdout)  # stderr goes into the log
         raise

@@ -1,7 +1,7 @@
 """Checkpoints in a process that gets no memory for a copy of the variable.
 
-Argument: a folder. TF_ENABLE_ONEDNN_OPTS must be 0: with oneDNN, TensorFlow keeps what
-it frees, and would find memory there.
+Argument: a folder. TF_ENABLE_ONEDNN_OPTS must be 0: with oneDNN, TensorFlow keeps the
+memory that it frees, and would find some there.
 """
 
 import re
@@ -19,7 +19,7 @@ NUM_SLICES = 100
 
 
 def save_in_slices(prefix, value):
-    """Saves it as a checkpoint has a table: there is memory to read a slice."""
+    """Saves it like a checkpoint with a table: there is memory to read a slice."""
     num = SIZE // NUM_SLICES
     tf.raw_ops.SaveV2(
         prefix=prefix,

@@ -1,6 +1,6 @@
-"""Ops on large tensors in a process that gets no more memory. Reports what they said.
+"""Ops on large tensors in a process that gets no more memory; reports their errors.
 
-Afterwards, with memory, the same calls must do what they would have done.
+Afterwards, with memory, the same calls must succeed.
 """
 
 import re
@@ -13,14 +13,14 @@ import tensorflow as tf
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import sync_gate_ops, work_queue_ops
 
-# An array of so many numbers takes 40 MB at least: what glibc takes from the system and
-# gives back at once.
+# An array of this many numbers takes at least 40 MB, which glibc takes from the system
+# and gives back at once.
 SIZE = 10_000_000
 SPARE_BYTES = 4 << 20
 
 
 def limit_memory():
-    """Lets the process have hardly more than it has."""
+    """Limits the process to hardly more memory than it has."""
     with open("/proc/self/status") as status:
         (line,) = (line for line in status if line.startswith("VmData:"))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -29,7 +29,7 @@ def limit_memory():
 
 
 def lift_limit():
-    """Lets it have what there is."""
+    """Removes the limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
@@ -54,7 +54,7 @@ def main():
         return [*sums, int(tfs.ops.accumulator_num_accumulated(sparse))]
 
     def queues():
-        # The first few may get stacks that the system keeps for threads to come.
+        # The first threads may get stacks that the system keeps for later ones.
         for i in range(50):
             work_queue_ops.work_queue(1, shared_name=f"{i}")
 

@@ -1,6 +1,6 @@
-"""A part of 50 million rows of which few are used: reports how much memory it takes.
+"""A part with 50 million rows, few of which are used: reports how much memory it takes.
 
-Arguments: rows of the part; how many of them are used.
+Arguments: the number of rows of the part, and how many of them are used.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The op that takes a round and applies its mean, against the two ops that it is."""
+"""The op that takes a round and applies its mean, compared with two separate ops."""
 
 import re
 
@@ -19,7 +19,7 @@ all_dtypes = pytest.mark.parametrize(
 
 
 def make_accumulator(dtype=tf.float32, num_gradients=3, shape=SHAPE, **options):
-    """One that holds a round."""
+    """An accumulator that holds a round."""
     options = {"mode": "ROUND", **options}
     handle = tfs.ops.dense_accumulator(dtype, shape, counted=True, **options)
     for seed in range(num_gradients):
@@ -29,7 +29,7 @@ def make_accumulator(dtype=tf.float32, num_gradients=3, shape=SHAPE, **options):
 
 
 def take_and_apply(variables, handle, dtype=tf.float32, **options):
-    """The op with good inputs, but for those in `options`."""
+    """The op with valid inputs, except those in `options`."""
     inputs = {
         **steps.HYPER_PARAMETERS,
         "handle": handle,
@@ -118,7 +118,7 @@ def test_what_was_read_before_stays_as_it_was():
     steps.assert_identical(steps.values(variables), steps.values(alone))
 
 
-# What is wrong, the error, and its message.
+# The wrong arguments, the error, and its message.
 BAD_INPUTS = {
     "lr": (
         {"lr": [0.1]},
@@ -154,7 +154,7 @@ BAD_INPUTS = {
 
 
 def expect_error(variables, handle, error, message, **options):
-    """The op fails so, and variables and accumulator are as they were."""
+    """The op fails with this error, and variables and accumulator are unchanged."""
     before = steps.values(variables)
     stats = tfs.ops.accumulator_stats(handle)
     with pytest.raises(error, match=re.escape(message)):

@@ -10,7 +10,7 @@ import tf_syncrep as tfs
 pytestmark = pytest.mark.usefixtures("on_device")
 
 DTYPES = [tf.half, tf.bfloat16, tf.float32, tf.float64]
-# Of a result near 1, a few units in the last place.
+# A few units in the last place of a result near 1.
 TOLERANCE = {tf.half: 2e-3, tf.bfloat16: 2e-2, tf.float32: 1e-6, tf.float64: 1e-12}
 
 all_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
@@ -303,7 +303,7 @@ def test_more_sparse_gradients_than_are_held_unmerged_are_summed_right():
 
 
 def test_a_gradient_without_rows_may_have_rows_of_any_size():
-    # More elements in a row than fit into a number, and none at all.
+    # A row has more elements than fit into an integer, and there are no rows.
     handle = tfs.ops.sparse_accumulator(tf.float32)
     empty = tf.fill([0, 2**32, 2**32], 1.0)
     assert tfs.ops.accumulator_apply_sparse(handle, 0, tf.zeros([0], tf.int64), empty)
@@ -313,7 +313,7 @@ def test_a_gradient_without_rows_may_have_rows_of_any_size():
 
 @both_kinds
 def test_memory_that_is_used_again_does_not_change_what_was_taken(sparse):
-    # Large enough that the accumulator keeps the memory of its last result.
+    # It is large enough that the accumulator keeps the memory of its last result.
     shape = [40_000, 64]
     handle = make(sparse, shape=shape)
     results = []
@@ -327,7 +327,7 @@ def test_memory_that_is_used_again_does_not_change_what_was_taken(sparse):
         else:
             tfs.ops.accumulator_apply_dense(handle, value, gradient)
             result = take(handle, False, tf.float32)
-        if value % 2:  # every other one is let go
+        if value % 2:  # every second one is released
             results.append((value, result))
         del result
     for value, result in results:
@@ -336,7 +336,7 @@ def test_memory_that_is_used_again_does_not_change_what_was_taken(sparse):
 
 
 def test_a_round_that_is_held_is_not_changed_by_the_next_ones():
-    # Its memory is used again when nobody has it any more.
+    # Its memory is reused when nobody else holds it.
     handle = make(True, shape=[40_000, 64], mode="ROUND", reduction_type="CMEAN")
     held = []
     for value in range(1, 8):
@@ -356,7 +356,8 @@ def test_a_round_that_is_held_is_not_changed_by_the_next_ones():
 
 @both_kinds
 def test_gradients_computed_in_a_graph_are_summed_right(sparse):
-    # The accumulator takes over the memory of such gradients: nobody else has it.
+    # The accumulator takes over the memory of these gradients, since nobody else holds
+    # it.
     handle = make(sparse, shape=[1000, 2])
 
     @tf.function

@@ -1,4 +1,4 @@
-"""Takes that wait: who ends them, each once, and with what; with real threads."""
+"""Takes that wait, in real threads: who ends them, once each, and with which result."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ both_kinds = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "spa
 
 
 class Accumulator:
-    """A dense or sparse accumulator of shape [4, 2], by what the kinds share."""
+    """A dense or sparse accumulator of shape [4, 2], with the same interface."""
 
     def __init__(self, sparse, **options):
         make = tfs.ops.sparse_accumulator if sparse else tfs.ops.dense_accumulator
@@ -59,7 +59,7 @@ def test_a_take_waits_for_the_last_gradient_eagerly(sparse, pool):
     take = pool.submit(lambda: accumulator.take(3).numpy())
     for value in [1.0, 2.0]:
         accumulator.push(value)
-    # It may have begun or not: either way it must not end now.
+    # It may have begun or not: in both cases it must not end now.
     assert not futures.wait([take], timeout=0.3).done
     accumulator.push(6.0)
     np.testing.assert_array_equal(take.result(DEADLINE), np.full([4, 2], 3.0))
@@ -105,7 +105,7 @@ def test_a_timeout_ends_the_wait_and_loses_nothing(sparse):
             session.run(take, options=tf.compat.v1.RunOptions(timeout_in_ms=200))
         assert session.run(accumulator.held()) == 1
         session.run(accumulator.push(3.0))
-        # The take that was cancelled does not stand in the way of this one.
+        # The cancelled take does not block this one.
         np.testing.assert_array_equal(session.run(take), np.full([4, 2], 2.0))
 
 
@@ -188,8 +188,8 @@ def test_many_threads_lose_and_repeat_nothing(sparse, pool):
         if remaining:
             total[0] += float(session.run(take, {number: remaining})[0, 0])
         result = session.run(counts)
-    # A take that ends in the moment of its timeout may take gradients with it,
-    # so that the sum is exact only where the counts say that none did.
+    # A take that ends at the moment of its time-out may take gradients with it, so the
+    # sum is exact only if the counts say that none did.
     assert result.pushed == result.accepted == pushers * pushes
     assert result.taken == result.accepted
     assert result.held == result.voided == 0

@@ -1,15 +1,15 @@
 """Many threads updating one variable at once: no update is lost or torn.
 
-The updates are ops of one graph that do not wait for each other, run over and over by
-a session, so that its threads meet in the kernels. The formulas are chosen so that each
-number is an integer or a power of two, which floating point adds and multiplies
-exactly, and so that the order of the updates does not matter. So each final state has
+The updates are ops of one graph that do not wait for each other. A session runs them
+again and again, so that its threads meet in the kernels. The formulas are chosen so
+that each number is an integer or a power of two, with which floating point arithmetic
+is exact, and so that the order of the updates does not matter. So each final state has
 one right value, to the bit. A gradient of ones, beta2 = 0 and epsilon = 0 make v = 1:
 
 - Adam with beta1 = 0 subtracts exactly lr at each step;
 - RMSProp with lr = 1 and a momentum of 1 makes m the number n of updates of the row,
-  and var -n * (n + 1) / 2: an update of m that mixes with another's of var shows;
-- as many steps with lr = 1 as with lr = -1, or with betas of 0.5 as of 2, end where
+  and var -n * (n + 1) / 2: if an update of m mixes with another's of var, it shows;
+- as many steps with lr = 1 as with lr = -1, or with betas of 0.5 as with 2, end where
   they began, however many there are.
 """
 
@@ -64,7 +64,7 @@ def many_threads():
 
 
 def run_together(*tasks):
-    """Runs all tasks at once, each in a thread; raises what any of them raised."""
+    """Runs all tasks at once, each in a thread; raises the first error of any."""
     start = threading.Barrier(len(tasks))
 
     def run(task):
@@ -78,7 +78,7 @@ def run_together(*tasks):
 
 def train(session, variables, updates, runs):
     """Three threads run all updates in each of their runs; returns the last state."""
-    # The ref ops return a tensor, which to fetch would cost a copy of it.
+    # The ref ops return a tensor; fetching it would cost a copy.
     train_op = tf.group(*[getattr(update, "op", update) for update in updates])
     session.run(tf1.global_variables_initializer())
 
@@ -125,7 +125,7 @@ def test_each_update_of_a_row_counts_once(dtype, use_locking, use_resource):
 @variable_kinds
 @locking
 def test_duplicates_are_summed_before_other_threads_see_them(use_locking, use_resource):
-    """Four quarters of a gradient are one gradient, whoever else is at the row."""
+    """Four quarters of a gradient are like one, whoever else updates the row."""
     rows = np.array([5, 0, 11])
     with many_threads() as session:
         variables = steps.make_variables(zero_state(tf.float32), use_resource)
@@ -180,7 +180,7 @@ def test_steps_there_and_back_end_where_they_began(
 @update_kinds
 def test_no_advance_of_the_powers_is_lost(kinds, use_locking, use_resource):
     """With one element to update, threads are at the powers most of the time."""
-    # All halvings of the three runs at a time may come before all doublings: 2^-80 is
+    # Up to three runs at a time may do all halvings before all doublings: 2^-80 is
     # still exact in float32.
     power = 2.0**-20
     with many_threads() as session:
@@ -207,7 +207,7 @@ def test_no_advance_of_the_powers_is_lost(kinds, use_locking, use_resource):
 
 @locking
 def test_dense_and_sparse_updates_among_readers_are_all_counted(use_locking):
-    """Readers see each element go down only, and what they have read stays."""
+    """Readers see each element only decrease, and what they have read stays."""
     rows = np.array([7, 0, 11])
     calls = 80
     variables = steps.make_variables(zero_state(tf.float32))
@@ -238,7 +238,7 @@ def test_dense_and_sparse_updates_among_readers_are_all_counted(use_locking):
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_whole_updates_are_exclusive_where_they_say_so(kind):
-    """Dense updates, and sparse ones with use_locking: a read sees none half done."""
+    """Dense updates, and sparse ones with use_locking: no read sees half an update."""
     rows = 100
     indices = np.arange(rows) if kind == "sparse" else None
     variables = steps.make_variables(zero_state(tf.float32, shape=[rows, COLUMNS]))
@@ -281,7 +281,7 @@ def run_among_readers(writers, readers):
 
 @variable_kinds
 def test_variables_given_in_different_orders_do_not_deadlock(use_resource):
-    """Two ops hold the same two variables, each as the other's first moment."""
+    """Two ops use the same two variables, each as the other's first moment."""
     with many_threads() as session:
         state = zero_state(tf.float32, shape=[4])
         variables = steps.make_variables(state, use_resource)

@@ -26,7 +26,7 @@ def test_dense_step_agrees_with_the_twin(mode, dtype, use_nesterov):
 @pytest.mark.parametrize("dtype", steps.DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize(
     "shape",
-    # Scalars, sizes around those of vector registers, a size for many threads.
+    # Scalars, sizes around those of vector registers, and a size for many threads.
     [[], [1], [1, 1], [3], [7], [17], [64], [65], [2, 3, 5], [1, 1, 1, 9], [321, 1013]],
     ids=str,
 )
@@ -95,7 +95,7 @@ def test_a_hundred_steps_equal_those_of_resource_apply_adam(dtype, use_nesterov)
         )
         beta1_power.assign(beta1_power * scalars["beta1"])
         beta2_power.assign(beta2_power * scalars["beta2"])
-    # Both round at each step, in their own order of operations.
+    # Both round at each step, with operations in different orders.
     tolerance = 100 * np.finfo(zeros.dtype).eps
     for name, got, want in zip(
         start._fields,

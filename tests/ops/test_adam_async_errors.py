@@ -1,8 +1,8 @@
-"""Bad input to the ops: what the error says, and that nothing was written.
+"""Bad input to the ops: the error's message, and that nothing was written.
 
-Shape functions catch most of this when a graph is built (see
-test_adam_async_shapes.py). Executing eagerly there is no such check, so that here
-the kernels themselves are asked.
+When a graph is built, shape functions catch most of this (see
+test_adam_async_shapes.py). In eager execution there is no such check, so that the
+kernels themselves are tested here.
 """
 
 import re
@@ -264,7 +264,7 @@ def test_an_uninitialized_variable_of_a_session_is_named(kind, use_resource, pos
         variables = steps.make_variables(before, use_resource=use_resource)
         op = steps.apply(variables, tf.constant(gradient(kind)), indices(kind))
         session.run([x.initializer for i, x in enumerate(variables) if i != position])
-        # TensorFlow itself stops an op that is handed an uninitialized ref variable.
+        # TensorFlow itself refuses an uninitialized ref variable.
         message = (
             f"{before._fields[position]} is not initialized"
             if use_resource

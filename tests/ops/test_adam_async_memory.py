@@ -36,7 +36,7 @@ def test_a_step_copies_tables_only_from_under_their_readers(kind, use_locking):
         variables = steps.make_variables(state)
         op = steps.apply(variables, grad, indices, use_locking=use_locking)
         session.run(tf.compat.v1.global_variables_initializer())
-        # The variables still share the buffers of the constants that they began as.
+        # The variables still share the buffers of the constants with which they began.
         assert allocated_bytes(session, op) >= 3 * state.var.nbytes
         assert allocated_bytes(session, op) <= state.var.nbytes / 10
         assert allocated_bytes(session, op) <= state.var.nbytes / 10

@@ -1,4 +1,4 @@
-"""What was read of a variable before an update stays as it was read."""
+"""A value that was read from a variable before an update does not change."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +33,7 @@ def gradient(indices):
 def test_reads_of_variable_and_slots_do_not_change_under_the_reader(
     indices, options, first_kind
 ):
-    """Also when the update before was of the other kind, and left its mark."""
+    """This also holds if the update before was of the other kind."""
     variables = steps.make_variables(steps.random_state(1, [6, 3], tf.float32))
     first_indices = None if first_kind == "dense" else INDICES
     steps.apply(variables, gradient(first_indices), first_indices)
@@ -73,7 +73,7 @@ def test_assigning_and_updating_take_turns(indices, options):
 
 @pytest.mark.parametrize("use_locking", [False, True], ids=["rows", "locking"])
 def test_checkpoints_can_be_written_during_updates(use_locking, tmp_path):
-    """Each saved element is a value that it had, and no update is lost."""
+    """Each saved element is a value that it once had, and no update is lost."""
     rows, calls = 3000, 200
     zeros = steps.random_state(4, [rows, 16], tf.float32)
     zeros = type(zeros)(*[np.zeros_like(array) for array in zeros])

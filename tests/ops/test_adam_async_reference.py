@@ -1,4 +1,4 @@
-"""The float64 NumPy twin itself, against values worked out by hand.
+"""The float64 NumPy twin itself, compared with values worked out by hand.
 
 With beta1 = beta2 = 0.5, lr = 1 and epsilon = 0 every number below is short:
 

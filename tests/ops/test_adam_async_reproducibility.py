@@ -1,4 +1,4 @@
-"""What a sparse AdamAsync step promises bit by bit, also on many threads."""
+"""A sparse AdamAsync step gives the same bits, also on many threads."""
 
 import subprocess
 import sys
@@ -57,7 +57,7 @@ def test_the_number_of_threads_changes_no_bit():
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("dtype", steps.DTYPES, ids=lambda dtype: dtype.name)
 def test_the_order_of_different_rows_changes_no_bit(dtype):
-    """As long as the occurrences of each row stay in their order."""
+    """The occurrences of each row must stay in their order."""
     rows = 500
     state = steps.random_state(2, [rows, 7], dtype)
     random = np.random.default_rng(20)

@@ -63,11 +63,11 @@ def test_rows_of_any_shape_are_updated_as_wholes(row_shape, dtype, formula):
 @each_formula
 @each_dtype
 def test_many_rows_with_many_duplicates_agree_with_the_twin(dtype, formula):
-    """Enough rows for several threads; index 0 occurs in about every fourth place."""
+    """Enough rows for several threads; about every fourth place has index 0."""
     rows = 3000
     state = steps.random_state(3, [rows, 9], dtype)
     indices = (np.random.default_rng(30).zipf(1.3, size=5000) - 1) % rows
-    # Sums of hundreds of gradients: small ones keep half precision finite.
+    # There are sums of hundreds of gradients; small ones keep half precision finite.
     grad = row_gradients(31, indices, [9], tf.float32) / 16
     grad = grad.astype(dtype.as_numpy_dtype)
     actual = steps.step("eager", state, grad, indices, **FORMULAS[formula])
@@ -183,7 +183,7 @@ def test_use_locking_changes_no_result(mode, formula):
 
 
 def test_half_gradients_are_summed_in_float():
-    """In half, 2048 + 1 is 2048: a thousand ones after it would be lost."""
+    """In half, 2048 + 1 is 2048: a thousand further ones would be lost."""
     state = steps.random_state(12, [2, 1], tf.float16)
     state = state._replace(v=state.v * 0)
     grad = np.concatenate([[[2048.0]], np.ones([1000, 1])]).astype(np.float16)

@@ -1,4 +1,4 @@
-"""The checkpoint ops in one process: what is written is what was, and is read back."""
+"""The checkpoint ops in one process: the files show the moment, and are read back."""
 
 import contextlib
 import ctypes
@@ -168,7 +168,7 @@ def test_servers_read_changed_rows_of_chunks_that_have_theirs(
     other = _Table(np.zeros_like(table.values), read)
 
     def restore(p, *files):
-        """As the one server that has part p."""
+        """The checkpoint as the server with part p writes it."""
         piece = [(0, *other.pieces[p][1:])]
         prefixes = [str(tmp_path / file) for file in files]
         return checkpoint_ops.checkpoint_restore(
@@ -178,7 +178,7 @@ def test_servers_read_changed_rows_of_chunks_that_have_theirs(
     for p in range(read):
         before = restore(p, "full")
         of_changed = restore(p, "full", "changed") - before
-        # Each has its share, with numbers of 8 bytes and no more.
+        # Each has its share, and 8 bytes for each row's number, and nothing else.
         assert of_changed == times * 3 * written * (2 * 3 * 4 + 8) // read
     np.testing.assert_array_equal(other.read(), table.read())
     np.testing.assert_array_equal(other.read(1), table.read(1))
@@ -210,7 +210,7 @@ def test_ranges_of_rows_read_changed_rows_of_their_own(tmp_path):
 
 
 def test_range_of_rows_is_one_piece(tmp_path):
-    """As ShardedVariable has its parts: in files it is the table as it is."""
+    """ShardedVariable has such parts: in files it is the whole table."""
     values = _values(10)
     halves = [tf.Variable(values[:6]), tf.Variable(values[6:])]
     writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
@@ -242,7 +242,7 @@ def test_range_of_rows_is_one_piece(tmp_path):
 
 
 def test_rows_that_are_kept_are_written_as_they_were(tmp_path):
-    """Tables larger than what is read at a time, overwritten while they are."""
+    """Tables that are larger than what is read at a time are overwritten meanwhile."""
     values = _values(300_000, width=16)
     table = _Table(values, 2)
     rng = np.random.default_rng(1)
@@ -265,14 +265,15 @@ def test_rows_that_are_kept_are_written_as_they_were(tmp_path):
 
 
 def test_no_row_is_torn_where_updates_keep_nothing(tmp_path):
-    """Asynchronous training: a row is of one update, as are its slots."""
+    """Asynchronous training: a row and its slots belong to one update."""
     rows, width, rate = 100_000, 16, 0.5
     arrays = [tf.Variable(tf.zeros([rows, width])) for _ in range(3)]
     powers = [tf.Variable(0.0) for _ in range(2)]
     writer = checkpoint_ops.checkpoint_writer(shared_name=f"w{next(_names)}")
 
     def update(number):
-        # Without decay m is the last gradient, v its square, and each step one rate.
+        # Without decay m is the last gradient, v its square, and each step moves by one
+        # rate.
         tfs.ops.resource_sparse_apply_adam_async(
             *(array.handle for array in arrays),
             *(power.handle for power in powers),
@@ -303,7 +304,7 @@ def test_no_row_is_torn_where_updates_keep_nothing(tmp_path):
 
 
 def test_memory_beside_the_tables_is_that_of_a_few_chunks(tmp_path):
-    """64 MiB at most, of a table that takes several times as much."""
+    """At most 64 MiB are kept, of a table several times as large."""
     table = _Table(np.ones([400_000, 64], np.float32), 2)  # 2 times 98 MiB
     before = _resident_bytes()
     table.begin(tmp_path / "ckpt")
@@ -337,7 +338,7 @@ def test_unknown_base_and_second_writing_are_refused(tmp_path):
     table = _Table(_values(1000), 1)
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"'a'.*last one.*''"):
         table.begin(tmp_path / "ckpt", token="b", base="a")
-    table.begin(tmp_path / "ckpt", token="a", speed=100.0)  # for minutes
+    table.begin(tmp_path / "ckpt", token="a", speed=100.0)  # this takes minutes
     with pytest.raises(tf.errors.FailedPreconditionError, match="being written"):
         table.begin(tmp_path / "other")
     checkpoint_ops.checkpoint_cancel(table.writer)
@@ -346,7 +347,7 @@ def test_unknown_base_and_second_writing_are_refused(tmp_path):
     assert code == tf.errors.CANCELLED
     with pytest.raises(
         tf.errors.FailedPreconditionError
-    ):  # what was cut off is no base
+    ):  # an interrupted checkpoint is no base
         table.begin(tmp_path / "ckpt", token="b", base="a")
 
 
@@ -354,7 +355,7 @@ def test_files_are_written_no_faster_than_allowed(tmp_path):
     table = _Table(_values(1000), 2)
     begin = time.monotonic()
     size, *_ = table.write(tmp_path / "ckpt", speed=40_000.0)
-    # Of the last chunk, a tenth of a second's, nobody waits for the end.
+    # Nobody waits for the rest of the last chunk, which takes a tenth of a second.
     assert time.monotonic() - begin > size / 40_000 - 0.1 > 0.3
     stored = tf.train.load_checkpoint(str(tmp_path / "ckpt")).get_tensor("table")
     np.testing.assert_array_equal(stored.reshape(-1, 3), table.values)
@@ -371,7 +372,7 @@ def test_files_that_cannot_be_written_are_told_of(tmp_path):
             break
     assert code != 0
     assert b"file" in message.numpy()
-    table.write(tmp_path / "ckpt")  # and the next one is
+    table.write(tmp_path / "ckpt")  # the next one is
 
 
 @pytest.mark.parametrize("damage", ["changed", "truncated", "gone"])
@@ -576,7 +577,7 @@ def test_second_checkpoint_of_a_table_leaves_the_first_as_it_was(tmp_path, refus
 
 
 def test_memory_of_kept_rows_is_within_its_bound(tmp_path):
-    """Of narrow rows, too, whose numbers take as much as they do."""
+    """This also holds for narrow rows, whose numbers take as much memory as they do."""
     bound = 32 << 20
     table = _Table(_values(6_000_000, width=1), 1)
     table.begin(tmp_path / "ckpt", max_kept_bytes=bound, speed=1e6)
@@ -593,7 +594,7 @@ def test_memory_of_kept_rows_is_within_its_bound(tmp_path):
     checkpoint_ops.checkpoint_cancel(table.writer)
     keeping.join(60)
     assert not keeping.is_alive()
-    assert most - before < 1.1 * bound + (8 << 20)  # and a chunk of the writer
+    assert most - before < 1.1 * bound + (8 << 20)  # including a chunk of the writer
 
 
 def test_cancelling_forgets_what_rows_are_compared_with(tmp_path):
@@ -653,14 +654,14 @@ def test_thread_whose_files_hang_is_waited_for_until_a_deadline(tmp_path):
 def _hanging(name):
     """Makes the thread of this name hang, in a signal handler that waits for another.
 
-    As it would in a call of a file system.
+    It hangs as it would in a call of a file system.
     """
     libc = ctypes.CDLL(None)
     libc.signal.restype = ctypes.c_void_p
     libc.signal(signal.SIGUSR1, ctypes.cast(libc.pause, ctypes.c_void_p))
     libc.signal(signal.SIGUSR2, ctypes.cast(libc.getpid, ctypes.c_void_p))
     tasks = pathlib.Path("/proc/self/task").iterdir()
-    # Those that it has started have its name.
+    # Threads that it has started have its name, too.
     threads = [x for x in tasks if (x / "comm").read_text().strip() == name]
     assert threads
     try:

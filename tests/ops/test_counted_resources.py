@@ -22,7 +22,7 @@ DEADLINE = 60.0
 WORKER = ("/job:worker/task:0", 1)
 
 
-# Of each kind: what makes it, and what asks it something.
+# For each kind: the op that makes it, and an op that uses it.
 Kind = collections.namedtuple("Kind", ["make", "ask"])
 
 KINDS = {
@@ -56,7 +56,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
 def copy_of(handle):
-    """A handle as another task gets it: it finds what it is of, and holds nothing."""
+    """A handle in the form in which another task gets it, without a reference."""
     return tf.io.parse_tensor(tf.io.serialize_tensor(handle), tf.resource)
 
 

@@ -1,4 +1,4 @@
-"""`tf-syncrep doctor`, in good order and in each of the ways that things are wrong."""
+"""`tf-syncrep doctor`, when all is well, and with each problem that it knows."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def _run(copy: PackageCopy) -> subprocess.CompletedProcess[str]:
 
 
 def _facts(output: str) -> dict[str, str]:
-    """Returns the report's lines, label to value."""
+    """Returns the report's lines as values by label."""
     lines = (line.partition("  ") for line in map(str.strip, output.splitlines()))
     return {label: value.strip() for label, _, value in lines if value}
 
@@ -198,7 +198,7 @@ def test_who_answers_and_whose_host_is_not_known(monkeypatch):
         silent = f"127.0.0.1:{bound.getsockname()[1]}"
         config = json.loads(cluster.tf_config("worker-0"))
         config["cluster"]["worker"] += [silent]
-        # Such names are set aside for nobody (RFC 6761).
+        # These names are reserved, and belong to nobody (RFC 6761).
         unknown = [f"task{i}.invalid:2222" for i in range(5)]
         config["cluster"]["evaluator"] = unknown
         report = _examined(monkeypatch, json.dumps(config))

@@ -43,7 +43,7 @@ def random_features(seed, examples):
 
 
 def as_tensors(feature, number):
-    """A twin's feature as `lookup` takes it; of every second the ids are int32."""
+    """A twin's feature in the form for `lookup`; every second one has int32 ids."""
     (table,) = [table for table in TABLES if table.name == feature.table]
     dtype = tf.int32 if number % 2 else tf.int64
     splits = weights = None
@@ -87,7 +87,7 @@ def random_parts(slab, seed, dtype=tf.float32):
 
 
 def logical(slab, dense_parts):
-    """Tables of what belongs to the rows of the parts."""
+    """Tables for the rows of the parts."""
     tables = {}
     for table in slab.tables:
         tables[table.name] = np.zeros([table.vocabulary_size, WIDTH])
@@ -171,7 +171,7 @@ def test_rows_and_gradients_travel_in_fewer_bits_and_sums_stay_float(transfer_dt
     gradients = tape.gradient(loss, parts)
     assert all(gradient.values.dtype == tf.float32 for gradient in gradients)
     dense = [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
-    # 600 / 256 in 8 bits, where adding 1 / 256 each time would have stopped before 2.
+    # 600 / 256 in 8 bits: adding 1 / 256 again and again would have stopped before 2.
     for row, count in ((0, 300), (1, 600), (2, 0)):
         expected = tf.cast(tf.cast(count / 256, transfer_dtype), tf.float64)
         np.testing.assert_array_equal(logical(slab, dense)["small"][row], expected)

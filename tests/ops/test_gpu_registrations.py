@@ -1,6 +1,6 @@
-"""Kernels for GPUs, as they are registered, against the definitions of their ops.
+"""The registrations of kernels for GPUs, compared with the definitions of their ops.
 
-The sources are read, so that no GPU, and no build for one, is needed.
+The test reads the sources, so it needs no GPU, and no build for one.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ def _sources(folder):
 
 
 def _arguments():
-    """Of each op the types of its inputs and outputs, by their names."""
+    """The types of each op's inputs and outputs, by their names."""
     ops = {}
     for source in _sources("ops"):
         for definition in source.split("REGISTER_OP(")[1:]:
@@ -30,7 +30,7 @@ def _arguments():
 
 
 def _host_memory():
-    """The arguments that kernels for GPUs have in the host's memory, by their op."""
+    """The arguments that kernels for GPUs have in the host's memory, by op."""
     kernels = {}
     for source in _sources("kernels"):
         for kernel in source.split("REGISTER_KERNEL_BUILDER(")[1:]:
@@ -45,8 +45,8 @@ def _host_memory():
     ("op", "host_memory"), [pytest.param(*k, id=k[0]) for k in _host_memory().items()]
 )
 def test_what_the_host_reads_and_writes_is_in_its_memory(op, host_memory):
-    # What comes in several types is data, and so are the rows of a taken gradient.
-    # The rest, handles and numbers, kernels read and write themselves.
+    # Arguments with several types are data, and so are the rows of a taken gradient.
+    # Kernels read and write the others, handles and numbers, themselves.
     fixed = {
         name
         for name, kind in _arguments()[op].items()

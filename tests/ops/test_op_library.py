@@ -1,4 +1,4 @@
-"""Loading the op library: what is public, and what is said where it cannot be."""
+"""Loading the op library: public names, and the messages if it cannot be loaded."""
 
 import importlib.metadata
 import os
@@ -54,7 +54,7 @@ def test_load_is_done_once():
 
 
 def test_import_of_package_alone_registers_the_ops(copy):
-    """A server deserialises graphs with our ops; it calls none of our functions."""
+    """A server deserialises graphs with our ops, but calls none of our functions."""
     graph = tf.Graph()
     with graph.as_default():
         variables = [tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[2])] * 3
@@ -79,7 +79,7 @@ tf.import_graph_def(graph_def)
 
 def test_other_tensorflow_minor_is_an_error_at_import(copy):
     copy.set_built_for("2.14.1")
-    copy.set_distribution(tfs.__version__, "")  # Not from a wheel.
+    copy.set_distribution(tfs.__version__, "")  # not from a wheel
     assert _fail_to_import(copy).startswith(
         f"tf_syncrep was built for TensorFlow 2.14.1, and TensorFlow {tf.__version__} "
         "is running; a library runs only with the minor version that it was built for. "
@@ -208,7 +208,7 @@ def test_error_within_keras_is_told_as_it_is(monkeypatch):
 def test_version_is_that_of_the_distribution():
     public, _, tensorflow = importlib.metadata.version("tf_syncrep").partition("+")
     assert tfs.__version__ == public
-    # That of a wheel says more.
+    # The message for a wheel says more.
     minor = op_library.minor_version(tf.__version__)
     assert tensorflow in ("", f"tf{minor}")
 

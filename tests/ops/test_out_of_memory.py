@@ -1,6 +1,6 @@
-"""An op that gets no memory for what is as large as its gradient is an error.
+"""An op returns an error if it gets no memory for something as large as its gradient.
 
-Each such allocation of cc/lib is made to fail in tests/cc/out_of_memory_test.cc.
+tests/cc/out_of_memory_test.cc makes each such allocation of cc/lib fail.
 """
 
 import os

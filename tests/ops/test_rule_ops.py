@@ -46,7 +46,7 @@ def random_array(seed, shape, dtype):
 
 
 class State:
-    """Values of a variable and its slots, and the steps that start from them."""
+    """Values of a variable and its slots, and the steps that begin with them."""
 
     def __init__(self, rule, shape, dtype=tf.float32, seed=1):
         self.rule, self.numbers = rule, NUMBERS[rule]
@@ -76,7 +76,7 @@ class State:
         )
 
     def step(self, grad, indices=None, mode="eager"):
-        """What the variable and its slots hold after a step."""
+        """The values of the variable and its slots after a step."""
         if mode == "session":
             with tf.Graph().as_default(), tf.compat.v1.Session() as session:
                 var, slots = self.make()
@@ -97,7 +97,7 @@ class State:
         return var.numpy(), {k: v.numpy() for k, v in slots.items()}
 
     def check(self, after, grad, indices=None, tolerance=None):
-        """Holds what a step made to the twin."""
+        """Compares the result of a step with the twin."""
         var, slots = rule_reference.apply(
             self.rule, self.var, self.slots, self.numbers, grad, indices
         )
@@ -184,7 +184,7 @@ def test_any_power_of_the_learning_rate_agrees_with_the_twin(rule):
 
 @each_rule
 def test_many_rows_get_the_same_bits_on_any_number_of_threads(rule):
-    """A session's threads, and one."""
+    """A session with several threads, and one with a single thread."""
     state = State(rule, (3000, 9))
     indices = (np.random.default_rng(15).zipf(1.3, size=5000) - 1) % 3000
     grad = np.abs(random_array(16, (5000, 9), tf.float32)) / 16
@@ -232,7 +232,7 @@ def test_what_was_read_before_does_not_change_under_its_reader(kind, rule):
 
 @each_rule
 def test_no_update_of_concurrent_callers_is_lost(rule):
-    """Equal gradients, so that every order of the updates gives the same."""
+    """All gradients are equal, so that the order of the updates does not matter."""
     state = State(rule, (3, 40))
     indices, grad = np.array([2, 0, 2, 1]), np.full([4, 40], 0.25, np.float32)
     expected = state.make()

@@ -1,7 +1,7 @@
-"""Inputs that are no scalars, which only the kernels of the gate and accumulators see.
+"""Inputs that are not scalars, which only the kernels of gate and accumulators can see.
 
 Their shape is unknown when the graph is built, so that no shape function refuses them:
-what a worker with a broken graph can send to a parameter server.
+a worker with a broken graph can send such inputs to a parameter server.
 """
 
 import re
@@ -23,7 +23,8 @@ INCARNATION = ("incarnation", tf.int64, 1)
 LOCAL_STEP = ("local_step", tf.int64, 0)
 NUM_GRADIENTS = ("num_gradients", tf.int64, 1)
 
-# Of each op: what makes it of its inputs, and their names, dtypes and a good value.
+# For each op: the function that makes it, and the names, dtypes and valid values of its
+# inputs.
 GATE_OPS = {
     "open": (gate_ops.sync_gate_open, [STEP]),
     "add_passes": (gate_ops.sync_gate_add_passes, [("num_passes", tf.int64, 0)]),
@@ -97,7 +98,7 @@ def _each_input(ops):
 
 
 def _assert_refused(session, call, handle, inputs, bad):
-    """Runs an op whose input number `bad` is no scalar, all others being good."""
+    """Runs an op whose input number `bad` is not a scalar, and all others are valid."""
     fed = [tf1.placeholder(dtype, shape=None) for _, dtype, _ in inputs]
     op = call(handle, *fed)
     name, dtype, good = inputs[bad]
@@ -152,7 +153,7 @@ def test_accumulators_input_that_is_not_a_scalar_is_refused_and_changes_nothing(
 
 
 def _not_a_scalar(handle):
-    """Of handles a vector that looks like anything, and its size, to be fed."""
+    """A vector of unknown shape in place of a handle, and its size, which is fed."""
     size = tf1.placeholder(tf.int32, [])
     handles = tf.strided_slice(tf.stack([handle, handle]), [0], [size])
     return tf.reshape(handles, tf1.placeholder_with_default([size], None)), size

@@ -1,6 +1,6 @@
-"""The gate's ops: the protocol through TensorFlow, its errors, and its waits' ends.
+"""The gate's ops: the protocol through TensorFlow, its errors, and the ends of waits.
 
-The rules of the protocol themselves are tested in tests/cc/sync_gate*_test.cc.
+tests/cc/sync_gate*_test.cc tests the rules of the protocol themselves.
 """
 
 import itertools
@@ -52,7 +52,7 @@ def _contribute(handle, worker, first=False):
 
 
 class _Wait(threading.Thread):
-    """Runs a call that waits, on a thread of its own."""
+    """Runs a call that waits, in a thread of its own."""
 
     def __init__(self, call):
         super().__init__(daemon=True)
@@ -331,9 +331,9 @@ def test_closed_session_ends_its_wait_for_a_quorum():
 
 
 def _assert_keeps_no_permit(gate, generation):
-    """Trains on with A where there is room for one worker, and B's wait has ended."""
+    """Trains on with A, with room for one worker, after B's wait has ended."""
     for update in (1, 2):
-        # Were B still waiting, it would get the place that A gives up here.
+        # If B still waited, it would get the place that A gives up here.
         permit = _Wait(lambda: gate.acquire(A[0])).end()
         assert gate.admit(permit, A[0])
         assert gate.commit(permit, A[0])
@@ -386,7 +386,7 @@ def test_failure_elsewhere_in_the_step_ends_its_wait():
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="zero"):
         train_step(tf.constant(0))
-    _contribute(handle, B)  # nothing of A stands in the way
+    _contribute(handle, B)  # nothing of A blocks it
 
 
 def test_task_id_is_the_same_on_each_call_and_names_no_device():
@@ -398,7 +398,7 @@ def test_task_id_is_the_same_on_each_call_and_names_no_device():
 
 def test_shared_name_with_another_mode_is_an_error():
     _gate(quorum=2, shared_name="test_gate_shared")
-    _gate(quorum=3, shared_name="test_gate_shared")  # for a chief to decide
+    _gate(quorum=3, shared_name="test_gate_shared")  # the chief may choose these
     modes = {"strict": "true", "spares": "true", "gathers": "false"}
     for mode, text in modes.items():
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:

@@ -1,4 +1,4 @@
-"""Many workers of one gate at once, in steps that may time out anywhere."""
+"""Many workers at one gate, in steps that may time out anywhere."""
 
 import random
 import threading
@@ -15,12 +15,12 @@ TIMED_OUT = (tf.errors.DeadlineExceededError, tf.errors.CancelledError)
 
 
 class _Training:
-    """Workers that contribute, and one updater, on a thread each.
+    """Workers that contribute, and one updater, in a thread each.
 
     Attributes:
         threads: all of them, started.
-        errors: what ended a thread, but for the gate's being closed.
-        timed_out: how many calls did.
+        errors: the errors that ended threads, except for the gate's being closed.
+        timed_out: how many calls timed out.
         done: set when the updater has made its updates.
     """
 
@@ -52,15 +52,15 @@ class _Training:
         draw = random.Random(number)
 
         def timeout(share):
-            """Options of a call, of which so large a share has little time."""
+            """Options of a call; this share of calls has little time."""
             short = draw.random() < share
             return {"timeout_in_ms": draw.choice([1, 2, 5, 20]) if short else 10_000}
 
         while True:  # until the gate is closed
             try:
                 permit = gate.acquire(worker, **timeout(0.7))
-                # If these time out, the round may be void. Rounds have to fill on a
-                # slow machine, too, where all that have little time time out.
+                # If these time out, the round may be void. Rounds must fill on a slow
+                # machine, too, where all calls with little time time out.
                 if gate.admit(permit, worker, **timeout(0.02)):
                     gate.commit(permit, worker, **timeout(0.02))
             except TIMED_OUT:
@@ -93,4 +93,4 @@ def test_steps_that_time_out_anywhere_leave_no_hang_and_a_right_ledger():
     sync_accounting.assert_identities(stats)
     assert (stats["step"], stats["updates"]) == (STEPS, STEPS)
     assert stats["applied"] == STEPS * QUORUM
-    assert stats["expired"] == 0  # whoever timed out came again, and held nobody up
+    assert stats["expired"] == 0  # those that timed out came again, and held nobody up

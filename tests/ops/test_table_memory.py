@@ -1,4 +1,4 @@
-"""Tables that grow take the memory of the rows that are in use, not of all."""
+"""Tables that grow take memory only for the rows that are in use."""
 
 import pathlib
 
@@ -22,5 +22,5 @@ def test_a_part_takes_the_memory_of_rows_in_use(of_rows_in_use):
 
 
 def test_a_row_takes_28_bytes_beside_its_vectors_at_most(of_rows_in_use):
-    # Key and use take 16 of them.
+    # The key and the use take 16 of these bytes.
     assert of_rows_in_use["of_index"] < (28 - 16) * USED

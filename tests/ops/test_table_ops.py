@@ -1,4 +1,4 @@
-"""Tables that grow, by their ops, against a twin that is a dict."""
+"""Tables that grow, by their ops, compared with a twin that is a dict."""
 
 import dataclasses
 
@@ -60,7 +60,7 @@ class Part:
         )
 
     def check_find(self, keys_of_tables, insert):
-        """Looks keys up here and in the twins; the rows."""
+        """Looks keys up here and in the twins; returns the rows."""
         rows, values = self.find(self.request(keys_of_tables), insert)
         begin = 0
         for table, keys in zip(self.twins, keys_of_tables, strict=True):
@@ -112,7 +112,7 @@ class Part:
         )
 
     def check(self):
-        """Compares all that there is with the twins."""
+        """Compares everything with the twins."""
         keys, uses = self.keys.numpy(), self.uses.numpy()
         begin = 0
         for number, table in enumerate(self.twins):
@@ -150,7 +150,7 @@ def normal(name="items", capacity=100, **options):
 
 
 def some_keys(draw, size, spread=50):
-    """Different ones, small ones mostly, and those at the ends of the range."""
+    """Distinct keys: mostly small ones, and those at the ends of the range."""
     keys = set(draw.integers(-spread, spread, size).tolist())
     return sorted(keys | set(draw.choice([INT64.min, INT64.max, 1 << 40], 1).tolist()))
 
@@ -188,7 +188,7 @@ def test_initial_vectors_are_those_of_the_twin(initializer, numbers, dtype):
     if dtype == tf.float64:
         np.testing.assert_allclose(values, expected, rtol=1e-14)
         return
-    # NumPy rounds once to half; to bfloat16 there is a way by float.
+    # NumPy rounds once to half, and to bfloat16 by way of float.
     rounded = tf.cast(expected, dtype).numpy()
     if dtype == tf.half:
         rounded = expected.astype(np.float16)
@@ -301,7 +301,7 @@ def test_lookups_and_maintenance_do_what_the_twin_does(seed):
         part.check_find(keys, insert=False)
         rows = part.check_find(keys, insert=True)
         late.append((keys, rows))
-        # Of this step, or of one a while ago.
+        # The keys are of this step, or of one a while ago.
         keys, rows = late[draw.integers(max(0, step - 5), step + 1)]
         gradient = draw.normal(size=[len(rows), WIDTH]).astype(np.float32)
         values, kept = part.gradient(part.request(keys), rows, gradient)
@@ -407,7 +407,7 @@ def test_ops_work_in_a_session():
         part = Part([normal()])
         rows, values = part.find(part.request([[3, 8]]), True)
         session.run(tf.compat.v1.global_variables_initializer())
-        # A session has the handle anew at each run, and so an index that is made anew.
+        # A session gets the handle anew in each run, and so an index that is made anew.
         found = [session.run([rows, values]) for _ in range(2)]
         np.testing.assert_array_equal(found[0][1], found[1][1])
         assert session.run(part.uses)[:2].tolist() == [[0, 2], [0, 2]]
@@ -475,7 +475,7 @@ def test_an_index_follows_variables_that_are_assigned(how):
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_array_equal(values, expected)
     assert other.stats().in_use == 3
-    # The clock goes on where it was.
+    # The clock continues from its value.
     rows, _ = other.find(other.request([[100]]), True)
     assert other.uses[rows[0]].numpy().tolist() == [3, 1]
     assert rows.numpy() == [3]
@@ -538,7 +538,7 @@ def test_an_import_that_does_not_fit_writes_nothing():
 
 
 def error(part, call):
-    """The error of a call, which has changed nothing."""
+    """The error of a call that has changed nothing."""
     before = [x.numpy() for x in (part.vectors, part.keys, part.uses)]
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         call(part)

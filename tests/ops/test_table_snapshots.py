@@ -1,4 +1,4 @@
-"""Checkpoints of tables that grow are of one moment while rows are added."""
+"""Checkpoints of tables that grow show one moment while rows are added."""
 
 import threading
 
@@ -17,7 +17,7 @@ DEADLINE = 60.0
 
 
 class Part:
-    """A part with its slot, which says what the vector was when it was written."""
+    """A part with a slot that tells what the vector was when it was written."""
 
     def __init__(self):
         self.index = table_ops.table_index(
@@ -76,7 +76,7 @@ class Part:
             [],
             max_kept_bytes=1 << 22,
             patience_secs=DEADLINE,
-            # So that it is written for a while.
+            # This makes the writing take a while.
             max_bytes_per_sec=8e6,
         )
 
@@ -118,7 +118,7 @@ def test_keys_uses_and_vectors_are_of_one_moment(tmp_path, with_maintenance):
     part.begin(writer, tmp_path / "of_a_moment")
     after = {key for keys in begun for key in keys}
     if with_maintenance:
-        # All that was there is evicted, and its rows are handed out again.
+        # All keys are evicted, and their rows are given to others.
         part.maintain(100, None)
         part.maintain(200, 50)
         part.maintain(300, None)
@@ -133,7 +133,7 @@ def test_keys_uses_and_vectors_are_of_one_moment(tmp_path, with_maintenance):
     in_use = uses[:, 1] > 0
     found = set(keys[in_use].tolist())
     assert len(found) == in_use.sum()
-    # What had ended before is there, and nothing of what began after.
+    # Calls that had ended before are in it, and nothing of calls that began later.
     assert found >= {key + i for key in before for i in range(BATCH)}
     assert found <= {key + i for key in after for i in range(BATCH)}
     np.testing.assert_array_equal(uses[in_use], [[0, 1]] * len(found))
@@ -144,7 +144,7 @@ def test_keys_uses_and_vectors_are_of_one_moment(tmp_path, with_maintenance):
         np.testing.assert_array_equal(vectors[row], np.float32(expected))
     assert np.all(vectors[in_use] >= 1)
 
-    # It is restored as it was, and goes on.
+    # It is restored as it was, and training continues.
     other = Part()
     checkpoint_ops.checkpoint_restore(
         [str(tmp_path / "of_a_moment")],

@@ -1,6 +1,6 @@
-"""Tensors whose memory begins anywhere: of DLPack, of slices, of a buffer of one's own.
+"""Tensors whose memory begins at any address: of DLPack, of slices, of own buffers.
 
-TensorFlow's own accessors of typed elements end the process where it is not aligned to
+TensorFlow's own accessors of typed elements end the process if memory is not aligned to
 64 bytes.
 """
 
@@ -9,7 +9,7 @@ import pathlib
 import programs
 import pytest
 
-# TensorFlow 2.15's DLPack knows no bools.
+# DLPack of TensorFlow 2.15 has no bools.
 pytestmark = pytest.mark.one_version
 
 PROGRAM = pathlib.Path(__file__).with_name("unaligned_inputs_program.py")

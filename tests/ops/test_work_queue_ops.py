@@ -1,6 +1,6 @@
-"""The work queue's ops: its rules through TensorFlow, its errors, its waits' ends.
+"""The work queue's ops: its rules through TensorFlow, its errors, and ends of waits.
 
-The rules themselves are tested in tests/cc/work_queue_test.cc.
+tests/cc/work_queue_test.cc tests the rules themselves.
 """
 
 import itertools
@@ -61,7 +61,7 @@ def test_last_taker_waits_for_items_that_may_come_back():
     waits.start()
     while stats(handle)["waiting"] == 0:
         assert waits.is_alive()
-    # Another life of the other worker begins: the item goes to who has waited.
+    # Another life of the other worker begins, so the waiting worker gets the item.
     reborn = threading.Thread(target=lambda: take(handle, (B[0], 13)))
     reborn.start()
     waits.join(DEADLINE_SECS)

@@ -1,9 +1,9 @@
 """Calls every op of the library with inputs whose memory is aligned, or is not.
 
 DLPack makes such tensors: they share the memory of an array, wherever it begins. The
-argument says how many bytes behind an address that TensorFlow calls aligned. It
-reports what came out, by scenario, and the ops and inputs that were not tried. Standard
-error names each call before it is made.
+argument says how many bytes they begin after an address that TensorFlow calls aligned.
+It reports the results by scenario, and the ops and inputs that were not tried. Each
+call is named on standard error before it is made.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 class Caller:
-    """Calls ops with inputs that begin `offset` bytes behind aligned addresses."""
+    """Calls ops with inputs that begin `offset` bytes after aligned addresses."""
 
     def __init__(self, offset):
         self._offset = offset
@@ -36,13 +36,14 @@ class Caller:
             for name in dir(self._module)
             if hasattr(self._module, f"{name}_eager_fallback")
         ]
-        self._tried = {}  # of each op called: by input, whether it had such memory
+        self._tried = {}  # by op, for each input whether it had such memory
         self._variables = []
 
     def untried(self):
-        """Returns the ops that were not called, and inputs without such memory.
+        """Returns the ops that were not called, and the inputs without such memory.
 
-        Texts, and handles of what is no variable, have memory of TensorFlow's own.
+        Strings, and handles of other resources than variables, have memory of
+        TensorFlow's.
         """
         return [op for op in self._ops if op not in self._tried] + [
             f"{op}: {name}"
@@ -76,7 +77,7 @@ class Caller:
         variable = tf.Variable(tf.zeros_like(tensor))
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tensor)
         self._check_place(self.read(variable.handle, tensor.dtype))
-        self._variables.append(variable)  # It dies with the last reference.
+        self._variables.append(variable)  # it dies with the last reference
         return variable.handle
 
     def read(self, handle, dtype):
@@ -84,7 +85,7 @@ class Caller:
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
 
     def __call__(self, op, inputs, **attrs):
-        """Calls an op in a function that has the inputs as its arguments.
+        """Calls an op in a function whose arguments are the inputs.
 
         References are given as functions that make them in its graph. Returns the
         outputs.
@@ -178,7 +179,7 @@ def adam_async(call):
 
 
 def rules(call):
-    """Both ops of optimizers' rules."""
+    """Both ops that apply optimizers' rules."""
     results = []
     for dtype, index_dtype in itertools.product(DTYPES, INDEX_DTYPES):
         slot = tf.float64 if dtype == tf.float64 else tf.float32
@@ -198,7 +199,7 @@ def rules(call):
 
 
 def _take_and_apply(call, values, inputs, gradient, dtype):
-    """A step with what an accumulator holds."""
+    """A step with the gradients of an accumulator."""
     options = {"shape": [37, 19], "dtype": dtype, "mode": "ROUND", "counted": True}
     (handle,) = call("syncrep_dense_accumulator", {}, **options)
     pushed = {"handle": handle, "local_step": np.int64(4), "gradient": gradient}
@@ -214,7 +215,7 @@ def _take_and_apply(call, values, inputs, gradient, dtype):
 
 
 def _reference(value, dtype):
-    """Returns what makes a reference variable with this value in a graph."""
+    """Returns a function that makes a reference variable with this value in a graph."""
     value = np.asarray(value, dtype.as_numpy_dtype)
 
     def make():
@@ -227,7 +228,7 @@ def _reference(value, dtype):
 
 
 def accumulators(call):
-    """Dense and sparse ones, by steps and by rounds."""
+    """Dense and sparse accumulators, by steps and by rounds."""
     results = []
     for mode, dtype in itertools.product(("STEP", "ROUND"), DTYPES):
         options = {"dtype": dtype, "mode": mode, "counted": True}
@@ -444,7 +445,7 @@ def growing_tables(call):
 
 
 def gates(call):
-    """A training of one worker. What generations and rounds are called is not equal."""
+    """A training of one worker. The numbers of generations and rounds may differ."""
     options = {"quorum": 1, "total": 1, "shared_name": _unique("gate")}
     (gate,) = call("syncrep_sync_gate", {}, **options)
     gate = {"handle": gate}

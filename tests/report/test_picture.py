@@ -19,7 +19,7 @@ WAITED = {"worker:0": 0.25, "worker:1": 0.5}
 
 @pytest.fixture
 def figure(tmp_path):
-    """Drawn of a training with figures of each second."""
+    """A picture of a training with figures for each second."""
     events = []
     for i, loss in enumerate(LOSSES, start=1):
         counts, waits, drops = (
@@ -65,7 +65,7 @@ def test_first_panel_has_the_loss_of_each_moment(figure):
 @pytest.mark.parametrize(
     ("panel", "drawn", "names"),
     [
-        # From the top down, as they lie on one another.
+        # They are sorted from the top down, as they are stacked.
         (1, [(0, 4), (4, 6)], ["worker:1: 20, slowest", "worker:0: 40"]),
         (2, [(0, 3), (3, 4)], ["late: 30", "void: 10"]),
         (3, [(None, 25), (None, 50)], ["worker:0: 25 %", "worker:1: 50 %"]),

@@ -16,7 +16,7 @@ draws = pytest.mark.skipif(
 
 
 def write_log(folder, count=10, workers=2, **totals):
-    """Figures of so many moments, a second apart, with losses beside them."""
+    """Figures of several moments, a second apart, with losses beside them."""
     names = [f"worker:{i}" for i in range(workers)]
     events = []
     for i in range(1, count + 1):
@@ -35,7 +35,7 @@ def report(*args, **options):
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch):
-    """Takes back what the command sets in its own process."""
+    """Undoes what the command sets in its own process."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -87,7 +87,7 @@ def test_logs_without_what_is_reported_are_an_error(tmp_path):
     nothing = f"no event files with events in {tmp_path} or below it"
     with pytest.raises(command.ReportError, match=f"^{re.escape(nothing)}$"):
         command.write(str(tmp_path))
-    # Another training's.
+    # These belong to another training.
     event_logs.write(path, [(1e9 + 1, {"loss": 1.0})], 1e9)
     said = r"^no figures of a synchronous .* in the 1 event file below .*$"
     with pytest.raises(command.ReportError, match=said):
@@ -116,7 +116,7 @@ def test_without_matplotlib_there_are_words_and_the_remedy(tmp_path):
     assert (status, stderr) == (0, [])
     assert stdout[1].startswith("30 updates in 10 s")
     assert re.fullmatch(f"No picture: {remedy}", stdout[-1])
-    # A picture that was asked for is missed.
+    # The command fails if it cannot draw a picture that was asked for.
     status, stdout, stderr = report(tmp_path, "-o", tmp_path / "x.png", env=env)
     assert (status, stdout, len(stderr)) == (2, [], 1)
     assert re.search(remedy, stderr[0])

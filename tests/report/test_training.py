@@ -1,4 +1,4 @@
-"""What a report makes of event files."""
+"""How a report reconstructs a training from event files."""
 
 import re
 
@@ -38,7 +38,7 @@ def test_counts_are_those_of_the_last_figures(tmp_path, as_tensors):
     assert found.folder == tmp_path
     assert found.total("updates") == 200
     assert (found.quorum, found.seconds, found.dropped) == (2, 25, 80)
-    # Without the five seconds of the start.
+    # The five seconds of the start do not count.
     assert found.updates_per_second == pytest.approx(10)
     assert list(found.workers) == ["worker:0", "worker:1", "worker:2", "worker:10"]
     assert found.workers["worker:2"].total("contributed") == 40
@@ -61,8 +61,8 @@ def test_sessions_of_one_folder_are_joined_without_the_time_between(tmp_path):
 
 
 def test_totals_are_the_sums_of_the_workers_after_a_restart(tmp_path):
-    # Of the second gate the first figures are above the last ones of the first gate,
-    # but for those of one worker.
+    # The second gate's first figures are above the last ones of the first gate, except
+    # those of one worker.
     for number, updates, contributed in ((1, 10, (18, 2)), (2, 30, (10, 50))):
         figures = event_logs.sync_figures(
             updates,
@@ -88,7 +88,7 @@ def test_time_of_training_is_told_by_who_writes_it(tmp_path, pause_secs):
             {NAMES[0]: i, NAMES[1]: i},
             {NAMES[0]: i * 0.02, NAMES[1]: 0},
         )
-        time = 1e9 + i * 0.05 + pause_secs * (i > 120)  # Validation, say.
+        time = 1e9 + i * 0.05 + pause_secs * (i > 120)  # a validation, for example
         figures = event_logs.sync_figures(
             i, contributed, waited, training_secs=i * 0.05
         )
@@ -139,7 +139,7 @@ def test_losses_of_training_and_validation_may_share_a_folder(tmp_path):
 
 
 def test_loss_of_an_evaluator_is_one(tmp_path):
-    """It writes no other, where the validation of `fit` does."""
+    """An evaluator writes no other loss, while the validation of `fit` does."""
     session(tmp_path / "a.tfevents.1", 1e9, 20)
     losses = [(1e9 + 9, {"evaluation_loss_vs_iterations": 0.5, "epoch_auc": 0.7})]
     event_logs.write(tmp_path / "validation" / "a.tfevents.2", losses, 1e9)

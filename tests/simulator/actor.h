@@ -15,35 +15,35 @@
 
 namespace tf_syncrep::simulator {
 
-// What the tasks know of the cluster, and the way to make a call.
+// The knowledge that tasks have of the cluster, and the way to make a call.
 struct Cluster {
   Setup setup;
-  // Puts a call on its way, and keeps it until it has come back.
+  // Sends a call, and keeps it until it has come back.
   std::function<Call*(Call)> send;
   std::function<SyncGate::Time()> now;
   std::function<bool()> has_lost_variables;
   std::function<int64_t()> next_contribution;
-  // Something is not as it should be.
+  // Reports that something is wrong.
   std::function<void(const std::string&)> fail;
-  // Of a replica in the chief's process, and of the session that both have:
-  // whether it has begun, has failed, to begin another one, and that there is
-  // none to come.
+  // For the replica in the chief's process, which shares its session: these
+  // tell whether the session has begun and whether it has failed, begin another
+  // session, and note that there will be no other.
   std::function<bool()> session_has_begun;
   std::function<bool()> session_has_failed;
   std::function<void()> begin_session;
   std::function<void()> end_session;
   std::function<bool()> replica_is_over;
-  // Nobody begins another training.
+  // Whether nobody begins another training.
   bool is_ending = false;
   // The last checkpoint of the work queue; null if there is none.
   std::shared_ptr<const SavedQueue> saved_queue = nullptr;
-  // How often readers have come to the end of an item.
+  // How often readers have read an item to its end.
   std::map<WorkItem, int64_t> num_read = {};
 
   Task ServerOf(int variable) const {
     return {Task::Job::kServer, variable % static_cast<int>(setup.num_servers)};
   }
-  // Which of the replicas, if any, is in the chief's process.
+  // Whether a replica is the one in the chief's process.
   bool IsChiefsReplica(const Task& task) const {
     return task.job == Task::Job::kWorker &&
            setup.ProcessOf(task).job == Task::Job::kChief;
@@ -53,8 +53,8 @@ struct Cluster {
   }
 };
 
-// One thread of control in one process, in its lives: it makes calls, waits for
-// all of them, and goes on.
+// One thread of control in one process, through all of its lives: it makes
+// calls, waits for all of them, and goes on.
 class Actor {
  public:
   explicit Actor(Task task, Cluster* cluster)
@@ -66,18 +66,18 @@ class Actor {
   bool is_up() const { return is_up_; }
   virtual bool is_over() const = 0;
 
-  // Calls that it waits for.
+  // The calls that it waits for.
   const std::vector<Call*>& pending() const { return pending_; }
 
   void Crash();
   void Restart();
 
-  // Makes its next calls. False if there is nothing to do now.
+  // Makes its next calls. False if it has none to make now.
   bool Start();
 
-  // One of its calls has come back. It may be of an earlier step, or life.
+  // One of its calls has come back. It may belong to an earlier step, or life.
   void Answer(Call* call);
-  // The same, but the connection is broken: it hears of an error.
+  // The same with a broken connection: the actor gets an error.
   void Lose(Call* call);
 
  protected:
@@ -86,11 +86,11 @@ class Actor {
 
   Call NewCall(CallKind kind, Task to, int variable = -1) const;
   void Send(Call call) { pending_.push_back(cluster_->send(std::move(call))); }
-  // What is under way is of no interest any more.
+  // Drops its pending calls, which do not matter any more.
   void Forget() { pending_.clear(); }
   void Rest() { rests_until_ = cluster_->now() + kRest; }
   Cluster& cluster() const { return *cluster_; }
-  // Of the calls that came back last, the first that failed; null if none did.
+  // The first error among the calls that came back last; null if there is none.
   const GateStatus* error() const { return error_.ok() ? nullptr : &error_; }
 
   static constexpr Task kGateTask = {Task::Job::kServer, 0};
@@ -99,9 +99,9 @@ class Actor {
   bool Remove(Call* call);
   virtual void Begin() = 0;  // a life
   virtual void Next() = 0;
-  virtual void Take(Call* call) = 0;       // an answer that it waits for
-  virtual void GoOn() = 0;                 // all answers are there
-  virtual void TakeBeside(const Call&) {}  // one that it does not wait for
+  virtual void Take(Call* call) = 0;       // an awaited answer
+  virtual void GoOn() = 0;                 // all answers have come
+  virtual void TakeBeside(const Call&) {}  // an answer that is not awaited
 
   const Task task_;
   Cluster* const cluster_;

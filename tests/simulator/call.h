@@ -22,11 +22,11 @@ struct SavedQueue {
 struct Call {
   enum class State {
     kOnItsWay,
-    kWaits,      // at the server, for what it asked for
+    kWaits,      // at the server, until it can be answered
     kComesBack,  // with its answer
   };
 
-  int64_t number = 0;  // in the order in which they were made
+  int64_t number = 0;  // in the order of the calls
   CallKind kind = CallKind::kAcquire;
   Task from;
   int from_life = 0;
@@ -35,11 +35,11 @@ struct Call {
   int variable = -1;
   State state = State::kOnItsWay;
 
-  // What is asked for; which of them depends on the kind.
+  // The arguments; the kind decides which of them are used.
   int64_t generation = 0;
   int64_t round = 0;
   int64_t step = 0;
-  int64_t count = 0;   // gradients of a round, passes
+  int64_t count = 0;   // gradients of a round, or passes
   int64_t quorum = 0;  // terms
   int64_t total = 0;
   SyncGate::Time timeout{0};
@@ -61,14 +61,14 @@ struct Call {
   // While it waits.
   SyncGate::WaitId wait = 0;
 
-  // The answer. These codes are not the gate's.
+  // The answer. The gate does not use these codes.
   static constexpr int kNotFound = 5;
   static constexpr int kUnavailable = 14;
   GateStatus status;
   SyncGate::Permit permit;
   SyncGate::Quorum full;
   SyncGate::Admission admission = SyncGate::Admission::kStale;
-  bool flag = false;  // counts, was advanced
+  bool flag = false;  // whether it counts, or was advanced
   WorkQueue::Grant grant;
   Weights weights;
 };

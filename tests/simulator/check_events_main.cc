@@ -1,6 +1,6 @@
-// check_events FILE...: checks what gates of real clusters have written into
-// the folder that TF_SYNCREP_GATE_EVENTS names, a file for each gate. The
-// status is 1 if a rule was broken.
+// check_events FILE...: checks the events that gates of real clusters have
+// written into the folder that TF_SYNCREP_GATE_EVENTS names, with a file for
+// each gate. The status is 1 if a rule was broken.
 
 #include <cstdio>
 #include <fstream>
@@ -12,7 +12,7 @@ namespace {
 
 using tf_syncrep::simulator::EventChecker;
 
-// Empty if all is well.
+// Returns the broken rule; empty if there is none.
 std::string Check(const std::string& name, EventChecker* checker) {
   std::ifstream file(name);
   if (!file) {

@@ -190,7 +190,7 @@ void Chief::Next() {
       call.kind = setup.terms ? CallKind::kClose : CallKind::kFail;
       break;
     case Phase::kFail: {
-      // Two threads of the runner: whichever comes first.
+      // The runner has two threads, and either may come first.
       call.kind = CallKind::kCancelUpdater;
       Call of_replica = call;
       of_replica.replica_life = life();
@@ -232,14 +232,14 @@ void Chief::Take(Call* call) {
 void Chief::TakeBeside(const Call& call) {
   if (call.kind == CallKind::kDrain && call.generation == generation_) {
     is_drained_ |= call.status.ok();
-    is_finishing_ &= call.status.ok();  // else it has to be told so again
+    is_finishing_ &= call.status.ok();  // otherwise it has to be told so again
   } else if (call.kind == CallKind::kSave && call.status.ok()) {
     cluster().saved_queue = call.saved;
   }
 }
 
 void Chief::GoOn() {
-  if (phase_ == Phase::kFail) {  // whether it was heard or not
+  if (phase_ == Phase::kFail) {  // whether or not the gate has heard it
     phase_ = cluster().replica_is_over() ? Phase::kOver : Phase::kFailed;
     return;
   }

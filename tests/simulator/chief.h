@@ -20,23 +20,24 @@ class Chief final : public Actor {
   bool has_finished() const { return has_finished_; }
   bool is_tracing() const { return is_up() && phase_ == Phase::kTrace; }
 
-  // Each is of no effect, and false, where there is nothing to do it to.
+  // Each of these returns false, and has no effect, if it is not possible now.
   bool Heartbeat();
   bool Flush();
   bool GiveUp();
   bool Finish();
   bool FailUpdate();
-  // Of kClose, kFail, kConfigure and kAddPasses, and of those to the work
-  // queue: a call beside what it does.
+  // Makes a call beside its other work: kClose, kFail, kConfigure, kAddPasses,
+  // or a call to the work queue.
   bool CallBeside(Call call);
-  // A server that it has to do with has lost its variables.
+  // A server that the chief uses has lost its variables.
   void HearOfLoss() { must_recover_ = true; }
-  // It has opened the gate, before which no replica in its process steps.
+  // Whether it has opened the gate; before that no replica in its process
+  // steps.
   bool HasBegun() const {
     return phase_ != Phase::kReset && phase_ != Phase::kOpen;
   }
-  // The session of its process, in which there is a replica, too, has failed,
-  // and waits for the replica to begin another one.
+  // Whether the session of its process, which it shares with a replica, has
+  // failed, and waits for the replica to begin another one.
   bool HasFailed() const {
     return cluster().setup.chief_trains && is_up() &&
            (must_recover_ || phase_ == Phase::kFail ||
@@ -44,7 +45,7 @@ class Chief final : public Actor {
   }
   void BeginSession();
   void EndSession();
-  // Where its training went wrong, it begins another one, as another process.
+  // If its training went wrong, another process begins another one.
   bool MayRestart() const { return !is_up() || (is_over() && !has_finished_); }
 
   Call NewCallBeside(CallKind kind) const;
@@ -54,7 +55,7 @@ class Chief final : public Actor {
   enum class Phase {
     kReset,
     kOpen,
-    kTrace,  // it is not ready to update, and says that it lives
+    kTrace,  // it is not ready to update, and only gives signs of life
     kWait,
     kFlush,
     kFlushed,
@@ -66,7 +67,7 @@ class Chief final : public Actor {
     kLastFlush,
     kEnd,
     kFail,    // it tells the gate that it has failed
-    kFailed,  // and does no more
+    kFailed,  // it has told the gate, and does no more
     kOver,
   };
 
@@ -81,7 +82,7 @@ class Chief final : public Actor {
     return kind == CallKind::kSave || kind == CallKind::kRestore ||
            kind == CallKind::kLimit;
   }
-  // Whether the updater goes from here to the end that was asked for.
+  // The phase that follows an update, if an end was asked for.
   Phase AfterUpdate() const;
 
   Phase phase_ = Phase::kReset;

@@ -1,5 +1,5 @@
 // The rules of the ledger, checked on the events that a gate tells its
-// observer: in the simulator, and from the logs of real clusters.
+// observer, both in the simulator and in the logs of real clusters.
 
 #ifndef TESTS_SIMULATOR_EVENT_CHECKER_H_
 #define TESTS_SIMULATOR_EVENT_CHECKER_H_
@@ -27,7 +27,7 @@ class EventChecker {
  public:
   void See(const GateEvent& event);
 
-  // The first rule that was broken; empty while there is none.
+  // The first rule that was broken; empty if there is none.
   const std::string& error() const { return error_; }
   int64_t num_events() const { return num_events_; }
   int64_t num_updates() const { return num_updates_; }
@@ -48,14 +48,15 @@ class EventChecker {
   int64_t generation_ = 0;
   int64_t round_ = 0;
   std::set<int64_t> numbers_;
-  // By device: the incarnation. What is given up at a restart is told of the
-  // new one.
+  // Incarnations by device. After a restart, events about what is given up name
+  // the new incarnation.
   std::map<std::string, uint64_t> permits_;
   std::map<std::string, uint64_t> in_flight_;
   int64_t committed_ = 0;
 };
 
-// Reads a line of a GateEventLog(). False with a message if it is none.
+// Parses a line of a GateEventLog(). False with a message if it is no such
+// line.
 bool ParseEvent(const std::string& line, GateEvent* event, std::string* error);
 
 }  // namespace tf_syncrep::simulator

@@ -13,7 +13,7 @@
 namespace tf_syncrep::simulator {
 
 // Follows one gate by its records, in their order, and says which rule is
-// broken. It knows nothing of leases: a record says when one has ended.
+// broken. It knows nothing of leases: records say when one has ended.
 //
 //   - Generations and rounds only count up; a round ends by an update or a
 //   void.
@@ -34,13 +34,13 @@ class GateChecker {
  public:
   void See(const GateRecord& record);
 
-  // After what a call has brought about: whoever waits now has to.
+  // To be called after the effects of a call: whoever waits now must have to.
   void CheckWaits();
 
   // Whether this worker waits for a permit of an open gate.
   bool WaitsForPermit(const std::string& worker) const;
 
-  // The first rule that was broken; empty while there is none.
+  // The first rule that was broken; empty if there is none.
   const std::string& error() const { return error_; }
 
   int64_t updates() const { return updates_; }
@@ -54,7 +54,7 @@ class GateChecker {
     bool is_spare = false;
     bool in_flight = false;
     int64_t contributed = 0;  // in the present round
-    int64_t wait = 0;         // names its acquire; 0: it does not wait
+    int64_t wait = 0;         // its acquire, or 0 if it does not wait
     bool is_first = false;
     int64_t quorum = 0;  // of its terms
     int64_t total = 0;
@@ -83,7 +83,7 @@ class GateChecker {
   bool is_made_ = false;
   bool is_deleted_ = false;
   bool strict_ = false;
-  bool gathers_ = false;  // a worker's share may be all that it gets
+  bool gathers_ = false;  // a worker may be limited to its share
   bool is_open_ = false;
   bool is_ended_ = false;
   int64_t generation_ = 0;
@@ -107,10 +107,11 @@ class GateChecker {
   int64_t flushes_ = 0;
   bool is_flushed_ = false;
   bool is_flush_given_up_ = false;
-  // Whose updater has failed: it does not wait. Empty: nobody's.
+  // The worker whose updater has failed, so that it does not wait; empty if
+  // none.
   std::string failed_worker_;
   uint64_t failed_incarnation_ = 0;
-  bool must_void_ = false;  // what was admitted was given up
+  bool must_void_ = false;  // an admitted gradient was given up
 
   int64_t sum_admitted_ = 0;
   int64_t sum_committed_ = 0;

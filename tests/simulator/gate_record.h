@@ -1,4 +1,4 @@
-// What happened at a gate, one record after the other, as a line of text each.
+// Records of what happened at a gate, each of which is a line of text.
 //
 // Simulated gates and those of real clusters are checked by the same records:
 // see GateChecker.
@@ -11,7 +11,7 @@
 
 namespace tf_syncrep::simulator {
 
-// Which fields a record has is said with its kind; the others are zero.
+// The comment of a kind names the fields that it has; the others are zero.
 struct GateRecord {
   enum class Kind : uint8_t {
     kMake,     // a gate: round, quorum, total, strict
@@ -51,11 +51,11 @@ struct GateRecord {
   int64_t step = 0;
   std::string worker;
   uint64_t incarnation = 0;
-  int64_t wait = 0;    // names an acquire, from kAsk to its end
+  int64_t wait = 0;    // an acquire, from kAsk to its end
   int64_t number = 0;  // of a permit; 0: a pass, or leave to go on without one
   int64_t quorum = 0;
   int64_t total = 0;
-  int64_t live = -1;  // workers, as the gate sees them then; -1: not known
+  int64_t live = -1;  // live workers, as the gate sees them; -1 if not known
   int64_t count = 0;
   int64_t code = 0;
   Verdict verdict = Verdict::kAdmitted;
@@ -79,11 +79,12 @@ struct GateRecord {
   int64_t pending = 0;
 };
 
-// "admit time=1200 worker=w1 incarnation=3 generation=1 round=7 verdict=late":
-// the kind, and those fields that differ from what they are in GateRecord{}.
+// Returns for example "admit time=1200 worker=w1 incarnation=3 generation=1
+// round=7 verdict=late": the kind, and the fields that differ from
+// GateRecord{}.
 std::string Text(const GateRecord& record);
 
-// Reads such a line. False with a message if it is none.
+// Parses such a line. False with a message if it is no such line.
 bool Parse(const std::string& line, GateRecord* record, std::string* error);
 
 }  // namespace tf_syncrep::simulator

@@ -20,7 +20,7 @@ Setup MakeSetup(Random* random) {
   setup.lease = random->Pick(2) == 0 ? 10'000 : 60'000;
   setup.start_lease = random->Pick(2) == 0 ? 60'000 : 600'000;
   setup.updater_lease = random->Pick(2) == 0 ? 0 : 60'000;
-  // An updater that is waited for calls anew now and then.
+  // Updaters that others wait for call again now and then.
   setup.timeout = setup.updater_lease == 0 && random->Pick(2) == 0 ? 0 : 1'000;
   setup.heartbeats = random->Pick(4) == 0;
   return setup;
@@ -31,7 +31,7 @@ Setup MakeSetup(Random* random) {
 Generator::Generator(uint64_t seed)
     : random_(seed), more_(seed ^ 0x5851f42d4c957f2d) {
   setup_ = MakeSetup(&random_);
-  // Not drawn: what is known to be found by a seed stays so.
+  // This is not drawn, so that seeds still find what they are known to find.
   setup_.gathers = seed % 4 == 0;
   num_events_ = 20 + random_.Pick(200);
   constexpr std::array<int64_t, 5> kFaults = {0, 10, 30, 80, 200};
@@ -90,7 +90,7 @@ Event Generator::Next(World* world) {
   return Progress(world);
 }
 
-// Of the readers of the work queue, and of its checkpoints.
+// Events of the work queue's readers, and of its checkpoints.
 Event Generator::Read(World* world) {
   Event event;
   const int64_t num_readers = setup_.num_workers * setup_.num_readers;
@@ -100,7 +100,7 @@ Event Generator::Read(World* world) {
   }
   event.task = {Task::Job::kReader, static_cast<int>(reader)};
   for (const auto& call : world->calls()) {
-    // What is late comes to who waits.
+    // Late answers reach readers that wait.
     if (call->kind == CallKind::kItem &&
         call->state == Call::State::kOnItsWay && holds_back_) {
       const Call* question = world->readers()[call->from.number]->question();
@@ -166,7 +166,7 @@ Event Generator::Read(World* world) {
 }
 
 Event Generator::Pass() {
-  // Around the ends of leases, and far from them.
+  // Times are around the ends of leases, and far from them.
   const std::array<int64_t, 8> times = {1,
                                         100,
                                         2'000,
@@ -181,8 +181,8 @@ Event Generator::Pass() {
   return pass;
 }
 
-// A chief that is not ready to update: it is heard of now and then, and time
-// goes by.
+// A chief that is not ready to update gives signs of life now and then, while
+// time goes by.
 Event Generator::Trace() {
   Event event;
   switch (random_.Pick(4)) {
@@ -202,7 +202,8 @@ Event Generator::Progress(World* world) {
   if (random_.PerMille(fine_)) {
     const auto& calls = world->calls();
     if (!calls.empty() && random_.Pick(4) > 0) {
-      // In some schedules the latest first, so that others stay for long.
+      // In some schedules the latest call moves first, so that others stay for
+      // long.
       int64_t place = random_.Pick(calls.size());
       for (int64_t i = 0; i < latest_first_; ++i) {
         place = std::max(place, random_.Pick(calls.size()));
@@ -248,7 +249,7 @@ bool Generator::MayCome(const Call& call, World* world) {
   for (const auto& worker : world->workers()) {
     is_awaited |= waits(*worker);
   }
-  // Some come when others have long gone on.
+  // Some arrive when others have long gone on.
   const bool is_late =
       (holds_back_ && !is_awaited) || (is_late_ && call.from == kChiefsReplica);
   return !is_late || more_.Pick(16) == 0;

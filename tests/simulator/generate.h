@@ -1,4 +1,4 @@
-// Chooses what happens next, by a seed.
+// Chooses the next event, by a seed.
 
 #ifndef TESTS_SIMULATOR_GENERATE_H_
 #define TESTS_SIMULATOR_GENERATE_H_
@@ -18,7 +18,7 @@ class Generator {
   const Setup& setup() const { return setup_; }
   int64_t num_events() const { return num_events_; }
 
-  // Something that may be possible in this world.
+  // Returns an event that may be possible in this world.
   Event Next(World* world);
 
  private:
@@ -27,7 +27,8 @@ class Generator {
   Event Trace();
   Event Progress(World* world);
   Event Read(World* world);
-  // True with the fault that leaves a call, that is on its way, to nobody.
+  // Returns true with the fault that leaves a call under way without its
+  // caller.
   bool Orphan(const World& world, Event* event);
   bool MayCome(const Call& call, World* world);
   Event OfCall(const Call& call, EventKind kind) const;
@@ -42,7 +43,8 @@ class Generator {
   int64_t passes_;
   int64_t fine_;  // of a thousand steps: message by message
   int64_t latest_first_;
-  // Draws for what came later, so that seeds find what they found before.
+  // Draws for features that were added later, so that seeds find what they
+  // found before.
   Random more_;
   int64_t reads_ = 0;  // of a thousand events
   int64_t saves_ = 0;  // of these, and limits

@@ -1,4 +1,5 @@
-// Follows a work queue: a ledger of its own, of what readers ask and get.
+// Follows a work queue with a ledger of its own, by the questions and answers
+// of readers.
 
 #ifndef TESTS_SIMULATOR_QUEUE_CHECKER_H_
 #define TESTS_SIMULATOR_QUEUE_CHECKER_H_
@@ -14,13 +15,13 @@
 namespace tf_syncrep::simulator {
 
 // Knows when an item may be handed out again, and that nobody waits without a
-// reason. That an item is done it takes from what its reader says to have read,
-// not from tickets alone.
+// reason. It takes from what a reader says to have read that an item is done,
+// not only from tickets.
 class QueueChecker {
  public:
   using Time = WorkQueue::Time;
 
-  // What a checkpoint holds of it.
+  // The part of a checkpoint that belongs to the checker.
   struct Saved {
     WorkQueueStats counts;
     std::set<int64_t> begun;  // items of the epoch that were handed out
@@ -32,7 +33,7 @@ class QueueChecker {
   struct Question {
     WorkReader reader;
     int64_t last = WorkQueue::kNoTicket;
-    WorkItem read;  // if there is a last one: what it has read to its end
+    WorkItem read;  // if there is a last item: the one that was read to its end
   };
 
   explicit QueueChecker(const WorkQueueOptions& options) : options_(options) {}
@@ -46,14 +47,15 @@ class QueueChecker {
   void Shutdown() { is_shut_down_ = true; }
   Saved Save() const;
   void Restore(const Saved& saved);
-  // After each of these, and its answers.
+  // To be called after each of these, and its answers.
   void Check(const WorkQueueStats& stats);
 
-  // All items of all epochs, up to the limit if there is one, were read.
+  // Whether all items of all epochs, up to the limit if there is one, were
+  // read.
   bool AllDone() const;
-  // Nobody died, was silent for long, or began anew, with an item.
+  // Whether no reader died, was silent for long, or began anew with an item.
   bool is_undisturbed() const { return counts_.given_back == 0 && !restored_; }
-  // Readers that have been told of the end may not have been told of the last.
+  // Readers that have heard of the end may not have heard of the last one.
   bool has_passes() const { return restored_ || was_limited_; }
 
   const std::string& error() const { return error_; }
@@ -84,7 +86,7 @@ class QueueChecker {
   bool Expect(bool holds, const std::string& rule);
 
   const WorkQueueOptions options_;
-  WorkQueueStats counts_;  // as they must be; limit and waiting too
+  WorkQueueStats counts_;  // the expected counters, without limit and waiting
   std::set<int64_t> begun_;
   std::set<WorkItem> done_;
   std::set<WorkItem> given_back_;

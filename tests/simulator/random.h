@@ -8,7 +8,7 @@
 namespace tf_syncrep::simulator {
 
 // SplitMix64 (Steele, Lea, Flood 2014). The standard library's distributions
-// give other numbers on other machines.
+// may give other numbers on other machines.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -23,7 +23,7 @@ class Random {
   // One of 0, ..., n - 1.
   int64_t Pick(int64_t n) { return static_cast<int64_t>(Next() % n); }
 
-  // Whether something that happens `n` times in a thousand does.
+  // Returns true `n` times in a thousand.
   bool PerMille(int64_t n) { return Pick(1000) < n; }
 
  private:

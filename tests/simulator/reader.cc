@@ -45,7 +45,7 @@ void Reader::GoOn() {
     has_ended_ = true;
     return;
   }
-  Rest();  // then it asks the same again
+  Rest();  // Afterwards it asks the same question again.
 }
 
 }  // namespace tf_syncrep::simulator

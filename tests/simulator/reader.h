@@ -15,10 +15,11 @@ class Reader final : public Actor {
   Reader(int number, Cluster* cluster)
       : Actor({Task::Job::kReader, number}, cluster) {}
 
-  // It has been told of the end. Another pass begins anew.
+  // Whether it has been told of the end. Another pass may begin anew.
   bool is_over() const override { return has_ended_; }
 
-  // Begins its dataset anew. What it was reading it has not read.
+  // Begins its dataset anew. The item that it was reading does not count as
+  // read.
   bool Again();
 
   // The question whose answer it waits for, or null.
@@ -33,7 +34,8 @@ class Reader final : public Actor {
   void GoOn() override;
 
   bool has_ended_ = false;
-  // The item that it has: read to its end when it asks for the next one.
+  // The item that it has. It has been read to its end when the reader asks for
+  // the next one.
   WorkQueue::Grant grant_;
   bool is_read_ = false;
 };

@@ -1,4 +1,4 @@
-// Runs schedules: those of seeds, and those that are given.
+// Runs the schedules of seeds, and given ones.
 
 #ifndef TESTS_SIMULATOR_RUN_H_
 #define TESTS_SIMULATOR_RUN_H_
@@ -12,22 +12,22 @@
 namespace tf_syncrep::simulator {
 
 struct Outcome {
-  std::string failure;  // empty: all is well
-  // What happened up to the failure or the end: first the schedule, then what
-  // Settle() did.
+  std::string failure;  // empty if there was none
+  // All events up to the failure or the end: first the schedule, then the
+  // events of Settle().
   Schedule scheduled;
   Schedule all;
   int64_t updates = 0;
-  uint64_t digest = 0;  // of all that happened
+  uint64_t digest = 0;  // of everything that happened
 
   bool is_stuck() const { return failure.rfind("stuck: ", 0) == 0; }
 };
 
-// The schedule of a seed: chosen while it runs, as what is possible depends on
-// what has happened.
+// Runs the schedule of a seed. It is chosen while it runs, since what is
+// possible depends on what has happened.
 Outcome RunSeed(uint64_t seed, World::Trace trace = nullptr);
 
-// A given one. Events that are not possible are left out.
+// Runs a given schedule. Events that are not possible are skipped.
 Outcome RunSchedule(const Schedule& schedule, World::Trace trace = nullptr);
 
 }  // namespace tf_syncrep::simulator

@@ -1,6 +1,6 @@
-// A schedule: a small cluster, and what happens in it one after the other.
+// A schedule: a small cluster, and the events in it, one after the other.
 //
-// It is what a seed stands for, what is replayed, and what is shrunk.
+// A seed stands for a schedule, which can be replayed and shrunk.
 
 #ifndef TESTS_SIMULATOR_SCHEDULE_H_
 #define TESTS_SIMULATOR_SCHEDULE_H_
@@ -11,9 +11,9 @@
 
 namespace tf_syncrep::simulator {
 
-// A task of the cluster: the chief, whose process is the updater, a parameter
-// server (the gate is on the first, the work queue on the last), or a worker;
-// or a reader, which is part of a worker's process.
+// A task of the cluster: the chief, whose process has the updater; a parameter
+// server (the first has the gate, the last the work queue); a worker; or a
+// reader, which is part of a worker's process.
 struct Task {
   enum class Job : uint8_t { kChief, kServer, kWorker, kReader };
 
@@ -28,7 +28,7 @@ struct Task {
 // The replica that may be in the chief's process.
 constexpr Task kChiefsReplica = {Task::Job::kWorker, 0};
 
-// What a task may ask a parameter server for.
+// The calls that a task can make to a parameter server.
 enum class CallKind : uint8_t {
   // Of a worker.
   kAcquire,
@@ -59,17 +59,17 @@ enum class CallKind : uint8_t {
 };
 
 enum class EventKind : uint8_t {
-  // The task goes on: what it waits for comes back, or it makes its next calls,
-  // which are answered at once if they can be.
+  // The task goes on: an awaited answer comes back, or it makes its next calls,
+  // which are answered at once if possible.
   kGo,
-  kSend,       // it makes its next calls, which are on their way from then on
+  kSend,       // it makes its next calls, which are under way from then on
   kDeliver,    // one of its calls arrives
   kReturn,     // the answer to one of its calls arrives
   kPass,       // `value` milliseconds go by
   kCrash,      // the task's process ends
   kRestart,    // and begins anew
-  kCut,        // the tasks `task` and `other` do not hear of each other
-  kHeal,       // and do so again
+  kCut,        // the tasks `task` and `other` cannot reach each other
+  kHeal,       // they can again
   kBreak,      // on a link that is cut: the task's calls over it fail
   kAbort,      // the worker gives its step up, and says so
   kAgain,      // the worker begins its step anew, whatever it was about, or
@@ -80,7 +80,7 @@ enum class EventKind : uint8_t {
   kFinish,     // the chief ends training: drain, flush, close
   kFlush,      // the chief applies a round that is not full
   kGiveUp,     // the chief does not apply what it has flushed
-  kHeartbeat,  // the chief is only to be heard of: it is not ready to update
+  kHeartbeat,  // the chief only gives a sign of life: it is not ready to update
   kClose,      // the chief closes the gate
   kFail,       // the chief fails it
   kConfigure,  // the chief changes quorum and total: `value` and `other.number`
@@ -88,17 +88,17 @@ enum class EventKind : uint8_t {
   kDelete,     // the gate is deleted while its server lives on
   kFailUpdate,  // the chief's update fails
   kSave,        // the chief saves the work queue
-  kRestore,     // it has the queue go on where it was saved
-  kLimit,       // readers are to stop after epoch `value`; -1: to read on
+  kRestore,     // the queue continues from where it was saved
+  kLimit,       // readers stop after epoch `value`, or read on if it is -1
 };
 
-// Which fields it has depends on its kind.
+// The kind decides which fields it has.
 struct Event {
   EventKind kind = EventKind::kGo;
   Task task;
   Task other;
-  // Of kDeliver and kReturn: the oldest of this kind, of this life of the task,
-  // and to this server.
+  // Of kDeliver and kReturn: the oldest call of this kind, of this life of the
+  // task, to this server.
   CallKind call = CallKind::kAcquire;
   int life = 0;
   int variable = -1;  // of calls that are about one
@@ -115,22 +115,23 @@ struct Setup {
   int64_t total = 1;
   bool strict = true;
   bool gathers = false;
-  bool terms = false;  // workers say the quorum and the total they are made for
+  // whether workers tell the quorum and the total that they expect
+  bool terms = false;
   int64_t lease = 60'000;
   int64_t start_lease = 600'000;
   int64_t updater_lease = 0;
   int64_t timeout = 0;      // of the updater's waits
   bool heartbeats = false;  // the chief begins with signs of life
-  // The first worker is a replica in the chief's process, as in v1: one
-  // session, which begins anew when either of them fails.
+  // Whether the first worker is a replica in the chief's process, as in v1.
+  // They share a session, which begins anew when either of them fails.
   bool chief_trains = false;
-  int64_t num_readers = 0;  // of each worker; 0: there is no work queue
+  int64_t num_readers = 0;  // of each worker; 0 if there is no work queue
   int64_t num_items = 1;
-  int64_t num_epochs = 1;  // 0: without an end
+  int64_t num_epochs = 1;  // 0 if there is no end
   bool shuffle = false;
   int64_t item_lease = 600'000;
 
-  // The task in whose process this one is. Its links are the process'.
+  // The task in whose process a task is. It uses the links of that process.
   Task ProcessOf(const Task& task) const {
     const Task process = task.job == Task::Job::kReader && num_readers > 0
                              ? Task{Task::Job::kWorker,
@@ -151,8 +152,8 @@ std::string Text(const Event& event);
 // One line for the setup, and one for each event.
 std::string Text(const Schedule& schedule);
 
-// Reads what Text() writes; lines that begin with # are left out. False with a
-// message if it is something else.
+// Parses the output of Text(); lines that begin with # are skipped. False with
+// a message for other text.
 bool Parse(const std::string& text, Schedule* schedule, std::string* error);
 
 }  // namespace tf_syncrep::simulator

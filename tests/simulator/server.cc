@@ -10,7 +10,7 @@
 namespace tf_syncrep::simulator {
 namespace {
 
-// All on the calling thread.
+// Runs everything on the calling thread.
 class InlineSharder final : public Sharder {
  private:
   int num_threads() const override { return 1; }
@@ -36,7 +36,7 @@ std::unique_ptr<Accumulator> MakeAccumulator(bool sparse) {
 
 bool Add(const Gradient& gradient, bool sparse, GradientSum& sum,
          Sharder& sharder) {
-  // Nobody else's, as one that has come from another task.
+  // Nobody else owns it, since it has come from another task.
   const auto size = static_cast<int64_t>(gradient.values.size());
   OwnedBuffer values = Allocate(size);
   std::copy(gradient.values.begin(), gradient.values.end(),
@@ -49,7 +49,7 @@ bool Add(const Gradient& gradient, bool sparse, GradientSum& sum,
     return there_is_memory && static_cast<SparseGradientSum<double>&>(sum).Add(
                                   std::move(rows), kRowSize, values, sharder);
   }
-  // Others wait as often as not.
+  // Other pushes wait half of the time.
   return static_cast<DenseGradientSum<double>&>(sum).Add(
       values, size, Allocate, /*others_wait=*/gradient.values[0] > 0, sharder);
 }
@@ -150,7 +150,7 @@ void Server::MakeGate() {
   options.lease = std::chrono::milliseconds(setup_.lease);
   options.start_lease = std::chrono::milliseconds(setup_.start_lease);
   options.updater_lease = std::chrono::milliseconds(setup_.updater_lease);
-  // Later than those of any gate before: no round takes less than that.
+  // The numbers come after those of any earlier gate: no round takes less time.
   options.first_round = options.first_generation =
       std::chrono::duration_cast<std::chrono::milliseconds>(clock_()).count();
   gate_ = std::make_unique<WatchedGate>(options, clock_, twin_, log_);
@@ -163,7 +163,7 @@ void Server::MakeQueue() {
   options.shuffle = setup_.shuffle;
   options.seed = static_cast<uint64_t>(setup_.num_items);
   options.lease = std::chrono::milliseconds(setup_.item_lease);
-  // Later than those of any queue before: no item takes less than that.
+  // The tickets come after those of any earlier queue: no item takes less time.
   options.first_ticket = clock_().count();
   queue_ = std::make_unique<WatchedQueue>(options, clock_, queue_log_);
 }
@@ -240,7 +240,7 @@ void Server::Handle(Call* call) {
 
 void Server::Reset(Call* call) {
   for (auto& [number, variable] : variables_) {
-    // The accumulators of a chief that comes back are those of the one before.
+    // A chief that comes back finds the accumulators of the one before.
     variable.accumulator->SetStep(0);
     if (call->restores || variable.weights.empty()) {
       variable.weights = Weights(kNumRows * kRowSize);

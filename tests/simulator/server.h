@@ -1,5 +1,5 @@
-// A parameter server: variables, their accumulators, on the first the gate, and
-// on the last the work queue.
+// A parameter server: it has variables and their accumulators; the first server
+// also has the gate, and the last the work queue.
 
 #ifndef TESTS_SIMULATOR_SERVER_H_
 #define TESTS_SIMULATOR_SERVER_H_
@@ -31,31 +31,30 @@ class Server {
   bool is_up() const { return is_up_; }
   bool has_lost_variables() const;
   WatchedGate* gate() const { return gate_.get(); }
-  // Null before the chief has made it, and where there is none.
+  // Null before the chief has made it, or if there is none.
   WatchedQueue* queue() const { return queue_.get(); }
 
-  // The process ends. What waits at its gate or queue comes back, and means
-  // nothing.
+  // Ends the process. Waits at its gate or queue end without any effect.
   void Crash();
   void Restart();
 
-  // Does what the call asks for. It comes back, now or later.
+  // Executes the call, which comes back now or later.
   void Handle(Call* call);
-  // The step that waits is cancelled.
+  // Cancels the step that waits.
   void Cancel(Call* call);
-  // When to call again; Time::max(): never.
+  // Returns when to call it again, or Time::max() for never.
   SyncGate::Time Poll();
 
-  // After the end of a training: what is not as it should be, or "".
+  // Returns what is wrong after the end of a training, or "".
   std::string Leftovers() const;
 
-  // What is not as it should be, or "".
+  // Returns what is wrong, or "".
   std::string error() const;
 
  private:
   struct Variable {
     bool sparse = false;
-    Weights weights;  // empty: not initialized
+    Weights weights;  // empty if not initialized
     std::unique_ptr<Accumulator> accumulator;
   };
 
@@ -79,7 +78,7 @@ class Server {
   int life_ = 1;
   bool is_up_ = true;
   int64_t step_ = 0;
-  std::map<int, Variable> variables_;  // by their number among all
+  std::map<int, Variable> variables_;  // by their numbers in the cluster
   std::unique_ptr<WatchedGate> gate_;
   std::unique_ptr<WatchedQueue> queue_;
   std::string error_;

@@ -10,7 +10,7 @@ namespace {
 using Time = World::Time;
 
 constexpr int kUpdates = 3;
-// Beyond all that bounded waits can need, so that it is a loop without an end.
+// More events than all bounded waits can need: this would be an endless loop.
 constexpr int kMostEvents = 100'000;
 constexpr Time kSlack = std::chrono::seconds(60);
 
@@ -71,7 +71,7 @@ class Settler {
     const Time begin = world_.now();
     std::vector<int64_t> waiting;
     for (const auto& call : world_.calls()) {
-      // Readers wait for other readers.
+      // Readers may wait for other readers.
       if (call->state == Call::State::kWaits && call->kind != CallKind::kItem) {
         waiting.push_back(call->number);
       }
@@ -110,16 +110,16 @@ class Settler {
     }
   }
 
-  // The longest that anybody may have to be waited for: a first step, or twice
-  // the longest silence that counts.
+  // The longest time for which a worker may have to be waited for: a first
+  // step, or twice the longest silence that counts.
   Time Bound() const {
     const Setup& setup = world_.setup();
     return 5 * std::chrono::milliseconds(setup.start_lease) +
            6 * std::chrono::milliseconds(setup.lease) + kSlack;
   }
 
-  // The same for readers. Late questions of those that are gone may each get an
-  // item, one after the other, and have it for its lease.
+  // The same for readers. Late questions of readers that are gone may each get
+  // an item, one after the other, and have it for its lease.
   Time BoundOfReading() const {
     const Setup& setup = world_.setup();
     return Bound() + (setup.num_readers > 0 ? 10 : 0) *
@@ -130,7 +130,7 @@ class Settler {
     const int64_t wanted = world_.twin().updates() + kUpdates;
     GoOnUntil(
         [&] {
-          // A chief whose gate is gone, or whose training was failed.
+          // The chief's gate is gone, or its training has failed.
           StartChief();
           StartSomeWorker();
           return world_.twin().updates() >= wanted;
@@ -158,7 +158,8 @@ class Settler {
     }
   }
 
-  // Each item is read to its end, whatever was, and readers hear of the end.
+  // Each item is read to its end, whatever happened, and readers hear of the
+  // end.
   void Read() {
     const Setup& setup = world_.setup();
     int64_t limit = WorkQueue::kNoLimit;
@@ -194,7 +195,7 @@ class Settler {
     }
   }
 
-  // What was told of the end, and may have to go on all the same.
+  // Begins the passes of readers that were told of the end too early.
   void BeginPasses() {
     const WatchedQueue* queue = world_.queue();
     if (queue == nullptr || queue->checker().AllDone() ||
@@ -213,7 +214,7 @@ class Settler {
     world_.End();
     const auto is_over = [&] {
       if (!world_.chief().is_over()) {
-        Do(EventKind::kFinish);  // if it is not about to, and can
+        Do(EventKind::kFinish);  // unless it does so already, or cannot
       }
       bool is_over = world_.chief().is_over() && world_.calls().empty();
       for (const auto& worker : world_.workers()) {

@@ -11,8 +11,7 @@ class Shrinker {
  public:
   Shrinker(const Outcome& failed, int max_runs)
       : best_(failed), runs_left_(max_runs) {
-    // What came after the schedule may be part of it, and can be taken out
-    // then.
+    // Events after the schedule may be part of it, and can then be removed.
     Try(failed.all);
   }
 
@@ -56,7 +55,8 @@ class Shrinker {
     return true;
   }
 
-  // The events that are worth taking out: those after it are settled anew.
+  // The events that are worth removing: the events after these are settled
+  // anew.
   const Schedule& Present() const {
     return best_.is_stuck() ? best_.scheduled : best_.all;
   }
@@ -115,7 +115,7 @@ class Shrinker {
     }
   }
 
-  // Message by message in one step where that is enough.
+  // Replaces several messages by one step if that is enough.
   void ShrinkValues() {
     for (size_t i = 0; i < Present().events.size(); ++i) {
       Schedule simpler = Present();

@@ -1,4 +1,4 @@
-// Makes a schedule that fails as small as it gets.
+// Makes a failing schedule as small as possible.
 
 #ifndef TESTS_SIMULATOR_SHRINK_H_
 #define TESTS_SIMULATOR_SHRINK_H_
@@ -10,13 +10,13 @@
 
 namespace tf_syncrep::simulator {
 
-// How many events it takes to the failure. Where somebody is stuck, to where
-// nothing comes of it any more: the rest is waiting.
+// Returns how many events lead to the failure. If somebody is stuck, these end
+// where events have no more effect: the rest is waiting.
 int64_t NumEvents(const Outcome& outcome);
 
-// Takes out events, halves and halves of halves down to single ones (Zeller and
-// Hildebrandt 2002), and makes the cluster smaller, as long as it fails still.
-// Runs at most `max_runs` schedules.
+// Removes events, first halves, then halves of halves, down to single ones
+// (Zeller and Hildebrandt 2002), and makes the cluster smaller, as long as the
+// schedule still fails. Runs at most `max_runs` schedules.
 Outcome Shrink(const Outcome& failed, int max_runs = 20'000);
 
 }  // namespace tf_syncrep::simulator

@@ -1,5 +1,5 @@
-// How long a worker may be silent at least: the rule of the gate's roster, by
-// what the simulator has seen of the worker.
+// How long a worker must be allowed to be silent: the rule of the gate's
+// roster, applied to what the simulator has seen of the worker.
 
 #ifndef TESTS_SIMULATOR_SILENCE_H_
 #define TESTS_SIMULATOR_SILENCE_H_
@@ -11,8 +11,8 @@
 
 namespace tf_syncrep::simulator {
 
-// Follows one worker. A silence that it came back from, in a step after its
-// first, or in its pushes, may last twice as long from then on.
+// Follows one worker. If it came back from a silence, in its pushes or in a
+// step after its first, it may then be silent for twice as long.
 class Silence {
  public:
   using Time = SyncGate::Time;
@@ -38,7 +38,7 @@ class Silence {
     }
   }
 
-  // An admit, with what it came to.
+  // Notes an admit and its outcome.
   void Admit(uint64_t life, int64_t generation, int64_t round, bool admitted,
              Time now) {
     if (life != life_) {
@@ -67,7 +67,7 @@ class Silence {
     }
   }
 
-  // Another call that shows that it lives, and gives up what it was about.
+  // Notes another call that shows that the worker lives, and ends its step.
   void Stop(uint64_t life, Time now) {
     if (life == life_) {
       seen_ = now;
@@ -75,10 +75,10 @@ class Silence {
     }
   }
 
-  // It may have to begin anew, with a first step.
+  // Notes that it may have to begin anew, with a first step.
   void Open() { is_expected_ = true; }
 
-  // Whether it may be taken for dead by now.
+  // Whether the gate may take the worker for dead by now.
   bool MayBeDead(Time lease, Time start_lease, Time now) const {
     const Time longest = std::min(longest_, std::max(lease, start_lease));
     return now - seen_ >= (has_started_ ? std::max(lease, 2 * longest) : lease);

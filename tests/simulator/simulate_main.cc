@@ -1,11 +1,12 @@
-// simulate: runs schedules, and shows the first that fails as small as it gets.
+// simulate: runs schedules, and shows the first failing one as small as
+// possible.
 //
 //   simulate --seeds=FIRST:COUNT   the schedules of these seeds
 //   simulate --seed=N              one of them, told event by event
 //   simulate --schedule=FILE       one from a file, told event by event
 //
-// Further options: --seconds=S ends after so long; --digest prints what tells
-// one whole run from another. The status is 1 if a schedule failed.
+// Further options: --seconds=S ends after S seconds; --digest prints a digest
+// that differs from one run to another. The status is 1 if a schedule failed.
 
 #include <chrono>
 #include <cstdint>
@@ -36,7 +37,7 @@ void Show(uint64_t seed, const Outcome& failed) {
   std::printf("==== the schedule\n%s",
               Text(shrunk.is_stuck() ? shrunk.scheduled : shrunk.all).c_str());
   std::printf("==== told event by event\n");
-  // Who is stuck goes on for long.
+  // If somebody is stuck, the trace goes on for long.
   int lines = 0;
   RunSchedule(shrunk.scheduled, [&lines](const std::string& line) {
     if (++lines <= 100) {

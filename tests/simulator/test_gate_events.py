@@ -1,4 +1,4 @@
-"""What gates of real clusters note goes through the checker of simulated ones."""
+"""Events of the gates of real clusters pass the checker of simulated gates."""
 
 import re
 
@@ -22,7 +22,7 @@ def _killed_replica(folder):
 
 
 def _stuck_replica(folder):
-    """A replica is stuck, and the others go on by spare permits."""
+    """A replica is stuck, and the others go on with spares."""
     with SyncReplicasCluster(2, strict=False) as cluster:
         cluster.start(0, batches=20)
         cluster.start(1, batches=1000, stop_at={"computing": [3]})

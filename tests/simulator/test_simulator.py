@@ -1,4 +1,4 @@
-"""Builds the simulator of the protocol, and runs it and defects that it must find.
+"""Builds and runs the simulator of the protocol, and defects that it must find.
 
 It needs CMake and a C++ compiler, and no TensorFlow. See docs/simulator.md.
 """
@@ -14,7 +14,7 @@ from simulator_mutants import MUTANTS, Mutant
 # The build counts as part of the first test.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-# A minute's worth on a slow core, with room for a machine that is busy.
+# This is enough for a minute on a slow core, with room for a busy machine.
 SEEDS = 10_000
 
 
@@ -32,7 +32,7 @@ def test_a_seed_replays_bit_for_bit():
 
 
 def _build(mutant: Mutant, folder: pathlib.Path) -> pathlib.Path:
-    """Links the simulator with one file of cc/lib exchanged."""
+    """Links the simulator with one file of cc/lib replaced."""
     source = folder / pathlib.Path(mutant.file).name
     source.write_text(mutant.apply(ROOT))
     program = folder / "simulate"
@@ -52,7 +52,7 @@ def _build(mutant: Mutant, folder: pathlib.Path) -> pathlib.Path:
 
 
 def _found(program: pathlib.Path, mutant: Mutant) -> str:
-    """Returns what is said of the first schedule that shrinks to few enough events."""
+    """Returns the report on the first schedule that shrinks to few enough events."""
     seed = 0
     while seed < SEEDS:
         output = run(program, f"--seeds={seed}:{SEEDS - seed}", status=1)
@@ -76,7 +76,7 @@ def test_each_defect_has_its_place_in_the_code():
 def test_defect_is_found_and_shrunk(mutant: Mutant, tmp_path: pathlib.Path):
     program = _build(mutant, tmp_path)
     output = _found(program, mutant)
-    # And what is printed fails when it is read again.
+    # The printed schedule fails when it is read again.
     schedule = output.split("==== the schedule\n")[1].split("==== told")[0]
     (tmp_path / "schedule").write_text(schedule)
     run(program, f"--schedule={tmp_path / 'schedule'}", status=1)

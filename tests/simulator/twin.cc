@@ -6,13 +6,13 @@
 namespace tf_syncrep::simulator {
 namespace {
 
-// Bit by bit.
+// Compares bit by bit.
 bool AreSame(const std::vector<double>& a, const std::vector<double>& b) {
   return a.size() == b.size() &&
          std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
-// A small whole number that tells weights from others, almost always.
+// A small whole number that distinguishes weights, almost always.
 double Digest(const Weights& weights) {
   uint64_t digest = 0xcbf29ce484222325;
   for (const double weight : weights) {
@@ -28,7 +28,8 @@ double Digest(const Weights& weights) {
 
 Gradient MakeGradient(int64_t number, int variable, bool sparse,
                       const Weights& read) {
-  // No sum of few of these is another's, and all are exact in a double.
+  // Different sets of these have different sums, and all sums are exact in a
+  // double.
   const auto name = static_cast<double>(int64_t{1} << (number % 40));
   Gradient gradient;
   for (int row = 0; row < kNumRows; ++row) {

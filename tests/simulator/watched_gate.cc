@@ -332,7 +332,7 @@ void WatchedGate::Delete(int64_t last_call) {
 void WatchedGate::Look() {
   const SyncGateStats stats = gate_.Stats();
   if (tell_) {
-    // Not called again by what it tells.
+    // It must not be called again by its own effects.
     const auto tell = std::exchange(tell_, nullptr);
     tell(stats);
   }
@@ -382,7 +382,8 @@ void WatchedGate::After() {
   record.applied = last_.applied;
   record.voided = last_.voided;
   record.pending = last_.pending;
-  checker_.See(record);  // not logged: it is after everything
+  // it is not logged, since it comes after everything else
+  checker_.See(record);
   checker_.CheckWaits();
   Expect(checker_.error().empty(), checker_.error());
   for (const GateWorkerStats& worker : last_.workers) {
@@ -397,7 +398,7 @@ void WatchedGate::After() {
 void WatchedGate::LookForExpired() {
   const std::vector<GateEvent> events = std::exchange(events_, {});
   if (!is_polling_) {
-    return;  // its caller gave something up: that is told already
+    return;  // its caller has given something up, which was told already
   }
   for (const GateEvent& event : events) {
     if (event.device.empty()) {
@@ -408,7 +409,7 @@ void WatchedGate::LookForExpired() {
     record.worker = event.device;
     record.incarnation = event.incarnation;
     See(std::move(record));
-    // A push may be given up earlier, where it keeps others waiting.
+    // A push may be given up earlier if others wait for it.
     if (event.kind == GateEvent::Kind::kExpired) {
       Expect(
           silences_[event.device].MayBeDead(options_.lease,

@@ -1,4 +1,4 @@
-// The real gate on a parameter server, with a checker that follows it.
+// The real gate on a parameter server, followed by a checker.
 
 #ifndef TESTS_SIMULATOR_WATCHED_GATE_H_
 #define TESTS_SIMULATOR_WATCHED_GATE_H_
@@ -25,19 +25,20 @@ class WatchedGate {
   using Time = SyncGate::Time;
   using Log = std::function<void(const GateRecord&)>;
 
-  // `log`, if there is one, is told each record.
+  // `log`, if there is one, gets each record.
   WatchedGate(const SyncGateOptions& options, SyncGate::Clock clock, Twin* twin,
               Log log);
 
-  // Does what the call asks for. It comes back, now or later.
+  // Executes the call, which comes back now or later.
   void Handle(Call* call);
 
-  // The step that waits, or has just been granted what it waited for, is
-  // cancelled, as an op of TensorFlow's does it.
+  // Cancels a step that waits, or whose wait has just been granted, as
+  // TensorFlow's ops do.
   void Cancel(Call* call);
 
   Time Poll();
-  // Calls up to number `last_call` have found the gate already, and come still.
+  // Deletes the gate. Calls up to the number `last_call` have found it already,
+  // and still arrive.
   void Delete(int64_t last_call);
   bool is_deleted() const { return is_deleted_; }
 
@@ -50,7 +51,7 @@ class WatchedGate {
   SyncGateOptions WithObserver(SyncGateOptions options);
   void HandleUpdaters(Call* call);
   SyncGate::QuorumCallback EndQuorum(Call* call);
-  // Tells the checker what has changed since it was called last.
+  // Tells the checker of changes since the last call.
   void Look();
   void After();
   void LookForExpired();
@@ -60,7 +61,8 @@ class WatchedGate {
   void HearOfUpdater(bool is_ready);
   void Expect(bool holds, const std::string& rule);
   void LookForLostUpdater();
-  // The gate has ended the training because of it, or must have by now.
+  // Notes that the gate has ended the training because of a lost updater, or
+  // must have.
   void LoseUpdater();
   void CheckStatus(const GateStatus& status);
 
@@ -75,18 +77,18 @@ class WatchedGate {
   int64_t last_call_ = 0;
   bool is_polling_ = false;
   SyncGateStats last_;
-  // What its observer has been told of, since Look(), and at all.
+  // The events since the last Look(), and all events.
   std::vector<GateEvent> events_;
   std::set<int64_t> spares_;
   SyncGate gate_;
-  // Tells what a call came to, before what it has brought about.
+  // Tells the outcome of a call, before its effects.
   std::function<void(const SyncGateStats&)> tell_;
   std::map<std::string, Silence> silences_;  // by worker
   std::set<std::pair<std::string, uint64_t>> have_asked_;
   Time opened_at_{0};
   Time updater_heard_{0};
   bool updater_is_ready_ = false;
-  bool updater_is_lost_ = false;  // in this generation
+  bool updater_is_lost_ = false;  // of this generation
   int num_updater_waits_ = 0;
 };
 

@@ -5,7 +5,7 @@
 namespace tf_syncrep::simulator {
 namespace {
 
-// Readers of one worker are of one process.
+// Readers of one worker belong to one process.
 GateWorker WorkerOf(const Call& call) {
   return {Text(call.process), static_cast<uint64_t>(call.from_life)};
 }
@@ -77,7 +77,7 @@ void WatchedQueue::Take(Call* call) {
 
 void WatchedQueue::Cancel(Call* call) {
   if (call->state == Call::State::kComesBack && call->status.ok()) {
-    // Its answer is lost: it has the item, and does not know.
+    // The answer is lost: the reader has the item, but does not know.
     call->status = {GateStatus::kCancelled, "The step was cancelled."};
   }
   if (call->state != Call::State::kWaits) {

@@ -1,4 +1,4 @@
-// The real work queue on a parameter server, with a checker that follows it.
+// The real work queue on a parameter server, followed by a checker.
 
 #ifndef TESTS_SIMULATOR_WATCHED_QUEUE_H_
 #define TESTS_SIMULATOR_WATCHED_QUEUE_H_
@@ -19,16 +19,16 @@ class WatchedQueue {
  public:
   using Log = std::function<void(const std::string&)>;
 
-  // `log`, if there is one, is told of questions and answers.
+  // `log`, if there is one, gets questions and answers.
   WatchedQueue(const WorkQueueOptions& options, WorkQueue::Clock clock,
                Log log);
 
-  // Does what the call asks for. It comes back, now or later.
+  // Executes the call, which comes back now or later.
   void Handle(Call* call);
-  // The step that waits, or has just been given an item, is cancelled.
+  // Cancels a step that waits, or that has just been given an item.
   void Cancel(Call* call);
   WorkQueue::Time Poll();
-  // The server's process ends.
+  // Ends the server's process.
   void Shutdown();
   void Restore(const SavedQueue& saved);
 

@@ -5,7 +5,8 @@
 namespace tf_syncrep::simulator {
 namespace {
 
-// What is pushed for this round is dropped, as what is not admitted is.
+// Gradients that are pushed for this round are dropped, as are those that were
+// not admitted.
 constexpr int64_t kNoRound = -1;
 
 }  // namespace
@@ -185,7 +186,7 @@ void Worker::FailStep() {
     BeginSession();
     return;
   }
-  // A function of Keras gives back what it holds.
+  // A function of Keras gives back the permit that it holds.
   is_first_ = false;
   const bool holds = phase_ == Phase::kRead || phase_ == Phase::kPush ||
                      phase_ == Phase::kCommit;

@@ -16,9 +16,9 @@ class Worker final : public Actor {
 
   bool is_over() const override { return phase_ == Phase::kGone; }
 
-  // Each is of no effect, and false, where there is nothing to do it to.
+  // Each of these returns false, and has no effect, if it is not possible now.
   bool Abort();   // gives up the step, and says so
-  bool Again();   // begins the step anew, whatever becomes of it
+  bool Again();   // begins the step anew, whatever becomes of the old one
   bool Reject();  // its gradient is unfit
   bool Leave();
 
@@ -43,7 +43,7 @@ class Worker final : public Actor {
   void GoOn() override;
   void FailStep();
   void End();  // it makes no more steps
-  // Its session, and with it that of a chief in its process, begins anew.
+  // Begins its session anew, which is also that of a chief in its process.
   void BeginSession();
   bool is_chiefs() const { return cluster().IsChiefsReplica(task()); }
   Call ContributionCall(CallKind kind) const;

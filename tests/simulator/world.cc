@@ -69,7 +69,8 @@ World::World(const Setup& setup, Trace trace)
 
 bool World::Apply(const Event& event) {
   bool happened = false;
-  // Told by what it brings about, or by itself; not where it is not possible.
+  // The event is traced by its effects, or alone; not at all if it is
+  // impossible.
   event_ = trace_ ? Text(event) : "";
   switch (event.kind) {
     case EventKind::kGo:
@@ -232,10 +233,10 @@ bool World::Deliver(Call* call) {
   }
   Server& server = *servers_[call->to.number];
   const Actor* actor = ActorOf(call->from);
-  // The gate cannot know which of two lives is the later: it takes whichever it
-  // has not seen before for it. What a process has sent before it was heard of
-  // for the first time is assumed not to outlive it.
-  // Nor does a chief's order to begin anew outlast it till its successor's.
+  // The gate cannot know which of two lives is the later: it takes the one that
+  // it has not seen before for the later one. So messages that a process has
+  // sent before it was first heard of are assumed not to outlive it. Nor does a
+  // chief's order to begin anew arrive after that of its successor.
   const bool is_of_unknown_past =
       call->from_life < actor->life() &&
       (call->kind == CallKind::kReset || call->kind == CallKind::kOpen ||
@@ -300,7 +301,7 @@ bool World::Break(const Event& event) {
   }
   for (Call* call : broken) {
     ActorOf(call->from)->Lose(call);
-    // The server does not know: what waits there goes on to wait.
+    // The server does not know of it: waits there go on.
     if (call->state != Call::State::kWaits) {
       Drop(call);
     }
@@ -331,7 +332,7 @@ bool World::Crash(const Task& task) {
 }
 
 void World::EndCallsOf(const Actor& actor) {
-  // Servers find the connection closed, unless they cannot hear of it.
+  // Servers notice that the connection is closed, unless the link is cut.
   for (size_t i = 0; i < calls_.size(); ++i) {
     Call* call = calls_[i].get();
     if (call->from == actor.task() && call->state == Call::State::kWaits &&
@@ -348,7 +349,7 @@ void World::LoseCallsTo(const Server& server, int number) {
       call->state = Call::State::kComesBack;
     }
   }
-  // A step of the chief has a part on each server: it hears of it.
+  // A step of the chief has a part on each server, so the chief hears of it.
   for (Call* call : std::vector<Call*>(chief_.pending())) {
     if (call->state == Call::State::kWaits) {
       servers_[call->to.number]->Cancel(call);
@@ -368,7 +369,7 @@ bool World::Restart(const Task& task) {
     servers_[task.number]->Restart();
     return true;
   }
-  // The process' first one decides whether it may begin another life.
+  // The first actor of a process decides whether it may begin another life.
   const std::vector<Actor*> actors = ActorsIn(setup().ProcessOf(task));
   if (actors.empty() ||
       (actors[0] == &chief_ ? !chief_.MayRestart()
@@ -402,7 +403,7 @@ void World::Poll() {
     next_poll_ = std::min(next_poll_, server->Poll());
   }
   if (next_poll_ != Time::max()) {
-    // There may be a reason to be called again at once, but not for ever.
+    // The gate may have a reason to be called again at once, but not for ever.
     next_poll_ = std::max(next_poll_, now_ + kTick);
   }
 }

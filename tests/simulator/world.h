@@ -1,4 +1,4 @@
-// A cluster in virtual time: tasks, and what is on its way between them.
+// A cluster in virtual time: tasks, and the calls between them.
 
 #ifndef TESTS_SIMULATOR_WORLD_H_
 #define TESTS_SIMULATOR_WORLD_H_
@@ -20,25 +20,27 @@
 
 namespace tf_syncrep::simulator {
 
-// All that happens is in Apply(): one thread, no clock but its own, no chance.
+// Everything happens in Apply(): there is one thread, no other clock, and no
+// chance.
 class World {
  public:
   using Time = SyncGate::Time;
-  // Told of events and of what they brought about, a line each.
+  // Gets a line for each event, and for each of its effects.
   using Trace = std::function<void(const std::string&)>;
 
   World(const Setup& setup, Trace trace);
 
-  // Whether the event was possible; else nothing happens.
+  // Returns whether the event was possible; otherwise nothing happens.
   bool Apply(const Event& event);
 
-  // Virtual time after each event, so that none is at the same time.
+  // How much virtual time passes with each event, so that no two are at the
+  // same time.
   static constexpr Time kTick = std::chrono::milliseconds(1);
 
   const std::string& failure() const { return failure_; }
   void Fail(const std::string& failure);
 
-  // --- For whoever chooses events ---
+  // --- For the code that chooses events ---
 
   const Setup& setup() const { return cluster_.setup; }
   Time now() const { return now_; }
@@ -47,21 +49,21 @@ class World {
   std::vector<std::unique_ptr<Worker>>& workers() { return workers_; }
   std::vector<std::unique_ptr<Server>>& servers() { return servers_; }
   std::vector<std::unique_ptr<Reader>>& readers() { return readers_; }
-  // Null if there is none now.
+  // Null if there is none at present.
   WatchedQueue* queue() const { return servers_.back()->queue(); }
   bool queue_was_lost() const { return servers_.back()->life() > 1; }
-  // A question that nobody waited for any more has had an item.
+  // Whether a question whose reader had stopped waiting was given an item.
   bool item_is_nobodys() const { return item_is_nobodys_; }
   bool IsCut(const Task& task, const Task& server) const;
   bool has_cuts() const { return !cuts_.empty(); }
   const std::vector<std::pair<Task, Task>>& cuts() const { return cuts_; }
   const Twin& twin() const { return twin_; }
-  // When the gate has to be looked after again; Time::max(): never.
+  // When the gate has to be polled again, or Time::max() for never.
   Time next_poll() const { return next_poll_; }
-  // Tells this run from any other.
+  // A number that distinguishes this run from others.
   uint64_t digest() const { return digest_; }
   void End() { cluster_.is_ending = true; }
-  // After the last item: what is not as it should be, or "".
+  // Returns what is wrong after the last item, or "".
   std::string CheckReading() const;
 
  private:
@@ -70,7 +72,7 @@ class World {
   Call* Send(Call call);
   Call* Find(const Event& event, Call::State state);
   bool Go(Actor* actor);
-  // Brings a call as far as it gets without waiting; whether it moved.
+  // Moves a call as far as possible without waiting; returns whether it moved.
   bool Bring(Call* call);
   bool Deliver(Call* call);
   void CheckFailedTake(const Call& call);
@@ -94,7 +96,7 @@ class World {
   void Say(const std::string& what);
 
   const Trace trace_;
-  std::string event_;  // that happens, if it was not told yet
+  std::string event_;  // the present event, if it was not traced yet
   Time now_ = kTick;
   Time next_poll_{0};
   std::string failure_;

@@ -1,4 +1,4 @@
-"""Where the gate goes: to the task that holds most of what is trained."""
+"""The gate is placed on the task that holds most of what is trained."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ CPU_1 = f"{PS[1]}/device:CPU:0"
 
 @dataclasses.dataclass
 class Variable:
-    """What is asked of a variable: `device`, and for its bytes `shape` and `dtype`."""
+    """The attributes of a variable that are used: `device`, `shape` and `dtype`."""
 
     device: str
     shape: tf.TensorShape
@@ -24,7 +24,7 @@ class Variable:
 
 
 def _gate(fallback, *variables):
-    """The gate's device for variables of so many elements, or shapes, and dtypes."""
+    """The gate's device for variables with these numbers of elements, or shapes."""
     return gate_device(
         [
             Variable(device, tf.TensorShape([x] if isinstance(x, int) else x), *dtype)
@@ -39,9 +39,9 @@ def _gate(fallback, *variables):
     [
         [(PS[0], 9), (PS[1], 10)],
         [(PS[0], 9), (PS[1], 19), (PS[2], 9)],
-        # Of all its variables together, not of the largest.
+        # All variables of a task count together, not only the largest.
         [(PS[1], 6), (PS[0], 9), (PS[1], 6)],
-        # Bytes, not elements.
+        # Bytes count, not elements.
         [(PS[0], 9), (PS[1], 6, tf.float64)],
     ],
 )
@@ -57,7 +57,7 @@ def test_task_with_more_than_half_of_the_bytes_gets_the_gate(variables):
         [(PS[0], 0)],
         [(PS[0], 10), (PS[1], 10)],
         [(PS[0], 10), (PS[2], 10)],
-        # What has the most, has not more than both of the others.
+        # The largest task does not have more than both of the others.
         [(PS[0], 10), (PS[1], 5), (PS[2], 5)],
     ],
 )

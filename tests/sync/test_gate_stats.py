@@ -17,7 +17,7 @@ GATE = {
     "voided": 4,
     "expired": 5,
 }
-# Of each of the two.
+# of each of the two workers
 WORKER = {
     "contributed": (8, 4),
     "waited_ns": (1_500_000_000, 0),

@@ -1,4 +1,4 @@
-"""The checks of a gradient against its variable, by themselves."""
+"""The checks of a gradient against its variable, alone."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tf_syncrep.python.sync import gradient_checks
 
 
 class _Variable:
-    """As much of a variable as the checks look at."""
+    """The attributes of a variable that the checks use."""
 
     name = "v:0"
 
@@ -37,7 +37,7 @@ def _ones(*shape):
     return np.ones(shape, np.float32)
 
 
-# Values alone, or with indices.
+# With values alone, or with indices.
 @pytest.mark.parametrize(
     ("values", "indices", "shape"),
     [
@@ -47,9 +47,9 @@ def _ones(*shape):
         (_ones(3, 4), [0, 1, 1], [2, 4]),
         (_ones(2), [4, 0], [5]),
         (_ones(0, 4), [], [2, 4]),
-        # More rows than the indices' dtype can count.
+        # There are more rows than the indices' dtype can count.
         (_ones(1, 1), [7], [2**31 + 8, 1]),
-        # An unknown shape is not looked at.
+        # An unknown shape is not checked.
         (_ones(2, 3), None, [None, 2]),
     ],
 )

@@ -1,4 +1,4 @@
-"""Small gradients for one task travel together, and come out as they went in."""
+"""Small gradients for one task are sent together, and arrive unchanged."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,16 +7,16 @@ from tf_syncrep.python.sync import gradient_transfers
 
 
 def _slices(num_indices, columns, dtype=tf.float32):
-    """A gradient of so many rows, of which the length is not known beforehand."""
+    """A gradient of some rows, whose number is not known beforehand."""
     return tf.IndexedSlices(
         tf.TensorSpec([None, columns], dtype), tf.TensorSpec([num_indices], tf.int64)
     )
 
 
-LONG = _slices(None, 16)  # 64 bytes, the least there may be.
+LONG = _slices(None, 16)  # 64 bytes, the least that counts as long
 
 
-# Where eager tensors are. In a function it is not known where its tensors are.
+# The device of eager tensors. In a function the devices of tensors are not known.
 LOCAL = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
@@ -44,7 +44,7 @@ def test_small_parts_come_out_as_they_went_in():
             assert sent[i].indices is not gradients[i].indices
             assert sent[i].values is gradients[i].values
             assert sent[i].dense_shape is gradients[i].dense_shape
-        # One for nowhere, a large one, one for a task that is not known.
+        # One has no device, one is large, and one is for an unknown task.
         for i in (5, 6, 8):
             assert sent[i] is gradients[i]
         return sent
@@ -66,7 +66,7 @@ def test_parts_that_have_arrived_are_not_sent_again():
         assert sent[1] is arrived[1]
         assert sent[3].indices is arrived[3]
         assert sent[3].values is gradients[3].values
-        # The other two still go as one.
+        # The other two are still sent as one.
         assert sent[0] is not gradients[0]
         assert sent[2] is not gradients[2]
         return sent[:3]
@@ -78,7 +78,7 @@ def test_parts_that_have_arrived_are_not_sent_again():
 
 
 HERE = "/job:ps/task:1/device:CPU:0"
-SMALL = tf.TensorSpec([1 << 14], tf.float32)  # 64 KB, the most there may be.
+SMALL = tf.TensorSpec([1 << 14], tf.float32)  # 64 KB, the most that counts as small
 
 
 def _chosen(*gradients_and_devices, device=HERE, replica="/job:worker/task:0"):
@@ -116,7 +116,7 @@ def test_small_parts_for_the_task_go_along_with_a_message():
 def test_gradients_that_are_too_much_together_do_not_go_along():
     assert _chosen(*[(SMALL, HERE)] * 4) == [0, 1, 2, 3]
     assert _chosen(*[(SMALL, HERE)] * 4, (tf.TensorSpec([], tf.float16), HERE)) == []
-    # They are sent by themselves, and the indices with them.
+    # They are sent separately, with their indices.
     assert _chosen(*[(SMALL, HERE)] * 5, (LONG, HERE)) == []
     short = _slices(1 << 13, 1)
     assert _chosen(*[(short, HERE)] * 4) == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""What is packed into one tensor comes out over there as it went in, bit for bit."""
+"""Values that are packed into one tensor arrive unchanged, bit for bit."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ NUMBERS = {
     "byte": np.array([[200], [3]], np.uint8),
     "signed_byte": np.array([-128, 127], np.int8),
     "truth": np.array([[True, False]]),
-    # With a payload: an operation on it might lose that.
+    # It has a payload, which an operation might lose.
     "a_nan": np.array(0xFFF0000012345678, np.uint64).view(np.float64),
 }
 
@@ -51,7 +51,7 @@ def test_tensors_come_back_by_themselves_and_together():
 @pytest.mark.parametrize("lengths", [(0, 0, 0), (1, 0, 5), (3, 1, 0), (2, 10**5, 7)])
 def test_vectors_of_any_length_come_back(lengths):
     longs, ints, halves = lengths
-    # Each with the length that is known beforehand, if it is.
+    # Each length is given if it is known beforehand.
     values_and_lengths = [
         (np.arange(longs) - 1, None),
         (np.array([5e-324, np.pi]), 2),
@@ -95,7 +95,7 @@ def test_a_message_that_is_too_short_is_an_error():
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_tensor_of_another_size_than_it_was_said_to_have_is_an_error(size):
-    # Behind it everything would be something else over there.
+    # Otherwise everything after it would be wrong.
     @tf.function
     def pack():
         tensor = tf.numpy_function(lambda: np.ones(size, np.float32), [], tf.float32)

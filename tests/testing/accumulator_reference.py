@@ -1,7 +1,7 @@
 """Float64 NumPy twins of the accumulators.
 
-Written from the documentation of the ops, one gradient at a time, with no regard for
-speed. A dense gradient is an array; a sparse one a pair of indices and rows.
+They follow the documentation of the ops, one gradient at a time, without regard to
+speed. A dense gradient is an array; a sparse one is a pair of indices and rows.
 """
 
 import numpy as np
@@ -45,7 +45,7 @@ class ReferenceAccumulator:
         self.step = step
 
     def take(self):
-        """The reduction of all that is held; a pair if sparse."""
+        """The reduction of all held gradients; a pair if sparse."""
         gradients = [gradient for _, gradient in self.held]
         self.held = []
         self.step += 1

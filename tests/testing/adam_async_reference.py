@@ -1,8 +1,8 @@
-"""AdamAsync in plain float64 NumPy: what the kernels are held to.
+"""AdamAsync in plain float64 NumPy, with which the kernels are compared.
 
-Each function takes the state before an update and returns the state after it,
-as new float64 arrays; the inputs stay as they are. The loops are written to be
-read, one row at a time, not to be fast.
+Each function takes the state before an update and returns the state after it, as new
+float64 arrays; the inputs do not change. The loops are written to be read, one row at a
+time, not to be fast.
 
 The formulas are Adam's (Kingma and Ba, "Adam: A Method for Stochastic
 Optimization", 2015), in the form at the end of section 2 of the paper, with one

@@ -9,13 +9,13 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
-# How an op is run: eagerly, in a tf.function, in a session on resource variables,
-# in a session on reference variables.
+# How an op runs: eagerly, in a tf.function, in a session on resource variables, or in a
+# session on reference variables.
 MODES = ("eager", "function", "session", "ref")
 
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
-# Relative error of one step, of which most is the rounding of the result.
+# The relative error of one step, most of which is the rounding of the result.
 RELATIVE_ERROR = {
     tf.float16: 1e-3,
     tf.bfloat16: 8e-3,
@@ -40,7 +40,7 @@ def random_array(seed: int, shape: Any, dtype: tf.DType) -> np.ndarray:
 
 
 def random_state(seed: int, shape: Any, dtype: tf.DType) -> reference.State:
-    """A state as after four steps, in the dtypes that the ops want."""
+    """A state as after four steps, in the dtypes that the ops require."""
     slot = slot_dtype(dtype)
     beta1, beta2 = HYPER_PARAMETERS["beta1"], HYPER_PARAMETERS["beta2"]
     return reference.State(
@@ -64,7 +64,7 @@ def make_variables(state: reference.State, use_resource: bool = True) -> list[An
 
 
 def values(variables: list[Any]) -> reference.State:
-    """What eager variables hold now."""
+    """The values of eager variables."""
     return reference.State(*[x.numpy() for x in variables])
 
 
@@ -89,7 +89,7 @@ def apply(variables: list[Any], grad: Any, indices: Any = None, **options: Any) 
 def step(
     mode: str, state: reference.State, grad: Any, indices: Any = None, **options: Any
 ) -> reference.State:
-    """One step from `state`: returns what the variables hold after it."""
+    """One step from `state`; returns the variables' values after it."""
     if mode in ("session", "ref"):
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             variables = make_variables(state, use_resource=mode == "session")

@@ -1,4 +1,4 @@
-"""Certificates of authorities that a test made up, by the program openssl."""
+"""Certificates of authorities made for a test, by the program openssl."""
 
 import os
 import pathlib
@@ -13,8 +13,8 @@ def make(
     """Makes an authority, and one certificate that it vouches for.
 
     Args:
-        folder: where the files will be.
-        owner: whose certificate it is; files begin with it.
+        folder: the folder for the files.
+        owner: the owner of the certificate, with whose name the files begin.
 
     Returns:
         The paths of the certificate, of its key, and of the authority's certificate.

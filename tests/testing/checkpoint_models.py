@@ -13,14 +13,14 @@ WIDTH, EXAMPLES = 16, 512
 
 
 def batch() -> tuple[np.ndarray, np.ndarray]:
-    """The one batch that everybody trains on."""
+    """The only batch, on which everybody trains."""
     draw = np.random.default_rng(0)
     ids = [draw.integers(0, size, EXAMPLES) for size in SIZES.values()]
     return np.stack(ids, axis=1), draw.normal(size=(EXAMPLES, 1)).astype(np.float32)
 
 
 def dataset(context: Any = None) -> tf.data.Dataset:
-    """It, again and again."""
+    """Repeats the batch."""
     del context
     return tf.data.Dataset.from_tensors(batch()).repeat()
 
@@ -30,7 +30,7 @@ def make(optimizer: Any = None, wrap: Any = None) -> Any:
 
     Args:
         optimizer: AdamAsync by default.
-        wrap: makes an optimizer of it.
+        wrap: makes another optimizer around it.
     """
     tables = {
         name: tfs.keras.TableConfig(name, size, WIDTH) for name, size in SIZES.items()
@@ -57,7 +57,7 @@ def make(optimizer: Any = None, wrap: Any = None) -> Any:
 
 
 def state_of(model: Any) -> dict[str, np.ndarray]:
-    """All that training changes, tables by name."""
+    """Everything that training changes, with tables by name."""
     layer = model.get_layer("tables")
     dense = model.layers[-1]
     found = {f"table {k}": v for k, v in layer.get_embedding_tables().items()}
@@ -76,12 +76,12 @@ def slots_of(model: Any, slot: str) -> list[np.ndarray]:
 
 
 def assert_trained(path: pathlib.Path, most: int) -> None:
-    """Asserts that a result is that of as many updates that nobody has disturbed.
+    """Asserts that a result is that of some undisturbed updates.
 
     Args:
-        path: of the result.
-        most: how many updates there are at most; fewer where a worker was slow and its
-            gradients came late.
+        path: the path of the result.
+        most: how many updates there are at most; there are fewer if a worker was slow
+            and its gradients came late.
     """
     model = make()
     ids, targets = (tf.constant(x) for x in batch())

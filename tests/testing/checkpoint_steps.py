@@ -1,4 +1,4 @@
-"""How far the writing of a checkpoint got, by its files, for who kills tasks there."""
+"""How far a checkpoint has got, by its files, for tests that kill tasks on the way."""
 
 import os
 import pathlib
@@ -8,17 +8,17 @@ import output_lines
 
 from tf_syncrep.python.checkpoint.directory import Directory
 
-# In their order.
+# The steps in order.
 STEPS = ("begun", "in part", "one server done", "merged", "whole")
 _POLL_SECS = 0.001
 
 
 def step_of(directory: Directory, number: int) -> int:
-    """How many of the steps a checkpoint has come through."""
+    """How many steps a checkpoint has passed."""
     prefix = pathlib.Path(directory.prefix(number))
     try:
         parts = os.listdir(directory.temporary(number))
-    except FileNotFoundError:  # not yet, or no more
+    except FileNotFoundError:  # not there yet, or not any more
         parts = None
     if prefix.with_name(f"{prefix.name}.json").exists():
         return 5
@@ -32,10 +32,10 @@ def step_of(directory: Directory, number: int) -> int:
 
 
 def await_step(directory: Directory, step: str) -> int:
-    """Waits until the checkpoint behind the last whole one has come to a step.
+    """Waits until the checkpoint after the last whole one has reached a step.
 
     Returns:
-        The number of the last whole one before.
+        The number of the last whole checkpoint.
     """
     deadline = time.monotonic() + output_lines.DEADLINE_SECS
     wanted = STEPS.index(step) + 1

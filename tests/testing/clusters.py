@@ -4,8 +4,8 @@
         result = programs.run(path, env=cluster.environment())  # As the coordinator.
         cluster.kill("worker-1")
 
-They are made of the launcher's own parts; their processes come from a fork server. On
-leaving the context, and if pytest itself is killed, no process is left.
+They consist of the launcher's own parts; their processes come from a fork server. When
+the context is left, and if pytest itself is killed, no process remains.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ _POLL_SECS = 0.05
 
 
 class Cluster:
-    """A chief's place, workers and parameter servers on this machine.
+    """A place for a chief, and workers and parameter servers on this machine.
 
-    Tasks are named as the launcher names them: "chief", "worker-0", "ps-1". Those of
-    the jobs `serving` serve from the beginning; the others are left to the test to
-    start. `env` is added to the environment of all. One of them may be in a network
-    of its own, in `namespaces`.
+    Tasks are named as the launcher names them: "chief", "worker-0", "ps-1". Tasks of
+    the jobs in `serving` serve from the beginning; the test starts the others. `env` is
+    added to the environment of all. Tasks may be in networks of their own, in
+    `namespaces`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Cluster:
         return self._tasks[name].config.to_json()
 
     def environment(self, name: str = "chief") -> dict[str, str]:
-        """The whole environment for a process that is to be a task."""
+        """The whole environment for a process that becomes a task."""
         return self._tasks[name].environment(self._env)
 
     def pid(self, name: str) -> int:
@@ -96,15 +96,15 @@ class Cluster:
         return self._processes[name].pid
 
     def status(self, name: str) -> int | None:
-        """None while a task runs; then its status, negative for a signal."""
+        """None while a task runs; then its status, negative if a signal ended it."""
         return self._processes[name].status
 
     def output(self, name: str) -> str:
-        """What a task has written so far, over all of its lives."""
+        """The output of a task so far, in all of its lives."""
         return "\n".join(self._lines[name].of())
 
     def wait_for_output(self, name: str, text: str, occurrence: int = 1) -> None:
-        """Waits until a task has written `text` so many times."""
+        """Waits until a task has written `text` a number of times."""
         self._lines[name].wait_for(re.escape(text), occurrence)
 
     def start(
@@ -113,11 +113,11 @@ class Cluster:
         command: Sequence[str] | None = None,
         from_fork_server: bool = True,
     ) -> None:
-        """Starts a task that does not run, and does not wait for it.
+        """Starts a task that is not running, and does not wait for it.
 
         By default it runs `tf-syncrep serve`; a command begins with this interpreter.
-        Where its end is to be an interpreter's own, it does not come from the fork
-        server, which takes some seconds more.
+        If its end must be an interpreter's own, it does not come from the fork server,
+        and takes some seconds longer.
         """
         task = self._tasks[name]
         if command is None:
@@ -137,7 +137,7 @@ class Cluster:
             self._processes[name] = programs.Program(command, environ, on_line)
 
     def wait_until_ready(self, *names: str) -> None:
-        """Waits until tasks answer; all that run by default."""
+        """Waits until tasks answer; by default all that are running."""
         deadline = time.monotonic() + DEADLINE_SECS
         for name in names or self._processes:
             while not grpc_answers(self.address(name)):
@@ -166,7 +166,7 @@ class Cluster:
         self.wait_until_suspended(name)
 
     def wait_until_suspended(self, name: str) -> None:
-        """Waits until the last thread of a task has stopped, by whose signal ever."""
+        """Waits until the last thread of a task has stopped, whoever stopped it."""
         deadline = time.monotonic() + DEADLINE_SECS
         while not _all_threads_are_stopped(self.pid(name)):
             if self.status(name) is not None or time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Which combinations of values each change is tried with, and which by night."""
+"""The combinations of values that each change is tested with, and those by night."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -10,14 +10,14 @@ import pytest
 def thinned(
     names: str, *axes: Iterable[Any], indirect: Sequence[str] = ()
 ) -> pytest.MarkDecorator:
-    """Parametrizes with all combinations, of which most are `slow`.
+    """Parametrizes with all combinations, most of which are marked `slow`.
 
-    Those that are not have each value of each axis at least once, and the first value
-    of the first axis, which is what the test is about, with each of the others.
+    The others have each value of each axis at least once, and the first value of the
+    first axis, which the test is about, with each value of the other axes.
 
     Args:
         names: the arguments, as for `pytest.mark.parametrize`.
-        axes: the values of each of them.
+        axes: the values of each argument.
         indirect: which of the arguments are fixtures.
     """
     lists = [list(axis) for axis in axes]

@@ -1,4 +1,4 @@
-"""Runs `tf-syncrep` as a user does, and finds every process that it started."""
+"""Runs `tf-syncrep` as a user does, and finds all processes that it started."""
 
 import contextlib
 import fcntl
@@ -25,7 +25,7 @@ CONSOLE_SCRIPT = os.path.join(sysconfig.get_path("scripts"), "tf-syncrep")
 
 
 class Command:
-    """A running `tf-syncrep`; on leaving the context nothing of it is left."""
+    """A running `tf-syncrep`; nothing of it remains when the context is left."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class Command:
         program: Sequence[str] = (CONSOLE_SCRIPT,),
         cwd: os.PathLike[str] | None = None,
     ):
-        """Starts it, or another program, with arguments that are turned to strings.
+        """Starts it, or another program, with arguments that are converted to strings.
 
-        To its environment `env` is added; None as a value removes a variable.
+        `env` is added to its environment; None as a value removes a variable.
         """
         self._mark = uuid.uuid4().hex
         environ = {**os.environ, _MARK: self._mark, **(env or {})}
@@ -108,7 +108,7 @@ class Command:
         mark = f"{_MARK}={self._mark}".encode()
         found = []
         for entry in filter(str.isdigit, os.listdir("/proc")):
-            # A process that ends meanwhile, or a zombie: its environment is empty.
+            # a process that ends meanwhile, or a zombie: its environment is empty
             with (
                 contextlib.suppress(OSError),
                 open(f"/proc/{entry}/environ", "rb") as environ,
@@ -144,10 +144,10 @@ def run(*args: object, **options) -> Command:
 def run_on_terminal(
     *args: object, answers: Mapping[bytes, bytes] | None = None, no_color: bool = True
 ) -> tuple[int, bytes]:
-    """Runs the command on a terminal; returns its status and what was shown.
+    """Runs the command on a terminal; returns its status and the terminal's text.
 
-    The terminal has 33 lines of 77 columns. Answers are typed, once each, when what is
-    shown matches their patterns.
+    The terminal has 33 lines of 77 columns. Answers are typed, once each, when the text
+    matches their patterns.
     """
     environ = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     environ |= {"NO_COLOR": "1"} if no_color else {}
@@ -157,7 +157,7 @@ def run_on_terminal(
         os.execve(CONSOLE_SCRIPT, [CONSOLE_SCRIPT, *map(str, args)], environ)
     shown = b""
     to_answer = dict(answers or {})
-    with contextlib.suppress(OSError):  # EIO: the last process has left the terminal.
+    with contextlib.suppress(OSError):  # EIO: the last process has left the terminal
         while True:
             shown += os.read(terminal, 1000)
             for pattern in [p for p in to_answer if re.search(p, shown)]:

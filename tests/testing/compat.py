@@ -4,9 +4,9 @@ from tensorflow.python.eager import context
 
 
 def set_keep_alive(secs: int) -> None:
-    """Has servers give up this process so long after they last heard of it.
+    """Makes servers give up this process when they have not heard of it for this long.
 
-    It is for a context that is not connected to a cluster yet. No public function takes
-    the number, which is 600.
+    It must be called before the context is connected to a cluster. No public function
+    takes the number, which is 600 by default.
     """
     context._KEEP_ALIVE_SECS = secs

@@ -1,10 +1,10 @@
-"""The devices on which tests of ops that have GPU kernels run.
+"""The devices on which tests of ops with GPU kernels run.
 
-A test module says `pytestmark = pytest.mark.usefixtures("device")`. Its tests then run
-once on the CPU and, where TensorFlow sees a GPU and the op library has kernels for it,
-once on the GPU; where not, their names say nothing of devices. Variables are made under
-`scope()`, and the ops go where these are. The fixture `on_device` puts all that a test
-does eagerly under `scope()`.
+A test module sets `pytestmark = pytest.mark.usefixtures("device")`. Its tests then run
+once on the CPU and, if TensorFlow sees a GPU and the op library has kernels for it,
+once on the GPU; otherwise their names do not mention devices. Variables are made under
+`scope()`, and ops run where these are. The fixture `on_device` puts all eager ops of a
+test under `scope()`.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def why_no_gpu() -> str | None:
 
 @contextlib.contextmanager
 def use(device: str):
-    """Lets `scope()` be that device."""
+    """Makes `scope()` use that device."""
     _current.append(device)
     try:
         yield
@@ -36,7 +36,7 @@ def use(device: str):
 
 
 def scope() -> contextlib.AbstractContextManager:
-    """Puts what is made in it on the test's device, if the test has asked for one."""
+    """Puts its contents on the test's device, if the test uses one."""
     if not _current:
         return contextlib.nullcontext()
     return tf.device(f"/device:{_current[-1]}:0")

@@ -1,8 +1,8 @@
 """Models whose tables grow, beside models with tables of fixed size.
 
 A model of either kind trains on one number per example, from ids of two features that
-share a table, and of one with a table of its own. The ids of the fixed tables count the
-keys of those that grow, in ascending order.
+share a table, and of one with a table of its own. The ids of the fixed tables number
+the keys of those that grow, in ascending order.
 """
 
 from typing import Any
@@ -54,7 +54,7 @@ def all_ids() -> dict[str, np.ndarray]:
 
 
 class Model(tf.keras.Model):
-    """A dense layer behind the vectors of all features."""
+    """A dense layer after the vectors of all features."""
 
     def __init__(self, sizes: dict[str, Any], **options: Any):
         super().__init__()
@@ -104,7 +104,7 @@ def compiled(model: Model, optimizer: Any) -> Model:
 
 
 def initial_tables() -> dict[str, Any]:
-    """What keys and vectors the tables of `growing` begin with."""
+    """The initial keys and vectors of the tables of `growing`."""
     model = growing("sgd")
     model(as_keys(all_ids()), training=True)
     tables = model.tables()
@@ -123,10 +123,10 @@ def dataset(seeds: Any, num_examples: int, with_keys: bool) -> tf.data.Dataset:
 
 
 def tolerance(optimizer: str) -> float:
-    """How far apart elements may be whose rows lie elsewhere.
+    """How much elements may differ whose rows are at other places.
 
-    TensorFlow's ops for Adagrad and Ftrl, which Keras 2 calls, round an element by
-    where in a variable it is.
+    TensorFlow's ops for Adagrad and Ftrl, which Keras 2 calls, round an element
+    depending on its place in the variable.
     """
     is_rounded = optimizer in ("adagrad", "ftrl") and not keras_variants.IS_KERAS_3
     return 1e-6 if is_rounded else 0.0
@@ -135,7 +135,7 @@ def tolerance(optimizer: str) -> float:
 def assert_same_by_key(
     growing_tables: Any, fixed_tables: Any, tolerance: float = 0.0
 ) -> None:
-    """All rows that there are have the same bits as in the fixed tables."""
+    """All existing rows have the same bits as in the fixed tables."""
     for name, (keys, vectors) in growing_tables.items():
         rows = np.searchsorted(KEYS[name], keys)
         np.testing.assert_array_equal(KEYS[name][rows], keys)

@@ -1,6 +1,6 @@
 """Tables that grow, as dicts, with vectors in float64: twins of `table_ops`.
 
-Numbers of 64 bits are Python's, cut off where the library's are.
+Python's 64-bit numbers are cut off as the library's are.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ _STRIPES = 64
 
 
 def hash_key(key):
-    """The finalizer of SplitMix64, of a key as an unsigned number."""
+    """The finalizer of SplitMix64, for a key as an unsigned number."""
     bits = (key + 0x9E3779B97F4A7C15) & _MASK
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -21,12 +21,12 @@ def hash_key(key):
 
 
 def owner(key, num_shards):
-    """Which part has a key."""
+    """Returns which part has a key."""
     return hash_key(key) % num_shards
 
 
 def philox(counter, stream):
-    """Philox-4x32-10, of four counters and a key of 64 bits."""
+    """Philox-4x32-10, for four counters and a key of 64 bits."""
     a, b, c, d = counter
     low, high = stream & 0xFFFFFFFF, stream >> 32
     for _ in range(10):
@@ -51,7 +51,7 @@ def _hash_name(name):
 
 @dataclasses.dataclass
 class Table:
-    """What `table_ops.IndexedTable` says, and the policies of its maintenance."""
+    """The arguments of `table_ops.IndexedTable`, and its maintenance policies."""
 
     name: str
     capacity: int
@@ -130,7 +130,7 @@ class _Sketch:
 
 @dataclasses.dataclass
 class Row:
-    """A key's row: its number, as the library chose it, and what is in it."""
+    """The row of a key: its number, which the library chose, and its contents."""
 
     number: int
     last_use: int
@@ -155,7 +155,7 @@ class TableTwin:
 
     @property
     def num_free(self):
-        """Rows that a new key may get."""
+        """The rows that a new key may get."""
         return self.table.capacity - len(self.rows) - len(self.resting)
 
     def find(self, keys, insert, numbers):

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_syncrep as tfs
 
 WIDTH = 6
-# Two of one width, one of which two features share, and one of another.
+# Two tables have the same width, one of which two features share; another differs.
 SIZES = {"movies": 31, "users": 50, "days": 7}
 WIDTHS = {"movies": WIDTH, "users": WIDTH, "days": 3}
 FEATURES = {"watched": "movies", "candidate": "movies", "user": "users", "day": "days"}
@@ -36,7 +36,7 @@ def batch(num_examples: int, seed: int = 0) -> tuple[dict[str, np.ndarray], np.n
 
 
 def feature_configs(combiner: str = "mean") -> dict[str, Any]:
-    """What the one layer for all is told."""
+    """The configurations for the one layer with all tables."""
     tables = {
         name: tfs.keras.TableConfig(name, size, WIDTHS[name], combiner=combiner)
         for name, size in SIZES.items()
@@ -48,7 +48,7 @@ def feature_configs(combiner: str = "mean") -> dict[str, Any]:
 
 
 class _Model(tf.keras.Model):
-    """A dense layer behind the vectors of all features."""
+    """A dense layer after the vectors of all features."""
 
     def __init__(self):
         super().__init__()

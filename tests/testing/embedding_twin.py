@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclasses.dataclass
 class Feature:
-    """What an example asks of a table: lists of ids, and of weights, or none."""
+    """The ids of each example in a table: lists of ids, and of weights, or None."""
 
     table: str
     ids: list
@@ -15,7 +15,7 @@ class Feature:
     weights: list | None = None
 
     def factors(self, example):
-        """What each row of an example is multiplied by."""
+        """The factor of each row of an example."""
         ids = self.ids[example]
         weights = np.ones(len(ids)) if self.weights is None else self.weights[example]
         weights = np.asarray(weights, np.float32).astype(np.float64)
@@ -28,7 +28,7 @@ class Feature:
 
 
 def look_up(tables, feature):
-    """For each example its vector, or with no combiner one for each id."""
+    """The vector of each example or, without a combiner, one vector for each id."""
     table = tables[feature.table]
     if feature.combiner is None:
         return table[np.asarray(feature.ids, np.int64)]
@@ -40,7 +40,7 @@ def look_up(tables, feature):
 
 
 def gradients(tables, features, of_vectors):
-    """The gradient of each table, dense, for gradients of what `look_up` returned."""
+    """The gradient of each table, dense, for gradients of the results of `look_up`."""
     sums = {name: np.zeros(table.shape) for name, table in tables.items()}
     for feature, gradient in zip(features, of_vectors, strict=True):
         if feature.combiner is None:

@@ -1,4 +1,4 @@
-"""A model with tables, for tests of what evaluates its checkpoints."""
+"""A model with tables, for tests of an evaluator of its checkpoints."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def batch(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make(built: bool = True) -> Any:
-    """A model with tables that a checkpoint has by rows, and what is saved whole."""
+    """A model with tables that checkpoints have by rows, and smaller variables."""
     configs = {
         name: tfs.keras.FeatureConfig(
             name, tfs.keras.TableConfig(name, size, WIDTH, combiner=None)

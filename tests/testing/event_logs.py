@@ -12,9 +12,9 @@ def write(
     begin: float,
     as_tensors: bool = False,
 ) -> pathlib.Path:
-    """Writes an event file of times and scalars by tag; its folder is made.
+    """Writes an event file of times and scalars by tag, and creates its folder.
 
-    It was begun at `begin`. In TF 2, scalars are written as tensors.
+    `begin` is the time of its creation. In TF 2's form, scalars are written as tensors.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:
@@ -35,7 +35,7 @@ def write(
 def sync_figures(
     updates: int, contributed: Mapping[str, int], waited: Mapping[str, float], **totals
 ) -> dict[str, float]:
-    """What synchronous training writes at one moment, for a quorum of 2."""
+    """What synchronous training writes at one moment, with a quorum of 2."""
     figures = {"updates": updates, "applied": 2 * updates, "quorum": 2, **totals}
     for task, count in contributed.items():
         figures[f"contributed/{task}"] = count

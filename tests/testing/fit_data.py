@@ -1,7 +1,7 @@
 """All kinds of data that `Model.fit` takes, for a model of three numbers to one.
 
-Each kind is a function that returns arguments of `fit` anew, in an order that is
-defined. What Keras refuses is to be refused in its words.
+Each kind is a function that returns new arguments of `fit`, in a defined order. What
+Keras refuses must be refused in the same words.
 """
 
 import functools
@@ -65,7 +65,7 @@ def _loader():
 
 
 def _of_function(side):
-    """A function that makes a dataset, which stock Keras does not take."""
+    """A function that makes a dataset, which stock Keras does not accept."""
     return dataset() if side.is_stock else lambda context: dataset()
 
 
@@ -131,7 +131,7 @@ KINDS = {
     "dataset, validated by a list": lambda: {"x": dataset(), "validation_data": [X, Y]},
     "loader of torch": lambda: {"x": _loader()},
 }
-# What may be trained on, and beside each of them what may be validated on.
+# Kinds of data for training, and beside each the kinds for its validation.
 _TRAINED_ON = {
     "arrays": lambda side: {"x": X, "y": Y},
     "dataset": lambda side: {"x": dataset()},
@@ -163,7 +163,7 @@ _NEEDS = {"scipy": "scipy", "frame": "pandas", "torch": "torch"}
 
 
 def is_possible(kind):
-    """Whether what a kind of data needs is installed."""
+    """Whether the packages for a kind of data are installed."""
     needed = [module for word, module in _NEEDS.items() if word in kind]
     return all(importlib.util.find_spec(module) for module in needed)
 
@@ -196,7 +196,7 @@ class Numbers(tf.keras.Model):
 
 
 def fresh_model(side):
-    """The model that all kinds of data share, as it was first."""
+    """The model that all kinds of data share, in its initial state."""
     if not hasattr(side, "numbers"):
         side.numbers = side.compiled(
             Numbers, make_optimizer=tf.keras.optimizers.SGD, weighted_metrics=["mse"]
@@ -208,7 +208,7 @@ def fresh_model(side):
 
 
 def fitted(side, options):
-    """What `fit` does, or says, with the model anew."""
+    """The results of `fit`, or its error, with the model in its initial state."""
     model = fresh_model(side)
     options = {"batch_size": BATCH, "shuffle": False, "epochs": 2, **options}
     try:
@@ -224,12 +224,12 @@ def fitted(side, options):
 
 def _told(error):
     first_line = str(error).strip().partition("\n")[0]
-    # Not the addresses of objects.
+    # addresses of objects are removed
     return f"{type(error).__name__}: {first_line.partition(' at 0x')[0]}"
 
 
 def trained(kind, side):
-    """Trains on a kind of data; on the plain ones does all."""
+    """Trains on a kind of data; on plain data it does everything."""
     result = fitted(side, KINDS[kind]())
     if "error" not in result and (" " not in kind or kind.endswith("scipy")):
         few = {"steps": 2} if kind == "generator" else {"batch_size": BATCH}
@@ -253,7 +253,8 @@ def validated(kind, side):
                 **_TRAINED_ON[kind](side),
                 "validation_data": make(side),
                 "validation_steps": 2 if name in _WITHOUT_END else None,
-                # How far threads of Keras 2 have read ahead by a second one is chance.
+                # How far threads of Keras 2 have read ahead, with a second thread, is
+                # chance.
                 "epochs": 1 if "generator" in name else 2,
             },
         )

@@ -1,6 +1,6 @@
-"""Trainings that `Model.fit` and `tfs.keras.fit` are to do alike.
+"""Trainings in which `Model.fit` and `tfs.keras.fit` must do the same.
 
-Each scenario is a function of a `Side` of fit_program.py, and returns what there is to
+Each scenario is a function of a `Side` of fit_program.py, and returns the values to
 compare, as JSON.
 """
 
@@ -29,14 +29,14 @@ NUM_BATCHES = 7
 def dataset(*arrays):
     """Batches; the last one is smaller.
 
-    Made when it is needed: what was made before the process became a coordinator is
-    on a device of another name.
+    They are made when they are needed: objects that were made before the process became
+    a coordinator are on a device of another name.
     """
     return tf.data.Dataset.from_tensor_slices(arrays or (WORDS, TARGETS)).batch(10)
 
 
 class Recorder(tf.keras.callbacks.Callback):
-    """Writes down each call, with the names of what it was told."""
+    """Writes down each call, with the names of its arguments."""
 
     def __init__(self):
         super().__init__()
@@ -72,7 +72,7 @@ def several_steps_per_execution(side):
 
 
 def executions_of_several_steps_have_the_bits_of_single_ones(side):
-    """Whoever reads the data, which ends within an execution."""
+    """Any data, which ends within an execution."""
     num_steps = {"steps_per_epoch": NUM_BATCHES}
     kinds = {
         "worker": (lambda: dataset().repeat(), num_steps),
@@ -122,9 +122,9 @@ def calls_of_callbacks_that_change_rates_and_stop(side):
 
 
 def seen_in_the_end(line):
-    """What a terminal shows of a line that was written over, without colours, times."""
+    """What a terminal shows of a redrawn line, without colours and times."""
     line = re.sub(r"\x1b\[\d+m|\x08", "", line.rpartition("\r")[2])
-    # Keras pads a line with spaces, over what was longer before.
+    # Keras pads a line with spaces, to cover a longer one.
     return re.sub(r"\d+(s|ms|us)(/step)?", "TIME", line).rstrip()
 
 
@@ -139,7 +139,7 @@ def fits_one_after_the_other_with_progress_bars(side):
             trained = side.trained(model, validation_data=dataset(), verbose=verbose)
         lines = [seen_in_the_end(line) for line in output.getvalue().split("\n")]
         for epoch, line in enumerate(lines[1::2]):
-            # Rounded, so that those of both sides need not be the same.
+            # Numbers are rounded, so that those of both sides need not be the same.
             for name, value in re.findall(r"(\w+): (\S+)", line):
                 assert abs(float(value) - trained["history"][name][epoch]) < 1e-4, line
         names = [re.sub(r": \S+", "", line) for line in lines]
@@ -184,7 +184,7 @@ def arrays_for_several_inputs_and_outputs_of_an_unbuilt_model(side):
 
 
 class Largest(tf.keras.metrics.Metric):
-    """A metric that is no sum, and says so by default."""
+    """A metric that is not a sum, and by default says so."""
 
     def __init__(self, aggregation="mean"):
         super().__init__(name="largest")
@@ -227,7 +227,7 @@ def class_weights(side):
     if not keras_variants.IS_KERAS_3:  # which wants a weight for each class
         return side.trained(model, classes, class_weight={0: 1.0, 1: 5.0, 2: 0.5})
     trained = side.trained(model, classes, class_weight={1: 5.0, 2: 0.5})
-    # Keras takes classes above all that are named from arrays alone.
+    # Keras accepts classes above all named ones only in arrays.
     of_arrays = side.trained(
         model, WORDS, y=WORDS[:, :1] % 3, shuffle=False, class_weight={1: 5.0}
     )
@@ -286,7 +286,7 @@ def layers_with_state_and_losses(side):
 
 
 class Pair(tf.keras.Model):
-    """Two networks, with an optimizer each."""
+    """Two networks with an optimizer each."""
 
     def __init__(self):
         super().__init__()
@@ -367,7 +367,7 @@ def files_of_callbacks(side):
             for value in event.summary.value
         }
         if not keras_variants.IS_KERAS_3:
-            # Keras 2 writes these where any callback looks at batches, as one of ours
+            # Keras 2 writes these if any callback looks at batches, as one of ours
             # does, for a loss of NaN.
             tags = {tag for tag in tags if not tag.startswith("train/batch_")}
         return {
@@ -416,7 +416,7 @@ def predictions(side):
 
 
 class Graph(tf.keras.Model):
-    """Its train step is a function of TensorFlow, and Python in words of its own."""
+    """Its train step is a TensorFlow function, and reports in words of its own."""
 
     def __init__(self):
         super().__init__()
@@ -485,7 +485,7 @@ def unbuilt_model_with_a_train_step_on_dicts(side):
 
 
 def numbers_of_numpy(side):
-    """Not all of which Keras' own `fit` takes."""
+    """Keras' own `fit` does not accept all of these."""
     whole, real = (int, float) if side.is_stock else (np.int64, np.float32)
     return side.trained(
         side.compiled(steps_per_execution=whole(2)),

@@ -1,9 +1,9 @@
 """Calls the CUDA kernels on CuPy arrays, without TensorFlow.
 
 `library()` builds the launches of `tf_syncrep/cc/lib/cuda` into a small library with C
-names (`tests/gpu/launch_c_api.cc`) and loads it. That takes a GPU, nvcc, CMake and
-CuPy; `missing()` says what of these is not there, as does this file as a script, whose
-arguments are the Python packages that are wanted.
+names (`tests/gpu/launch_c_api.cc`) and loads it. This needs a GPU, nvcc, CMake and
+CuPy; `missing()` says which of these are missing. So does this file as a script, whose
+arguments are the required Python packages.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ BUILD = ROOT / "build" / "gpu"
 PACKAGES = ("cupy", "ml_dtypes")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 FORMULAS = ("adam", "nesterov", "rmsprop")
-# In the order of enum DensePass in cc/lib/accumulator_dense.h.
+# The order is that of enum DensePass in cc/lib/accumulator_dense.h.
 DENSE_PASSES = (
     "set",
     "add",
@@ -36,18 +36,18 @@ DENSE_PASSES = (
     "divide_to",
     "add_divide_to",
 )
-# In the order of enum Reduction in cc/lib/accumulator.h.
+# The order is that of enum Reduction in cc/lib/accumulator.h.
 REDUCTIONS = ("MEAN", "SUM", "CMEAN")
-# Relative error of one step, most of it the rounding of the result.
+# The relative error of one step, most of which is the rounding of the result.
 RELATIVE_ERROR = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6, "float64": 1e-13}
 HYPER_PARAMETERS = {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
 
 
 def missing(packages: Sequence[str] = PACKAGES) -> str | None:
-    """What the GPU tests want and do not find, or None if all is there.
+    """Says what the GPU tests need and do not find, or None if nothing is missing.
 
     Args:
-        packages: those of Python that are wanted.
+        packages: the required Python packages.
     """
     if compute_capability() is None:
         return "there is no NVIDIA GPU here, or no driver for it"
@@ -68,7 +68,7 @@ def nvcc() -> str | None:
 
 @functools.cache
 def compute_capability() -> str | None:
-    """That of the first GPU, such as "90", or None if there is none."""
+    """The architecture of the first GPU, such as "90", or None if there is none."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -88,7 +88,7 @@ def compute_capability() -> str | None:
 
 
 def skip_without_memory(num_bytes: int) -> None:
-    """Skips the test unless so much of the GPU's memory is free."""
+    """Skips the test unless this much of the GPU's memory is free."""
     import cupy
     import pytest
 
@@ -103,7 +103,7 @@ def library(architecture: str | None = None) -> ctypes.CDLL:
     """Builds the launches for the GPU that is here, and loads them.
 
     Args:
-        architecture: as CMake's CUDA_ARCHITECTURES; by default that of the first GPU.
+        architecture: CMake's CUDA_ARCHITECTURES; by default that of the first GPU.
     """
     architecture = architecture or f"{compute_capability()}-real"
     for command in (
@@ -141,7 +141,7 @@ def library(architecture: str | None = None) -> ctypes.CDLL:
 
 
 def check(error: bytes | None) -> None:
-    """Raises what a launch has returned."""
+    """Raises the error that a launch has returned."""
     if error is not None:
         raise RuntimeError(error.decode())
 
@@ -168,7 +168,7 @@ def random_array(seed: int, shape: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def random_state(seed: int, shape: Any, dtype: str) -> reference.State:
-    """A state as after four steps, in the dtypes that the kernels want."""
+    """A state as after four steps, in the dtypes that the kernels require."""
     slot = slot_dtype(dtype)
     return reference.State(
         random_array(seed, shape, numpy_dtype(dtype)),
@@ -180,7 +180,7 @@ def random_state(seed: int, shape: Any, dtype: str) -> reference.State:
 
 
 def to_gpu(array: np.ndarray, offset: int = 0) -> Any:
-    """A copy in the GPU's memory, so many elements behind an aligned address.
+    """A copy in the GPU's memory, `offset` elements after an aligned address.
 
     CuPy does not know bfloat16, so elements are unsigned integers of their size.
     """
@@ -193,18 +193,18 @@ def to_gpu(array: np.ndarray, offset: int = 0) -> Any:
 
 
 def to_host(memory: Any, like: np.ndarray) -> np.ndarray:
-    """What is in the GPU's memory, with the dtype and shape of `like`."""
+    """Reads the GPU's memory, with the dtype and shape of `like`."""
     return memory.get().view(like.dtype).reshape(like.shape)
 
 
 def deliver_late(stream: Any, *pairs: tuple[Any, Any]) -> None:
-    """Copies arrays to others in a stream, behind what keeps it busy for a while.
+    """Copies arrays in a stream that has been busy for a while.
 
-    So a kernel that goes to another stream finds what was there before.
+    So a kernel in another stream finds the old contents.
 
     Args:
-        stream: one that does not wait for the default stream.
-        *pairs: where to, and what, on the GPU.
+        stream: a stream that does not wait for the default stream.
+        *pairs: the target and the source, on the GPU.
     """
     import cupy
 
@@ -218,7 +218,7 @@ def deliver_late(stream: Any, *pairs: tuple[Any, Any]) -> None:
 
 
 class _Variable(ctypes.Structure):
-    """As in launch_c_api.cc."""
+    """The struct of launch_c_api.cc."""
 
     _fields_ = (
         ("dtype", ctypes.c_int32),
@@ -265,18 +265,18 @@ def dense_pass(
     divisor: float = 1.0,
     stream: int = 0,
 ) -> None:
-    """Runs a pass of a dense sum on arrays of the GPU, those that it works on.
+    """Runs a pass of a dense sum on its arrays on the GPU.
 
     Args:
         name: one of DENSE_PASSES, whose formula is beside enum DensePass.
-        dtype: that of the gradients: `a`, `b` and `out`.
+        dtype: the dtype of the gradients, which are `a`, `b` and `out`.
         a: a gradient.
         b: another gradient.
         other: another sum.
         sum: the sum, in the dtype of slots.
-        out: where the result goes.
-        divisor: what is divided by.
-        stream: in which.
+        out: the array for the result.
+        divisor: the divisor.
+        stream: the stream for the pass.
     """
     arrays = [a, b, other, sum, out]
     size = next(array.size for array in arrays if array is not None)
@@ -319,13 +319,13 @@ class _SparseGradients(ctypes.Structure):
 
 
 class SparseSum(NamedTuple):
-    """What became of sparse gradients.
+    """The result of sparse gradients.
 
     Attributes:
-        rows: the different rows, ascending; None with a bad index.
-        values: each one's reduced row, in the gradients' dtype.
+        rows: the distinct rows, ascending; None with a bad index.
+        values: the reduced row of each, in the gradients' dtype.
         bad_index: position and value of the first bad index, or (-1, ...).
-        num_held_rows: how many rows were kept before the end, after merges.
+        num_held_rows: how many rows were held before the end, after merges.
     """
 
     rows: np.ndarray | None
@@ -358,7 +358,7 @@ class SparseGradients:
             dtype: dtype of the rows.
             reduction: one of REDUCTIONS.
             limit: what indices must be below, or -1.
-            min_merge_bytes: from where on rows are merged on the way.
+            min_merge_bytes: from how many bytes on rows are merged on the way.
             may_be_kept: whether the accumulator may keep `values` instead of a copy.
         """
         count = len(indices)
@@ -398,12 +398,12 @@ class SparseGradients:
         )
 
     def read(self) -> SparseSum:
-        """What the last `reduce` has found."""
+        """The result of the last `reduce`."""
         found = self._arguments
         bad_index = (found.bad_position, found.bad_index)
         if bad_index[0] >= 0:
             return SparseSum(None, None, bad_index, 0)
-        # The result is in what was given last.
+        # The result is in the memory that was allocated last.
         rows = self._memory[-2].get().view(np.int64)[: found.num_rows]
         size = found.num_rows * self._row_size
         values = self._memory[-1].get()[: size * self._dtype.itemsize]

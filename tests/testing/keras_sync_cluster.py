@@ -1,4 +1,4 @@
-"""Clusters of real processes that train by SyncReplicas for Keras, and their proof."""
+"""Clusters of real processes that train by SyncReplicas for Keras, and their checks."""
 
 import json
 import pathlib
@@ -33,14 +33,14 @@ class KerasSyncCluster:
         namespace: network_namespaces.Namespace | None = None,
         **arguments: Any,
     ):
-        """Describes it; the servers start when the context is entered.
+        """Describes the cluster; its servers start when the context is entered.
 
         Args:
-            folder: an empty one, for files that tell tasks what to do.
+            folder: an empty folder, for files that tell tasks what to do.
             num_workers: how many workers it has.
-            namespace: where the last of them is, if not on this machine's network.
-            **arguments: of the program's `main`. By default there are as many steps as
-                a test wants, and a quorum of all workers.
+            namespace: the network of the last worker, if it is not this machine's.
+            **arguments: arguments of the program's `main`. By default there are more
+                steps than any test needs, and a quorum of all workers.
         """
         env, namespaces = programs.environment(), {}
         if namespace is not None:
@@ -94,12 +94,12 @@ class KerasSyncCluster:
         worker_seams.go_on(self.folder, point, worker)
 
     def wait_for_updates(self, more: int = 3) -> None:
-        """Waits for so many updates more than the coordinator has told of so far."""
+        """Waits for a number of further updates of the coordinator."""
         updates = self.tasks.output("chief").count("update ")
         self.tasks.wait_for_output("chief", "update ", updates + more)
 
     def stats(self) -> dict[str, Any]:
-        """The gate's counters as they are now."""
+        """The present counters of the gate."""
         told = self.folder / "told"
         (self.folder / "tell").touch()
         deadline = time.monotonic() + clusters.DEADLINE_SECS
@@ -111,7 +111,7 @@ class KerasSyncCluster:
         return stats
 
     def wait_for_stats(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Waits until something holds of the gate's counters; returns those."""
+        """Waits until a condition of the gate's counters holds; returns them."""
         deadline = time.monotonic() + clusters.DEADLINE_SECS
         while not holds(stats := self.stats()):
             assert time.monotonic() < deadline, json.dumps(stats)
@@ -119,15 +119,15 @@ class KerasSyncCluster:
         return stats
 
     def end(self) -> None:
-        """Lets the training end with the epoch."""
+        """Makes the training end with the epoch."""
         (self.folder / "end").touch()
 
     def result(self, exact: bool = True) -> dict[str, Any]:
-        """What the coordinator reported in the end.
+        """The coordinator's final report.
 
         Args:
-            exact: whether nothing but workers failed in the one training there was: it
-                is to be exact then, and no step may be lost with a worker.
+            exact: whether only workers failed, in a single training: then the result
+                must be exact, and no step may be lost with a worker.
         """
         assert self.tasks.wait("chief") == 0, self.tasks.output("chief")
         result = json.loads((self.folder / "result").read_text())
@@ -142,12 +142,12 @@ class KerasSyncCluster:
 
 
 def assert_exact(result: dict[str, Any], counts: list[int] | None = None) -> None:
-    """Checks what holds of any training that came to an orderly end, and replays it.
+    """Checks what holds of any training that ended in an orderly way, and replays it.
 
     Args:
-        result: what a `Recorder` has, of a program.
-        counts: how many gradients each update was made of; by default the quorum,
-            and of the last one what is left.
+        result: the report of a `Recorder` in a program.
+        counts: how many gradients each update had; by default the quorum, and the rest
+            for the last one.
     """
     stats, updates = result["stats"], len(result["weights"]) - 1
     sync_accounting.assert_identities(stats)
@@ -165,7 +165,7 @@ def assert_exact(result: dict[str, Any], counts: list[int] | None = None) -> Non
 def replay(weights: list[list[Any]], counts: list[int]) -> None:
     """Makes the same updates in this process, without SyncReplicas, and compares.
 
-    Each must be the mean of so many gradients of batches, on the weights before it.
+    Each update must be the mean of its gradients, with the weights before it.
     """
     assert len(weights) == len(counts) + 1
     inputs, targets = helpers.data()

@@ -1,4 +1,4 @@
-"""What tests of tfs.keras.SyncReplicas share with the programs that they run."""
+"""Code that tests of tfs.keras.SyncReplicas share with the programs that they run."""
 
 import re
 from collections.abc import Callable
@@ -13,8 +13,8 @@ import tf_syncrep as tfs
 NUM_BATCHES = 16
 BATCH_SIZE = 8
 
-# Inner optimizers by name. Those that look at past gradients, and those that do not;
-# with what belongs to an update: clipping, weight decay, averages, a schedule.
+# Inner optimizers by name: some use past gradients, and some do not; they have the
+# features of an update: clipping, weight decay, averages, a schedule.
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adam": lambda: tf.keras.optimizers.Adam(0.05),
     "sgd": lambda: tf.keras.optimizers.SGD(0.1),
@@ -33,7 +33,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 def one_batch() -> tf.data.Dataset:
-    """One batch for `small_model`, in which some rows of its table come again."""
+    """One batch for `small_model`, in which some rows of its table occur again."""
     return tf.data.Dataset.from_tensors(keras_variants.small_data(8))
 
 
@@ -64,7 +64,7 @@ def iterations_of(optimizer: Any) -> int:
 def make_model(shards: int | None = None) -> Any:
     """An embedding and a dense layer, and a table with a row for each batch.
 
-    The tables are in so many parts, or in one, which a partitioner may divide.
+    The tables have several parts, or one, which a partitioner may divide.
     """
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(1)
@@ -81,7 +81,7 @@ def make_model(shards: int | None = None) -> Any:
 
 
 def weights_of(model: Any) -> list[np.ndarray]:
-    """The weights; parts of a partitioned one are put together again."""
+    """The weights; the parts of a partitioned weight are put together again."""
     weights: dict[str, list[np.ndarray]] = {}
     for variable in model.trainable_variables:
         name = getattr(variable, "path", variable.name).split("/part_")[0]
@@ -94,7 +94,7 @@ def weights_of(model: Any) -> list[np.ndarray]:
 
 
 def _in_turns(parts: list[np.ndarray]) -> np.ndarray:
-    """A table whose rows take turns on its parts."""
+    """A table whose rows are dealt out to its parts in turn."""
     table = np.concatenate(parts)
     for number, part in enumerate(parts):
         table[number :: len(parts)] = part
@@ -104,8 +104,8 @@ def _in_turns(parts: list[np.ndarray]) -> np.ndarray:
 def loss(targets: Any, outputs: Any) -> Any:
     """The mean squared error, and the row of each example's batch.
 
-    The gradient of a row is 1 in its batch. So the mean gradient of an update tells how
-    often each batch is in it.
+    The gradient of this row is 1 in its batch. So the mean gradient of an update tells
+    how often it contains each batch.
     """
     error = tf.reshape(targets, [-1]) - outputs[:, 0]
     return tf.reduce_mean(error**2 + outputs[:, 1])
@@ -119,14 +119,14 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def dataset(context: Any = None) -> tf.data.Dataset:
-    """Batches for ever, in an order of its own on each worker."""
+    """Batches for ever, in a different order on each worker."""
     del context
     batches = tf.data.Dataset.from_tensor_slices(data()).batch(BATCH_SIZE)
     return batches.shuffle(NUM_BATCHES).repeat()
 
 
 def make_strategy(num_parts: int = 1) -> Any:
-    """The strategy of TF_CONFIG's cluster; variables have so many parts."""
+    """The strategy of TF_CONFIG's cluster; variables have several parts."""
     partitioner = None
     if num_parts > 1:
         partitioners = tf.distribute.experimental.partitioners
@@ -148,7 +148,7 @@ def make(
 ) -> tuple[Any, Any, "Recorder"]:
     """Makes a model, its SyncReplicas of SGD with these options, and its recorder.
 
-    Every gradient counts while nothing fails, unless the options say otherwise.
+    By default every gradient counts while nothing fails.
     """
     with strategy.scope():
         model = make_model(shards)
@@ -161,7 +161,7 @@ def make(
 
 
 class CustomLoop:
-    """The loop of a user who schedules steps, as TensorFlow's tutorial has it."""
+    """The loop of a user who schedules steps, as in TensorFlow's tutorial."""
 
     def __init__(self, strategy: Any, model: Any, optimizer: Any, by_run: bool = False):
         """Makes the step; `by_run`: by `strategy.run`."""
@@ -187,14 +187,14 @@ class CustomLoop:
         self._step = step
 
     def make_steps(self, steps: int) -> None:
-        """Schedules so many steps, and waits for them."""
+        """Schedules a number of steps, and waits for them."""
         for _ in range(steps):
             self.coordinator.schedule(self._step, args=(self._batches,))
         self.coordinator.join()
 
 
 class Recorder:
-    """Observes an optimizer: after each update, before the next, keeps the weights."""
+    """Observes an optimizer: keeps the weights after each update, before the next."""
 
     def __init__(self, model: Any, optimizer: Any, on_update: Any = None):
         """Begins to; `on_update` is called after each update with its number."""
@@ -205,7 +205,7 @@ class Recorder:
 
     def _record(self, step: int) -> None:
         # A training begins where another has ended; by now callbacks have restored
-        # what there is to restore.
+        # their state.
         is_update = self._step is not None and step == self._step + 1
         self._step = step
         if is_update or not self._weights:
@@ -215,7 +215,7 @@ class Recorder:
 
     def result(self) -> dict[str, Any]:
         """What `assert_exact` checks: the weights after each update, the counters."""
-        self._step = None  # The next training begins anew.
+        self._step = None  # the next training begins anew
         stats = self._optimizer.stats()
         last = weights_of(self._model)
         if not all(map(np.array_equal, last, self._weights[-1])):

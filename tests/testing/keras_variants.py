@@ -1,4 +1,4 @@
-"""What tests need to know of the Keras that `tf.keras` is, and of its optimizers."""
+"""What tests need to know about the Keras that `tf.keras` is, and its optimizers."""
 
 from typing import Any
 
@@ -8,18 +8,18 @@ import tensorflow as tf
 
 IS_KERAS_3 = hasattr(tf.keras, "ops")
 
-# Exact in float32, which is what Keras keeps a learning rate in.
+# It is exact in float32, in which Keras keeps a learning rate.
 LEARNING_RATE = 0.0625
 
 
 def native(variable: Any) -> tf.Variable:
-    """The TensorFlow variable of a variable of whatever Keras."""
+    """The TensorFlow variable behind a variable of any Keras."""
     is_keras = IS_KERAS_3 and isinstance(variable, tf.keras.Variable)
     return variable.value if is_keras else variable
 
 
 def state_of(optimizer: Any, variable: Any) -> reference.State:
-    """A variable, and what an AdamAsync keeps for it."""
+    """A variable, and the slots that an AdamAsync keeps for it."""
     slots = optimizer.slots(variable).values()
     return reference.State(*[x.numpy() for x in (variable, *slots)])
 
@@ -39,7 +39,7 @@ def assert_states_close(
 
 
 def small_model(seed: int = 1) -> Any:
-    """An embedding with a dense layer behind it: three words to one number."""
+    """An embedding followed by a dense layer: three words to one number."""
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(seed)
     return tf.keras.Sequential(

@@ -1,4 +1,4 @@
-"""A small data set in the files of MovieLens, as RecBole has them."""
+"""A small data set in files of MovieLens, in RecBole's format."""
 
 import pathlib
 
@@ -10,7 +10,7 @@ GENRES = ("Action", "Comedy", "Drama", "Film-Noir")
 def write(
     folder: pathlib.Path, users: int = 40, items: int = 130, seed: int = 1
 ) -> pathlib.Path:
-    """Writes ratings that follow tastes of users for genres; returns the folder.
+    """Writes ratings that follow users' tastes for genres; returns the folder.
 
     Each user has rated 20 films, among them more of the genre that they like, and gives
     these more stars.
@@ -27,7 +27,7 @@ def write(
             stars = random.choice([4, 5] if is_liked[film] else [1, 2, 3])
             time = 874724710 + random.integers(10_000_000)
             lines.append(f"{user + 1}\t{film + 1}\t{stars}\t{time}")
-    # As in the real file, in no order.
+    # As in the real file, they are in no order.
     _write(folder / "ml-100k.inter", [lines[0], *random.permutation(lines[1:])])
     _write(
         folder / "ml-100k.user",

@@ -1,7 +1,7 @@
-"""Manifests for Kubernetes, against the schemas that clusters check them by.
+"""Kubernetes manifests, compared with the schemas by which clusters check them.
 
-These are in the Python clients of Kubernetes and of Kubeflow's training operator, which
-are generated from them.
+The schemas are in the Python clients of Kubernetes and of Kubeflow's training operator,
+which are generated from them.
 """
 
 import pathlib
@@ -24,15 +24,15 @@ def load(name: str) -> list[Any]:
 def violations(
     value: Any, type_name: str, clients: Sequence[Any], where: str = "manifest"
 ) -> list[str]:
-    """What a value has that its type does not know, or lacks that it requires.
+    """Finds entries that a value's type does not know, and required ones it lacks.
 
     Args:
-        value: as YAML has it.
-        type_name: as clients name types.
-        clients: modules that have the classes of types.
-        where: it is, for the messages.
+        value: a value from YAML.
+        type_name: the name of its type, as in the clients.
+        clients: the modules with the classes of types.
+        where: where it is, for messages.
     """
-    # As older and as newer clients write them.
+    # Older and newer clients write types differently.
     many = re.fullmatch(
         r"[lL]ist\[(.*)\]|dict\(str, (.*)\)|Dict\[str, (.*)\]", type_name
     )
@@ -59,7 +59,7 @@ def violations(
     found = [f"{where} has no {key!r}" for key in value if key not in names]
     attributes = {names[key]: item for key, item in value.items() if key in names}
     try:
-        model(**attributes)  # Raises where something required is missing.
+        model(**attributes)  # raises an error if a required entry is missing
     except ValueError as error:
         found.append(f"{where}: {error}")
     for name, item in attributes.items():
@@ -69,7 +69,7 @@ def violations(
 
 
 def assert_runs_an_example(args: Sequence[str]) -> None:
-    """Asserts that the image has a script, and the script its options.
+    """Asserts that the image contains a script, and that the script has its options.
 
     Args:
         args: the script, its path in the image, and its arguments.

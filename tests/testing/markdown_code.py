@@ -16,10 +16,10 @@ class Block:
     """A code block.
 
     Attributes:
-        language: as the page names it.
+        language: the language that the page names.
         code: its text.
-        line: of the page, where the code begins; the first is 1.
-        is_run: whether the page does not say that it is not.
+        line: the line of the page where the code begins; the first is 1.
+        is_run: whether the code runs, which the page may deny.
     """
 
     language: str
@@ -29,7 +29,7 @@ class Block:
 
     @property
     def script(self) -> tuple[str, str] | None:
-        """The file and the command that its first line names, for a whole script."""
+        """The file and the command in its first line, if it is a whole script."""
         match = _SCRIPT.match(self.code)
         return (match[1], match[2]) if match else None
 
@@ -53,7 +53,7 @@ def blocks(page: pathlib.Path) -> Iterator[Block]:
 
 
 def as_program(parts: Sequence[Block]) -> str:
-    """Blocks one after the other, each on the lines that it has on its page."""
+    """Joins blocks, with each on the lines that it has on its page."""
     lines: list[str] = []
     for block in parts:
         lines += [""] * (block.line - 1 - len(lines))

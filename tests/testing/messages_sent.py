@@ -1,4 +1,4 @@
-"""Which tensors the tasks of a cluster send one another, as TensorFlow logs them.
+"""The tensors that the tasks of a cluster send each other, as TensorFlow logs them.
 
 A program that was started with `ENVIRONMENT` has the servers of a cluster in itself:
 
@@ -7,8 +7,8 @@ A program that was started with `ENVIRONMENT` has the servers of a cluster in it
     train()
     names = log.names_sent_since(0)
 
-Each name is one RecvTensor, a call from the task that needs a tensor to the one that
-has it. The log tells of it before the tensor comes.
+Each name is one RecvTensor: a call from the task that needs a tensor to the task that
+has it. It is logged before the tensor comes.
 """
 
 import os
@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.distribute import local_cluster
 
-# Read once, when TensorFlow is imported.
+# It is read once, when TensorFlow is imported.
 ENVIRONMENT = {"TF_CPP_VMODULE": "base_rendezvous_mgr=1", "TF_CPP_MIN_LOG_LEVEL": "0"}
 
 _RECEIVED = re.compile(
@@ -31,7 +31,7 @@ _CHIEF = "chief/replica:0/task:0"
 
 
 class Log:
-    """What this process writes to its standard error, which goes to a file from now."""
+    """The standard error of this process, which goes to a file from now on."""
 
     def __init__(self):
         self._fd, path = tempfile.mkstemp()
@@ -39,13 +39,13 @@ class Log:
         os.dup2(self._fd, 2)
 
     def position(self) -> int:
-        """Where in the log the next line will be."""
+        """The position of the next line in the log."""
         return os.fstat(self._fd).st_size
 
     def names_sent_since(self, position: int) -> list[str]:
-        """The tensors that went from a task to another, each time that they did.
+        """The tensors that one task sent to another, once for each time.
 
-        Without those that the coordinator has sent.
+        Tensors that the coordinator has sent are left out.
         """
         size = self.position() - position
         text = os.pread(self._fd, size, position).decode()
@@ -54,7 +54,7 @@ class Log:
 
 
 def strategy_of_servers_here(num_ps: int) -> Any:
-    """Starts a worker and parameter servers in this process; their strategy."""
+    """Starts a worker and parameter servers in this process; returns their strategy."""
     ports = local_cluster.LocalCluster(1, num_ps, True)
     cluster = tf.train.ClusterSpec(ports.tasks[0].config.cluster)
     ports.close()
@@ -67,4 +67,4 @@ def strategy_of_servers_here(num_ps: int) -> Any:
     return tf.distribute.ParameterServerStrategy(resolver)
 
 
-_servers: list[Any] = []  # They live as long as they are referred to.
+_servers: list[Any] = []  # they live as long as there are references to them

@@ -18,10 +18,10 @@ GoogleTest is missing, so the C++ tests do not run. Install it, then run them ag
 def run(
     *command: str | pathlib.Path, status: int = 0, timeout_secs: float | None = None
 ) -> str:
-    """Runs a command to its end; returns all that it says.
+    """Runs a command to its end; returns its output.
 
-    The test fails with what it says if that ends with another status, or if the command
-    has not ended in time, which is the end of it.
+    The test fails, with the output, if the command ends with another status, or has not
+    ended in time; then it is killed.
     """
     words = [str(word) for word in command]
     try:
@@ -46,7 +46,7 @@ def run(
 
 
 def cmake() -> str:
-    """The CMake of this environment, else the one on PATH; without, the test skips."""
+    """This environment's CMake, or the one on PATH; without any, the test skips."""
     folders = [sysconfig.get_path("scripts"), os.environ["PATH"]]
     command = shutil.which("cmake", path=os.pathsep.join(folders))
     if command is None:
@@ -56,11 +56,11 @@ def cmake() -> str:
 
 @functools.cache
 def build(name: str, *options: str) -> pathlib.Path:
-    """Builds `build/NAME`, which is kept, so that the next run is quick.
+    """Builds `build/NAME`, which is kept, so that the next build is quick.
 
     Args:
-        name: of the folder.
-        *options: for CMake, beside those that leave the plugin out.
+        name: the name of the folder.
+        *options: options for CMake, besides those that leave the plugin out.
 
     Returns:
         The folder in it with what the tests have built.

@@ -1,6 +1,6 @@
 """A network of its own for a task, on a link that can be cut and healed.
 
-Files are shared with all others, addresses are not. It takes root and Linux's `ip`.
+Files are shared with all others, but addresses are not. It needs root and Linux's `ip`.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import pytest
 
-# Set aside for tests between networks (RFC 2544), so nobody's real one.
+# These are reserved for tests between networks (RFC 2544), so no real network has them.
 _NETWORK = ipaddress.ip_network("198.18.0.0/15")
-_PREFIX_BITS, _NUM_ADDRESSES = 28, 16  # of what a process takes of it
-# `ip netns exec` puts what is here, below a namespace's name, in the place of /etc.
+_PREFIX_BITS, _NUM_ADDRESSES = 28, 16  # the part of them that a process takes
+# `ip netns exec` puts the files here, below a namespace's name, in place of /etc.
 _SETTINGS = pathlib.Path("/etc/netns")
 
 
@@ -24,9 +24,9 @@ class Namespace:
     """A namespace and the two ends of its link.
 
     Attributes:
-        within: what to put before a command that is to run in it.
-        inside: the address of what runs in it.
-        outside: the address at which it reaches everything else.
+        within: the beginning of a command that runs in it.
+        inside: the address of programs in it.
+        outside: the address at which these reach everything else.
     """
 
     def __init__(self, bridge: "_Bridge", index: int):
@@ -38,7 +38,7 @@ class Namespace:
         self.outside, self.inside = bridge.address(0), bridge.address(1 + index)
 
     def make(self) -> None:
-        """Makes it and its link; CalledProcessError if the system does not let us."""
+        """Makes it and its link; CalledProcessError if the system forbids it."""
         name, outer, inner = self._name, self._outer, self._inner
         _ip(f"netns add {name}")
         _ip(f"link add {outer} type veth peer name {inner} netns {name}")
@@ -49,7 +49,7 @@ class Namespace:
         self.heal()
 
     def hosts_file(self) -> pathlib.Path:
-        """What is /etc/hosts to what is started in it from now on, empty at first."""
+        """The /etc/hosts of programs started in it from now on; empty at first."""
         folder = _SETTINGS / self._name
         folder.mkdir(parents=True, exist_ok=True)
         hosts = folder / "hosts"
@@ -57,16 +57,16 @@ class Namespace:
         return hosts
 
     def cut(self) -> None:
-        """Cuts the link: what is sent is lost, and connections stay open."""
+        """Cuts the link: messages are lost, and connections stay open."""
         _ip(f"-n {self._name} link set {self._inner} down")
 
     def heal(self) -> None:
-        """Lets through again what is sent."""
+        """Lets messages through again."""
         _ip(f"-n {self._name} link set {self._inner} up")
 
     def remove(self) -> None:
         """Removes it; nothing may run in it."""
-        # Its interface, and so the whole link, goes with it, but not at once.
+        # Its interface disappears with it, and so the whole link, but not at once.
         for what in (f"link del {self._outer}", f"netns del {self._name}"):
             with contextlib.suppress(subprocess.CalledProcessError):
                 _ip(what)
@@ -74,7 +74,7 @@ class Namespace:
 
 
 class _Bridge:
-    """What the outer ends of links meet at, and its address on this machine."""
+    """The bridge between the outer ends of links, and its address on this machine."""
 
     def __init__(self):
         self.name = f"sr{os.getpid()}"
@@ -87,7 +87,7 @@ class _Bridge:
         return str(self._first + 1 + index)
 
     def make(self) -> None:
-        """Makes it; CalledProcessError if the system does not let us."""
+        """Makes it; CalledProcessError if the system forbids it."""
         _ip(f"link add {self.name} type bridge")
         _ip(f"address add {self.address(0)}/{_PREFIX_BITS} dev {self.name}")
         _ip(f"link set {self.name} up")
@@ -102,7 +102,7 @@ class _Bridge:
 def namespaces(number: int) -> Iterator[list[Namespace]]:
     """Makes namespaces that reach each other and this machine.
 
-    Or skips the test where that cannot be.
+    The test is skipped if the system forbids it.
     """
     if shutil.which("ip") is None:
         pytest.skip("a network namespace takes `ip`, of Debian's package iproute2")
@@ -124,7 +124,7 @@ def namespaces(number: int) -> Iterator[list[Namespace]]:
 
 @contextlib.contextmanager
 def namespace() -> Iterator[Namespace]:
-    """One of `namespaces`."""
+    """One of the namespaces."""
     with namespaces(1) as (made,):
         yield made
 

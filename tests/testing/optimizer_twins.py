@@ -1,6 +1,6 @@
-"""Keras optimizers in plain float64 NumPy, with all that belongs to an update.
+"""Keras optimizers in plain float64 NumPy, with all features of an update.
 
-A gradient is an array, or, of a sparse one, a pair of values and rows.
+A gradient is an array or, if it is sparse, a pair of values and rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ Gradient = np.ndarray | tuple[np.ndarray, np.ndarray]
 
 
 def mean(gradients: Sequence[Gradient]) -> Gradient:
-    """The mean of the gradients of several batches; rows that one lacks count as 0."""
+    """The mean of the gradients of several batches; missing rows count as 0."""
     if isinstance(gradients[0], np.ndarray):
         return np.mean(gradients, axis=0)
     values, rows = zip(*gradients, strict=True)
@@ -29,7 +29,7 @@ class AdamAsync:
         self._slots = reference.initial_state(var, 0.9, 0.999)
 
     def __call__(self, var, gradient, rate, step):
-        del step  # The powers count.
+        del step  # the powers count the steps
         state = self._slots._replace(var=var)
         arguments = (*state, rate, 0.9, 0.999, 1e-7)
         if isinstance(gradient, tuple):
@@ -190,8 +190,8 @@ class Twin:
 
         Args:
             rule: a class of this module.
-            values: what the variables begin with.
-            rate: the learning rate of an update, which are counted from 0.
+            values: the initial values of the variables.
+            rate: the learning rate of an update; updates are counted from 0.
             excluded: the places of variables that weight decay leaves alone.
             **options: arguments of `tf.keras.optimizers.Optimizer`.
         """
@@ -202,7 +202,7 @@ class Twin:
         self._rate, self._excluded, self._options = rate, excluded, options
 
     def apply(self, gradients: dict[int, Gradient]) -> None:
-        """Makes an update; the gradients are named by their variables' places."""
+        """Makes an update; the places of variables name the gradients."""
         rate = self._rate(self.steps)
         clipped = _clip([sum_equal_rows(g) for g in gradients.values()], self._options)
         for i, gradient in zip(gradients, clipped, strict=True):

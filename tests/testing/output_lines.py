@@ -1,9 +1,9 @@
-"""What processes write, line by line, and waiting for a line of it."""
+"""The output of processes, line by line, and waits for lines."""
 
 import re
 import threading
 
-# How long anything may take before a test gives up; nothing waits for it in vain.
+# How long anything may take before a test gives up; no wait is ever that long.
 DEADLINE_SECS = 120.0
 
 
@@ -28,12 +28,12 @@ class Lines:
             self._changed.notify_all()
 
     def of(self, *streams: str) -> list[str]:
-        """The lines so far, of the given streams or of both, as they came."""
+        """The lines so far, of the given streams or of both, in order of arrival."""
         with self._changed:
             return [line for s, line in self._lines if not streams or s in streams]
 
     def wait_for(self, pattern: str, occurrence: int = 1) -> re.Match[str]:
-        """Waits until so many lines match a pattern; returns the last one's match."""
+        """Waits until enough lines match a pattern; returns the last one's match."""
         found = []
 
         def enough() -> bool:

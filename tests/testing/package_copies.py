@@ -47,8 +47,8 @@ class PackageCopy:
         """Makes the copy a distribution that pip has installed.
 
         Args:
-            version: of the distribution.
-            direct_url: the text of pip's record of that name; empty without one.
+            version: the version of the distribution.
+            direct_url: the text of pip's record of that name; empty for none.
         """
         info = self._folder / f"tf_syncrep-{version}.dist-info"
         info.mkdir()
@@ -59,7 +59,7 @@ class PackageCopy:
             (info / "direct_url.json").write_text(direct_url)
 
     def hide_module(self, name: str) -> None:
-        """Lets `import name` fail in the processes."""
+        """Makes `import name` fail in the processes."""
         message = f"No module named '{name}'"
         (self._folder / f"{name}.py").write_text(
             f"raise ModuleNotFoundError({message!r})\n"
@@ -68,8 +68,8 @@ class PackageCopy:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs Python with these arguments; the copy is its tf_syncrep.
 
-        Without the site module, so that the hook of an editable install, which would
-        win over the path, is not there.
+        It runs without the site module, since the hook of an editable install would win
+        over the path.
         """
         path = os.pathsep.join([str(self._folder), *filter(None, sys.path)])
         return subprocess.run(

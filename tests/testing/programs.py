@@ -1,9 +1,8 @@
 """Programs that tests run in processes of their own, and that report as JSON.
 
 Importing TensorFlow and Keras takes five seconds of CPU time, and tests start hundreds
-of processes. So they come from the standard library's fork server, which imports once
-and runs nothing: what a program does, to its servers and signals, happens in a process
-of its own.
+of processes. So these come from the standard library's fork server, which imports once
+and runs nothing: each program, with its servers and signals, has a process of its own.
 """
 
 import atexit
@@ -33,7 +32,7 @@ from tf_syncrep.python.distribute.supervision import die_with_parent
 _PREFIX = "RESULT "
 _DEADLINE_SECS = 200.0
 _CONTEXT = multiprocessing.get_context("forkserver")
-# pytest is what each process finds as its main module, and imports.
+# Each process would find pytest as its main module, and import it.
 _CONTEXT.set_forkserver_preload(
     ["pytest", "tensorflow.compat.v1", "tf_syncrep", "tf_syncrep.python.cli"]
 )
@@ -54,11 +53,12 @@ class Program:
         """Starts it.
 
         Args:
-            command: of this interpreter: it, a file or "-c" and source, arguments.
-            environ: its whole environment; what was read at import was this process's.
-            on_line: as of a `TaskProcess`.
+            command: the command, with this interpreter: a file, or "-c" and source,
+                arguments.
+            environ: its whole environment; at import the environment is this process's.
+            on_line: see `TaskProcess`.
         """
-        self.status: int | None = None  # As of a TaskProcess.
+        self.status: int | None = None  # as in a TaskProcess
         self._ended = threading.Event()
         self._on_line = on_line
         _start_fork_server()
@@ -94,7 +94,7 @@ class Program:
                 os.kill(self.pid, signum)
 
     def send_signal_to_group(self, signum: int) -> None:
-        """Sends a signal to the process, which starts no other."""
+        """Sends a signal to the process, which starts no others."""
         self.send_signal(signum)
 
     def wait(self, timeout_secs: float | None = None) -> bool:
@@ -117,8 +117,8 @@ class Program:
 def run(path: pathlib.Path, *args: object, env: Mapping[str, str] = os.environ) -> Any:
     """Runs a Python file, with arguments as JSON, and returns what it reported.
 
-    To its environment `environment` is added. That it failed, or took too long and has
-    been killed, is an AssertionError.
+    `environment` is added to its environment. If it fails, or takes too long and is
+    killed, there is an AssertionError.
     """
     finished = run_script(
         path, *map(json.dumps, args), env={**env, **environment()}, secs=_DEADLINE_SECS
@@ -132,7 +132,7 @@ def run_script(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a Python file, and returns its status and output.
 
-    That it took longer than so many seconds, and has been killed, is an AssertionError.
+    If it takes too long and is killed, there is an AssertionError.
     """
     command = [sys.executable, str(path), *args]
     lines = output_lines.Lines()
@@ -146,9 +146,9 @@ def run_script(
 
 
 def environment() -> dict[str, str]:
-    """What the environment of a program that is started anew must have added.
+    """The variables that the environment of a new program needs.
 
-    So that it finds the tests' helpers; those of the fork server find them anyway.
+    They let it find the tests' helpers; processes of the fork server find these anyway.
     """
     paths = [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -160,7 +160,7 @@ def report(result: Any) -> None:
 
 
 def result_in(output: str) -> Any:
-    """What a program whose output this is reported last."""
+    """The last report of a program with this output."""
     for line in reversed(output.splitlines()):
         if line.startswith(_PREFIX):
             return json.loads(line.removeprefix(_PREFIX))
@@ -169,11 +169,11 @@ def result_in(output: str) -> Any:
 
 @functools.cache
 def _start_fork_server() -> None:
-    """Starts the fork server where nothing is in its way.
+    """Starts the fork server, undisturbed by its surroundings.
 
-    What it imports is the installed package, not what lies in the current folder; and
-    it must not look for GPUs, which do not outlive a fork. What its processes would
-    have removed at their ends is removed with their folder.
+    It imports the installed package, not one in the current folder. It must not look
+    for GPUs, which do not survive a fork. Temporary files of its processes are removed
+    with their folder.
     """
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
@@ -192,13 +192,13 @@ def _become(
     environ: dict[str, str],
     outputs: list[multiprocessing.connection.Connection],
 ) -> None:
-    """Becomes what was asked for, in a process that was just forked."""
+    """Becomes the requested program, in a process that was just forked."""
     die_with_parent(os.getppid())
-    # Private: a pipe by whose end the fork server learns of the death of who uses it.
-    # Held open here it would keep that server, and with it this process.
+    # Private: the end of this pipe tells the fork server that its users have died. Held
+    # open here, it would keep the server alive, and with it this process.
     os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
     status = 1
-    atexit._clear()  # What is left to do at the fork server's end.
+    atexit._clear()  # exit handlers belong to the fork server
     try:
         os.setsid()
         for fd, output in enumerate(outputs, start=1):
@@ -222,10 +222,10 @@ def _become(
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
     except BaseException as error:
-        sys.last_value = error  # As the interpreter does it.
+        sys.last_value = error  # as the interpreter does
         traceback.print_exc()
     finally:
-        # Not by the interpreter's own end, which is the server's as well.
+        # The interpreter's own end is avoided, since it is the server's as well.
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

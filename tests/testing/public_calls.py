@@ -1,4 +1,4 @@
-"""Calls of tf_syncrep in code that is shown: what they name and pass must be there."""
+"""Calls of tf_syncrep in shown code: the names and arguments in them must exist."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def wrong_calls(code: str, name: str) -> list[str]:
 
     Args:
         code: Python code, in which `tfs` is tf_syncrep.
-        name: where it stands.
+        name: where the code is.
 
     Returns:
-        For each a line. A name that is not there is an AttributeError.
+        A line for each. If a name does not exist, there is an AttributeError.
     """
     found = []
     for node in ast.walk(ast.parse(code, name)):
@@ -34,7 +34,7 @@ def wrong_calls(code: str, name: str) -> list[str]:
 
 
 def look_up(dotted: str) -> Any:
-    """What a name such as `tfs.keras.fit` stands for.
+    """Returns the object that a name such as `tfs.keras.fit` stands for.
 
     Args:
         dotted: the name.
@@ -43,13 +43,13 @@ def look_up(dotted: str) -> Any:
 
 
 def _public_name(node: ast.expr) -> str | None:
-    """`tfs.keras.fit` of an expression that is this; None for any other."""
+    """Returns `tfs.keras.fit` for that expression, and None for any other."""
     text = ast.unparse(node)
     return text if re.fullmatch(r"tfs(\.\w+)+", text) else None
 
 
 def _keywords(called: Any, given: set[str]) -> set[str]:
-    """The keywords that it takes: all that are given where it takes any."""
+    """The keywords that it accepts; all of the given ones if it accepts any."""
     found = inspect.signature(called).parameters.values()
     if any(p.kind == p.VAR_KEYWORD for p in found):
         return given

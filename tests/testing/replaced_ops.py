@@ -1,4 +1,4 @@
-"""Wrappers of ops replaced while a graph is built, to stop or record where they are."""
+"""Replaces wrappers of ops while a graph is built, to stop or record at them."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -13,8 +13,8 @@ def replaced(
     """Replaces functions of modules.
 
     Args:
-        replacements: module, name, and what is called instead, with the original
-            function as its first argument.
+        replacements: module, name, and the function to call instead, which gets the
+            original function as its first argument.
 
     Yields:
         Nothing.

@@ -1,7 +1,7 @@
-"""The rules of rule_ops in plain float64 NumPy: what the kernels are held to.
+"""The rules of rule_ops in plain float64 NumPy, with which kernels are compared.
 
-Written to be read, one row at a time, not to be fast. The formulas are those of Keras
-and of FBGEMM's EXACT_ROWWISE_ADAGRAD.
+They are written to be read, one row at a time, not to be fast. The formulas are those
+of Keras and of FBGEMM's EXACT_ROWWISE_ADAGRAD.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Whether a class can be called in TensorFlow's class's place."""
+"""Checks that a class can replace TensorFlow's class in calls."""
 
 import inspect
 
@@ -6,7 +6,7 @@ import inspect
 def assert_takes_the_arguments_of(stock: type, ours: type) -> list[str]:
     """Compares the constructors and all public methods, inherited ones included.
 
-    Ours may have more methods, and more arguments that are given by keyword alone.
+    Our class may have more methods, and more keyword-only arguments.
 
     Returns:
         The names of the methods that were compared.

@@ -1,7 +1,7 @@
-"""Defects that the simulator must find: each puts one back into a copy of cc/lib.
+"""Defects that the simulator must find; each is put into a copy of cc/lib.
 
-A mutant replaces text that its file must hold exactly once, so that a change of the
-file that does away with it is noticed.
+A mutant replaces text that must be in its file exactly once, so that a change of the
+file that removes the text is noticed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ _REMOVE_FLIGHT = "flights_.erase(std::find(flights_.begin(), flights_.end(), acc
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A defect: its name says what is wrong."""
+    """A defect, whose name says what is wrong."""
 
     name: str
-    file: str  # Below LIB.
+    file: str  # below LIB
     replacements: tuple[tuple[str, str], ...]
-    # Of the schedule that shows it. The pace of a gate takes eight steps to learn.
+    # How many events the schedule that shows it has. A gate's pace needs eight steps to
+    # learn.
     most_events: int = 30
 
     def apply(self, root: pathlib.Path) -> str:

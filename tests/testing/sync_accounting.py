@@ -1,4 +1,4 @@
-"""What holds of a gate's counters at any time."""
+"""Identities that hold between a gate's counters at any time."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ def assert_identities(stats: dict[str, Any]) -> None:
     """Checks the three identities, and that workers' counters add up.
 
     Args:
-        stats: as `gate_stats.to_dict` makes them.
+        stats: the counters, as `gate_stats.to_dict` returns them.
     """
     assert stats["admitted"] == (
         stats["committed"] + stats["aborted"] + stats["in_flight"]

@@ -1,4 +1,4 @@
-"""Sessions that call a gate, whose arguments are fed: any worker's from any thread."""
+"""Sessions that call a gate with fed arguments: for any worker, from any thread."""
 
 from typing import Any
 
@@ -15,18 +15,18 @@ INCARNATION = 1
 class GateSession:
     """A session, and the protocol's calls in a graph of its own.
 
-    A session without a target has a gate for itself; those of one server share it by
-    its name.
+    A session without a target has a gate of its own; sessions of one server share one
+    by its name.
     """
 
     def __init__(self, quorum: int, total: int, *, target: str = "", **options: Any):
         """Opens it.
 
         Args:
-            quorum: gradients that make up an update.
-            total: workers that take part.
+            quorum: how many gradients make up an update.
+            total: how many workers take part.
             target: the server's target, if it is not this process.
-            **options: of `sync_gate`.
+            **options: options of `sync_gate`.
         """
         with tf.Graph().as_default() as graph:
             handle = ops.sync_gate(quorum, total, **options)
@@ -61,19 +61,19 @@ class GateSession:
         return int(self.session.run(self._open, {self._step: step}))
 
     def acquire(self, device: str, **options: Any) -> Any:
-        """Waits for a permit: generation, round, step; `options` are RunOptions'."""
+        """Waits for a permit: generation, round, step; `options` are RunOptions."""
         return self._run(self._acquire, {self._device: device}, options)
 
     def admit(self, permit: Any, device: str, **options: Any) -> bool:
-        """Asks whether a worker may push; `options` are RunOptions'."""
+        """Asks whether a worker may push; `options` are RunOptions."""
         return bool(self._run(self._admit, self._feed(permit, device), options))
 
     def commit(self, permit: Any, device: str, **options: Any) -> bool:
-        """Says that a worker has pushed; `options` are RunOptions'."""
+        """Says that a worker has pushed; `options` are RunOptions."""
         return bool(self._run(self._commit, self._feed(permit, device), options))
 
     def wait_quorum(self, generation: int) -> Any:
-        """Waits for a full round: its number, and that of its gradients."""
+        """Waits for a full round: its number, and its number of gradients."""
         return self.session.run(self._wait_quorum, {self._generation: generation})
 
     def advance(self, generation: int, round_number: int, step: int) -> bool:
@@ -90,7 +90,7 @@ class GateSession:
         self.session.run(self._close)
 
     def stats(self) -> dict[str, Any]:
-        """The gate's counters, as `gate_stats.to_dict` makes them."""
+        """The gate's counters, as `gate_stats.to_dict` returns them."""
         return gate_stats.to_dict(*self.session.run(self._stats))
 
     def _feed(self, permit: Any, device: str) -> dict[Any, Any]:

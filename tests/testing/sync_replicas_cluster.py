@@ -1,7 +1,7 @@
-"""Clusters of real processes that train `sync_replicas_program.py`, and their proof.
+"""Clusters of real processes that train `sync_replicas_program.py`, and their checks.
 
-What was applied follows from what the replicas recorded: the gradients of a round that
-has its quorum of committed ones. A round that has fewer is void, or the last.
+The applied gradients follow from the replicas' reports: those of each round with its
+quorum of committed gradients. A round with fewer is void, or the last.
 """
 
 import json
@@ -21,11 +21,12 @@ _PROGRAM = (
     pathlib.Path(__file__).parents[1] / "distributed" / "sync_replicas_program.py"
 )
 CHIEF = "worker-0"
-# Where a replica can stop itself (see `Seams` of the program), and between which of
-# them its gradient is admitted: it may have reached some variables and not others.
+# The points at which a replica can stop itself (see `Seams` of the program), and those
+# between which its gradient is admitted: it may have reached some variables and not
+# others.
 ADMITTED = ("admitted", "half_pushed", "pushed")
-# As a test's parameters. To the gate, a replica that is admitted is the same whether it
-# has pushed nothing, a half or all; a half is the hardest.
+# Parameters of tests. For the gate an admitted replica is the same whether it has
+# pushed nothing, a half or all; a half is the hardest case.
 POINT_PARAMETERS = [
     "computing",
     pytest.param("admitted", marks=pytest.mark.soak),
@@ -41,10 +42,10 @@ Rounds = dict[tuple[int, int], list[tuple[int, int]]]
 class SyncReplicasCluster:
     """Two parameter servers that serve, and replicas that the test starts.
 
-    The gate is on ps-1, where the variable "table" is; "dense" and the global step are
-    on ps-0. The first of `num_workers` replicas is the chief; the quorum is as many by
-    default, and `optimizer` further arguments of the optimizer: strict unless they say
-    otherwise, so that it is known who gives which gradient.
+    The gate is on ps-1, beside the variable "table"; "dense" and the global step are on
+    ps-0. The first of `num_workers` replicas is the chief, and the quorum is
+    `num_workers` by default. `optimizer` are further arguments of the optimizer, which
+    is strict by default, so that it is known who gives which gradient.
     """
 
     def __init__(self, num_workers: int, quorum: int | None = None, **optimizer: Any):
@@ -76,9 +77,9 @@ class SyncReplicasCluster:
         self.tasks.start(f"worker-{worker}", command)
 
     def committed(self) -> Rounds:
-        """Worker and batch of each committed gradient, by generation and round.
+        """The worker and batch of each committed gradient, by generation and round.
 
-        A replica whose session was lost runs its batch again, so that it may be there
+        A replica whose session was lost runs its batch again, so the batch may be there
         twice, in two generations.
         """
         rounds: Rounds = {}
@@ -88,11 +89,11 @@ class SyncReplicasCluster:
         return dict(sorted(rounds.items()))
 
     def applied(self) -> list[list[tuple[int, int]]]:
-        """The same of the rounds whose updates are in the weights."""
+        """The same for the rounds whose updates are in the weights."""
         committed = self.committed()
         applied: list[list[tuple[int, int]]] = []
         for generation, step in self._told(CHIEF, "opened"):
-            # What came after the checkpoint that the chief began with is lost.
+            # Updates after the checkpoint with which the chief began are lost.
             del applied[step:]
             applied += [
                 pairs
@@ -108,13 +109,13 @@ class SyncReplicasCluster:
     def result(
         self, ending: Iterable[int] = (0,), same_gate: bool = True
     ) -> Mapping[str, Any]:
-        """Waits for the end, and returns what the chief reported, if all is in order.
+        """Waits for the end, checks the chief's report, and returns it.
 
-        That is: weights of the applied batches' averages, to rounding, and
-        counters that agree with each other and with what the replicas recorded.
+        The weights must be those of the applied batches' averages, up to rounding, and
+        the counters must agree with each other and with the replicas' reports.
 
         Args:
-            ending: the replicas that must come to an orderly end; the chief has to.
+            ending: the replicas that must end in an orderly way; the chief always must.
             same_gate: whether the gate's task was the same all the time.
         """
         for worker in ending:
@@ -124,7 +125,7 @@ class SyncReplicasCluster:
         stats = result["stats"]
         applied = self.applied()
         if stats["pending"] == self._quorum:
-            del applied[-1:]  # Full, but the chief ended before it was applied.
+            del applied[-1:]  # it was full, but the chief ended before it was applied
         assert stats["in_flight"] == 0
         assert stats["admitted"] == stats["committed"] + stats["aborted"]
         assert stats["committed"] == (
@@ -144,7 +145,8 @@ class SyncReplicasCluster:
         )
         for weights, twins in zip(result["weights"], expected, strict=True):
             np.testing.assert_allclose(weights, twins, rtol=1e-12)
-        # Two minutes with TensorFlow's own class. It takes 0.1 s on a quiet machine.
+        # It takes two minutes with TensorFlow's own class, and 0.1 s here on a quiet
+        # machine.
         assert result["close_secs"] < 10
         return result
 

@@ -1,6 +1,6 @@
-"""What tests of SyncReplicasOptimizer train: a graph, and what it must come to.
+"""The graph that tests of SyncReplicasOptimizer train, and its twin.
 
-That is said by one process in float64 NumPy, which takes the mean.
+The twin is one process in float64 NumPy, which takes the mean.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ DEADLINE_SECS = 30.0
 
 LEARNING_RATE = 0.125
 DENSE = np.linspace(-1.0, 1.0, 5)
-# Its rows are long enough for their indices to be sent with other things.
+# Its rows are long enough for their indices to be sent with other messages.
 TABLE = np.linspace(0.5, 1.5, 128).reshape(8, 16)
 
 
@@ -44,7 +44,7 @@ def batch(worker: int, number: int) -> Batch:
 
 
 def batches(number: int) -> list[Batch]:
-    """Returns so many batches of worker 0."""
+    """Returns a number of batches of worker 0."""
     return [batch(0, i) for i in range(number)]
 
 
@@ -55,7 +55,7 @@ def train(steps: list[list[Batch]]) -> tuple[np.ndarray, np.ndarray]:
         steps: for each step the batches whose gradients it averages.
 
     Returns:
-        What `DENSE` and `TABLE` have become.
+        The values of `DENSE` and `TABLE`.
     """
     dense, table = DENSE.copy(), TABLE.copy()
     for batches in steps:
@@ -71,13 +71,13 @@ def train(steps: list[list[Batch]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def assert_weights(weights: Any, steps: list[list[Batch]]) -> None:
-    """Compares a replica's weights with what the steps' batches come to."""
+    """Compares a replica's weights with the result of the steps' batches."""
     for actual, expected in zip(weights, train(steps), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def until(condition: Callable[[], Any]) -> None:
-    """Waits until a condition holds that another thread brings about."""
+    """Waits until another thread has made a condition true."""
     deadline = time.monotonic() + DEADLINE_SECS
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come about"
@@ -85,7 +85,7 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 class Replica:
-    """The model and an optimizer around another, in a graph of their own.
+    """The model and a SyncReplicasOptimizer, in a graph of their own.
 
     Attributes:
         graph: the graph; its ops may be added to until a session finalizes it.
@@ -152,7 +152,7 @@ class Replica:
             ]
 
     def feed(self, batch: Batch) -> dict[Any, Any]:
-        """Returns what a train op must be fed with for this batch."""
+        """Returns the feeds of a train op for this batch."""
         return {self.target: batch.target, self.rows: batch.rows}
 
     def train(self, session: Any, batches: list[Batch]) -> list[int]:
@@ -161,10 +161,10 @@ class Replica:
 
     @contextlib.contextmanager
     def monitored_session(self, num_tokens: int = -1, **arguments: Any) -> Iterator:
-        """Opens a session with the chief's hook, which `arguments` are for."""
+        """Opens a session with the chief's hook; `arguments` are for the hook."""
         with self.graph.as_default():
             hook = self.optimizer.make_session_run_hook(True, num_tokens, **arguments)
-            # The gate, and what belongs to it, is where the global step is.
+            # The gate, and its ops, are on the task of the global step.
             config = tf1.ConfigProto(allow_soft_placement=True)
             with tf1.train.SingularMonitoredSession([hook], config=config) as session:
                 yield session

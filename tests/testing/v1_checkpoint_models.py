@@ -6,14 +6,14 @@ ROWS, WIDTH = 20_000, 16  # 1.28 MB: written by rows
 
 
 def loss(use_resource, parts=None):
-    """Builds it: a table, whole or in parts, and a bias.
+    """Builds the model: a table, whole or in parts, and a bias.
 
     The gradient is a function of these and of the global step, so that all replicas of
-    a synchronous training give the same.
+    a synchronous training give the same gradient.
 
     Args:
         use_resource: whether the variables are resource variables.
-        parts: in how many parts the table is.
+        parts: how many parts the table has.
 
     Returns:
         The loss.

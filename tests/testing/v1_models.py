@@ -9,7 +9,7 @@ import tensorflow as tf
 
 tf1 = tf.compat.v1
 
-# The arguments of `get_variable` that make each kind. Three parts of nine rows.
+# The arguments of `get_variable` for each kind. Nine rows have three parts.
 KINDS = {
     "ref": {"use_resource": False},
     "resource": {"use_resource": True},
@@ -33,14 +33,14 @@ def part_slices(kind: str) -> list[slice]:
 
 
 class Model:
-    """A table that is looked up and a vector that is used whole, with one loss.
+    """A table with lookups and a vector that is used as a whole, with one loss.
 
     The gradient of row `rows[i]` of the table is `row_grads[i]`, and that of the
     vector `vector_grad`: all three are placeholders.
 
     Attributes:
         loss: scalar.
-        table_parts: the variables that the table is made of.
+        table_parts: the variables of the table.
         vector: the variable.
     """
 
@@ -89,7 +89,7 @@ def gradients(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def initializer_of(value: np.ndarray) -> Callable[..., tf.Tensor]:
-    """Returns an initializer: the value, or the rows of it that a part holds."""
+    """Returns an initializer: the value, or the rows of it that a part has."""
 
     def initialize(shape, dtype=None, partition_info=None):
         first = 0 if partition_info is None else partition_info.var_offset[0]

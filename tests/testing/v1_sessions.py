@@ -2,13 +2,13 @@
 
 import tensorflow.compat.v1 as tf
 
-# How often a worker looks whether the chief has made the model ready. It is 30 s in a
-# MonitoredTrainingSession.
+# How often a worker checks whether the chief has made the model ready. It is every 30 s
+# in a MonitoredTrainingSession.
 _READY_POLL_SECS = 0.1
 
 
 class WorkerSessionCreator(tf.train.SessionCreator):
-    """TensorFlow's own, but that it looks more often whether the model is ready."""
+    """TensorFlow's own class, which checks more often whether the model is ready."""
 
     def __init__(self, target, config):
         self._target = target

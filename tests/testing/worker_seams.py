@@ -1,7 +1,7 @@
-"""Points of the train step of a SyncReplicas at which a worker can be stopped.
+"""Points of a SyncReplicas train step at which a worker can be stopped.
 
-The functions that a coordinator schedules run in other processes, which know no Python.
-So the points are loops in their graphs, that last as long as a file is there.
+The functions that a coordinator schedules run in other processes, without Python. So
+the points are loops in their graphs, which last as long as a file exists.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ import tensorflow as tf
 from tf_syncrep.python.ops import accumulator_ops, sync_gate_ops
 from tf_syncrep.python.sync.gradient_accumulators import NO_ROUND
 
-# In the order in which a worker comes to them; from the second to the fourth its
-# gradient is admitted, and may have reached some variables and not others.
+# They are in the order in which a worker gets to them. From the second to the fourth
+# its gradient is admitted, and may have reached some variables and not others.
 POINTS = ("computing", "admitted", "half_pushed", "pushed", "committed")
 ADMITTED = POINTS[1:4]
 _POLL_SECS = 0.02
 
 
 def stop_at(folder: pathlib.Path, point: str, worker: int) -> None:
-    """Makes a worker say "at POINT" when it comes to a point, and go no further."""
+    """Makes a worker say "at POINT" when it gets to a point, and stop there."""
     (folder / f"stop-{point}-{worker}").touch()
 
 
@@ -36,19 +36,20 @@ class Seams:
     """Builds the points.
 
     "computing": the worker has its permit, and no gradient. "admitted": the gate has
-    admitted its gradient, nothing is pushed. "half_pushed": one push was acknowledged,
-    the others are not begun. "pushed": all were. "committed": the gradient counts. A
-    worker whose gradient comes too late is at the first point alone.
+    admitted its gradient, and nothing is pushed. "half_pushed": one push was
+    acknowledged, and the others are not begun. "pushed": all were acknowledged.
+    "committed": the gradient counts. A worker whose gradient comes too late gets only
+    to the first point.
     """
 
     def __init__(self, folder: str, compute_secs: Sequence[float]):
-        """Takes where the files are, and how long each worker computes at least."""
+        """Takes the folder of the files, and how long each worker computes at least."""
         self._folder = folder
         self._compute_secs = compute_secs
         self._pushes: list[tf.Tensor] = []
 
     def in_place(self) -> contextlib.AbstractContextManager[None]:
-        """Puts the points into the train steps that are traced meanwhile."""
+        """Puts the points into the train steps that are traced within the context."""
         return replaced_ops.replaced(
             (
                 (sync_gate_ops, "sync_gate_admit", self._admit),
@@ -115,11 +116,11 @@ def _task() -> tf.Tensor:
 
 
 def sleep(secs: Any) -> tf.Tensor:
-    """An op that sleeps; what else sleeps is Python, which workers do not run."""
+    """An op that sleeps; others need Python, which workers do not run."""
     kind = {"output_types": [tf.int64], "output_shapes": [[]]}
     zero, one = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
     dataset = tf.raw_ops.RangeDataset(start=zero, stop=one, step=one, **kind)
-    # Once for the element, and once for the end.
+    # It sleeps once for the element, and once for the end.
     dataset = tf.raw_ops.SleepDataset(
         input_dataset=dataset,
         sleep_microseconds=tf.cast(tf.convert_to_tensor(secs) * 0.5e6, tf.int64),

@@ -1,8 +1,8 @@
-"""Trains under a strategy over two devices of one process; reports what came of it.
+"""Trains under a strategy over two devices of one process; reports the results.
 
-By AdamAsyncOptimizer, and by its op on variables that each replica has of its own until
-they are read. Arguments: "mirrored" or "central_storage", and "CPU" or "GPU". Two
-halves of a GPU are two devices.
+It trains by AdamAsyncOptimizer, and by its op on variables of which each replica has
+its own until they are read. Arguments: "mirrored" or "central_storage", and "CPU" or
+"GPU". Two halves of a GPU are two devices.
 """
 
 import json
@@ -42,7 +42,7 @@ def halves(step):
 
 
 def own(step):
-    """A gradient of the vector, another one in each replica."""
+    """A gradient of the vector, which differs between replicas."""
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     gradients = [v1_models.gradients(step + 10 * i)[2] for i in range(2)]
     return tf.constant(np.stack(gradients), tf.float32)[replica]
@@ -55,7 +55,7 @@ def run(strategy, replica):
         strategy.run(replica, (step,))
 
     for step in range(STEPS):
-        # A number, so that each step is traced by itself.
+        # The step is a number, so that each one is traced separately.
         tf.function(train)(step)
 
 
@@ -65,7 +65,7 @@ def copies(strategy, variable):
 
 
 def by_the_optimizer(strategy):
-    """What replicas have trained whose gradients are summed: values, all copies."""
+    """The results of replicas whose gradients are summed: values and all copies."""
     with strategy.scope():
         variables = [
             tf.Variable(tf.constant(value, tf.float32))
@@ -86,7 +86,7 @@ def by_the_optimizer(strategy):
 
 
 def on_read(strategy, aggregation):
-    """What each replica has trained by the op, and what a reader gets of it."""
+    """The results of each replica by the op, and the value that a reader gets."""
     start = tf.constant(v1_models.VECTOR, tf.float32)
     values = [start, tf.zeros_like(start), tf.zeros_like(start), *NUMBERS[1:3]]
     with strategy.scope():

@@ -1,8 +1,8 @@
-"""The drop-in accumulators: TensorFlow's behaviour, and where it is wrong, the right.
+"""The drop-in accumulators: TensorFlow's behaviour, corrected where it is wrong.
 
-Scenarios in which TensorFlow's classes are right run on both. What TensorFlow 2.21's
-do in the others was seen by running the same lines on them, and is told in the
-test's docstring. TensorFlow's have no GPU kernels, so on a GPU only ours are tested.
+Scenarios in which TensorFlow's classes are right run on both. In the others, each
+test's docstring tells what TensorFlow 2.21's classes do when the same lines run on
+them. TensorFlow's have no GPU kernels, so on a GPU only ours are tested.
 """
 
 import gc
@@ -39,7 +39,7 @@ InvalidArgument = tf.errors.InvalidArgumentError
 
 @pytest.fixture(autouse=True)
 def on_a_device(request, on_device):
-    """Puts our accumulators on each device, TensorFlow's on the CPU alone."""
+    """Runs our accumulators on each device, and TensorFlow's only on the CPU."""
     params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     stock = (DENSE["stock"], SPARSE["stock"])
     if on_device == "GPU" and params.get("make") in stock:
@@ -48,7 +48,7 @@ def on_a_device(request, on_device):
 
 @pytest.fixture
 def session(device):
-    config = v1.ConfigProto(allow_soft_placement=True)  # of what is not ours
+    config = v1.ConfigProto(allow_soft_placement=True)  # for ops that are not ours
     with tf.Graph().as_default(), devices.scope(), v1.Session(config=config) as session:
         yield session
 
@@ -69,7 +69,7 @@ def values_of(taken):
     return taken.values if hasattr(taken, "values") else taken
 
 
-# What both do.
+# Behaviour of both.
 
 
 @pytest.mark.parametrize("classes", [DENSE, SPARSE], ids=["dense", "sparse"])
@@ -101,7 +101,7 @@ def test_stale_gradients_are_dropped(make, session):
     push, take = apply(accumulator, 1.0, local_step=step), accumulator.take_grad(1)
     held = accumulator.num_accumulated()
     session.run(accumulator.set_global_step(5))
-    session.run(accumulator.set_global_step(3))  # It may be set back.
+    session.run(accumulator.set_global_step(3))  # it may be set back
     for local_step, expected in [(2, 0), (3, 1), (4, 2), (0, 2)]:
         session.run(push, {step: local_step})
         assert session.run(held) == expected
@@ -114,7 +114,7 @@ def test_stale_gradients_are_dropped(make, session):
 
 @sparse_classes
 def test_mean_divides_each_row_by_the_gradients_that_had_it(make, session):
-    """A row that 1 of 4 workers sent is not divided by 4: the default of both."""
+    """The default of both does not divide a row that 1 of 4 workers sent by 4."""
     accumulator = make(tf.float32, shape=[5, 1])
     for indices in (
         np.array([0, 1], np.int32),
@@ -265,7 +265,7 @@ def test_errors_of_rows_that_differ_from_those_held(make, session):
     assert session.run(accumulator.num_accumulated()) == 1
 
 
-# Where TensorFlow's are wrong. Most of it is tested on the ops.
+# Behaviour in which TensorFlow's are wrong. Most of it is tested on the ops.
 
 
 @our_classes
@@ -289,20 +289,20 @@ def test_a_number_that_is_not_a_scalar_is_an_error(make, session):
 def test_rows_out_of_any_shape_are_an_error(
     accumulators, rows, gradients, message, session
 ):
-    """TensorFlow takes negative ones, and what exceeds the gradient's shape alone."""
+    """TensorFlow accepts negative ones, and also those that only the shape excludes."""
     accumulator = SPARSE["ours"](tf.float32, accumulators)
     with pytest.raises(InvalidArgument, match=message):
         session.run(accumulator.apply_grad(rows, [[4.0], [4.0]], gradients))
     assert session.run(accumulator.num_accumulated()) == 0
 
 
-# Eagerly and in functions.
+# Eager execution and functions.
 
 
 @pytest.mark.eager
 @our_classes
 def test_all_methods_work_eagerly_and_in_a_function(make):
-    """TensorFlow's sparse one raises RuntimeError: Arg 'handle' is a ref."""
+    """TensorFlow's sparse class raises RuntimeError: Arg 'handle' is a ref."""
     accumulator = make(tf.float32, shape=[2, 2], name="eager")
     other = make(tf.float32, shape=[2, 2])
     assert accumulator.name == "eager"

@@ -1,6 +1,6 @@
 """AdamAsyncOptimizer saved, restored into new objects, and continued.
 
-Each test goes on with what was restored, and wants the numbers, to the bit, of
+Each test continues with the restored objects, and requires the numbers, to the bit, of
 training that never stopped.
 """
 

@@ -1,8 +1,8 @@
 """Between-graph replication: real worker and PS processes, asynchronous training.
 
 Every worker builds the same graph with `replica_device_setter` and trains through a
-session on its own server; here each worker's client is a thread. Where there is a GPU,
-the variables are on those of the PS tasks, too.
+session on its own server; here each worker's client is a thread. If there is a GPU, the
+variables are also on those of the PS tasks.
 """
 
 import json
@@ -46,17 +46,17 @@ class Replica:
             ]
             vector = tf1.get_variable("vector", [16])
             trained = tf1.trainable_variables()
-            # Row 3 always, and rows that only this worker trains.
+            # Row 3 is always there, and so are rows that only this worker trains.
             rows = tf.constant([3, 10 + index, 20 + index, 3])
             loss = tf.reduce_sum(vector)
             for table in tables:
                 loss += tf.reduce_sum(tf1.nn.embedding_lookup(table, rows))
             step = tf1.train.get_or_create_global_step()
-            # With these each step subtracts 1, whatever the order of the workers.
+            # With these each step subtracts 1, in any order of the workers.
             optimizer = tfs.train.AdamAsyncOptimizer(
                 1.0, beta1=0.0, beta2=0.0, epsilon=0.0
             )
-            # Powers that count: n updates leave 0.5 ** (n + 1).
+            # The powers count: n updates leave 0.5 ** (n + 1).
             counter = tf1.get_variable("counter", [], tf.float64)
             counting = tfs.train.AdamAsyncOptimizer(
                 1.0, beta1=0.5, beta2=0.5, name="Counting"

@@ -77,7 +77,7 @@ def test_one_optimizer_serves_eager_code_and_functions():
     first = len(traces)
     optimizer.apply_gradients([(tf.ones([2]), x)])
     train(tf.ones([2]))
-    # It is not traced anew at each step.
+    # Later steps are not traced again.
     assert len(traces) == first
     assert len(optimizer.variables()) == 4
     np.testing.assert_allclose(x, [0.7, 1.7], rtol=1e-5)
@@ -87,7 +87,7 @@ def test_one_optimizer_serves_eager_code_and_functions():
 
 @functools.cache
 def under_strategy(name, device):
-    """What two replicas of one process have come to."""
+    """The variables of two replicas of one process."""
     return programs.run(STRATEGIES_PROGRAM, name, device)
 
 

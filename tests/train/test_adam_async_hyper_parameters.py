@@ -1,4 +1,4 @@
-"""Hyper-parameters of AdamAsyncOptimizer: kinds, values at each step, errors."""
+"""Hyper-parameters of AdamAsyncOptimizer: kinds, values at each step, and errors."""
 
 import adam_async_reference as reference
 import numpy as np
@@ -11,7 +11,7 @@ tf1 = tf.compat.v1
 
 VALUES = {"learning_rate": 0.05, "beta1": 0.75, "beta2": 0.875, "epsilon": 0.125}
 
-# How each kind is made from a number, inside of the graph that will use it.
+# How each kind is made from a number, inside the graph that uses it.
 KINDS = {
     "float": lambda x: x,
     "numpy": np.float32,
@@ -50,7 +50,7 @@ def expected(dtype=np.float32):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_works_in_a_graph(kind, dtype, use_resource):
     with tf.Graph().as_default(), tf1.Session() as session:
-        # What a worker would do: the variable and its slots sit elsewhere.
+        # This is the case of a worker: the variable and its slots are on another task.
         x = tf1.get_variable(
             "x", initializer=tf.constant(START, dtype), use_resource=use_resource
         )
@@ -102,7 +102,8 @@ def test_a_learning_rate_that_decays_with_the_global_step_is_followed():
         optimizer = tfs.train.AdamAsyncOptimizer(rate, epsilon=0.0)
         train_op = optimizer.apply_gradients([(tf.ones([1]), x)], global_step)
         session.run(tf1.global_variables_initializer())
-        # The same gradient every time: each step is as long as the learning rate.
+        # The gradient is always the same, so each step has the length of the learning
+        # rate.
         for total in (1.0, 1.5, 1.75):
             session.run(train_op)
             np.testing.assert_allclose(session.run(x), [-total], rtol=1e-5)

@@ -83,7 +83,7 @@ OPTIONS = {
 @pytest.mark.parametrize("kind", ["ref", "resource"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_training_with_options_agrees_with_the_twin(kind, options):
-    # Without effect on the numbers.
+    # These have no effect on the numbers.
     actual = train(kind, tf.float32, use_locking=True, **options)
     assert_states_close(actual, train_twin(kind, tf.float32, **options), 1e-5)
 
@@ -134,7 +134,7 @@ def test_dense_training_equals_stock_adam():
 
 @pytest.mark.parametrize("kind", ["partitioned_ref", "resource"])
 def test_sparse_gradients_reach_the_op_as_they_are(kind):
-    """No Unique and no segment sum over all of the gradient on the way."""
+    """There is no Unique and no segment sum over the whole gradient."""
     with tf.Graph().as_default() as graph:
         model = v1_models.Model(kind)
         optimizer = tfs.train.AdamAsyncOptimizer(use_locking=True)

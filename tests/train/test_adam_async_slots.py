@@ -12,7 +12,7 @@ tf1 = tf.compat.v1
 kinds = pytest.mark.parametrize("kind", v1_models.KINDS)
 
 
-# What they begin with, in the order of their suffixes, which is DeepRec's.
+# Their initial values, in the order of their suffixes, which is DeepRec's.
 SLOTS = {"m": 0.0, "v": 0.0, "beta1_power": 0.7, "beta2_power": 0.95}
 
 

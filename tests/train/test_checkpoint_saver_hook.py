@@ -1,4 +1,4 @@
-"""CheckpointSaverHook in sessions of one process: what is in it, and when."""
+"""CheckpointSaverHook in sessions of one process: contents and times of checkpoints."""
 
 import contextlib
 import json
@@ -106,10 +106,10 @@ class Savings(tf1.train.SessionRunHook):
 
 @thinned("use_resource, optimizer", [False, True], ["adam_async", "adam"])
 def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimizer):
-    """Every checkpoint has just what that many updates make of the variables."""
+    """Every checkpoint has exactly the variables after its number of updates."""
     with tf.Graph().as_default():
         train_op, opt = build(use_resource, sync=True, optimizer=optimizer)
-        # Slow enough for updates to be made meanwhile.
+        # It is slow enough for updates to be made meanwhile.
         hook = tfs.train.CheckpointSaverHook(
             tmp_path, save_steps=5, keep=50, max_bytes_per_sec=20e6
         )
@@ -161,7 +161,7 @@ def test_work_queue_goes_on_where_it_was(tmp_path):
             return items
 
     assert read(5) == [0, 1, 2, 3, 4]
-    # The last one was not read to its end: nobody had asked for the next.
+    # The last one was not read to its end, since nobody had asked for the next.
     assert read(100) == [4, 5, 6, 7, 8, 9, 10, 11]
 
 
@@ -249,14 +249,14 @@ def test_session_whose_end_is_in_no_checkpoint_says_so(tmp_path, caplog, raise_a
 
 
 def test_chief_with_another_folder_frees_what_a_lost_one_has_left(tmp_path):
-    """Servers outlive a chief, and its writers there: they keep 8 bytes a row."""
+    """Servers outlive a chief, and so do its writers there, with 8 bytes a row."""
     server = tf1.train.Server.create_local_server()
 
     def live(folder):
         with tf.Graph().as_default():
             train_op, _ = build(False)
             hook = tfs.train.CheckpointSaverHook(folder, save_steps=1, full_every=100)
-            hook.end = lambda session: None  # as of one that was killed
+            hook.end = lambda session: None  # as if it had been killed
             with tf1.train.MonitoredTrainingSession(
                 server.target, hooks=[hook]
             ) as session:
@@ -277,8 +277,8 @@ def test_chief_with_another_folder_frees_what_a_lost_one_has_left(tmp_path):
 
 
 def test_restore_is_told_where_v1_tells_everything(tmp_path, caplog):
-    # A first line by absl's logger gives Python's root logger a handler, beside that of
-    # TensorFlow's, and from then on each line of that one is printed twice.
+    # The first line by absl's logger gives Python's root logger a handler, beside that
+    # of TensorFlow's logger, and from then on TensorFlow's lines are printed twice.
     for until in (2, 4):
         with tf.Graph().as_default():
             train_op, opt = build(True)

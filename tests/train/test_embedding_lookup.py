@@ -1,4 +1,4 @@
-"""Lookups in partitioned tables, beside TensorFlow's own."""
+"""Lookups in partitioned tables, compared with TensorFlow's own."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ TABLE = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)
 
 
 def parts_of(kind, use_resource):
-    """A table as v1 scripts have it, with its strategy."""
+    """A table as v1 scripts make it, with its strategy."""
     if kind == "partitioned":
 
         def rows_of_part(shape, dtype, partition_info):

@@ -1,11 +1,11 @@
-"""Errors of a step that has lost a server, in the company of others."""
+"""Errors of a step that has lost a server, together with other errors."""
 
 import pytest
 import tensorflow as tf
 
 from tf_syncrep.python.train.sync_replicas import session_errors
 
-# As seen when a parameter server was killed and came back; cut.
+# Errors from a run in which a parameter server was killed and came back; shortened.
 BOTH = """Graph execution error:
 
 =====================

@@ -1,6 +1,6 @@
-"""SyncReplicasOptimizer shows what TensorFlow's class shows: names, errors, arguments.
+"""SyncReplicasOptimizer has the names, errors and arguments of TensorFlow's class.
 
-Claims about both classes run on both.
+Tests of claims about both classes run on both.
 """
 
 import pytest
@@ -269,7 +269,7 @@ def test_it_is_an_instance_of_tensorflows_class_and_uses_nothing_of_it():
     assert methods - set(vars(OURS)) == set()
 
 
-# What is handed on to the optimizer inside. Each option is not the default.
+# Arguments that are passed on to the inner optimizer. None has its default value.
 OPTIONS = {
     "gate_gradients": tf1.train.Optimizer.GATE_GRAPH,
     "aggregation_method": tf.AggregationMethod.EXPERIMENTAL_ACCUMULATE_N,
@@ -278,7 +278,7 @@ OPTIONS = {
 
 
 class Inner(tf1.train.GradientDescentOptimizer):
-    """Notes what it is asked for gradients and names."""
+    """Notes calls for gradients and names."""
 
     asked = ()
 
@@ -315,7 +315,7 @@ def test_options_reach_the_optimizer_inside(cls, graph):
 def test_name_is_the_scope_of_its_operations(cls, graph):
     optimizer, _ = _applied(cls, name="mine", use_locking=True)
     assert optimizer.get_name() == "mine"
-    # All that the base class does with it is to keep it.
+    # The base class only keeps it.
     assert optimizer._use_locking is True
     names = [op.name for op in graph.get_operations()]
     assert any(name.startswith("mine/") for name in names)

@@ -1,4 +1,4 @@
-"""Updates of AdamAsync that take a round by themselves, and those that must not."""
+"""Updates of AdamAsync that take a round themselves, and those that must not."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ TAKE = "Syncrep>AccumulatorTakeRoundDense"
 
 
 class LookingOptimizer(tfs.train.AdamAsyncOptimizer):
-    """It might do anything with a gradient."""
+    """A subclass, which might do anything with a gradient."""
 
 
 def adam_async(cls=tfs.train.AdamAsyncOptimizer, **options):

@@ -1,4 +1,4 @@
-"""What a train op of SyncReplicasOptimizer sends between tasks, and how it arrives."""
+"""The messages of SyncReplicasOptimizer's train op between tasks, and their content."""
 
 import contextlib
 import itertools
@@ -21,7 +21,8 @@ def cluster():
     ports = local_cluster.LocalCluster(1, 2, False)
     spec = tf1.train.ClusterSpec(ports.tasks[0].config.cluster)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TF_GRPC_REUSE_PORT", "true")  # They are reserved until closed.
+        # they are reserved until they are closed
+        patch.setenv("TF_GRPC_REUSE_PORT", "true")
         servers = {
             (job, index): tf1.train.Server(spec, job, index)
             for job, index in (("ps", 0), ("ps", 1), ("worker", 0))
@@ -36,7 +37,7 @@ def _replica(cluster, use_resource=True):
     setter = tf1.train.replica_device_setter(
         cluster=cluster[0], worker_device="/job:worker/task:0"
     )
-    # The servers keep what other tests have made, by name.
+    # The servers keep resources of other tests, by name.
     scope = f"graph{next(_GRAPHS)}"
     with (
         tf.Graph().as_default(),
@@ -62,7 +63,7 @@ def _session(cluster, optimizer):
 
 
 def _transfers(cluster, loss_of, use_resource=True):
-    """From where to where each tensor goes that leaves its task in a step.
+    """The sender and the receiver of each tensor that leaves its task in a step.
 
     Args:
         cluster: the fixture.
@@ -103,17 +104,18 @@ def _six_layers():
 
 
 def _table():
-    """Of it some rows, of which it is not known beforehand how many."""
+    """A gradient of some rows, whose number is not known beforehand."""
     rows = tf.range(tf1.random_uniform([], 1, 5, tf.int64))[:, tf.newaxis]
     table = tf1.get_variable("table", [100, 16])
     return tf.reduce_sum(tf.nn.embedding_lookup(table, rows))
 
 
 def test_a_step_sends_few_tensors_between_tasks(cluster):
-    # Six variables and the permit to the worker; from it what the gate is told with the
-    # gradients of its server, and those of the other; the round to that, and its
-    # answer. TensorFlow's class sends 16 (run once: its session takes two minutes to
-    # close): each gradient by itself, the step to each server, and a token.
+    # Six variables and the permit are sent to the worker. The worker sends the gate's
+    # message with the gradients of the gate's server, and those of the other server;
+    # the gate sends the round to that server, which sends its answer. TensorFlow's
+    # class sends 16 (run once, since its session takes two minutes to close): each
+    # gradient separately, the step to each server, and a token.
     assert len(_transfers(cluster, _six_layers)) <= 7 + 2 + 2
 
 
@@ -153,7 +155,7 @@ def test_what_goes_with_it_is_applied_bit_for_bit_or_dropped(
         feeds = [
             {
                 weight: random.normal(size=7),
-                # None of a row twice: their order in a sum would make a difference.
+                # No row occurs twice, since the order in a sum would matter.
                 **{
                     one: random.permutation(30)[:size]
                     for one, size in zip(rows, sizes, strict=True)

@@ -1,4 +1,4 @@
-"""What SyncReplicasOptimizer says of a training: stats, log lines, TensorBoard."""
+"""Reports of SyncReplicasOptimizer on a training: stats, log lines, TensorBoard."""
 
 import glob
 import logging
@@ -10,13 +10,13 @@ import tensorflow as tf
 
 tf1 = tf.compat.v1
 
-# Scripts of v1 set TensorFlow's verbosity, others that of absl; the line is shown once.
+# Scripts of v1 set TensorFlow's verbosity, others absl's; the line is shown once.
 LOGGERS = {"absl": absl.logging.get_absl_logger, "tensorflow": tf.get_logger}
 
 
 @pytest.fixture
 def logged(request):
-    """The messages that are logged by one or the other, where this one shows INFO."""
+    """The messages of either logger, if it shows INFO."""
     messages = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
@@ -69,7 +69,7 @@ def test_stats_count_what_happened():
             replica.train(session, twin.batches(1))
             assert session.should_stop()
     assert (stats["updates"], stats["applied"], stats["pending"]) == (1, 2, 1)
-    # The hook knows them when the session has ended.
+    # The hook has them after the session has ended.
     stats = hook.stats
     assert stats["updates"] == stats["rounds"] == stats["step"] == 2
     assert stats["admitted"] == stats["committed"] == stats["applied"] == 4

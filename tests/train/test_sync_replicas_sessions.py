@@ -1,4 +1,4 @@
-"""SyncReplicasOptimizer in each style of session: hook, Supervisor, by hand."""
+"""SyncReplicasOptimizer in each style of session: hook, Supervisor, and by hand."""
 
 import itertools
 import time
@@ -102,7 +102,7 @@ def test_supervisor_runs_a_script_that_starts_the_queue_runner_itself():
     ids=["bare-ref", "bare-resource", "initialized"],
 )
 def test_script_that_knows_no_chief_init_op_trains(use_resource, local_init):
-    # Scripts of the oldest API start the queue runner and nothing else. On
+    # Scripts of the oldest API start the queue runner and nothing else. With
     # TensorFlow's class they train as soon as the local step is initialized.
     replica = twin.Replica(use_resource=use_resource)
     batches = twin.batches(4)
@@ -154,14 +154,14 @@ def _invalid():
 
 
 def _aborted():
-    """As a step is on a task that was started anew."""
+    """Fails like a step on a task that was started anew."""
     gate = sync_gate_ops.sync_gate(1, 1)
     generation = sync_gate_ops.sync_gate_open(gate, 0)
     return sync_gate_ops.sync_gate_wait_quorum(gate, generation - 1)[0].op
 
 
 def _failing_once(fail, at):
-    """An optimizer whose update number `at` fails, and no other does."""
+    """An optimizer whose update number `at` fails, and no other."""
     updates = itertools.count(1)
 
     class Failing(tf1.train.GradientDescentOptimizer):
@@ -268,7 +268,7 @@ def test_chief_that_was_replaced_does_not_end_the_training_of_its_successor():
     optimizer = replica.optimizer
     other = ("/job:worker/replica:0/task:7", 77)
     with replica.graph.as_default():
-        # What the graph of another chief would do.
+        # The graph of another chief would do this.
         gate = optimizer._built.gate
         successor = sync_gate_ops.sync_gate_open(gate, tf.constant(1, tf.int64))
         acquired = sync_gate_ops.sync_gate_acquire(gate, *other)
@@ -277,7 +277,7 @@ def test_chief_that_was_replaced_does_not_end_the_training_of_its_successor():
         replica.train(session, twin.batches(1))
         present = by_hand.generation
         assert session.run(successor) == present + 1
-        # Its wait for the next quorum was ended, or had not begun yet.
+        # Its wait for the next quorum was ended, or had not begun.
         over = f"A new generation|Generation {present} of the gate is over"
         with pytest.raises(tf.errors.AbortedError, match=over):
             by_hand.coordinator.join(by_hand.threads)
@@ -320,7 +320,7 @@ def _is_live(replica, session):
 def test_replica_leaves_when_the_last_session_in_which_it_trains_is_closed():
     server = tf1.train.Server.create_local_server()
     replica = twin.Replica()
-    watching = twin.Replica()  # Another graph, with the same gate.
+    watching = twin.Replica()  # another graph, with the same gate
     first, second = (tf1.Session(server.target, graph=replica.graph) for _ in range(2))
     with tf1.Session(server.target, graph=watching.graph) as watcher:
         first.run(replica.init_op)
@@ -345,7 +345,8 @@ def test_session_that_only_looks_whether_the_model_is_ready_leaves_nothing():
 def test_local_variables_that_another_client_has_left_are_not_taken_for_ones_own(
     monkeypatch,
 ):
-    # As on a server that outlives its clients, whose scripts initialize none of them.
+    # A server that outlives its clients has them, whose scripts initialize none of
+    # them.
     server = tf1.train.Server.create_local_server()
     first, batches = twin.Replica(), twin.batches(4)
     with _ByHand(first, server.target) as session:

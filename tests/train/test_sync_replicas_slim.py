@@ -12,7 +12,7 @@ PROGRAM = pathlib.Path(__file__).with_name("slim_program.py")
 
 def test_slims_training_loop_trains_to_its_last_step(tmp_path):
     loss = programs.run(PROGRAM, str(tmp_path))
-    # 25, and a quarter of it with each step.
+    # It is 25, and each step leaves a quarter of it.
     assert 0 < loss <= 25 / 4**4
-    # The folder is the one that it was told: the last step's checkpoint is in it.
+    # The folder is the given one: the last step's checkpoint is in it.
     assert (tmp_path / "model.ckpt-6.index").exists()

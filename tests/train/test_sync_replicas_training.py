@@ -1,4 +1,4 @@
-"""SyncReplicasOptimizer's weights against one process that averages by hand."""
+"""SyncReplicasOptimizer's weights, compared with one process that averages by hand."""
 
 import numpy as np
 import pytest
@@ -100,7 +100,7 @@ def test_malformed_gradients_are_named_and_not_pushed_and_others_applied_as_they
             assert session.run(train_op, good) == 1
             assert session.run(vector).tolist() == [0.0, 0.0]
             assert session.run(table).tolist() == [[1.0], [1.0], [0.0]]
-            # What is not finite is not looked for unless that is asked for.
+            # Values that are not finite are only noticed on request.
             assert session.run(train_op, {**good, dense: [np.nan, 1.0]}) == 2
             np.testing.assert_array_equal(session.run(vector), [np.nan, -1.0])
             assert session.run(table).tolist() == [[1.0], [1.0], [-1.0]]
@@ -149,7 +149,7 @@ def test_any_optimizer_inside_does_what_it_does_alone(inner, use_resource):
     replica = twin.Replica(inner=inner, use_resource=use_resource)
     batches = twin.batches(3)
     with replica.graph.as_default():
-        # The same graph, its variables initialized alike, another way to train.
+        # The same graph, with the same initial values, is trained in another way.
         alone = inner().minimize(replica.loss)
         init_op = tf1.global_variables_initializer()
         with tf1.Session() as session:
@@ -179,7 +179,7 @@ def test_variable_averages_follow_every_step(use_resource):
         train_op = optimizer.minimize(weight, global_step=step)
         average = averages.average(weight)
         hook = optimizer.make_session_run_hook(True)
-        # The average begins with the weight, which must be there for that.
+        # The average begins with the weight, which must be initialized for that.
         others = tf1.variables_initializer([step, average])
         scaffold = tf1.train.Scaffold(
             init_op=weight.initializer,
@@ -191,5 +191,5 @@ def test_variable_averages_follow_every_step(use_resource):
                 session.run(train_op)
                 expected = 0.5 * expected + 0.5 * value
                 assert session.run(weight) == value
-            # The last one comes after the replicas were let go on.
+            # The last one comes after the replicas were allowed to go on.
             twin.until(lambda: session.run(average) == expected)

@@ -1,7 +1,8 @@
 """The tests of v1 graphs once more, after `tf.compat.v1.disable_v2_behavior`.
 
-It switches much off for a whole process: eager execution, resource variables, the new
-control flow, shapes whose sizes are numbers. So they run in processes of their own.
+That call changes much for a whole process: eager execution, resource variables, the new
+control flow, and shapes whose sizes are numbers. So these run in processes of their
+own.
 """
 
 import os
@@ -16,7 +17,7 @@ FILES = [
     *sorted(set(FOLDER.glob("test_*.py")) - {FOLDER / "test_v1_behavior.py"}),
     *sorted(FOLDER.with_name("sync").glob("test_gate_*.py")),
 ]
-NO_TESTS = 5  # is what pytest ends with where all execute eagerly.
+NO_TESTS = 5  # pytest ends with this status if all tests execute eagerly
 
 
 @pytest.mark.slow
@@ -26,7 +27,7 @@ NO_TESTS = 5  # is what pytest ends with where all execute eagerly.
 def test_tests_pass_without_v2_behavior(path, tmp_path):
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", path],
-        cwd=tmp_path,  # which `python -m` looks for modules in, the package included
+        cwd=tmp_path,  # `python -m` looks for modules there, including the package
         env=os.environ | {"TF_SYNCREP_V1_BEHAVIOR": "1"},
         capture_output=True,
         text=True,

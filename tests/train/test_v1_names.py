@@ -5,8 +5,8 @@ import sys
 
 import tf_syncrep as tfs
 
-# The example of DeepRec's manual: what its users' scripts look like. Its one changed
-# line is the import of TensorFlow.
+# The example of DeepRec's manual, which is what its users' scripts look like. The only
+# changed line is the import of TensorFlow.
 MANUALS_EXAMPLE = """
 import tensorflow.compat.v1 as tf
 

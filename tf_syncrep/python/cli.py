@@ -1,6 +1,6 @@
 """The command `tf-syncrep`: launch, task, serve, doctor and report.
 
-Nothing that takes time is imported before the arguments are known to be right.
+Slow imports happen only after the arguments have been checked.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Every task gets its place by TF_CONFIG. The exit status is the script's.
 """
 
 
-# What LaunchError calls by the names of Python's arguments.
+# The options by the names of the arguments that LaunchError names.
 _LAUNCH_OPTIONS = {
     "num_workers": "--workers",
     "num_ps": "--ps",
@@ -82,7 +82,8 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_launch_arguments(launch)
-    # Said of misplaced ones; the usage names each of them.
+    # The options are named in the error for misplaced ones, and the usage has all of
+    # them.
     options = frozenset(re.findall(r"--[a-z-]+", launch.format_usage()))
     launch.set_defaults(run=_launch, options=options)
     task = commands.add_parser(
@@ -293,7 +294,7 @@ def _add_script(parser: argparse.ArgumentParser) -> None:
     args = parser.add_argument(
         "args", nargs=argparse.REMAINDER, help="the script's own arguments"
     )
-    args.required = False  # argparse would name it where the script is missing.
+    args.required = False  # argparse would name it if the script is missing.
 
 
 def _launch(arguments: argparse.Namespace) -> int:
@@ -341,7 +342,7 @@ def _launch(arguments: argparse.Namespace) -> int:
 
 def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
     """Options of launch among the script's arguments that the script does not name."""
-    # argparse takes a `--` that follows the script at once away.
+    # argparse removes a `--` that comes right after the script.
     if arguments.words[-len(arguments.args) - 1] == "--":
         return []
     options = []
@@ -356,9 +357,9 @@ def _misplaced_options(arguments: argparse.Namespace) -> list[str]:
     try:
         with open(arguments.script, encoding="utf-8", errors="replace") as file:
             source = file.read()
-    except OSError:  # A folder, say.
+    except OSError:  # a folder, for example
         return options
-    # As argparse and click have it, and as absl.flags has it.
+    # Options as argparse and click write them, and as absl.flags does.
     return [
         option
         for option in options
@@ -394,7 +395,7 @@ def _task(arguments: argparse.Namespace) -> int:
 
 
 def _set_threads(arguments: argparse.Namespace) -> None:
-    """For this process, and what it becomes."""
+    """Sets the numbers of threads of this process, and of the one that it becomes."""
     os.environ.update(
         threads.environment(arguments.inter_op_threads, arguments.intra_op_threads)
     )

@@ -1,7 +1,7 @@
 """`tf-syncrep doctor`: what is installed, what is wrong, and the remedy.
 
-It works where tf_syncrep itself does not: without TensorFlow, with a TensorFlow of
-another version, and without the op library. It names each of these, and the remedy.
+It works where tf_syncrep itself does not: without TensorFlow, with another version of
+TensorFlow, and without the op library. It names each of these problems, and the remedy.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tf_syncrep.python.version import VERSION
 
 OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = "2.15", "2.21"
 
-# Each of them owns the module `tensorflow`; pip lets them overwrite one another.
+# Each of them has the module `tensorflow`, and pip lets them overwrite each other.
 _TENSORFLOW_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly")
-# Of a cluster's tasks so many are asked at once, and so many are named.
+# How many tasks of a cluster are asked at the same time.
 _ASKED_AT_ONCE = 64
 _NAMED_TASKS = 3
 _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def examine() -> Report:
-    """Returns what is installed here and what is wrong with it."""
+    """Finds out what is installed here, and what is wrong with it."""
     report = Report()
     report.facts += [
         ("tf_syncrep", f"{VERSION} in {_package_folder()}"),
@@ -102,10 +102,10 @@ def gpu_driver_version() -> str | None:
 
 
 def cpu_level(flags: set[str]) -> str:
-    """Returns the instruction set that the kernels choose on such a CPU.
+    """Returns the instruction set that the kernels choose on a CPU.
 
     Args:
-        flags: what /proc/cpuinfo calls the features of the CPU.
+        flags: the features of the CPU, as /proc/cpuinfo names them.
 
     Returns:
         "avx512", "avx2" or "baseline".
@@ -127,7 +127,7 @@ def _examine_tensorflow(report: Report) -> ModuleType | None:
 
         version = tf.__version__
     except Exception as error:
-        # Not ImportError alone: an unsuitable NumPy ends in AttributeError here.
+        # It may be any exception: an unsuitable NumPy causes an AttributeError here.
         report.facts.append(("TensorFlow", "none that can be imported"))
         report.problems.append(
             f"TensorFlow cannot be imported: {type(error).__name__}: {error}\n"
@@ -172,7 +172,7 @@ def _examine_library(report: Report, tf: ModuleType | None) -> bool:
             ("  CUDA kernels", built.CUDA_VERSION or "no"),
         ]
     if tf is None and built is not None and there:
-        return False  # Nothing can be said about it without its TensorFlow.
+        return False  # without its TensorFlow nothing is known of it
     try:
         module = op_library.load()
     except ImportError as error:
@@ -184,7 +184,7 @@ def _examine_library(report: Report, tf: ModuleType | None) -> bool:
 
 
 def _examine_private_names(report: Report) -> None:
-    """Reports whether TensorFlow and Keras have the private names that are used."""
+    """Reports whether TensorFlow and Keras have the private names that we use."""
     try:
         from tf_syncrep.python.keras.compat import private_names
 
@@ -223,7 +223,7 @@ def _examine_gpu_driver(report: Report) -> None:
 
 
 def _examine_tf_config(report: Report) -> None:
-    """Reports on TF_CONFIG: whether it is right, and who of its cluster answers."""
+    """Reports whether TF_CONFIG is right, and which tasks of its cluster answer."""
     if not os.environ.get("TF_CONFIG", "").strip():
         report.facts.append(("TF_CONFIG", "not set"))
         return
@@ -264,7 +264,7 @@ def _examine_tf_config(report: Report) -> None:
 
 
 def _why_unknown(address: str) -> str | None:
-    """Why the host of an address has no address of a network; None if it has one."""
+    """Why a host has no network address; None if it has one."""
     try:
         socket.getaddrinfo(*cluster.split_address(address))
     except OSError as error:
@@ -293,8 +293,8 @@ def _package_folder() -> str:
 def _op_names(module: ModuleType) -> list[str]:
     """Returns the names of the ops in a module made by `tf.load_op_library`.
 
-    It holds each op as a function in snake case and under the op's own name, with an
-    underscore after the prefix of those that have one.
+    It has each op as a function in snake case and under the op's own name, with an
+    underscore after the prefix if there is a prefix.
     """
     prefix = "Syncrep_"
     functions = (name for name in dir(module) if name.islower())

@@ -49,8 +49,8 @@ class AccumulatorTakeRoundApplyAdamAsyncDenseOp final
                                             Access::kExclusive, &variables));
     OP_REQUIRES_OK(ctx, CheckHyperParameters(ctx));
     OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
-    // The accumulator's lock is taken within those of the variables: nobody who
-    // has it asks for theirs.
+    // The accumulator's lock is taken while the variables' locks are held. No
+    // thread that holds the accumulator's lock asks for theirs.
     DenseBefore before;
     const auto prepare = [&](const std::vector<int64_t>& shape) {
       TF_RETURN_IF_ERROR(CheckSameShapeAsVar("grad", TensorShape(shape),
@@ -59,7 +59,7 @@ class AccumulatorTakeRoundApplyAdamAsyncDenseOp final
     };
     TakenGradients taken;
     OP_REQUIRES_OK(ctx, TakeRound(ctx, *accumulator, &taken, prepare));
-    // Nothing can fail any more.
+    // From here on nothing can fail.
     const auto update = TakeStep<Slot>(ctx, this->Formula(), variables);
     DeviceSharder sharder(ctx);
     auto& sum = static_cast<CpuDenseGradientSum<LibT>&>(taken.Merged(sharder));

@@ -85,7 +85,7 @@ class AccumulatorApplySparseOp final : public OpKernel {
   }
 
  private:
-  // A checked copy of the indices, which others cannot change any more.
+  // Returns a checked copy of the indices, which others cannot change.
   static absl::Status Rows(OpKernelContext* ctx, int64_t limit,
                            Array<int64_t>* rows) {
     const Tensor& input = ctx->input(kGradientIndices);

@@ -1,8 +1,8 @@
-// The ops that push gradients into accumulators: what does not depend on where
-// the gradients are.
+// The ops that push gradients into accumulators: the parts that do not depend
+// on where the gradients are.
 //
-// Where messages repeat TensorFlow's, they do so on purpose: programs written
-// for its accumulators may look for them.
+// Some messages repeat TensorFlow's on purpose: programs written for its
+// accumulators may look for them.
 
 #ifndef TF_SYNCREP_CC_KERNELS_ACCUMULATOR_APPLY_OP_H_
 #define TF_SYNCREP_CC_KERNELS_ACCUMULATOR_APPLY_OP_H_
@@ -28,19 +28,20 @@
 
 namespace tf_syncrep {
 
-// The op's input "local_step".
+// Reads the op's input "local_step".
 absl::Status LocalStepInput(tensorflow::OpKernelContext* ctx, int64_t* step);
 
 std::vector<int64_t> Dims(const tensorflow::TensorShape& shape);
 
-// The memory of an input. It is ours to keep and to write to, with an owner, in
-// the very case in which TensorFlow would let an op reuse it for its output:
-// when nobody else refers to it. Otherwise it may belong to a variable, which
-// others write to, or to an array of the user's, and must not be used after
-// this op.
+// The memory of an input. It has an owner, so that the accumulator may keep it
+// and write to it, if nobody else refers to it; these are also the inputs that
+// TensorFlow would let an op reuse for its output. Other inputs may belong to a
+// variable, which others write to, or to an array of the user's, and must not
+// be used after this op.
 OwnedBuffer GradientInput(tensorflow::OpKernelContext* ctx, int index);
 
-// `expected` as TensorFlow writes shapes.
+// The error of a shape other than `expected`, which is written as TensorFlow
+// writes shapes.
 absl::Status DenseShapeMismatch(const std::string& expected,
                                 const tensorflow::TensorShape& received);
 
@@ -114,27 +115,29 @@ inline constexpr int kGradientIndices = 2;
 inline constexpr int kGradientValues = 3;
 inline constexpr int kGradientShape = 4;
 
-// Checks the shapes of indices and values, and the input "gradient_shape" if it
-// is known. `limit` becomes what indices must be below, or -1.
+// Checks the shapes of indices and values, and the input "gradient_shape" if
+// the shape is known. `limit` is set to the number that indices must be below,
+// or to -1.
 absl::Status CheckSparseGradient(tensorflow::OpKernelContext* ctx,
                                  const tensorflow::PartialTensorShape& allowed,
                                  bool has_known_shape, int64_t* limit);
 
-// InvalidArgument: the index at this place is negative or not below `limit`.
+// Returns the InvalidArgument error for the index at `position`, which is
+// negative or not below `limit`.
 absl::Status BadGradientIndex(int64_t position, int64_t index, int64_t limit);
 
 absl::Status CheckRowShape(const tensorflow::TensorShape& values,
                            const tensorflow::PartialTensorShape& allowed);
 
-// All but the first.
+// The dimensions of a row: all dimensions of `values` but the first.
 std::vector<int64_t> RowDims(const tensorflow::TensorShape& values);
 
-// How many elements a row has; 0 without rows, of which there may be more than
-// fit into a number.
+// How many elements a row has. It is 0 if there are no rows: then the number of
+// elements may be too large for an integer.
 int64_t RowSize(const tensorflow::TensorShape& values);
 
-// Of a gradient's rows and those that are held. The rank counts the indices'
-// too.
+// The error for a gradient whose rows have another shape than the held ones.
+// The ranks in the message count the dimension of the indices too.
 absl::Status RowShapeMismatch(const std::vector<int64_t>& held,
                               const std::vector<int64_t>& received);
 

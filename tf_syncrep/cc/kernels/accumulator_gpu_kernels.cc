@@ -1,9 +1,10 @@
 // Kernels of accumulators whose gradients are in the GPU's memory.
 //
 // All of an accumulator's work is put into the one stream in which the device's
-// ops compute, under the accumulator's lock where order matters: so gradients
-// add up in their order of arrival, and a result is there for whatever uses it
-// next. Bookkeeping is on the host, and the same as for the host's memory.
+// ops compute, under the accumulator's lock where the order matters. So
+// gradients add up in their order of arrival, and a result is complete for the
+// ops that use it next. The bookkeeping is on the host, as for sums in the
+// host's memory.
 
 #include <algorithm>
 #include <cstddef>
@@ -47,13 +48,13 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using PushResult = Accumulator::PushResult;
 
-// Sums in the GPU's memory.
+// Makes accumulators with sums in the GPU's memory.
 class GpuAccumulatorMaker {
  public:
   absl::Status Init(OpKernelContext* ctx) { return GpuQueueOf(ctx, &queue_); }
 
   AccumulatorResource* Make(const AccumulatorSpec& spec) const {
-    // TensorFlow's allocator has memory that was used before at hand.
+    // TensorFlow's allocator on GPUs reuses memory by itself.
     return new AccumulatorResource(spec, SumMaker(spec),
                                    AccumulatorResource::ResultMemory::kNew);
   }
@@ -79,10 +80,10 @@ class GpuAccumulatorMaker {
   GpuQueue queue_;
 };
 
-// A tensor of so many bytes or more, or no owner.
+// Allocates a tensor of at least `bytes` bytes; no owner when there is none.
 OwnedBuffer AllocateOnGpu(OpKernelContext* ctx, size_t bytes) {
   const auto owner = std::make_shared<Tensor>();
-  // Null for zero bytes: an empty tensor has no memory.
+  // An empty tensor has no memory, and its pointer would be null.
   const auto size = static_cast<int64_t>(std::max<size_t>(bytes, 1));
   absl::Status status =
       ctx->allocate_temp(DT_INT8, TensorShape({size}), owner.get());
@@ -92,8 +93,8 @@ OwnedBuffer AllocateOnGpu(OpKernelContext* ctx, size_t bytes) {
   return {owner->data(), owner};
 }
 
-// Copies the indices and looks through them; when it is known that they are
-// good, pushes. Nothing has changed before that.
+// Copies the indices and checks them, and pushes the gradient when they are
+// known to be good. Nothing has changed before that.
 template <typename T>
 class AccumulatorApplySparseGpuOp final : public AsyncOpKernel {
  public:
@@ -201,8 +202,8 @@ class AccumulatorApplySparseGpuOp final : public AsyncOpKernel {
   bool has_known_shape_;
 };
 
-// Outputs of the sparse ops: indices, values, shape. How many rows there are
-// has to be read back before there can be memory for them.
+// Sets the outputs of the sparse ops: indices, values and shape. The number of
+// rows has to be read back before memory for them can be allocated.
 template <typename T>
 struct GpuSparseOutput {
   static constexpr bool kIsSparse = true;
@@ -240,7 +241,7 @@ struct GpuSparseOutput {
                    status = Write(ctx, *accumulator, *shared,
                                   *Data<const int64_t>(copy));
                  }
-                 // Its memory is then there for the gradients that follow.
+                 // This frees the sums' memory for the gradients that follow.
                  shared->sums.clear();
                  done(status);
                });
@@ -268,7 +269,7 @@ struct GpuSparseOutput {
   }
 };
 
-// Takes the gradients of one round, which are there.
+// Takes the gradients of one round, all of which have arrived.
 template <typename T>
 class AccumulatorTakeRoundSparseGpuOp final : public AsyncOpKernel {
  public:

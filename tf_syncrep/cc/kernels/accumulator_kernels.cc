@@ -1,4 +1,4 @@
-// Kernels that make accumulators in the host's memory, set their step and tell
+// Kernels that make accumulators in the host's memory, set their step and read
 // their counts.
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace {
 
 using tensorflow::OpKernelContext;
 
-// Sums in the host's memory.
+// Makes accumulators with sums in the host's memory.
 class CpuAccumulatorMaker {
  public:
   absl::Status Init(OpKernelContext* /*ctx*/) { return absl::OkStatus(); }

@@ -1,4 +1,4 @@
-// The ops that make accumulators, set their step and tell their counts,
+// The ops that make accumulators, set their step and read their counts,
 // wherever the gradients are.
 
 #ifndef TF_SYNCREP_CC_KERNELS_ACCUMULATOR_OP_H_
@@ -21,7 +21,7 @@
 
 namespace tf_syncrep {
 
-// Calls `visit` with a T of a dtype that accumulators have.
+// Calls `visit` with a T for a dtype that accumulators can have.
 template <typename Visit>
 auto VisitAccumulatorType(tensorflow::DataType dtype, const Visit& visit) {
   if (dtype == tensorflow::DT_HALF) {
@@ -51,7 +51,7 @@ class AccumulatorOp final : public CountedResourceOp<AccumulatorResource> {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reduction_type", &reduction));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("mode", &mode));
     spec_.is_sparse = kIsSparse;
-    // The op definition allows no other strings.
+    // The op's definition allows no other strings.
     spec_.reduction = reduction == "SUM"     ? Reduction::kSum
                       : reduction == "CMEAN" ? Reduction::kCountedMean
                                              : Reduction::kMean;
@@ -83,13 +83,12 @@ class AccumulatorOp final : public CountedResourceOp<AccumulatorResource> {
   }
 
   AccumulatorSpec spec_;
-  std::once_flag init_once_;  // guards the two below
+  std::once_flag init_once_;  // guards the next two fields
   Maker maker_;
   absl::Status init_status_;
 };
 
-// These want nothing of an accumulator but its bookkeeping, which is on the
-// host.
+// These ops use only the accumulator's bookkeeping, which is on the host.
 
 class AccumulatorSetGlobalStepOp final : public tensorflow::OpKernel {
  public:
@@ -115,7 +114,7 @@ class AccumulatorNumAccumulatedOp final : public tensorflow::OpKernel {
   void Compute(tensorflow::OpKernelContext* ctx) override {
     AccumulatorPtr accumulator;
     OP_REQUIRES_OK(ctx, LookupAccumulator(ctx, &accumulator));
-    // Each of so many gradients takes memory, so that this holds them all.
+    // Every held gradient takes memory, so there are too few to overflow this.
     const auto num_held =
         static_cast<int32_t>(accumulator->accumulator().num_held());
     OP_REQUIRES_OK(ctx, SetScalarOutput(ctx, 0, num_held));
@@ -130,7 +129,7 @@ class AccumulatorStatsOp final : public tensorflow::OpKernel {
     AccumulatorPtr accumulator;
     OP_REQUIRES_OK(ctx, LookupAccumulator(ctx, &accumulator));
     const AccumulatorStats stats = accumulator->accumulator().stats();
-    // In the order of the op's outputs.
+    // The values are in the order of the op's outputs.
     const int64_t values[] = {stats.step,     stats.held,  stats.pushed,
                               stats.accepted, stats.stale, stats.voided,
                               stats.taken,    stats.takes, stats.bytes};

@@ -18,7 +18,7 @@
 
 namespace tf_syncrep {
 
-// What all that share an accumulator must agree on.
+// What all users of an accumulator must agree on.
 struct AccumulatorSpec {
   bool is_sparse;
   tensorflow::DataType dtype;
@@ -26,7 +26,7 @@ struct AccumulatorSpec {
   Reduction reduction;
   AccumulatorMode mode;
 
-  // Such as "sparse, dtype=float, shape=[?,64], reduction_type=MEAN,
+  // For example "sparse, dtype=float, shape=[?,64], reduction_type=MEAN,
   // mode=STEP".
   std::string DebugString() const;
 };
@@ -37,8 +37,8 @@ class AccumulatorResource final : public tensorflow::ResourceBase {
 
   // Where dense results are written.
   enum class ResultMemory {
-    kKept,  // memory of the result before, if nobody has it any more
-    kNew,   // whatever TensorFlow's allocator gives
+    kKept,  // in the memory of the last result, if nobody holds it any more
+    kNew,   // in new memory from TensorFlow's allocator
   };
 
   // `make_sum` makes sums for gradients of the spec's kind and dtype.
@@ -50,15 +50,15 @@ class AccumulatorResource final : public tensorflow::ResourceBase {
   const AccumulatorSpec& spec() const { return spec_; }
   Accumulator& accumulator() { return accumulator_; }
 
-  // Memory for a dense sum or result, on the op's device: a tensor of `shape`.
-  // Its contents are arbitrary.
+  // Allocates a tensor of `shape`, on the op's device, for a dense sum or
+  // result. Its contents are arbitrary.
   absl::Status Allocate(tensorflow::OpKernelContext* ctx,
                         tensorflow::DataType dtype,
                         const tensorflow::TensorShape& shape,
                         tensorflow::Tensor* tensor);
 
-  // Called with what was taken last, whose memory may be used again when nobody
-  // has it any more.
+  // Keeps the result that was taken last, whose memory may be reused when
+  // nobody else holds it any more.
   void Keep(const tensorflow::Tensor& result);
 
  private:
@@ -68,16 +68,18 @@ class AccumulatorResource final : public tensorflow::ResourceBase {
   ReusableTensor taken_memory_;
 };
 
-// Internal where the device did not take the work of computing the sum.
+// Returns an Internal error if the device did not accept the work of computing
+// the sum.
 absl::Status SumStatus(const GradientSum& sum);
 
 using AccumulatorPtr = tensorflow::core::RefCountPtr<AccumulatorResource>;
 
-// The accumulator behind the op's input "handle".
+// Finds the accumulator of the op's input "handle".
 absl::Status LookupAccumulator(tensorflow::OpKernelContext* ctx,
                                AccumulatorPtr* accumulator);
 
-// The same; InvalidArgument unless it is for such gradients.
+// The same; returns InvalidArgument unless it is for gradients of this kind and
+// dtype.
 absl::Status LookupAccumulator(tensorflow::OpKernelContext* ctx, bool is_sparse,
                                tensorflow::DataType dtype,
                                AccumulatorPtr* accumulator);

@@ -25,7 +25,7 @@ using tensorflow::DataTypeToEnum;
 using tensorflow::OpKernelContext;
 using tensorflow::TensorShape;
 
-// Outputs of the sparse ops: indices, values, shape.
+// Sets the outputs of the sparse ops: indices, values and shape.
 template <typename T>
 struct SparseOutput {
   static constexpr bool kIsSparse = true;
@@ -34,7 +34,7 @@ struct SparseOutput {
                   const std::shared_ptr<AccumulatorResource>& accumulator,
                   TakenGradients taken, const OutputsDone& done) {
     const absl::Status status = Set(ctx, *accumulator, taken);
-    // Its memory is then there for the gradients that follow.
+    // This frees the sums' memory for the gradients that follow.
     taken.sums.clear();
     done(status);
   }

@@ -16,7 +16,8 @@ using tensorflow::TensorShape;
 absl::Status OutOfMemoryForResult(int64_t num_rows,
                                   const std::vector<int64_t>& row_shape,
                                   size_t element_bytes) {
-  // Of no rows, a row may have more elements than fit into a number.
+  // If there are no rows, the number of elements of a row may be too large for
+  // an integer.
   double bytes =
       static_cast<double>(num_rows) * static_cast<double>(element_bytes);
   for (const int64_t dim : row_shape) {

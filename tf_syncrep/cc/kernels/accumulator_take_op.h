@@ -1,5 +1,5 @@
-// The ops that take the reduced gradient out of an accumulator: what does not
-// depend on where the gradients are.
+// The ops that take the reduced gradient out of an accumulator: the parts that
+// do not depend on where the gradients are.
 
 #ifndef TF_SYNCREP_CC_KERNELS_ACCUMULATOR_TAKE_OP_H_
 #define TF_SYNCREP_CC_KERNELS_ACCUMULATOR_TAKE_OP_H_
@@ -24,23 +24,23 @@
 
 namespace tf_syncrep {
 
-// ResourceExhausted: there is none for the result, of so many rows of a shape
-// and elements of `element_bytes` bytes.
+// Returns the ResourceExhausted error for a result of `num_rows` rows of this
+// shape, with elements of `element_bytes` bytes.
 absl::Status OutOfMemoryForResult(int64_t num_rows,
                                   const std::vector<int64_t>& row_shape,
                                   size_t element_bytes);
 
-// InvalidArgument unless the accumulator has this mode.
+// Returns InvalidArgument unless the accumulator has this mode.
 absl::Status CheckMode(const AccumulatorResource& accumulator,
                        AccumulatorMode mode);
 
-// The op's input "num_required".
+// Reads the op's input "num_required".
 absl::Status NumRequiredInput(tensorflow::OpKernelContext* ctx,
                               int64_t* num_required);
 
-// Takes the gradients of the round that the op's inputs name. `prepare`, given
-// the gradients' shape, checks and allocates whatever else is needed; if it
-// fails nothing is taken. It must not wait: pushes wait for it.
+// Takes the gradients of the round that the op's inputs name. `prepare` gets
+// the gradients' shape, then checks and allocates whatever else is needed; if
+// it fails, nothing is taken. It must not wait, since pushes wait for it.
 absl::Status TakeRound(
     tensorflow::OpKernelContext* ctx, AccumulatorResource& accumulator,
     TakenGradients* taken,
@@ -48,17 +48,17 @@ absl::Status TakeRound(
         prepare = nullptr);
 
 // Sets the output "shape" of a sparse gradient. The number of the variable's
-// rows is -1 where the accumulator was not told.
+// rows is -1 if the accumulator does not know it.
 absl::Status SetShapeOutput(tensorflow::OpKernelContext* ctx,
                             const AccumulatorResource& accumulator,
                             const std::vector<int64_t>& row_dims);
 
-// Told whether the outputs could be set, once.
+// Called once, with OK or with the error for which the outputs were not set.
 using OutputsDone = std::function<void(const absl::Status&)>;
 
-// An Output<T> says what kind of gradients it is for, and puts what was taken
-// into the op's outputs. It calls `done` when that is done, and keeps alive
-// what it needs until then.
+// An Output<T> says what kind of gradients it is for, and puts the taken
+// gradients into the op's outputs. It calls `done` at the end, and until then
+// keeps alive what it needs.
 template <typename T>
 struct DenseOutput {
   static constexpr bool kIsSparse = false;
@@ -67,7 +67,7 @@ struct DenseOutput {
                   const std::shared_ptr<AccumulatorResource>& accumulator,
                   TakenGradients taken, const OutputsDone& done) {
     const absl::Status status = Set(ctx, *accumulator, taken);
-    // Its memory is then there for the gradients that follow.
+    // This frees the sums' memory for the gradients that follow.
     taken.sums.clear();
     done(status);
   }
@@ -99,7 +99,7 @@ struct DenseOutput {
     if (result.owner == nullptr) {
       return OutOfMemoryForResult(1, taken.shape, sizeof(T));
     }
-    // All owners are tensors: see AccumulatorApplyDenseOp too.
+    // All owners are tensors: see also AccumulatorApplyDenseOp.
     const auto& output =
         *static_cast<const tensorflow::Tensor*>(result.owner.get());
     ctx->set_output(0, output);
@@ -116,7 +116,7 @@ inline std::shared_ptr<AccumulatorResource> ShareAccumulator(
       [](AccumulatorResource* resource) { resource->Unref(); });
 }
 
-// Waits until enough gradients are in.
+// Waits until there are enough gradients.
 template <typename T, template <typename> class Output>
 class AccumulatorTakeOp final : public tensorflow::AsyncOpKernel {
  public:
@@ -133,8 +133,8 @@ class AccumulatorTakeOp final : public tensorflow::AsyncOpKernel {
         done);
     OP_REQUIRES_OK_ASYNC(ctx, CheckMode(*lookup, AccumulatorMode::kStep), done);
     OP_REQUIRES_OK_ASYNC(ctx, NumRequiredInput(ctx, &num_required), done);
-    // The wait keeps the accumulator alive, and the accumulator the wait, until
-    // one of the two ways out is taken: enough gradients, or cancellation.
+    // The wait keeps the accumulator alive, and the accumulator keeps the wait,
+    // until the wait ends: with enough gradients, or by cancellation.
     const std::shared_ptr<AccumulatorResource> accumulator =
         ShareAccumulator(std::move(lookup));
     const auto take_slot = std::make_shared<std::weak_ptr<PendingTake>>();
@@ -153,8 +153,8 @@ class AccumulatorTakeOp final : public tensorflow::AsyncOpKernel {
             done();
             return;
           }
-          // Not on this thread: it may be one that pushed a gradient, and has
-          // other things to do than to reduce them all.
+          // This thread may be one that has just pushed a gradient. It must not
+          // have to reduce all of them.
           RunDone(
               ctx,
               [ctx, done, accumulator,
@@ -170,14 +170,14 @@ class AccumulatorTakeOp final : public tensorflow::AsyncOpKernel {
     OP_REQUIRES_ASYNC(ctx, cancellation->Register(),
                       absl::CancelledError("TakeGrad operation was cancelled"),
                       done);
-    // From here on a cancellation ends the take, also before it has begun.
+    // From here on a cancellation ends the take, even if it has not begun.
     cancellation->SetWait(1);
     accumulator->accumulator().Take(take);
   }
 };
 
-// Takes the gradients of one round, which are there. For outputs that are set
-// before Set() returns.
+// Takes the gradients of one round, all of which have arrived. For outputs that
+// are set before Set() returns.
 template <typename T, template <typename> class Output>
 class AccumulatorTakeRoundOp final : public tensorflow::OpKernel {
  public:

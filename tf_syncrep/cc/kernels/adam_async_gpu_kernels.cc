@@ -1,7 +1,8 @@
 // GPU kernels of the AdamAsync ops: check, lock, launch cc/lib/cuda/adam_async.
 //
 // Hyper-parameters, powers and indices are read on the GPU. Locks are held
-// while kernels are put into the stream, which keeps them apart from then on.
+// while kernels are put into the stream; from then on the stream keeps the
+// kernels apart.
 
 #include <cstdint>
 
@@ -32,7 +33,7 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using Access = LockedVariables::Access;
 
-// What the launches of both ops are given.
+// The arguments of both ops' launches.
 template <typename LibT>
 GpuAdamAsync<LibT> Arguments(OpKernelContext* ctx, AdamAsyncFormula formula,
                              LibT* var, LockedVariables& variables) {
@@ -100,8 +101,8 @@ class SparseApplyAdamAsyncGpuOp final
       done();
       return;
     }
-    // The kernels have found out by themselves whether to write anything; what
-    // is waited for is only what to tell the user.
+    // The kernels have decided by themselves whether to write anything. The
+    // wait is only for the error message.
     CopyToHost(
         ctx, bad_index,
         [ctx, num_rows, done](const absl::Status& status, const Tensor& copy) {
@@ -117,8 +118,8 @@ class SparseApplyAdamAsyncGpuOp final
  private:
   static_assert(sizeof(GpuBadIndex) == 2 * sizeof(int64_t));
 
-  // Where indices are validated and there are any, `bad_index` becomes a tensor
-  // in which the stream will put a GpuBadIndex.
+  // If indices are validated and there are any, `bad_index` becomes a tensor
+  // that the stream fills with a GpuBadIndex.
   absl::Status Launch(OpKernelContext* ctx, Tensor* bad_index,
                       int64_t* num_rows) const {
     const Access access =
@@ -150,7 +151,7 @@ class SparseApplyAdamAsyncGpuOp final
       TF_RETURN_IF_ERROR(variables.PrepareToWrite(ctx, power));
     }
     if (num_indices == 0) {
-      // Nothing but the powers.
+      // Without indices only the powers change.
       return LaunchStatus(ApplyAdamAsyncOnGpu(
           Arguments(ctx, this->Formula(), Base::VarData(variables), variables),
           /*size=*/0, Base::GradData(ctx), GpuStreamOf(ctx)));
@@ -182,8 +183,8 @@ class SparseApplyAdamAsyncGpuOp final
   }
 };
 
-// Handles are on the host; all else, indices and hyper-parameters too, is where
-// the variables are.
+// Handles are on the host. All other inputs, indices and hyper-parameters too,
+// are where the variables are.
 #define TF_SYNCREP_REGISTER(T)                                 \
   REGISTER_KERNEL_BUILDER(Name("ApplyAdamAsync")               \
                               .Device(tensorflow::DEVICE_GPU)  \

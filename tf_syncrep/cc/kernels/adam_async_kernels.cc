@@ -111,8 +111,8 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
       update = TakeStep<Slot>(ctx, this->Formula(), variables);
     }
     if (access == Access::kShared) {
-      // The step is taken; holding the powers any longer would make updates
-      // that may run side by side wait for each other.
+      // The step is computed. If the powers stayed locked, updates that may run
+      // side by side would wait for each other.
       variables.Unlock(kBeta1Power);
       variables.Unlock(kBeta2Power);
     }

@@ -1,4 +1,4 @@
-// What the CPU and the GPU kernels of the AdamAsync ops share: their checks.
+// The checks that the CPU and the GPU kernels of the AdamAsync ops share.
 
 #ifndef TF_SYNCREP_CC_KERNELS_ADAM_ASYNC_OP_H_
 #define TF_SYNCREP_CC_KERNELS_ADAM_ASYNC_OP_H_
@@ -18,15 +18,15 @@
 
 namespace tf_syncrep {
 
-// InvalidArgument unless lr, beta1, beta2 and epsilon are scalars. Reads no
-// element of them.
+// Returns InvalidArgument unless lr, beta1, beta2 and epsilon are scalars. Does
+// not read their elements.
 absl::Status CheckHyperParameters(tensorflow::OpKernelContext* ctx);
 
-// InvalidArgument unless the slots, locked in the order of the inputs, have the
-// shapes that var's shape calls for.
+// Returns InvalidArgument unless the slots, locked in the order of the inputs,
+// have the shapes that fit var's shape.
 absl::Status CheckSlotShapes(const LockedVariables& variables);
 
-// Makes a ref variable the op's output, too.
+// Also makes a ref variable the op's output.
 void ForwardRefToOutput(tensorflow::OpKernelContext* ctx);
 
 // `Kernel` is OpKernel or AsyncOpKernel.
@@ -92,7 +92,7 @@ class AdamAsyncOpBase : public Kernel {
   }
 };
 
-// What a sparse op adds.
+// The attributes and checks of the sparse ops.
 template <typename T, typename Kernel>
 class SparseAdamAsyncOpBase : public AdamAsyncOpBase<T, Kernel> {
  public:

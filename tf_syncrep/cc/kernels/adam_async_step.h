@@ -24,14 +24,14 @@ Slot Scalar(tensorflow::OpKernelContext* ctx, AdamAsyncInput input) {
   return *Data<const Slot>(ctx->input(input));
 }
 
-// What TakeStep() needs.
+// Prepares the powers for TakeStep().
 inline absl::Status PreparePowers(tensorflow::OpKernelContext* ctx,
                                   LockedVariables& variables) {
   TF_RETURN_IF_ERROR(variables.PrepareToWrite(ctx, kBeta1Power));
   return variables.PrepareToWrite(ctx, kBeta2Power);
 }
 
-// The Adam update for the powers as they are, which it then advances.
+// Returns the Adam update for the present powers, and advances them.
 template <typename Slot>
 AdamAsyncUpdate<Slot> TakeStep(tensorflow::OpKernelContext* ctx,
                                AdamAsyncFormula formula,
@@ -53,11 +53,12 @@ const T* DataOrNull(const std::optional<tensorflow::Tensor>& tensor) {
   return tensor.has_value() ? Data<const T>(*tensor) : nullptr;
 }
 
-// What readers still hold of var, m and v: see PrepareToReplace().
+// The old buffers of var, m and v that readers still hold: see
+// PrepareToReplace().
 using DenseBefore = std::array<std::optional<tensorflow::Tensor>, 3>;
 
-// Makes all of the variables safe to write. After it, a dense step must follow:
-// where there are readers, the variables' own memory has arbitrary contents.
+// Makes all of the variables safe to write. A dense step must follow it: if
+// there are readers, the variables' own memory has arbitrary contents.
 inline absl::Status PrepareDenseStep(tensorflow::OpKernelContext* ctx,
                                      LockedVariables& variables,
                                      DenseBefore* before) {

@@ -34,7 +34,8 @@ absl::Status LookupAll(OpKernelContext* ctx, absl::string_view name,
   return absl::OkStatus();
 }
 
-// Adds those of an input that ops for resource variables do not have.
+// Adds the variables of an input that only the ops for reference variables
+// have.
 void AddReferences(OpKernelContext* ctx, std::vector<HeldVariable>* variables) {
   int begin = 0;
   int end = 0;

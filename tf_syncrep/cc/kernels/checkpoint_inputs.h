@@ -1,5 +1,5 @@
-// What the Checkpoint ops get: variables in groups, and where tables are in
-// them.
+// The inputs of the Checkpoint ops: variables in groups, and the pieces of
+// tables in them.
 
 #ifndef TF_SYNCREP_CC_KERNELS_CHECKPOINT_INPUTS_H_
 #define TF_SYNCREP_CC_KERNELS_CHECKPOINT_INPUTS_H_
@@ -28,7 +28,7 @@ struct CheckpointInputs {
 absl::Status ReadCheckpointInputs(tensorflow::OpKernelContext* ctx,
                                   CheckpointInputs* inputs);
 
-// Reads an op's input that is a vector of as many names as `num`.
+// Reads an op's input that is a vector of `num` names.
 absl::Status ReadNames(tensorflow::OpKernelContext* ctx, absl::string_view name,
                        int64_t num, std::vector<std::string>* names);
 

@@ -43,7 +43,7 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::tstring;
 
-// What is stored under a name, which TensorFlow's writer takes for granted.
+// What is stored under a name. TensorFlow's writer does not check this.
 struct Stored {
   tensorflow::DataType dtype;
   TensorShape shape;
@@ -55,8 +55,8 @@ absl::Status CheckNames(const CheckpointRequest& request) {
   std::map<std::string, Stored> stored;
   const auto error = [](const std::string& name) {
     return absl::InvalidArgumentError(
-        absl::StrCat("What is written must have different names, but ", name,
-                     " is the name of two variables or tables"));
+        absl::StrCat("Variables and tables must have different names, but ",
+                     name, " is the name of two variables or tables"));
   };
   for (const TablePiece& piece : request.pieces) {
     const TableSnapshot& table = *request.tables[piece.group];
@@ -134,8 +134,8 @@ class WriterOp final : public CountedResourceOp<WriterResource> {
   }
 };
 
-// What holds the variables also writes, unless they cannot be held: reference
-// variables are there as long as a step that uses them, and so a step of
+// This op writes too, if it can hold the variables. Reference variables cannot
+// be held: they exist only as long as a step that uses them, so a step of
 // CheckpointWrite writes them.
 template <bool kAreHeld>
 class BeginOp final : public OpKernel {
@@ -220,7 +220,7 @@ class BeginOp final : public OpKernel {
     TF_RETURN_IF_ERROR(ctx->input_list("tensors", &tensors));
     TF_RETURN_IF_ERROR(ReadNames(ctx, "tensor_names", tensors.size(), &names));
     for (int i = 0; i < tensors.size(); ++i) {
-      // Some are the buffers of reference variables, which change.
+      // Some tensors are the buffers of reference variables, which change.
       Tensor copy;
       TF_RETURN_IF_ERROR(CopyTensor(names[i], tensors[i], &copy));
       request->wholes.emplace_back(std::move(names[i]), std::move(copy));

@@ -62,7 +62,7 @@ absl::Status Lookup(BundleReader& reader, const std::string& key,
 // A chunk of a table's rows that have changed.
 struct Chunk {
   std::string name;
-  int64_t first;  // of the piece that it is of
+  int64_t first;  // the first row of the piece that the chunk belongs to
 };
 
 absl::Status FindChunks(BundleReader& reader, const std::string& table,
@@ -88,8 +88,8 @@ absl::Status FindChunks(BundleReader& reader, const std::string& table,
   return absl::OkStatus();
 }
 
-// Leaves out chunks that can have no rows of a piece, where the table is parted
-// among `stored_shards`.
+// Leaves out chunks that cannot have rows of a piece, if the table is split
+// among `stored_shards` in the checkpoint.
 void DropChunksOfOthers(const TablePiece& piece, int64_t stored_shards,
                         std::vector<Chunk>* chunks) {
   std::vector<int64_t> firsts;
@@ -100,7 +100,8 @@ void DropChunksOfOthers(const TablePiece& piece, int64_t stored_shards,
   const int64_t common = std::gcd(piece.stride, stored_shards);
   const auto is_of_others = [&](const Chunk& chunk) {
     if (stored_shards == 1 && piece.stride == 1) {
-      // Ranges of rows, of which each ends where the next begins or before.
+      // Each chunk belongs to a range of rows, which ends where the next one
+      // begins, or earlier.
       const auto next =
           std::upper_bound(firsts.begin(), firsts.end(), chunk.first);
       return chunk.first >= piece.first + piece.num_rows ||
@@ -112,7 +113,7 @@ void DropChunksOfOthers(const TablePiece& piece, int64_t stored_shards,
                 chunks->end());
 }
 
-// An array of a table: a variable, and the rows of a piece in it.
+// One array of a table: a variable, and the rows of a piece in it.
 class PieceArray {
  public:
   PieceArray(const TablePiece& piece, HeldVariable* variable, std::string name)
@@ -129,7 +130,8 @@ class PieceArray {
 
   const std::string& name() const { return name_; }
 
-  // Checks a full checkpoint, and learns how the table is parted there.
+  // Checks the array in a full checkpoint, and finds out how the table is split
+  // there.
   absl::Status Check(BundleReader& reader) {
     DataType dtype;
     TensorShape stored;
@@ -150,11 +152,11 @@ class PieceArray {
     return absl::OkStatus();
   }
 
-  // Reads what a full checkpoint has of these rows.
+  // Reads the rows of this array that a full checkpoint has.
   absl::Status ReadFull(BundleReader& reader, int64_t* bytes) {
     std::vector<TensorSlice> slices;
     TF_RETURN_IF_ERROR(reader.LookupTensorSlices(name_, &slices));
-    if (slices.empty()) {  // It is there in one.
+    if (slices.empty()) {  // The array is stored as a whole.
       slices.emplace_back(row_shape_.dims() + (stored_shards_ > 1 ? 2 : 1));
     }
     const int64_t stored_rows =
@@ -183,8 +185,8 @@ class PieceArray {
     return absl::OkStatus();
   }
 
-  // Reads rows that have changed, those of one chunk of a writer, and copies
-  // rows `from` of these to rows `to` of the variable.
+  // Reads the changed rows in one chunk of a writer, and copies rows `from` of
+  // them to rows `to` of the variable.
   absl::Status ReadChunk(BundleReader& reader, const std::string& chunk,
                          int64_t num_rows, const std::vector<int64_t>& from,
                          const std::vector<int64_t>& to, int64_t* bytes) {
@@ -210,7 +212,7 @@ class PieceArray {
     return absl::OkStatus();
   }
 
-  // Into how many pieces the table is parted in the full checkpoint.
+  // How many shards the table has in the full checkpoint.
   int64_t stored_shards() const { return stored_shards_; }
 
  private:
@@ -227,8 +229,8 @@ class PieceArray {
       return part.begin < piece_.first + piece_.num_rows &&
              part.begin + part.num_rows > piece_.first;
     }
-    // What they have in common comes again after that many rows, at the latest,
-    // or, of a range of rows, anywhere.
+    // If the piece and the stored shards have rows in common, they have one
+    // among that many stored rows, or among all if the piece is a range.
     const int64_t enough = piece_.stride == 1
                                ? part.num_rows
                                : std::min(part.num_rows, piece_.stride);
@@ -243,7 +245,8 @@ class PieceArray {
     return false;
   }
 
-  // The variable's elements, to be written; hold its lock.
+  // Returns the variable's elements, for writing. The caller must hold its
+  // lock.
   absl::Status Writable(char** data) {
     Tensor* const tensor = variable_->tensor();
     if (tensor->shape() != shape_ || tensor->dtype() != dtype_) {
@@ -266,7 +269,7 @@ class PieceArray {
     TF_RETURN_IF_ERROR(Writable(&data));
     const auto* from = static_cast<const char*>(values.data());
     if (stored_shards_ == piece_.stride && part.num_shards == 1) {
-      // Rows k of the piece are next to each other there, too.
+      // Rows of the piece are next to each other in the stored shard, too.
       const int64_t first = piece_.stride == 1 ? piece_.first : 0;
       const int64_t begin = std::max(part.begin - first, int64_t{0});
       const int64_t end =
@@ -316,7 +319,8 @@ class RestoreOp final : public OpKernel {
     int64_t bytes = 0;
     try {
       OP_REQUIRES_OK(ctx, Restore(inputs, *prefixes, &bytes));
-    } catch (const std::bad_alloc&) {  // of TensorFlow's reader, as its buffers
+      // thrown by TensorFlow's reader for its buffers
+    } catch (const std::bad_alloc&) {
       ctx->CtxFailure(absl::ResourceExhaustedError(
           "There is no memory to read the checkpoint"));
       return;
@@ -340,7 +344,7 @@ class RestoreOp final : public OpKernel {
           Env::Default(), std::string(Data<const tstring>(prefixes)[i])));
       TF_RETURN_IF_ERROR(readers.back()->status());
     }
-    // Of each piece.
+    // The arrays of each piece.
     std::vector<std::vector<PieceArray>> arrays;
     for (const TablePiece& piece : inputs.pieces) {
       arrays.emplace_back();
@@ -349,7 +353,7 @@ class RestoreOp final : public OpKernel {
         arrays.back().emplace_back(piece, &variable, piece.names[k]);
       }
     }
-    // Nothing is written before all is known to fit.
+    // Nothing is written before everything is known to fit.
     for (std::vector<PieceArray>& of_piece : arrays) {
       for (PieceArray& array : of_piece) {
         TF_RETURN_IF_ERROR(array.Check(*readers.front()));
@@ -374,7 +378,7 @@ class RestoreOp final : public OpKernel {
     return absl::OkStatus();
   }
 
-  // Reads the rows of a piece that have changed.
+  // Reads the changed rows of a piece.
   static absl::Status ReadChanged(BundleReader& reader, const TablePiece& piece,
                                   std::vector<PieceArray>& arrays,
                                   int64_t* bytes) {

@@ -25,28 +25,30 @@ using tensorflow::Env;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Of a table's rows, written at a time. All that a checkpoint takes beside the
-// tables is a few of these, and the file's buffer of 8 MiB.
+// How much of a table's rows is written at a time. Beside the tables a
+// checkpoint takes only a few times this much memory, and the file's buffer of
+// 8 MiB.
 constexpr int64_t kChunkBytes = 8 << 20;
 
-// Of these, copied at a time. Meanwhile the variables are locked: too briefly
-// for this thread to be preempted often while it holds the lock, which would
+// How much is copied at a time. Meanwhile the variables are locked: so briefly
+// that this thread is seldom preempted while it holds the lock, which would
 // hold up updates too.
 constexpr int64_t kLockedBytes = 128 << 10;
 
-// Where bytes per second are bounded, chunks are small enough to flow evenly.
+// If the bytes per second are limited, chunks are small enough for an even
+// flow.
 constexpr double kTurnsPerSec = 10;
 
-// Of the thread that writes, as for `nice`: where processors are scarce it gets
-// a tenth of what an update's thread gets.
+// The niceness of the thread that writes: if processors are scarce, it gets a
+// tenth of the time that an update's thread gets.
 constexpr int kNice = 10;
 
-// The fingerprint of a row that is free, whatever is in it.
+// The fingerprint of a free row, whatever its contents.
 constexpr uint64_t kFree = 0;
 
 constexpr char kThreadName[] = "tfs_checkpoint";
 
-// How long somebody waits for the thread that was told to end, at most.
+// How long a caller waits at most for the thread that was told to end.
 constexpr KeptBytes::Seconds kLongestWait(10);
 
 std::chrono::steady_clock::time_point After(
@@ -57,7 +59,7 @@ std::chrono::steady_clock::time_point After(
 }
 
 void BeNice() {
-  // Of this thread alone, as Linux does it. If it is refused, nothing is lost.
+  // On Linux this concerns only this thread. If it is refused, no harm is done.
   static_cast<void>(
       setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice));
 }
@@ -70,8 +72,8 @@ absl::Status GaveUp(const KeptBytes& kept) {
   switch (kept.gave_up()) {
     case KeptBytes::Reason::kNoProgress:
       return absl::DeadlineExceededError(
-          "The files took nothing for so long that training went on, and "
-          "this checkpoint was given up.");
+          "Nothing could be written to the files for so long that training "
+          "went on, and this checkpoint was given up.");
     case KeptBytes::Reason::kOutOfMemory:
       return absl::ResourceExhaustedError(
           "There was no memory to keep rows that updates overwrote before they "
@@ -82,15 +84,15 @@ absl::Status GaveUp(const KeptBytes& kept) {
   return absl::OkStatus();
 }
 
-// The first `rows` rows, without a copy; of a dimension more after the first
-// one if `parted`.
+// Returns the first `rows` rows, without a copy. If `parted`, they have one
+// more dimension after the first one.
 Tensor Rows(const Tensor& tensor, int64_t rows, bool parted) {
   Tensor some = tensor.Slice(0, rows);
   if (parted) {
     TensorShape shape = some.shape();
     shape.InsertDim(1, 1);
     Tensor with_dim(some.dtype());
-    // Cannot fail: as many elements.
+    // This cannot fail, since the number of elements is the same.
     static_cast<void>(with_dim.CopyFrom(some, shape));
     return with_dim;
   }
@@ -99,7 +101,7 @@ Tensor Rows(const Tensor& tensor, int64_t rows, bool parted) {
 
 }  // namespace
 
-// Those of this process that have written for an owner.
+// All writers of this process that have written for an owner.
 class CheckpointWriter::Writers {
  public:
   static Writers& All() {
@@ -132,7 +134,7 @@ class CheckpointWriter::Writers {
       TF_SYNCREP_GUARDED_BY(mu_);
 };
 
-// What is written of one table.
+// Writes one table.
 class CheckpointWriter::Share {
  public:
   Share(CheckpointWriter* writer, BundleWriter* bundle, TableSnapshot* table)
@@ -145,7 +147,8 @@ class CheckpointWriter::Share {
       shape.InsertDim(0, chunk_rows_);
       chunk_.emplace_back(table->dtype(static_cast<int>(i)), shape);
       if (!chunk_.back().IsInitialized()) {
-        throw std::bad_alloc();  // As anything else here does: see Run().
+        // Other allocations here throw as well: see Run().
+        throw std::bad_alloc();
       }
       out_.push_back(Elements(chunk_.back()));
       row_bytes_.push_back(static_cast<int64_t>(chunk_.back().TotalBytes()) /
@@ -153,10 +156,10 @@ class CheckpointWriter::Share {
     }
   }
 
-  // Writes a piece. `fingerprints`, of the piece's rows, are brought up to
-  // date, or null. With `changed_only`, rows whose own are not new are left
-  // out. Of a table that grows the rows in use are always written so: as if
-  // all had been free before.
+  // Writes a piece. `fingerprints`, unless null, are those of the piece's rows,
+  // and are updated. With `changed_only`, rows whose fingerprint is the same as
+  // before are left out. Tables that grow are always written like this: rows in
+  // use, as if all rows had been free before.
   absl::Status Write(const TablePiece& piece, uint64_t* fingerprints,
                      bool changed_only) {
     const bool by_row = changed_only || piece.uses >= 0;
@@ -242,7 +245,7 @@ class CheckpointWriter::Share {
     return absl::OkStatus();
   }
 
-  // The row that this piece does not have, and others do.
+  // Writes the row that this piece does not have while other pieces do.
   absl::Status Pad(const TablePiece& piece) {
     if (piece.stride == 1 || piece.num_rows == piece.stored_rows()) {
       return absl::OkStatus();
@@ -286,7 +289,7 @@ class CheckpointWriter::Share {
   TableSnapshot* const table_;
   int64_t chunk_rows_;
   std::vector<Tensor> chunk_;  // for each array
-  std::vector<char*> out_;     // the begins of these
+  std::vector<char*> out_;     // where their elements begin
   std::vector<int64_t> row_bytes_;
 };
 
@@ -329,8 +332,8 @@ absl::StatusOr<int64_t> CheckpointWriter::Begin(CheckpointRequest request) {
 void CheckpointWriter::Forget(const std::string& owner,
                               const std::vector<TablePiece>& pieces) {
   const MutexLock lock(mu_);
-  // One that is writing for somebody who was lost is cancelled soon, with the
-  // step in which it writes, and then knows nothing.
+  // A writer that still writes for a lost owner will soon be cancelled, with
+  // the step in which it writes, and then it forgets everything.
   if (owner_ == owner || !progress_.done) {
     return;
   }
@@ -348,7 +351,7 @@ absl::StatusOr<int64_t> CheckpointWriter::Write(std::function<void()> ended) {
     const MutexLock lock(mu_);
     if (accepted_ == nullptr) {
       return absl::FailedPreconditionError(
-          "No checkpoint was begun that is to be written.");
+          "There is no checkpoint to write: none was begun.");
     }
     request = std::move(accepted_);
     ended_ = std::move(ended);
@@ -383,7 +386,8 @@ void CheckpointWriter::Stop(int64_t writing) {
     const Held held = {std::move(tables_), kept_};
     tables_.clear();
     ended.swap(ended_);
-    if (accepted_ != nullptr) {  // there is no thread to say so
+    // There is no thread yet that would report the end.
+    if (accepted_ != nullptr) {
       accepted_ = nullptr;
       progress_.done = true;
       progress_.status = absl::CancelledError("The checkpoint was cancelled.");
@@ -434,7 +438,7 @@ void CheckpointWriter::End(const absl::Status& status) {
     tables_.clear();
     lock.Unlock();
     const absl::Status gave_up = GaveUp(*held.kept);
-    // Before anybody hears of the end: whoever waits for room goes on.
+    // Waits for room end before anybody hears of the end of the writing.
     LetGo(held);
     lock.Lock();
     ended.swap(ended_);
@@ -458,7 +462,7 @@ int64_t CheckpointWriter::ChunkBytes() const {
 bool CheckpointWriter::AwaitTurn() {
   MutexLock lock(mu_);
   if (max_bytes_per_sec_ > 0) {
-    // Seconds, of which there are few enough: a day and no more.
+    // The wait is at most a day, so that the time does not overflow.
     const double secs = std::min(
         86400.0, static_cast<double>(progress_.bytes) / max_bytes_per_sec_);
     const auto due = After(began_, KeptBytes::Seconds(secs));
@@ -479,20 +483,20 @@ void CheckpointWriter::Run(CheckpointRequest request) {
   absl::Status status;
   try {
     status = WriteFiles(request);
-  } catch (const std::exception& error) {  // as std::bad_alloc
+  } catch (const std::exception& error) {  // std::bad_alloc, for example
     status = absl::ResourceExhaustedError(absl::StrCat(
         "There is no memory to write the checkpoint: ", error.what()));
   }
   request = CheckpointRequest();
   if (!status.ok()) {
-    fingerprints_.clear();  // of no checkpoint
+    fingerprints_.clear();  // they belong to no checkpoint
   }
   End(status);
 }
 
 absl::Status CheckpointWriter::WriteFiles(CheckpointRequest& request) {
   const bool changed_only = !request.base.empty();
-  // If this fails half-way, they belong to no checkpoint.
+  // If the writing fails half-way, the fingerprints belong to no checkpoint.
   fingerprints_of_.clear();
   if (request.token.empty()) {
     fingerprints_.clear();

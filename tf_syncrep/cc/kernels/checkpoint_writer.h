@@ -22,66 +22,70 @@
 namespace tf_syncrep {
 
 struct CheckpointRequest {
-  // Of the files to write.
+  // The prefix of the files' names.
   std::string prefix;
-  // Names this checkpoint; empty if no later one will be compared with it.
+  // The name of this checkpoint; empty if no later one will be compared with
+  // it.
   std::string token;
-  // The checkpoint to compare with, so as to write only rows that have changed
-  // since; empty to write all.
+  // The checkpoint to compare with, so that only rows that have changed since
+  // are written; empty to write all rows.
   std::string base;
-  // Names who writes, where tables outlive that; or empty. See Begin().
+  // The name of the owner, if tables outlive their owner; otherwise empty. See
+  // Begin().
   std::string owner;
-  // Tables with their slots, and how they are parted.
+  // The tables with their slots, and the pieces in them.
   std::vector<std::shared_ptr<TableSnapshot>> tables;
   std::vector<TablePiece> pieces;
   std::vector<std::pair<std::string, tensorflow::Tensor>> wholes;
   std::shared_ptr<KeptBytes> kept;
-  // How fast it may write, so that others get their share of a disk or a
-  // network; 0 for as fast as possible.
+  // A limit to the speed of writing, so that others get their share of a disk
+  // or a network; 0 for no limit.
   double max_bytes_per_sec = 0;
 };
 
 struct CheckpointProgress {
   bool done = true;
   absl::Status status;
-  int64_t bytes = 0;      // of what was written
-  int64_t rows = 0;       // of tables, that were written
-  int64_t kept_peak = 0;  // bytes that were kept aside, at most
+  int64_t bytes = 0;  // bytes that were written
+  int64_t rows = 0;   // rows of tables that were written
+  // the most bytes that were kept for the snapshot at one time
+  int64_t kept_peak = 0;
 };
 
-// One on each task and folder. It writes one checkpoint at a time, by
-// TensorFlow's own BundleWriter, in pieces of a few MiB. The fingerprint of
-// each row, which tells whether it has changed, stays here from one checkpoint
-// to the next.
+// There is one for each task and folder. It writes one checkpoint at a time, by
+// TensorFlow's own BundleWriter, in pieces of a few MiB. From one checkpoint to
+// the next it keeps the fingerprint of each row, which tells whether the row
+// has changed.
 //
-// A thread writes. It belongs to nobody: it holds the writer, and where a file
-// system hangs it may outlive all who have asked for something.
+// A thread writes, and nobody joins it. It keeps the writer alive: if a file
+// system hangs, the thread may outlive everybody who has asked for something.
 class CheckpointWriter final
     : public std::enable_shared_from_this<CheckpointWriter> {
  public:
-  // Accepts a request, whose moment this is: rows that are overwritten from
-  // here on are kept. Returns the number of this writing. What other writers of
-  // this process know of these tables for another owner is forgotten: that
-  // one was lost, and nobody else would free it. Errors:
-  // FailedPrecondition where a checkpoint is being written, or `base` is not
+  // Accepts a request. The checkpoint shows this moment: rows that are
+  // overwritten from now on are kept. Returns the number of this writing. Other
+  // writers of this process forget what they know of these tables for another
+  // owner: that owner was lost, and nobody else would free the memory. Errors:
+  // FailedPrecondition if a checkpoint is being written, or if `base` is not
   // the last one.
   absl::StatusOr<int64_t> Begin(CheckpointRequest request);
 
-  // Starts to write what Begin() has accepted. `ended` is called once, without
-  // a lock held, when no variable is touched any more: all is written or has
-  // failed, which Progress() tells, or it was stopped. Errors, after which it
-  // is not called: FailedPrecondition where nothing was accepted.
+  // Starts to write the request that Begin() has accepted. `ended` is called
+  // once, without a lock held, when no variable is touched any more: everything
+  // is written, or writing has failed, as Progress() tells, or it was stopped.
+  // It is not called after an error. Errors: FailedPrecondition if no request
+  // was accepted.
   absl::StatusOr<int64_t> Write(std::function<void()> ended);
 
   CheckpointProgress Progress() const;
 
-  // Ends a writing; has no effect on another one. When it returns no variable
-  // is touched any more, but a file may still be open.
+  // Ends the writing with this number; it has no effect on another one. When it
+  // returns, no variable is touched any more, but a file may still be open.
   void Stop(int64_t writing);
 
-  // Ends whatever is being written, closes its files, and forgets what it knows
-  // of the last checkpoint. Error: DeadlineExceeded where the file system holds
-  // the thread up for too long; then that goes on to its end by itself.
+  // Ends the present writing, closes its files, and forgets what is known of
+  // the last checkpoint. Error: DeadlineExceeded if the file system holds the
+  // thread up for too long; then the thread goes on to its end by itself.
   absl::Status Cancel();
 
  private:
@@ -95,38 +99,40 @@ class CheckpointWriter final
     std::shared_ptr<KeptBytes> kept;
   };
 
-  // Forgets what it knows of tables, unless it knows it for this owner.
+  // Forgets the tables' fingerprints, unless they were made for this owner.
   void Forget(const std::string& owner, const std::vector<TablePiece>& pieces);
   void Run(CheckpointRequest request);
   absl::Status WriteFiles(CheckpointRequest& request);
   int64_t ChunkBytes() const;
-  // Waits until as many bytes as were counted may have been written, or a call
-  // of Stop. Returns whether to go on.
+  // Waits until the speed limit allows the bytes counted so far, or until
+  // Stop() is called. Returns whether to go on.
   bool AwaitTurn();
   void Count(int64_t bytes, int64_t rows);
-  // Nothing of it is touched any more, and whoever waits for room goes on.
+  // Releases the tables, so that they are not touched any more, and ends waits
+  // for room.
   static void LetGo(const Held& held);
-  // Of a writing: all is written, or has failed.
+  // Ends a writing, in which everything was written or that has failed.
   void End(const absl::Status& status);
 
   mutable Mutex mu_;
-  CondVar changed_;  // of cancelled_ and progress_.done
+  CondVar changed_;  // notified of cancelled_ and progress_.done
   int64_t writing_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   CheckpointProgress progress_ TF_SYNCREP_GUARDED_BY(mu_);
-  // What was accepted, until it is being written.
+  // The accepted request, until its writing starts.
   std::unique_ptr<CheckpointRequest> accepted_ TF_SYNCREP_GUARDED_BY(mu_);
-  // Of the last one that was.
+  // The owner of the last request.
   std::string owner_ TF_SYNCREP_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<TableSnapshot>> tables_
       TF_SYNCREP_GUARDED_BY(mu_);
   std::shared_ptr<KeptBytes> kept_ TF_SYNCREP_GUARDED_BY(mu_);
   std::function<void()> ended_ TF_SYNCREP_GUARDED_BY(mu_);
   bool cancelled_ TF_SYNCREP_GUARDED_BY(mu_) = false;
-  // Used by the thread alone while there is one, otherwise under mu_.
+  // The next four are used by the thread alone while there is one, otherwise
+  // under mu_.
   std::chrono::steady_clock::time_point began_;
   double max_bytes_per_sec_ = 0;
-  std::string fingerprints_of_;  // token
-  // By the table, and the first of its rows that is here.
+  std::string fingerprints_of_;  // the token of their checkpoint
+  // The key is the table, and the first of its rows in the piece.
   std::map<std::pair<std::string, int64_t>, Fingerprints> fingerprints_;
 };
 

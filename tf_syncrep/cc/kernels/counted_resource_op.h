@@ -18,15 +18,15 @@
 
 namespace tf_syncrep {
 
-// With its attribute "counted" false it is TensorFlow's ResourceOpKernel: a
+// With its attribute "counted" false this is TensorFlow's ResourceOpKernel: a
 // resource with a shared name lives as long as its task.
 //
 // With "counted" the handle holds a reference. More precisely, the handle's
-// tensor on this task does, and it is kept alive by whatever stands for it
-// elsewhere: a client's result of an eager op that ran here, until the client
-// releases it or its context here is closed. A copy that was sent to another
-// task holds no reference, but finds the resource by a name, under which the
-// resource manager knows it without owning it.
+// tensor on this task holds it, and something elsewhere keeps that tensor
+// alive: for example a client's result of an eager op that ran here, until the
+// client releases the result or its context here is closed. A copy that was
+// sent to another task holds no reference. It finds the resource by a name,
+// under which the resource manager knows the resource without owning it.
 template <typename T>
 class CountedResourceOp : public tensorflow::ResourceOpKernel<T> {
  public:
@@ -64,11 +64,12 @@ class CountedResourceOp : public tensorflow::ResourceOpKernel<T> {
   }
 
  protected:
-  // Empty where nobody else can find the resource.
+  // Empty if nobody else can find the resource.
   const std::string& shared_name() const { return shared_name_; }
 
  private:
-  // ResourceMgr::LookupOrCreate makes what the manager owns.
+  // Unlike ResourceMgr::LookupOrCreate, this makes resources that the manager
+  // does not own.
   absl::Status FindOrMake(tensorflow::ResourceMgr* manager,
                           const std::string& container, const std::string& name,
                           tensorflow::core::RefCountPtr<T>* resource) {
@@ -85,8 +86,8 @@ class CountedResourceOp : public tensorflow::ResourceOpKernel<T> {
       TF_RETURN_IF_ERROR(CreateResource(&found));
       resource->reset(found);
       status = manager->CreateUnowned<T>(container, name, found);
-      // Somebody else was faster; or one of this name is just being destroyed,
-      // and its name will be free in a moment.
+      // Another op was faster, or a resource of this name is just being
+      // destroyed and the name will be free in a moment.
       if (!absl::IsAlreadyExists(status)) {
         return status;
       }
@@ -101,8 +102,8 @@ class CountedResourceOp : public tensorflow::ResourceOpKernel<T> {
   std::string shared_name_;
 };
 
-// For CreateResource(), of a resource that needs a thread: ResourceExhausted,
-// and the resource is gone, if it got none. `what` it is.
+// To be called by CreateResource(), if the resource needs a thread: if it got
+// none, destroys the resource and returns ResourceExhausted. `what` names it.
 template <typename T>
 absl::Status TakeIfItHasThread(T* made, absl::string_view what, T** resource) {
   if (!made->has_thread()) {

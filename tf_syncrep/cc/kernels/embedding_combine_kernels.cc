@@ -1,5 +1,5 @@
-// Kernels that lay out looked-up rows for features, and the gradient of that:
-// check, call cc/lib/rows/row_combine, hand back.
+// Kernels that arrange looked-up rows for features, and their gradients. They
+// check their inputs, call cc/lib/rows/row_combine and set the outputs.
 
 #include <cstdint>
 #include <limits>
@@ -45,7 +45,7 @@ absl::Status NoSuchPlace() {
       "places must name rows of vectors; one does not");
 }
 
-// What both ops know of their features.
+// The features' attributes and inputs, which both ops have.
 template <typename T>
 class CombineOpBase : public OpKernel {
  public:

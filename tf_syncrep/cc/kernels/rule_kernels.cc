@@ -142,11 +142,11 @@ class ApplyRuleOp final : public RuleOpBase<T> {
     const Tensor& var = variables.tensor(kRuleVar);
     const Tensor& grad = ctx->input(this->inputs_.grad());
     OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", grad.shape(), var.shape()));
-    // Rows of no elements have slots of one number each, which stay.
+    // Rows without elements still have slots of one number each, which stay.
     if (var.NumElements() == 0) {
       return;
     }
-    // What readers still hold of var and the slots, which all are replaced.
+    // The indices of var and its slots, all of which are replaced.
     std::array<int, 1 + kMaxSlots> written;
     std::array<std::optional<Tensor>, 1 + kMaxSlots> held;
     const int num_written = 1 + this->inputs_.num_slots();

@@ -1,4 +1,5 @@
-// Kernels of the SyncGate ops: check, call cc/lib/gate/sync_gate, hand back.
+// Kernels of the SyncGate ops. They check their inputs, call
+// cc/lib/gate/sync_gate and set the outputs.
 
 #include <algorithm>
 #include <chrono>
@@ -29,7 +30,8 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::tstring;
 
-// Longer than any training; nanoseconds must not overflow.
+// This is longer than any training, and short enough for nanoseconds not to
+// overflow.
 constexpr float kMaxSeconds = 1e9;
 
 SyncGate::Time Seconds(float seconds) {
@@ -46,7 +48,7 @@ absl::Status CheckPositiveSeconds(const char* name, float seconds) {
   return absl::OkStatus();
 }
 
-// Of what is zero where there is no bound.
+// For times that are zero if there is no bound.
 absl::Status CheckSeconds(const char* name, float seconds) {
   if (!(seconds >= 0)) {  // NaN included
     return absl::InvalidArgumentError(
@@ -64,7 +66,7 @@ absl::Status WorkerInput(OpKernelContext* ctx, GateWorker* worker) {
   return absl::OkStatus();
 }
 
-// What a worker says of one of its contributions.
+// The inputs by which a worker names one of its contributions.
 struct Contribution {
   GateWorker worker;
   int64_t generation;
@@ -105,10 +107,10 @@ class SyncGateOp final : public CountedResourceOp<SyncGateResource> {
  private:
   absl::Status CreateResource(SyncGateResource** resource) override {
     SyncGateOptions options = options_;
-    // Accumulators, workers and chiefs outlive a gate whose task is restarted.
-    // They tell rounds and generations apart by number alone, so those of the
-    // new gate come after all of the old one's, at any rate below a million
-    // updates a second.
+    // Accumulators, workers and chiefs outlive a gate whose task is restarted,
+    // and distinguish rounds and generations by number alone. So the numbers of
+    // a new gate begin with the time, and come after those of the old gate, as
+    // long as there are fewer than a million updates a second.
     options.first_round = options.first_generation =
         std::chrono::duration_cast<std::chrono::microseconds>(
             std::chrono::system_clock::now().time_since_epoch())
@@ -116,7 +118,7 @@ class SyncGateOp final : public CountedResourceOp<SyncGateResource> {
     return TakeIfItHasThread(new SyncGateResource(options), "gate", resource);
   }
 
-  // The rest is the chief's to choose anew when it opens the gate.
+  // The chief chooses the other options anew when it opens the gate.
   absl::Status VerifyResource(SyncGateResource* resource) override {
     const std::string existing = Describe(resource->options());
     const std::string received = Describe(options_);
@@ -147,7 +149,7 @@ class TaskIdOp final : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    // Ops of one worker may sit on several of its devices.
+    // Ops of one worker may be on several of its devices.
     std::string task;
     std::string device;
     OP_REQUIRES(
@@ -415,7 +417,7 @@ class AcquireOp final : public WaitOp {
         [wait = std::move(wait), worker](const GateStatus& status,
                                          const SyncGate::Permit& permit) {
           if (!wait.cancellation->Finish() && status.ok()) {
-            // Granted to a step that will not use it.
+            // The permit was granted to a step that will not use it.
             wait.gate->ReturnPermit(worker, permit);
             wait.End(Cancelled(), {});
             return;

@@ -14,7 +14,8 @@ namespace {
 
 using tensorflow::OpKernelContext;
 
-// How late a lease may end: an eighth of it, and a second at most.
+// How late leases may end: by an eighth of their length, and by a second at
+// most.
 SyncGate::Time PollPeriod(const SyncGateOptions& options) {
   SyncGate::Time shortest = std::min(options.lease, options.start_lease);
   if (options.updater_lease.count() > 0) {

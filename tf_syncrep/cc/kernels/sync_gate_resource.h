@@ -14,7 +14,7 @@
 
 namespace tf_syncrep {
 
-// Holds a gate and the thread that looks after its leases.
+// Holds a gate, and the thread that polls it for its leases.
 class SyncGateResource final : public tensorflow::ResourceBase {
  public:
   explicit SyncGateResource(const SyncGateOptions& options);
@@ -26,18 +26,18 @@ class SyncGateResource final : public tensorflow::ResourceBase {
   // Waits keep the gate alive; all of them end when the resource is destroyed.
   const std::shared_ptr<SyncGate>& gate() const { return gate_; }
 
-  // False where there was no thread to look after the leases.
+  // False if no thread could be started.
   bool has_thread() const { return timer_.is_running(); }
 
  private:
   const SyncGateOptions options_;
-  // The gate's, which may outlive the timer.
+  // The bell that the gate rings; it may outlive the timer.
   const std::shared_ptr<LeaseTimer::Bell> bell_;
   const std::shared_ptr<SyncGate> gate_;
   LeaseTimer timer_;
 };
 
-// The gate behind the op's input "handle".
+// Finds the gate of the op's input "handle".
 absl::Status LookupGate(tensorflow::OpKernelContext* ctx,
                         std::shared_ptr<SyncGate>* gate);
 

@@ -1,4 +1,4 @@
-// What kernels that update a variable and its slots check of their inputs.
+// Checks of the inputs of kernels that update a variable and its slots.
 
 #ifndef TF_SYNCREP_CC_KERNELS_UPDATE_CHECKS_H_
 #define TF_SYNCREP_CC_KERNELS_UPDATE_CHECKS_H_
@@ -14,21 +14,22 @@
 
 namespace tf_syncrep {
 
-// InvalidArgument unless the input `name`, of this shape, has that of var.
+// Returns InvalidArgument unless the input `name`, of this shape, has var's
+// shape.
 absl::Status CheckSameShapeAsVar(absl::string_view name,
                                  const tensorflow::TensorShape& shape,
                                  const tensorflow::TensorShape& var_shape);
 
-// InvalidArgument unless var and a sparse gradient, of grad and indices, fit
-// together. Reads no index.
+// Returns InvalidArgument unless the shapes of var and of a sparse gradient
+// fit. Does not read the indices.
 absl::Status CheckSparseShapes(const tensorflow::Tensor& grad,
                                const tensorflow::Tensor& indices,
                                const tensorflow::TensorShape& var_shape);
 
-// The error for indices[position] = index, which is not a row of var.
+// Returns the error for indices[position] = index, which is not a row of var.
 absl::Status IndexOutOfRange(int64_t position, int64_t index, int64_t num_rows);
 
-// Copies the indices, sorted, into `rows` and checks them there: inputs may be
+// Copies the indices, sorted, into `rows` and checks the copies: inputs may be
 // ref variables, which others can change after the check.
 absl::Status GroupRows(tensorflow::OpKernelContext* ctx,
                        const tensorflow::Tensor& indices, int64_t num_rows,

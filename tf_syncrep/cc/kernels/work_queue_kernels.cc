@@ -1,4 +1,5 @@
-// Kernels of the WorkQueue ops: check, call cc/lib/work_queue, hand back.
+// Kernels of the WorkQueue ops. They check their inputs, call cc/lib/work_queue
+// and set the outputs.
 
 #include <algorithm>
 #include <chrono>
@@ -36,10 +37,11 @@ using tensorflow::ResourceBase;
 using tensorflow::Tensor;
 using tensorflow::tstring;
 
-// Longer than any training; nanoseconds must not overflow.
+// This is longer than any training, and short enough for nanoseconds not to
+// overflow.
 constexpr float kMaxSeconds = 1e9;
 
-// Holds a queue and the thread that looks after its leases.
+// Holds a queue, and the thread that polls it for its leases.
 class WorkQueueResource final : public ResourceBase {
  public:
   explicit WorkQueueResource(const WorkQueueOptions& options)
@@ -60,7 +62,7 @@ class WorkQueueResource final : public ResourceBase {
   // Waits keep the queue alive; all end when the resource is destroyed.
   const std::shared_ptr<WorkQueue>& queue() const { return queue_; }
 
-  // False where there was no thread to look after the leases.
+  // False if no thread could be started.
   bool has_thread() const { return timer_.is_running(); }
 
  private:
@@ -86,7 +88,7 @@ class WorkQueueOp final : public CountedResourceOp<WorkQueueResource> {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("shuffle", &options_.shuffle));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("seed", &seed));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("lease_secs", &lease));
-    OP_REQUIRES(ctx, lease > 0,  // NaN is not
+    OP_REQUIRES(ctx, lease > 0,  // false for NaN
                 absl::InvalidArgumentError(absl::StrCat(
                     "lease_secs must be positive, but is ", lease)));
     options_.seed = static_cast<uint64_t>(seed);
@@ -99,8 +101,9 @@ class WorkQueueOp final : public CountedResourceOp<WorkQueueResource> {
  private:
   absl::Status CreateResource(WorkQueueResource** resource) override {
     WorkQueueOptions options = options_;
-    // Later than those of a queue of this name that was lost with its task, at
-    // any rate below a million items a second.
+    // Tickets begin with the time, and so come after those of a queue of this
+    // name that was lost with its task, as long as there are fewer than a
+    // million items a second.
     options.first_ticket =
         std::chrono::duration_cast<std::chrono::microseconds>(
             std::chrono::system_clock::now().time_since_epoch())
@@ -159,9 +162,9 @@ class TakeOp final : public AsyncOpKernel {
         queue->Take(reader, last,
                     [ctx, done, cancellation](const GateStatus& status,
                                               const WorkQueue::Grant& grant) {
-                      // Granted to a step that has been cancelled, it is
-                      // granted again when the reader, or another one of its
-                      // stream, asks.
+                      // The item was granted to a step that has been cancelled.
+                      // It is granted again when this reader, or another one of
+                      // its stream, asks.
                       cancellation->Finish();
                       if (status.code == GateStatus::kOutOfRange) {
                         ctx->SetStatus(SetOutputs(ctx, {}));
@@ -235,7 +238,8 @@ class StatsOp final : public OpKernel {
   }
 };
 
-// A queue's state begins with what it belongs to: items, epochs, order.
+// A queue's state begins with numbers that must match the queue: of items and
+// epochs, and the order.
 std::vector<int64_t> Signature(const WorkQueueOptions& options) {
   return {options.num_items, options.num_epochs, options.shuffle ? 1 : 0,
           options.shuffle ? static_cast<int64_t>(options.seed) : 0};

@@ -79,11 +79,11 @@ void Accumulator::Cancel(const std::shared_ptr<PendingTake>& take) {
     take->cancelled_ = true;
     const auto place = std::find(waiting_.begin(), waiting_.end(), take);
     if (place == waiting_.end()) {
-      return;  // not there yet, or over
+      return;  // The take has not been queued yet, or has ended.
     }
     waiting_.erase(place);
     served.push_back({take, {}});
-    // It may have stood before takes that need fewer gradients.
+    // The take may have stood before others that need fewer gradients.
     for (Served& other : ServeWaiting()) {
       served.push_back(std::move(other));
     }
@@ -206,7 +206,8 @@ std::vector<Accumulator::Served> Accumulator::ServeWaiting() {
 
 void Accumulator::Tell(std::vector<Served> served) {
   for (Served& one : served) {
-    // Moved out first: what it holds may be the last reference to the take.
+    // The callback is moved out first, since it may own the last reference to
+    // the take.
     const auto done = std::move(one.take->done_);
     done(std::move(one.taken));
   }

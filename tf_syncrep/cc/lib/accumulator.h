@@ -1,5 +1,5 @@
-// The bookkeeping of an accumulator: which gradients count, and who waits for
-// how many of them.
+// The bookkeeping of an accumulator: which gradients count, and which takes
+// wait for how many of them.
 
 #ifndef TF_SYNCREP_CC_LIB_ACCUMULATOR_H_
 #define TF_SYNCREP_CC_LIB_ACCUMULATOR_H_
@@ -17,60 +17,63 @@
 
 namespace tf_syncrep {
 
-// What an accumulator divides the sum of its gradients by.
+// How an accumulator divides the sum of its gradients.
 enum class Reduction {
-  kMean,         // dense: their number; sparse: per row, how many contained it
-  kSum,          // 1
-  kCountedMean,  // their number, for sparse gradients too
+  // dense: by their number; sparse: by the number that contained the row
+  kMean,
+  kSum,          // not at all
+  kCountedMean,  // by the number of gradients, for sparse gradients too
 };
 
 // How an accumulator reads the number that comes with each gradient.
 enum class AccumulatorMode {
-  // It is the step at which the gradient was computed. Accepted from the
-  // accumulator's own step on; a take accepts whatever is in and advances the
-  // step by one. As TensorFlow's ConditionalAccumulator.
+  // The number is the step at which the gradient was computed. Gradients of the
+  // accumulator's own step and of later ones are accepted. A take takes all
+  // gradients that are held, and advances the step by one, as TensorFlow's
+  // ConditionalAccumulator does.
   kStep,
-  // It is the round that the gradient belongs to. The accumulator holds one
-  // round: an older gradient is dropped, a newer one replaces all that is held.
+  // The number is the round that the gradient belongs to. The accumulator holds
+  // one round: an older gradient is dropped, a newer one replaces all that are
+  // held.
   kRound,
 };
 
-// What gradients add up to: the arithmetic, apart from the bookkeeping. Not
+// The sum of gradients: the arithmetic without the bookkeeping. Not
 // thread-safe.
 class GradientSum {
  public:
   virtual ~GradientSum() = default;
 
-  // Adds `other`, a sum of the same kind over gradients of the same shape. It
-  // is used up.
+  // Adds `other`, a sum of the same kind over gradients of the same shape.
+  // `other` is used up.
   virtual void Merge(GradientSum& other, Sharder& sharder) = 0;
 
-  // How much memory it holds, in bytes.
+  // How much memory the sum holds, in bytes.
   virtual int64_t held_bytes() const = 0;
 
-  // What the device that computes has said about work that it refused, or null.
-  // The sum is then useless.
+  // The error with which the device refused work, or null. After an error the
+  // sum is useless.
   virtual const char* error() const { return nullptr; }
 };
 
 // Gradients that left an accumulator.
 struct TakenGradients {
-  // One sum or more, oldest step first; none after a cancelled take.
+  // One sum or more, oldest step first. Empty after a cancelled take.
   std::vector<std::unique_ptr<GradientSum>> sums;
   int64_t num_gradients = 0;
-  // Dimensions that all of them share: see Accumulator::Push().
+  // The dimensions that all gradients share: see Accumulator::Push().
   std::vector<int64_t> shape;
 
-  // The sum of all.
+  // Merges all sums into one and returns it.
   GradientSum& Merged(Sharder& sharder);
 };
 
 // One request for the gradients of an accumulator, by Accumulator::Take().
 class PendingTake {
  public:
-  // `num_required` is at least 1. `done` is called once, with the gradients, or
-  // with none when the take was cancelled first; by the thread that pushes the
-  // last gradient, takes or cancels, and with no lock held.
+  // `num_required` is at least 1. `done` is called once: with the gradients, or
+  // with none if the take was cancelled first. The thread that pushes the last
+  // gradient, takes or cancels calls it, with no lock held.
   PendingTake(int64_t num_required, std::function<void(TakenGradients)> done)
       : num_required_(num_required), done_(std::move(done)) {}
 
@@ -88,32 +91,35 @@ class PendingTake {
 struct AccumulatorStats {
   int64_t step = 0;      // the accumulator's step, or its round
   int64_t held = 0;      // in the accumulator now
-  int64_t pushed = 0;    // well-formed gradients that came
-  int64_t accepted = 0;  // of these, not dropped on arrival
-  int64_t stale = 0;     // dropped on arrival: of an older step or round
-  int64_t voided = 0;  // accepted, then discarded: by a newer round or SetStep
-  int64_t taken = 0;   // left through a take
-  int64_t takes = 0;   // takes that were given gradients
-  int64_t bytes = 0;   // of memory that is held now
+  int64_t pushed = 0;    // well-formed gradients that arrived
+  int64_t accepted = 0;  // of these, those not dropped on arrival
+  int64_t stale = 0;     // dropped on arrival, being of an older step or round
+  // accepted, then discarded by a newer round or by SetStep
+  int64_t voided = 0;
+  int64_t taken = 0;  // left through a take
+  int64_t takes = 0;  // takes that got gradients
+  int64_t bytes = 0;  // memory that is held now
 };
 
 // Collects gradients of one variable until somebody takes their sum.
 //
-// Thread-safe. One mutex guards all state, the sums included: a push adds its
-// gradient, or notes it, under it, so that gradients add up in the order in
-// which they arrive. What is left to do happens after a take, outside of it.
+// Thread-safe. One mutex guards all state, the sums included. A push adds its
+// gradient, or notes it, under the mutex, so that gradients add up in the order
+// in which they arrive. The work that remains is done after a take, without the
+// mutex.
 class Accumulator {
  public:
-  // For gradients of up to so many steps the sums are kept apart, so that
-  // SetStep() can discard the older ones. Beyond that the two oldest are
-  // merged, and count as the older of the two.
+  // Up to this many steps keep a sum each, so that SetStep() can discard the
+  // older ones. Beyond that the two oldest sums are merged, and count as the
+  // older of the two.
   static constexpr int kMaxSums = 4;
 
   enum class PushResult {
     kAccepted,
     kStale,
-    kShapeMismatch,  // with the gradients that are held; nothing has changed
-    kOutOfMemory,    // reported by `add`; the gradient is not counted
+    // the shape differs from that of the held gradients; nothing has changed
+    kShapeMismatch,
+    kOutOfMemory,  // reported by `add`; the gradient is not counted
   };
 
   Accumulator(AccumulatorMode mode,
@@ -125,48 +131,48 @@ class Accumulator {
 
   AccumulatorMode mode() const { return mode_; }
 
-  // Drops and counts a gradient that is of an older step or round, before any
-  // work is done for it. Returns whether it was; if not, push it.
+  // Drops and counts a gradient of an older step or round, before any work is
+  // done for it. Returns whether it did; if not, the caller pushes the
+  // gradient.
   bool DropIfStale(int64_t step);
 
-  // Offers a gradient of a step, or of a round in round mode. If it is
-  // accepted, `add`, called under the lock, adds it to the sum that it is
-  // given, or returns false when there is no memory for that. It is told
-  // whether other pushes wait for the lock: work may be left for them to do.
+  // Offers a gradient of a step, or of a round in round mode. If the gradient
+  // is accepted, `add` is called under the lock with a sum; it adds the
+  // gradient to the sum, or returns false when there is no memory for that. Its
+  // second argument says whether other pushes wait for the lock, so that
+  // work may be left to them.
   //
   // All gradients that are held at one time have the same `shape`: the
-  // dimensions of a dense gradient, or of a row of a sparse one. On a mismatch
-  // `held_shape` is set to theirs.
+  // dimensions of a dense gradient, or of one row of a sparse gradient. On a
+  // mismatch `held_shape` is set to the shape of the held gradients.
   PushResult Push(int64_t step, const std::vector<int64_t>& shape,
                   const std::function<bool(GradientSum&, bool)>& add,
                   Sharder& sharder, std::vector<int64_t>* held_shape);
 
-  // Step mode: gives `take` everything that is held as soon as this is
-  // `num_required` gradients or more, and advances the step by one. Takes are
-  // served in order. Returns at once; the wait ends with a push or with
-  // Cancel().
+  // Step mode: as soon as `num_required` gradients or more are held, gives all
+  // of them to `take` and advances the step by one. Takes are served in order.
+  // Returns at once; the wait ends with a push or with Cancel().
   void Take(const std::shared_ptr<PendingTake>& take);
 
-  // Ends `take` with no gradients, unless it has ended. May be called before
-  // Take(), which then ends it at once.
+  // Ends `take` without gradients, unless it has ended already. If Cancel() is
+  // called before Take(), Take() ends it at once.
   void Cancel(const std::shared_ptr<PendingTake>& take);
 
   // Round mode: takes the gradients of `round` if exactly `num_gradients` of
-  // them are held; gradients of that round are stale from then on. Otherwise
+  // them are held. From then on gradients of that round are stale. Otherwise
   // nothing changes, `taken` stays empty, and `held_round` and `num_held` say
-  // what is there instead.
+  // which round and how many gradients are held instead.
   //
-  // `prepare`, if there is one, is called under the lock with the gradients'
-  // shape (see Push()) when they are there. If it returns false, nothing
-  // changes.
+  // When the gradients are there, `prepare`, if given, is called under the lock
+  // with their shape (see Push()). If it returns false, nothing changes.
   bool TakeRound(int64_t round, int64_t num_gradients, TakenGradients* taken,
                  int64_t* held_round, int64_t* num_held,
                  const std::function<bool(const std::vector<int64_t>& shape)>&
                      prepare = nullptr);
 
-  // Sets the step and discards the gradients of older ones. In round mode sets
-  // the round, which may go back, and discards the gradients of any other.
-  // Returns what the step or round was before.
+  // Sets the step and discards the gradients of older steps. In round mode it
+  // sets the round, which may go back, and discards the gradients of all other
+  // rounds. Returns the step or round before the call.
   int64_t SetStep(int64_t step);
 
   int64_t num_held() const;
@@ -181,7 +187,7 @@ class Accumulator {
     std::unique_ptr<GradientSum> sum;
   };
 
-  // A take that has its gradients, and is to be notified without the lock.
+  // A take that has its gradients; it is to be notified without the lock.
   struct Served {
     std::shared_ptr<PendingTake> take;
     TakenGradients taken;
@@ -190,8 +196,8 @@ class Accumulator {
   bool CountIfStale(int64_t step) TF_SYNCREP_REQUIRES(mu_);
   std::vector<StepSum>::iterator SumFor(int64_t step, Sharder& sharder)
       TF_SYNCREP_REQUIRES(mu_);
-  // Appends sums to `discarded`, whose destruction, which may take long, is
-  // left to after the lock.
+  // Moves the sums to discard to `discarded`, since their destruction may take
+  // long and is left until the lock is released.
   void DiscardExcept(bool (*keep)(int64_t held, int64_t step), int64_t step,
                      std::vector<StepSum>* discarded) TF_SYNCREP_REQUIRES(mu_);
   TakenGradients TakeAll() TF_SYNCREP_REQUIRES(mu_);
@@ -202,20 +208,20 @@ class Accumulator {
   const AccumulatorMode mode_;
   const std::function<std::unique_ptr<GradientSum>()> make_sum_;
 
-  std::atomic<int> waiting_pushes_{0};  // for mu_
+  std::atomic<int> waiting_pushes_{0};  // how many wait for mu_
 
   mutable Mutex mu_;
-  // Step mode: gradients from this step on are accepted. Round mode: the round
-  // that is held, or the first that may come.
+  // Step mode: the first step whose gradients are accepted. Round mode: the
+  // round that is held, or the first that may come.
   int64_t step_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
-  // Ascending steps; none without gradients.
+  // Sums in ascending order of their steps. A step without gradients has none.
   std::vector<StepSum> sums_ TF_SYNCREP_GUARDED_BY(mu_);
-  // Gradients in all of sums_, and their shape.
+  // The number of gradients in all of sums_, and their shape.
   int64_t num_held_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   std::vector<int64_t> shape_ TF_SYNCREP_GUARDED_BY(mu_);
-  // First come, first served.
+  // Takes are served in the order of their arrival.
   std::deque<std::shared_ptr<PendingTake>> waiting_ TF_SYNCREP_GUARDED_BY(mu_);
-  // All but `step`, `held` and `bytes`.
+  // All counts but `step`, `held` and `bytes`.
   AccumulatorStats counts_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 

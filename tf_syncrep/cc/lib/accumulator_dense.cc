@@ -11,7 +11,8 @@
 namespace tf_syncrep {
 namespace {
 
-// As in adam_async.cc: below this a hand-over to another thread does not pay.
+// A smaller part does not pay for the hand-over to another thread; the value is
+// the same as in rules/apply_rule.cc.
 constexpr int64_t kMinElementsPerShard = 16384;
 
 // Parts begin at a cache line, whatever the type.
@@ -103,7 +104,7 @@ template <typename T>
 OwnedBuffer DenseGradientSum<T>::Finish(int64_t divisor,
                                         const AllocateBuffer& allocate_result,
                                         Sharder& sharder) {
-  // The pass that divides adds one.
+  // The pass that divides also adds the last kept gradient.
   if (num_kept_ > 1) {
     AddKept(num_kept_ - 1, nullptr, sharder);
   }
@@ -152,7 +153,8 @@ const T* CpuDenseGradientSum<T>::Block(int64_t divisor, int64_t begin,
       return sum;
     }
   }
-  // As in Finish().
+  // The kept gradients are added as in Finish(): all but the last first, and
+  // the last in the loop that divides.
   Sum block[kMaxBlock];
   const int last = this->num_kept() - 1;
   if (last > 0) {

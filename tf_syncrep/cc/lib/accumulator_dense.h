@@ -15,7 +15,7 @@
 
 namespace tf_syncrep {
 
-// Returns memory for so many elements, or no owner when there is none.
+// Returns memory for `num_elements` elements, or no owner when there is none.
 using AllocateBuffer = std::function<OwnedBuffer(int64_t num_elements)>;
 
 // A pass over the arrays of a sum.
@@ -31,8 +31,8 @@ enum class DensePass {
   kAddDivideTo,  // out = (sum + a) / divisor
 };
 
-// What a pass works on: arrays of `size` elements, which do not overlap. Those
-// that it does not name are null.
+// The arrays that a pass works on, of `size` elements each. They do not
+// overlap, and those that the pass does not use are null.
 template <typename T>
 struct DenseArrays {
   using Sum = SlotType<T>;
@@ -44,34 +44,35 @@ struct DenseArrays {
   Sum* sum;
   T* out;
   Sum divisor;
-  // Of kAddMany, which takes kMaxAdded at most.
+  // For kAddMany, which takes at most kMaxAdded gradients.
   const T* const* gradients;
   int64_t num_gradients;
 };
 
-// What one pass adds at most.
+// How many gradients one pass adds at most.
 inline constexpr int kMaxAdded = 8;
 
-// Adds gradients of type T up, element by element, in SlotType<T>; its
-// subclasses decide where and by what.
+// Adds up gradients of type T, element by element, in SlotType<T>. The
+// subclasses decide where the memory is and what runs the passes.
 //
-// Between two calls it holds at most two arrays of the gradient's size: the sum
-// and, when it could be kept without a copy, the gradient that came last.
-// Adding gradients in pairs reads and writes the sum half as often, and that is
-// where the time goes. While others wait to be added, up to seven are left for
-// one of them to add along with its own. (With TensorFlow's accumulator there
-// are as many arrays: the sum, and the one before it, until the next gradient
-// has come.)
+// Between two calls a sum usually holds at most two arrays of the gradient's
+// size: the sum and, if it could be kept without a copy, the last gradient.
+// (TensorFlow's accumulator has as many: the sum, and the sum before it until
+// the next gradient comes.) Adding gradients in pairs reads and writes the sum
+// half as often, which is what takes the time. While other pushes wait, the sum
+// keeps up to seven gradients, and a later push adds them in one pass with its
+// own.
 template <typename T>
 class DenseGradientSum : public GradientSum {
  public:
   using Sum = SlotType<T>;
 
-  // Adds `size` elements, as many as in all calls. A gradient with an owner is
-  // nobody else's: the sum keeps it, and may write to it. One without is only
-  // read during the call. `allocate_sum`, for elements of type Sum, is used at
-  // most once. `others_wait` says that another call follows at once. Returns
-  // false, and has changed nothing, when there was no memory.
+  // Adds a gradient of `size` elements, which is the same in all calls. A
+  // gradient with an owner belongs to nobody else: the sum keeps it, and may
+  // write to it. A gradient without an owner is only read during the call.
+  // `allocate_sum`, for elements of type Sum, is called at most once.
+  // `others_wait` says that another call follows at once. Returns false, and
+  // has changed nothing, when there is no memory.
   bool Add(const OwnedBuffer& gradient, int64_t size,
            const AllocateBuffer& allocate_sum, bool others_wait,
            Sharder& sharder);
@@ -84,17 +85,19 @@ class DenseGradientSum : public GradientSum {
                                 num_kept_ * sizeof(T));
   }
 
-  // The sum divided by `divisor`, as elements of type T: the sum's own memory
-  // where T is its type, otherwise what `allocate_result` gives. Ends the life
-  // of the sum. There is no owner when there was no memory.
+  // Returns the sum divided by `divisor`, as elements of type T: in the sum's
+  // own memory if T is its type, otherwise in memory from `allocate_result`.
+  // The sum must not be used afterwards. The result has no owner when there is
+  // no memory.
   OwnedBuffer Finish(int64_t divisor, const AllocateBuffer& allocate_result,
                      Sharder& sharder);
 
-  // The memory of the sum, for another one. Ends the life of the sum.
+  // Returns the memory of the sum, for another sum. This one must not be used
+  // afterwards.
   OwnedBuffer Release();
 
  protected:
-  // Gradients that are kept for one pass, at most kMaxAdded - 1.
+  // `max_kept` gradients, at most kMaxAdded - 1, are kept for one pass.
   explicit DenseGradientSum(int max_kept) : max_kept_(max_kept) {}
 
   const Sum* sum() const { return static_cast<const Sum*>(sum_.data); }
@@ -105,19 +108,19 @@ class DenseGradientSum : public GradientSum {
   virtual void Run(DensePass pass, const DenseArrays<T>& arrays,
                    Sharder& sharder) = 0;
 
-  // Adds the first `num` of those that are kept, in one pass with `last`, if
-  // that is not null.
+  // Adds the first `num` kept gradients in one pass, together with `last` if it
+  // is not null.
   void AddKept(int num, const T* last, Sharder& sharder);
 
   const int max_kept_;
   int64_t size_ = 0;
   OwnedBuffer sum_;  // of type Sum
-  // Of type T, in order of arrival: gradients that are not in sum_ yet.
+  // Gradients of type T that are not in sum_ yet, in order of arrival.
   std::array<OwnedBuffer, kMaxAdded - 1> kept_;
   int num_kept_ = 0;
 };
 
-// In the host's memory, on the threads of the sharder.
+// A sum in the host's memory, computed on the threads of the sharder.
 template <typename T>
 class CpuDenseGradientSum final : public DenseGradientSum<T> {
  public:
@@ -126,10 +129,11 @@ class CpuDenseGradientSum final : public DenseGradientSum<T> {
 
   static constexpr int64_t kMaxBlock = 256;
 
-  // The `size` elements from `begin` on, no more than kMaxBlock, of what
-  // Finish() would give, bit for bit: in `scratch`, or in the sum's own memory.
-  // Several threads may call it. For callers that need each element only once:
-  // the whole result would be written and read again.
+  // Returns the elements of Finish()'s result from `begin` on, at most
+  // kMaxBlock of them, bit for bit: in `scratch`, or in the sum's own memory.
+  // Several threads may call it. It is for callers that need each element only
+  // once, for whom writing the whole result and reading it again would be a
+  // waste.
   const T* Block(int64_t divisor, int64_t begin, int64_t size,
                  T* scratch) const;
 

@@ -13,45 +13,48 @@
 namespace tf_syncrep {
 namespace {
 
-// Below this a hand-over to another thread does not pay. Copies are handed over
-// for more only: the thread that is woken may be run first, in place of the one
+// A smaller part does not pay for the hand-over to another thread. For copies
+// the limit is higher: the thread that is woken may run in place of the one
 // that woke it, which holds the accumulator's lock.
 constexpr int64_t kMinCopiedBytesPerShard = int64_t{2} << 20;
 constexpr int64_t kMinElementsPerShard = 16384;
 constexpr int64_t kMinSortedPerShard = 32768;
 
-// More does not stay in the cache of most machines until it is used again.
+// Larger copies do not stay in the cache of most machines until they are used
+// again.
 constexpr size_t kMinStreamedBytes = size_t{32} << 20;
 
-// Rows are merged when this many times more are held than were different at the
-// last merge or result; so all merges together cost a share of the rows pushed.
+// Rows are merged when there are this many times more of them than there were
+// different rows at the last merge or result. So all merges together cost time
+// linear in the rows pushed.
 constexpr int64_t kHeldPerMergedRow = 4;
 
-// What a block of the heap takes besides its bytes, and what its size is
-// rounded up to.
+// The overhead of a block of the heap, and the multiple to which its size is
+// rounded up.
 constexpr int64_t kHeapBytes = 16;
-// A tensor, its buffer and who owns them, where values are kept in one.
+// The size of a tensor, its buffer and their owner, if the values are kept in a
+// tensor.
 constexpr int64_t kTensorBytes = 256;
 
 // Rows that are read one after the other may be far apart in memory.
 constexpr int64_t kPrefetchDistance = 8;
 
-// What a gradient takes that is held: much more than its elements, where it has
-// a row or two.
+// The memory that a held gradient takes. It is much more than its elements when
+// the gradient has only a row or two.
 int64_t HeldGradientBytes(int64_t num_rows, int64_t value_bytes,
                           bool is_tensor) {
   const auto round_up = [](int64_t bytes, int64_t multiple) {
     return (bytes + multiple - 1) / multiple * multiple;
   };
   const int64_t row_bytes = num_rows * static_cast<int64_t>(sizeof(int64_t));
-  // A vector is half empty at times.
+  // The pieces are in a vector, which may be half empty.
   return 2 * static_cast<int64_t>(sizeof(RowsPiece)) +
          round_up(row_bytes + kHeapBytes, kHeapBytes) +
          round_up(value_bytes, kStreamAlignment) +
          (is_tensor ? kTensorBytes : 0);
 }
 
-// So many occurrences of a row are added at a time.
+// How many occurrences of a row are added at a time.
 constexpr int64_t kMaxAddedRows = 16;
 
 // Longer rows are summed in parts, which stay in the first-level cache.
@@ -81,8 +84,8 @@ struct SparseGradientSum<T>::SortedRows {
     return pieces[piece_of_block[place >> kPlaceBlockBits]];
   }
 
-  // How many gradients have the row whose occurrences are from `begin` to
-  // `end`. One that repeats it counts once.
+  // How many gradients contain the row whose occurrences are from `begin` to
+  // `end`. A gradient that repeats the row counts once.
   int32_t NumGradients(int64_t begin, int64_t end) const {
     const Piece* last = nullptr;
     int32_t result = 0;
@@ -107,15 +110,15 @@ struct SparseGradientSum<T>::SortedRows {
   Chunk memory;  // of the occurrences
   const RowOccurrence<Row>* occurrences = nullptr;
   int64_t size = 0;
-  // Each shard of the occurrences has the rows whose first occurrence is in it:
-  // the number of its first row among the different ones. And how many there
-  // are.
+  // The rows are numbered in their order, and each shard of the occurrences has
+  // those rows whose first occurrence is in it. This is the number of each
+  // shard's first row, followed by the number of all rows.
   std::vector<int64_t> first_number_of_shard;
 };
 
 template <typename T>
 struct SparseGradientSum<T>::ReducedRows {
-  // What a row that so many gradients contained is to be divided by.
+  // The divisor of a row that `num_gradients` gradients contained.
   Sum Divisor(int32_t num_gradients) const {
     switch (reduction) {
       case Reduction::kMean:
@@ -129,8 +132,8 @@ struct SparseGradientSum<T>::ReducedRows {
   }
 
   int64_t* rows;
-  T* values;  // each row's sum, divided as `reduction` says; or null, and then:
-  Sum* sums;  // the sums
+  T* values;               // the sums, divided as `reduction` says; or null if
+  Sum* sums;               // the sums are to stay undivided
   int32_t* num_gradients;  // how many gradients had each row
   Reduction reduction;
   int64_t count;     // of all gradients
@@ -141,7 +144,8 @@ template <typename T>
 SparseGradientSum<T>::~SparseGradientSum() {
   pieces_.clear();
   copies_ = {};
-  // Not what has become part of another sum, nor what was never taken.
+  // The memory is told only of rounds that ended with a result, not of sums
+  // that were merged into others or never taken.
   if (is_finished_) {
     memory_->last_copied_bytes = most_copied_bytes_;
     memory_->chunks->EndRound(most_copied_bytes_ + needed_bytes_);
@@ -180,7 +184,8 @@ OwnedBuffer SparseGradientSum<T>::Copy(const void* values, size_t bytes,
                                        Sharder& sharder) {
   if (copies_.buffer.owner == nullptr ||
       copies_.bytes - used_of_copies_ < bytes) {
-    // As much as the last sum copied, then each time as much again as before.
+    // The first chunk is as large as all copies of the last sum; each further
+    // one doubles the memory.
     const size_t wanted =
         copied_bytes_ == 0 ? memory_->last_copied_bytes.load() : copied_bytes_;
     Chunk fresh = ChunkPool::Get(memory_->chunks, std::max(wanted, bytes));
@@ -232,13 +237,14 @@ void SparseGradientSum<T>::MergeIfMany(Sharder& sharder) {
     return;
   }
   if (!MergePieces(sharder)) {
-    num_merged_rows_ = num_held_rows_;  // Not to be tried at each push now.
+    // Another attempt is made only when there are many more rows.
+    num_merged_rows_ = num_held_rows_;
   }
 }
 
 template <typename T>
 bool SparseGradientSum<T>::MergePieces(Sharder& sharder) {
-  needed_bytes_ = 0;  // What merges before this one needed is used again.
+  needed_bytes_ = 0;  // The memory that earlier merges needed is reused.
   return WithSortedRows(sharder, [&](const auto& sorted) {
     const int64_t num_rows = sorted.num_rows();
     Chunk sums =

@@ -1,9 +1,9 @@
 // The sum of sparse gradients.
 //
-// A push keeps the gradient's rows as they are, and the work is done when they
-// are taken: sort the rows, then sum each one's occurrences in their order of
-// arrival. So it is done on all threads, once, and with no lock held. As on a
-// GPU: see cuda/accumulator_sparse.h.
+// A push keeps the gradient's rows as they are. The work is done when the
+// gradients are taken: the rows are sorted, then the occurrences of each row
+// are summed in their order of arrival. So it is done once, on all threads, and
+// with no lock held. GPUs do the same: see cuda/accumulator_sparse.h.
 
 #ifndef TF_SYNCREP_CC_LIB_ACCUMULATOR_SPARSE_H_
 #define TF_SYNCREP_CC_LIB_ACCUMULATOR_SPARSE_H_
@@ -28,16 +28,16 @@
 
 namespace tf_syncrep {
 
-// The rows of a sum, ascending, each once, and their values, of the gradients'
-// type.
+// The rows of a sum, ascending and each once, and their values, which have the
+// gradients' type.
 struct SparseResult {
   int64_t num_rows = 0;
   OwnedBuffer rows;  // int64_t
   OwnedBuffer values;
 };
 
-// Memory that sums use one after the other, so that each round need not touch
-// fresh pages. Thread-safe.
+// Memory that sums use one after the other, so that a round does not have to
+// touch fresh pages. Thread-safe.
 struct SparseSumMemory {
   explicit SparseSumMemory(
       HeldBytesBudget* budget = &HeldBytesBudget::OfProcess())
@@ -45,33 +45,34 @@ struct SparseSumMemory {
 
   HeldBytesBudget* const budget;
   const std::shared_ptr<ChunkPool> chunks = std::make_shared<ChunkPool>();
-  // Of the last sum; the next may come to as much.
+  // How much the last sum copied; the next may need as much.
   std::atomic<size_t> last_copied_bytes{0};
   std::atomic<int64_t> last_num_rows{0};
 };
 
-// Rows next to each other in memory: a gradient, or a merge of several.
+// Rows that are next to each other in memory: a gradient, or a merge of several
+// gradients.
 struct RowsPiece {
   Array<int64_t> rows;
-  OwnedBuffer values;  // of a gradient, its elements; of a merge, sums
-  // Of a merge: how many gradients contained each row. Of a gradient: empty.
+  OwnedBuffer values;  // a gradient's elements, or a merge's sums
+  // For a merge: how many gradients contained each row. Empty for a gradient.
   Array<int32_t> num_gradients;
 };
 
-// Adds gradients of type T up, row by row, in SlotType<T>.
+// Adds up gradients of type T, row by row, in SlotType<T>.
 //
-// The cost of adding a gradient depends on its own rows alone, however many are
-// held already. Held rows are merged when they have become many times those of
-// the last merge or result, so that memory stays within a multiple of what the
-// result takes.
+// The cost of adding a gradient depends on its own rows alone, however many
+// rows are held already. Held rows are merged when they are many times as many
+// as after the last merge or result, so that memory stays within a multiple of
+// what the result takes.
 template <typename T>
 class SparseGradientSum final : public GradientSum {
  public:
   using Sum = SlotType<T>;
 
-  // Several sums may share `memory`. As long as the gradients held take no more
-  // than `min_merge_bytes`, and those of all sums together no more than the
-  // memory's budget, they are not merged.
+  // Several sums may share `memory`. Gradients are not merged as long as those
+  // of this sum take no more than `min_merge_bytes`, and those of all sums
+  // together no more than the memory's budget.
   explicit SparseGradientSum(std::shared_ptr<SparseSumMemory> memory,
                              CpuLevel cpu_level = BestCpuLevel(),
                              int64_t min_merge_bytes = kDefaultMinMergeBytes)
@@ -83,11 +84,11 @@ class SparseGradientSum final : public GradientSum {
 
   ~SparseGradientSum() override;
 
-  // Adds a gradient whose rows have `row_size` elements, as many as in all
-  // calls: row i of `values` belongs to row rows[i], which is not negative.
-  // Rows come in any order and may repeat. Values with an owner are nobody
-  // else's, and kept; those without are copied. Returns false, and has changed
-  // nothing, when there is no memory.
+  // Adds a gradient whose rows have `row_size` elements, which is the same in
+  // all calls: row i of `values` belongs to row rows[i], which is not negative.
+  // Rows come in any order and may repeat. Values with an owner belong to
+  // nobody else, and are kept; values without an owner are copied. Returns
+  // false, and has changed nothing, when there is no memory.
   bool Add(Array<int64_t> rows, int64_t row_size, const OwnedBuffer& values,
            Sharder& sharder);
 
@@ -95,37 +96,39 @@ class SparseGradientSum final : public GradientSum {
 
   int64_t held_bytes() const override { return held_.bytes(); }
 
-  // How many rows are kept, equal ones counted each time.
+  // How many rows are held; equal rows count each time.
   int64_t num_held_rows() const { return num_held_rows_; }
 
   // Sets `result` to the rows that any gradient contained, summed over the
   // `num_gradients` gradients and divided as `reduction` says. Returns false
-  // when there is no memory. Ends the life of the sum.
+  // when there is no memory. The sum must not be used afterwards.
   bool Finish(Reduction reduction, int64_t num_gradients, Sharder& sharder,
               SparseResult* result);
 
  private:
   static constexpr int64_t kDefaultMinMergeBytes = int64_t{64} << 20;
 
-  // Occurrences of rows: ascending rows, equal ones in order of arrival.
+  // The occurrences of rows, sorted by row; equal rows are in order of arrival.
   template <typename Row>
   struct SortedRows;
 
   // Where the sums of the different rows go.
   struct ReducedRows;
 
-  // A copy of `bytes` of a gradient; no owner when there is no memory.
+  // Copies `bytes` of a gradient. The copy has no owner when there is no
+  // memory.
   OwnedBuffer Copy(const void* values, size_t bytes, Sharder& sharder);
 
-  // Merges what is held if it is much more than the distinct rows in it.
+  // Merges the held rows if they are many more than the distinct ones among
+  // them.
   void MergeIfMany(Sharder& sharder);
 
   // Merges all pieces into one. Returns false, and has changed nothing, when
   // there is no memory.
   bool MergePieces(Sharder& sharder);
 
-  // Sorts the rows of all pieces and returns what `reduce(sorted)` does:
-  // whether there was memory; or false, when there was none to sort.
+  // Sorts the rows of all pieces and returns reduce(sorted), which says whether
+  // there was memory. Returns false when there is no memory for the sort.
   template <typename Reduce>
   bool WithSortedRows(Sharder& sharder, const Reduce& reduce);
   template <typename Row>
@@ -138,23 +141,23 @@ class SparseGradientSum final : public GradientSum {
   void ReduceRows(const SortedRows<Row>& sorted, const ReducedRows& reduced,
                   Sharder& sharder) const;
 
-  // Sums the occurrences from `begin` to `end`, all of one row, which has this
-  // number among the different ones. `scratch` is for a part of a row.
+  // Sums the occurrences from `begin` to `end`, all of one row, whose number
+  // among the distinct rows is given. `scratch` is for a part of a row.
   template <typename Row>
   void ReduceRow(const SortedRows<Row>& sorted, int64_t begin, int64_t end,
                  int64_t number, const ReducedRows& reduced,
                  Sum* scratch) const;
 
-  // Sums `size` columns of these occurrences from `column` on.
+  // Sums `size` columns of these occurrences, from `column` on.
   template <typename Row>
   void SumOccurrences(const SortedRows<Row>& sorted, int64_t begin, int64_t end,
                       int64_t column, int64_t size, Sum* sum) const;
 
-  // Gets the values of occurrence i, if there is one, into the cache.
+  // Prefetches the values of occurrence i, if there is one.
   template <typename Row>
   void PrefetchValues(const SortedRows<Row>& sorted, int64_t i) const;
 
-  // A chunk of the pool, counted among what this round needs.
+  // Returns a chunk of the pool, and counts it as needed in this round.
   Chunk GetChunk(size_t bytes);
 
   const std::shared_ptr<SparseSumMemory> memory_;
@@ -165,12 +168,12 @@ class SparseGradientSum final : public GradientSum {
   int64_t row_size_ = 0;
   std::vector<RowsPiece> pieces_;  // in order of arrival; none is empty
   int64_t num_held_rows_ = 0;
-  int64_t num_merged_rows_ = 0;  // after the last merge: all different
-  Chunk copies_;                 // where gradients are copied to
+  int64_t num_merged_rows_ = 0;  // after the last merge, when all rows differ
+  Chunk copies_;                 // the memory that gradients are copied to
   size_t used_of_copies_ = 0;
   size_t copied_bytes_ = 0;  // since the last merge
   size_t most_copied_bytes_ = 0;
-  size_t needed_bytes_ = 0;  // of the pool, besides these
+  size_t needed_bytes_ = 0;  // of the pool, besides the copies
   bool is_finished_ = false;
 };
 

@@ -20,8 +20,8 @@
 
 namespace tf_syncrep {
 
-// The old contents of an array of a variable, where they must not be
-// overwritten; null if they are in the array itself.
+// The old contents of the arrays of a variable, if those must not be
+// overwritten; null if the arrays themselves hold them.
 template <typename T>
 struct AdamAsyncBefore {
   const T* var = nullptr;
@@ -29,15 +29,15 @@ struct AdamAsyncBefore {
   const SlotType<T>* v = nullptr;
 };
 
-// Updates `size` elements. `var`, `m` and `v` overlap neither each other nor
-// what is in `before`; the caller holds them exclusively.
+// Updates `size` elements. `var`, `m` and `v` do not overlap each other or the
+// arrays in `before`; the caller holds them exclusively.
 template <typename T>
 void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
                     const T* grad, const AdamAsyncBefore<T>& before, T* var,
                     SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
                     CpuLevel cpu_level = BestCpuLevel());
 
-// The same with a gradient that is in memory block by block only.
+// The same with a gradient that is computed block by block.
 template <typename T>
 void ApplyAdamAsyncInBlocks(const AdamAsyncUpdate<SlotType<T>>& update,
                             int64_t size, const GradientBlocks<T>& gradient,
@@ -45,13 +45,13 @@ void ApplyAdamAsyncInBlocks(const AdamAsyncUpdate<SlotType<T>>& update,
                             SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
                             CpuLevel cpu_level = BestCpuLevel());
 
-// Updates each of `rows`, which are rows of the tables, with the sum of the
-// rows of `grad` that are at its positions, in their order; a row has
-// `row_size` elements. The result does not depend on the number of threads.
-// Cannot fail: memory is what `rows` has.
+// Updates each row of the tables that `rows` names with the sum of the rows of
+// `grad` at its positions, in their order. A row has `row_size` elements. The
+// result does not depend on the number of threads. It cannot fail: `rows` has
+// all the memory that is needed.
 //
-// Calls on the same tables may run at the same time: each holds the row's
-// stripe of RowLocks::Global() while it updates the row.
+// Calls on the same tables may run at the same time: each holds the stripe of
+// the row in RowLocks::Global() while it updates the row.
 template <typename T>
 void SparseApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update,
                           const RowGroups& rows, int64_t row_size,

@@ -13,16 +13,16 @@
 
 namespace tf_syncrep {
 
-// Elements of a plain type, in memory of their own. A std::vector throws where
-// there is none, and nobody catches that: the process ends, and with it
-// everybody's training. Here it is a return value.
+// Elements of a plain type, in memory of their own. A std::vector throws when
+// there is no memory, and nobody catches the exception: the process would end,
+// and with it the training of everybody. Here it is a return value.
 template <typename T>
 class Array {
  public:
   static_assert(std::is_trivial_v<T>, "elements are not constructed");
 
-  // Gives it `size` elements, whose values are arbitrary, in place of those
-  // that it has. Returns false, and it is empty, when there is no memory.
+  // Replaces the elements by `size` new ones, whose values are arbitrary.
+  // Returns false, and the array is empty, when there is no memory.
   [[nodiscard]] bool Allocate(int64_t size) {
     data_.reset(new (std::nothrow) T[static_cast<size_t>(size)]);
     size_ = data_ == nullptr ? 0 : size;
@@ -44,8 +44,8 @@ class Array {
   int64_t size_ = 0;
 };
 
-// Appends an element. Returns false, and the vector is as it was, when there is
-// no memory.
+// Appends an element. Returns false, and leaves the vector as it was, when
+// there is no memory.
 template <typename T>
 [[nodiscard]] bool Append(T element, std::vector<T>* elements) {
   try {

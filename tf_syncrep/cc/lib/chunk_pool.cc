@@ -11,11 +11,11 @@ namespace {
 constexpr size_t kCacheLineBytes = 64;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-// So little memory is always worth keeping, however much less is needed.
+// This much memory is always worth keeping, however much less is needed.
 constexpr size_t kFewBytes = size_t{64} << 10;
 
-// A new chunk is larger by this part of it, for a round that needs some more.
-// Pages that nobody touches take no memory.
+// A new chunk is larger by this fraction, for a later round that needs some
+// more. Pages that nobody touches take no memory.
 constexpr size_t kBytesPerSpareByte = 8;
 
 size_t MostKept(size_t needed_bytes) {
@@ -48,7 +48,8 @@ void ChunkPool::EndRound(size_t needed_bytes) {
   std::vector<Piece> surplus;  // freed after the lock
   const MutexLock lock(mu_);
   size_t total = TotalKept();
-  // The largest go first, as the pool looks for the smallest that will do.
+  // The largest chunks are freed first, since the pool looks for the smallest
+  // that suffices.
   while (total > MostKept(needed_bytes)) {
     total -= kept_.back().bytes;
     surplus.push_back(std::move(kept_.back()));
@@ -70,7 +71,7 @@ size_t ChunkPool::TotalKept() const {
 }
 
 ChunkPool::Piece ChunkPool::NewPiece(size_t bytes) {
-  // A huge page can only back memory that is aligned as it is.
+  // Huge pages can only back memory with their own alignment.
   const size_t alignment =
       bytes >= 2 * kHugePageBytes ? kHugePageBytes : kCacheLineBytes;
   bytes = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
@@ -88,7 +89,7 @@ ChunkPool::Piece ChunkPool::TakeKept(size_t bytes) {
   const auto best =
       std::find_if(kept_.begin(), kept_.end(),
                    [=](const Piece& piece) { return piece.bytes >= bytes; });
-  // One that is far too large is left for those who need it.
+  // A chunk that is far too large is left for those who need it.
   if (best == kept_.end() || best->bytes > MostKept(bytes)) {
     return {};
   }

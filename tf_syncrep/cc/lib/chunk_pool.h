@@ -13,8 +13,8 @@
 
 namespace tf_syncrep {
 
-// A single round that holds much does not hold on to memory for ever: no more
-// is kept for reuse than so many times what the last round needed.
+// A single round that needs much memory must not keep it for ever: at most this
+// many times what the last round needed is kept for reuse.
 inline constexpr size_t kMaxTimesKept = 4;
 
 // A piece of memory, aligned to a cache line at least.
@@ -24,18 +24,20 @@ struct Chunk {
 };
 
 // Keeps memory that is not in use. Each round needs about as much of it as the
-// one before, and fresh memory costs a page fault for each page and the zeros
-// that the operating system fills it with: more than the work that it is used
-// for. Thread-safe.
+// round before. Fresh memory costs a page fault for each page, and the zeros
+// that the operating system fills it with; that takes longer than the work that
+// the memory is used for. Thread-safe.
 class ChunkPool {
  public:
-  // A chunk of at least `bytes` and, unless these are few, of no more than
-  // kMaxTimesKept times as many: kept, or new and somewhat larger. Without an
-  // owner when there is no memory. It comes back when nobody owns it any more.
+  // Returns a chunk of at least `bytes` bytes: a kept one, at most
+  // kMaxTimesKept times as large unless `bytes` is small, or a new one that is
+  // somewhat larger. It has no owner when there is no memory. It comes back
+  // when nobody owns it any more.
   static Chunk Get(const std::shared_ptr<ChunkPool>& pool, size_t bytes);
 
-  // Told how much a round has needed when it is over. Frees what is kept beyond
-  // kMaxTimesKept times that; what is still in use comes back nevertheless.
+  // Ends a round that has needed `needed_bytes`. Frees what is kept beyond
+  // kMaxTimesKept times as much; chunks that are still in use come back
+  // nevertheless.
   void EndRound(size_t needed_bytes);
 
   size_t kept_bytes() const;
@@ -50,15 +52,15 @@ class ChunkPool {
     size_t bytes = 0;
   };
 
-  // Without data when there is no memory.
+  // Returns a piece without data when there is no memory.
   static Piece NewPiece(size_t bytes);
 
-  // One that is kept and will do, or none.
+  // Returns a kept piece that suffices, or an empty one.
   Piece TakeKept(size_t bytes);
 
   void Return(Piece piece);
 
-  // kept_bytes() for who holds the lock.
+  // The same as kept_bytes(), for callers that hold the lock.
   size_t TotalKept() const TF_SYNCREP_REQUIRES(mu_);
 
   mutable Mutex mu_;

@@ -58,8 +58,8 @@ ScopedFlushDenormals::~ScopedFlushDenormals() {
 
 #elif defined(__aarch64__)
 
-// Volatile, and with a clobber of memory, so that no arithmetic on what lies in
-// memory moves to the other side.
+// The statements are volatile and clobber memory, so that the compiler moves no
+// arithmetic on memory across them.
 ScopedFlushDenormals::ScopedFlushDenormals() {
   constexpr uint64_t kFlushToZero = uint64_t{1} << 24;  // FPCR.FZ
   asm volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");

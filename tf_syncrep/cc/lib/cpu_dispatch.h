@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-// nvcc compiles what is marked so for the GPU too.
+// nvcc compiles functions with this mark for the GPU too.
 #if defined(__CUDACC__)
 #define TF_SYNCREP_ALWAYS_INLINE __host__ __device__ __forceinline__
 #elif defined(__GNUC__)
@@ -48,11 +48,11 @@ const char* CpuLevelName(CpuLevel level);
 
 // While in scope, denormal numbers count as zero on this thread, as they do on
 // TensorFlow's own threads. Work that is split over a pool sets it in every
-// part: the same call then gives the same bits on whatever threads it runs.
+// part, so that a call gives the same bits on whatever threads it runs.
 //
-// x86-64 asks whether a result is denormal once it is rounded, AArch64 before:
-// a result that rounds up to the smallest normal number is that on the one, and
-// zero on the other.
+// x86-64 decides whether a result is denormal after rounding it, and AArch64
+// before. So a result that rounds up to the smallest normal number is that
+// number on x86-64, and zero on AArch64.
 class ScopedFlushDenormals {
  public:
   ScopedFlushDenormals();
@@ -61,7 +61,7 @@ class ScopedFlushDenormals {
   ScopedFlushDenormals& operator=(const ScopedFlushDenormals&) = delete;
 
  private:
-  uint64_t saved_;  // The register of the processor that says so.
+  uint64_t saved_;  // the processor's control register
 };
 
 }  // namespace tf_syncrep

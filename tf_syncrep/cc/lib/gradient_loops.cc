@@ -30,7 +30,7 @@ TF_SYNCREP_ALWAYS_INLINE void AddTwo(int64_t size, const T* __restrict__ a,
   }
 }
 
-// Columns that are added at once, in the widest registers there are: written as
+// Columns that are added at once, in the widest registers there are. Written as
 // loops over columns, GCC would move them out of the registers again.
 template <typename Sum>
 struct Columns {
@@ -46,7 +46,7 @@ TF_SYNCREP_ALWAYS_INLINE void LoadColumns(
   std::memcpy(&columns, widened, sizeof(columns));
 }
 
-// Of kNumVectors times as many columns.
+// Adds kNumVectors times as many columns.
 template <int kNumVectors, typename T>
 TF_SYNCREP_ALWAYS_INLINE void AddColumns(const T* const* rows, int64_t num_rows,
                                          bool is_new, int64_t column,

@@ -22,8 +22,8 @@ struct GradientLoops {
   void (*add)(int64_t size, const T* a, Sum* sum);
   // sum = (sum + a) + b
   void (*add_two)(int64_t size, const T* a, const T* b, Sum* sum);
-  // sum = ((sum + rows[0]) + rows[1]) + ..., and without `sum` if `is_new`. At
-  // least one row. For short arrays, which lie anywhere.
+  // sum = ((sum + rows[0]) + rows[1]) + ..., without `sum` if `is_new`. There
+  // must be at least one row. This is for short arrays at any addresses.
   void (*add_rows)(int64_t size, const T* const* rows, int64_t num_rows,
                    bool is_new, Sum* sum);
   // sum = sum / divisor

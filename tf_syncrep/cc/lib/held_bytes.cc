@@ -10,7 +10,7 @@ namespace {
 HeldBytesBudget* NewBudget() {
   constexpr int64_t kDefaultMegabytes = 1024;
   constexpr int64_t kMostMegabytes = int64_t{1} << 40;
-  // Nobody sets it while accumulators are made.
+  // No thread sets the environment while accumulators are made.
   const char* const text = std::getenv(  // NOLINT(concurrency-mt-unsafe)
       "TF_SYNCREP_UNMERGED_GRADIENTS_MB");
   char* end = nullptr;
@@ -24,7 +24,8 @@ HeldBytesBudget* NewBudget() {
 
 }  // namespace
 
-// Never destroyed: accumulators may outlive static destruction.
+// The budget is never destroyed, since accumulators may outlive static
+// destruction.
 HeldBytesBudget& HeldBytesBudget::OfProcess() {
   static HeldBytesBudget* const budget = NewBudget();
   return *budget;

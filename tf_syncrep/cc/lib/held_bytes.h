@@ -1,4 +1,4 @@
-// How much memory the sums of this process hold, together.
+// How much memory the sums of this process hold together.
 
 #ifndef TF_SYNCREP_CC_LIB_HELD_BYTES_H_
 #define TF_SYNCREP_CC_LIB_HELD_BYTES_H_
@@ -9,16 +9,17 @@
 namespace tf_syncrep {
 
 // A count of bytes, with a limit that should not be exceeded. Nothing is
-// refused: whoever holds some checks whether to hold fewer. Thread-safe.
+// refused; holders check whether they should hold less. Thread-safe.
 class HeldBytesBudget {
  public:
   explicit HeldBytesBudget(int64_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // Of gradients that are held as they came, unmerged, in all accumulators of
-  // this process. TF_SYNCREP_UNMERGED_GRADIENTS_MB says how much that may be,
-  // read once; 1024 if it is not a number.
+  // The budget for gradients that are held unmerged, as they came, in all
+  // accumulators of this process. The limit is
+  // TF_SYNCREP_UNMERGED_GRADIENTS_MB, which is read once, or 1024 MB if that is
+  // not a number.
   static HeldBytesBudget& OfProcess();
-  // The same, and as much again, of gradients in the memory of GPUs.
+  // A second budget of the same size, for gradients in the memory of GPUs.
   static HeldBytesBudget& OfGpus();
 
   int64_t max_bytes() const { return max_bytes_; }
@@ -32,7 +33,8 @@ class HeldBytesBudget {
   std::atomic<int64_t> bytes_{0};
 };
 
-// What one holder has of it; it gives that back when it ends. Not thread-safe.
+// The part of one holder, which gives it back when it is destroyed. Not
+// thread-safe.
 class HeldBytes {
  public:
   explicit HeldBytes(HeldBytesBudget* budget) : budget_(budget) {}

@@ -11,16 +11,16 @@ namespace tf_syncrep {
 void AdviseHugePages(void* data, size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
-  // Smaller arrays come from memory that was touched before, as a rule.
+  // Smaller arrays mostly come from memory that was touched before.
   constexpr size_t kMinBytes = size_t{4} << 20;
   if (bytes < kMinBytes) {
     return;
   }
-  // Whole huge pages inside of the array.
+  // The whole huge pages within the array.
   const size_t before =
       (kHugePage - reinterpret_cast<uintptr_t>(data) % kHugePage) % kHugePage;
   if (before < bytes && (bytes - before) / kHugePage > 0) {
-    // Only advice: if it is refused, small pages will do.
+    // This is only advice: if it is refused, small pages will do.
     static_cast<void>(madvise(static_cast<char*>(data) + before,
                               (bytes - before) / kHugePage * kHugePage,
                               MADV_HUGEPAGE));

@@ -8,10 +8,10 @@
 namespace tf_syncrep {
 
 // Asks the operating system to back [data, data + bytes), fresh memory of the
-// heap, with huge pages where it can. Memory that is touched for the first time
-// costs a page fault for every page; for an array of 100 MB, 25,000 of them
-// take longer than filling it. Does nothing for small arrays, or where there is
-// no such request. The contents stay as they are.
+// heap, with huge pages if it can. Memory that is touched for the first time
+// costs a page fault for every page; for an array of 100 MB these 25,000 faults
+// take longer than filling it. Does nothing for small arrays, or on systems
+// without such a request. The contents stay as they are.
 void AdviseHugePages(void* data, size_t bytes);
 
 }  // namespace tf_syncrep

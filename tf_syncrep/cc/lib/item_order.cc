@@ -24,8 +24,9 @@ ItemOrder::ItemOrder(int64_t size, uint64_t seed, int64_t epoch)
 int64_t ItemOrder::At(int64_t position) const {
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   auto value = static_cast<uint64_t>(position);
-  // The domain is less than four times as large: it leads back below `size`,
-  // since it is a permutation, and mostly at once.
+  // The domain has less than four times `size` numbers, and the network
+  // permutes it: so applying it again leads back below `size`, and mostly at
+  // once.
   do {
     uint64_t left = value >> half_bits_;
     uint64_t right = value & mask;

@@ -7,16 +7,17 @@
 
 namespace tf_syncrep {
 
-// A permutation of the numbers below `size`, another one for each seed and
-// epoch, that takes no memory: a Feistel network over as many bits as `size`
-// needs, applied again where it leads beyond (Black and Rogaway, "Ciphers with
-// Arbitrary Finite Domains", 2002). No cipher: it shuffles, and hides nothing.
+// A permutation of the numbers below `size`, different for each seed and epoch,
+// that takes no memory: a Feistel network over as many bits as `size` needs,
+// which is applied again while the result is too large (Black and Rogaway,
+// "Ciphers with Arbitrary Finite Domains", 2002). It is no cipher: it shuffles,
+// and hides nothing.
 class ItemOrder {
  public:
   // `size` is positive.
   ItemOrder(int64_t size, uint64_t seed, int64_t epoch);
 
-  // Which of the items is at `position`, below `size`.
+  // The item at `position`, which is below `size`.
   int64_t At(int64_t position) const;
 
  private:

@@ -1,4 +1,4 @@
-// How much may be kept aside for a snapshot that is still being read.
+// How much memory may be kept for a snapshot that is still being read.
 
 #ifndef TF_SYNCREP_CC_LIB_KEPT_BYTES_H_
 #define TF_SYNCREP_CC_LIB_KEPT_BYTES_H_
@@ -11,11 +11,12 @@
 
 namespace tf_syncrep {
 
-// A bound that holds for all tables of a snapshot together, and is exceeded
-// only by something that is larger and is kept alone. Whoever is about to keep
-// rows waits while there is no room. The wait ends when the reader of the
-// snapshot has freed some, or has gone on reading; when it closes the bound, at
-// its end or an error; and when it has got nowhere for `patience`.
+// A bound that all tables of a snapshot share. It is exceeded only by a single
+// piece that is larger than the bound and is kept alone. Writers that are about
+// to keep rows wait while there is no room. The wait ends when the reader of
+// the snapshot has freed some or has read on, when the reader closes the bound,
+// at its end or after an error, and when the reader has made no progress for
+// `patience`.
 class KeptBytes {
  public:
   using Seconds = std::chrono::duration<double>;
@@ -23,17 +24,18 @@ class KeptBytes {
   KeptBytes(int64_t max_bytes, Seconds patience)
       : max_bytes_(max_bytes), patience_(patience) {}
 
-  // Counts as many if there is room for them, and returns whether there was.
+  // Adds `bytes` if there is room for them, and returns whether there was.
   [[nodiscard]] bool TryAdd(int64_t bytes);
 
-  // Waits until there is room for as many. False if the snapshot is to be given
-  // up: the reader got nowhere, or `cancelled`, which is asked now and then,
-  // says so. True, too, when closed: then there is nothing to keep.
+  // Waits until there is room for `bytes`. Returns false if the snapshot must
+  // be given up, because the reader made no progress or because `cancelled`,
+  // which is asked now and then, returned true. Returns true also after
+  // Close(), when nothing needs to be kept.
   bool WaitForRoom(int64_t bytes, const std::function<bool()>& cancelled);
 
   void Free(int64_t bytes);
 
-  // The reader has made progress.
+  // Notes that the reader has made progress.
   void Progress();
 
   // Ends all waits, now and later.
@@ -44,12 +46,12 @@ class KeptBytes {
   // The same, and tells the reader that nothing was kept from here on, and why.
   // The first reason counts.
   void GiveUp(Reason reason);
-  // Why; kNone if nobody has.
+  // The reason, or kNone if nobody has given up.
   Reason gave_up() const;
 
   Seconds patience() const { return patience_; }
 
-  // The most that was kept at a time.
+  // The most bytes that were kept at one time.
   int64_t peak() const;
 
  private:
@@ -60,7 +62,7 @@ class KeptBytes {
   const int64_t max_bytes_;
   const Seconds patience_;
   mutable Mutex mu_;
-  CondVar changed_;  // of what HasRoom() says, and of closed_
+  CondVar changed_;  // changes of HasRoom() and of closed_
   int64_t bytes_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   int64_t peak_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   int64_t progress_ TF_SYNCREP_GUARDED_BY(mu_) = 0;

@@ -49,7 +49,7 @@ void LeaseTimer::PollUntilStopped(const std::function<Time()>& poll,
   MutexLock lock(bell.mu_);
   while (!bell.stopped_) {
     bell.rung_ = false;
-    // It calls callbacks, which must not run under a lock.
+    // Poll() calls callbacks, which must not run under a lock.
     lock.Unlock();
     const Time next = poll();
     const Time now = SteadyTime();

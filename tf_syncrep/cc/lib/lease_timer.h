@@ -12,15 +12,15 @@
 
 namespace tf_syncrep {
 
-// Looks after a gate or a work queue while it is in use, and then ends its
-// waits. Only the thread does either, so that whoever drops the last reference
-// does not: it may hold a lock of TensorFlow's that a callback needs, or be
-// such a callback, in this very thread.
+// Polls a gate or a work queue while it is in use, and then ends its waits.
+// Both happen only on this thread, and not where the last reference is dropped:
+// that thread may hold a lock of TensorFlow's that a callback needs, or may run
+// such a callback itself.
 class LeaseTimer {
  public:
   using Time = std::chrono::nanoseconds;
 
-  // What wakes the thread. It may outlive the timer.
+  // Wakes the thread. It may outlive the timer.
   class Bell {
    public:
     // Makes the thread call Poll() at once.
@@ -32,18 +32,18 @@ class LeaseTimer {
     Mutex mu_;
     bool rung_ TF_SYNCREP_GUARDED_BY(mu_) = false;
     bool stopped_ TF_SYNCREP_GUARDED_BY(mu_) = false;
-    CondVar changed_;  // of either
+    CondVar changed_;  // notified when either field changes
   };
 
   // Nanoseconds of std::chrono::steady_clock.
   static Time SteadyTime();
 
-  // `ledger` has Poll(), which returns when to call it again, and Shutdown();
-  // it runs on SteadyTime(), and both are called without a lock held. Poll() is
-  // called whenever a lease may have ended and at least every `period`: leases
-  // that begin while the thread sleeps end at most that much late, unless its
-  // bell is rung. Where there is no thread, is_running() is false, and nobody
-  // looks after the ledger.
+  // `ledger` has Poll(), which returns when to call it again, and Shutdown().
+  // It uses SteadyTime(), and both are called without a lock held. Poll() is
+  // called whenever a lease may have ended, and at least every `period`: leases
+  // that begin while the thread sleeps end at most that late, unless the bell
+  // is rung. If no thread could be started, is_running() is false, and nobody
+  // polls the ledger.
   template <typename Ledger>
   LeaseTimer(const std::shared_ptr<Ledger>& ledger, Time period,
              std::shared_ptr<Bell> bell = std::make_shared<Bell>())
@@ -54,7 +54,7 @@ class LeaseTimer {
   // releases the ledger and ends.
   ~LeaseTimer();
 
-  // Whether it has its thread.
+  // Whether the thread could be started.
   bool is_running() const { return is_running_; }
 
   LeaseTimer(const LeaseTimer&) = delete;
@@ -67,7 +67,7 @@ class LeaseTimer {
   static void PollUntilStopped(const std::function<Time()>& poll, Time period,
                                Bell& bell);
 
-  const std::shared_ptr<Bell> bell_;  // the thread's too
+  const std::shared_ptr<Bell> bell_;  // shared with the thread
   const bool is_running_;
 };
 

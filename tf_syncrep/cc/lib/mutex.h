@@ -13,15 +13,15 @@
 #define TF_SYNCREP_ATTRIBUTE(x)
 #endif
 
-// Of a field: what must be held to use it.
+// For a field: the mutex that must be held to use it.
 #define TF_SYNCREP_GUARDED_BY(mu) TF_SYNCREP_ATTRIBUTE(guarded_by(mu))
-// Of a function: what its caller must hold, and what it must not hold.
+// For a function: the mutex that its caller must hold, or must not hold.
 #define TF_SYNCREP_REQUIRES(mu) TF_SYNCREP_ATTRIBUTE(requires_capability(mu))
 #define TF_SYNCREP_EXCLUDES(mu) TF_SYNCREP_ATTRIBUTE(locks_excluded(mu))
 
 namespace tf_syncrep {
 
-// std::mutex, which the standard library does not annotate.
+// A std::mutex with annotations, which the standard library's does not have.
 class TF_SYNCREP_ATTRIBUTE(capability("mutex")) Mutex {
  public:
   void lock() TF_SYNCREP_ATTRIBUTE(acquire_capability()) { mu_.lock(); }
@@ -33,8 +33,7 @@ class TF_SYNCREP_ATTRIBUTE(capability("mutex")) Mutex {
   std::mutex mu_;
 };
 
-// Holds a mutex as long as it lives, but for the time between Unlock() and
-// Lock().
+// Holds a mutex during its lifetime, except between Unlock() and Lock().
 class TF_SYNCREP_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mu) TF_SYNCREP_ATTRIBUTE(acquire_capability(mu))
@@ -63,8 +62,8 @@ class TF_SYNCREP_ATTRIBUTE(scoped_lockable) MutexLock {
   bool is_held_ = true;
 };
 
-// std::condition_variable for Mutex. Waits release the mutex meanwhile, and may
-// end without a reason: call them in a loop that looks at what is waited for.
+// A std::condition_variable for Mutex. Waits release the mutex meanwhile, and
+// may end without a reason: call them in a loop that checks the condition.
 class CondVar {
  public:
   void Wait(Mutex& mu) TF_SYNCREP_REQUIRES(mu) {
@@ -73,7 +72,8 @@ class CondVar {
     lock.release();
   }
 
-  // Also ends at `time`, of the steady clock. Returns whether it is past.
+  // Also ends at `time`, of the steady clock. Returns whether that time is
+  // past.
   bool WaitUntil(Mutex& mu, std::chrono::steady_clock::time_point time)
       TF_SYNCREP_REQUIRES(mu) {
     std::unique_lock<std::mutex> lock(mu.mu_, std::adopt_lock);

@@ -1,4 +1,4 @@
-// Memory that somebody keeps alive.
+// Memory with an owner.
 
 #ifndef TF_SYNCREP_CC_LIB_OWNED_BUFFER_H_
 #define TF_SYNCREP_CC_LIB_OWNED_BUFFER_H_
@@ -7,9 +7,9 @@
 
 namespace tf_syncrep {
 
-// Memory, and what keeps it alive. An argument without an owner belongs to the
-// caller, for the time of the call; a result without one means that there was
-// no memory.
+// Memory, and the owner that keeps it alive. An argument without an owner
+// belongs to the caller, and is valid during the call. A result without an
+// owner means that there was no memory.
 struct OwnedBuffer {
   void* data = nullptr;
   std::shared_ptr<void> owner;

@@ -1,4 +1,4 @@
-// Asks for memory that is needed soon.
+// Prefetches memory that is needed soon.
 
 #ifndef TF_SYNCREP_CC_LIB_PREFETCH_H_
 #define TF_SYNCREP_CC_LIB_PREFETCH_H_
@@ -11,16 +11,17 @@ namespace tf_syncrep {
 
 enum class PrefetchFor { kReading, kWriting };
 
-// Gets `bytes` at `data`, a row of a table that is larger than any cache, on
-// their way into it. Any address will do.
+// Starts to load `bytes` at `data`, a row of a table that is larger than any
+// cache. Any address will do.
 //
-// Inlined, as everything must be that only calls it: to GCC a function that
-// only prefetches does nothing, and it drops the calls. tests/cc looks for the
-// instructions in what the compiler makes of its callers.
+// This function is always inlined, and so must be every function that only
+// calls it: GCC takes a function that only prefetches for one without effect,
+// and drops calls of it. tests/cc looks for the prefetch instructions in the
+// compiled callers.
 template <PrefetchFor kFor>
 TF_SYNCREP_ALWAYS_INLINE void Prefetch(const void* data, int64_t bytes) {
   constexpr int64_t kLineBytes = 64;
-  // The hardware follows on its own after a few lines.
+  // The hardware prefetches the following lines by itself after a few.
   constexpr int64_t kMaxBytes = 8 * kLineBytes;
   const int64_t end = bytes < kMaxBytes ? bytes : kMaxBytes;
   for (int64_t i = 0; i < end; i += kLineBytes) {

@@ -5,9 +5,9 @@
 
 namespace tf_syncrep {
 
-// A number in an array of the caller's, such as a NumPy array that a tensor
-// shares: what was checked must be what is used, and a compiler may read a
-// plain element twice.
+// Reads a number in an array of the caller's, such as a NumPy array that a
+// tensor shares, exactly once. A compiler may read a plain element twice, and
+// then the value that was checked need not be the value that is used.
 template <typename T>
 T ReadOnce(const T* at) {
   return __atomic_load_n(at, __ATOMIC_RELAXED);

@@ -9,9 +9,9 @@
 namespace tf_syncrep {
 namespace {
 
-// One call of Run(), shared with the pool tasks that it scheduled. A task that
-// starts after all shards are taken finds nothing to do and leaves `shard`,
-// which is gone by then, alone.
+// One call of Run(), which the pool tasks that it scheduled share. A task that
+// starts after all shards are taken finds nothing to do, and does not touch
+// `shard`, which no longer exists.
 class Work {
  public:
   Work(int64_t num_shards, const std::function<void(int64_t)>* shard)
@@ -35,8 +35,8 @@ class Work {
     }
   }
 
-  // Ended by the thread that finishes the last shard; every shard is either
-  // finished or running when this is called after TakeShards().
+  // The thread that finishes the last shard ends the wait. After TakeShards()
+  // every shard is either finished or running.
   void WaitUntilFinished() {
     const MutexLock lock(mu_);
     while (unfinished_ != 0) {
@@ -60,8 +60,8 @@ int64_t Sharder::NumShards(int64_t total, int64_t min_per_shard) const {
   if (threads <= 1) {
     return 1;
   }
-  // Several shards for each thread, so that fast threads take over from slow
-  // ones.
+  // There are several shards for each thread, so that fast threads take over
+  // from slow ones.
   constexpr int64_t kShardsPerThread = 4;
   return std::clamp<int64_t>(total / std::max<int64_t>(min_per_shard, 1), 1,
                              kShardsPerThread * threads);

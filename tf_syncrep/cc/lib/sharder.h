@@ -8,24 +8,24 @@
 
 namespace tf_syncrep {
 
-// Where shard `shard` begins when `total` units are split as evenly as can be.
-// That of shard `num_shards` is `total`.
+// Where shard `shard` begins when `total` units are split as evenly as
+// possible. Shard `num_shards` begins at `total`.
 constexpr int64_t ShardBegin(int64_t shard, int64_t num_shards, int64_t total) {
   const int64_t larger_shards = total % num_shards;
   return total / num_shards * shard +
          (shard < larger_shards ? shard : larger_shards);
 }
 
-// Splits pieces of work into shards and runs these on a thread pool and on the
-// calling thread. The caller takes shards like any other thread and never waits
-// for a pool thread to become free: a piece of work ends even on a pool that
-// never gets free.
+// Splits pieces of work into shards, and runs these on a thread pool and on the
+// calling thread. The caller takes shards like any other thread, and never
+// waits for a pool thread to become free. So a piece of work ends even on a
+// pool that is busy for ever.
 class Sharder {
  public:
   virtual ~Sharder() = default;
 
-  // How many shards to make of `total` units when fewer than `min_per_shard` of
-  // them are not worth a hand-over to another thread. At least 1.
+  // How many shards to make of `total` units, at least 1, if fewer than
+  // `min_per_shard` units are not worth the hand-over to another thread.
   int64_t NumShards(int64_t total, int64_t min_per_shard) const;
 
   // Calls `shard(i)` once for each i in [0, num_shards), some of them at the
@@ -33,9 +33,9 @@ class Sharder {
   // throw.
   void Run(int64_t num_shards, const std::function<void(int64_t)>& shard);
 
-  // The same for parts of [0, total), none of less than `min_per_part` where
-  // there are several, and each beginning at a multiple of `multiple`: calls
-  // `part(begin, end)`.
+  // The same for parts of [0, total): calls `part(begin, end)`. Each part
+  // begins at a multiple of `multiple`, and if there are several, none is
+  // smaller than `min_per_part`.
   void RunParts(int64_t total, int64_t min_per_part, int64_t multiple,
                 const std::function<void(int64_t, int64_t)>& part);
 

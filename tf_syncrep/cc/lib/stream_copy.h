@@ -14,10 +14,10 @@ namespace tf_syncrep {
 
 inline constexpr size_t kStreamAlignment = 64;
 
-// Copies `bytes`, a multiple of kStreamAlignment, to `to`, which is aligned so,
-// without reading what is there before, and without keeping it in the cache:
-// for arrays that are larger than the cache. An ordinary copy where the
-// processor has no such stores.
+// Copies `bytes`, a multiple of kStreamAlignment, to `to`, which has this
+// alignment, without reading the old contents of `to` and without keeping the
+// new ones in the cache. For arrays that are larger than the cache. It is an
+// ordinary copy on processors without such stores.
 inline void StreamCopy(const void* from, size_t bytes, void* to) {
 #if defined(__SSE2__)
   const auto* const in = static_cast<const char*>(from);
@@ -34,8 +34,8 @@ inline void StreamCopy(const void* from, size_t bytes, void* to) {
 #endif
 }
 
-// Called once after a thread's calls of StreamCopy(), before other threads are
-// told that the copies are there.
+// To be called once after a thread's calls of StreamCopy(), before other
+// threads are told that the copies are there.
 inline void EndStream() {
 #if defined(__SSE2__)
   _mm_sfence();

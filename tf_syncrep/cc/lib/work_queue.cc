@@ -51,7 +51,8 @@ WorkQueue::WaitId WorkQueue::Take(const WorkReader& reader, int64_t last,
                    " is over: another one has asked for work"},
               {}, &calls);
     } else {
-      // Another call of the reader is the one whose answer was lost.
+      // If the reader has another call here, the answer of that call was lost.
+      // lost.
       for (auto other = waits_.begin(); other != wait;) {
         const auto next = std::next(other);
         if (other->second.reader == key) {
@@ -123,7 +124,8 @@ GateStatus WorkQueue::Restore(const WorkQueueState& state) {
                 std::to_string(options_.num_epochs) + " epochs"};
   }
   Calls calls;
-  // Made before anything is written: there may be no memory for them.
+  // This is copied before anything is written, since there may be no memory for
+  // it.
   std::set<WorkItem> given_back(state.waiting_items.begin(),
                                 state.waiting_items.end());
   WorkQueueState counts = state;
@@ -254,7 +256,7 @@ void WorkQueue::End(std::map<ReaderKey, Held>::iterator held) {
 }
 
 bool WorkQueue::HasNext() const {
-  // What was given back is of no later epoch than what comes next.
+  // Items that were given back are of no later epoch than the next item.
   const int64_t epoch =
       given_back_.empty() ? epoch_ : given_back_.begin()->epoch;
   return (limit_ == kNoLimit || epoch <= limit_) &&
@@ -291,7 +293,7 @@ WorkItem WorkQueue::Next() const {
 
 bool WorkQueue::MayComeBack(const std::string& device) const {
   const bool is_end_of_all = options_.num_epochs != 0 && limit_ == kNoLimit;
-  // The worker's other readers may have to wait for this call to end.
+  // The worker's other readers may have to wait until this call ends.
   const auto own =
       held_.lower_bound({device, std::numeric_limits<uint64_t>::min()});
   const bool reads_on = own != held_.end() && own->first.first == device;

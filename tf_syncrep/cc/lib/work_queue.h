@@ -1,4 +1,5 @@
-// WorkQueue: who reads which item of the data, and what has been read.
+// WorkQueue: which reader reads which item of the data, and which items have
+// been read.
 
 #ifndef TF_SYNCREP_CC_LIB_WORK_QUEUE_H_
 #define TF_SYNCREP_CC_LIB_WORK_QUEUE_H_
@@ -19,15 +20,15 @@ namespace tf_syncrep {
 
 struct WorkQueueOptions {
   int64_t num_items = 1;
-  // How often each item is read; 0 for without end.
+  // How often each item is read; 0 means without end.
   int64_t num_epochs = 1;
   bool shuffle = false;
   uint64_t seed = 0;
   // How long a reader may take for an item.
   std::chrono::nanoseconds lease = std::chrono::seconds(600);
-  // Tickets are numbers from this one on. Readers may outlive a queue that is
-  // lost with its task, and ask the next of that name: of a later time, they
-  // tell the two apart.
+  // Tickets are numbered from this one on. Readers may outlive a queue that is
+  // lost with its task, and then ask the next queue of that name. If the first
+  // ticket is taken from a clock, tickets of the two queues differ.
   int64_t first_ticket = 1;
 };
 
@@ -54,18 +55,18 @@ struct WorkItem {
 struct WorkQueueStats {
   int64_t epoch = 0;          // of the item that comes next
   int64_t position = 0;       // how many of that epoch were handed out
-  int64_t handed_out = 0;     // items, each time that they were
+  int64_t handed_out = 0;     // items handed out, repetitions included
   int64_t done = 0;           // items that were read to their ends
   int64_t in_flight = 0;      // items that are being read
-  int64_t given_back = 0;     // items that a reader did not end
-  int64_t repeated = 0;       // of these, handed out again
-  int64_t waiting_items = 0;  // of these, not yet
+  int64_t given_back = 0;     // items that a reader did not finish
+  int64_t repeated = 0;       // of these, items that were handed out again
+  int64_t waiting_items = 0;  // of these, items that were not
   int64_t late = 0;           // ends of items that had been given back
-  int64_t waiting = 0;        // readers that wait for the end of others' items
-  int64_t limit = -1;         // the last epoch to be handed out; -1 for all
+  int64_t waiting = 0;        // readers that wait for others' items
+  int64_t limit = -1;         // the last epoch to hand out; -1: all
 };
 
-// What a checkpoint holds. What was being read is given back.
+// What a checkpoint holds. Items that were being read are given back.
 struct WorkQueueState {
   int64_t epoch = 0;
   int64_t position = 0;
@@ -79,23 +80,23 @@ struct WorkQueueState {
 };
 
 // WorkQueue hands out the items of a data set, such as files or ranges of them,
-// each once an epoch, to whoever asks. An item is done when its reader asks for
-// the next one. If a reader is dead, because its worker was restarted or its
-// lease has ended, its item is handed out again, as a whole.
+// each once an epoch, to any reader that asks. An item is done when its reader
+// asks for the next one. If a reader is dead, because its worker was restarted
+// or its lease has ended, its item is handed out again, as a whole.
 //
 // Nobody waits for a slow reader, except at the end of the last epoch: there
-// the items that others still read may come back, and the last of a worker's
-// readers, for which nobody else on that worker can be waiting, waits for them.
-// Items that come back in earlier epochs are the next to be handed out.
+// the items that others still read may come back. The last of a worker's
+// readers waits for them, because no other reader on that worker can be waiting
+// for it. Items that come back in earlier epochs are the next to be handed out.
 //
-// A limit stops readers at an epoch's end, for somebody who wants to act once
-// all of them have got there, and then raises it. Nobody waits at a limit.
+// A limit stops readers at an epoch's end. Whoever sets it can act once all
+// readers have got there, and then raise it. Nobody waits at a limit.
 //
-// Like SyncGate: all methods are thread-safe and none blocks; what has to wait
-// takes a callback, called exactly once and without any lock held. Waits are
-// ended by what they wait for, by Cancel(), Shutdown(), another Take() of the
-// same reader and, where leases are concerned, by Poll(), which somebody must
-// call. When a queue is destroyed nothing may wait.
+// As in SyncGate, all methods are thread-safe and none blocks. A method that
+// has to wait takes a callback, which is called exactly once and without any
+// lock held. A wait ends when its condition holds, by Cancel(), Shutdown(),
+// another Take() of the same reader or, if a lease ends, by Poll(), which
+// somebody must call. Nothing may wait when a queue is destroyed.
 class WorkQueue {
  public:
   using Time = std::chrono::nanoseconds;
@@ -106,7 +107,7 @@ class WorkQueue {
   static constexpr int64_t kNoLimit = -1;
 
   struct Grant {
-    int64_t ticket = kNoTicket;  // tells it from all others
+    int64_t ticket = kNoTicket;  // differs from that of all other grants
     WorkItem item;
   };
   using TakeCallback = std::function<void(const GateStatus&, const Grant&)>;
@@ -119,34 +120,33 @@ class WorkQueue {
   static GateStatus CheckOptions(const WorkQueueOptions& options);
 
   // Hands out the next item. `last` is the ticket of the item that the reader
-  // has read to its end. Where it holds another item, whose grant it never got,
-  // it gets that again. kNoTicket is for a reader that begins: what its stream
-  // holds was given to one before it, and is given back. OutOfRange at the end
-  // of all epochs, or at the limit; Aborted for a life of a worker that is
-  // over.
+  // has read to its end. If the reader holds another item, the grant of which
+  // was lost, it gets that item again. A new reader passes kNoTicket: what an
+  // earlier reader of its stream holds is given back. OutOfRange at the end of
+  // all epochs, or at the limit; Aborted for a life of a worker that is over.
   WaitId Take(const WorkReader& reader, int64_t last, TakeCallback done);
 
-  // Hands out no items of epochs after `epoch` until the limit is another one;
-  // kNoLimit for none, as at first.
+  // Hands out no items of epochs after `epoch` until the limit changes;
+  // kNoLimit, as at first, sets no limit.
   void SetLimit(int64_t epoch);
 
   WorkQueueState Save() const;
 
-  // Goes on where `state` was saved: readers, and what they read, are
-  // forgotten; waits go on. InvalidArgument, with no effect, for a state of
+  // Continues from `state`. Readers, and what they read, are forgotten; waits
+  // go on. InvalidArgument, with no effect, for a state that was saved with
   // other options.
   GateStatus Restore(const WorkQueueState& state);
 
-  // Ends the wait with a Cancelled status, if it still waits; whether it did.
+  // Ends the wait with a Cancelled status, and returns whether it still waited.
   bool Cancel(WaitId id);
 
-  // The queue is no longer to be used: ends whatever waits, for ever.
+  // The queue will not be used any more: ends all waits, for ever.
   void Shutdown();
 
   WorkQueueStats Stats() const;
 
-  // Gives back what has outlived its lease, and returns when to call again: no
-  // lease ends before, unless it begins meanwhile.
+  // Gives back items whose lease has ended, and returns when to call it again:
+  // no lease ends earlier, unless it begins meanwhile.
   Time Poll();
 
  private:
@@ -167,7 +167,7 @@ class WorkQueue {
     std::set<uint64_t> over;
   };
 
-  // What is to be called when the lock is released.
+  // Callbacks to be called once the lock is released.
   using Calls = std::vector<std::function<void()>>;
 
   bool BeginLife(const GateWorker& worker, Calls* calls)
@@ -181,7 +181,7 @@ class WorkQueue {
   bool MayComeBack(const std::string& device) const TF_SYNCREP_REQUIRES(mu_);
   void EndWait(std::map<WaitId, Wait>::iterator wait, GateStatus status,
                const Grant& grant, Calls* calls) TF_SYNCREP_REQUIRES(mu_);
-  // Ends those waits that have nothing to wait for any more.
+  // Ends the waits that have nothing to wait for any more.
   void Serve(Calls* calls) TF_SYNCREP_REQUIRES(mu_);
   WorkItem Next() const TF_SYNCREP_REQUIRES(mu_);
 
@@ -200,7 +200,7 @@ class WorkQueue {
   std::map<ReaderKey, Held> held_ TF_SYNCREP_GUARDED_BY(mu_);
   std::set<WorkItem> given_back_ TF_SYNCREP_GUARDED_BY(mu_);
   std::map<WaitId, Wait> waits_ TF_SYNCREP_GUARDED_BY(mu_);
-  WorkQueueState counts_ TF_SYNCREP_GUARDED_BY(mu_);  // its counters alone
+  WorkQueueState counts_ TF_SYNCREP_GUARDED_BY(mu_);  // only its counters
 };
 
 }  // namespace tf_syncrep

@@ -15,14 +15,14 @@ OwnedBuffer ZeroPages(size_t bytes) {
   if (data == MAP_FAILED) {
     return {};
   }
-  // Rows are used in the order of their numbers, so that of the last huge page
-  // alone a part is taken for nothing.
+  // Rows are used in the order of their numbers, so only a part of the last
+  // huge page is taken for nothing.
   AdviseHugePages(data, bytes);
   try {
     return {data, std::shared_ptr<void>(
                       data, [bytes](void* mapped) { munmap(mapped, bytes); })};
   } catch (const std::bad_alloc&) {
-    // The deleter has run.
+    // The deleter has run already.
     return {};
   }
 }

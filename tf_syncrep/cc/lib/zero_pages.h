@@ -9,9 +9,9 @@
 
 namespace tf_syncrep {
 
-// `bytes` zeros, at least one, aligned to a page. The operating system gives
-// them pages when these are written. Without an owner when there is no memory,
-// or when it knows at once that there will be none.
+// Returns `bytes` zeros, at least one, aligned to a page. The operating system
+// provides the pages when they are written. There is no owner when there is no
+// memory, or when the system knows at once that there will be none.
 OwnedBuffer ZeroPages(size_t bytes);
 
 }  // namespace tf_syncrep

@@ -12,7 +12,7 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// `grad` is the shape that the accumulator was told, as far as it was.
+// The shape of the gradient is what the accumulator knows of it.
 absl::Status TakeRoundDenseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables</*kIsResource=*/true>(c, &shape));
@@ -25,8 +25,8 @@ absl::Status TakeRoundDenseShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// The accumulator is where the AdamAsync ops have their gradient, so that
-// kernels share code.
+// The accumulator takes the place that the gradient has in the AdamAsync ops,
+// so that their kernels can share code.
 REGISTER_OP("Syncrep>AccumulatorTakeRoundApplyAdamAsyncDense")
     .Input("var: resource")
     .Input("m: resource")
@@ -49,9 +49,9 @@ REGISTER_OP("Syncrep>AccumulatorTakeRoundApplyAdamAsyncDense")
     .Doc(R"doc(
 Takes the dense gradients of a round and applies their mean by AdamAsync.
 
-To the bit what AccumulatorTakeRoundDense, then ResourceApplyAdamAsync do; but the
-mean is not written to memory. On any error neither the variables nor the
-accumulator have changed.
+It gives the same bits as AccumulatorTakeRoundDense and then
+ResourceApplyAdamAsync, but does not write the mean to memory. On any error neither
+the variables nor the accumulator have changed.
 
 var: Handle of the variable.
 m: Handle of the first moment, of the shape of var.
@@ -64,7 +64,7 @@ beta2: Scalar: decay rate of the second moment.
 epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
 handle: Handle of a DenseAccumulator of dtype T with mode ROUND.
 round: Scalar: the round.
-num_gradients: Scalar: how many gradients it has; at least 1.
+num_gradients: Scalar: how many gradients the round has; at least 1.
 )doc");
 
 }  // namespace

@@ -18,7 +18,7 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeAndType;
 using tensorflow::shape_inference::ShapeHandle;
 
-// A scalar handle that knows the shape of the gradients.
+// Sets the output to a scalar handle that knows the shape of the gradients.
 absl::Status AccumulatorShape(InferenceContext* c) {
   DataType dtype;
   PartialTensorShape shape;
@@ -32,7 +32,7 @@ absl::Status AccumulatorShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// What the accumulator was told of its gradients' shape, if the graph tells.
+// The accumulator's shape of gradients, if the graph tells it.
 ShapeHandle GradientShape(InferenceContext* c) {
   const auto* handle_data = c->input_handle_shapes_and_types(0);
   if (handle_data == nullptr || handle_data->empty()) {
@@ -69,7 +69,7 @@ template <int kLastScalar>
 absl::Status TakeSparseShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(CheckScalars(c, 1, kLastScalar));
   c->set_output(0, c->Vector(InferenceContext::kUnknownDim));
-  // The gradient may have more dimensions than the accumulator was told of.
+  // The gradient may have more dimensions than the accumulator's shape.
   ShapeHandle values;
   TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->UnknownShape(), 1, &values));
   c->set_output(1, values);
@@ -101,28 +101,29 @@ REGISTER_OP("Syncrep>DenseAccumulator")
     .Doc(R"doc(
 Makes, or finds by its shared name, an accumulator of dense gradients.
 
-With mode STEP it is as TensorFlow's ResourceConditionalAccumulator: a gradient
-comes with the step that it was computed at, and counts if this is not below the
-accumulator's own step, which begins at 0. AccumulatorTakeDense waits until enough
-are in, takes all of them, and advances the step by one.
+With mode STEP it works like TensorFlow's ResourceConditionalAccumulator: each
+gradient comes with the step at which it was computed, and counts unless that is below
+the accumulator's own step, which begins at 0. AccumulatorTakeDense waits for enough
+gradients, takes all of them, and advances the step by one.
 
-With mode ROUND a gradient comes with its round, and the accumulator holds one
-round. A gradient of an older one is dropped; one of a newer one replaces all that
-is held. AccumulatorTakeRoundDense takes one round's gradients.
+With mode ROUND each gradient comes with its round, and the accumulator holds one
+round. A gradient of an older round is dropped; a gradient of a newer round replaces
+all that are held. AccumulatorTakeRoundDense takes the gradients of a round.
 
 Gradients are summed in their order of arrival, in float for half and bfloat16.
 
 handle: Handle of the accumulator.
-dtype: Of the gradients.
-shape: Of the gradients, as far as it is known. All that are held at one time have
-  the same shape.
+dtype: The dtype of the gradients.
+shape: The shape of the gradients, as far as it is known. All gradients that are held at
+  one time have the same shape.
 container: Container of the accumulator; the default one if empty.
-shared_name: Name by which others find the same accumulator. One that is in use
-  for an accumulator with other attributes is an error.
+shared_name: Name by which others find the same accumulator. It is an error if an
+  accumulator with other attributes has this name.
 reduction_type: MEAN: the sum divided by the number of gradients. SUM: the sum.
-mode: What the number that comes with each gradient is.
-counted: Whether it lives as long as the handles that the op gives on its task, and
-  not as long as the task. Without a shared name it is then another one each time.
+mode: What the number that comes with each gradient means.
+counted: Whether the accumulator lives as long as the handles that the op returns on
+  its task, instead of as long as the task. Without a shared name each call then makes
+  a new one.
 )doc");
 
 REGISTER_OP("Syncrep>SparseAccumulator")
@@ -139,23 +140,24 @@ REGISTER_OP("Syncrep>SparseAccumulator")
     .Doc(R"doc(
 Makes, or finds by its shared name, an accumulator of sparse gradients.
 
-The twin of DenseAccumulator for gradients given as rows and their indices. To push
-one takes as long as it has rows, however many were pushed before; to take them is
-linear in all their rows.
+It is like DenseAccumulator, but gradients are given as rows and their indices. The
+time of a push depends on the gradient's own rows, however many were pushed before;
+the time of a take is linear in all rows that were pushed.
 
 handle: Handle of the accumulator.
-dtype: Of the gradients.
-shape: Of the variable, as far as it is known; its first dimension bounds the
+dtype: The dtype of the gradients.
+shape: The shape of the variable, as far as it is known; its first dimension bounds the
   indices. Empty if nothing is known.
 container: Container of the accumulator; the default one if empty.
-shared_name: Name by which others find the same accumulator. One that is in use
-  for an accumulator with other attributes is an error.
+shared_name: Name by which others find the same accumulator. It is an error if an
+  accumulator with other attributes has this name.
 reduction_type: MEAN: each row's sum divided by the number of gradients that
   contain the row. CMEAN: divided by the number of all gradients, which is what
   the mean of dense gradients does. SUM: the sum.
-mode: What the number that comes with each gradient is; see DenseAccumulator.
-counted: Whether it lives as long as the handles that the op gives on its task, and
-  not as long as the task. Without a shared name it is then another one each time.
+mode: What the number that comes with each gradient means; see DenseAccumulator.
+counted: Whether the accumulator lives as long as the handles that the op returns on
+  its task, instead of as long as the task. Without a shared name each call then makes
+  a new one.
 )doc");
 
 REGISTER_OP("Syncrep>AccumulatorApplyDense")
@@ -194,8 +196,8 @@ Offers a sparse gradient to an accumulator.
 handle: Handle of a SparseAccumulator.
 local_step: Scalar: the step at which the gradient was computed; with mode ROUND
   its round.
-gradient_indices: Vector: the row of the variable that each row of gradient_values
-  belongs to. In any order; equal rows are added up.
+gradient_indices: Vector: the row of the variable to which each row of gradient_values
+  belongs, in any order. Equal rows are added up.
 gradient_values: The rows, of shape [number of indices] + shape[1:].
 gradient_shape: Vector: the shape of the variable. Ignored without has_known_shape.
 accepted: Scalar: false if the gradient was dropped, being too old.
@@ -210,9 +212,9 @@ REGISTER_OP("Syncrep>AccumulatorTakeDense")
     .SetIsStateful()
     .SetShapeFn(TakeDenseShape</*kLastScalar=*/1>)
     .Doc(R"doc(
-Waits for enough dense gradients, then takes all that are in.
+Waits for enough dense gradients, then takes all that are held.
 
-Advances the accumulator's step by one. Several takes are served in their order.
+Advances the accumulator's step by one. Takes are served in order.
 
 handle: Handle of a DenseAccumulator with mode STEP.
 num_required: Scalar: how many gradients to wait for; at least 1.
@@ -229,16 +231,16 @@ REGISTER_OP("Syncrep>AccumulatorTakeSparse")
     .SetIsStateful()
     .SetShapeFn(TakeSparseShape</*kLastScalar=*/1>)
     .Doc(R"doc(
-Waits for enough sparse gradients, then takes all that are in.
+Waits for enough sparse gradients, then takes all that are held.
 
-Advances the accumulator's step by one. Several takes are served in their order.
+Advances the accumulator's step by one. Takes are served in order.
 
 handle: Handle of a SparseAccumulator with mode STEP.
 num_required: Scalar: how many gradients to wait for; at least 1.
 indices: Vector: the rows that any gradient contained, ascending, each once.
 values: The reduced rows.
-shape: Vector: the shape of the variable; -1 for its first dimension where the
-  accumulator was not told.
+shape: Vector: the shape of the variable. Its first dimension is -1 if the accumulator
+  does not know it.
 )doc");
 
 REGISTER_OP("Syncrep>AccumulatorTakeRoundDense")
@@ -250,14 +252,15 @@ REGISTER_OP("Syncrep>AccumulatorTakeRoundDense")
     .SetIsStateful()
     .SetShapeFn(TakeDenseShape</*kLastScalar=*/2>)
     .Doc(R"doc(
-Takes the dense gradients of a round, which must all be there.
+Takes the dense gradients of a round, all of which must have arrived.
 
-Gradients of this round, or of older ones, that come later are dropped. If there is
-any other number of them, or another round, the op fails and changes nothing.
+Gradients of this round and of older ones that arrive later are dropped. If the
+accumulator holds another number of gradients, or another round, the op fails and
+changes nothing.
 
 handle: Handle of a DenseAccumulator with mode ROUND.
 round: Scalar: the round.
-num_gradients: Scalar: how many gradients it has; at least 1.
+num_gradients: Scalar: how many gradients the round has; at least 1.
 gradient: The reduced gradient.
 )doc");
 
@@ -272,18 +275,19 @@ REGISTER_OP("Syncrep>AccumulatorTakeRoundSparse")
     .SetIsStateful()
     .SetShapeFn(TakeSparseShape</*kLastScalar=*/2>)
     .Doc(R"doc(
-Takes the sparse gradients of a round, which must all be there.
+Takes the sparse gradients of a round, all of which must have arrived.
 
-Gradients of this round, or of older ones, that come later are dropped. If there is
-any other number of them, or another round, the op fails and changes nothing.
+Gradients of this round and of older ones that arrive later are dropped. If the
+accumulator holds another number of gradients, or another round, the op fails and
+changes nothing.
 
 handle: Handle of a SparseAccumulator with mode ROUND.
 round: Scalar: the round.
-num_gradients: Scalar: how many gradients it has; at least 1.
+num_gradients: Scalar: how many gradients the round has; at least 1.
 indices: Vector: the rows that any gradient contained, ascending, each once.
 values: The reduced rows.
-shape: Vector: the shape of the variable; -1 for its first dimension where the
-  accumulator was not told.
+shape: Vector: the shape of the variable. Its first dimension is -1 if the accumulator
+  does not know it.
 )doc");
 
 REGISTER_OP("Syncrep>AccumulatorSetGlobalStep")
@@ -306,7 +310,7 @@ REGISTER_OP("Syncrep>AccumulatorNumAccumulated")
     .SetIsStateful()
     .SetShapeFn(ReadShape)
     .Doc(R"doc(
-Tells how many gradients an accumulator holds.
+Returns how many gradients an accumulator holds.
 
 handle: Handle of an accumulator.
 num_accumulated: Scalar: the number of gradients.
@@ -326,21 +330,21 @@ REGISTER_OP("Syncrep>AccumulatorStats")
     .SetIsStateful()
     .SetShapeFn(ReadShape)
     .Doc(R"doc(
-Tells what has become of an accumulator's gradients since it was made.
+Returns what has become of an accumulator's gradients since it was made.
 
 At any time pushed = accepted + stale, and accepted = taken + voided + held. A
 gradient that was refused with an error is not counted.
 
 handle: Handle of an accumulator.
 step: Scalar: the accumulator's step, or its round.
-held: Scalar: gradients that are in.
-pushed: Scalar: gradients that came.
+held: Scalar: gradients that are held now.
+pushed: Scalar: gradients that arrived.
 accepted: Scalar: gradients that were not dropped on arrival.
 stale: Scalar: gradients dropped on arrival, being too old.
-voided: Scalar: gradients discarded later, for a newer round or step.
-taken: Scalar: gradients that were reduced.
-takes: Scalar: how often that was.
-bytes: Scalar: bytes of memory that the gradients in it take now.
+voided: Scalar: gradients discarded later, because of a newer round or step.
+taken: Scalar: gradients that were taken.
+takes: Scalar: how many takes got gradients.
+bytes: Scalar: bytes of memory that the held gradients take now.
 )doc");
 
 }  // namespace

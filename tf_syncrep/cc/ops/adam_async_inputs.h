@@ -5,7 +5,7 @@
 
 namespace tf_syncrep {
 
-// In the order of all four ops; only the sparse ones have kIndices.
+// The order of the inputs in all four ops; only the sparse ops have kIndices.
 enum AdamAsyncInput {
   kVar,
   kM,
@@ -20,7 +20,7 @@ enum AdamAsyncInput {
   kIndices,
 };
 
-// Their names, by which error messages speak of them.
+// The names of the inputs in error messages.
 inline constexpr const char* kAdamAsyncInputNames[] = {
     "var",   "m",     "v",       "beta1_power", "beta2_power", "lr",
     "beta1", "beta2", "epsilon", "grad",        "indices"};

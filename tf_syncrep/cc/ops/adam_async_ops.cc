@@ -77,7 +77,7 @@ epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
 grad: The gradient, of the shape of var.
 out: The same as var.
 Tslot: double for a double variable, float for any other.
-use_locking: Has no further effect here: a dense update always excludes others.
+use_locking: Has no effect here: a dense update always excludes other updates.
 use_nesterov: Whether to use Nesterov momentum.
 )doc");
 
@@ -161,8 +161,8 @@ REGISTER_OP("ResourceApplyAdamAsync")
     .Doc(R"doc(
 Updates a resource variable by Adam with powers of its own.
 
-The twin of ApplyAdamAsync for resource variables; see there for the formula and
-the attributes.
+It is the same as ApplyAdamAsync, which documents the formula and the attributes, but
+for resource variables.
 
 var: Handle of the variable.
 m: Handle of the first moment, of the shape of var.
@@ -201,9 +201,9 @@ REGISTER_OP("ResourceSparseApplyAdamAsync")
     .Doc(R"doc(
 Updates the rows of a resource variable that a sparse gradient touches, by Adam.
 
-The twin of SparseApplyAdamAsync for resource variables; see there for the
-formulas and the attributes. Reads of var, m and v copy from then on (TensorFlow's
-copy-on-read mode), so that no tensor read before changes under its reader.
+It is the same as SparseApplyAdamAsync, which documents the formulas and the
+attributes, but for resource variables. From then on reads of var, m and v copy
+(TensorFlow's copy-on-read mode), so that no tensor that was read before changes.
 
 var: Handle of the variable, of at least rank 1.
 m: Handle of the first moment, of the shape of var.

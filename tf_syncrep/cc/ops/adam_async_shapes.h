@@ -1,4 +1,4 @@
-// What shape functions of ops with the inputs of AdamAsync share.
+// What the shape functions of ops with AdamAsync's inputs share.
 
 #ifndef TF_SYNCREP_CC_OPS_ADAM_ASYNC_SHAPES_H_
 #define TF_SYNCREP_CC_OPS_ADAM_ASYNC_SHAPES_H_

@@ -26,12 +26,13 @@ REGISTER_OP("Syncrep>CheckpointWriter")
     .SetIsStateful()
     .SetShapeFn(ScalarShape)
     .Doc(R"doc(
-Makes what writes a task's share of checkpoints, or finds it by its name.
+Makes the writer of a task's share of checkpoints, or finds it by its name.
 
-container: Where it lives.
-shared_name: Its name, by which others find it.
-counted: Whether it lives as long as the handles that the op gives on its task, and
-  not as long as the task. Without a shared name it is then another one each time.
+container: The resource container in which the writer lives.
+shared_name: The name by which others find the writer.
+counted: Whether the writer lives as long as the handles that the op returns on its
+  task, instead of as long as the task. Without a shared name each call then makes a
+  new one.
 handle: The writer.
 )doc");
 
@@ -57,28 +58,29 @@ REGISTER_OP("Syncrep>CheckpointBegin")
     .SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
-Begins to write a task's share of a checkpoint, of this moment.
+Begins to write a task's share of a checkpoint, which shows this moment.
 
-A thread goes on with it. Rows that are overwritten meanwhile are written as they are
-now if CheckpointKeep hears of them first.
+A thread continues the writing. Rows that are overwritten meanwhile are written with
+their present values if CheckpointKeep is called for them first.
 
 handle: The writer.
-prefix: Of the files, in TensorFlow's bundle format.
-token: Names this checkpoint for a later one that holds what has changed; or empty.
-base: The one before, if this is to hold what has changed since; or empty.
+prefix: The prefix of the files, which have TensorFlow's bundle format.
+token: The name of this checkpoint, for a later one that holds only changes; or empty.
+base: The checkpoint before, if this one is to hold only what has changed since; or empty.
 variables: Groups of variables with equally many rows: a table and its slots.
 group_sizes: How many variables each group has.
-pieces: Tables, or parts of them, in the rows of groups: for each its group, how many
-  rows it has, that it is part i of n, how many rows the table has, and, if it grows,
-  which variable of the group has the uses of its rows, otherwise -1.
+pieces: Pieces of tables in the rows of the groups: for each piece its group, its number
+  of rows, i and n if it is part i of n, the number of rows of the table, and, if the
+  table grows, the variable of the group that has the uses of its rows, otherwise -1.
 piece_names: For each piece a name for each variable of its group.
 wholes: Variables that are copied at once.
-whole_names: Their names.
-tensors: What is to be saved as well.
-tensor_names: Their names.
-max_kept_bytes: How much may be kept of rows that are overwritten; then updates wait.
-patience_secs: How long, if the files take nothing, before this checkpoint is given up.
-max_bytes_per_sec: How fast to write; 0 for as fast as can be.
+whole_names: The names of these variables.
+tensors: Other tensors that are saved.
+tensor_names: The names of these tensors.
+max_kept_bytes: How many bytes of overwritten rows may be kept; then updates wait.
+patience_secs: How long updates wait for files that make no progress, until this
+  checkpoint is given up.
+max_bytes_per_sec: A limit to the speed of writing; 0 for no limit.
 )doc");
 
 REGISTER_OP("Syncrep>RefCheckpointBegin")
@@ -107,28 +109,28 @@ REGISTER_OP("Syncrep>RefCheckpointBegin")
     .SetAllowsUninitializedInput()
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
-Accepts what CheckpointBegin writes, with reference variables behind the others.
+Accepts the inputs of CheckpointBegin, with reference variables after the others.
 
-Nothing is written before CheckpointWrite.
+Nothing is written until CheckpointWrite runs.
 
-handle: As there.
-prefix: As there.
-token: As there.
-base: As there.
-variables: As there.
-references: More of them.
-group_sizes: As there.
-pieces: As there.
-piece_names: As there.
-wholes: As there.
-whole_names: As there.
-tensors: As there.
-tensor_names: As there.
-max_kept_bytes: As there.
-patience_secs: As there.
-max_bytes_per_sec: As there.
-owner: Names who writes checkpoints of these variables, which outlive that. What writers
-  of this task remember of them for another owner, for later checkpoints, they forget.
+handle: See CheckpointBegin.
+prefix: See CheckpointBegin.
+token: See CheckpointBegin.
+base: See CheckpointBegin.
+variables: See CheckpointBegin.
+references: Reference variables, which follow `variables` in the groups.
+group_sizes: See CheckpointBegin.
+pieces: See CheckpointBegin.
+piece_names: See CheckpointBegin.
+wholes: See CheckpointBegin.
+whole_names: See CheckpointBegin.
+tensors: See CheckpointBegin.
+tensor_names: See CheckpointBegin.
+max_kept_bytes: See CheckpointBegin.
+patience_secs: See CheckpointBegin.
+max_bytes_per_sec: See CheckpointBegin.
+owner: The name of the owner of these checkpoints, if the variables outlive it. Writers of
+  this task forget what they remember of the variables for another owner.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointWrite")
@@ -136,11 +138,11 @@ REGISTER_OP("Syncrep>CheckpointWrite")
     .SetIsStateful()
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
-Writes what RefCheckpointBegin has accepted, and lasts as long as that.
+Writes the checkpoint that RefCheckpointBegin has accepted, and runs until it is written.
 
-Nothing but a step that runs can hold reference variables. If the step is cancelled,
-as by its session when that is closed, the checkpoint is given up. It is no error of
-this op if files cannot be written: CheckpointProgress tells.
+Only a running step can hold reference variables. If the step is cancelled, for example
+because its session is closed, the checkpoint is given up. The op does not fail if files
+cannot be written: CheckpointProgress returns that error.
 
 handle: The writer.
 )doc");
@@ -156,15 +158,15 @@ REGISTER_OP("Syncrep>CheckpointProgress")
     .SetIsStateful()
     .SetShapeFn(ScalarOutputs)
     .Doc(R"doc(
-Tells how far the writing of a checkpoint got.
+Returns how far the writing of a checkpoint has got.
 
 handle: The writer.
 done: Whether nothing is being written.
-code: 0, or what went wrong, as a status of TensorFlow.
-message: Of what went wrong.
+code: 0, or the status code of the error.
+message: The message of the error.
 bytes: Bytes that were written.
 rows: Rows of tables that were written.
-kept_bytes: Bytes of rows that were kept aside at a time, at most.
+kept_bytes: The most bytes of rows that were kept at one time.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointCancel")
@@ -187,11 +189,11 @@ REGISTER_OP("Syncrep>CheckpointKeep")
     .Doc(R"doc(
 Keeps rows of a table and its slots for a checkpoint that is being written.
 
-Runs before they are overwritten. Does nothing where there is no such checkpoint.
+Runs before the rows are overwritten. Does nothing if there is no such checkpoint.
 
 variable: The table, as the first variable of its group.
 rows: Numbers of rows.
-all: Whether all rows are meant instead.
+all: Whether to keep all rows, instead of those in `rows`.
 )doc");
 
 REGISTER_OP("Syncrep>RefCheckpointKeep")
@@ -204,11 +206,11 @@ REGISTER_OP("Syncrep>RefCheckpointKeep")
     .SetAllowsUninitializedInput()
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
-Does as CheckpointKeep, with a reference variable.
+Does the same as CheckpointKeep, with a reference variable.
 
-variable: As there.
-rows: As there.
-all: As there.
+variable: See CheckpointKeep.
+rows: See CheckpointKeep.
+all: See CheckpointKeep.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointRestore")
@@ -227,13 +229,14 @@ REGISTER_OP("Syncrep>CheckpointRestore")
     .Doc(R"doc(
 Reads a task's share of a checkpoint, however many tasks have written it.
 
-prefixes: Of the files: a full one, and those that hold what has changed, in order.
-variables: As CheckpointBegin takes them.
-group_sizes: As there.
-pieces: As there.
-piece_names: As there.
-wholes: As there; they are read from the last of the files.
-whole_names: As there.
+prefixes: Prefixes of the files: of a full checkpoint, then of those that hold the later
+  changes, in order.
+variables: See CheckpointBegin.
+group_sizes: See CheckpointBegin.
+pieces: See CheckpointBegin.
+piece_names: See CheckpointBegin.
+wholes: See CheckpointBegin. They are read from the last of the files.
+whole_names: See CheckpointBegin.
 bytes: Bytes that were read.
 )doc");
 
@@ -254,17 +257,17 @@ REGISTER_OP("Syncrep>RefCheckpointRestore")
     .SetAllowsUninitializedInput()
     .SetShapeFn(ScalarOutputs)
     .Doc(R"doc(
-Does as CheckpointRestore, with reference variables in groups behind the others.
+Does the same as CheckpointRestore, with reference variables after the others in groups.
 
-prefixes: As there.
-variables: As there.
-references: More of them.
-group_sizes: As there.
-pieces: As there.
-piece_names: As there.
-wholes: As there.
-whole_names: As there.
-bytes: As there.
+prefixes: See CheckpointRestore.
+variables: See CheckpointRestore.
+references: Reference variables, which follow `variables` in the groups.
+group_sizes: See CheckpointRestore.
+pieces: See CheckpointRestore.
+piece_names: See CheckpointRestore.
+wholes: See CheckpointRestore.
+whole_names: See CheckpointRestore.
+bytes: See CheckpointRestore.
 )doc");
 
 }  // namespace

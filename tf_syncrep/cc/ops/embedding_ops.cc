@@ -106,28 +106,28 @@ REGISTER_OP("Syncrep>EmbeddingRows")
     .Attr("tables: list(string)")
     .SetShapeFn(RowsShape)
     .Doc(R"doc(
-Finds the different rows that the ids of features name, shard by shard.
+Finds the distinct rows that the ids of features name, shard by shard.
 
-Tables are stacked: row r of a feature's table is row first_rows[feature] + r of
-all. Row g of all is row g / num_shards of shard g % num_shards or, with
-shard_sizes, in the shard in whose range it lies.
+Tables are stacked: row r of a feature's table is row first_rows[feature] + r of the
+stack. Row g of the stack is row g / num_shards of shard g % num_shards or, with
+shard_sizes, belongs to the shard in whose range it lies.
 
-ids: For each feature, of any shape.
-rows: For each shard the rows that are named, as the shard numbers them, each once,
-  ascending.
-places: For each id, which of the rows of all shards, those of shard 0 first, it
-  names.
-Tids: For each feature, the type of its ids.
-Trows: Type of the rows.
+ids: For each feature its ids, of any shape.
+rows: For each shard its rows that are named, each once, ascending, with the numbers
+  that they have in the shard.
+places: For each id the place of its row among the rows of all shards; those of shard 0
+  come first.
+Tids: For each feature the type of its ids.
+Trows: The type of the row numbers.
 num_shards: How many shards there are.
 num_features: How many features there are.
-num_rows: How many rows all tables have.
-shard_sizes: For each shard, how many of the rows it has, those of shard 0 first;
-  empty for rows that take turns.
+num_rows: How many rows all tables have together.
+shard_sizes: For each shard how many rows it has, the first rows being those of shard 0.
+  Empty if rows are dealt out to the shards in turn.
 first_rows: For each feature, where its table begins.
 vocabulary_sizes: For each feature, how many rows its table has.
-features: For each feature, its name, for errors.
-tables: For each feature, the name of its table, for errors.
+features: For each feature its name, for error messages.
+tables: For each feature the name of its table, for error messages.
 )doc");
 
 REGISTER_OP("Syncrep>EmbeddingGather")
@@ -140,15 +140,15 @@ REGISTER_OP("Syncrep>EmbeddingGather")
     .Attr("shape: shape")
     .SetShapeFn(GatherShape)
     .Doc(R"doc(
-Reads rows of a variable, and rounds them to what they are to travel as.
+Reads rows of a variable, and rounds them to the type in which they are sent.
 
 table: The variable, of rank 2.
-rows: Of rank 1, each in range.
+rows: Vector: the rows to read, each of which must be in range.
 vectors: The rows, in the same order.
-dtype: Of the variable.
-Tout: Of the vectors: that of the variable or, for float, half or bfloat16.
-Trows: Of the numbers of rows.
-shape: Of the variable.
+dtype: The dtype of the variable.
+Tout: The dtype of the vectors: that of the variable or, for float, half or bfloat16.
+Trows: The type of the row numbers.
+shape: The shape of the variable.
 )doc");
 
 REGISTER_OP("Syncrep>EmbeddingCombine")
@@ -168,25 +168,26 @@ REGISTER_OP("Syncrep>EmbeddingCombine")
     .Attr("is_weighted: list(bool)")
     .SetShapeFn(CombineShape)
     .Doc(R"doc(
-Lays out rows for the features whose ids named them, and combines those of an
-example.
+Arranges looked-up rows for the features whose ids named them, and combines the rows
+of each example.
 
-vectors: For each shard, its rows, of one width.
-places: For each feature and each of its ids, which of the rows of all shards it
-  names: a vector for a feature that is ragged; else, with a combiner, the ids of the
-  last axis are one example's.
-row_splits: For each feature that is ragged, where the ids of each example begin, and
-  where those of the last one end.
-weights: For each feature that is weighted, as many as there are ids.
-results: For each feature, its vectors, the sums in Tsum.
-T: Of the rows.
+vectors: For each shard its rows, which all have the same width.
+places: For each feature and each of its ids, the place of its row among the rows of all
+  shards. A vector for a ragged feature. For others with a combiner, the last axis has
+  the ids of one example.
+row_splits: For each ragged feature, where the ids of each example begin, and where those
+  of the last one end.
+weights: For each weighted feature a weight for each id.
+results: For each feature its vectors. Sums are computed in Tsum.
+T: The dtype of the rows.
 Tsum: double for double, float for all others.
 num_shards: How many shards there are.
 num_features: How many features there are.
 num_ragged: How many of them are ragged.
 num_weighted: How many of them are weighted.
-combiners: For each feature: none for one vector an id, sum, mean (the sum by the sum
-  of the weights, or 0), sqrtn (the sum by the root of the sum of their squares, or 0).
+combiners: For each feature: none (one vector for each id), sum, mean (the sum divided by
+  the sum of the weights, or 0) or sqrtn (the sum divided by the root of the sum of
+  squared weights, or 0).
 is_ragged: For each feature, whether it is ragged. Without a combiner it must not be.
 is_weighted: For each feature, whether it is weighted. Without a combiner it must not
   be.
@@ -210,25 +211,26 @@ REGISTER_OP("Syncrep>EmbeddingCombineGrad")
     .Attr("is_weighted: list(bool)")
     .SetShapeFn(CombineGradShape)
     .Doc(R"doc(
-The gradient of EmbeddingCombine: sums what the ids that name a row get, row by row.
+The gradient of EmbeddingCombine: sums for each row the gradients of the ids that name it.
 
-Sums are in Tsum, in the order of features and ids, whatever the number of threads.
+Sums are computed in Tsum, in the order of features and ids. They do not depend on the
+number of threads.
 
-gradients: For each feature, that of its results.
-vectors: As EmbeddingCombine had them; only their shapes are of interest.
-places: As EmbeddingCombine had them.
-row_splits: As EmbeddingCombine had them.
-weights: As EmbeddingCombine had them.
-sums: For each shard, the gradient of its rows, rounded once.
-T: As EmbeddingCombine has it.
-Tsum: As EmbeddingCombine has it.
-num_shards: As EmbeddingCombine has it.
-num_features: As EmbeddingCombine has it.
-num_ragged: As EmbeddingCombine has it.
-num_weighted: As EmbeddingCombine has it.
-combiners: As EmbeddingCombine has them.
-is_ragged: As EmbeddingCombine has it.
-is_weighted: As EmbeddingCombine has it.
+gradients: For each feature the gradient of its results.
+vectors: See EmbeddingCombine. Only their shapes matter.
+places: See EmbeddingCombine.
+row_splits: See EmbeddingCombine.
+weights: See EmbeddingCombine.
+sums: For each shard the gradient of its rows, rounded once.
+T: See EmbeddingCombine.
+Tsum: See EmbeddingCombine.
+num_shards: See EmbeddingCombine.
+num_features: See EmbeddingCombine.
+num_ragged: See EmbeddingCombine.
+num_weighted: See EmbeddingCombine.
+combiners: See EmbeddingCombine.
+is_ragged: See EmbeddingCombine.
+is_weighted: See EmbeddingCombine.
 )doc");
 
 }  // namespace

@@ -17,10 +17,10 @@ namespace tf_syncrep {
 
 inline constexpr int kRuleVar = 0;
 
-// Where they are: var, then the slots of the rule, its numbers, grad and, of
+// The places of the inputs: var, the rule's slots, its numbers, grad and, for
 // the sparse op, indices.
 struct RuleInputs {
-  // From the attributes of an op. `Context` is an InferenceContext or an
+  // Reads the attributes of an op. `Context` is an InferenceContext or an
   // OpKernelConstruction.
   template <typename Context>
   static absl::Status Find(Context& context, RuleInputs* inputs) {

@@ -18,8 +18,8 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// The shape of a rowwise rule's slot: that of var with all but the first
-// dimension 1.
+// The shape of a rowwise rule's slot: the first dimension of var, and 1 for all
+// others.
 ShapeHandle RowSlotShape(InferenceContext* c, ShapeHandle var) {
   if (!c->RankKnown(var)) {
     return c->UnknownShape();
@@ -31,7 +31,7 @@ ShapeHandle RowSlotShape(InferenceContext* c, ShapeHandle var) {
   return c->MakeShape(dims);
 }
 
-// Checks all inputs but those of the gradient; `shape` becomes var's.
+// Checks all inputs except the gradient; `shape` becomes var's shape.
 absl::Status CheckVariables(InferenceContext* c, RuleInputs* inputs,
                             ShapeHandle* shape) {
   TF_RETURN_IF_ERROR(CheckSlotType(c));
@@ -90,9 +90,8 @@ REGISTER_OP("Syncrep>ResourceApplyRule")
     .Doc(R"doc(
 Updates a resource variable by an optimizer's rule.
 
-All arithmetic is in Tslot, element by element. The rules, with their slots
-(before the semicolon) and their numbers (behind it), in the order in which the
-op takes them:
+All arithmetic is in Tslot, element by element. The op takes the slots of a rule
+(here before the semicolon), then its numbers (after it), in this order:
 
     adagrad (accumulator; lr, epsilon):
       accumulator += grad * grad
@@ -116,8 +115,8 @@ op takes them:
       m = momentum * m - lr * grad
       var += momentum * m - lr * grad
 
-Slots have the shape of var; that of rowwise_adagrad has its first dimension, and
-1 for every other. The whole update is atomic with respect to other ops on the
+Slots have the shape of var, but the slot of rowwise_adagrad only its first dimension,
+and 1 for all others. The whole update is atomic with respect to other ops on the
 same variables that take their locks.
 
 var: Handle of the variable.
@@ -149,9 +148,9 @@ Updates the rows of a resource variable that a sparse gradient touches, by a rul
 Row indices[i] of var and its slots is updated with row i of grad by the formula
 of Syncrep>ResourceApplyRule; other rows stay as they are. Rows that occur several
 times are summed first, in order of occurrence, and applied once. Updates of the
-same variables may run at the same time; each row is updated atomically. Reads of
-var and slots copy from then on (TensorFlow's copy-on-read mode), so that no
-tensor read before changes under its reader.
+same variables may run at the same time; each row is updated atomically. From then on
+reads of var and slots copy (TensorFlow's copy-on-read mode), so that no tensor that
+was read before changes.
 
 var: Handle of the variable, of at least rank 1.
 slots: Handles of the rule's slots.

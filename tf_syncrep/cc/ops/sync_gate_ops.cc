@@ -50,29 +50,29 @@ REGISTER_OP("Syncrep>SyncGate")
     .Doc(R"doc(
 Makes, or finds by its shared name, the gate of one synchronous training.
 
-A gate decides which worker may compute, whose gradient counts, and when a step is
-over. A name in use with another strict, spares, gathers or updater_lease_secs is an
-error; the other attributes are for a gate that is made, and SyncGateOpen may change
-them.
+A gate decides which worker may compute, whose gradients count, and when a step is
+over. It is an error if a gate of this name has another strict, spares, gathers or
+updater_lease_secs. The other attributes are for a new gate, and SyncGateOpen may
+change them.
 
 handle: Handle of the gate.
 quorum: Gradients that make up an update.
 total: Workers that take part; those above the quorum are backups.
-lease_secs: How long a worker may be silent; waiting is not silence. One that has come
-  back from a longer silence may be silent for twice as long as that, twice start_secs
-  at most.
+lease_secs: How long a worker may be silent; waiting is not silence. A worker that has
+  come back from a longer silence may be silent for twice as long as that, but at most
+  for twice start_secs.
 start_secs: The same before a worker's first gradient. Once as many workers have given
-  theirs as compute it, it is four times the longest silence before one of those, if
-  that is less, and lease_secs at least.
+  their first gradient as are computing theirs, the time is four times the longest of
+  those first steps, but no less than lease_secs and no more than start_secs.
 updater_lease_secs: How long the updater may be silent before all waits fail; zero
-  or less: for ever.
+  or less means for ever.
 strict: Whether each live worker gives its share, ceil(quorum / live), and no more.
-spares: Whether, if it is not strict, an idle worker gets a permit beside one that is
-  overdue, and a push that takes much longer than others did voids its round.
-gathers: Whether, if it is not strict, each worker gives its share and no more until
-  all have been heard of, lease_secs from the opening at most.
-counted: Whether it lives as long as the handles that the op gives on its task, and
-  not as long as the task. Without a shared name it is then another one each time.
+spares: Whether in work-conserving mode an idle worker gets a spare beside a permit that
+  is overdue, and a push that takes much longer than others voids its round.
+gathers: Whether in work-conserving mode each worker gives its share and no more until
+  all workers have been heard of, for at most lease_secs from the opening.
+counted: Whether the gate lives as long as the handles that the op returns on its task,
+  instead of as long as the task. Without a shared name each call then makes a new one.
 )doc");
 
 REGISTER_OP("Syncrep>TaskId")
@@ -81,7 +81,7 @@ REGISTER_OP("Syncrep>TaskId")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
     .Doc(R"doc(
-Names the task that the op runs on, as the gate's worker.
+Returns the name by which the gate knows the task that the op runs on.
 
 device: Job, replica and task.
 incarnation: The number that the device drew when its server started.
@@ -98,18 +98,17 @@ REGISTER_OP("Syncrep>SyncGateOpen")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
     .Doc(R"doc(
-Starts a generation: what the last one left is void, the waits of its updater end as
-Aborted, and workers that wait go on waiting, for a permit of this one.
+Starts a generation. What the last one left is void, and the waits of its updater end
+as Aborted. Workers that wait go on waiting, for a permit of the new generation.
 
 handle: Handle of the gate.
 step: The global step.
 generation: The number of the new generation.
-quorum: Gradients that make up an update from now on. Zero, here and below: as before.
+quorum: Gradients that make up an update from now on. Zero, here and below, leaves the
+  value as it was.
 total: Workers that take part.
 lease_secs: How long a worker may be silent.
-start_secs: The same before a worker's first gradient. Once as many workers have given
-  theirs as compute it, it is four times the longest silence before one of those, if
-  that is less, and lease_secs at least.
+start_secs: The same before a worker's first gradient; see SyncGate.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateAddPasses")
@@ -118,10 +117,10 @@ REGISTER_OP("Syncrep>SyncGateAddPasses")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
     .Doc(R"doc(
-Lays out passes with the present step: an acquire that finds one does not wait.
+Adds passes with the present step: an acquire that finds a pass does not wait.
 
 handle: Handle of the gate.
-num_passes: How many; none if negative.
+num_passes: How many passes; none if negative.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateAcquire")
@@ -139,20 +138,21 @@ REGISTER_OP("Syncrep>SyncGateAcquire")
     .Doc(R"doc(
 Waits until the round needs a gradient from this worker.
 
-Runs before the worker reads variables. OutOfRange when the gate is closed, Aborted
-when the worker acquires again, or another start of it does.
+Runs before the worker reads variables. OutOfRange when the gate is closed; Aborted
+when the worker acquires again, or another incarnation of it does.
 
 handle: Handle of the gate.
-device: The worker's task, or any name that tells it from others.
+device: The worker's task, or any other name that no other worker has.
 incarnation: Its incarnation.
-first: At the start of a session: takes no pass, and succeeds on a closed gate; a
-  worker that took no part in what was closed first waits start_secs for the next open.
-quorum: What the worker takes the quorum to be; zero: it does not care. If the gate is
-  open with another, InvalidArgument; at the start of a session only after a lease in
-  which no chief opened it with this one.
-total: The same for the number of workers.
-generation: To be handed on to the worker's next calls.
-round: The same.
+first: Whether this is the start of a session. Then the call takes no pass, and succeeds
+  on a closed gate; a worker that took no part in the closed training first waits
+  start_secs for the next open.
+quorum: The quorum that the worker expects, or zero for any. InvalidArgument if the gate
+  is open with another one; at the start of a session only after a lease in which no
+  chief opened it with this one.
+total: The number of workers that the worker expects, likewise.
+generation: The generation, for the worker's next calls.
+round: The round, for the worker's next calls.
 step: The global step of the round.
 )doc");
 
@@ -170,8 +170,8 @@ REGISTER_OP("Syncrep>SyncGateAdmit")
 Asks whether a worker may push the gradient that it computed.
 
 handle: Handle of the gate.
-generation: As acquired.
-round: As acquired.
+generation: The generation that SyncGateAcquire returned.
+round: The round that SyncGateAcquire returned.
 device: The worker's task.
 incarnation: Its incarnation.
 fit: False if the worker itself rejects its gradient.
@@ -191,8 +191,8 @@ REGISTER_OP("Syncrep>SyncGateCommit")
 Says that every push of an admitted gradient was acknowledged.
 
 handle: Handle of the gate.
-generation: As acquired.
-round: As acquired.
+generation: The generation that SyncGateAcquire returned.
+round: The round that SyncGateAcquire returned.
 device: The worker's task.
 incarnation: Its incarnation.
 counted: False if the round was void by then.
@@ -210,8 +210,8 @@ REGISTER_OP("Syncrep>SyncGateAbort")
 Gives up a permit, or an admitted gradient, which makes the round void.
 
 handle: Handle of the gate.
-generation: As acquired.
-round: As acquired.
+generation: The generation that SyncGateAcquire returned.
+round: The round that SyncGateAcquire returned.
 device: The worker's task.
 incarnation: Its incarnation.
 )doc");
@@ -244,8 +244,8 @@ Waits until the round has its quorum of committed gradients.
 OutOfRange when the gate is closed, DeadlineExceeded after the time-out.
 
 handle: Handle of the gate.
-generation: As opened.
-timeout_secs: Zero or less: none.
+generation: The generation that SyncGateOpen returned.
+timeout_secs: The time-out; there is none if this is zero or less.
 round: The full round.
 num_gradients: How many gradients it has.
 )doc");
@@ -261,9 +261,9 @@ REGISTER_OP("Syncrep>SyncGateFlush")
 Ends a round that will not fill, at the end of training.
 
 handle: Handle of the gate.
-generation: As opened.
+generation: The generation that SyncGateOpen returned.
 round: The round.
-num_gradients: How many gradients it has; with none it stays open.
+num_gradients: How many gradients it has. If it has none, it stays open.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateAdvance")
@@ -278,7 +278,7 @@ REGISTER_OP("Syncrep>SyncGateAdvance")
 Ends a round whose gradients were applied, and opens the next.
 
 handle: Handle of the gate.
-generation: As opened.
+generation: The generation that SyncGateOpen returned.
 round: The round that was applied.
 step: The new global step.
 advanced: False if it was not the present round any more.
@@ -290,10 +290,10 @@ REGISTER_OP("Syncrep>SyncGateDrain")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
     .Doc(R"doc(
-Waits until no gradient is on its way and no full round is unapplied.
+Waits until no gradient is in flight and no full round waits for its update.
 
 handle: Handle of the gate.
-generation: As opened.
+generation: The generation that SyncGateOpen returned.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateCancelUpdater")
@@ -307,8 +307,8 @@ REGISTER_OP("Syncrep>SyncGateCancelUpdater")
 Ends the updater's waits of a generation, and those of a worker, as Cancelled.
 
 handle: Handle of the gate.
-generation: As opened.
-device: The task of the worker in whose process the updater failed; empty: none.
+generation: The generation that SyncGateOpen returned.
+device: The task of the worker in whose process the updater failed; empty if none.
 incarnation: Its incarnation.
 )doc");
 
@@ -335,7 +335,8 @@ REGISTER_OP("Syncrep>SyncGateClose")
 Ends all waits, present and future, as end of input (OutOfRange).
 
 handle: Handle of the gate.
-generation: As opened: no effect in another one. -1: whichever there is.
+generation: The generation that SyncGateOpen returned, or -1 for the present one. There
+  is no effect in another generation.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateFail")
@@ -351,7 +352,8 @@ Ends all waits, present and future, with an error.
 handle: Handle of the gate.
 code: A canonical status code, not OK.
 message: The error's message.
-generation: As opened: no effect in another one. -1: whichever there is.
+generation: The generation that SyncGateOpen returned, or -1 for the present one. There
+  is no effect in another generation.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateStats")

@@ -1,4 +1,4 @@
-// What shape functions of ops that update a variable and its slots share.
+// What the shape functions of ops that update a variable and its slots share.
 
 #ifndef TF_SYNCREP_CC_OPS_UPDATE_SHAPES_H_
 #define TF_SYNCREP_CC_OPS_UPDATE_SHAPES_H_
@@ -43,7 +43,7 @@ inline absl::Status CheckSlotType(
   return absl::OkStatus();
 }
 
-// Merges the shape of the input `name` into `shape`, which is that of var or,
+// Merges the shape of the input `name` into `shape`, which is var's shape or,
 // for the gradient's rows, follows from it.
 inline absl::Status MergeShape(
     tensorflow::shape_inference::InferenceContext* c, absl::string_view name,

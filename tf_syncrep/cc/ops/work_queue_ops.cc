@@ -1,4 +1,4 @@
-// Interfaces of the WorkQueue ops.
+// Declares the WorkQueue ops: attributes, shapes, documentation.
 
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -41,12 +41,12 @@ Makes a work queue, which hands out items of the data, or finds it by its name.
 num_items: How many items there are.
 num_epochs: How often each is to be read; 0 for again and again.
 shuffle: Whether each epoch has an order of its own.
-seed: Of these orders.
+seed: The seed of these orders.
 lease_secs: How long a reader may take for an item before another one gets it.
 container: Where the queue lives.
 shared_name: The queue's name, by which others find it.
-counted: Whether it lives as long as the handles that the op gives on its task, and
-  not as long as the task. Without a shared name it is then another one each time.
+counted: Whether the queue lives as long as the handles that the op returns on its task,
+  instead of as long as the task. Without a shared name each call then makes a new one.
 handle: The queue.
 )doc");
 
@@ -62,16 +62,17 @@ REGISTER_OP("Syncrep>WorkQueueTake")
     .SetIsStateful()
     .SetShapeFn(ScalarOutputs)
     .Doc(R"doc(
-Takes the next item, and says that the last one was read to its end.
+Takes the next item, and notes that the last one was read to its end.
 
-Waits, at the end of the last epoch, for the end of what others read; not at a limit.
+At the end of the last epoch it waits until others have read their items. It does not
+wait at a limit.
 
 handle: The queue.
-device: The worker's task, as TaskId gives it.
-incarnation: Its life.
+device: The worker's task, as TaskId returns it.
+incarnation: The incarnation of this task.
 stream: Which of the worker's readers this is.
 last: The ticket of the item that was read to its end; 0 when a reader begins.
-ticket: Names this taking of the item; 0 if there is none any more.
+ticket: The ticket of the item; 0 if there is no item any more.
 epoch: The item's epoch, from 0.
 item: The item, from 0.
 )doc");
@@ -82,7 +83,7 @@ REGISTER_OP("Syncrep>WorkQueueLimit")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
-Has a work queue hand out no items of later epochs, until the limit is another one.
+Sets the last epoch whose items a work queue hands out, until the limit changes.
 
 handle: The queue.
 epoch: The last epoch, from 0; -1 for no limit.
@@ -98,8 +99,8 @@ REGISTER_OP("Syncrep>WorkQueueStats")
 Reads a work queue's counters.
 
 handle: The queue.
-names: Their names.
-values: Their values.
+names: The names of the counters.
+values: The values of the counters.
 )doc");
 
 REGISTER_OP("Syncrep>WorkQueueSave")
@@ -108,10 +109,10 @@ REGISTER_OP("Syncrep>WorkQueueSave")
     .SetIsStateful()
     .SetShapeFn(VectorOutputs)
     .Doc(R"doc(
-Reads what WorkQueueRestore needs: what was read, and what was not.
+Reads the state of a work queue, for WorkQueueRestore: what was read, and what was not.
 
 handle: The queue.
-state: Of a length that depends on how many items are being read.
+state: A vector, whose length depends on how many items are being read.
 )doc");
 
 REGISTER_OP("Syncrep>WorkQueueRestore")
@@ -120,10 +121,10 @@ REGISTER_OP("Syncrep>WorkQueueRestore")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
-Goes on where a work queue of the same items, epochs and order was saved.
+Continues from the state of a work queue with the same items, epochs and order.
 
 handle: The queue.
-state: As WorkQueueSave gave it.
+state: The state that WorkQueueSave returned.
 )doc");
 
 }  // namespace

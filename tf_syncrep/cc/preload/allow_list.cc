@@ -11,11 +11,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kCalm{60};
-// Where somebody is refused, or a name has no address: a second after the last
-// time, and twice as long each time that nothing was new, ...
+// Names are looked up again when somebody was refused, or a name has no
+// address: first after a second, and after twice as long whenever nothing has
+// changed, ...
 constexpr std::chrono::seconds kFirstPause{1};
 constexpr std::chrono::seconds kLongestPause{15};  // ... up to this.
-constexpr std::chrono::seconds kSilence{60};       // between two sentences
+constexpr std::chrono::seconds kSilence{60};       // between two messages
 
 std::vector<std::string> Split(const std::string& text) {
   std::vector<std::string> items;
@@ -45,7 +46,8 @@ AllowList::AllowList(const std::string& text, LookUp look_up, Sayer say)
 }
 
 bool AllowList::Allows(const Network& peer, const Network& own, int port) {
-  // What this machine sends to an address of its own comes from that address.
+  // Packets from this machine to one of its own addresses come from that
+  // address.
   if (peer.IsLoopback() || peer == own) {
     return true;
   }
@@ -86,7 +88,7 @@ AllowList::Pauses AllowList::FollowOnce() {
     std::vector<Network> found = look_up_(name);
     const MutexLock lock(mu_);
     std::vector<Network>& known = addresses_[name];
-    // One that has no address at the moment keeps those that it had.
+    // A name that has no address at the moment keeps its old ones.
     if (!found.empty() && found != known) {
       known = std::move(found);
       changed = true;
@@ -102,7 +104,7 @@ AllowList::Pauses AllowList::FollowOnce() {
       if (Contains(refused_.front().peer)) {
         refused_.clear();
       } else if (complete || hurried_ == kLongestPause) {
-        // Else it may be one whose name has no address yet.
+        // Otherwise the peer may be a host whose name has no address yet.
         sentence = Tell();
       }
     }

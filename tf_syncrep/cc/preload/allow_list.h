@@ -1,4 +1,4 @@
-// Who may connect to a process.
+// Which hosts may connect to a process.
 
 #ifndef TF_SYNCREP_CC_PRELOAD_ALLOW_LIST_H_
 #define TF_SYNCREP_CC_PRELOAD_ALLOW_LIST_H_
@@ -15,34 +15,35 @@
 
 namespace tf_syncrep {
 
-// Networks, and hosts by their names. The addresses of names are looked up by
-// `Follow`, which a thread calls as long as the process lives: tasks that are
-// started again get other addresses.
+// Networks, and names of hosts. `Follow`, which a thread calls, looks up the
+// addresses of names as long as the process lives, since tasks that are started
+// again get other addresses.
 class AllowList {
  public:
-  // The addresses that a name has; none if it has none at the moment.
+  // Returns the addresses of a name, or none if it has none at the moment.
   using LookUp = std::function<std::vector<Network>(const std::string&)>;
   using Sayer = std::function<void(const std::string&)>;
 
-  // Of `text`: addresses, networks and names, separated by commas. What is
-  // refused is told by `say`, a sentence a minute at most, without a lock held.
+  // `text` has addresses, networks and names, separated by commas. `say` is
+  // told of refused connections, at most once a minute, without a lock held.
   AllowList(const std::string& text, LookUp look_up, Sayer say);
 
   // Whether `Follow` has something to do.
   bool HasNames() const { return !names_.empty(); }
 
   // Whether `peer` may connect to this machine's address `own` and its `port`.
-  // This machine may at any time. If not, the names are looked up soon.
+  // This machine itself always may. After a refusal the names are looked up
+  // soon.
   bool Allows(const Network& peer, const Network& own, int port)
       TF_SYNCREP_EXCLUDES(mu_);
 
-  // Looks up all names: at once, each minute, and soon after somebody was
-  // refused, who may be a task at a new address. Never returns.
+  // Looks up all names: at once, then each minute, and soon after a refusal,
+  // since the peer may be a task at a new address. Never returns.
   [[noreturn]] void Follow() TF_SYNCREP_EXCLUDES(mu_);
 
-  // What `Follow` does: looks up all names, tells of the last who was refused
-  // if that one still is, and returns when to do so again if nobody comes
-  // (`calm`) and if somebody does (`hurried`).
+  // One turn of `Follow`: looks up all names, tells of the last refused peer if
+  // it would still be refused, and returns how long to pause if no other peer
+  // comes (`calm`), and if one comes (`hurried`).
   struct Pauses {
     std::chrono::seconds calm;
     std::chrono::seconds hurried;
@@ -56,20 +57,22 @@ class AllowList {
     int count;
   };
 
-  // Says it, if it is not empty.
+  // Says `sentence` unless it is empty.
   void Say(const std::string& sentence) const TF_SYNCREP_EXCLUDES(mu_);
   bool Contains(const Network& peer) const TF_SYNCREP_REQUIRES(mu_);
-  // The sentence about who was refused; empty if one was told not long ago.
+  // Returns the sentence about the refused peer; empty if there was one not
+  // long ago.
   std::string Tell() TF_SYNCREP_REQUIRES(mu_);
 
   const LookUp look_up_;
   const Sayer say_;
-  std::vector<Network> networks_;   // set once
-  std::vector<std::string> names_;  // set once
+  std::vector<Network> networks_;   // constant
+  std::vector<std::string> names_;  // constant
 
-  // Guards what follows. Nobody waits under it, and nothing is said.
+  // Guards the following fields. Nobody waits, and nothing is said, while it is
+  // held.
   Mutex mu_;
-  // Somebody was refused: ends the thread's pause. Else the pause's end does.
+  // Notified when a peer was refused, which shortens the thread's pause.
   std::condition_variable_any somebody_came_;
   std::map<std::string, std::vector<Network>> addresses_
       TF_SYNCREP_GUARDED_BY(mu_);

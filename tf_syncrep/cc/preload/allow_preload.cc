@@ -1,16 +1,15 @@
-// Restricts who can connect to a process. Made for LD_PRELOAD: it stands
-// before the C library's `listen` and `accept`, whoever calls them.
+// Restricts which hosts can connect to a process. It is made for LD_PRELOAD: it
+// intercepts all calls of the C library's `listen` and `accept`.
 //
 // The environment variable TF_SYNCREP_ALLOW has the addresses, networks and
-// names of hosts that may connect, separated by commas; this machine always
-// may. A connection from elsewhere is reset when it is accepted, before a byte
-// of it is read. That needs no privilege, as a filter of a TCP socket
-// (SO_ATTACH_FILTER) does on new kernels; and it lets in what this machine
-// sends to an address of its own, as a socket of the loopback device
+// names of the hosts that may connect, separated by commas; this machine always
+// may. A connection from elsewhere is reset when it is accepted, before any
+// byte of it is read. This needs no privilege, whereas a filter of a TCP socket
+// (SO_ATTACH_FILTER) does on new kernels. It also lets in what this machine
+// sends to one of its own addresses, which a socket of the loopback device
 // (SO_BINDTODEVICE) does not.
 //
-// What a program does by system calls of its own, without the C library, is
-// not seen here.
+// System calls that a program makes without the C library are not intercepted.
 
 #include <dlfcn.h>
 #include <netdb.h>
@@ -42,7 +41,7 @@ constexpr char kVariable[] = "TF_SYNCREP_ALLOW";
 using Listen = int (*)(int, int);
 using Accept4 = int (*)(int, sockaddr*, socklen_t*, int);
 
-// The C library's own.
+// Returns the C library's own function.
 template <typename Function>
 Function Next(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
@@ -62,7 +61,7 @@ std::vector<Network> AddressesOf(const std::string& name) {
     }
   }
   freeaddrinfo(found);
-  // Name servers give them in any order.
+  // Name servers return addresses in any order.
   std::sort(networks.begin(), networks.end(),
             [](const Network& a, const Network& b) {
               return a.ToString() < b.ToString();
@@ -70,9 +69,9 @@ std::vector<Network> AddressesOf(const std::string& name) {
   return networks;
 }
 
-// A line on standard error, by one system call. Where that is a pipe that is
-// full, since nobody reads it, nothing is said: whoever accepts connections
-// would wait for a reader.
+// Writes a line to standard error, by one system call. If standard error is a
+// full pipe, which nobody reads, nothing is written: otherwise the thread that
+// accepts connections would wait for a reader.
 void Say(const std::string& sentence) {
   const std::string line = "tf_syncrep: " + sentence + "\n";
   pollfd error = {STDERR_FILENO, POLLOUT, 0};
@@ -83,9 +82,9 @@ void Say(const std::string& sentence) {
       write(STDERR_FILENO, line.data(), line.size());
 }
 
-// Has the names followed by a thread, which ends with the process.
+// Starts a thread that follows the names; it ends with the process.
 void Follow(AllowList* list) {
-  // Signals are for the program's own threads.
+  // Signals are left to the program's own threads.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -94,26 +93,27 @@ void Follow(AllowList* list) {
       StartDetachedThread("tfs_allow", [list] { list->Follow(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!has_thread) {
-    Say("hosts are not let in, as there is no thread that looks up their "
+    Say("hosts are not let in, because there is no thread to look up their "
         "names");
   }
 }
 
-// The list of this process, made when it is first asked for.
+// The list of this process, which is made when it is first needed.
 AllowList& List() {
   static std::atomic<AllowList*> instance{nullptr};
-  // A child process without `exec` has no thread, and perhaps a lock that
-  // nobody gives back: it makes a list of its own.
+  // After a fork without `exec` a child process has no such thread, and perhaps
+  // a lock that nobody releases. So it makes a list of its own.
   [[maybe_unused]] static const int registered =
       pthread_atfork(nullptr, nullptr, [] { instance.store(nullptr); });
   AllowList* list = instance.load();
   if (list == nullptr) {
-    // Set before the program began, and not changed by it.
+    // The variable was set before the program began, and the program does not
+    // change it.
     const char* text = std::getenv(kVariable);  // NOLINT(concurrency-mt-unsafe)
-    // Never destroyed: its thread may outlive main().
+    // The list is never destroyed, since its thread may outlive main().
     auto* made = new AllowList(text == nullptr ? "" : text, AddressesOf, Say);
     if (!instance.compare_exchange_strong(list, made)) {
-      delete made;  // Another thread was faster.
+      delete made;  // another thread was faster
       return *list;
     }
     if (made->HasNames()) {
@@ -150,7 +150,8 @@ void Reset(int connection) {
   close(connection);
 }
 
-// As the C library's accept4; connections from elsewhere never were.
+// The same as the C library's accept4, except that connections from elsewhere
+// are never seen.
 int AcceptAllowed(int socket, sockaddr* address, socklen_t* size, int flags) {
   static const auto accept = Next<Accept4>("accept4");
   while (true) {
@@ -183,13 +184,13 @@ int AcceptAllowed(int socket, sockaddr* address, socklen_t* size, int flags) {
 
 extern "C" {
 
-// The C library's header names its parameters otherwise.
+// The C library's header has other names for its parameters.
 // NOLINTBEGIN(readability-inconsistent-declaration-parameter-name)
 __attribute__((visibility("default"))) int listen(int socket,
                                                   int backlog) noexcept {
   static const auto next = tf_syncrep::Next<tf_syncrep::Listen>("listen");
   try {
-    tf_syncrep::List();  // Begins to look up names.
+    tf_syncrep::List();  // starts to look up names
   } catch (const std::bad_alloc&) {
     errno = ENOMEM;
     return -1;
@@ -210,7 +211,7 @@ __attribute__((visibility("default"))) int accept(int socket, sockaddr* address,
 
 // NOLINTEND(readability-inconsistent-declaration-parameter-name)
 
-// Whether a process has this library in it: dlsym finds the name.
+// Tells, by its name, that a process has loaded this library: see dlsym.
 __attribute__((visibility("default"))) int tf_syncrep_allow() noexcept {
   return 1;
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kIpv4Bits = 32;
 constexpr int kIpv6Bits = 128;
-// Where IPv4 begins in an address of IPv6 that contains one.
+// Where the IPv4 address begins in an IPv6 address that contains one.
 constexpr size_t kMappedOffset = 12;
 
 }  // namespace

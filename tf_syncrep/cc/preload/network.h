@@ -13,20 +13,22 @@
 
 namespace tf_syncrep {
 
-// An address of IPv4, or of IPv6, or all addresses that begin as it does.
+// An IPv4 or IPv6 address, or all addresses with the same first bits.
 class Network {
  public:
-  // "10.1.0.0/16", "fd00::/8", "192.0.2.7": null if it is none of these.
+  // Parses "10.1.0.0/16", "fd00::/8" or "192.0.2.7". Null if `text` is none of
+  // these.
   static std::optional<Network> Parse(const std::string& text);
 
-  // The one address; null for other families than IPv4 and IPv6. IPv4 in IPv6,
-  // which is what sockets of both families have, becomes IPv4.
+  // A single address; null for other families than IPv4 and IPv6. An IPv4
+  // address within an IPv6 one, as sockets of both families have it, becomes
+  // IPv4.
   static std::optional<Network> Of(const sockaddr* address);
 
-  // Whether all of `other` is in it.
+  // Whether all addresses of `other` are in this network.
   bool Contains(const Network& other) const;
 
-  // Whether it is of a machine's addresses for itself.
+  // Whether these are a machine's addresses for itself.
   bool IsLoopback() const;
 
   // "192.0.2.7", "10.1.0.0/16".
@@ -40,12 +42,12 @@ class Network {
  private:
   Network(int family, const void* bytes);
 
-  // All that there are of the family.
+  // The number of bits of an address of this family.
   int MaxBits() const;
 
   int family_;
   std::array<uint8_t, sizeof(in6_addr)> bytes_{};
-  int num_bits_;  // at the beginning, that count
+  int num_bits_;  // how many of the first bits count
 };
 
 }  // namespace tf_syncrep

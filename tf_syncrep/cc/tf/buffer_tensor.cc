@@ -45,7 +45,7 @@ Tensor BufferTensor(DataType dtype, const TensorShape& shape,
   if (bytes == 0) {
     return Tensor(dtype, shape);
   }
-  // The tensor has a reference of its own.
+  // The tensor holds a reference of its own.
   const tensorflow::core::RefCountPtr<TensorBuffer> tensor_buffer(
       new OwnedTensorBuffer(std::move(buffer), bytes));
   return Tensor(dtype, shape, tensor_buffer.get());

@@ -10,9 +10,9 @@
 
 namespace tf_syncrep {
 
-// A tensor whose elements, of a plain type, are at the beginning of `buffer`,
-// which is aligned to a cache line. It takes over the buffer's owner, and lets
-// go of it when nobody has the tensor any more.
+// Returns a tensor whose elements, of a plain type, are at the beginning of
+// `buffer`, which is aligned to a cache line. It takes over the buffer's owner,
+// and releases it when nobody holds the tensor any more.
 tensorflow::Tensor BufferTensor(tensorflow::DataType dtype,
                                 const tensorflow::TensorShape& shape,
                                 OwnedBuffer buffer);

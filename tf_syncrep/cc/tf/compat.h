@@ -1,4 +1,4 @@
-// What differs between the supported versions of TensorFlow's C++ API.
+// The differences between the supported versions of TensorFlow's C++ API.
 
 #ifndef TF_SYNCREP_CC_TF_COMPAT_H_
 #define TF_SYNCREP_CC_TF_COMPAT_H_
@@ -7,8 +7,9 @@
 
 namespace tf_syncrep {
 
-// What tensorflow::Var::mu() points to. The name tensorflow::mutex is
-// deprecated from TF 2.21 on (for absl::Mutex), the type of mu() is not.
+// The type that tensorflow::Var::mu() points to. From TF 2.21 on the name
+// tensorflow::mutex is deprecated (in favour of absl::Mutex), but the type of
+// mu() is not.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 using VariableMutex = tensorflow::mutex;

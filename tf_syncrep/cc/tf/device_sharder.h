@@ -10,7 +10,7 @@
 
 namespace tf_syncrep {
 
-// Valid as long as the context that it was made from.
+// It is valid as long as the context from which it was made.
 class DeviceSharder final : public Sharder {
  public:
   explicit DeviceSharder(tensorflow::OpKernelContext* ctx);

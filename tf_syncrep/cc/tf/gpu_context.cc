@@ -42,7 +42,7 @@ void CopyToHost(OpKernelContext* ctx, const Tensor& source,
   AllocatorAttributes on_host;
   on_host.set_on_host(true);
   on_host.set_gpu_compatible(true);
-  // Alive until the copy has been made.
+  // The copy is kept alive until it is complete.
   const auto copy = std::make_shared<Tensor>();
   const auto kept_source = std::make_shared<Tensor>(source);
   absl::Status status =

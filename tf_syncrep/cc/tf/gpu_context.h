@@ -1,4 +1,4 @@
-// What GPU kernels need of their op's context. Without CUDA's headers.
+// What GPU kernels need from their op's context, without CUDA's headers.
 
 #ifndef TF_SYNCREP_CC_TF_GPU_CONTEXT_H_
 #define TF_SYNCREP_CC_TF_GPU_CONTEXT_H_
@@ -13,18 +13,19 @@
 
 namespace tf_syncrep {
 
-// The stream in which all of the device's ops compute.
+// Returns the stream in which all of the device's ops compute.
 GpuStream GpuStreamOf(tensorflow::OpKernelContext* ctx);
 
-// The same stream with its GPU's number, for threads other than the op's.
+// Returns the same stream with its GPU's number, for threads other than the
+// op's.
 absl::Status GpuQueueOf(tensorflow::OpKernelContext* ctx, GpuQueue* queue);
 
-// An Internal error with CUDA's message, unless `error` is null.
+// Returns an Internal error with CUDA's message, unless `error` is null.
 absl::Status LaunchStatus(GpuError error);
 
-// Copies `source`, on the GPU, to the host when the stream has come so far;
-// then calls `done`, once, on another thread as a rule. Where the copy fails
-// its tensor is not to be used.
+// Copies `source`, on the GPU, to the host when the stream gets there. Then it
+// calls `done` once, usually on another thread. If the copy fails, the tensor
+// must not be used.
 void CopyToHost(
     tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& source,
     std::function<void(const absl::Status&, const tensorflow::Tensor&)> done);

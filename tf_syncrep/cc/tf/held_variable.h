@@ -17,28 +17,28 @@ namespace tf_syncrep {
 
 using VariableRef = tensorflow::core::RefCountPtr<tensorflow::Var>;
 
-// A resource variable is kept alive by this. Of a reference variable it keeps
-// the buffer that the variable had: an assignment that gives it another one is
-// not seen here. Its lock lives as long as TensorFlow has the variable, and
-// that as long as a step runs that uses it: only such a step may take the lock.
+// Keeps a resource variable alive. Of a reference variable it keeps only the
+// present buffer: it does not notice an assignment that gives the variable
+// another one. The lock lives as long as TensorFlow has the variable, which is
+// as long as a step runs that uses it: only such a step may take the lock.
 class HeldVariable {
  public:
   explicit HeldVariable(VariableRef resource)
       : resource_(std::move(resource)), mu_(resource_->mu()) {}
-  // An op's input that is a reference.
+  // For an op's input that is a reference.
   HeldVariable(tensorflow::OpKernelContext* ctx, int input)
       : reference_(ctx->mutable_input(input, /*lock_held=*/false)),
         mu_(ctx->input_ref_mutex(input)) {}
 
   VariableMutex* mu() const { return mu_; }
 
-  // Hold the lock.
+  // The caller must hold the lock.
   tensorflow::Tensor* tensor() {
     return resource_ != nullptr ? resource_->tensor() : &reference_;
   }
 
-  // Whether it is written while others read its buffer, as TensorFlow's own
-  // ops do with reference variables.
+  // Whether the variable is written while others read its buffer, as
+  // TensorFlow's own ops do with reference variables.
   bool is_written_in_place() const { return resource_ == nullptr; }
 
   std::string DebugString() const {

@@ -26,7 +26,7 @@ using LibType = typename LibTypeOf<T>::type;
 
 }  // namespace tf_syncrep
 
-// Expands REGISTER(T) for each type of variables that there are kernels for.
+// Expands REGISTER(T) for each type of variable that has kernels.
 #define TF_SYNCREP_REGISTER_ALL_TYPES(REGISTER) \
   REGISTER(Eigen::half);                        \
   REGISTER(Eigen::bfloat16);                    \

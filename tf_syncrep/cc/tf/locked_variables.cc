@@ -25,8 +25,8 @@ using tensorflow::DT_RESOURCE;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// Copies to a tensor of the same size, on the op's own device. On a GPU what is
-// put into its stream afterwards finds the copy made.
+// Copies to a tensor of the same size, on the op's own device. On a GPU, work
+// that is put into the stream afterwards sees the copy.
 absl::Status CopyElements(OpKernelContext* ctx, const Tensor& from,
                           Tensor* to) {
   if (ctx->device()->tensorflow_accelerator_device_info() == nullptr) {
@@ -45,7 +45,7 @@ absl::Status CopyElements(OpKernelContext* ctx, const Tensor& from,
   return status;
 }
 
-// A buffer for a variable, like another.
+// Allocates a buffer for a variable, with the dtype and shape of another one.
 absl::Status NewBuffer(OpKernelContext* ctx, const Tensor& like, Tensor* made) {
   AllocatorAttributes attributes;
   attributes.set_gpu_compatible(true);
@@ -71,7 +71,7 @@ absl::Status CopyBuffer(OpKernelContext* ctx, Tensor* tensor) {
 
 absl::Status NotInitialized(const char* name, absl::string_view detail) {
   return absl::FailedPreconditionError(absl::StrCat(
-      name, " is not initialized: a variable must be before it is updated",
+      name, " is not initialized: it must be initialized before it is updated",
       detail.empty() ? "" : " (", detail, detail.empty() ? "" : ")"));
 }
 
@@ -90,8 +90,8 @@ absl::Status LockedVariables::Lock(OpKernelContext* ctx,
   }
   LockAll();
   // The mode can only be changed under an exclusive lock, and DisableCopyOnRead
-  // may end it again before ours is taken; each turn of the loop answers one
-  // such call.
+  // may end it again before the locks below are taken. Each turn of the loop
+  // handles one such call.
   while (!CopyOnReadStarted()) {
     UnlockAll();
     status = StartCopyOnRead(ctx);
@@ -140,7 +140,7 @@ absl::Status LockedVariables::PrepareToReplace(
 
 bool LockedVariables::IsRead(int i) const {
   const Variable& variable = variables_[i];
-  // A ref variable is updated under its readers, as by TensorFlow's own ops.
+  // A ref variable is updated while others read it, as TensorFlow's own ops do.
   return variable.resource != nullptr && !variable.tensor->RefCountIsOne();
 }
 

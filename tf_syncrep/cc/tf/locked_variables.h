@@ -19,17 +19,17 @@
 namespace tf_syncrep {
 
 // Locks some of an op's inputs, ref or resource variables, until it goes out of
-// scope. Mutexes are taken in order of their addresses, TensorFlow's own rule,
-// so ops over the same variables cannot deadlock.
+// scope. Mutexes are taken in the order of their addresses, which is
+// TensorFlow's own rule, so that ops on the same variables cannot deadlock.
 //
-// Each lock guards the variable's tensor: the buffer, its shape, and, when
-// exclusive, its elements. Holders of a shared lock may write elements only
-// under a finer lock of their own (see RowLocks).
+// Each lock guards the variable's tensor: its buffer, its shape and, if the
+// lock is exclusive, its elements. Holders of a shared lock may write elements
+// only under a finer lock of their own (see RowLocks).
 class LockedVariables {
  public:
   enum class Access {
-    // Nobody else reads or writes. Readers that hold the buffer from before
-    // keep it: see PrepareToWrite().
+    // Nobody else reads or writes. Readers that already hold the buffer keep
+    // it: see PrepareToWrite().
     kExclusive,
     // Others may read and hold shared access too. A resource variable is first
     // put into copy-on-read mode, so that no reader aliases its buffer.
@@ -59,35 +59,35 @@ class LockedVariables {
     return *variables_[i].tensor;
   }
 
-  // By which the variable of requests[i] is known to others.
+  // The address by which others know the variable of requests[i].
   const void* mutex(int i) const { return variables_[i].mu; }
 
-  // Gives requests[i], locked exclusively, a buffer that TensorFlow's allocator
-  // has aligned, if it has another one.
+  // Gives requests[i], locked exclusively, a buffer with the alignment of
+  // TensorFlow's allocator, if it has another one.
   absl::Status Align(tensorflow::OpKernelContext* ctx, int i);
 
   // Makes the elements of requests[i], locked exclusively, safe to overwrite:
-  // where a reader still holds the buffer, the variable gets a copy of its own.
+  // if a reader still holds the buffer, the variable gets a copy of its own.
   absl::Status PrepareToWrite(tensorflow::OpKernelContext* ctx, int i);
 
-  // The same for requests all of whose elements will be written: where a reader
-  // still holds a buffer, the variable gets a new one, whose contents are
-  // arbitrary, and before[i] becomes the old one of requests[is[i]]. Where
-  // nobody does, before[i] stays empty. On an error nothing has changed. In
-  // the host's memory alone.
+  // The same for requests whose elements will all be written. If a reader still
+  // holds a buffer, the variable gets a new one, whose contents are arbitrary,
+  // and before[i] becomes the old buffer of requests[is[i]]. Otherwise
+  // before[i] stays empty. On an error nothing has changed. Only for the host's
+  // memory.
   absl::Status PrepareToReplace(
       tensorflow::OpKernelContext* ctx, absl::Span<const int> is,
       absl::Span<std::optional<tensorflow::Tensor>> before);
 
-  // The elements of requests[i]. Only after one of these, or with shared
-  // access.
+  // The elements of requests[i]. May only be called after one of these, or with
+  // shared access.
   template <typename T>
   T* data(int i) {
     return Data<T>(*variables_[i].tensor);
   }
 
-  // Unlocks requests[i] before the end of the scope. (Which locks are held is
-  // known when it runs, and to no analysis before.)
+  // Unlocks requests[i] before the end of the scope. (No static analysis knows
+  // which locks are held, since that is decided at run time.)
   void Unlock(int i) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
@@ -102,7 +102,7 @@ class LockedVariables {
     tensorflow::Tensor ref_tensor;
   };
 
-  // Whether somebody holds the buffer of requests[i], which is ours to write.
+  // Whether anybody else holds the buffer of requests[i].
   bool IsRead(int i) const;
   absl::Status FindVariables(tensorflow::OpKernelContext* ctx,
                              absl::Span<const Request> requests);
@@ -112,8 +112,8 @@ class LockedVariables {
   // Puts the resource variables with shared access into copy-on-read mode,
   // taking one exclusive lock at a time. Nothing may be locked.
   absl::Status StartCopyOnRead(tensorflow::OpKernelContext* ctx);
-  // True when all variables with shared access are in that mode; with the
-  // locks held it stays so.
+  // Whether all variables with shared access are in that mode. While the locks
+  // are held this does not change.
   bool CopyOnReadStarted() const;
   absl::Status CheckTensors(tensorflow::OpKernelContext* ctx);
 

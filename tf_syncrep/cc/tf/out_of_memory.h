@@ -1,4 +1,4 @@
-// Memory that there may not be, and the error of an op that got none.
+// The error of an op that got no memory, and allocations that return it.
 
 #ifndef TF_SYNCREP_CC_TF_OUT_OF_MEMORY_H_
 #define TF_SYNCREP_CC_TF_OUT_OF_MEMORY_H_
@@ -15,7 +15,8 @@
 
 namespace tf_syncrep {
 
-// ResourceExhausted: there is none for `what`, which takes about `bytes`.
+// Returns ResourceExhausted: there is no memory for `what`, which takes about
+// `bytes`.
 inline absl::Status OutOfMemory(absl::string_view what, size_t bytes) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "There is no memory for ", what, ", about ", bytes, " bytes"));
@@ -34,7 +35,7 @@ inline absl::Status NewTensor(absl::string_view what,
                      shape.num_elements() * tensorflow::DataTypeSize(dtype));
 }
 
-// The same, with the contents of another one.
+// The same, with the contents of another tensor.
 inline absl::Status CopyTensor(absl::string_view what,
                                const tensorflow::Tensor& from,
                                tensorflow::Tensor* made) {

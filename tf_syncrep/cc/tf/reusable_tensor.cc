@@ -14,7 +14,7 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Smaller tensors get memory from the heap that was used before.
+// Smaller tensors get memory of the heap that was used before.
 constexpr int64_t kMinKeptBytes = 4 << 20;
 
 }  // namespace
@@ -22,7 +22,7 @@ constexpr int64_t kMinKeptBytes = 4 << 20;
 absl::Status ReusableTensor::Get(OpKernelContext* ctx, DataType dtype,
                                  const TensorShape& shape, Tensor* tensor) {
   const MutexLock lock(mu_);
-  // Where ours is the only reference, nobody can make another.
+  // If kept_ has the only reference, nobody can make another.
   if (kept_.IsInitialized() && kept_.dtype() == dtype &&
       kept_.shape() == shape && kept_.RefCountIsOne()) {
     *tensor = std::exchange(kept_, Tensor());

@@ -1,4 +1,4 @@
-// The memory of a large output, used again for the next one.
+// The memory of a large output, which is used again for the next one.
 
 #ifndef TF_SYNCREP_CC_TF_REUSABLE_TENSOR_H_
 #define TF_SYNCREP_CC_TF_REUSABLE_TENSOR_H_
@@ -12,26 +12,26 @@
 
 namespace tf_syncrep {
 
-// Keeps a reference to the tensor that was given away last, and gives it away
-// again when nobody else holds it any more: fresh memory costs a page fault for
-// each page, which takes longer than what it is then used for. Small tensors
-// are not kept. Thread-safe.
+// Keeps a reference to the tensor that was returned last, and returns it again
+// when nobody else holds it any more. Fresh memory costs a page fault for each
+// page, and that takes longer than using the memory. Small tensors are not
+// kept. Thread-safe.
 class ReusableTensor {
  public:
-  // A tensor of `shape`: the one that was kept, if it is like this, or a new
-  // one. Its contents are arbitrary.
+  // Returns a tensor of `shape`: the kept one if it has this shape and dtype,
+  // or a new one. Its contents are arbitrary.
   absl::Status Get(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
                    const tensorflow::TensorShape& shape,
                    tensorflow::Tensor* tensor);
 
-  // Keeps `tensor` in place of any other, if it was the last to come from
-  // Get().
+  // Keeps `tensor`, if it was the last that Get() returned, in place of any
+  // other.
   void Keep(const tensorflow::Tensor& tensor);
 
  private:
   Mutex mu_;
   tensorflow::Tensor kept_ TF_SYNCREP_GUARDED_BY(mu_);
-  // Memory of the last tensor from Get().
+  // The memory of the last tensor from Get().
   const void* last_given_ TF_SYNCREP_GUARDED_BY(mu_) = nullptr;
 };
 

@@ -16,11 +16,11 @@
 
 namespace tf_syncrep {
 
-// In whose words an error is: those of TensorFlow's op of the same purpose are
-// kept where there is one.
+// Whose words a message uses: if TensorFlow has an op for the same purpose, its
+// messages are kept.
 enum class ScalarError : uint8_t { kOurs, kTensorFlows };
 
-// InvalidArgument unless `input`, of this name, is of rank 0.
+// Returns InvalidArgument unless `input`, of this name, has rank 0.
 inline absl::Status CheckScalar(const tensorflow::Tensor& input,
                                 absl::string_view name,
                                 ScalarError error = ScalarError::kOurs) {

@@ -29,8 +29,8 @@ void StepCancellation::SetWait(int64_t wait) {
 }
 
 bool StepCancellation::Finish() {
-  // Deregistering must not wait for Cancel() to return: this may be running
-  // inside of it.
+  // Deregistering must not wait for Cancel() to return, since this code may run
+  // within it.
   return manager_ == nullptr || manager_->TryDeregisterCallback(token_);
 }
 

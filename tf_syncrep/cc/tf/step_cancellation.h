@@ -13,31 +13,33 @@
 
 namespace tf_syncrep {
 
-// Stands between one wait, which has a callback and a number by which it can be
-// cancelled, and the step that it belongs to. The order of calls is Register(),
-// beginning the wait, SetWait(); the wait's callback calls Finish(), perhaps
-// before SetWait().
+// Connects one wait, which has a callback and a number by which it can be
+// cancelled, with the step that it belongs to. The calls are, in this order:
+// Register(), the call that begins the wait, SetWait(). The wait's callback
+// calls Finish(), perhaps before SetWait().
 class StepCancellation : public std::enable_shared_from_this<StepCancellation> {
  public:
   // `cancel_wait` must have no effect on a wait that has ended. It is called
-  // without a lock held, and keeps alive what it needs.
+  // without a lock held, and must keep alive what it needs.
   StepCancellation(tensorflow::OpKernelContext* ctx,
                    std::function<void(int64_t)> cancel_wait);
 
-  // False if the step is cancelled already.
+  // Returns false if the step is cancelled already.
   bool Register();
 
-  // The wait's number.
+  // Sets the number of the wait.
   void SetWait(int64_t wait);
 
-  // Called when the wait has ended and before `done` of the kernel. False if
-  // the step has been cancelled: nobody will see the kernel's outputs.
+  // To be called when the wait has ended, before `done` of the kernel. Returns
+  // false if the step has been cancelled, so that nobody will see the kernel's
+  // outputs.
   bool Finish();
 
  private:
   void Cancel();
 
-  tensorflow::CancellationManager* const manager_;  // null: never cancelled
+  // null if the step is never cancelled
+  tensorflow::CancellationManager* const manager_;
   const tensorflow::CancellationToken token_;
   const std::function<void(int64_t)> cancel_wait_;
   Mutex mu_;
@@ -45,8 +47,9 @@ class StepCancellation : public std::enable_shared_from_this<StepCancellation> {
   bool cancelled_ TF_SYNCREP_GUARDED_BY(mu_) = false;
 };
 
-// Calls `done` on a thread of the step's executor, so that whoever ended the
-// wait, and may end many, does not run what follows in each of their graphs.
+// Calls `done` on a thread of the step's executor. So the thread that ended the
+// wait, and that may end many waits, does not run what follows in each of their
+// graphs.
 void RunDone(tensorflow::OpKernelContext* ctx,
              tensorflow::AsyncOpKernel::DoneCallback done);
 

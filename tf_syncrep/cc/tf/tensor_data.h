@@ -7,11 +7,11 @@
 
 namespace tf_syncrep {
 
-// The elements, which are of type T, or of the type that T is cc/lib's name
-// for. In place of TensorFlow's flat<T>(), vec<T>(), matrix<T>() and
-// scalar<T>(): those end the process where the memory does not begin at a
-// multiple of 64 bytes, and that of a tensor which somebody made by DLPack, or
-// of a variable to which it was assigned, may begin anywhere.
+// Returns the elements, which are of type T, or of the type for which T is
+// cc/lib's name. It replaces TensorFlow's flat<T>(), vec<T>(), matrix<T>() and
+// scalar<T>(), which end the process if the memory does not begin at a multiple
+// of 64 bytes. The memory of a tensor that was made by DLPack, or of a variable
+// to which such a tensor was assigned, may begin anywhere.
 template <typename T>
 T* Data(const tensorflow::Tensor& tensor) {
   return static_cast<T*>(tensor.data());

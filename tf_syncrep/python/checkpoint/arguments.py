@@ -1,4 +1,4 @@
-"""Checks of what Keras' callback and v1's hook are both made with."""
+"""Checks of the arguments that Keras' callback and v1's hook have in common."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _DEFAULT_SECS = 600.0
 
 
 def check_interval(**given: Any) -> tuple[float | None, int | None]:
-    """Checks how often checkpoints are to be written.
+    """Checks the interval between checkpoints.
 
     Args:
-        **given: seconds, then steps, under the names that users give them by.
+        **given: seconds, then steps, by the names of the users' arguments.
 
     Returns:
-        Seconds and steps, one of them None; 600 seconds if neither is given.
+        Seconds and steps, one of which is None. Without either, 600 seconds.
 
     Raises:
-        ValueError: one is out of its range, or both are given.
+        ValueError: a number is out of range, or both are given.
     """
     (secs_name, secs), (steps_name, steps) = given.items()
     if secs is not None:
@@ -43,19 +43,19 @@ def check_interval(**given: Any) -> tuple[float | None, int | None]:
 def check_options(
     keep: Any, full_every: Any, max_kept_bytes: Any, max_bytes_per_sec: Any
 ) -> dict[str, Any]:
-    """Checks the options of the engine that users give.
+    """Checks the users' options for the engine.
 
     Args:
         keep: how many checkpoints to keep.
-        full_every: one of so many checkpoints is full.
-        max_kept_bytes: of rows on each task.
-        max_bytes_per_sec: to files, of each task; None for no bound.
+        full_every: one of this many checkpoints is full.
+        max_kept_bytes: how many bytes of rows each task may keep.
+        max_bytes_per_sec: how fast each task may write; None for no limit.
 
     Returns:
         The engine's options.
 
     Raises:
-        ValueError: one is out of its range.
+        ValueError: an option is out of range.
     """
     if max_bytes_per_sec is not None:
         max_bytes_per_sec = check_positive("max_bytes_per_sec", max_bytes_per_sec)
@@ -69,16 +69,16 @@ def check_options(
 
 
 def check_queues(queues: Any) -> dict[str, Any]:
-    """Checks the work queues that are to be saved, too.
+    """Checks the work queues that are saved in checkpoints.
 
     Args:
-        queues: by name; None for none.
+        queues: the queues by name, or None for none.
 
     Returns:
-        The same as a dict.
+        The queues as a dict.
 
     Raises:
-        ValueError: they are not.
+        ValueError: `queues` is not a dict of work queues by name.
     """
     is_right = queues is None or (
         isinstance(queues, Mapping)
@@ -95,27 +95,28 @@ def check_queues(queues: Any) -> dict[str, Any]:
 
 
 def check_state(state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Checks what is to be saved beside variables.
+    """Checks the state that is saved beside variables.
 
     Args:
-        state: by name; None for nothing.
+        state: values by name; None for nothing.
 
     Returns:
-        The same as it will be read.
+        The state as it will be read again.
 
     Raises:
-        ValueError: JSON cannot hold it.
+        ValueError: JSON cannot hold the state.
     """
     try:
         return json.loads(json.dumps(dict(state or {}), default=_number))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"`state` must be what JSON can hold. Received: state={state} ({error})"
+            "`state` must be a value that JSON can hold. "
+            f"Received: state={state} ({error})"
         ) from error
 
 
 def _number(value: Any) -> Any:
-    """Python's number for one of NumPy's, which JSON asks for when it has no form."""
+    """Converts NumPy's numbers for JSON, which calls this for values it cannot hold."""
     number = as_python(value)
     if number is value:
         raise TypeError(f"{type(value).__name__} is not a number")

@@ -1,7 +1,7 @@
-"""What a checkpoint holds, by the task that has it.
+"""What a checkpoint holds, task by task.
 
-Nothing here knows Keras. Names are those under which `tf.train.load_checkpoint` finds
-what is saved.
+This module does not depend on Keras. Names are those under which
+`tf.train.load_checkpoint` finds the saved values.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import tensorflow as tf
 
 from tf_syncrep.python.checkpoint.keyed_tables import KeyedTable
 
-# Variables of so many bytes, and no fewer, are written row by row, and so need no copy.
+# Variables of at least this size are written row by row, so that they need no copy.
 BYTES_OF_TABLE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Rows of one table that are in one variable, next to each other.
+    """Rows of one table that are next to each other in one variable.
 
-    Row `k` of them is row `first + k * stride` of the table.
+    Row `k` of the piece is row `first + k * stride` of the table.
 
     Attributes:
-        first: the first of them in the table.
-        num_rows: how many there are.
-        stride: into how many pieces the table is parted; 1 for a range of rows.
+        first: the first row of the piece, as a row of the table.
+        num_rows: how many rows the piece has.
+        stride: how many pieces the table has; 1 if the piece is a range of rows.
         vocabulary: how many rows the table has.
         names: the table's name, and those of its slots.
-        uses: of a table that grows, which variable of the group has the uses of its
+        uses: for a table that grows, the variable of the group that has the uses of its
             rows.
     """
 
@@ -57,13 +57,13 @@ class Group:
 
 @dataclasses.dataclass
 class Share:
-    """What one task has.
+    """The variables of one task.
 
     Attributes:
-        device: its CPU.
-        groups: what is written row by row.
-        wholes: variables by name that are small enough to be copied at once; in graphs
-            of `tf.compat.v1` tensors of their values.
+        device: the task's CPU.
+        groups: variables that are written row by row.
+        wholes: variables by name that are small enough to be copied at once. In graphs
+            of `tf.compat.v1` they are tensors of the variables' values.
     """
 
     device: str
@@ -72,7 +72,7 @@ class Share:
 
     @property
     def pieces(self) -> list[tuple[int, ...]]:
-        """The pieces, as the ops take them."""
+        """The pieces in the form that the ops take."""
         return [
             (
                 number,
@@ -88,7 +88,7 @@ class Share:
 
     @property
     def piece_names(self) -> list[str]:
-        """Their names, likewise."""
+        """The names of the pieces, in the form that the ops take."""
         return [
             name
             for group in self.groups
@@ -104,7 +104,7 @@ class Share:
         ]
 
     def without_keyed(self) -> Share:
-        """The same without tables whose rows are found by keys."""
+        """The same share without tables whose rows are found by keys."""
         groups = [
             group
             for group in self.groups
@@ -115,16 +115,17 @@ class Share:
 
 @dataclasses.dataclass(frozen=True)
 class OfPart:
-    """A variable that belongs to one part of a table, and has no rows.
+    """A variable that belongs to one part of a table, but has no rows.
 
     If a table is restored into other parts than it was saved from, each part gets the
-    least of all saved values: for a power of beta, that of the part with most steps.
+    smallest saved value of all parts. For a power of beta this is the value of the part
+    with the most steps.
 
     Attributes:
         variable: the variable.
-        tables: names of the tables whose part it is, in front of the part's number.
-        part: which part.
-        num_parts: of how many.
+        tables: names of the tables of the part, without the part's number.
+        part: the part's number.
+        num_parts: how many parts there are.
     """
 
     variable: Any
@@ -134,21 +135,21 @@ class OfPart:
 
     @property
     def names(self) -> list[str]:
-        """Under which it is saved, once for each table."""
+        """The names under which the variable is saved, one for each table."""
         return [f"{table}/{self.part}-of-{self.num_parts}" for table in self.tables]
 
 
 @dataclasses.dataclass
 class Contents:
-    """All that a checkpoint holds.
+    """Everything that a checkpoint holds.
 
     Attributes:
-        shares: by task.
-        of_parts: variables of parts, which are among the shares' wholes, too.
-        copies: further variables that are to have the values of saved ones, each after
+        shares: the share of each task.
+        of_parts: variables of parts; they are also among the wholes of the shares.
+        copies: further variables that get the values of saved ones, each listed after
             the one that it copies.
-        keyed_tables: tables whose rows are found by keys, which are among the shares'
-            groups, too, and are restored in another way.
+        keyed_tables: tables whose rows are found by keys. They are also among the
+            groups of the shares, but are restored in another way.
     """
 
     shares: list[Share]
@@ -173,7 +174,7 @@ def cpu_of(variable: Any) -> str:
 
 
 class Builder:
-    """Collects what is to be saved."""
+    """Collects the variables to save."""
 
     def __init__(self):
         """Begins with nothing."""
@@ -183,7 +184,7 @@ class Builder:
         self._keyed_tables: list[KeyedTable] = []
 
     def build(self) -> Contents:
-        """What was collected."""
+        """Returns what was collected."""
         return Contents(
             list(self._shares.values()),
             self._of_parts,
@@ -192,7 +193,7 @@ class Builder:
         )
 
     def add_keyed_table(self, table: KeyedTable) -> None:
-        """Adds a table whose rows are found by keys, and are in groups as well."""
+        """Adds a table whose rows are found by keys; its groups are added as well."""
         self._keyed_tables.append(table)
 
     def add_group(self, variables: Sequence[Any], pieces: Iterable[Piece]) -> None:
@@ -218,7 +219,7 @@ class Builder:
         return self._shares.setdefault(device, Share(device))
 
     def _original(self, variable: Any) -> Any:
-        """The first copy of a variable of which a strategy keeps several."""
+        """Returns the first copy of a variable of which a strategy keeps several."""
         copies = getattr(variable, "values", None)
         if not isinstance(copies, (tuple, list)):
             return variable
@@ -240,15 +241,16 @@ def whole_piece(num_rows: int, names: Sequence[str]) -> Piece:
 
 
 def least_of_parts(name: str, stored: Mapping[str, Any], num_parts: int) -> list[str]:
-    """Which of the stored names have what a part of `num_parts` had.
+    """Returns the stored names that correspond to a part among `num_parts`.
 
     Args:
-        name: of the part, as `OfPart.names` gives it.
-        stored: all names of a checkpoint.
-        num_parts: into how many parts the table is parted now.
+        name: the name of the part, as `OfPart.names` returns it.
+        stored: all names in a checkpoint.
+        num_parts: how many parts the table has now.
 
     Returns:
-        The name itself if the table was parted so, otherwise those of all parts.
+        The name itself if the table had as many parts, otherwise the names of all
+        parts.
     """
     if name in stored and name.endswith(f"-of-{num_parts}"):
         return [name]

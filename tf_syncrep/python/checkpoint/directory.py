@@ -1,9 +1,9 @@
-"""The folder of checkpoints: which there are, which are whole, which are needed.
+"""The folder of checkpoints: which ones exist, are whole, and are needed.
 
 A checkpoint `ckpt-12` is a bundle of TensorFlow's (`ckpt-12.index` and
-`ckpt-12.data-?????-of-?????`) and `ckpt-12.json`, which is written last: without it the
-others are what a crash has left of a checkpoint, and nobody takes them for one. It
-says how large each file is, and on which earlier checkpoints this one builds.
+`ckpt-12.data-?????-of-?????`) and `ckpt-12.json`, which is written last. Without that
+file the others are the remains of a crash, and do not count as a checkpoint. It holds
+the size of each file, and the earlier checkpoints on which this one builds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TRIAL = "Checkpoints can be written here."
 _TRIAL_SECS = 5.0
 _NAME = re.compile(r"^ckpt-(\d+)\.")
 
-# Has each task write a text to the file that it is given.
+# Lets each task write a text to its file.
 WriteOnTasks = Callable[[Sequence[str], str], None]
 
 
@@ -37,15 +37,15 @@ class DamagedError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What is known about a checkpoint.
+    """What is known of a checkpoint.
 
     Attributes:
-        number: its number, one higher than that of the one before.
-        token: its name, which no other checkpoint anywhere has.
-        chain: the numbers of the checkpoints that it needs, the full one first, itself
-            last.
+        number: its number, one higher than that of the checkpoint before.
+        token: a name that no other checkpoint anywhere has.
+        chain: the numbers of the checkpoints that it needs: first the full one, last
+            its own.
         time: when it was written, in seconds since the epoch.
-        state: what is saved beside variables, by name: what JSON can hold.
+        state: the state that is saved beside variables, by name, as JSON can hold it.
         files: the size of each file, in bytes.
     """
 
@@ -58,22 +58,22 @@ class Manifest:
 
     @property
     def is_full(self) -> bool:
-        """Whether it needs no other one."""
+        """Whether it needs no other checkpoint."""
         return len(self.chain) == 1
 
 
 class Directory:
-    """A folder of checkpoints, which one training at a time writes to."""
+    """A folder of checkpoints, to which one training at a time writes."""
 
     def __init__(self, path: str | os.PathLike[str], name: str = "directory"):
         """Refers to a folder; creates nothing.
 
         Args:
-            path: the folder, which need not be there.
-            name: of the argument that users give it by.
+            path: the folder, which need not exist.
+            name: the name of the users' argument for the folder.
 
         Raises:
-            ValueError: it is not the path of a folder.
+            ValueError: `path` is not the path of a folder.
         """
         self._argument = name
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
@@ -100,16 +100,16 @@ class Directory:
     def check_writable(
         self, devices: Sequence[str] = (), write: WriteOnTasks | None = None
     ) -> None:
-        """Makes the folder, and writes to it, if there is no checkpoint in it.
+        """Creates the folder, and writes to it if it has no checkpoint yet.
 
-        With one, a training goes on, and waits for a disk that is full by now.
+        If it has one, a training continues, and waits if the disk is full by now.
 
         Args:
-            devices: of tasks which are to write to it, too.
-            write: has them do so.
+            devices: devices of tasks that also have to write to it.
+            write: lets these tasks write.
 
         Raises:
-            ValueError: that fails.
+            ValueError: the folder cannot be written to.
         """
         if any(map(_NAME.match, self._names())):
             return
@@ -137,22 +137,22 @@ class Directory:
             name, stranger = self._argument, devices[trials.index(missing[0])]
             raise ValueError(
                 f"`{name}` must be a folder that all tasks share. Received: "
-                f"{name}={self.path!r}, where nothing is of what {stranger} has "
+                f"{name}={self.path!r}, which does not show what {stranger} has "
                 "written there"
             )
 
     def prefix(self, number: int) -> str:
-        """What the names of a checkpoint's files begin with."""
+        """The prefix of the names of a checkpoint's files."""
         return os.path.join(self.path, f"ckpt-{number}")
 
     def temporary(self, number: int) -> str:
-        """The folder for what is not a checkpoint yet."""
+        """The folder for files that are not a checkpoint yet."""
         return f"{self.prefix(number)}.writing"
 
     def manifests(self) -> list[Manifest]:
-        """The checkpoints that there are, the newest last.
+        """Returns the checkpoints in the folder, the newest last.
 
-        Damaged ones are named in the log, and left out.
+        Damaged ones are left out, and named in the log.
         """
         found = []
         for name in self._names():
@@ -175,21 +175,21 @@ class Directory:
         return max(numbers, default=0)
 
     def next_number(self) -> int:
-        """A number higher than those of all that is there, whole or not."""
+        """A number higher than those of all files in the folder, whole or not."""
         numbers = [int(m[1]) for m in map(_NAME.match, self._names()) if m]
         return max(numbers, default=0) + 1
 
     def check(self, manifest: Manifest) -> list[str]:
-        """Checks that a checkpoint's files, and those it builds on, are there.
+        """Checks that the files of a checkpoint, and of those it builds on, exist.
 
         Args:
-            manifest: of the checkpoint.
+            manifest: the manifest of the checkpoint.
 
         Returns:
             The prefixes of the checkpoints that it needs, in order.
 
         Raises:
-            DamagedError: they are not all there, with the sizes that they had.
+            DamagedError: a file is missing, or does not have its size.
         """
         for number in manifest.chain:
             needed = manifest if number == manifest.number else self._read(number)
@@ -204,13 +204,13 @@ class Directory:
         return [self.prefix(number) for number in manifest.chain]
 
     def commit(self, manifest: Manifest) -> Manifest:
-        """Makes a checkpoint of the files that are there under its prefix.
+        """Makes a checkpoint of the files under its prefix.
 
         Args:
-            manifest: of the checkpoint, without its files.
+            manifest: the manifest of the checkpoint, without its files.
 
         Returns:
-            The same with them.
+            The manifest with its files.
         """
         begin = os.path.basename(self.prefix(manifest.number)) + "."
         files = {
@@ -224,7 +224,7 @@ class Directory:
         path = f"{self.prefix(manifest.number)}.json"
         self._write(path, text)
         if manifest.is_full:
-            # Has `tf.train.latest_checkpoint` find it.
+            # This lets `tf.train.latest_checkpoint` find it.
             name = os.path.basename(self.prefix(manifest.number))
             self._write(
                 os.path.join(self.path, "checkpoint"),
@@ -234,10 +234,10 @@ class Directory:
         return manifest
 
     def note_progress(self, progress: dict[str, Any]) -> None:
-        """Notes how far training got, so that whoever goes on can say what was lost.
+        """Notes how far training got, so that a later run can say what was lost.
 
         Args:
-            progress: what JSON can hold.
+            progress: the progress, as JSON can hold it.
         """
         try:
             tf.io.gfile.makedirs(self.path)
@@ -248,7 +248,7 @@ class Directory:
             )
 
     def progress(self) -> dict[str, Any]:
-        """What was noted last; nothing where that cannot be read."""
+        """Returns the last note, or an empty dict if it cannot be read."""
         try:
             with tf.io.gfile.GFile(os.path.join(self.path, _PROGRESS)) as file:
                 found = json.loads(file.read())
@@ -258,14 +258,14 @@ class Directory:
 
     @staticmethod
     def _write(path: str, text: str) -> None:
-        """Writes a file that is either there as a whole or not."""
+        """Writes a file that exists either as a whole or not at all."""
         temporary = f"{path}.{uuid.uuid4().hex}"
         with tf.io.gfile.GFile(temporary, "w") as file:
             file.write(text)
         tf.io.gfile.rename(temporary, path, overwrite=True)
 
     def delete_unneeded(self, keep: int) -> None:
-        """Deletes all but the newest checkpoints and those that these need.
+        """Deletes all but the newest checkpoints and those that they need.
 
         Args:
             keep: how many to keep.
@@ -274,7 +274,8 @@ class Directory:
         needed = {number for m in manifests[-keep:] for number in m.chain}
         for manifest in manifests:
             if manifest.number not in needed:
-                # This comes first: from here on it is no longer a checkpoint.
+                # The manifest is deleted first: without it this is not a checkpoint any
+                # more.
                 self._delete(f"{os.path.basename(self.prefix(manifest.number))}.json")
                 self.delete_files(manifest.number)
 
@@ -282,8 +283,8 @@ class Directory:
         """Deletes the remains of checkpoints that were never completed.
 
         Args:
-            number: which one, unless another program has made a whole one of that
-                number; None for all.
+            number: the number of the checkpoint to delete, unless another program has
+                completed one with that number; None for all.
         """
         found = [m for m in map(_NAME.match, self._names()) if m]
         whole = {int(m[1]) for m in found if m.string.endswith(".json")}
@@ -292,7 +293,7 @@ class Directory:
             self.delete_files(other)
 
     def delete_files(self, number: int) -> None:
-        """Deletes the files of a checkpoint, or of what was to be one."""
+        """Deletes the files of a checkpoint, complete or not."""
         begin = os.path.basename(self.prefix(number)) + "."
         for name in self._names():
             if name.startswith(begin):
@@ -301,7 +302,7 @@ class Directory:
     def _names(self) -> list[str]:
         if not tf.io.gfile.isdir(self.path):
             return []
-        # Some file systems mark folders so.
+        # In some file systems the names of folders end with a slash.
         return [name.rstrip("/") for name in tf.io.gfile.listdir(self.path)]
 
     def _delete(self, name: str) -> None:
@@ -323,7 +324,9 @@ class Directory:
             if _crc(content) != document["crc32"]:
                 raise DamagedError(f"{path} was changed")
             if content.pop("format") != _FORMAT:
-                raise DamagedError(f"{path} is of another version of this package")
+                raise DamagedError(
+                    f"{path} was written by another version of this package"
+                )
             content["chain"] = tuple(content["chain"])
             return Manifest(**content)
         except (tf.errors.OpError, ValueError, KeyError, TypeError) as error:
@@ -331,10 +334,10 @@ class Directory:
 
 
 def _await_files(paths: Sequence[str]) -> list[str]:
-    """Waits for files of other tasks, which may take a while to be seen.
+    """Waits for files of other tasks, which may take a while to become visible.
 
     Returns:
-        Those that have not come.
+        The files that did not appear.
     """
     deadline = time.monotonic() + _TRIAL_SECS
     while missing := [path for path in paths if not tf.io.gfile.exists(path)]:

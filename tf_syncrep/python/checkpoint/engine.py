@@ -1,8 +1,8 @@
 """Writes and restores checkpoints, for Keras' callback and for v1's hook.
 
-The coordinator tells each task to begin, at one moment, asks now and then how far it
-got, and at last merges the indexes of what the tasks wrote, some kilobytes. No row of a
-table goes through it.
+The coordinator tells each task to begin, at one moment. It asks now and then how far
+they got, and finally merges the indexes of the files that the tasks wrote, which are
+some kilobytes. No row of a table passes through the coordinator.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tf_syncrep.python.checkpoint.contents import Contents
 from tf_syncrep.python.checkpoint.directory import DamagedError, Directory, Manifest
 from tf_syncrep.python.ops import checkpoint_ops
 
-# What a checkpoint's state has of tables whose rows are found by keys.
+# The entry of a checkpoint's state for tables whose rows are found by keys.
 _KEYED = "keyed_tables"
-# How often tasks are asked how far they got: soon at first, then less often.
+# Tasks are asked how far they got: soon at first, then less often.
 _FIRST_ASK_SECS = 0.02
 _LONGEST_ASK_SECS = 0.5
 # The errors of reading damaged files.
@@ -40,9 +40,9 @@ Moment = Callable[[Callable[[], None]], None]
 
 
 class Calls:
-    """How the engine calls TensorFlow; that of v1 uses a session.
+    """How the engine calls TensorFlow; v1 has a subclass that uses sessions.
 
-    This one calls functions, which other threads' steps do not hold up.
+    This class calls functions, which steps of other threads do not hold up.
     """
 
     def __init__(self, apart: Callable[[], Any] = contextlib.nullcontext):
@@ -56,12 +56,12 @@ class Calls:
         self._writers: list[Any] = []
 
     def use(self, contents: Contents, name: str, **options: Any) -> None:
-        """Traces functions for what is to be saved from here on.
+        """Traces functions for the variables that are saved from now on.
 
         Args:
-            contents: what that is.
-            name: of the writers, where they live.
-            **options: of `checkpoint_begin`.
+            contents: the variables.
+            name: the name of the writers on their tasks.
+            **options: options of `checkpoint_begin`.
         """
         if contents is self._contents:
             return
@@ -110,7 +110,7 @@ class Calls:
                     checkpoint_ops.checkpoint_cancel(writers[number])
 
         with self._apart():
-            # Now: updates wait for the call.
+            # It is traced now, because updates wait for the call.
             self._begin = begin.get_concrete_function()
         self._progress, self._cancel = progress, cancel
 
@@ -133,7 +133,7 @@ class Calls:
             self._cancel()
 
     def restore(self, contents: Contents, prefixes: list[str]) -> int:
-        """Calls `checkpoint_restore` on each task; how many bytes were read."""
+        """Calls `checkpoint_restore` on each task; returns how many bytes were read."""
         shares = [share.without_keyed() for share in contents.shares]
 
         @tf.function(autograph=False)
@@ -169,7 +169,7 @@ class Calls:
             write()
 
     def merge(self, prefixes: list[str], prefix: str) -> None:
-        """Merges the bundles of all tasks into one; their data stay where they are."""
+        """Merges the bundles of all tasks into one; their data files stay in place."""
         with self._apart(), tf.device("/device:CPU:0"):
             tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=prefixes,
@@ -183,13 +183,14 @@ class Calls:
 
 
 def _restored(share: Any, contents: Contents) -> dict[str, Any]:
-    """The wholes of a share, but for those of parts."""
+    """The wholes of a share without the variables of parts."""
     of_parts = {name for x in contents.of_parts for name in x.names}
     return {name: v for name, v in share.wholes.items() if name not in of_parts}
 
 
-# The folders to which this process is writing. What a task writes there is ended by
-# whoever begins a checkpoint in the same folder, since that may be another program's.
+# The folders to which this process is writing. If a checkpoint is begun in a folder
+# while tasks still write an earlier one there, that one is ended, since another program
+# may have begun it.
 _being_written: set[str] = set()
 
 
@@ -197,11 +198,11 @@ class Saving:
     """A checkpoint that is being written.
 
     Attributes:
-        manifest: of the checkpoint, once it is one.
-        bytes_written: how much was written.
-        rows_written: how many rows of tables.
-        kept_bytes: how much a task had to keep aside at a time, at most.
-        secs: how long it took, from its moment on.
+        manifest: the manifest, once the checkpoint is complete.
+        bytes_written: how many bytes were written.
+        rows_written: how many rows of tables were written.
+        kept_bytes: the most bytes of rows that a task kept at one time.
+        secs: how long it took, from the moment of the checkpoint on.
     """
 
     def __init__(self):
@@ -216,19 +217,19 @@ class Saving:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is a checkpoint by now, or never will be."""
+        """Whether it is complete, or has failed."""
         return self._over.is_set()
 
     @property
     def error(self) -> BaseException | None:
-        """Why it did not become one."""
+        """The error with which it failed, or None."""
         return self._error
 
     def wait(self) -> Manifest:
-        """Waits until it is a checkpoint.
+        """Waits until it is complete.
 
         Raises:
-            Exception: it will not be one.
+            Exception: it has failed.
         """
         self.wait_until_over()
         if self._error is not None:
@@ -237,7 +238,7 @@ class Saving:
         return self.manifest
 
     def wait_until_over(self) -> None:
-        """Waits until it is a checkpoint, or never will be."""
+        """Waits until it is complete, or has failed."""
         self._over.wait()
 
     def _end(self, error: BaseException | None) -> None:
@@ -259,17 +260,17 @@ class Engine:
         patience_secs: float = 60.0,
         max_bytes_per_sec: float = 0.0,
     ):
-        """Touches no file yet.
+        """Creates the engine; touches no file yet.
 
         Args:
             directory: the folder.
-            calls: how to call TensorFlow.
+            calls: calls TensorFlow.
             keep: how many checkpoints to keep, besides those that they need.
-            full_every: which are full: 1 for all, k for every k-th; others hold the
-                rows that have changed since the one before.
-            max_kept_bytes: how much a task may keep of rows that are overwritten.
+            full_every: every k-th checkpoint is full, and 1 makes all full; the others
+                hold the rows that have changed since the checkpoint before.
+            max_kept_bytes: how many bytes of overwritten rows a task may keep.
             patience_secs: how long a task waits for a file system that accepts nothing.
-            max_bytes_per_sec: how fast a task may write; 0 for as fast as can be.
+            max_bytes_per_sec: how fast a task may write; 0 for no limit.
         """
         self.directory = directory
         self._keep = keep
@@ -281,19 +282,19 @@ class Engine:
         }
         self._calls = calls
         self._saving: Saving | None = None
-        # The last checkpoint, if the next may hold what has changed since.
+        # The last checkpoint, if the next one may hold only the changes since.
         self._base: Manifest | None = None
         self._contents: Contents | None = None
         self._tidied = False
 
     def check_writable(self, contents: Contents) -> None:
-        """Checks that all tasks can write to the folder, if nothing is in it yet.
+        """Checks that all tasks can write to the folder, if it has no checkpoint yet.
 
         Args:
-            contents: what is to be saved.
+            contents: the variables to save.
 
         Raises:
-            ValueError: one cannot, or writes elsewhere.
+            ValueError: a task cannot write there, or writes elsewhere.
         """
         self.directory.check_writable(
             [share.device for share in contents.shares],
@@ -301,33 +302,33 @@ class Engine:
         )
 
     def prepare(self, contents: Contents) -> None:
-        """Makes what calls tasks, before a graph of `tf.compat.v1` is complete.
+        """Makes the calls of tasks, before a graph of `tf.compat.v1` is complete.
 
         Args:
-            contents: what is to be saved from here on.
+            contents: the variables that are saved from now on.
         """
-        # Because the writers are named after the folder, a program that goes on where
-        # another one died finds what that one had told tasks to write, and they may
-        # still be writing.
+        # The writers are named after the folder. So a program that continues where
+        # another one died finds the writers that the other one had started, and that
+        # may still be writing.
         name = f"checkpoint/{self.directory.path}"
         self._calls.use(contents, name, **self._options)
 
     def begin(
         self, contents: Contents, state: Callable[[], dict[str, Any]], moment: Moment
     ) -> Saving:
-        """Begins to write a checkpoint; a thread goes on with it.
+        """Begins to write a checkpoint; a thread continues.
 
         Args:
-            contents: what to save.
-            state: is called at the moment of the checkpoint; what JSON can hold.
+            contents: the variables to save.
+            state: called at the moment of the checkpoint; returns what JSON can hold.
             moment: calls a function at the moment of the checkpoint.
 
         Returns:
-            What tells how it goes on.
+            The checkpoint that is being written.
 
         Raises:
-            RuntimeError: one is being written.
-            Exception: it could not begin.
+            RuntimeError: another checkpoint is being written.
+            Exception: the checkpoint could not begin.
         """
         path = self.directory.path
         if path in _being_written:
@@ -384,7 +385,7 @@ class Engine:
             except tf.errors.FailedPreconditionError:
                 if base is None:
                     raise
-                # A task was started anew: it does not know what it had written.
+                # A task was started anew, and does not know its last checkpoint.
                 self._calls.cancel()
                 base = None
                 moment(at_moment)
@@ -416,7 +417,7 @@ class Engine:
         return base
 
     def _finish(self, saving, manifest, prefixes, begun) -> None:
-        """Waits for the tasks, and makes a checkpoint of what they wrote."""
+        """Waits for the tasks, and makes a checkpoint of their files."""
         failure: BaseException | None = None
         try:
             self._await_tasks(saving)
@@ -458,25 +459,26 @@ class Engine:
             self._saving.wait_until_over()
 
     def cancel(self) -> None:
-        """Gives up the checkpoint that is being written, if one is."""
+        """Gives up the checkpoint that is being written, if there is one."""
         if self._saving is not None and not self._saving.is_over:
             self._calls.cancel()
             self._saving.wait_until_over()
 
     def restore(self, contents: Contents) -> Manifest | None:
-        """Restores the newest checkpoint that is whole.
+        """Restores the newest whole checkpoint.
 
         Args:
-            contents: what to restore; there may be more in the checkpoint.
+            contents: the variables to restore; the checkpoint may hold more.
 
         Returns:
-            What is known about it; None if there is no checkpoint.
+            The checkpoint's manifest; None if there is no checkpoint.
 
         Raises:
-            ValueError: something is not in the newest checkpoint, or of another shape.
+            ValueError: the newest checkpoint lacks a variable, or has another shape for
+                it.
             DamagedError: there are checkpoints, but none is whole.
         """
-        # What tasks write and compare with now belongs to the past.
+        # Checkpoints that tasks are writing, and their base, belong to the past now.
         self._tidied, self._base = False, None
         damaged = []
         for manifest in reversed(self.directory.manifests()):
@@ -497,14 +499,14 @@ class Engine:
 
     def _restore(self, contents: Contents, manifest: Manifest) -> None:
         prefixes = self.directory.check(manifest)
-        # Tables are in the full one, all else in each.
+        # Tables are in the full checkpoint, and all else is in each checkpoint.
         known = {**_shapes(prefixes[0]), **_shapes(prefixes[-1])}
         missing = sorted(contents.names - set(known))
         if missing:
             raise ValueError(
                 f"Checkpoint {prefixes[-1]} does not have {', '.join(missing[:5])}"
-                f"{' and more' if len(missing) > 5 else ''}: it is of another model or "
-                "optimizer."
+                f"{' and more' if len(missing) > 5 else ''}: it belongs to another "
+                "model or optimizer."
             )
         last = _reader(prefixes[-1])
         of_parts = [(x, _least(x, known, last)) for x in contents.of_parts]
@@ -524,12 +526,12 @@ class Engine:
 
 
 def _reader(prefix: str) -> Any:
-    # Not `load_checkpoint`, which takes a prefix for a folder in some file systems.
+    # `load_checkpoint` would take a prefix for a folder in some file systems.
     return tf.compat.v1.train.NewCheckpointReader(prefix)
 
 
 def _shapes(prefix: str) -> dict[str, Any]:
-    """The shapes of all that is in a bundle, by name."""
+    """The shapes of everything in a bundle, by name."""
     try:
         return _reader(prefix).get_variable_to_shape_map()
     except (ValueError, RuntimeError, tf.errors.OpError) as error:
@@ -537,7 +539,7 @@ def _shapes(prefix: str) -> dict[str, Any]:
 
 
 def _least(of_part: Any, known: Mapping[str, Any], reader: Any) -> Any:
-    """The value of a variable of a part in a checkpoint."""
+    """The value that a variable of a part gets from a checkpoint."""
     names = [
         name
         for own in of_part.names
@@ -545,7 +547,7 @@ def _least(of_part: Any, known: Mapping[str, Any], reader: Any) -> Any:
     ]
     if not names:
         raise ValueError(
-            f"The checkpoint does not have {of_part.names[0]}: it is of another model "
-            "or optimizer."
+            f"The checkpoint does not have {of_part.names[0]}: it belongs to "
+            "another model or optimizer."
         )
     return min((reader.get_tensor(name) for name in names), key=lambda x: x.min())

@@ -1,4 +1,4 @@
-"""What has kept the checkpoints of a run from being written."""
+"""Why checkpoints of a run were not written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tf_syncrep.python.checkpoint.directory import Directory
 
 
 class Failures:
-    """Counts the checkpoints of a run, and says of each that fails why it did."""
+    """Counts the checkpoints of a run, and says of each failed one why it failed."""
 
     def __init__(
         self, directory: Directory, log: Callable[..., Any], raise_at_end: bool
@@ -19,7 +19,7 @@ class Failures:
         Args:
             directory: the folder.
             log: logs an error, as `logging.error` does.
-            raise_at_end: whether a run raises that its last checkpoint failed.
+            raise_at_end: whether a run raises an error if its last checkpoint failed.
         """
         self._directory = directory
         self._log = log
@@ -36,20 +36,20 @@ class Failures:
         self._num_begun += 1
 
     def note(self, error: BaseException | None) -> None:
-        """Says, once, why one failed.
+        """Says once why a checkpoint failed.
 
         Args:
-            error: None if it has not.
+            error: the error, or None if the checkpoint did not fail.
         """
         if error is not None and error not in self._errors:
             self._log("A checkpoint was not written: %s", error)
             self._errors.append(error)
 
     def end_without_last(self) -> None:
-        """Says that the end of the run is in no checkpoint.
+        """Says that no checkpoint has the end of the run.
 
         Raises:
-            Exception: what kept it from being written, where that was asked for.
+            Exception: the error of the last checkpoint, if `raise_at_end` is set.
         """
         self._log(
             "The end of this training is in no checkpoint: %d of %d were written to "

@@ -1,10 +1,10 @@
 """Tables whose rows are found by keys, in checkpoints.
 
-A checkpoint has those rows of a part that have a key, chunk by chunk, with their
-numbers in the part; one of changes has those that have changed since, and those that
-lost their key. So the last that is written of a row is what counts. A table is restored
-key by key, whatever parts it was saved from: each task reads the chunks that have rows
-of keys that are its own.
+A full checkpoint has the rows of a part that have a key, chunk by chunk, with their
+numbers in the part. A checkpoint of changes has the rows that have changed since, and
+those that have lost their key. So the last version of a row is the one that counts. A
+table is restored key by key, whatever parts it was saved from: each task reads the
+chunks that have rows of its own keys.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# The names of a chunk's tensors end with these.
+# The last components of the names of a chunk's tensors.
 _IDS, _ROWS = "ids", "rows"
 
 
 @dataclasses.dataclass(frozen=True)
 class KeyedPart:
-    """What one task has of a table.
+    """The part of a table that one task has.
 
     Attributes:
         device: the task's CPU.
-        variables: the vectors, keys and uses of the rows, and what belongs to the
-            vectors beside them.
-        num_rows: how many rows there is room for.
+        variables: the vectors, keys and uses of the rows, and the slots of the vectors.
+        num_rows: for how many rows there is room.
         reset: frees all rows.
-        add: makes rows of keys, given these, when each was used last, and how often;
-            returns the rows.
+        add: makes rows for keys, given the keys, when each was used last, and how
+            often; returns the rows.
     """
 
     device: str
@@ -44,14 +43,14 @@ class KeyedPart:
 
 @dataclasses.dataclass(frozen=True)
 class KeyedTable:
-    """A table.
+    """A table whose rows are found by keys.
 
     Attributes:
-        name: under which it is saved.
-        arrays: the names of what its rows are made of, in the order of the parts'
-            variables.
-        parts: what tasks have of it.
-        owners: which part has each of some keys.
+        name: the name under which it is saved.
+        arrays: the names of the arrays of which its rows consist, in the order of the
+            parts' variables.
+        parts: the parts of the table.
+        owners: returns which part has each of some keys.
     """
 
     name: str
@@ -60,11 +59,11 @@ class KeyedTable:
     owners: Callable[[np.ndarray], np.ndarray]
 
     def part_names(self, shard: int) -> tuple[str, ...]:
-        """The names of what the rows of a part are made of."""
+        """The names of the arrays of a part."""
         return _part_names(self.arrays, shard, len(self.parts))
 
     def description(self) -> dict[str, Any]:
-        """What a checkpoint knows of it beside its rows; what JSON can hold."""
+        """What a checkpoint notes of the table beside its rows, as JSON can hold it."""
         return {"num_parts": len(self.parts), "rows": self._rows()}
 
     def _rows(self):
@@ -76,22 +75,22 @@ class KeyedTable:
     def plan(
         self, saved: Mapping[str, Any] | None, readers: Mapping[str, Any]
     ) -> list[_Chunk]:
-        """Finds out what to read, and writes nothing.
+        """Finds out which chunks to read; writes nothing.
 
         Args:
-            saved: as `description` was when it was saved; None if it was not.
-            readers: by the prefix of a checkpoint, a full one and those of changes in
-                their order, what reads it.
+            saved: the `description` in the checkpoint; None if there is none.
+            readers: the readers of a full checkpoint and of those with its changes, in
+                order, by the checkpoints' prefixes.
 
         Raises:
-            ValueError: it is not there, has rows of another shape, or more of them
-                than there is room for.
+            ValueError: the table is not in the checkpoint, has rows of another shape
+                there, or more rows than there is room for.
         """
         last = list(readers)[-1]
         if saved is None:
             raise ValueError(
                 f"Checkpoint {last} does not have table {self.name!r} as one that "
-                "grows: it is of another model."
+                "grows: it belongs to another model."
             )
         for name, own in self._rows().items():
             found = saved["rows"].get(name)
@@ -114,7 +113,7 @@ class KeyedTable:
         return chunks
 
     def _chunks(self, num_parts, readers) -> Iterator[_Chunk]:
-        """The chunks that have rows as they were last."""
+        """The chunks that have the last version of any row."""
         for shard in range(num_parts):
             names = _part_names(self.arrays, shard, num_parts)
             found = [
@@ -142,7 +141,7 @@ class KeyedTable:
         """Restores the table.
 
         Args:
-            chunks: as planned.
+            chunks: the chunks that `plan` returned.
         """
         for number, part in enumerate(self.parts):
             with tf.device(part.device):
@@ -163,9 +162,9 @@ class _Chunk:
     """Some rows of a table in a checkpoint.
 
     Attributes:
-        prefix: of the checkpoint.
-        names: of what these rows are made of.
-        masks: for each part of the table, which of the rows are its own.
+        prefix: the prefix of the checkpoint.
+        names: the names of the arrays of these rows.
+        masks: for each part of the table, which of the rows belong to it.
     """
 
     prefix: str
@@ -174,7 +173,7 @@ class _Chunk:
 
 
 def _adding(part: KeyedPart) -> Any:
-    """A function that adds rows of a chunk to a part, where that is."""
+    """Returns a function that adds rows of a chunk to a part, on the part's task."""
     dtypes = [variable.dtype for variable in part.variables]
 
     @tf.function(
@@ -213,7 +212,7 @@ def _part_names(arrays, shard, num_parts):
 
 
 def _chunks_in(reader: Any, name: str) -> list[str]:
-    """What the names of an array's chunks begin with, in a checkpoint."""
+    """The prefixes of the names of an array's chunks in a checkpoint."""
     pattern = re.compile(re.escape(name) + r"/changed/\d+-\d+(?=/ids$)")
     found = (pattern.match(x) for x in reader.get_variable_to_shape_map())
     return [match[0] for match in found if match]

@@ -1,4 +1,4 @@
-"""How far a training got, noted so that whoever goes on can say what was lost."""
+"""Notes how far a training got, so that a later run can say what was lost."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _NOTE_SECS = 2.0
 
 
 class Progress:
-    """Notes the number of steps, every few seconds, in the folder of checkpoints.
+    """Notes the number of steps in the folder of checkpoints, every few seconds.
 
-    What is noted is a number that the training does not exceed before the next note:
-    twice as many steps ahead as there were since the last one. So it is a bound on what
-    was lost, whenever the program ends.
+    It notes a number that the training does not exceed before the next note: it looks
+    ahead by twice the number of steps since the last note. So the note bounds what was
+    lost, whenever the program ends.
     """
 
     def __init__(self, directory: Directory):
@@ -24,33 +24,33 @@ class Progress:
             directory: the folder.
         """
         self._directory = directory
-        self._noted = 0  # how many steps there were
+        self._noted = 0  # the last number of steps
         self._bound = 0
         self._noted_at = 0.0
 
     def begin(self, steps: int) -> None:
-        """Notes that a training begins, also after a checkpoint that was the last one.
+        """Notes that a training begins, even right after a checkpoint.
 
         Args:
-            steps: how many there are already.
+            steps: how many steps there were already.
         """
         self._note(steps, ahead=1)
 
     def note(self, steps: int) -> None:
-        """Notes how many there are, if the last note does not cover the next one.
+        """Notes the number of steps, if the last note may not cover the next step.
 
         Args:
-            steps: how many there are since the training began.
+            steps: how many steps there were since the training began.
         """
         is_due = time.monotonic() - self._noted_at >= _NOTE_SECS
         if is_due or steps >= self._bound:
             self._note(steps, ahead=max(1, 2 * (steps - self._noted)))
 
     def end(self, steps: int) -> None:
-        """Notes that no more will come.
+        """Notes that the training ends.
 
         Args:
-            steps: how many there were.
+            steps: how many steps there were.
         """
         self._note(steps, ahead=0)
 
@@ -60,11 +60,11 @@ class Progress:
         self._directory.note_progress({"steps": self._bound, "time": time.time()})
 
     def lost_since(self, manifest: Manifest, steps: int) -> str:
-        """What was trained after a checkpoint, as far as that was noted.
+        """Says how much was trained after a checkpoint, as far as that was noted.
 
         Args:
-            manifest: of the checkpoint.
-            steps: after how many training goes on.
+            manifest: the manifest of the checkpoint.
+            steps: the number of steps from which training continues.
 
         Returns:
             The end of a sentence.

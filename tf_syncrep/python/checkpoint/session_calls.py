@@ -18,10 +18,10 @@ _OWNER = "tf_syncrep_checkpoint_owner"
 
 
 def _owner_of_graph() -> str:
-    """Names those of the default graph that write checkpoints, among all programs.
+    """A name by which writers of this graph differ from those of all other programs.
 
-    Servers keep variables, and 8 bytes for each of their rows, when a chief is lost.
-    The chief that comes after it has another graph, and perhaps another folder.
+    When a chief is lost, servers keep its variables, and 8 bytes for each of their
+    rows. The next chief has another graph, and perhaps another folder.
     """
     owners = tf.compat.v1.get_collection_ref(_OWNER)
     if not owners:
@@ -33,15 +33,15 @@ class SessionCalls(Calls):
     """Builds the ops into a graph, once, and runs them in its sessions.
 
     Attributes:
-        session: the one in which they run; to be set before the first call.
+        session: the session in which the ops run; set it before the first call.
     """
 
     def __init__(self, saver: Any):
         """Builds nothing yet.
 
         Args:
-            saver: a `tf.compat.v1.train.Saver` of what is not written by rows; None
-                if there is nothing.
+            saver: a `tf.compat.v1.train.Saver` of the variables that are not written
+                row by row; None if there are none.
         """
         super().__init__()
         self.session: Any = None
@@ -51,9 +51,9 @@ class SessionCalls(Calls):
         """Builds the ops.
 
         Args:
-            contents: what is to be saved.
-            name: of the writers, where they live.
-            **options: of `checkpoint_begin`.
+            contents: the variables to save.
+            name: the name of the writers on their tasks.
+            **options: options of `checkpoint_begin`.
         """
         if self._contents is not None:
             assert contents is self._contents
@@ -104,7 +104,7 @@ class SessionCalls(Calls):
         """Runs `ref_checkpoint_begin` on each task, and starts the writing."""
         feed = {self._prefixes: prefixes, self._token: token, self._base: base}
         self.session.run(self._begin_op, feed)
-        # In a step of its own, which ends with the session at the latest.
+        # The writing is a step of its own, which ends with the session at the latest.
         threading.Thread(
             target=self._write, args=(self.session,), name="checkpoint", daemon=True
         ).start()
@@ -113,7 +113,7 @@ class SessionCalls(Calls):
         try:
             session.run(self._write_op)
         except Exception:
-            # What was accepted, and is not being written, nobody would wait for.
+            # Nobody would wait for a checkpoint that was accepted and is not written.
             with contextlib.suppress(Exception):
                 session.run(self._cancel_op)
 
@@ -126,7 +126,7 @@ class SessionCalls(Calls):
         self.session.run(self._cancel_op)
 
     def restore(self, contents: Contents, prefixes: list[str]) -> int:
-        """Reads what each task has; returns how many bytes of tables that were."""
+        """Restores each task's share; returns how many bytes of tables were read."""
         del contents
         read = self.session.run(self._restored, {self._prefixes: prefixes})
         if self._saver is not None:
@@ -139,7 +139,7 @@ class SessionCalls(Calls):
         self.session.run(self._trial_op, {self._prefixes: paths, self._text: text})
 
     def merge(self, prefixes: list[str], prefix: str) -> None:
-        """Merges the bundles of all tasks into one; their data stay where they are."""
+        """Merges the bundles of all tasks into one; their data files stay in place."""
         self.session.run(
             self._merge_op, {self._prefixes: prefixes, self._prefix: prefix}
         )

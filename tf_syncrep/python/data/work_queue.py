@@ -15,7 +15,7 @@ from tf_syncrep.python.data import session_takes
 from tf_syncrep.python.ops import sync_gate_ops, work_queue_ops
 from tf_syncrep.python.sync.arguments import check_count, check_positive
 
-# Streams of a worker's readers.
+# Numbers of the streams, which are a worker's readers.
 _streams = itertools.count()
 
 
@@ -23,14 +23,14 @@ _streams = itertools.count()
 # epoch and an item.
 _ITEMS_OF_STATE = 12
 
-# A list for each `queues_used` that is under way; tracing, which fills them, is done by
+# One list for each `queues_used` that is open. Tracing, which fills them, happens on
 # one thread.
 _collections: list[list[WorkQueue]] = []
 
 
 @contextlib.contextmanager
 def queues_used() -> Iterator[list[WorkQueue]]:
-    """Collects the queues that datasets are made of while in it."""
+    """Collects the queues of which datasets are made within its context."""
     queues: list[WorkQueue] = []
     _collections.append(queues)
     try:
@@ -43,14 +43,14 @@ class WorkQueue:
     """Hands out files, or other items of the data, to whichever worker is free.
 
     Each item is read once an epoch, by one worker: a fast one reads more of them, and
-    nobody has to know how many workers there are. What a worker had begun when it died
-    is read again, as a whole, by another; what it had ended is not. The ledger is kept
-    where all workers can ask it: under ParameterServerStrategy on the first parameter
-    server. (Its counterpart in DeepRec is `WorkQueue`.)
+    nobody has to know how many workers there are. If a worker dies, another one reads
+    the items that it had begun but not finished, from their beginnings. The ledger is
+    kept where all workers can ask it: under ParameterServerStrategy on the first
+    parameter server. (Its counterpart in DeepRec is `WorkQueue`.)
 
-    Made in the scope of the strategy. In a graph of `tf.compat.v1` it is made where
-    `tf.compat.v1.train.replica_device_setter` is in force, and has a name; its readers
-    begin once the queue runners are started, as MonitoredTrainingSession does.
+    Make it in the scope of the strategy. In a graph of `tf.compat.v1` make it where
+    `tf.compat.v1.train.replica_device_setter` is in force, and give it a name; its
+    readers begin when the queue runners start, as MonitoredTrainingSession starts them.
 
     ```python
     queue = tfs.data.WorkQueue(tf.io.gfile.glob("logs/*.csv"), num_epochs=None)
@@ -64,38 +64,38 @@ class WorkQueue:
     tfs.keras.fit(model, dataset, epochs=3)
     ```
 
-    In `fit` without `steps_per_epoch` an epoch is one of the queue's. In a loop of your
-    own `begin_epoch` has readers stop at the end of each; without it they read on.
+    In `fit` without `steps_per_epoch` an epoch is one of the queue's. In your own loop
+    `begin_epoch` lets readers stop at the end of each epoch; without it they read on.
 
-    An item is ended when its reader asks for the next one: when all of it has gone into
-    the dataset. Elements that then wait in buffers (`shuffle`, `prefetch`, a batch) die
-    with a worker, and are not read again.
+    An item is finished when its reader asks for the next one, which is when all of it
+    has gone into the dataset. Elements that then wait in buffers (`shuffle`,
+    `prefetch`, a batch) are lost if the worker dies, and are not read again.
 
-    So each item is read exactly once an epoch where no worker dies. Nobody waits for
-    slow workers, except that at the end of the last epoch the others wait for the items
-    that are still being read, which may come back.
+    So if no worker dies, each item is read exactly once an epoch. Nobody waits for slow
+    workers, except at the end of the last epoch: there the others wait for the items
+    that are still being read, since these may come back.
 
     Args:
-        items: what is to be read: file names, say, or anything that is a tensor with an
-            item in each row; or how many items there are, which are then numbers; or a
-            `range` of numbers. Of these two nothing is kept in memory.
-        num_epochs: how often; None for again and again.
+        items: the items to read: file names, say, or anything that is a tensor with an
+            item in each row; or the number of items, which are then the numbers from 0;
+            or a `range` of numbers. Numbers and ranges take no memory.
+        num_epochs: how often each item is read; None for again and again.
         shuffle: whether each epoch has an order of its own.
-        seed: of these orders: the same seed, the same orders.
-        lease_secs: a reader that takes longer for an item is taken for dead; choose
-            more than the longest item takes. A worker that was started again is
-            recognised at once.
-        name: the queue's name where it lives, by which other processes find it, as long
-            as that server lives; another training on the same servers needs another
-            name. Graphs of `tf.compat.v1` need one. By default nobody else finds the
-            queue, which lives as long as this object and the datasets made of it.
+        seed: the seed of these orders.
+        lease_secs: how long a reader may take for an item before it is taken for dead;
+            choose more than the longest item takes. A restarted worker is recognised at
+            once.
+        name: the name under which other processes find the queue. It is taken as long
+            as the server lives, so another training on the same servers needs another
+            name. Graphs of `tf.compat.v1` need a name. Without one nobody else finds
+            the queue, which then lives as long as this object and its datasets.
 
     Attributes:
-        items: the items, an array; or a `range`, where that or a number was given.
+        items: the items, an array; or a `range`, if a range or a number was given.
         num_epochs: how often they are read; None for again and again.
 
     Raises:
-        ValueError: no items, or an argument that is out of its range.
+        ValueError: there are no items, or an argument is out of range.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class WorkQueue:
             "shared_name": name or "",
             "counted": name is None,
         }
-        # Guards the handle while functions are traced, by several threads.
+        # Guards the handle while several threads trace functions.
         self._lock = threading.Lock()
         self._eager_handle: Any = None  # a tensor, once the queue is made
         # In graphs of tf.compat.v1 only.
@@ -143,7 +143,7 @@ class WorkQueue:
         if not tf.compat.v1.executing_eagerly_outside_functions():
             if name is None:
                 raise ValueError(
-                    "In a graph of tf.compat.v1 a work queue needs a name, by which "
+                    "In a graph of tf.compat.v1 a work queue needs a name, so that "
                     "all workers find it. Received: name=None"
                 )
             self._device = session_takes.device_of_variables()
@@ -155,24 +155,24 @@ class WorkQueue:
         read: Callable[[tf.Tensor], tf.data.Dataset] | None = None,
         num_readers: int = 1,
     ) -> tf.data.Dataset:
-        """Makes the dataset of one worker: what is in the items that it gets.
+        """Makes the dataset of one worker, with the contents of the items that it gets.
 
-        Under ParameterServerStrategy it is called on each worker: in the function that
-        `tfs.keras.fit` or `create_per_worker_dataset` is given. Reading the dataset
-        again from the beginning reads on in the queue.
+        Under ParameterServerStrategy it must be called on each worker: in the function
+        that you give to `tfs.keras.fit` or `create_per_worker_dataset`. If the dataset
+        is read again from its beginning, it continues with the queue's next items.
 
         Args:
-            read: makes a dataset of one item, a scalar or a row of `items`;
-                `tf.data.TextLineDataset`, say. None for the items themselves.
-            num_readers: how many items are read at once, side by side; their elements
-                take turns.
+            read: makes a dataset of one item, a scalar or a row of `items`; for example
+                `tf.data.TextLineDataset`. None for the items themselves.
+            num_readers: how many items are read at the same time; elements are taken
+                from them in turn.
 
         Returns:
             The dataset. It ends with the last epoch.
 
         Raises:
-            ValueError: `num_readers` is no whole number of at least 1.
-            RuntimeError: called on the coordinator.
+            ValueError: `num_readers` is not a whole number of at least 1.
+            RuntimeError: it was called on the coordinator.
         """
         num_readers = check_count("num_readers", num_readers)
         if self._is_on_server and tf.executing_eagerly():
@@ -181,7 +181,7 @@ class WorkQueue:
                 "dataset() in the function that tfs.keras.fit or "
                 "create_per_worker_dataset is given, and give that function."
             )
-        # Not where the dataset is read, which tf.data does on a device of its own.
+        # It is asked here, since tf.data reads the dataset on a device of its own.
         worker = sync_gate_ops.task_id()
         streams = [next(_streams) for _ in range(num_readers)]
         read = read or tf.data.Dataset.from_tensors
@@ -199,7 +199,8 @@ class WorkQueue:
             taken = session_takes.through_session(take, name, num_readers)
 
         def contents(stream: tf.Tensor) -> tf.data.Dataset:
-            # No map(): tf.data would take items ahead for it, and so end earlier ones.
+            # A map() would take items ahead of time, and so finish earlier ones too
+            # early.
             return self._taken(taken, stream).flat_map(
                 lambda _, item: read(self._item(item))
             )
@@ -210,8 +211,8 @@ class WorkQueue:
             elements = tf.data.Dataset.from_tensor_slices(
                 tf.constant(streams, tf.int64)
             ).interleave(contents, cycle_length=num_readers)
-        # What is in a buffer when a worker dies counts as read, and is lost: so there
-        # are no buffers but those that the user asks for.
+        # What is in a buffer when a worker dies counts as read, and is lost. So there
+        # are no buffers except those that the user adds.
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
         for queues in _collections:
@@ -219,14 +220,14 @@ class WorkQueue:
         return elements.with_options(options)
 
     def begin_epoch(self, resume: bool = False) -> int | None:
-        """Lets readers have what is left of the next epoch, and nothing of later ones.
+        """Lets readers read the rest of the next epoch, but nothing of later ones.
 
-        Call it while nobody reads, and make the datasets' iterators anew after it: what
-        readers had not ended is read again.
+        Call it while nobody reads, and make new iterators of the datasets afterwards:
+        items that readers had not finished are read again.
 
         Args:
-            resume: go on with the epoch that was begun, if there is one, even if
-                nothing of it is left; as after `restore`.
+            resume: continue the epoch that was begun, if there is one, even if nothing
+                of it is left. Use it after `restore`.
 
         Returns:
             The epoch, counted from 0; None if there is none.
@@ -244,7 +245,7 @@ class WorkQueue:
         return epoch
 
     def end_epochs(self) -> None:
-        """Lets readers have all epochs, as before the first `begin_epoch`."""
+        """Lets readers read all epochs, as before the first `begin_epoch`."""
         self._set_limit(work_queue_ops.NO_LIMIT)
 
     def stats(self, session: Any = None) -> dict[str, int]:
@@ -254,11 +255,11 @@ class WorkQueue:
             session: the session, in graphs of `tf.compat.v1`.
 
         Returns:
-            Counters by name: `epoch` and `position` of the item that comes next;
-            `handed_out`, `done`, `in_flight`; `given_back` by the dead, of these
-            `repeated` and `waiting_items`; `late` ends of items that had been given
-            back; `waiting` readers at the end; `limit`, the epoch at whose end readers
-            stop, or -1.
+            Counters by name: `epoch` and `position` of the next item; `handed_out`,
+            `done` and `in_flight` items; items `given_back` by dead readers, and among
+            these `repeated` and `waiting_items`; `late`, ends of items that had been
+            given back; `waiting` readers at the end; and `limit`, the epoch at whose
+            end readers stop, or -1.
         """
         if self._ledger is not None:
             names, values = self._ledger.stats(_check_session(session))
@@ -271,14 +272,14 @@ class WorkQueue:
         }
 
     def save(self, session: Any = None) -> np.ndarray:
-        """Reads what `restore` needs: a checkpoint's part.
+        """Returns the state of the queue, for a checkpoint and `restore`.
 
         Args:
             session: the session, in graphs of `tf.compat.v1`.
 
         Returns:
-            A vector of int64, of a few numbers for each item that is being read. What
-            is being read counts as not read.
+            An int64 vector with a few numbers for each item that is being read. These
+            items count as not read.
         """
         if self._ledger is not None:
             return self._ledger.save(_check_session(session))
@@ -286,14 +287,15 @@ class WorkQueue:
             return work_queue_ops.work_queue_save(self._handle()).numpy()
 
     def restore(self, state: np.ndarray | Sequence[int], session: Any = None) -> None:
-        """Goes on where a queue of the same items, epochs and order was saved.
+        """Continues from the state of a queue with the same items, epochs and order.
 
         Args:
-            state: as `save` returned it.
+            state: the state that `save` returned.
             session: the session, in graphs of `tf.compat.v1`.
 
         Raises:
-            tf.errors.InvalidArgumentError: a state of another queue, or none at all.
+            tf.errors.InvalidArgumentError: `state` belongs to another queue, or is no
+                state.
         """
         if self._ledger is not None:
             self._ledger.restore(_check_session(session), state)
@@ -304,7 +306,7 @@ class WorkQueue:
             )
 
     def _handle(self) -> Any:
-        """Makes the queue once; its handle. In a graph of tf.compat.v1: finds it."""
+        """The queue's handle: the queue is made once, or found by name in v1 graphs."""
         if not tf.compat.v1.executing_eagerly_outside_functions():
             return work_queue_ops.work_queue(**self._options)
         with self._lock:
@@ -325,13 +327,13 @@ class WorkQueue:
             )
 
     def _item(self, number: tf.Tensor) -> tf.Tensor:
-        """An item by its place; a range is made here, where it is read."""
+        """An item by its number; items of a range are computed where they are read."""
         if isinstance(self.items, range):
             return self.items.start + self.items.step * number
         return tf.gather(self.items, number)
 
     def _taken(self, take: session_takes.Take, stream: Any) -> Any:
-        """The tickets and items that a reader gets."""
+        """A dataset of the tickets and items that a reader gets."""
 
         def next_one(last, _):
             ticket, item = take(stream, last)
@@ -339,14 +341,14 @@ class WorkQueue:
 
         no_ticket = tf.constant(work_queue_ops.NO_TICKET, tf.int64)
         taken: Any = tf.data.Dataset.from_tensors(0).repeat().scan(no_ticket, next_one)
-        # Not `!=`, which compares the objects in graphs of tf.compat.v1.
+        # `!=` would compare the objects in graphs of tf.compat.v1.
         return taken.take_while(lambda ticket, _: tf.not_equal(ticket, no_ticket))
 
 
 def _check_session(session: Any) -> Any:
     if session is None:
         raise ValueError(
-            "In a graph of tf.compat.v1 a work queue is asked by session=, a session "
+            "In a graph of tf.compat.v1 a work queue needs session=, a session "
             "of that graph. Received: session=None"
         )
     return session

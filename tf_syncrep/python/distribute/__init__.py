@@ -1,5 +1,5 @@
 """Clusters: TF_CONFIG, the local launcher and the task server.
 
-Nothing here imports TensorFlow at module level, so that the command line
-answers at once; only a running server does.
+No module here imports TensorFlow when it is imported itself, so that the command line
+answers at once; only a running server imports it.
 """

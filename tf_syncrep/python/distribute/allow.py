@@ -1,9 +1,9 @@
-"""Who may connect to a task: what `--allow` says, made true.
+"""Enforces `--allow`, which says who may connect to a task.
 
 TensorFlow's servers listen on all addresses of a machine and execute whatever they are
-sent. libtf_syncrep_allow.so (tf_syncrep/cc/preload) keeps others out: preloaded into a
-task's process, and so into what that starts, it refuses their connections. It needs no
-privilege.
+sent. libtf_syncrep_allow.so (tf_syncrep/cc/preload) keeps others out: it is preloaded
+into a task's process, and so into the processes that this starts, and refuses other
+connections. It needs no privilege.
 """
 
 import ctypes
@@ -24,18 +24,18 @@ _SIGN_OF_LIBRARY = "tf_syncrep_allow"
 
 
 class AllowError(ValueError):
-    """What `--allow` says is malformed, or cannot be had on this machine."""
+    """The value of `--allow` is malformed, or cannot be enforced on this machine."""
 
 
 def check(allow: str) -> None:
     """Checks a value of `--allow`.
 
     Args:
-        allow: "all", or some of "local", "cluster" and networks or addresses, separated
-          by commas.
+        allow: "all", or several of "local", "cluster", networks and addresses,
+            separated by commas.
 
     Raises:
-        AllowError: it is none of these, or who connects cannot be restricted here.
+        AllowError: the value is malformed, or connections cannot be restricted here.
     """
     if not _opens_to_all(allow):
         _networks(allow)
@@ -45,7 +45,7 @@ def check(allow: str) -> None:
 def environment(
     allow: str, config: TaskConfig, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of a process that only those whom `allow` names can reach.
+    """The environment of a process to which only the hosts in `allow` can connect.
 
     Args:
         allow: see `check`.
@@ -75,10 +75,10 @@ def environment(
 
 
 def restrict_this_process(allow: str, config: TaskConfig) -> None:
-    """Lets only those whom `allow` names reach this process.
+    """Restricts connections to this process to the hosts in `allow`.
 
-    It begins anew, as the same command and process, where it was not started so: a
-    library is preloaded when a program starts.
+    The process restarts itself, with the same command and process id, if it was not
+    started with the library: a library is preloaded only when a program starts.
 
     Args:
         allow: see `check`.
@@ -92,8 +92,8 @@ def restrict_this_process(allow: str, config: TaskConfig) -> None:
         _begin_anew(environ)
     elif not _opens_to_all(allow) and not hasattr(ctypes.CDLL(None), _SIGN_OF_LIBRARY):
         raise AllowError(
-            f"the dynamic linker ignores {_PRELOAD} for {sys.executable}, so that who "
-            "connects cannot be restricted; --allow all opens the port to everybody"
+            f"the dynamic linker ignores {_PRELOAD} for {sys.executable}, so that "
+            "connections cannot be restricted; --allow all opens the port to everybody"
         )
 
 
@@ -111,7 +111,7 @@ def _opens_to_all(allow: str) -> bool:
 
 
 def _networks(allow: str) -> list[str]:
-    """The networks that are named as such."""
+    """The networks among the items of `allow`."""
     networks: list[str] = []
     for item in _items(allow):
         if item in (LOCAL, CLUSTER):
@@ -132,7 +132,7 @@ def _networks(allow: str) -> list[str]:
 def _without_mapping(
     network: ipaddress.IPv4Network | ipaddress.IPv6Network,
 ) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    """IPv4 networks that are written as IPv6 ones, as the former."""
+    """Converts IPv4 networks that are written as IPv6 ones."""
     if isinstance(network, ipaddress.IPv6Network) and network.prefixlen >= 96:
         mapped = network.network_address.ipv4_mapped
         if mapped is not None:
@@ -141,7 +141,7 @@ def _without_mapping(
 
 
 def _hosts(config: TaskConfig) -> list[str]:
-    """Names and addresses of the hosts of a cluster, none with a comma in it."""
+    """Names and addresses of the hosts of a cluster; none contains a comma."""
     return [
         split_address(address)[0]
         for addresses in config.cluster.values()
@@ -161,15 +161,15 @@ def _check_library() -> None:
     """Checks that the library can be preloaded.
 
     Raises:
-        AllowError: if not.
+        AllowError: it cannot.
     """
     path, remedy = _library_path(), "--allow all opens the ports to everybody"
     if not os.path.exists(path):
         raise AllowError(
-            f"who connects cannot be restricted: {path} was not built; {remedy}"
+            f"connections cannot be restricted: {path} was not built; {remedy}"
         )
     if any(character in path for character in ": "):
         raise AllowError(
-            "who connects cannot be restricted: the dynamic linker takes no path with "
+            "connections cannot be restricted: the dynamic linker takes no path with "
             f"a space or a colon in it, {path!r}; {remedy}"
         )

@@ -15,21 +15,21 @@ _EXAMPLE = (
     '{"cluster": {"worker": ["host:port"], "ps": ["host:port"]}, '
     '"task": {"type": "worker", "index": 0}}'
 )
-# The type of a task that follows checkpoints, which need be no part of the cluster.
+# The type of a task that follows checkpoints, which need not be in the cluster.
 EVALUATOR = "evaluator"
 _SHOWN_CHARACTERS = 200
-# What TensorFlow takes for the name of a job in the name of a device.
+# The job names that TensorFlow accepts in names of devices.
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-# A host's name (RFC 1035, and the _ that some have), an IPv4 address, or an IPv6
-# address in brackets; and a port.
+# A host's name (RFC 1035, and also with _), an IPv4 address, or an IPv6 address in
+# brackets; and a port.
 _NAME = r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?"
 _ADDRESS = re.compile(rf"({_NAME}|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):([0-9]{{1,5}})")
-# Tasks of these listen at their addresses.
+# Tasks of these types listen at their addresses.
 _LISTENING = ("worker", "ps")
 
 
 class ClusterConfigError(ValueError):
-    """TF_CONFIG is missing or says something that no cluster can be built from.
+    """TF_CONFIG is missing, or does not describe a possible cluster.
 
     Example:
     ```python
@@ -46,9 +46,10 @@ class TaskConfig:
     """One task's view of a cluster.
 
     Attributes:
-        cluster: task type -> addresses ("host:port"), in the order of the task indices.
-        task_type: the type of this task, a key of `cluster` ("evaluator" need not be
-          one).
+        cluster: the addresses ("host:port") by task type, in the order of the task
+            indices.
+        task_type: the type of this task, a key of `cluster` ("evaluator" need not be in
+            it).
         task_index: the index of this task in `cluster[task_type]`.
         rpc_layer: the protocol of the servers.
 
@@ -95,13 +96,13 @@ def split_address(
     Args:
         address: the name of a host, an IPv4 address, or an IPv6 address in brackets; a
           colon, a port.
-        where: where it stands, for the message.
+        where: what the address is, for the error message.
 
     Returns:
         The host, without brackets, and the port.
 
     Raises:
-        ClusterConfigError: if there is no host, or no port between 1 and 65535.
+        ClusterConfigError: there is no host, or no port between 1 and 65535.
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[2]) < 65536:
@@ -116,14 +117,14 @@ def read_tf_config(environ: Mapping[str, str] | None = None) -> TaskConfig:
     """Reads and checks the TF_CONFIG of this process.
 
     Args:
-        environ: where to look for TF_CONFIG; `os.environ` by default.
+        environ: the environment with TF_CONFIG; `os.environ` by default.
 
     Returns:
         The cluster and the place of this task in it.
 
     Raises:
-        ClusterConfigError: if TF_CONFIG is not set, is not JSON, or is inconsistent.
-          The message is one line that names the entry, the rule and the value received.
+        ClusterConfigError: TF_CONFIG is not set, is not JSON, or is inconsistent. The
+            message is one line that names the entry, the rule and the value received.
 
     Example:
     ```python
@@ -208,14 +209,14 @@ def _cluster(value: Any) -> dict[str, list[str]]:
             split_address(task, place)
             if job in _LISTENING and places.setdefault(task, place) != place:
                 raise ClusterConfigError(
-                    f"{place} must be another address than {places[task]}. "
+                    f"{place} must differ from the address of {places[task]}. "
                     f"Received: {task!r}"
                 )
     return cluster
 
 
 def _index(value: Any) -> int:
-    # TensorFlow's resolver takes "0" as well as 0, and so do we.
+    # TensorFlow's resolver accepts "0" as well as 0.
     number = value
     if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
         number = int(value)
@@ -244,9 +245,9 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    """`value` on one line, cut where it is too long for a message."""
+    """`value` on one line, shortened if it is too long for a message."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # A number of too many digits, too.
+    except (ValueError, RecursionError):  # for example a number with too many digits
         return f"a {type(value).__name__} that is too large to be shown"
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."

@@ -1,4 +1,4 @@
-"""What is launched on a local cluster, and how."""
+"""The options of a launch on a local cluster."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ PS_FAILURE_POLICIES = ("restart", "stop")
 
 
 class LaunchError(ValueError):
-    """The options of a launch contradict each other or the machine.
+    """The options of a launch contradict each other, or do not fit the machine.
 
     Example:
     ```python
@@ -35,39 +35,40 @@ class LaunchError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class LaunchOptions:
-    """What to launch.
+    """What to launch, and how.
 
     Attributes:
         script: a Python file, a folder with a `__main__.py`, another executable file,
-          or with `module` the name of a Python module.
+            or, with `module`, the name of a Python module.
         args: the script's arguments.
         num_workers: the number of workers, at least 1.
         num_ps: the number of parameter servers.
         run_script_on: a key of `script.SCRIPT_JOBS`.
         chief: whether the cluster has a chief task besides the workers; by default only
-          if the script runs as the coordinator, which is one.
-        evaluator: whether an evaluator task runs the script, too, outside of the
-          cluster: one that follows the checkpoints. The run does not hang on it.
+            if the script runs as the coordinator, which is the chief.
+        evaluator: whether an evaluator task, outside the cluster, also runs the script
+            and follows the checkpoints. The run does not depend on it.
         module: whether `script` is a module's name, as in `python -m`.
         base_port: the first of consecutive ports; 0 for any that are free.
-        on_worker_failure: one of WORKER_FAILURE_POLICIES. By default "restart" where
-          workers are servers: ParameterServerStrategy goes on without a worker that is
-          lost, but waits for it in the end. By default "stop" where workers run the
-          script.
+        on_worker_failure: one of WORKER_FAILURE_POLICIES. The default is "restart" if
+            workers are servers: ParameterServerStrategy goes on without a lost worker,
+            but waits for it in the end. The default is "stop" if workers run the
+            script.
         on_ps_failure: one of PS_FAILURE_POLICIES. "restart" starts all tasks and the
-          script again: one that writes checkpoints goes on from the last.
-        max_restarts: how often each worker, or the run, is started again under
-          "restart", and the evaluator. Another failure ends the run, but not that of
-          the evaluator.
+            script again, which continues from its last checkpoint if it writes them.
+        max_restarts: how often each worker, the run, and the evaluator are started
+            again under "restart". One more failure ends the run; if it is the
+            evaluator's, the run goes on without it.
         ready_timeout_secs: how long the servers have to answer.
-        grace_secs: how long the script has to end after a signal was forwarded to it,
-          and, where several tasks run it, after it has ended in the first of them.
+        grace_secs: how long the script has to end after a signal was forwarded to it.
+            If several tasks run it, also how long the others have after the first has
+            ended.
         prefix: whether lines begin with the time and the task's name.
-        allow: who may connect to the tasks: by default this machine alone; "all", or
-          networks such as "10.0.0.0/8", separated by commas, besides this machine.
+        allow: who may connect to the tasks. By default only this machine; "all", or
+            networks such as "10.0.0.0/8", separated by commas, besides this machine.
         inter_op_threads: how many ops each task may run at the same time; None leaves
-          it to the environment and TensorFlow.
-        intra_op_threads: how many threads these may share their work among; None, too.
+            it to the environment and to TensorFlow.
+        intra_op_threads: how many threads an op may use; None likewise.
 
     Example:
     ```python
@@ -99,7 +100,8 @@ class LaunchOptions:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if hasattr(value, "item"):  # One of NumPy's, which JSON does not take.
+            # one of NumPy's numbers, which JSON does not accept
+            if hasattr(value, "item"):
                 object.__setattr__(self, field.name, value.item())
         for argument, value, least in (
             ("num_workers", self.num_workers, 1),

@@ -26,21 +26,22 @@ from tf_syncrep.python.distribute.output import LogFilter, Output, open_terminal
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.task_process import TaskProcess
 
-FAILED = 1  # The status where a part of the cluster, not the script, ended the run.
+FAILED = 1  # The status if a part of the cluster, and not the script, ended the run.
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
 _PROBE_INTERVAL_SECS = 0.1
 _STOP_SECS = 5.0
-# Tasks that say nothing for so long may wait for something for ever.
+# Tasks that write nothing for this long may be waiting for ever.
 _SILENCE_SECS = 30.0
 
 
 def launch(options: LaunchOptions) -> int:
     """Runs a script on a local cluster and returns when every process has ended.
 
-    Any process may call it, also one that has threads or has imported TensorFlow: an
-    interpreter of its own supervises the run, and ends it if this process dies. What
-    the tasks print goes to this process's file descriptors 1 and 2. In the main thread
-    SIGINT, SIGTERM and SIGHUP are passed on to the script while it runs.
+    Any process may call it, even one that has threads or has imported TensorFlow: a
+    separate interpreter supervises the run, and ends it if this process dies. The
+    output of the tasks goes to this process's file descriptors 1 and 2. If it is called
+    in the main thread, SIGINT, SIGTERM and SIGHUP are passed on to the script while it
+    runs.
 
     Args:
         options: what to launch.
@@ -50,7 +51,8 @@ def launch(options: LaunchOptions) -> int:
         cluster ended the run.
 
     Raises:
-        PortUnavailableError: if `options.base_port` or a port after it is in use.
+        PortUnavailableError: `options.base_port` or one of the ports after it is in
+            use.
 
     Example:
     ```python
@@ -90,9 +92,9 @@ def launch_here(options: LaunchOptions) -> int:
 
 
 def main() -> int:
-    """The interpreter that `launch` starts: supervises the run.
+    """Supervises the run, in the interpreter that `launch` starts.
 
-    Its arguments are the process that started it, the options and the cluster, whose
+    Its arguments are the process that started it, the options, and the cluster, whose
     ports that process holds.
     """
     parent, options, cluster = sys.argv[1:]
@@ -104,7 +106,7 @@ def main() -> int:
 
 
 def _plain(options: LaunchOptions) -> dict[str, Any]:
-    """Options as JSON has them."""
+    """Converts options for JSON."""
     values = dataclasses.asdict(options)
     values["script"] = os.fspath(options.script)
     values["args"] = [str(arg) for arg in options.args]
@@ -118,11 +120,11 @@ def _supervise(options: LaunchOptions, tasks: Sequence[Task]) -> int:
 
 
 class _Restart(Exception):
-    """A PS is lost, with its variables: all begins again."""
+    """A PS and its variables are lost, so everything starts again."""
 
 
 class _Stop(Exception):
-    """Ends the run with a status; with `at_once`, by killing what still runs."""
+    """Ends the run with a status; `at_once` means that running processes are killed."""
 
     def __init__(self, status: int, at_once: bool = False):
         super().__init__(status)
@@ -139,7 +141,7 @@ class _Exit:
 
 @dataclasses.dataclass(frozen=True)
 class _Signal:
-    """A signal came for the launcher."""
+    """The launcher has received a signal."""
 
     signum: int
 
@@ -165,21 +167,22 @@ _Event = _Exit | _Signal | _Abandoned
 class _Run:
     """One run of a cluster, in the body process of `run_supervised`.
 
-    All decisions are made by the thread that calls `run`. Other threads, and signal
-    handlers, only put events into its queue.
+    The thread that calls `run` makes all decisions. Other threads, and signal handlers,
+    only put events into its queue.
     """
 
     def __init__(self, options: LaunchOptions, tasks: Sequence[Task], parent_pipe: int):
         jobs = (*script.SCRIPT_JOBS[options.run_script_on], EVALUATOR)
         if options.evaluator:
-            # The last one: what begins and ends the run is the training.
+            # The last task is the evaluator; the training decides when the run begins
+            # and ends.
             cluster = tasks[0].config.cluster
             tasks = [*tasks, local_cluster.evaluator_of(cluster)]
         self._options = options
         self._tasks = {task.name: task for task in tasks}
         self._scripts = [task.name for task in tasks if task.job in jobs]
         self._servers = [task.name for task in tasks if task.job not in jobs]
-        # The tasks that the run waits for. A PS that runs the script serves for ever.
+        # The tasks for which the run waits. A PS that runs the script serves for ever.
         self._awaited = self._to_be_awaited()
         self._leader = self._awaited[0]
         self._processes: dict[str, TaskProcess] = {}
@@ -187,7 +190,8 @@ class _Run:
         self._restarts_of_all = 0
         self._lost: set[str] = set()
         self._last_line = time.monotonic()
-        # ParameterServerStrategy waits for servers in the workers, and says nothing.
+        # A ParameterServerStrategy in the workers would wait for servers, without a
+        # message.
         self._may_hang = options.run_script_on != "coordinator" and options.num_ps > 0
         self._parent_pipe = parent_pipe
         # Unlike Queue, SimpleQueue allows put() in a signal handler.
@@ -216,11 +220,11 @@ class _Run:
         return status
 
     def _run_once(self) -> int:
-        """Starts all tasks and waits for the script's end; its status.
+        """Starts all tasks and waits for the script's end; returns its status.
 
         Raises:
-            _Restart: all tasks are to be started again.
-            _Stop: the run ends otherwise.
+            _Restart: all tasks have to be started again.
+            _Stop: the run ends for another reason.
         """
         self._start_servers()
         for name in self._scripts:
@@ -235,10 +239,11 @@ class _Run:
         return [n for n in self._scripts if self._tasks[n].job != "ps"]
 
     def _end_all(self) -> None:
-        """Ends all tasks, to begin again without them."""
+        """Ends all tasks, before they are started again."""
         self._stop_all()
         for process in self._processes.values():
-            # What ignores that, and what the script has started in its group.
+            # This ends tasks that ignore the signal, and processes that the script has
+            # started.
             process.send_signal_to_group(signal.SIGKILL)
             process.wait()
         self._processes.clear()
@@ -257,10 +262,10 @@ class _Run:
         self._events.put(_Abandoned(FAILED))
 
     def _next_event(self, timeout_secs: float | None = None) -> _Event | None:
-        """The next event, or None when the time is up.
+        """Returns the next event, or None when the time is up.
 
         Raises:
-            _Stop: if there is nobody left to work for.
+            _Stop: nobody reads the output any more.
         """
         try:
             event = self._events.get(timeout=timeout_secs)
@@ -271,7 +276,8 @@ class _Run:
         if isinstance(event, _Exit):
             process = event.process
             if self._processes.get(process.name) is not process:
-                return self._next_event(timeout_secs)  # of an earlier start
+                # the process belongs to an earlier start
+                return self._next_event(timeout_secs)
         return event
 
     def _start(self, name: str) -> None:
@@ -302,7 +308,7 @@ class _Run:
                 on_line=on_line,
                 on_exit=lambda process: self._events.put(_Exit(process)),
                 reads_stdin=alone,
-                # A progress bar that redraws needs the terminal for itself.
+                # A progress bar that redraws itself needs a terminal of its own.
                 terminal=open_terminal() if alone else None,
                 on_data=self._output.pass_on,
             )
@@ -331,7 +337,7 @@ class _Run:
             event = self._next_event(_PROBE_INTERVAL_SECS)
             if isinstance(event, _Exit):
                 end = f"{self._describe_end(event.process)} before it answered"
-                # At the first start that is a defect of the run, and no accident.
+                # At the first start this is a defect of the run, and no accident.
                 if self._restarts_of_all > 0:
                     self._start_all_again(end)
                 self._output.say(f"{end}; ending the run")
@@ -346,13 +352,13 @@ class _Run:
             )
 
     def _wait_for_script(self) -> int:
-        """Waits for the script's end in its leader, then a while in its other tasks.
+        """Waits for the script's end in its leader, then a while for its other tasks.
 
         Returns:
-            The run's status, if no failure ended it.
+            The run's status, if it was not ended by a failure.
 
         Raises:
-            _Stop: if one did.
+            _Stop: a failure has ended the run.
         """
         deadline = None
         while self._awaited:
@@ -381,10 +387,10 @@ class _Run:
         return 0
 
     def _say_if_silent(self) -> float:
-        """Says what may be wrong if no task wrote a line for long; at most once.
+        """Says once what may be wrong, if no task has written a line for long.
 
         Returns:
-            After how many seconds to look again.
+            After how many seconds to check again.
         """
         left = self._last_line + _SILENCE_SECS - time.monotonic()
         if left > 0:
@@ -401,14 +407,14 @@ class _Run:
         """Decides what the end of a process means for the run.
 
         Raises:
-            _Stop: if it is the end of the run.
+            _Stop: the run ends.
         """
         name = process.name
         if name in self._awaited:
             if process.exit_status == 0:
                 self._awaited.remove(name)
             elif name == self._leader:
-                # The script may have failed because a PS died, which says more.
+                # The script may have failed because a PS died, and that explains more.
                 for ps in filter(self._is_lost_ps, self._processes.values()):
                     self._end_without(ps)
                 self._output.say(self._describe_end(process))
@@ -423,7 +429,7 @@ class _Run:
             self._end_without(process)
 
     def _is_lost_ps(self, process: TaskProcess) -> bool:
-        """Whether a process was a PS and has ended, but by a script's success."""
+        """Whether a process was a PS and has ended, except by its script's success."""
         name, status = process.name, process.status
         if self._tasks[name].job != "ps" or status is None:
             return False
@@ -437,7 +443,7 @@ class _Run:
         raise _Stop(FAILED)
 
     def _start_all_again(self, cause: str) -> NoReturn:
-        """Has all tasks started again, or ends the run where that was done enough."""
+        """Starts all tasks again, or ends the run after too many restarts."""
         limit = self._options.max_restarts
         if self._restarts_of_all < limit:
             self._restarts_of_all += 1
@@ -449,7 +455,7 @@ class _Run:
         raise _Stop(FAILED)
 
     def _handle_lost_evaluator(self, process: TaskProcess) -> None:
-        """Starts it again, or goes on without it: training does not hang on it."""
+        """Starts it again, or goes on without it: training does not depend on it."""
         name, end = process.name, self._describe_end(process)
         limit = self._options.max_restarts
         leader_runs = self._leader in self._awaited
@@ -495,10 +501,10 @@ class _Run:
         """Sends a signal on to the script and waits for its end.
 
         Returns:
-            The script's status: that of the first of its tasks, in order, that failed.
+            The script's status: that of the first task, in their order, that failed.
 
         Raises:
-            _Stop: if another signal comes.
+            _Stop: another signal comes.
         """
         targets = [self._processes[name] for name in self._awaited]
         self._output.say(
@@ -506,8 +512,8 @@ class _Run:
             "a second one kills at once"
         )
         for process in targets:
-            # As the kernel does: Ctrl-C is for all of the terminal's foreground group,
-            # other signals are for the process that they were sent to.
+            # This is how the kernel sends them: Ctrl-C goes to the terminal's whole
+            # foreground group, and other signals go to one process.
             if event.signum == signal.SIGINT:
                 process.send_signal_to_group(event.signum)
             else:
@@ -528,7 +534,7 @@ class _Run:
         return next((p.exit_status for p in targets if p.exit_status != 0), 0)
 
     def _stop_all(self) -> None:
-        """Ends what still runs. What ignores SIGTERM is killed by `run_supervised`."""
+        """Ends all running tasks. `run_supervised` kills those that ignore SIGTERM."""
         deadline = time.monotonic() + min(_STOP_SECS, self._options.grace_secs)
         for process in self._processes.values():
             process.send_signal_to_group(signal.SIGTERM)

@@ -11,9 +11,9 @@ from tf_syncrep.python.distribute.cluster import EVALUATOR, TaskConfig
 # The jobs of a cluster in the order in which --base-port numbers their tasks.
 JOBS = ("chief", "worker", "ps")
 
-# How a child runs this very package: the path of the parent's own copy is last on its
-# module path, and the current folder, which `-c` puts first, is not on it, lest a
-# folder that happens to be called like the package is taken for it.
+# Runs this very package in a child. The path of the parent's copy is last on the module
+# path. The current folder, which `-c` puts first, is removed, since it may contain a
+# folder with the package's name.
 _RUN = """\
 import sys
 sys.path[:1] = []
@@ -47,20 +47,20 @@ class Task:
 
     @property
     def address(self) -> str:
-        """Where its server is reached."""
+        """The address of its server."""
         return self.config.address
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of the task's process.
 
         Args:
-            base: what to start from; `os.environ` by default.
+            base: the environment to extend; `os.environ` by default.
 
         Returns:
             A new environment.
         """
         environ = dict(os.environ if base is None else base)
-        # Lines appear when they are written, not when 8 KB of them are.
+        # Each line appears when it is written, and not after 8 KB.
         environ.setdefault("PYTHONUNBUFFERED", "1")
         # All tasks share the machine's GPUs, if there are any.
         environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
@@ -76,7 +76,7 @@ class Task:
 
 
 def with_loopback_unproxied(base: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which gRPC asks no proxy for loopback addresses."""
+    """An environment in which gRPC uses no proxy for loopback addresses."""
     environ = dict(base)
     for variable in ("no_proxy", "NO_PROXY"):
         hosts = environ.get(variable, "")
@@ -88,7 +88,7 @@ def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[Task]:
     """All tasks of a cluster: the chief first, then workers, then parameter servers.
 
     Args:
-        cluster: job -> addresses.
+        cluster: addresses by job.
     """
     return [
         Task(TaskConfig(cluster, job, index))
@@ -98,16 +98,16 @@ def tasks_of(cluster: Mapping[str, Sequence[str]]) -> list[Task]:
 
 
 def evaluator_of(cluster: Mapping[str, Sequence[str]]) -> Task:
-    """The task that follows the checkpoints of a cluster, of which it is no part.
+    """The evaluator task of a cluster, which follows its checkpoints from outside.
 
     Args:
-        cluster: job -> addresses.
+        cluster: addresses by job.
     """
     return Task(TaskConfig(cluster, EVALUATOR, 0))
 
 
 def task_name(job: str, index: int) -> str:
-    """The name of a task for people: "chief", of which there is one, or "ps-1"."""
+    """The name of a task for people: "chief", which has no number, or "ps-1"."""
     return job if job in ("chief", EVALUATOR) else f"{job}-{index}"
 
 
@@ -115,7 +115,7 @@ def server_command(allow: str) -> list[str]:
     """The command that serves a task with this interpreter and this package.
 
     Args:
-        allow: who may connect to it, as `--allow` has it.
+        allow: who may connect to it, as in `--allow`.
     """
     return own_command("cli", "serve", "--allow", allow)
 
@@ -124,8 +124,8 @@ def own_command(module: str, *args: str) -> list[str]:
     """The command that runs `main` of a module with this interpreter and package.
 
     Args:
-        module: its name below this package's own modules.
-        *args: what `sys.argv` has after the program.
+        module: its name below this package's modules.
+        *args: the arguments in `sys.argv`, after the program's name.
     """
     root = os.path.dirname(_PACKAGE_DIRECTORY)
     return [sys.executable, "-c", _RUN.format(root=root, module=module), *args]
@@ -148,8 +148,8 @@ class LocalCluster:
             base_port: the first of consecutive ports; 0 for any that are free.
 
         Raises:
-            PortUnavailableError: if one of the consecutive ports is in use; the message
-              names the port and the task.
+            PortUnavailableError: one of the consecutive ports is in use; the message
+                names the port and the task.
         """
         counts = dict(zip(JOBS, (int(chief), num_workers, num_ps), strict=True))
         self._ports: list[ports.ReservedPort] = []
@@ -167,7 +167,7 @@ class LocalCluster:
         self.tasks = tasks_of(cluster)
 
     def close(self) -> None:
-        """Gives all ports back."""
+        """Releases all ports."""
         for port in self._ports:
             port.release()
 

@@ -1,11 +1,11 @@
 """Prefixed, coloured lines of many processes on one terminal.
 
-honcho's printer formats and colours them. Its `Manager` and `Process`, which would
-also start the processes, are not used: they start everything at once (a coordinator
-must wait for its servers), end everything when anything ends (a worker may be lost),
-read a task's output to its end before they notice that it died (a grandchild may hold
-the pipe for ever), merge standard error into standard output, and leave the processes
-running when the manager itself is killed.
+honcho's printer formats and colours them. Its `Manager` and `Process`, which would also
+start the processes, are not used: they start everything at once (but a coordinator must
+wait for its servers), end everything when anything ends (but a worker may be lost),
+read a task's output to its end before they notice that it died (but a grandchild may
+hold the pipe for ever), merge standard error into standard output, and leave the
+processes running when the manager itself is killed.
 """
 
 import datetime
@@ -25,10 +25,10 @@ from honcho.printer import Message, Printer
 
 LAUNCHER_NAME = "launch"
 
-# How a line of TensorFlow's log begins: of absl's, and of the one before that.
+# The beginning of a line of TensorFlow's log: absl's, and the one used before absl.
 _LOG = rb"(?:[IWEF]0000 |\d{4}-\d\d-\d\d [^ ]+ [IWEF] )"
 
-# What a coordinator logs, several times, when it ends: it frees functions that run on
+# A coordinator logs this several times when it ends: it frees functions that run on
 # several tasks, and TensorFlow has not implemented that for parts on other tasks.
 _UNIMPLEMENTED_RELEASE = re.compile(
     _LOG + rb".*\] (Ignoring error status when releasing multi-device function handle |"
@@ -36,33 +36,33 @@ _UNIMPLEMENTED_RELEASE = re.compile(
     rb"component handle on a remote device is not yet implemented\.?$"
 )
 
-# What it logs, several times, when it ends by an error of a task: the task has the
-# error, in which it no longer removes functions. It is repeated, in lines of its own.
+# It logs this several times when an error of a task ends it: the task has the error,
+# and so does not remove functions any more. The error is repeated in further lines.
 _UNREMOVED_FUNCTION = re.compile(
     _LOG + rb".*\] Failed to remove function remotely due to"
 )
 _UNREMOVED_FUNCTION_END = re.compile(
     rb"This could happen if the remote target has been "
 )
-# What ends it in any case: another line of the log, or Python's.
+# A line that is no part of it: another line of the log, or Python's.
 _OTHERS = re.compile(_LOG + rb"|Traceback \(")
 
-# What an error of another task repeats, escaped, below the message: once for each task
-# that it has come through.
+# An error of another task is repeated, escaped, below the message: once for each task
+# through which it has come.
 _REPEATED_MESSAGE = re.compile(
     rb"Additional GRPC error information from remote target /job:"
     rb"|:UNKNOWN:Error received from peer "
 )
 
-# Colours and movements of the cursor, for terminals alone (ECMA-48, "CSI").
+# Colours and cursor movements, which only terminals understand (ECMA-48, "CSI").
 _CONTROL_SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 
-# What TensorFlow logs before it reads TF_CPP_MIN_LOG_LEVEL.
+# The lines that TensorFlow logs before it reads TF_CPP_MIN_LOG_LEVEL.
 _EARLY_LOG = re.compile(rb"I0000 |WARNING: All log messages before absl::InitializeLog")
 
 
 class Output:
-    """Where the lines of all tasks go; may be used from several threads."""
+    """Prints the lines of all tasks. It may be used from several threads."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Output:
         """
         for output in (sys.stdout, sys.stderr):
             if isinstance(output, io.TextIOWrapper):
-                output.reconfigure(errors="replace")  # Whatever the locale can show.
+                output.reconfigure(errors="replace")  # any locale can show the result
         width = max(map(len, [*names, LAUNCHER_NAME]))
         colour = not os.environ.get("NO_COLOR")  # https://no-color.org
         self._printers = {
@@ -90,7 +90,7 @@ class Output:
         self._colours = dict(zip(names, get_colours(), strict=False))
         self._on_closed = on_closed
         self._closed = False  # Guarded by _lock.
-        self._in_line = False  # Whether `pass_on` ended within one. Guarded by _lock.
+        self._in_line = False  # whether `pass_on` ended within a line; guarded by _lock
         self._lock = threading.Lock()
 
     def write(self, name: str, line: bytes, stream: str = "stdout") -> None:
@@ -99,7 +99,7 @@ class Output:
             line = _CONTROL_SEQUENCE.sub(b"", line)
         message = Message(
             type="line",
-            data=line or "\n",  # The printer would leave an empty line out.
+            data=line or "\n",  # the printer would omit an empty line
             time=datetime.datetime.now(),
             name=name,
             colour=self._colours.get(name),
@@ -109,21 +109,22 @@ class Output:
                 return
             try:
                 if self._in_line and stream in self._terminals:
-                    # Below what a script has begun, a progress bar, say.
+                    # This ends a line that a script has begun: a progress bar, for
+                    # example.
                     print(file=self._printers[stream].output, flush=True)
                     self._in_line = False
                 self._printers[stream].write(message)
                 return
             except OSError as error:
-                # A pipe without reader, a terminal that has gone. Anything else, such
-                # as a full disk, costs lines and not the run.
+                # A pipe has no reader, or a terminal is gone. Other errors, such as a
+                # full disk, cost lines but do not end the run.
                 if error.errno not in (errno.EPIPE, errno.EIO):
                     return
                 self._closed = True
         self._on_closed()
 
     def pass_on(self, data: bytes) -> None:
-        """Writes to standard output, a terminal, what a script wrote to its own."""
+        """Writes a script's output to standard output, which is a terminal."""
         with self._lock:
             if self._closed:
                 return
@@ -133,7 +134,7 @@ class Output:
                 sys.stdout.buffer.flush()
                 self._in_line = not data.endswith(b"\n")
                 return
-            except OSError:  # The terminal has gone.
+            except OSError:  # the terminal is gone
                 self._closed = True
         self._on_closed()
 
@@ -143,16 +144,17 @@ class Output:
 
 
 def open_terminal() -> tuple[int, int] | None:
-    """Opens a terminal for a script, of the size of standard output's.
+    """Opens a terminal for a script, with the size of standard output's.
 
     Returns:
-        The end to read from and the script's; None if standard output is no terminal.
+        The end to read from, and the script's end; None if standard output is no
+        terminal.
     """
     if not sys.stdout.isatty():
         return None
     ours, scripts = os.openpty()
     attributes = termios.tcgetattr(scripts)
-    attributes[1] &= ~termios.OPOST  # The terminal behind it turns \n into \r\n.
+    attributes[1] &= ~termios.OPOST  # the outer terminal turns \n into \r\n
     termios.tcsetattr(scripts, termios.TCSANOW, attributes)
     nothing = struct.pack("4H", 0, 0, 0, 0)  # Rows, columns, and both in pixels.
     size = fcntl.ioctl(sys.stdout.fileno(), termios.TIOCGWINSZ, nothing)
@@ -161,11 +163,11 @@ def open_terminal() -> tuple[int, int] | None:
 
 
 class LogFilter:
-    """Tells which lines of a task's standard error say nothing to anybody.
+    """Finds the lines of a task's standard error that tell nobody anything.
 
-    TensorFlow writes a dozen lines before it reads TF_CPP_MIN_LOG_LEVEL, and at the
-    end of a coordinator, below the error that ended it, that error again, escaped, and
-    that it does not free what it never can.
+    TensorFlow writes a dozen lines before it reads TF_CPP_MIN_LOG_LEVEL. At the end of
+    a coordinator it writes, below the error that ended it, this error again, escaped,
+    and that it does not free what it never can free.
     """
 
     def __init__(self, environ: Mapping[str, str]):
@@ -176,10 +178,11 @@ class LogFilter:
         """
         level = environ.get("TF_CPP_MIN_LOG_LEVEL", "0")
         self._early_is_unwanted = level in ("1", "2", "3")
-        self._is_within = False  # Lines that belong to an unwanted one.
+        # whether the line before was unwanted, and may continue
+        self._is_within = False
 
     def is_unwanted(self, line: bytes) -> bool:
-        """Whether to leave a line out; to be asked of each, in order."""
+        """Whether to omit a line; call it for each line, in order."""
         if _UNREMOVED_FUNCTION.match(line):
             self._is_within = True
             return True

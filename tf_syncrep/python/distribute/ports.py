@@ -1,10 +1,10 @@
 """Reservation of loopback ports for the tasks of a local cluster.
 
-A port that was found free a moment ago can be anybody's by the time a server has
-imported TensorFlow and binds it. So the launcher keeps each port bound, never
-listening, with SO_REUSEPORT, and tells the servers (TF_GRPC_REUSE_PORT) to bind with
-SO_REUSEPORT too, which the kernel allows to the same user only. A socket that does not
-listen gets no connections. A task that is started again finds its port still its own.
+A port that was free a moment ago may be taken by the time a server has imported
+TensorFlow and binds it. So the launcher keeps each port bound with SO_REUSEPORT, never
+listening, and tells the servers (TF_GRPC_REUSE_PORT) to bind with SO_REUSEPORT too,
+which the kernel allows only to the same user. A socket that does not listen gets no
+connections. A task that is started again finds that its port is still its own.
 """
 
 import errno
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 LOOPBACK = "127.0.0.1"
 REUSE_PORT_VARIABLE = "TF_GRPC_REUSE_PORT"
-# The first of the local ports of tasks that talk through TLS (see tunnels.py); below
-# those that the kernel gives to connections.
+# The first of the local ports of tasks that talk through TLS (see tunnels.py). It is
+# below the ports that the kernel chooses for connections.
 TLS_BASE_PORT = 24000
 
 
 class PortUnavailableError(Exception):
-    """A port that was asked for cannot be had.
+    """A requested port is not available.
 
     Example:
     ```python
@@ -42,25 +42,27 @@ class ReservedPort:
             port: the port, or 0 for any free one.
 
         Raises:
-            PortUnavailableError: if another process holds the port or may not share it.
+            PortUnavailableError: another process holds the port, or this one may not
+                share it.
         """
         if port:
             check_port_is_free(port)
         try:
             self._socket = _bound_socket(port, socket.SO_REUSEPORT)
         except PortUnavailableError:
-            # Connections in TIME_WAIT of a server that did not share its port. Not used
-            # where it is not needed: two launchers could then both hold a port.
+            # This is for connections in TIME_WAIT of a server that did not share its
+            # port. It is not used otherwise, since two launchers could then both hold a
+            # port.
             self._socket = _bound_socket(port, socket.SO_REUSEPORT, socket.SO_REUSEADDR)
         self.number: int = self._socket.getsockname()[1]
 
     @property
     def address(self) -> str:
-        """The "host:port" at which processes of this machine reach it."""
+        """The "host:port" at which processes of this machine can reach it."""
         return f"{LOOPBACK}:{self.number}"
 
     def release(self) -> None:
-        """Gives the port back to the system."""
+        """Releases the port."""
         self._socket.close()
 
 
@@ -69,14 +71,14 @@ def check_port_is_free(port: int, environ: Mapping[str, str] | None = None) -> N
 
     Args:
         port: a TCP port.
-        environ: where TF_GRPC_REUSE_PORT may say that the server will share the port
-          with its launcher; nowhere by default.
+        environ: an environment in which TF_GRPC_REUSE_PORT may say that the server will
+            share the port with its launcher; empty by default.
 
     Raises:
-        PortUnavailableError: if it could not.
+        PortUnavailableError: it could not.
     """
     shares = (environ or {}).get(REUSE_PORT_VARIABLE, "").lower() in ("1", "true")
-    # Without SO_REUSEADDR, connections in TIME_WAIT of an earlier server would count as
+    # Without SO_REUSEADDR, an earlier server's connections in TIME_WAIT would count as
     # a use.
     _bound_socket(port, socket.SO_REUSEPORT if shares else socket.SO_REUSEADDR).close()
 

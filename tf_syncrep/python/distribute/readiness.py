@@ -1,4 +1,4 @@
-"""Whether a gRPC server answers, asked without a gRPC library."""
+"""Checks whether a gRPC server answers, without a gRPC library."""
 
 import socket
 
@@ -16,10 +16,10 @@ _SETTINGS = b"\x04"
 
 
 def grpc_answers(address: str, timeout_secs: float = 1.0) -> bool:
-    """Whether a server answers in HTTP/2, as every gRPC server does.
+    """Returns whether a server answers in HTTP/2, as every gRPC server does.
 
-    An accepted connection alone proves little: the kernel accepts for a process that is
-    stopped.
+    An accepted connection alone proves little: the kernel accepts connections even for
+    a process that is stopped.
 
     Args:
         address: "host:port".

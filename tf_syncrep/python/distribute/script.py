@@ -1,4 +1,4 @@
-"""The training script that a task runs: its command line, and whether it is there."""
+"""The training script that a task runs: its command line, and whether it exists."""
 
 import importlib.util
 import os
@@ -14,17 +14,17 @@ SCRIPT_JOBS = {
 
 
 class ScriptError(ValueError):
-    """There is no such script."""
+    """The script does not exist."""
 
 
 def command(script: str, args: Sequence[str] = (), module: bool = False) -> list[str]:
-    """The command line that runs a script.
+    """Returns the command line that runs a script.
 
     Args:
         script: a Python file, a folder with a `__main__.py`, another executable file,
           or, with `module`, a module's name.
         args: the script's own arguments.
-        module: whether it is a module.
+        module: whether `script` is a module's name.
 
     Returns:
         The words of the command line.
@@ -40,11 +40,11 @@ def check(script: str, module: bool = False) -> None:
     """Checks that a script exists.
 
     Args:
-        script: as in `command`.
-        module: whether it is a module.
+        script: see `command`.
+        module: whether `script` is a module's name.
 
     Raises:
-        ScriptError: if it does not.
+        ScriptError: the script does not exist.
     """
     if module:
         if not _module_exists(script):
@@ -62,10 +62,10 @@ def _is_executable_file(path: str) -> bool:
 
 
 def _module_exists(name: str) -> bool:
-    """Whether `python -m` would find the module, or the package that it is in."""
+    """Whether `python -m` would find the module, or its outermost package."""
     sys.path.insert(0, os.getcwd())
     try:
-        # Looking further than the outermost package would import it.
+        # A search within the outermost package would import it.
         return importlib.util.find_spec(name.partition(".")[0]) is not None
     except (ImportError, ValueError):
         return False

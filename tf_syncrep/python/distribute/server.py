@@ -1,4 +1,4 @@
-"""One parameter server or worker of a cluster, as TF_CONFIG says."""
+"""Serves one parameter server or worker of the cluster in TF_CONFIG."""
 
 import os
 import signal
@@ -30,14 +30,15 @@ def serve(
     """Serves the task of TF_CONFIG until a signal ends the process.
 
     TensorFlow cannot stop a server within its process, so this function ends the
-    process: with status 128 + n on SIGTERM, SIGINT or SIGHUP, signal n, which is what a
-    scheduler takes for a task that was asked to go and may be started again; with
-    BAD_CONFIG if TF_CONFIG has no such task, its port cannot be had, or an argument is
-    wrong; with NO_LIBRARY if TensorFlow or the op library cannot be loaded.
+    process. Its status is 128 + n if signal n, which is SIGTERM, SIGINT or SIGHUP, has
+    ended it: to a scheduler this is a task that was asked to end and may be started
+    again. It is BAD_CONFIG if TF_CONFIG has no such task, its port is not available, or
+    an argument is wrong; and NO_LIBRARY if TensorFlow or the op library cannot be
+    loaded.
 
     Args:
-        allowed: who may connect, as `--allow` has it.
-        tls_files: what `--tls` says, to be reached through TLS alone.
+        allowed: who may connect, as in `--allow`.
+        tls_files: the value of `--tls`, if the task can be reached only through TLS.
         tls_base_port: see `tunnels.open_for`.
     """
     signalled, signal_pipe = os.pipe()
@@ -67,7 +68,8 @@ def serve(
     ) as error:
         _exit(BAD_CONFIG, error)
     try:
-        # TensorFlow only now: what is wrong above is said at once.
+        # TensorFlow is imported only now, so that the errors above are reported at
+        # once.
         from tf_syncrep.python.ops import op_library
 
         op_library.load()
@@ -92,9 +94,9 @@ def serve(
         f"({server.target}, TensorFlow {tf.__version__})",
         flush=True,
     )
-    # Not server.join(): it never returns to Python, where signals are handled. Nor
-    # signal.pause(): a signal that comes just before it, or that another thread gets,
-    # would not end it.
+    # server.join() would never return to Python, where signals are handled.
+    # signal.pause() would not end for a signal that comes just before it, or that
+    # another thread gets.
     while True:
         os.read(signalled, 1)
 

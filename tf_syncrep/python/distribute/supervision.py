@@ -3,9 +3,9 @@
 The kernel gives two means. PR_SET_PDEATHSIG kills a child when its parent dies, but not
 the grandchildren. PR_SET_CHILD_SUBREAPER makes a process the parent of all orphans
 below it, however they detached themselves (setsid, double fork), so that it can find
-and end them; but not when it is itself the one that was killed. `run_supervised`
-therefore makes two of it: a front process that the user sees and a body process that
-does the work, each of which cleans up when the other dies.
+and end them; but it does not help if this process is itself killed. So `run_supervised`
+uses two processes: a front process that the user sees, and a body process that does the
+work. Each of them cleans up when the other dies.
 """
 
 import contextlib
@@ -31,11 +31,12 @@ _REAP_DEADLINE_SECS = 10.0
 def die_with_parent(parent: int) -> None:
     """Makes the kernel kill this process when the thread that started it ends.
 
-    Made for `subprocess.Popen(preexec_fn=...)`: it allocates nothing and takes no lock
-    that another thread of the parent could hold.
+    It is meant for `subprocess.Popen(preexec_fn=...)`: it allocates nothing, and takes
+    no lock that another thread of the parent could hold.
 
     Args:
-        parent: the parent's process id, to notice that it has died already.
+        parent: the parent's process id, so that it notices if the parent has died
+            already.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
@@ -72,9 +73,9 @@ def kill_descendants() -> None:
 def run_command(command: Sequence[str]) -> int:
     """Runs a command, which must call `die_with_parent`, to its end.
 
-    It leads a session of its own, so that a terminal's Ctrl-C reaches this process
-    only, which passes on the STOP_SIGNALS that it is not deaf to. Handlers can be set
-    in the main thread alone: in another one nothing is passed on.
+    The command leads a session of its own, so that a terminal's Ctrl-C reaches only
+    this process, which passes on the STOP_SIGNALS that it does not ignore. Handlers can
+    be set only in the main thread; in another one nothing is passed on.
 
     Returns:
         Its status, or 128 plus the number of the signal that killed it.
@@ -83,7 +84,7 @@ def run_command(command: Sequence[str]) -> int:
     sys.stderr.flush()
     in_main_thread = threading.current_thread() is threading.main_thread()
     forwarded = STOP_SIGNALS if in_main_thread else ()
-    # A signal that comes before there is a process to pass it on to waits.
+    # A signal that comes before there is a process waits until it can be passed on.
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
     process, previous = None, {}
     try:
@@ -94,14 +95,14 @@ def run_command(command: Sequence[str]) -> int:
                 signal.signal(signum, lambda s, _, to=process: to.send_signal(s))
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         status = process.wait()
-    except BaseException:  # Raised by a handler of the caller's.
+    except BaseException:  # a handler of the caller's has raised it
         if process is not None:
-            process.kill()  # What it supervises ends when it does.
+            process.kill()  # the processes that it supervises end with it
             process.wait()
         raise
     finally:
         for signum, handler in previous.items():
-            if handler is not None:  # None: it was not set from Python.
+            if handler is not None:  # None if it was not set from Python
                 signal.signal(signum, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
     return status if status >= 0 else 128 - status
@@ -110,15 +111,15 @@ def run_command(command: Sequence[str]) -> int:
 def run_supervised(body: Callable[[int], int]) -> int:
     """Runs `body` in a child process that leaves no process behind.
 
-    The child leads a session of its own, so that a terminal's Ctrl-C reaches this
-    process only, which forwards it. If this process dies in whatever way, the
-    descriptor that `body` gets becomes readable (end of file) and `body` must end; if
-    the child dies, this process kills what it left. Call it before any thread is
-    started.
+    The child leads a session of its own, so that a terminal's Ctrl-C reaches only this
+    process, which forwards it. If this process dies, for whatever reason, the
+    descriptor that `body` gets becomes readable (end of file), and `body` must end. If
+    the child dies, this process kills what the child has left. Call it before any
+    thread is started.
 
     Args:
-        body: gets the descriptor; returns the exit status. It is called with
-          STOP_SIGNALS blocked, and unblocks them when it has handlers for them.
+        body: gets the descriptor and returns the exit status. It is called with
+            STOP_SIGNALS blocked, and unblocks them when it has handlers for them.
 
     Returns:
         The status of `body`, or 128 plus the number of the signal that killed its
@@ -141,14 +142,14 @@ def run_supervised(body: Callable[[int], int]) -> int:
     os.close(read_end)
     previous = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
     for signum, handler in previous.items():
-        if handler != signal.SIG_IGN:  # nohup: stays deaf to SIGHUP.
+        if handler != signal.SIG_IGN:  # under nohup it keeps ignoring SIGHUP
             signal.signal(signum, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     kill_descendants()
     os.close(write_end)
     for signum, handler in previous.items():
-        if handler is not None:  # None: it was not set from Python.
+        if handler is not None:  # None if it was not set from Python
             signal.signal(signum, handler)
     return status if status >= 0 else 128 - status
 
@@ -160,7 +161,7 @@ def _run_body(body: Callable[[int], int], read_end: int, write_end: int) -> None
         os.setsid()
         become_subreaper()
         status = body(read_end)
-    except BaseException:  # This process must never return into the caller's frames.
+    except BaseException:  # this process must never return into the caller's frames
         traceback.print_exc()
     finally:
         kill_descendants()
@@ -180,7 +181,7 @@ def _descendants(ancestor: int) -> list[int]:
                 f"/proc/{entry}/stat", encoding="utf-8", errors="replace"
             ) as stat:
                 parent = int(stat.read().rpartition(")")[2].split()[1])
-        except (OSError, IndexError):  # It has ended since.
+        except (OSError, IndexError):  # it has ended meanwhile
             continue
         children.setdefault(parent, []).append(int(entry))
     found: list[int] = []

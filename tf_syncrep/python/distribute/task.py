@@ -1,4 +1,4 @@
-"""One task of a cluster that a scheduler started: the same command for all of them."""
+"""One task of a cluster that a scheduler started, by the same command for all."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from typing import NoReturn
 from tf_syncrep.python.distribute import allow, cluster, ports, script, server, tunnels
 from tf_syncrep.python.distribute.readiness import grpc_answers
 
-UNREADY = 1  # The status where other tasks did not answer in time.
+UNREADY = 1  # The status if other tasks did not answer in time.
 _PROBE_INTERVAL_SECS = 0.5
 
 
@@ -29,20 +29,20 @@ def run(
     tls_files: str | None = None,
     tls_base_port: int = ports.TLS_BASE_PORT,
 ) -> NoReturn:
-    """Does what TF_CONFIG's task has to do, in place of this process.
+    """Does the work of TF_CONFIG's task, in place of this process.
 
-    Serves the task, or waits until all tasks that are served answer, and runs the
-    script: schedulers start the tasks of a cluster in any order.
+    It serves the task, or waits until all served tasks answer and then runs the script:
+    schedulers start the tasks of a cluster in any order.
 
     Args:
-        path: the script, as `script.command` takes it.
+        path: the script; see `script.command`.
         args: its arguments.
         module: whether `path` is a module's name.
-        run_script_on: a key of `script.SCRIPT_JOBS`. An evaluator runs the script, too,
-          and waits for nobody: what it follows are files.
+        run_script_on: a key of `script.SCRIPT_JOBS`. An evaluator also runs the script,
+            but waits for no task, since it follows files.
         ready_timeout_secs: how long to wait for the served tasks.
-        allowed: who may connect to the task, as `--allow` has it.
-        tls_files: what `--tls` says, for tasks that talk through TLS.
+        allowed: who may connect to the task, as in `--allow`.
+        tls_files: the value of `--tls`, for tasks that talk through TLS.
         tls_base_port: see `tunnels.open_for`.
 
     Raises:

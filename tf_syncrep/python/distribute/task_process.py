@@ -11,8 +11,8 @@ from typing import IO
 
 from tf_syncrep.python.distribute.supervision import die_with_parent
 
-# After a task has ended, what it wrote is read for as long as this. A grandchild that
-# holds its output open may write for ever.
+# How long the output of a task is still read after its end. A grandchild that holds the
+# output open may write for ever.
 _LAST_LINES_SECS = 0.5
 
 
@@ -41,22 +41,22 @@ class TaskProcess:
             command: the program and its arguments.
             environ: its whole environment.
             on_line: called in threads of this object with a line, without its end, and
-              "stdout" or "stderr".
+                with "stdout" or "stderr".
             on_exit: called in a thread of this object after the process has ended and
               its last lines have been given to `on_line`.
-            reads_stdin: whether it reads this process's standard input; otherwise it
-              finds it at its end.
-            terminal: the process's standard output, in place of a pipe: the end to read
-              from and the process's; both are closed by this object.
-            on_data: called, as `on_line` is, with what comes from `terminal`.
+            reads_stdin: whether it reads this process's standard input; otherwise its
+                standard input is empty.
+            terminal: a terminal for the process's standard output, instead of a pipe:
+                the end to read from, and the process's end. This object closes both.
+            on_data: called, like `on_line`, with the data from `terminal`.
 
         Raises:
-            OSError: if the program cannot be executed.
+            OSError: the program cannot be executed.
         """
         self.name = name
         parent = os.getpid()
-        # A preexec_fn is the only means for a death signal in front of a program that
-        # is not ours; see die_with_parent for why it is safe beside threads.
+        # Only a preexec_fn can set a death signal for a program that is not ours;
+        # die_with_parent explains why this is safe beside threads.
         try:
             self._process = subprocess.Popen(
                 list(command),
@@ -98,11 +98,11 @@ class TaskProcess:
 
     @property
     def status(self) -> int | None:
-        """None while it runs; then its exit status, negative for a signal's number."""
+        """None while it runs; then its exit status, negative if a signal ended it."""
         if self._process.returncode is None:
-            # Not poll(), which does not look while a thread of this object waits.
+            # poll() does not look while a thread of this object waits.
             options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            with contextlib.suppress(ChildProcessError):  # That thread was faster.
+            with contextlib.suppress(ChildProcessError):  # that thread was faster
                 if os.waitid(os.P_PID, self.pid, options) is None:
                     return None
         return self._process.wait()
@@ -114,21 +114,21 @@ class TaskProcess:
         return status if status >= 0 else 128 - status
 
     def describe_end(self) -> str:
-        """How it ended: "exited with status 1", "was killed by SIGKILL"."""
+        """Describes its end: "exited with status 1", "was killed by SIGKILL"."""
         status = self._process.wait()
         if status >= 0:
             return f"exited with status {status}"
         try:
             return f"was killed by {signal.Signals(-status).name}"
-        except ValueError:  # Real-time signals have no name of their own.
+        except ValueError:  # real-time signals have no names
             return f"was killed by signal {-status}"
 
     def send_signal(self, signum: int) -> None:
-        """Sends a signal to the process alone; nothing happens if it has ended."""
+        """Sends a signal to the process only; does nothing if it has ended."""
         self._process.send_signal(signum)
 
     def send_signal_to_group(self, signum: int) -> None:
-        """Sends a signal to the process and all of its group, also after its end."""
+        """Sends a signal to the process and its group, even after its end."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signum)
 
@@ -136,10 +136,10 @@ class TaskProcess:
         """Waits for the end of the process and its last lines.
 
         Args:
-            timeout_secs: how long; for ever by default.
+            timeout_secs: how long to wait; for ever by default.
 
         Returns:
-            False if the time was up before.
+            False if the time was up first.
         """
         return self._ended.wait(timeout_secs)
 
@@ -151,7 +151,7 @@ class TaskProcess:
     ) -> None:
         with pipe:
             for line in pipe:
-                # Of a progress bar, what a terminal would show in the end.
+                # This is what a terminal would show of a progress bar in the end.
                 on_line(line.rstrip(b"\r\n").rpartition(b"\r")[2], stream)
 
     def _wait(self, on_exit: Callable[["TaskProcess"], None]) -> None:
@@ -164,7 +164,7 @@ class TaskProcess:
 
 
 def _read_terminal(descriptor: int, on_data: Callable[[bytes], None]) -> None:
-    with contextlib.suppress(OSError):  # EIO: nobody has its other end open any more.
+    with contextlib.suppress(OSError):  # EIO: nobody has its other end open
         while data := os.read(descriptor, 65536):
             on_data(data)
     os.close(descriptor)

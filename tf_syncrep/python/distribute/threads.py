@@ -1,4 +1,4 @@
-"""How many threads a task runs ops with, told to TensorFlow by its own variables."""
+"""How many threads a task has, set by TensorFlow's own environment variables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Mapping
 INTER_OP_VARIABLE = "TF_NUM_INTEROP_THREADS"
 INTRA_OP_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
-# A server's kernels may wait for others (queues, locks of variables), and with as few
-# threads as a small machine has cores they could all wait at once.
+# A server's kernels may wait for others (in queues, or for locks of variables). If
+# there were only as many threads as a small machine has cores, all of them could wait
+# at once.
 MIN_INTER_OP_THREADS = 4
 
 
@@ -18,13 +19,13 @@ def environment(
     intra_op_threads: int | None,
     base: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """The environment of a process with so many threads.
+    """The environment of a process with these numbers of threads.
 
     Args:
-        inter_op_threads: how many ops may run at the same time; None for what `base`
-          says, or TensorFlow's choice.
-        intra_op_threads: how many threads they may share their work among; None, too.
-        base: what to start from.
+        inter_op_threads: how many ops may run at the same time; None for the number in
+            `base`, or TensorFlow's choice.
+        intra_op_threads: how many threads an op may use; None likewise.
+        base: the environment to extend.
 
     Returns:
         A new environment.
@@ -37,14 +38,14 @@ def environment(
 
 
 def config_for(num_cores: int, environ: Mapping[str, str] = os.environ):
-    """Says how many threads a server has, and what they do without work.
+    """Returns how many threads a server has, and how they wait for work.
 
     Args:
         num_cores: how many cores the machine has.
-        environ: the environment, whose word on the number of threads counts.
+        environ: the environment, whose numbers of threads take precedence.
 
     Returns:
-        A `tf.compat.v1.ConfigProto`; what it does not say is TensorFlow's to choose.
+        A `tf.compat.v1.ConfigProto`; TensorFlow chooses what it does not set.
     """
     import tensorflow as tf
 
@@ -52,7 +53,7 @@ def config_for(num_cores: int, environ: Mapping[str, str] = os.environ):
     if num_cores < MIN_INTER_OP_THREADS:
         if INTER_OP_VARIABLE not in environ:
             config.inter_op_parallelism_threads = MIN_INTER_OP_THREADS
-        # With more threads than cores, one that looks for work in a loop, as they do
-        # before they sleep, keeps a core from one that has some.
+        # Threads look for work in a loop before they sleep. If there are more threads
+        # than cores, such a thread would keep a core from one that has work.
         config.experimental.disable_thread_spinning = True
     return config

@@ -1,4 +1,4 @@
-"""The files of `--tls`: a certificate, its key, and who vouches for the others'."""
+"""The files of `--tls`: a certificate, its key, and the authority that others need."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,7 @@ _FILES = ("CERT", "KEY", "CA")
 
 
 class TlsError(ValueError):
-    """What `--tls` says is malformed, or tunnels cannot be had on this machine."""
+    """The value of `--tls` is malformed, or tunnels are impossible on this machine."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +18,11 @@ class Credentials:
 
     Attributes:
         certificate: this task's certificate, followed by those between it and
-          `authority`, if there are any.
-        key: its private key, not encrypted.
-        authority: the certificate of the authority, or several: whoever has a
-          certificate that it signed is let in, and is believed to be any task.
+            `authority`, if there are any.
+        key: its private key, unencrypted.
+        authority: the certificates of one or more authorities. Everybody with a
+            certificate that these have signed may connect, and may claim to be any
+            task.
     """
 
     certificate: str
@@ -30,14 +31,14 @@ class Credentials:
 
     @classmethod
     def parse(cls, text: str) -> "Credentials":
-        """Reads a value of `--tls`, and checks that the files belong together.
+        """Parses a value of `--tls`, and checks that the files fit together.
 
         Args:
             text: "CERT,KEY,CA", three paths.
 
         Raises:
-            TlsError: there are not three, one cannot be read, or the authority does not
-              vouch for the certificate at the present time.
+            TlsError: there are not three paths, a file cannot be read, or the authority
+                does not vouch for the certificate at present.
         """
         paths = [os.path.abspath(path) if path else "" for path in text.split(",")]
         if len(paths) != len(_FILES) or not all(paths):
@@ -60,14 +61,14 @@ class Credentials:
         return credentials
 
     def _check(self) -> None:
-        """Lets a task with these files talk to another one with the same."""
+        """Checks the files: connects two tasks that both have them."""
         ends = []
         for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
             context = ssl.SSLContext(side)
             context.check_hostname = False
             context.verify_mode = ssl.CERT_REQUIRED
             try:
-                # Without a password: one that is asked for would be waited for.
+                # With an empty password the key is not asked for on the terminal.
                 context.load_cert_chain(self.certificate, self.key, password="")
             except ssl.SSLError as error:
                 raise TlsError(
@@ -98,7 +99,7 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
         client.wrap_bio(to_client, to_server),
         server.wrap_bio(to_server, to_client, server_side=True),
     ]
-    # Each end answers what the other one has sent; more turns than there are messages.
+    # Each end answers the other's messages; there are fewer messages than turns.
     for _ in range(4):
         for end in ends:
             with contextlib.suppress(ssl.SSLWantReadError):

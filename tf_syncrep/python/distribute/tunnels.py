@@ -1,11 +1,11 @@
-"""Tasks that talk through TLS, by a stunnel beside each of them.
+"""Lets tasks talk through TLS, by a stunnel beside each of them.
 
-TensorFlow's servers have no encryption of their own. So that of a task listens for its
-own machine alone, at a local port, and its stunnel listens at the address that
-TF_CONFIG gives the task, and lets in whoever has a certificate. The task itself gets a
-TF_CONFIG in which each of the others is at a local port, where its stunnel takes
-connections for that one. These ports are the same on all machines: a coordinator tells
-the others where everybody is.
+TensorFlow's servers have no encryption of their own. So a task's server listens only on
+its own machine, at a local port. The task's stunnel listens at the address that
+TF_CONFIG gives the task, and lets in everybody with a certificate. The task itself gets
+a TF_CONFIG in which each other task has a local port, at which the task's stunnel
+accepts connections for it. These ports are the same on all machines, since a
+coordinator tells the tasks each other's addresses.
 """
 
 import contextlib
@@ -27,32 +27,32 @@ from tf_syncrep.python.distribute.tls import Credentials, TlsError
 
 _READY_SECS = 10.0
 _POLL_SECS = 0.05
-# stunnel ends connections after twelve silent hours, or as this says.
+# stunnel closes idle connections after twelve hours by default.
 _IDLE_SECS = 10 * 365 * 24 * 3600
 
 
 def open_for(
     config: TaskConfig, tls_files: str, allowed: str, base_port: int
 ) -> dict[str, str]:
-    """Starts this process's stunnel, which ends with it, and ends it if it ends.
+    """Starts this process's stunnel. Each of the two ends with the other.
 
     Call it before any thread is started.
 
     Args:
-        config: the cluster, as it is outside.
-        tls_files: what it shows to others, and what it asks of them; see
-          `tls.Credentials.parse`.
-        allowed: who may try, as `--allow` has it.
+        config: the cluster, with the addresses outside.
+        tls_files: the certificate that it shows, and the authority that it requires;
+            see `tls.Credentials.parse`.
+        allowed: who may connect, as in `--allow`.
         base_port: the first of as many local ports as the cluster has tasks.
 
     Returns:
-        The environment, with the TF_CONFIG that reaches the others through TLS, for a
-        program that this process becomes.
+        An environment for a program that this process becomes, with a TF_CONFIG that
+        reaches the other tasks through TLS.
 
     Raises:
         TlsError: `tls_files` is wrong, there is no stunnel, or it does not start.
         ports.PortUnavailableError: one of the ports is in use, perhaps by another task
-          of the cluster: each needs a network of its own.
+            of the cluster: each task needs a network of its own.
         allow.AllowError: `allowed` is wrong.
     """
     credentials = Credentials.parse(tls_files)
@@ -78,11 +78,11 @@ def local_config(config: TaskConfig, base_port: int) -> TaskConfig:
     """The cluster as a task sees it behind its stunnel.
 
     Args:
-        config: the cluster as it is outside.
-        base_port: the port of the first task in the order of the task types' names.
+        config: the cluster, with the addresses outside.
+        base_port: the port of the first task, when task types are sorted by name.
 
     Raises:
-        TlsError: there are not as many ports.
+        TlsError: there are not enough ports.
     """
     number = sum(map(len, config.cluster.values()))
     if not 0 < base_port <= 65536 - number:
@@ -102,12 +102,12 @@ def local_config(config: TaskConfig, base_port: int) -> TaskConfig:
 def stunnel_config(
     config: TaskConfig, local: TaskConfig, credentials: Credentials
 ) -> str:
-    """What stunnel is told: a service for each task of the cluster."""
+    """The configuration of stunnel: a service for each task of the cluster."""
     lines = [
         "foreground = yes",
         "syslog = no",
         "debug = warning",
-        # Messages of gRPC are small, and wait for each other.
+        # gRPC's messages are small, and one waits for the other.
         "socket = l:TCP_NODELAY=1",
         "socket = r:TCP_NODELAY=1",
         f"TIMEOUTidle = {_IDLE_SECS}",
@@ -128,7 +128,7 @@ def stunnel_config(
                     f"connect = {inside}",
                 ]
             else:
-                # Names are looked up for each connection: addresses change.
+                # Names are looked up for each connection, since addresses change.
                 lines += [
                     "client = yes",
                     f"accept = {inside}",
@@ -145,7 +145,7 @@ def _addresses(config: TaskConfig) -> list[str]:
 def _start(
     stunnel: str, text: str, environ: Mapping[str, str], listening: list[int]
 ) -> None:
-    """Starts it below a child process that watches it, and waits until it listens."""
+    """Starts stunnel below a child that watches it, and waits until it listens."""
     with tempfile.TemporaryFile() as config:
         config.write(text.encode())
         config.seek(0)
@@ -172,7 +172,7 @@ def _start(
 def _watch(
     command: Sequence[str], environ: Mapping[str, str], config: IO[bytes], parent: int
 ) -> NoReturn:
-    """The child process: ends with the task, and ends the task when stunnel ends."""
+    """Runs in the child: ends with the task, and ends the task when stunnel ends."""
     try:
         supervision.die_with_parent(parent)
         os.setsid()  # A terminal's Ctrl-C is for the task.
@@ -197,7 +197,7 @@ def _watch(
 
 
 def _is_taken(port: int) -> bool:
-    # Not by a connection, which stunnel would report as one that failed.
+    # This makes no connection, which stunnel would report as a failed one.
     try:
         ports.check_port_is_free(port)
     except ports.PortUnavailableError:

@@ -1,4 +1,4 @@
 """Tables that are spread over parameter servers: their layout, and lookups in them.
 
-`layout` knows where each row is, and `lookup` builds the ops that get rows from there.
+`layout` says where each row is, and `lookup` builds the ops that get rows from there.
 """

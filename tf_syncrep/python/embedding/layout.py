@@ -1,12 +1,12 @@
-"""Where tables are on parameter servers: stacked into slabs, each parted by rows.
+"""Where tables are on parameter servers: stacked into slabs, which are split by rows.
 
-Nothing here needs TensorFlow.
+This module does not use TensorFlow.
 
 A slab holds the rows of tables of one width and dtype, one table after the other, and
-has one part on each parameter server: row `g` of all is row `g // num_shards` of part
-`g % num_shards`. So each part has as many rows as any other, give or take one, whatever
-the tables, and the rows of each table, popular ones too, are spread over all of them.
-This is the "mod" strategy of `tf.nn.embedding_lookup`, over all tables at once.
+has one part on each parameter server: row `g` of the stack is row `g // num_shards` of
+part `g % num_shards`. So the numbers of rows of any two parts differ by at most one,
+and the rows of each table, popular ones too, are spread over all parts. This is the
+"mod" strategy of `tf.nn.embedding_lookup`, over all tables at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-# How many a part may have: they are counted by int32.
+# How many rows a part may have, since rows are counted by int32.
 MOST_ROWS = 2**31 - 1
 
 
@@ -24,10 +24,10 @@ class Table:
     """A table of vectors.
 
     Attributes:
-        name: its name, which no other table of a layout has.
+        name: its name, which is unique in a layout.
         vocabulary_size: how many rows it has, or may have.
         width: how many elements a row has.
-        dtype: of the elements, by name.
+        dtype: the name of the elements' dtype.
         grows: whether rows are found by keys, and made when they are needed.
     """
 
@@ -59,15 +59,15 @@ class TablePart:
 
 
 class Slab:
-    """Stacked tables, and how they are parted."""
+    """Stacked tables, and how they are split into parts."""
 
     def __init__(self, name: str, tables: Sequence[Table], num_shards: int):
         """Stacks tables.
 
         Args:
             name: name of the slab.
-            tables: of one width and dtype; at least one.
-            num_shards: into how many parts to part the rows.
+            tables: tables of one width and dtype; at least one.
+            num_shards: how many parts there are.
         """
         self.name = name
         self.tables = tuple(tables)
@@ -81,7 +81,7 @@ class Slab:
             self.num_rows += table.vocabulary_size
 
     def first_row(self, table: Table) -> int:
-        """Which of all rows is row 0 of a table."""
+        """The place of a table's row 0 in the stack."""
         return self._first_rows[table.name]
 
     def shard_rows(self, shard: int) -> int:
@@ -101,16 +101,16 @@ class Slab:
         return [self.part(table, shard) for table in self.tables]
 
     def _rows_before(self, row: int, shard: int) -> int:
-        """How many of the first `row` rows are in a part."""
+        """How many of the first `row` rows of the stack are in a part."""
         return max(0, -(-(row - shard) // self.num_shards))
 
 
 class DynamicSlab:
-    """Stacked tables that grow, and how they are parted.
+    """Stacked tables that grow, and how they are split into parts.
 
-    The owner of a key is a part by the key's hash, so that parts have different numbers
-    of rows; each has room for a few more than its share. In each part the rows of a
-    table lie next to each other, in the same place.
+    A key's hash decides which part has the key, so that parts have different numbers of
+    rows; each has room for a few more than its share. In each part the rows of a table
+    are next to each other, at the same place.
     """
 
     def __init__(self, name: str, tables: Sequence[Table], num_shards: int):
@@ -154,7 +154,7 @@ class DynamicSlab:
         if self.num_shards == 1:
             return table.vocabulary_size
         share = table.vocabulary_size / self.num_shards
-        # So far above their mean, four times the standard deviation, hardly any are.
+        # Four standard deviations above the mean are hardly ever exceeded.
         slack = 4 * math.ceil(math.sqrt(share))
         return min(table.vocabulary_size, math.ceil(share) + slack)
 
@@ -170,18 +170,18 @@ def stack(
 
     Args:
         tables: the tables.
-        num_shards: into how many parts to part each slab.
+        num_shards: how many parts each slab has.
         stacking: `"auto"` to stack all tables of one width and dtype; None to stack
-            none; or names of tables that are to be stacked: a list of lists, or one
-            list. Tables that are not named are slabs by themselves.
+            none; or the names of tables to stack: a list of lists, or one list. Tables
+            that are not named are slabs by themselves.
 
     Returns:
         The slabs, in the order of their first tables.
 
     Raises:
-        ValueError: tables of one name; `stacking` is none of these, names something
-            that is not a table, names a table twice, or stacks tables of different
-            width or dtype.
+        ValueError: two tables have the same name; or `stacking` is none of these, names
+            something that is not a table, names a table twice, or stacks tables of
+            different width or dtype.
     """
     tables = list(tables)
     by_name = {table.name: table for table in tables}
@@ -204,7 +204,7 @@ def _slab_name(tables: Sequence[Table]) -> str:
 
 
 def _groups(by_name, stacking):
-    """A function that gives for a table the key that stacked tables share."""
+    """Returns a function of a table, whose result is the same for stacked tables."""
     if stacking == "auto":
         return _kind
     if stacking is None:

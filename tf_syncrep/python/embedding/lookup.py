@@ -15,16 +15,16 @@ from tf_syncrep.python.ops import embedding_ops
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """What a batch asks of a table for one feature.
+    """The ids that a batch looks up in a table for one feature.
 
     Attributes:
-        name: for errors.
+        name: its name, for error messages.
         table: the table.
-        ids: int32 or int64. A vector if there are `row_splits`; else of any shape,
+        ids: int32 or int64. A vector if there are `row_splits`; otherwise of any shape,
             whose last axis is combined if there is a combiner.
-        combiner: `"sum"`, `"mean"`, `"sqrtn"`, or None for one vector an id.
-        row_splits: None, or int64, where the ids of each example begin and end.
-        weights: None, or float32, one for each id.
+        combiner: `"sum"`, `"mean"`, `"sqrtn"`, or None for one vector for each id.
+        row_splits: None, or int64: where the ids of each example begin and end.
+        weights: None, or float32: a weight for each id.
     """
 
     name: str
@@ -45,12 +45,13 @@ def look_up(
 
     Args:
         slab: how the tables lie.
-        parts: its parts: resource variables on CPUs, those of this replica.
-        features: features of tables of the slab; at least one.
-        transfer_dtype: dtype in which rows and gradients travel; None for the slab's.
+        parts: its parts, which are resource variables on CPUs, those of this replica.
+        features: features of the slab's tables; at least one.
+        transfer_dtype: the dtype in which rows and gradients are sent; None for the
+            slab's.
 
     Returns:
-        For each feature its vectors, in float64 for float64 and float32 for all others.
+        For each feature its vectors: float64 if the slab is float64, otherwise float32.
     """
     most_rows = max(slab.shard_rows(shard) for shard in range(slab.num_shards))
     rows, places = embedding_ops.embedding_rows(
@@ -133,15 +134,15 @@ def look_up_by_slab(
 def look_up_with_stock_ops(
     slab: Slab, parts: Sequence[Any], features: Sequence[Feature]
 ) -> list[tf.Tensor]:
-    """The same by TensorFlow's own ops, which any process has, and any device.
+    """Does the same with TensorFlow's own ops, on any device and in any process.
 
     Args:
         slab: how the tables lie.
         parts: its parts: variables.
-        features: features of tables of the slab.
+        features: features of the slab's tables.
 
     Returns:
-        For each feature its vectors, as `look_up` gives them.
+        For each feature its vectors, as `look_up` returns them.
     """
     return [_look_up_one(slab, parts, feature) for feature in features]
 
@@ -149,7 +150,7 @@ def look_up_with_stock_ops(
 def _look_up_one(slab, parts, feature):
     vocabulary_size = feature.table.vocabulary_size
     ids = tf.cast(feature.ids, tf.int64)
-    # Beyond a table's end there may be another one.
+    # The stack may continue with another table after the end of this one.
     are_ids = tf.debugging.Assert(
         tf.reduce_all((ids >= 0) & (ids < vocabulary_size)),
         [
@@ -165,7 +166,7 @@ def _look_up_one(slab, parts, feature):
     if len(parts) == 1:
         vectors = tf.gather(parts[0], rows)
     else:
-        # Row g of all is row g // n of part g % n there, too.
+        # embedding_lookup takes row g of the stack from row g // n of part g % n, too.
         vectors = tf.compat.v1.nn.embedding_lookup(
             list(parts), rows, partition_strategy="mod"
         )
@@ -173,14 +174,14 @@ def _look_up_one(slab, parts, feature):
 
 
 def combine_with_stock_ops(feature: Feature, vectors: tf.Tensor) -> tf.Tensor:
-    """The vectors of a feature, by TensorFlow's own ops.
+    """Combines the vectors of a feature with TensorFlow's own ops.
 
     Args:
         feature: the feature.
-        vectors: those of its ids, of the ids' shape + `[width]`.
+        vectors: the vectors of its ids, with the ids' shape + `[width]`.
 
     Returns:
-        Its vectors, in float64 for float64 and float32 for all others.
+        Its vectors: float64 if `vectors` is float64, otherwise float32.
     """
     vectors = tf.cast(
         vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32
@@ -203,7 +204,7 @@ def combine_with_stock_ops(feature: Feature, vectors: tf.Tensor) -> tf.Tensor:
 
 
 def _sum(values, feature):
-    """The sums over the ids of each example."""
+    """Sums values over the ids of each example."""
     if feature.row_splits is None:
         return tf.reduce_sum(values, axis=feature.ids.shape.rank - 1)
     splits = feature.row_splits

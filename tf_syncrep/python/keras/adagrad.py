@@ -16,8 +16,8 @@ class Adagrad(RuleOptimizer):
     r"""Adagrad that moves only the rows that a gradient names.
 
     Each element has a learning rate of its own, which falls with the sum of the squares
-    of its gradients: what is seen rarely moves far when it is seen. With
-    \\(a = initial\_accumulator\_value\\) for each variable at first, an update with
+    of its gradients: an element with few gradients moves far with each of them.
+    Initially \\(a = initial\_accumulator\_value\\) for each variable. An update with
     gradient \\(g\\) is:
 
     $$a := a + g^2$$
@@ -104,11 +104,11 @@ class Adagrad(RuleOptimizer):
         self.epsilon: float = check_number("epsilon", epsilon)
 
     def rule(self) -> tuple[str, dict[str, float]]:
-        """The name of the rule, and its numbers but for `lr`."""
+        """The name of the rule, and its numbers except `lr`."""
         return "adagrad", {"epsilon": self.epsilon}
 
     def initial_slots(self) -> dict[str, float]:
-        """What is kept for each variable, with what it begins with."""
+        """The slots of each variable, with their initial values."""
         return {"accumulator": self.initial_accumulator_value}
 
     def update_rows(
@@ -124,7 +124,7 @@ class Adagrad(RuleOptimizer):
         return rows - step, {"accumulator": accumulator}
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal optimizer of."""
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
         return {
             **super().get_config(),
             "initial_accumulator_value": self.initial_accumulator_value,

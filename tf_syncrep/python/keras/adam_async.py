@@ -19,16 +19,16 @@ class AdamAsync(BaseOptimizer):
     r"""Adam for asynchronous training with parameter servers.
 
     Adam scales each step by how large the gradient has been of late, element by
-    element, and corrects for the moving averages having begun at zero. The
-    correction needs to know how many steps the averages have seen. Stock Adam takes
-    the optimizer's `iterations` for that, one counter for all variables and workers,
-    and moves every row of an embedding table at every step. Here each variable has
-    its own powers of the betas, beside it on its parameter server, and one op
-    advances everything that belongs to it: no update of any worker is lost, and a
-    sparse gradient costs what its rows cost, however long the table.
+    element, and corrects for the moving averages having begun at zero. The correction
+    needs to know how many steps the averages have seen. Stock Adam uses the optimizer's
+    `iterations` for that, one counter for all variables and workers, and moves every
+    row of an embedding table at every step. Here each variable has its own powers of
+    the betas, beside it on its parameter server, and one op advances everything that
+    belongs to it. No update of any worker is lost, and the cost of a sparse gradient
+    depends on its rows, not on the length of the table.
 
-    With \\(m = v = 0\\) and \\(t = 0\\) for each variable at first, an update with
-    gradient \\(g\\) is:
+    Initially \\(m = v = 0\\) and \\(t = 0\\) for each variable. An update with gradient
+    \\(g\\) is:
 
     $$t := t + 1$$
     $$\alpha := learning\_rate \cdot \sqrt{1 - \beta_2^t} / (1 - \beta_1^t)$$
@@ -101,7 +101,7 @@ class AdamAsync(BaseOptimizer):
     ```
 
     A model file names the class, so `tf_syncrep` has to be imported before
-    `tf.keras.models.load_model` can make it; with `compile=False` it need not be there.
+    `tf.keras.models.load_model` can make it; with `compile=False` this is not needed.
 
     Sources: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015
     (https://arxiv.org/abs/1412.6980), in the form at the end of its section 2; the
@@ -226,7 +226,7 @@ class AdamAsync(BaseOptimizer):
             )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal optimizer of."""
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
         return {
             **super().get_config(),
             "beta_1": self.beta_1,

@@ -1,4 +1,4 @@
-"""What the optimizers of this package have in common."""
+"""The base class of this package's optimizers."""
 
 import numbers
 from typing import Any
@@ -14,8 +14,8 @@ from tf_syncrep.python.sync.arguments import as_python, check_number
 class BaseOptimizer(compat.SlotOptimizer):
     """An optimizer that moves only the rows that a sparse gradient names.
 
-    Its slots of tables are stored by table. A subclass has `slots` beside what
-    `compat.SlotOptimizer` wants.
+    Slots of tables are saved by table. A subclass has the method `slots`, and the
+    methods that `compat.SlotOptimizer` requires.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class BaseOptimizer(compat.SlotOptimizer):
             super().save_own_variables(store)
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads what was saved, where tables may lie in other parts.
+        """Loads what was saved, even if tables have other parts now.
 
         Called by Keras.
 
@@ -69,16 +69,16 @@ class BaseOptimizer(compat.SlotOptimizer):
             super().load_own_variables(store)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal optimizer of."""
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
         return {k: as_python(x) for k, x in super().get_config().items()}
 
 
 def is_beyond_kernels(variable: tf.Variable, on_gpu: bool = False) -> bool:
-    """Whether an update of the variable has to be made of TensorFlow's own ops.
+    """Whether an update of the variable has to be made by TensorFlow's own ops.
 
     Args:
         variable: the variable.
-        on_gpu: whether the update has GPU kernels, where the library has any.
+        on_gpu: whether the update has GPU kernels, if the library has any.
     """
     device = tf.DeviceSpec.from_string(variable.device).device_type or "CPU"
     has_kernels = op_library.has_kernels_for(device) if on_gpu else device == "CPU"

@@ -9,7 +9,7 @@ from absl import logging
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.server import SERVED_TYPES
 
-# For how long nothing is said of tasks that are still coming up.
+# How long tasks may take to start before they are reported.
 _PATIENCE_SECS = 10.0
 _REMEDY = (
     "`tf-syncrep launch --workers 2 --ps 1 train.py` starts a cluster on this machine "
@@ -30,10 +30,10 @@ def num_tasks(job: str) -> int:
 
 
 def explain_missing_cluster() -> None:
-    """Makes ParameterServerStrategy say which tasks it lacks, and what starts them.
+    """Makes ParameterServerStrategy say which tasks are missing, and how to start them.
 
-    Without a cluster it fails in any case, with an error about its argument; for tasks
-    that are not there it waits in silence, and for ever.
+    Without a cluster it fails in any case, with an error about its argument. It waits
+    silently and for ever for tasks that do not exist.
     """
     strategy = tf.distribute.ParameterServerStrategy
     stock = strategy.__init__
@@ -53,7 +53,7 @@ def explain_missing_cluster() -> None:
 
 
 def _served_addresses(cluster_resolver) -> list[str]:
-    """Where the tasks listen that a coordinator needs."""
+    """The addresses of the tasks that a coordinator needs."""
     if not isinstance(cluster_resolver, tf.distribute.cluster_resolver.ClusterResolver):
         return []  # TensorFlow says what is wrong.
     spec = cluster_resolver.cluster_spec().as_dict()
@@ -61,7 +61,7 @@ def _served_addresses(cluster_resolver) -> list[str]:
         raise ValueError(
             "ParameterServerStrategy needs a cluster of workers and parameter servers. "
             f"{_REMEDY} Received: a {type(cluster_resolver).__name__} without a "
-            "cluster, as where TF_CONFIG is not set"
+            "cluster, as happens if TF_CONFIG is not set"
         )
     return [address for job in SERVED_TYPES for address in spec.get(job, ())]
 

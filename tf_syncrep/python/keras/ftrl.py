@@ -139,7 +139,7 @@ class FTRL(RuleOptimizer):
         self.beta: float = check_number("beta", beta)
 
     def rule(self) -> tuple[str, dict[str, float]]:
-        """The name of the rule, and its numbers but for `lr`."""
+        """The name of the rule, and its numbers except `lr`."""
         return "ftrl", {
             "lr_power": self.learning_rate_power,
             "l1": self.l1_regularization_strength,
@@ -149,7 +149,7 @@ class FTRL(RuleOptimizer):
         }
 
     def initial_slots(self) -> dict[str, float]:
-        """What is kept for each variable, with what it begins with."""
+        """The slots of each variable, with their initial values."""
         return {"accumulator": self.initial_accumulator_value, "linear": 0.0}
 
     def update_rows(
@@ -172,7 +172,7 @@ class FTRL(RuleOptimizer):
         return new_rows, {"accumulator": accumulator, "linear": linear}
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal optimizer of."""
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
         return {
             **super().get_config(),
             "learning_rate_power": self.learning_rate_power,

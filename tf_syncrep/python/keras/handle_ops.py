@@ -1,7 +1,7 @@
-"""Updates of variables with TensorFlow's own ops, on handles.
+"""Updates of variables with TensorFlow's own ops, by their handles.
 
-Ops on handles rather than methods of variables: they are the same for variables of
-every `tf.distribute` strategy, inside of an update.
+Within an update, ops on handles are the same for variables of every `tf.distribute`
+strategy, unlike methods of variables.
 """
 
 from typing import Any
@@ -30,12 +30,12 @@ def scatter(handle: tf.Tensor, rows: tf.Tensor, values: Any) -> None:
 
 
 def sum_by_row(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sums the values of equal indices, in shapes that are static, as XLA needs it.
+    """Sums the values of equal indices, with static shapes, as XLA requires.
 
     Returns:
         rows: the indices, sorted, as many as there were.
-        sums: for each of these the sum of all values of that row. Equal rows have
-            equal sums, so that it does not matter which of them is written last.
+        sums: for each of these the sum of all values of that row. Equal rows have equal
+            sums, so that it does not matter which is written last.
     """
     order = tf.argsort(indices, stable=True)
     rows = tf.gather(indices, order)

@@ -13,24 +13,24 @@ __all__ = ["LazyOptimizer"]
 
 
 class LazyOptimizer(BaseOptimizer):
-    """Base class of optimizers whose sparse gradients cost what their rows cost.
+    """Base class of optimizers whose updates only touch the rows of a sparse gradient.
 
-    A subclass says what it keeps for each variable and how rows move. All else is here:
-    dense gradients and sparse ones, in any `tf.distribute.Strategy` and under XLA,
-    learning rate schedules, clipping, weight decay, averages, and files of every kind,
-    in which slots of tables are stored by table.
+    A subclass defines the slots of each variable, and how rows move. Everything else is
+    here: dense gradients and sparse ones, in any `tf.distribute.Strategy` and under
+    XLA, learning rate schedules, clipping, weight decay, averages, and files of every
+    kind, in which slots of tables are saved by table.
 
-    A sparse gradient (`tf.IndexedSlices`, what an embedding layer has) moves the rows
-    that it names and no others, in the variable and in its slots. That is called lazy:
-    where a rule has a momentum, say, it does not decay in rows that rest. A row named
-    several times gets the sum of its gradients, once. Weight decay and `use_ema` are
-    Keras' own, and go through all of a table in every step.
+    A sparse gradient (`tf.IndexedSlices`, as of an embedding layer) moves the rows that
+    it names and no others, in the variable and in its slots. This is called lazy: a
+    momentum, for example, does not decay in rows that no gradient names. If a row is
+    named several times, the sum of its gradients is applied once. Weight decay and
+    `use_ema` are Keras' own, and touch the whole table in every step.
 
-    Two methods are to be overridden, and `row_slots` where it helps; `get_config` is to
-    return the constructor's arguments, as in Keras. A variable's update is made of
-    TensorFlow's ops, not of one: where several workers train asynchronously, of two
-    updates of one row at the same moment one may get lost. The classes of this package
-    have kernels that lose none.
+    A subclass overrides two methods, and `row_slots` where it helps; `get_config`
+    returns the constructor's arguments, as in Keras. A variable's update consists of
+    several of TensorFlow's ops: if several workers train asynchronously, one of two
+    updates of a row at the same moment may get lost. The classes of this package have
+    kernels that lose none.
 
     Args:
         learning_rate: a number of at least 0, or a
@@ -81,16 +81,16 @@ class LazyOptimizer(BaseOptimizer):
     """
 
     def initial_slots(self) -> dict[str, float]:
-        """What is kept for each variable; to be overridden.
+        """Returns the slots of each variable; to be overridden.
 
         Returns:
-            For the name of each slot what all of its elements begin with. Slots are
+            The initial value of all elements, by the name of the slot. Slots are
             float64 for float64 variables and float32 for all others.
         """
         raise NotImplementedError
 
     def row_slots(self) -> Collection[str]:
-        """Names of those slots that have one number for each row of a variable.
+        """Returns the names of the slots with one number for each row of a variable.
 
         Such a slot has the variable's first dimension, and 1 for every other. All other
         slots have the variable's shape.
@@ -113,7 +113,7 @@ class LazyOptimizer(BaseOptimizer):
             learning_rate: a scalar of the same dtype.
 
         Returns:
-            What the rows become, and their slots by name.
+            The new rows, and their new slots by name.
         """
         raise NotImplementedError
 
@@ -182,14 +182,14 @@ class LazyOptimizer(BaseOptimizer):
 
 
 class RuleOptimizer(LazyOptimizer):
-    """A lazy optimizer whose updates are one op, where there is a kernel for it."""
+    """A lazy optimizer whose updates are one op, if there is a kernel for it."""
 
     def rule(self) -> tuple[str, dict[str, float]]:
-        """The name of the rule, and its numbers but for `lr`; to be overridden."""
+        """The name of the rule, and its numbers except `lr`; to be overridden."""
         raise NotImplementedError
 
     def row_slots(self) -> Collection[str]:
-        """Names of those slots that have one number for each row of a variable."""
+        """Returns the names of the slots with one number for each row of a variable."""
         rule = rule_ops.RULES[self.rule()[0]]
         return rule.slots if rule.is_rowwise else ()
 

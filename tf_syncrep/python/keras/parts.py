@@ -1,4 +1,4 @@
-"""What a model is made of besides layers: optimizers and metrics, wherever they are."""
+"""Finds a model's optimizers and metrics, wherever they are."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,10 +7,10 @@ import tensorflow as tf
 
 
 def optimizers_of(model: Any) -> Iterator[Any]:
-    """All optimizers of a model, each once, and those that they wrap.
+    """All optimizers of a model, each once, and those inside them.
 
-    Besides the one that it was compiled with, a model with a train step of its own may
-    have some in attributes.
+    Besides the optimizer with which it was compiled, a model with a train step of its
+    own may have some in attributes.
     """
     for optimizer in parts_of(model, tf.keras.optimizers.Optimizer):
         while optimizer is not None:
@@ -19,7 +19,7 @@ def optimizers_of(model: Any) -> Iterator[Any]:
 
 
 def parts_of(model: Any, kind: Any) -> list[Any]:
-    """What a model has of a kind in attributes, and in lists and dicts in them."""
+    """All objects of a kind in a model's attributes, and in lists and dicts in them."""
     seen: dict[int, Any] = {}
     found = [getattr(model, "optimizer", None), *vars(model).values()]
     for x in found:

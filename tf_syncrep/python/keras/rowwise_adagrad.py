@@ -15,18 +15,18 @@ __all__ = ["RowwiseAdagrad"]
 class RowwiseAdagrad(RuleOptimizer):
     r"""Adagrad with one number of state for each row of a table.
 
-    Adagrad keeps as much beside a table as the table has. Here all elements of a row
-    share a learning rate, which falls with the sum of the mean squares of the row's
-    gradients: 4 bytes a row, whatever its width. With
-    \\(a = initial\_accumulator\_value\\) for each row at first, an update with gradient
-    \\(g\\) of a row is:
+    Adagrad keeps an array as large as the table. Here all elements of a row share a
+    learning rate, which falls with the sum of the mean squares of the row's gradients:
+    this takes 4 bytes for each row, whatever its width. Initially \\(a =
+    initial\_accumulator\_value\\) for each row. An update with gradient \\(g\\) of a
+    row is:
 
     $$a := a + \text{mean}(g^2)$$
     $$row := row - learning\_rate \cdot g / (\sqrt{a} + \epsilon)$$
 
-    A row is what the first dimension counts: of a kernel of shape `[inputs, units]` the
-    weights of one input, of a bias each element. Arguments are named as those of
-    `Adagrad`; the rule and the defaults are FBGEMM's.
+    The first dimension counts the rows: in a kernel of shape `[inputs, units]` a row
+    has the weights of one input, in a bias it is one element. Arguments have the names
+    of those of `Adagrad`; the rule and the defaults are FBGEMM's.
 
     A sparse gradient (`tf.IndexedSlices`, what an embedding layer has) moves only the
     rows that it names, in the variable and in its slots; a row named several times gets
@@ -70,7 +70,7 @@ class RowwiseAdagrad(RuleOptimizer):
     >>> print(table.numpy()[:, 0].round(3))
     [1.   0.75 1.   0.75]
 
-    Source: EXACT_ROWWISE_ADAGRAD of FBGEMM, which TorchRec trains tables with.
+    Source: EXACT_ROWWISE_ADAGRAD of FBGEMM, with which TorchRec trains tables.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class RowwiseAdagrad(RuleOptimizer):
         self.epsilon: float = check_number("epsilon", epsilon)
 
     def rule(self) -> tuple[str, dict[str, float]]:
-        """The name of the rule, and its numbers but for `lr`."""
+        """The name of the rule, and its numbers except `lr`."""
         return "rowwise_adagrad", {"epsilon": self.epsilon}
 
     def initial_slots(self) -> dict[str, float]:
-        """What is kept for each variable, with what it begins with."""
+        """The slots of each variable, with their initial values."""
         return {"accumulator": self.initial_accumulator_value}
 
     def update_rows(
@@ -128,7 +128,7 @@ class RowwiseAdagrad(RuleOptimizer):
         return rows - step_size * gradient, {"accumulator": accumulator}
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal optimizer of."""
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
         return {
             **super().get_config(),
             "initial_accumulator_value": self.initial_accumulator_value,

@@ -15,19 +15,17 @@ __all__ = ["SGD"]
 class SGD(RuleOptimizer):
     r"""Gradient descent that moves only the rows that a gradient names.
 
-    With \\(m = 0\\) for each variable at first, an update with gradient \\(g\\) is:
+    Initially \\(m = 0\\) for each variable. An update with gradient \\(g\\) is:
 
     $$m := momentum \cdot m - learning\_rate \cdot g$$
     $$variable := variable + m$$
 
-    With `nesterov`, the second line adds
-    \\(momentum \cdot m - learning\_rate \cdot g\\). Without a momentum nothing is kept
-    beside the variables, and the update is
-    \\(variable := variable - learning\_rate \cdot g\\). Arguments, defaults and dense
-    gradients are those of `tf.keras.optimizers.SGD`.
+    With `nesterov`, the second line adds \\(momentum \cdot m - learning\_rate \cdot
+    g\\). Without a momentum there are no slots, and the update is \\(variable :=
+    variable - learning\_rate \cdot g\\). Arguments, defaults and dense gradients are
+    those of `tf.keras.optimizers.SGD`.
 
-    The momentum of a row rests while no gradient names the row: it does not decay, and
-    does not move the row.
+    While no gradient names a row, its momentum neither decays nor moves the row.
 
     A sparse gradient (`tf.IndexedSlices`, what an embedding layer has) moves only the
     rows that it names, in the variable and in its slots; a row named several times gets
@@ -110,14 +108,14 @@ class SGD(RuleOptimizer):
         self.nesterov: bool = bool(nesterov)
 
     def rule(self) -> tuple[str, dict[str, float]]:
-        """The name of the rule, and its numbers but for `lr`."""
+        """The name of the rule, and its numbers except `lr`."""
         if not self.momentum:
             return "sgd", {}
         rule = "nesterov" if self.nesterov else "momentum"
         return rule, {"momentum": self.momentum}
 
     def initial_slots(self) -> dict[str, float]:
-        """What is kept for each variable, with what it begins with."""
+        """The slots of each variable, with their initial values."""
         return {"momentum": 0.0} if self.momentum else {}
 
     def update_rows(
@@ -137,7 +135,7 @@ class SGD(RuleOptimizer):
         }
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal optimizer of."""
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
         return {
             **super().get_config(),
             "momentum": self.momentum,

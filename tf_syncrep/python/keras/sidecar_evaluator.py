@@ -1,4 +1,4 @@
-"""Evaluates the checkpoints of a training beside it, in a task of its own."""
+"""Evaluates the checkpoints of a training in a task of its own."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tf_syncrep.python.sync.arguments import check_count, check_positive
 __all__ = ["Evaluation", "SidecarEvaluator"]
 
 _POLL_SECS = 1.0
-# After a training has ended, another `fit` of the script may begin so soon.
+# How soon after the end of a training the script may begin another `fit`.
 _LINGER_SECS = 10.0
-# A checkpoint that was there before is of another training.
+# Checkpoints from before this time belong to another training.
 _BEGUN = time.time()
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """A checkpoint, evaluated.
+    """The evaluation of a checkpoint.
 
     Attributes:
         path: the checkpoint's prefix.
-        iterations: how many updates the model had had.
+        iterations: the number of updates of the model until then.
         metrics: the loss and the metrics by name, as `evaluate(return_dict=True)`
             returns them.
 
@@ -59,35 +59,35 @@ class SidecarEvaluator:
     """Evaluates each new checkpoint of `tfs.keras.Checkpoint` while training goes on.
 
     It runs in a task of its own, which `tf-syncrep launch --evaluator` starts; its task
-    type in TF_CONFIG is "evaluator". The same script makes the same model there, under
-    no strategy.
+    type in TF_CONFIG is "evaluator". The same script makes the same model there,
+    without a strategy.
 
-    Tables that are spread over parameter servers are restored into one process, and of
-    the optimizer nothing is, so that a model takes the memory of its weights. If that
-    is too much, make it under a ParameterServerStrategy of a cluster for the
-    evaluation alone: its parameter servers read the checkpoint, its workers evaluate.
+    Tables that are spread over parameter servers are restored into one process, without
+    the optimizer's variables, so that a model takes the memory of its weights. If that
+    is too much, make it under a ParameterServerStrategy of a cluster for the evaluation
+    alone: its parameter servers read the checkpoint, and its workers evaluate.
 
-    Where checkpoints come faster than they can be evaluated, it is the newest that is.
-    One that is damaged is passed over, with a message.
+    If checkpoints come faster than they can be evaluated, only the newest ones are
+    evaluated. A damaged one is passed over, with a message.
 
     Args:
-        model: a compiled model with the layers of the one that trains. It is built by
-            the first batch if it is not.
-        data: what `evaluate` takes for `x`: a `tf.data.Dataset`, or a function of a
+        model: a compiled model with the layers of the one that is trained. If it is not
+            built, the first batch builds it.
+        data: an argument `x` of `evaluate`: a `tf.data.Dataset`, or a function of a
             `tf.distribute.InputContext` that returns one; or arrays, as `(x, y)` or
             `(x, y, sample_weight)`.
-        checkpoint_dir: the folder that `Checkpoint` writes to. It need not be there.
+        checkpoint_dir: the folder to which `Checkpoint` writes. It need not exist yet.
         steps: the number of batches; None for all.
-        max_evaluations: end after so many; None for no bound.
-        callbacks: instances of `tf.keras.callbacks.Callback`, given to `evaluate`. They
-            find the training's number of updates in `model.optimizer.iterations`.
-        log_dir: where to write scalars for TensorBoard: in its folder "validation", as
-            "evaluation_loss_vs_iterations", as `tf.keras.callbacks.TensorBoard` does.
-            None for nowhere.
-        max_idle_secs: end when no new checkpoint was found for so long; None to wait.
+        max_evaluations: end after this many evaluations; None for no limit.
+        callbacks: instances of `tf.keras.callbacks.Callback`, passed to `evaluate`.
+            They find the training's number of updates in `model.optimizer.iterations`.
+        log_dir: the folder for TensorBoard scalars: they are written to its folder
+            "validation" as "evaluation_loss_vs_iterations", as
+            `tf.keras.callbacks.TensorBoard` does. None for no scalars.
+        max_idle_secs: end if no new checkpoint was found for so long; None to wait on.
 
     Raises:
-        ValueError: an argument out of its range.
+        ValueError: an argument is out of range.
 
     Example:
     ```python
@@ -135,19 +135,20 @@ class SidecarEvaluator:
         self._writer: Any = None
 
     def start(self) -> list[Evaluation]:
-        """Evaluates checkpoints until the training ends, a line for each.
+        """Evaluates checkpoints until the training ends, and prints a line for each.
 
-        A training has ended when the newest checkpoint is of the end of a `fit`, or was
-        saved with `is_last=True`, after this program began, and for ten seconds no
-        other `fit` goes on from it. It also ends after `max_evaluations`, or
-        `max_idle_secs`; and what started the task may end it.
+        A training has ended when the newest checkpoint shows the end of a `fit`, or was
+        saved with `is_last=True`, after this program began, and no other `fit`
+        continues from it within ten seconds. This method also ends after
+        `max_evaluations`, or after `max_idle_secs`; and whatever started the task may
+        end it.
 
         Returns:
-            What it found, in order.
+            The evaluations, in order.
 
         Raises:
-            ValueError: the checkpoints are of another model.
-            Exception: what the evaluation raised.
+            ValueError: the checkpoints belong to another model.
+            Exception: the evaluation raised an error.
         """
         path = self._directory.path
         print(f"Evaluating the checkpoints in {path} as they come.", flush=True)
@@ -156,7 +157,7 @@ class SidecarEvaluator:
         idle_since = time.monotonic()
         while True:
             newest = self._directory.newest_number()
-            if newest < seen:  # Another training has begun in an empty folder.
+            if newest < seen:  # another training has begun in an empty folder
                 seen, last = 0, None
             if newest > seen:
                 seen = newest
@@ -181,7 +182,7 @@ class SidecarEvaluator:
             time.sleep(_POLL_SECS)
 
     def _is_end(self, manifest: Manifest | None) -> bool:
-        """Whether a training of this time has ended with a checkpoint."""
+        """Whether a training ended with this checkpoint since this program began."""
         if manifest is None or not manifest.state.get("is_last"):
             return False
         if manifest.time < _BEGUN:
@@ -190,7 +191,7 @@ class SidecarEvaluator:
         return not goes_on
 
     def _restore(self) -> Manifest | None:
-        """Restores the newest checkpoint that is whole; None if there is none."""
+        """Restores the newest whole checkpoint; None if there is none."""
         if self._contents is None:
             if not has_weights(self._model):
                 self._run(steps=1, callbacks=None)
@@ -198,7 +199,7 @@ class SidecarEvaluator:
         try:
             return self._engine.restore(self._contents)
         except DamagedError as error:
-            # Or they were deleted meanwhile, and a newer one is there.
+            # They may also have been deleted meanwhile, and a newer one exists.
             logging.warning("%s", error)
             return None
 
@@ -223,7 +224,7 @@ class SidecarEvaluator:
         x, y, sample_weight = (*self._data, None, None)[:3]
         with warnings.catch_warnings():
             if steps is None:
-                # Keras 3 says so of all data whose end it cannot tell beforehand.
+                # Keras 3 says so for all data whose end it cannot know beforehand.
                 warnings.filterwarnings("ignore", "Your input ran out of data")
             return evaluate(
                 self._model,
@@ -237,7 +238,7 @@ class SidecarEvaluator:
             )
 
     def _write(self, iterations: int, metrics: dict[str, Any]) -> None:
-        """Writes scalars; a failure is said, and the evaluator goes on."""
+        """Writes scalars; a failure is logged, and the evaluator goes on."""
         if self._log_dir is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""The time in which a model trains, without what interrupts its training."""
+"""The time for which a model trains, without interruptions of its training."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# A callback's hook that takes this long interrupts training, as one that writes a
-# checkpoint does. During a shorter one the workers are busy with the steps ahead.
+# A callback's hook that takes this long interrupts training, for example one that
+# writes a checkpoint. During a shorter one the workers are busy with the steps ahead.
 _INTERRUPTION_SECS = 1.0
-# Under which name a model keeps its clock.
+# The name of the attribute in which a model keeps its clock.
 _CLOCK = "_tf_syncrep_clock"
 
 
 class TrainingClock:
-    """Counts from the beginning of an epoch to the end of its last step.
+    """Measures the time from the beginning of an epoch to the end of its last step.
 
     The time between epochs, validation, and hooks that interrupt training do not count.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
-        """Stands at 0.
+        """Starts at 0.
 
         Args:
             now: the clock, in seconds.
@@ -42,7 +42,7 @@ class TrainingClock:
         return self._earlier_secs + self.secs
 
     def start(self) -> None:
-        """Begins an epoch; to do so twice is harmless."""
+        """Begins an epoch; a second call is harmless."""
         self._earlier_secs += self.secs
         self._start = self._last = self._now()
 
@@ -53,7 +53,7 @@ class TrainingClock:
 
     @contextlib.contextmanager
     def hook(self) -> Iterator[None]:
-        """What is done between two steps: the first has ended when it begins."""
+        """A context around the work between two steps, after the end of the first."""
         self.note_step()
         self._is_in_hook = True
         try:
@@ -67,6 +67,6 @@ class TrainingClock:
 
 
 def clock_of(model: Any) -> TrainingClock:
-    """The clock of a model, which whoever trains and whoever reports share."""
-    # Not an attribute by assignment, which Keras would track.
+    """The clock of a model, shared by the training and by reports on it."""
+    # Keras would track an assigned attribute.
     return vars(model).setdefault(_CLOCK, TrainingClock())

@@ -1,10 +1,10 @@
-"""AdamAsync updates with the mean of what an accumulator holds, as one op.
+"""AdamAsync updates with the mean of an accumulator's gradients, as one op.
 
 A take writes the mean of a round's gradients to memory, and an update reads it again.
-Here each part of it is applied while it is in the processor's cache. The result is that
-of the two ops, to the bit; see `accumulator_ops` and `adam_async_ops`. For dense
-gradients, on CPUs: a sparse update spends its time on the rows of the table, which are
-scattered over memory, and gains nothing.
+This op applies each part of the mean while it is in the processor's cache. The result
+has the same bits as that of the two ops; see `accumulator_ops` and `adam_async_ops`. It
+is for dense gradients on CPUs: a sparse update would gain nothing, since it spends its
+time on rows of the table, which are scattered over memory.
 """
 
 from typing import Any
@@ -52,12 +52,12 @@ def accumulator_take_round_apply_adam_async_dense(
         epsilon: scalar, added to the root of `v`.
         handle: handle of a dense accumulator with mode `"ROUND"`, on the variables'
             task. Its gradients have var's dtype and shape. With reduction_type `"SUM"`
-            the step is of their sum.
+            the step is made with their sum.
         round: int64 scalar: the round.
-        num_gradients: int64 scalar, at least 1: how many gradients it has.
+        num_gradients: int64 scalar, at least 1: how many gradients the round has.
         dtype: dtype of the gradients and of var.
-        use_locking: dense steps are exclusive in any case; kept so that graphs
-            and call sites can say it of all ops alike.
+        use_locking: has no effect, since dense steps are always exclusive; all ops have
+            this argument.
         use_nesterov: look one gradient ahead.
         name: name of the op.
 
@@ -65,9 +65,9 @@ def accumulator_take_round_apply_adam_async_dense(
         The op in a graph, None when executing eagerly.
 
     Raises:
-        tf.errors.FailedPreconditionError: another number of gradients, or another
-            round, is there, or a variable is not initialized. After this and any other
-            error, variables and accumulator are as they were.
+        tf.errors.FailedPreconditionError: the accumulator holds another number of
+            gradients, or another round, or a variable is not initialized. After this
+            and any other error, variables and accumulator are unchanged.
 
     Example:
     >>> accumulator = tfs.ops.dense_accumulator(

@@ -1,20 +1,20 @@
 r"""Accumulators of gradients, as ops.
 
-An accumulator is a resource on one task that collects the gradients of one
-variable until somebody takes them, reduced to one. Dense gradients are tensors of
-the variable's shape, sparse ones rows and their indices, as in `tf.IndexedSlices`.
+An accumulator is a resource on one task that collects the gradients of one variable
+until somebody takes them, reduced to one gradient. Dense gradients are tensors of the
+variable's shape; sparse ones are rows and their indices, as in `tf.IndexedSlices`.
 
-**Modes.** A number comes with each gradient; what it means is the accumulator's
-`mode`.
+**Modes.** A number comes with each gradient. The accumulator's `mode` decides what it
+means.
 
-- `"STEP"`: the step at which the gradient was computed. It is accepted if it is not
-  below the accumulator's own step, which begins at 0. A take waits until enough
-  gradients are in, takes all that are, and advances the step by one. This is what
+- `"STEP"`: the step at which the gradient was computed. The gradient is accepted if the
+  step is not below the accumulator's own step, which begins at 0. A take waits for
+  enough gradients, takes all that are held, and advances the step by one. This is what
   TensorFlow's conditional accumulators do.
-- `"ROUND"`: the round that the gradient belongs to. The accumulator holds one round;
-  an older gradient is dropped, and a newer one replaces all that is held. A take
-  asks for the gradients of one round, which must all be there. Accumulators on
-  many tasks then need nobody to reset them together.
+- `"ROUND"`: the round that the gradient belongs to. The accumulator holds one round; an
+  older gradient is dropped, and a newer one replaces all that are held. A take asks for
+  the gradients of one round, all of which must have arrived. So accumulators on many
+  tasks need not be reset together.
 
 **Reduction.** `"SUM"` is the sum, `"MEAN"` the sum divided by the number of gradients.
 For sparse gradients `"MEAN"` divides each row by the number of gradients that contain
@@ -28,11 +28,11 @@ and rounded once, at the end.
 several times in one gradient in the order of their occurrence. The result does
 not depend, in any bit, on the number of threads that compute it.
 
-**Cost.** To push a gradient takes as long as its own size, however many were pushed
-before. A take is linear in what was pushed. A gradient that nobody else holds is kept
-as it is; others are copied. When sparse gradients have come to more than 64 MiB, and to
-four times as many rows as were distinct at the last merge or take, a push merges them,
-and takes longer.
+**Cost.** The time of a push depends on the size of its gradient, however many were
+pushed before. A take is linear in all that was pushed. A gradient that nobody else
+holds is kept as it is; others are copied. When an accumulator holds more than 64 MiB of
+sparse gradients, and four times as many rows as were distinct at the last merge or
+take, a push merges them, and takes longer.
 
 **Errors.** `tf.errors.InvalidArgumentError` for a gradient of another shape or dtype,
 an index that is negative or out of range, an argument that is not a scalar, or a
@@ -72,17 +72,17 @@ class AccumulatorStats(NamedTuple):
 
     Attributes:
         step: the accumulator's step, or its round.
-        held: gradients that are in.
-        pushed: gradients that came.
+        held: gradients that are held now.
+        pushed: gradients that arrived.
         accepted: gradients that were not dropped on arrival.
         stale: gradients dropped on arrival, being too old.
-        voided: gradients discarded later, for a newer round or step.
+        voided: gradients discarded later, because of a newer round or step.
         taken: gradients that were reduced and taken.
-        takes: how often that was.
-        bytes: bytes of memory that the gradients that are in take now. All
-            accumulators of a process merge what they hold of sparse gradients once
-            that is more than TF_SYNCREP_UNMERGED_GRADIENTS_MB together, by default
-            1024, of the environment in which the process began.
+        takes: how many takes got gradients.
+        bytes: bytes of memory that the held gradients take now. All accumulators of a
+            process merge their sparse gradients when these are more than
+            TF_SYNCREP_UNMERGED_GRADIENTS_MB together. It is read from the environment
+            when the process begins, and 1024 by default.
 
     Example:
     >>> accumulator = tfs.ops.dense_accumulator(tf.float32, [], counted=True)
@@ -125,8 +125,8 @@ def dense_accumulator(
         container: container of the resource; the default one if empty.
         shared_name: name by which others find the same accumulator on the same
             task. Without one it belongs to this op alone.
-        counted: whether it lives as long as its handle, and not as long as its task.
-            Without a shared name it is then a new one each time.
+        counted: whether it lives as long as its handle, instead of as long as its task.
+            Without a shared name each call then makes a new one.
         name: name of the op.
 
     Returns:
@@ -173,8 +173,8 @@ def sparse_accumulator(
         container: container of the resource; the default one if empty.
         shared_name: name by which others find the same accumulator on the same
             task. Without one it belongs to this op alone.
-        counted: whether it lives as long as its handle, and not as long as its task.
-            Without a shared name it is then a new one each time.
+        counted: whether it lives as long as its handle, instead of as long as its task.
+            Without a shared name each call then makes a new one.
         name: name of the op.
 
     Returns:
@@ -240,11 +240,10 @@ def accumulator_apply_sparse(
     Args:
         handle: handle of a sparse accumulator.
         local_step: int64 scalar: the gradient's step, or its round.
-        gradient_indices: int32 or int64 of shape `[n]`: the row of the variable that
-            each row of `gradient_values` belongs to, in any order, repeated at will.
+        gradient_indices: int32 or int64 of shape `[n]`: the row of the variable to
+            which each row of `gradient_values` belongs, in any order; rows may repeat.
         gradient_values: the rows, of shape `[n] + shape[1:]`.
-        gradient_shape: int64 vector: the shape of the variable, which then is
-            checked; or None.
+        gradient_shape: int64 vector: the shape of the variable, to be checked; or None.
         name: name of the op.
 
     Returns:
@@ -271,10 +270,10 @@ def accumulator_apply_sparse(
 def accumulator_take_dense(
     handle: Any, num_required: Any, dtype: Any, name: str | None = None
 ) -> tf.Tensor:
-    """Waits for enough dense gradients, then takes all that are in.
+    """Waits for enough dense gradients, then takes all that are held.
 
-    Ends with `tf.errors.CancelledError` when its session, function call or step ends
-    before.
+    It ends with `tf.errors.CancelledError` if its session, function call or step ends
+    first.
 
     Args:
         handle: handle of a dense accumulator with mode `"STEP"`.
@@ -300,10 +299,10 @@ def accumulator_take_dense(
 def accumulator_take_sparse(
     handle: Any, num_required: Any, dtype: Any, name: str | None = None
 ) -> Any:
-    """Waits for enough sparse gradients, then takes all that are in.
+    """Waits for enough sparse gradients, then takes all that are held.
 
-    Ends with `tf.errors.CancelledError` when its session, function call or step ends
-    before.
+    It ends with `tf.errors.CancelledError` if its session, function call or step ends
+    first.
 
     Args:
         handle: handle of a sparse accumulator with mode `"STEP"`.
@@ -313,7 +312,7 @@ def accumulator_take_sparse(
 
     Returns:
         Named tuple `indices` (int64, ascending, each row once), `values`, and `shape`
-        (int64, -1 for its first dimension where the accumulator was not told).
+        (int64, with -1 for its first dimension if the accumulator does not know it).
 
     Example:
     >>> accumulator = tfs.ops.sparse_accumulator(tf.float32, [9, 1], counted=True)
@@ -330,14 +329,14 @@ def accumulator_take_sparse(
 def accumulator_take_round_dense(
     handle: Any, round: Any, num_gradients: Any, dtype: Any, name: str | None = None
 ) -> tf.Tensor:
-    """Takes the dense gradients of a round, which must all be there.
+    """Takes the dense gradients of a round, all of which must have arrived.
 
-    Gradients of this round that come later are dropped.
+    Gradients of this round that arrive later are dropped.
 
     Args:
         handle: handle of a dense accumulator with mode `"ROUND"`.
         round: int64 scalar: the round.
-        num_gradients: int64 scalar, at least 1: how many gradients it has.
+        num_gradients: int64 scalar, at least 1: how many gradients the round has.
         dtype: dtype of the gradients.
         name: name of the op.
 
@@ -345,8 +344,8 @@ def accumulator_take_round_dense(
         The reduced gradient.
 
     Raises:
-        tf.errors.FailedPreconditionError: another number of gradients, or another
-            round, is there. Nothing has changed.
+        tf.errors.FailedPreconditionError: the accumulator holds another number of
+            gradients, or another round. Nothing has changed.
 
     Example:
     >>> accumulator = tfs.ops.dense_accumulator(
@@ -369,24 +368,24 @@ def accumulator_take_round_dense(
 def accumulator_take_round_sparse(
     handle: Any, round: Any, num_gradients: Any, dtype: Any, name: str | None = None
 ) -> Any:
-    """Takes the sparse gradients of a round, which must all be there.
+    """Takes the sparse gradients of a round, all of which must have arrived.
 
-    Gradients of this round that come later are dropped.
+    Gradients of this round that arrive later are dropped.
 
     Args:
         handle: handle of a sparse accumulator with mode `"ROUND"`.
         round: int64 scalar: the round.
-        num_gradients: int64 scalar, at least 1: how many gradients it has.
+        num_gradients: int64 scalar, at least 1: how many gradients the round has.
         dtype: dtype of the gradients.
         name: name of the op.
 
     Returns:
         Named tuple `indices` (int64, ascending, each row once), `values`, and `shape`
-        (int64, -1 for its first dimension where the accumulator was not told).
+        (int64, with -1 for its first dimension if the accumulator does not know it).
 
     Raises:
-        tf.errors.FailedPreconditionError: another number of gradients, or another
-            round, is there. Nothing has changed.
+        tf.errors.FailedPreconditionError: the accumulator holds another number of
+            gradients, or another round. Nothing has changed.
 
     Example:
     >>> accumulator = tfs.ops.sparse_accumulator(
@@ -410,10 +409,10 @@ def accumulator_take_round_sparse(
 def accumulator_set_global_step(
     handle: Any, new_global_step: Any, name: str | None = None
 ) -> tf.Operation | None:
-    """Sets an accumulator's step and discards the gradients of older ones.
+    """Sets an accumulator's step and discards the gradients of older steps.
 
-    In mode `"ROUND"` sets the round and discards the gradients of any other. The step
-    may go back.
+    In mode `"ROUND"` it sets the round and discards the gradients of all other rounds.
+    The step may go back.
 
     Args:
         handle: handle of an accumulator.
@@ -436,7 +435,7 @@ def accumulator_set_global_step(
 
 
 def accumulator_num_accumulated(handle: Any, name: str | None = None) -> tf.Tensor:
-    """Tells how many gradients an accumulator holds.
+    """Returns how many gradients an accumulator holds.
 
     Args:
         handle: handle of an accumulator.
@@ -455,7 +454,7 @@ def accumulator_num_accumulated(handle: Any, name: str | None = None) -> tf.Tens
 
 
 def accumulator_stats(handle: Any, name: str | None = None) -> AccumulatorStats:
-    """Tells what has become of an accumulator's gradients since it was made.
+    """Counts what has become of an accumulator's gradients since it was made.
 
     Args:
         handle: handle of an accumulator.

@@ -9,17 +9,16 @@ $$m \leftarrow \beta_1 m + (1 - \beta_1) g$$
 $$v \leftarrow \beta_2 v + (1 - \beta_2) g^2$$
 $$var \leftarrow var - \alpha \, m / (\sqrt{v} + \epsilon)$$
 
-where \\(\beta_1^t\\) and \\(\beta_2^t\\) are what `beta1_power` and `beta2_power`
-hold when the call begins. They start at `beta1` and `beta2` and are multiplied
-by these at the end of the call. With `use_nesterov`, \\(m\\) in the last line is
-\\(\beta_1 m + (1 - \beta_1) g\\).
+where \\(\beta_1^t\\) and \\(\beta_2^t\\) are the values of `beta1_power` and
+`beta2_power` when the call begins. They start at `beta1` and `beta2`, and are
+multiplied by these at the end of the call. With `use_nesterov`, \\(m\\) in the last
+line is \\(\beta_1 m + (1 - \beta_1) g\\).
 
-A sparse call does the same to the rows named by `indices` and leaves all other
-rows alone, slots included. Rows that occur several times are summed first, in
-order of occurrence, and moved once. A call without indices changes nothing, or
-with `count_empty` the powers alone.
-With `apply_sparse_rmsprop` the rows follow RMSProp instead, and the powers are
-neither read nor advanced:
+A sparse call does the same to the rows named by `indices`, and leaves all other rows
+and their slots alone. Rows that occur several times are summed first, in order of
+occurrence, and moved once. A call without indices changes nothing, or only the powers
+with `count_empty`. With `apply_sparse_rmsprop` the rows follow RMSProp instead, and the
+powers are neither read nor advanced:
 
 $$v \leftarrow \beta_2 v + (1 - \beta_2) g^2$$
 $$m \leftarrow momentum \cdot m + lr \cdot g / \sqrt{v + \epsilon}$$
@@ -74,8 +73,8 @@ _raw_ops: Any = op_library.load()
 def slot_dtype(dtype: Any) -> tf.DType:
     """The dtype of the slots and hyper-parameters of a variable of `dtype`.
 
-    In bfloat16 arithmetic 1 - 0.999 is 0, and in half precision an epsilon of
-    1e-8 is 0; so both keep their slots in float32.
+    In bfloat16 arithmetic 1 - 0.999 is 0, and in half precision an epsilon of 1e-8 is
+    0. So both have their slots in float32.
 
     Args:
         dtype: the variable's dtype: half, bfloat16, float32 or float64.
@@ -381,7 +380,7 @@ def resource_sparse_apply_adam_async(
 
 
 def handles(*variables: Any) -> list[Any]:
-    """Returns the resource handle of each variable; handles stay as they are.
+    """Returns the resource handle of each variable; handles are returned as they are.
 
     Args:
         *variables: variables or handles.
@@ -404,7 +403,7 @@ def scalars(dtype: tf.DType, *values: Any) -> list[tf.Tensor]:
     """Returns hyper-parameters as tensors; tensors keep their dtype.
 
     Args:
-        dtype: what numbers become.
+        dtype: the dtype of numbers in the result.
         *values: numbers or tensors.
     """
     return [tf.convert_to_tensor(value, dtype_hint=dtype) for value in values]

@@ -1,10 +1,10 @@
 """The ops of checkpoints: each task writes its variables to files of its own.
 
-A writer lives on the task on which `checkpoint_writer` ran. `checkpoint_begin` is the
-moment of a checkpoint; a thread of the writer goes on from there while variables are
-updated, and `checkpoint_progress` tells how far it got. Tables and their slots are
-written by rows; whoever overwrites rows says so first, by `checkpoint_keep`, if the
-checkpoint is to be of its one moment.
+A writer is on the task on which `checkpoint_writer` ran. `checkpoint_begin` sets the
+moment of a checkpoint; a thread of the writer continues while variables are updated,
+and `checkpoint_progress` tells how far it got. Tables and their slots are written by
+rows. If the checkpoint is to show its one moment, rows must be announced by
+`checkpoint_keep` before they are overwritten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def checkpoint_writer(*, shared_name, counted=False, name=None):
 
     Args:
         shared_name: the writer's name on its task.
-        counted: whether it lives as long as the handles of it, and not as long as its
+        counted: whether it lives as long as its handles, instead of as long as its
             task.
         name: name of the operation.
 
@@ -52,43 +52,43 @@ def checkpoint_begin(
     max_bytes_per_sec: float = 0.0,
     name=None,
 ):
-    """Begins to write a checkpoint of this moment.
+    """Begins to write a checkpoint that shows this moment.
 
     Args:
-        handle: of the writer.
-        prefix: string, of the files.
-        token: string, names this checkpoint for a later one that is to hold what has
-            changed since; empty if there is to be none.
-        base: string, the token of the last one if this is to hold what has changed
-            since; empty for all.
+        handle: handle of the writer.
+        prefix: string, the prefix of the files.
+        token: string, the name of this checkpoint for a later one that holds only
+            changes; empty if there will be none.
+        base: string, the token of the last checkpoint if this one is to hold only what
+            has changed since; empty to hold all.
         groups: handles of variables with equally many rows, a table and its slots.
-        pieces: the tables in the rows of the groups, in their order: for each
-            `(group, rows, first, stride, vocabulary)`. Row `k` of them is row
-            `first + k * stride` of a table of `vocabulary` rows. Of a table that grows
-            there is one number more: of the variable in the group that has the uses of
-            its rows, int32 of shape `[rows, 2]`, of which the second is 0 where a row
-            is free. Such rows are left out of a checkpoint of all, too, which has the
-            others as one of changes has them.
+        pieces: the pieces of tables in the rows of the groups, in order: for each
+            `(group, rows, first, stride, vocabulary)`. Row `k` of a piece is row `first
+            + k * stride` of a table of `vocabulary` rows. A table that grows has one
+            more number: the variable of the group that has the uses of its rows, int32
+            of shape `[rows, 2]`, the second of which is 0 for a free row. Free rows are
+            omitted from full checkpoints, too, which have the other rows in the form of
+            checkpoints of changes.
         piece_names: for each piece a name for each variable of its group.
         wholes: handles of variables that are copied at once.
-        whole_names: their names.
-        tensors: what is to be saved as well.
-        tensor_names: its names.
-        max_kept_bytes: how much may be kept of rows that are overwritten before they
-            were written; then updates wait.
-        patience_secs: for how long, if the files take nothing, until the checkpoint
-            is given up.
-        max_bytes_per_sec: how fast to write; 0 for as fast as can be.
+        whole_names: names of these variables.
+        tensors: further tensors to save.
+        tensor_names: names of these tensors.
+        max_kept_bytes: how many bytes of rows may be kept that are overwritten before
+            they were written; then updates wait.
+        patience_secs: how long updates wait for files that make no progress, until the
+            checkpoint is given up.
+        max_bytes_per_sec: a limit to the speed of writing; 0 for no limit.
         name: name of the operation.
 
     Returns:
         The operation in a graph, None when executing eagerly.
 
     Raises:
-        tf.errors.FailedPreconditionError: one is being written, or `base` is not the
-            last one that was.
-        tf.errors.InvalidArgumentError: pieces that do not cover their groups, and
-            variables that make no group.
+        tf.errors.FailedPreconditionError: another checkpoint is being written, or
+            `base` is not the last one.
+        tf.errors.InvalidArgumentError: pieces do not cover their groups, or variables
+            do not form a group.
     """
     return op_library.load().syncrep_checkpoint_begin(
         handle,
@@ -109,39 +109,40 @@ def checkpoint_begin(
 
 
 def checkpoint_write(handle, name=None):
-    """Writes what `ref_checkpoint_begin` has accepted, and lasts as long as that.
+    """Writes the checkpoint that `ref_checkpoint_begin` has accepted.
 
-    A step that runs is what holds reference variables. If it is cancelled, as by its
-    session when that is closed, the checkpoint is given up. That files cannot be
-    written is no error of this op: `checkpoint_progress` tells.
+    It runs until the checkpoint is written, since only a running step can hold
+    reference variables. If the step is cancelled, for example because its session is
+    closed, the checkpoint is given up. The op does not fail if files cannot be written:
+    `checkpoint_progress` returns that error.
 
     Args:
-        handle: of the writer.
+        handle: handle of the writer.
         name: name of the operation.
 
     Returns:
         The operation in a graph, None when executing eagerly.
 
     Raises:
-        tf.errors.FailedPreconditionError: nothing was accepted.
+        tf.errors.FailedPreconditionError: no checkpoint was accepted.
     """
     return op_library.load().syncrep_checkpoint_write(handle, name=name)
 
 
 def checkpoint_progress(handle, name=None):
-    """Tells how far the writing of a checkpoint got.
+    """Returns how far the writing of a checkpoint has got.
 
     Args:
-        handle: of the writer.
+        handle: handle of the writer.
         name: name of the operation.
 
     Returns:
         done: bool, whether nothing is being written.
-        code: int64, 0, or what went wrong, as a status of TensorFlow.
-        message: string, of what went wrong.
+        code: int64, 0 or the status code of the error.
+        message: string, the message of the error.
         bytes: int64, bytes that were written.
         rows: int64, rows of tables that were written.
-        kept_bytes: int64, bytes that were kept aside at a time, at most.
+        kept_bytes: int64, the most bytes of rows that were kept at one time.
     """
     return op_library.load().syncrep_checkpoint_progress(handle, name=name)
 
@@ -149,19 +150,19 @@ def checkpoint_progress(handle, name=None):
 def checkpoint_cancel(handle, name=None):
     """Ends the writing of a checkpoint, and waits until it has ended.
 
-    The writer then forgets what it knows of the last one, 8 bytes for each row: the
-    next one is full.
+    The writer then forgets the last checkpoint, which takes 8 bytes for each row: the
+    next one will be full.
 
     Args:
-        handle: of the writer.
+        handle: handle of the writer.
         name: name of the operation.
 
     Returns:
         The operation in a graph, None when executing eagerly.
 
     Raises:
-        tf.errors.DeadlineExceededError: the files took nothing for 10 seconds, or
-            `patience_secs` if that is less.
+        tf.errors.DeadlineExceededError: the files made no progress for 10 seconds, or
+            for `patience_secs` if that is less.
     """
     return op_library.load().syncrep_checkpoint_cancel(handle, name=name)
 
@@ -169,7 +170,7 @@ def checkpoint_cancel(handle, name=None):
 def checkpoint_keep(variable, rows=None, name=None):
     """Keeps rows for a checkpoint that is being written, before they are overwritten.
 
-    Does nothing where none is.
+    It does nothing if no checkpoint is being written.
 
     Args:
         variable: handle of the first variable of a group.
@@ -190,23 +191,24 @@ def checkpoint_restore(
     """Reads variables from a checkpoint, however many tasks have written it.
 
     Args:
-        prefixes: string of shape `[n]`, of the files: a full checkpoint, and those that
-            hold what has changed since, in order.
-        groups: as `checkpoint_begin` takes them.
-        pieces: as there.
-        piece_names: as there.
-        wholes: as there; they are read from the last of the files.
-        whole_names: as there.
+        prefixes: string of shape `[n]`: the prefixes of a full checkpoint and of those
+            with the later changes, in order.
+        groups: see `checkpoint_begin`.
+        pieces: see `checkpoint_begin`.
+        piece_names: see `checkpoint_begin`.
+        wholes: see `checkpoint_begin`; they are read from the last of the files.
+        whole_names: see `checkpoint_begin`.
         name: name of the operation.
 
     Returns:
         int64, how many bytes were read.
 
     Raises:
-        tf.errors.InvalidArgumentError: a variable of another shape or dtype than in
-            the checkpoint; nothing was written.
-        tf.errors.NotFoundError: one that is not there; nothing was written.
-        tf.errors.DataLossError: what is damaged; variables may have been written.
+        tf.errors.InvalidArgumentError: a variable has another shape or dtype in the
+            checkpoint; nothing was written.
+        tf.errors.NotFoundError: a variable is not in the checkpoint; nothing was
+            written.
+        tf.errors.DataLossError: a file is damaged; variables may have been written.
     """
     return op_library.load().syncrep_checkpoint_restore(
         prefixes,
@@ -237,30 +239,31 @@ def ref_checkpoint_begin(
 ):
     """Accepts a checkpoint in a graph of `tf.compat.v1`.
 
-    This is its moment; `checkpoint_write` writes it.
+    This op sets the moment of the checkpoint; `checkpoint_write` writes it.
 
     Args:
-        handle: as `checkpoint_begin` takes it.
-        prefix: as there.
-        token: as there.
-        base: as there.
-        groups: as there; and, behind them, groups of reference variables as they are.
-        pieces: as there.
-        piece_names: as there.
-        tensors: as there; they are copied.
-        tensor_names: as there.
-        max_kept_bytes: as there.
-        patience_secs: as there.
-        max_bytes_per_sec: as there.
-        owner: names who writes, where variables outlive that. What writers of this task
-            remember of these variables for another owner, they forget: it was lost.
+        handle: see `checkpoint_begin`.
+        prefix: see `checkpoint_begin`.
+        token: see `checkpoint_begin`.
+        base: see `checkpoint_begin`.
+        groups: groups of handles, followed by groups of reference variables.
+        pieces: see `checkpoint_begin`.
+        piece_names: see `checkpoint_begin`.
+        tensors: see `checkpoint_begin`; they are copied.
+        tensor_names: see `checkpoint_begin`.
+        max_kept_bytes: see `checkpoint_begin`.
+        patience_secs: see `checkpoint_begin`.
+        max_bytes_per_sec: see `checkpoint_begin`.
+        owner: the name of the owner of these checkpoints, if variables outlive it.
+            Writers of this task forget what they remember of the variables for another
+            owner.
         name: name of the operation.
 
     Returns:
         The operation.
 
     Raises:
-        ValueError: groups in another order.
+        ValueError: the groups are in another order.
     """
     return op_library.load().syncrep_ref_checkpoint_begin(
         handle,
@@ -282,11 +285,11 @@ def ref_checkpoint_begin(
 
 
 def ref_checkpoint_keep(variable, rows=None, name=None):
-    """Does as `checkpoint_keep`, with a reference variable.
+    """Does the same as `checkpoint_keep`, with a reference variable.
 
     Args:
         variable: the first variable of a group.
-        rows: as there.
+        rows: see `checkpoint_keep`.
         name: name of the operation.
 
     Returns:
@@ -298,20 +301,20 @@ def ref_checkpoint_keep(variable, rows=None, name=None):
 
 
 def ref_checkpoint_restore(prefixes, groups, pieces, piece_names, name=None):
-    """Does as `checkpoint_restore`, in a graph of `tf.compat.v1`.
+    """Does the same as `checkpoint_restore`, in a graph of `tf.compat.v1`.
 
     Args:
-        prefixes: as there.
-        groups: as `ref_checkpoint_begin` takes them.
-        pieces: as there.
-        piece_names: as there.
+        prefixes: see `checkpoint_restore`.
+        groups: see `ref_checkpoint_begin`.
+        pieces: see `checkpoint_begin`.
+        piece_names: see `checkpoint_begin`.
         name: name of the operation.
 
     Returns:
         int64, how many bytes were read.
 
     Raises:
-        ValueError: groups in another order.
+        ValueError: the groups are in another order.
     """
     return op_library.load().syncrep_ref_checkpoint_restore(
         prefixes,
@@ -332,7 +335,7 @@ def _handles_and_references(groups):
     handles = [variable for variable in flat if variable.dtype == tf.resource]
     references = flat[len(handles) :]
     if any(variable.dtype == tf.resource for variable in references):
-        raise ValueError("groups of reference variables must come behind the others")
+        raise ValueError("groups of reference variables must come after the others")
     return handles, references
 
 
@@ -345,7 +348,7 @@ def _layout(groups, pieces, piece_names):
 
 
 def _numbers(piece):
-    """Of a piece, with -1 for one that does not grow."""
+    """The numbers of a piece, with -1 if its table does not grow."""
     return [*piece, -1] if len(piece) == 5 else list(piece)
 
 

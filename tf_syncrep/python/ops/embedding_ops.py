@@ -1,23 +1,23 @@
-"""Lookups in tables that are parted among shards, as ops.
+"""Lookups in tables that are split among shards, as ops.
 
-A table is parted by rows, and several tables of one width may be stacked: row `r` of a
-table is then row `first_row + r` of all. Row `g` of all is row `g // num_shards` of
-shard `g % num_shards`, so that rows that are used much lie on all shards; or each shard
-has a range of the rows.
+A table is split by rows, and several tables of one width may be stacked: row `r` of a
+table is then row `first_row + r` of the stack. Row `g` of the stack is row `g //
+num_shards` of shard `g % num_shards`, so that popular rows are spread over all shards;
+or each shard has a range of the rows.
 
-A lookup of a batch is three kinds of ops. `embedding_rows` finds, where the batch is,
-the different rows that are needed, shard by shard. `embedding_gather` reads those of
-one shard, where the shard is. `embedding_combine`, where the batch is, gives each
-feature its vectors, and combines those of an example. Its gradient sums what the ids
-that name a row get, so that what goes back to a shard names each row once, in ascending
+A lookup of a batch has three kinds of ops. `embedding_rows` finds, where the batch is,
+the distinct rows that are needed, shard by shard. `embedding_gather` reads those of one
+shard, where the shard is. `embedding_combine`, where the batch is, gives each feature
+its vectors, and combines those of each example. Its gradient sums the gradients of the
+ids that name a row, so that the gradient for a shard names each row once, in ascending
 order.
 
 **Order.** Sums are in the order of features and ids. They do not depend, in any bit, on
 the number of threads, nor on the number of shards.
 
 **Errors.** `tf.errors.InvalidArgumentError` for an id that is not in its table, with
-the feature, the table, its vocabulary, the id and its position; for rows, places,
-splits and weights that do not belong together.
+the feature, the table, its vocabulary, the id and its position; and for rows, places,
+splits and weights that do not fit together.
 """
 
 from collections.abc import Sequence
@@ -51,26 +51,26 @@ def embedding_rows(
     dtype: Any = tf.int32,
     name: str | None = None,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Finds the different rows that the ids of features name, shard by shard.
+    """Finds the distinct rows that the ids of features name, shard by shard.
 
     Args:
-        ids: for each feature, int32 or int64 of any shape.
-        num_rows: how many rows all tables have.
+        ids: for each feature its ids, int32 or int64 of any shape.
+        num_rows: how many rows all tables have together.
         num_shards: how many shards there are.
         first_rows: for each feature, where its table begins.
         vocabulary_sizes: for each feature, how many rows its table has.
-        features: for each feature, its name, for errors.
-        tables: for each feature, the name of its table, for errors.
-        shard_sizes: for each shard, how many of the rows it has, those of shard 0
-            first; empty for rows that take turns.
-        dtype: of the rows, `tf.int32` or `tf.int64`.
+        features: for each feature its name, for error messages.
+        tables: for each feature the name of its table, for error messages.
+        shard_sizes: for each shard how many rows it has, the first rows being those of
+            shard 0; empty if rows are dealt out to the shards in turn.
+        dtype: dtype of the rows, `tf.int32` or `tf.int64`.
         name: name of the op.
 
     Returns:
-        rows: for each shard a vector of `dtype`: the rows that are named, as the shard
-            numbers them, each once, ascending.
-        places: for each feature, int32 of the shape of its ids: which of the rows of
-            all shards, those of shard 0 first, each id names.
+        rows: for each shard a vector of `dtype`: its rows that are named, each once,
+            ascending, with the numbers that they have in the shard.
+        places: for each feature, int32 of the shape of its ids: the place of each id's
+            row among the rows of all shards; those of shard 0 come first.
 
     Example:
     >>> rows, places = tfs.ops.embedding_rows(
@@ -100,13 +100,14 @@ def embedding_rows(
 
 
 def are_embedding_rows(rows: Any) -> bool:
-    """Whether a tensor in a graph is of ops that give each row once, ascending.
+    """Whether a tensor in a graph comes from an op that returns distinct, sorted rows.
 
     Args:
         rows: a tensor.
 
     Returns:
-        Whether it is of `embedding_rows`, or of the gradient of a table that grows.
+        Whether it comes from `embedding_rows`, or from the gradient of a table that
+        grows.
     """
     return tf.is_symbolic_tensor(rows) and rows.op.type in (
         "Syncrep>EmbeddingRows",
@@ -125,16 +126,16 @@ def embedding_gather(
 ) -> tf.Tensor:
     """Reads rows of a variable.
 
-    The gradient is a `tf.IndexedSlices` of these rows, in the variable's dtype, made
-    where this op is.
+    The gradient is a `tf.IndexedSlices` of these rows, in the variable's dtype, which
+    is made where this op is.
 
     Args:
         table: handle of a resource variable of rank 2.
-        rows: int32 or int64 of shape `[n]`, each a row of the variable.
+        rows: int32 or int64 of shape `[n]`, rows of the variable.
         shape: shape of the variable.
         dtype: dtype of the variable.
         transfer_dtype: dtype of the result: that of the variable, which is the default,
-            or, for float32, half or bfloat16.
+            or half or bfloat16 for float32.
         name: name of the op.
 
     Returns:
@@ -166,27 +167,27 @@ def embedding_combine(
     weights: Sequence[tf.Tensor | None] | None = None,
     name: str | None = None,
 ) -> list[tf.Tensor]:
-    """Lays out rows for the features whose ids named them.
+    """Arranges looked-up rows for the features whose ids named them.
 
     Args:
-        vectors: for each shard, its rows, of shape `[n, width]`: half, bfloat16,
-            float32 or float64.
-        places: for each feature, int32: which of the rows of all shards each id names.
-            Of any shape without a combiner, a vector with `row_splits`; else the last
-            axis is combined.
-        combiners: for each feature `"sum"`, `"mean"`, `"sqrtn"` or None: the sum of
-            the rows, each times its weight; the same by the sum of the weights; by the
-            root of the sum of their squares; or one vector for each id. Of no ids, or
-            of weights that come to 0, the result is 0.
+        vectors: for each shard its rows, of shape `[n, width]`: half, bfloat16, float32
+            or float64.
+        places: for each feature, int32: the place of each id's row among the rows of
+            all shards. A vector with `row_splits`; otherwise of any shape, whose last
+            axis is combined if there is a combiner.
+        combiners: for each feature `"sum"`, `"mean"`, `"sqrtn"` or None: the sum of the
+            rows, each times its weight; the sum divided by the sum of the weights; the
+            sum divided by the root of the sum of squared weights; or one vector for
+            each id. Without ids, or if the weights add up to 0, the result is 0.
         row_splits: for each feature None, or int64 of shape `[examples + 1]`: where the
-            ids of each example begin, and where the last one's end.
-        weights: for each feature None, or float32 of as many elements as ids. No
-            gradient flows to them.
+            ids of each example begin, and where those of the last one end.
+        weights: for each feature None, or float32 with a weight for each id. They get
+            no gradient.
         name: name of the op.
 
     Returns:
-        For each feature its vectors, of the places' shape without the axis that is
-        combined + `[width]`; float64 for float64, float32 for all others.
+        For each feature its vectors, with the places' shape without the combined axis +
+        `[width]`; float64 for float64, float32 for all others.
 
     Example:
     >>> vectors = [tf.constant([[4.0]]), tf.constant([[1.0], [3.0]])]  # of two shards
@@ -218,15 +219,16 @@ def embedding_combine_grad(
     weights: Sequence[tf.Tensor | None] | None = None,
     name: str | None = None,
 ) -> list[tf.Tensor]:
-    """Sums, row by row, the gradients of what `embedding_combine` made of the rows.
+    """Sums, row by row, the gradients of the results of `embedding_combine`.
 
     Args:
-        gradients: for each feature, that of its vectors, of their shape and dtype.
-        vectors: as `embedding_combine` had them; only their shapes are of interest.
-        places: as it had them.
-        combiners: as it had them.
-        row_splits: as it had them.
-        weights: as it had them.
+        gradients: for each feature the gradient of its vectors, of their shape and
+            dtype.
+        vectors: see `embedding_combine`; only their shapes matter.
+        places: see `embedding_combine`.
+        combiners: see `embedding_combine`.
+        row_splits: see `embedding_combine`.
+        weights: see `embedding_combine`.
         name: name of the op.
 
     Returns:
@@ -266,7 +268,8 @@ tf.no_gradient("Syncrep>EmbeddingRows")
 def _gradient_of_gather(op, gradient):
     rows = op.inputs[1]
     dtype, shape = op.get_attr("dtype"), op.get_attr("shape")
-    # What travels is as narrow as what came; it is widened beside the variable.
+    # The sum has the narrow dtype in which it is sent; it is widened beside the
+    # variable.
     with tf.device(op.outputs[0].device):
         values = tf.cast(gradient, dtype)
     size = [dim.size for dim in shape.dim] if hasattr(shape, "dim") else list(shape)

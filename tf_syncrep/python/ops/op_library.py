@@ -1,8 +1,8 @@
 """Finds, checks and loads the op library.
 
-TensorFlow's C++ ABI changes with every minor version, so the library runs only with
-the one that it was built against. That is checked before the library is opened:
-what the dynamic linker says of a missing symbol helps nobody.
+TensorFlow's C++ ABI changes with every minor version, so the library runs only with the
+version for which it was built. This is checked before the library is opened, since the
+dynamic linker's message about a missing symbol helps nobody.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PACKAGE_FOLDER = os.path.dirname(
 
 
 def library_path() -> str:
-    """Returns the path of the op library, as `tf.load_op_library` takes it.
+    """Returns the path of the op library, for `tf.load_op_library`.
 
     Example:
     ```python
@@ -39,7 +39,7 @@ def library_path() -> str:
 
 
 def build_info() -> ModuleType | None:
-    """Returns what the build recorded of itself, or None if nothing was built.
+    """Returns what the build recorded about itself, or None if nothing was built.
 
     The module has the strings TF_VERSION, COMPILER and TF_COMPILE_FLAGS, and
     CUDA_VERSION, which is None for a library without GPU kernels.
@@ -54,7 +54,7 @@ def has_kernels_for(device_type: str) -> bool:
     """Whether the library was built with kernels for devices of a type.
 
     Args:
-        device_type: "CPU", "GPU" or another, as `tf.DeviceSpec` has it.
+        device_type: "CPU", "GPU" or another type, as in `tf.DeviceSpec`.
     """
     if device_type != "GPU":
         return device_type == "CPU"
@@ -77,8 +77,8 @@ def minor_version(version: str) -> str:
 def install_command(tf_version: str) -> str:
     """Returns the shell command that installs tf_syncrep for a TensorFlow.
 
-    Where this is a wheel whose version says which TensorFlow it is for, such as
-    0.1.0+tf2.21, that is the wheel for the other one; else tf_syncrep is built.
+    If the installed wheel's version names its TensorFlow, as 0.1.0+tf2.21 does, the
+    command installs the wheel for the other one; otherwise it builds tf_syncrep.
 
     Args:
         tf_version: a version of TensorFlow such as "2.21.0".
@@ -100,7 +100,7 @@ def install_command(tf_version: str) -> str:
 def build_command() -> str:
     """Returns the shell command that builds tf_syncrep for the TensorFlow in use.
 
-    It names the folder that tf_syncrep was installed from, where pip recorded it.
+    It names the folder from which tf_syncrep was installed, if pip has recorded it.
     """
     source, editable = "PATH_TO_THE_SOURCE_OF_TF_SYNCREP", False
     _, origin = _distribution()
@@ -115,7 +115,7 @@ def build_command() -> str:
 
 
 def _distribution() -> tuple[importlib.metadata.Distribution | None, dict[str, Any]]:
-    """Returns what is installed, if it is, and where pip had it from, if it told."""
+    """Returns the installed distribution, if any, and pip's record of its origin."""
     try:
         distribution = importlib.metadata.distribution("tf_syncrep")
     except importlib.metadata.PackageNotFoundError:
@@ -126,7 +126,7 @@ def _distribution() -> tuple[importlib.metadata.Distribution | None, dict[str, A
 
 @functools.cache
 def load() -> ModuleType:
-    """Loads the op library into this process; calls after the first cost nothing.
+    """Loads the op library into this process; further calls cost nothing.
 
     Returns:
         The module of generated op functions that `tf.load_op_library` makes.

@@ -68,7 +68,7 @@ _raw_ops: Any = op_library.load()
 
 
 class Rule(NamedTuple):
-    """What a rule takes.
+    """The slots and numbers of a rule.
 
     Attributes:
         slots: names of its slots.
@@ -85,7 +85,7 @@ class Rule(NamedTuple):
         """Returns the shape of the slots of a variable.
 
         Args:
-            shape: the variable's.
+            shape: the variable's shape.
         """
         return row_slot_shape(shape) if self.is_rowwise else list(shape)
 
@@ -94,12 +94,12 @@ def row_slot_shape(shape: Sequence[int]) -> list[int]:
     """Returns the shape of a slot with one number for each row.
 
     Args:
-        shape: the variable's.
+        shape: the variable's shape.
     """
     return [*shape[:1], *([1] * len(shape[1:]))]
 
 
-# As cc/lib/rules has them.
+# The same as in cc/lib/rules.
 RULES = {
     "adagrad": Rule(("accumulator",), ("lr", "epsilon")),
     "ftrl": Rule(
@@ -210,7 +210,7 @@ def resource_sparse_apply_rule(
 
 
 def _operands(rule, var, slots, numbers, dtype):
-    """What both ops take but for the gradient."""
+    """The inputs of both ops, except those of the gradient."""
     if rule not in RULES:
         raise ValueError(f"`rule` must be one of {sorted(RULES)}. Received: {rule!r}")
     for what, given, names in (

@@ -1,9 +1,9 @@
 """The ops of the gate: the protocol of synchronous training, call by call.
 
-The gate decides which worker may compute, whose gradient counts, and when a step is
-over; docs/design.md tells its terms. It lives on the task on which `sync_gate` ran,
-and the other ops go to it through its handle. All inputs and outputs are scalars
-unless said otherwise.
+The gate decides which worker may compute, whose gradients count, and when a step is
+over; docs/glossary.md explains its terms. It is on the task on which `sync_gate` ran,
+and the other ops find it by its handle. All inputs and outputs are scalars unless said
+otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from tf_syncrep.python.ops import op_library
 
-#: In the place of a generation's number, an integer or a tensor: whichever there is.
+#: Stands for the number of the present generation, an integer or a tensor.
 ANY_GENERATION: Any = -1
 
 
@@ -33,37 +33,38 @@ def sync_gate(
     """Makes, or finds by its shared name, the gate of one synchronous training.
 
     Args:
-        quorum: gradients that make up an update, a Python integer of at least 1.
-        total: workers that take part, those above the quorum being backups; a Python
+        quorum: how many gradients make up an update, a Python integer of at least 1.
+        total: how many workers take part; those above the quorum are backups. A Python
             integer of at least 1.
-        shared_name: the gate's name on its task. A name in use with another `strict`,
-            `spares`, `gathers` or `updater_lease_secs` is an error; of a gate that is
-            there, the other arguments change nothing, but `sync_gate_open` may.
-        lease_secs: how long a worker may be silent, in seconds. Waiting is not
-            silence. One that has come back from a longer silence may be silent for
-            twice as long as that, twice `start_secs` at most.
+        shared_name: the gate's name on its task. It is an error if a gate of this name
+            has another `strict`, `spares`, `gathers` or `updater_lease_secs`. The other
+            arguments do not change an existing gate, but `sync_gate_open` may.
+        lease_secs: how long a worker may be silent, in seconds. Waiting is not silence.
+            A worker that has come back from a longer silence may be silent for twice as
+            long as that, but at most for twice `start_secs`.
         start_secs: the same before a worker's first gradient. Once as many workers have
-            given theirs as compute it, it is four times the longest silence before one
-            of those, if that is less, and `lease_secs` at least.
+            given their first gradient as are computing theirs, it is four times the
+            longest of those first steps, but no less than `lease_secs` and no more than
+            `start_secs`.
         updater_lease_secs: how long the updater may be silent before all waits fail;
-            zero or less: for ever.
+            zero or less means for ever.
         strict: whether each live worker gives its share, ceil(quorum / live), and no
-            more; otherwise whoever is fast gives more.
-        spares: whether, if it is not strict, an idle worker gets a permit beside one
-            that is overdue, and a push that takes much longer than others did voids its
+            more; otherwise fast workers give more.
+        spares: whether, if not `strict`, an idle worker gets a spare beside a permit
+            that is overdue, and a push that takes much longer than others voids its
             round.
-        gathers: whether, if it is not strict, each worker gives its share and no more
-            until all have been heard of, `lease_secs` from the opening at most.
-        counted: whether it lives as long as its handle, and not as long as its task.
-            Without a shared name it is then a new one each time.
+        gathers: whether, if not `strict`, each worker gives its share and no more until
+            all workers have been heard of, for at most `lease_secs` from the opening.
+        counted: whether it lives as long as its handle, instead of as long as its task.
+            Without a shared name each call then makes a new one.
         name: name of the operation.
 
     Returns:
         The handle, a resource tensor.
 
     Raises:
-        tf.errors.InvalidArgumentError: an argument out of its range, or a gate of this
-            name with another `strict` or `updater_lease_secs`.
+        tf.errors.InvalidArgumentError: an argument is out of range, or a gate of this
+            name has another `strict` or `updater_lease_secs`.
     """
     return op_library.load().syncrep_sync_gate(
         quorum=quorum,
@@ -81,14 +82,14 @@ def sync_gate(
 
 
 def task_id(name=None):
-    """Names the task that the op runs on, as the gate's worker.
+    """Returns the name by which the gate knows the task that the op runs on.
 
     Args:
         name: name of the operation.
 
     Returns:
-        device (string): job, replica and task; and incarnation (int64): the number
-        that its CPU device drew when its server started.
+        device (string): job, replica and task; and incarnation (int64): the number that
+        the task's CPU device drew when its server started.
     """
     return op_library.load().syncrep_task_id(name=name)
 
@@ -99,25 +100,23 @@ def sync_gate_open(
     """Starts a generation: what the last one left is void.
 
     The waits of its updater end as Aborted. Workers that wait go on waiting, for a
-    permit of this one.
+    permit of the new generation.
 
     Args:
         handle: the gate, a resource tensor.
         step: the global step, int64.
-        quorum: gradients that make up an update from now on, a Python integer. Zero,
-            here and below: as before.
-        total: workers that take part, a Python integer.
+        quorum: how many gradients make up an update from now on, a Python integer.
+            Zero, here and below, leaves the value as it was.
+        total: how many workers take part, a Python integer.
         lease_secs: how long a worker may be silent, in seconds.
-        start_secs: the same before a worker's first gradient. Once as many workers have
-            given theirs as compute it, it is four times the longest silence before one
-            of those, if that is less, and `lease_secs` at least.
+        start_secs: the same before a worker's first gradient; see `sync_gate`.
         name: name of the operation.
 
     Returns:
         The number of the new generation, int64.
 
     Raises:
-        tf.errors.InvalidArgumentError: a negative lease.
+        tf.errors.InvalidArgumentError: a lease is negative.
     """
     return op_library.load().syncrep_sync_gate_open(
         handle,
@@ -131,11 +130,11 @@ def sync_gate_open(
 
 
 def sync_gate_add_passes(handle, num_passes, name=None):
-    """Lays out passes with the present step: an acquire that finds one does not wait.
+    """Adds passes with the present step: an acquire that finds a pass does not wait.
 
     Args:
         handle: the gate, a resource tensor.
-        num_passes: how many, int64; none if negative.
+        num_passes: how many passes, int64; none if negative.
         name: name of the operation.
 
     Returns:
@@ -149,31 +148,34 @@ def sync_gate_acquire(
 ):
     """Waits until the round needs a gradient from this worker.
 
-    To be run before the worker reads variables. A worker does one thing at a time: what
-    it still held, from a step that was given up and is run again say, it gives up.
+    It runs before the worker reads variables. A worker does one thing at a time: it
+    gives up what it still holds, for example from a step that was given up and is run
+    again.
 
     Args:
         handle: the gate, a resource tensor.
-        device: the worker's task, a string (see `task_id`), or any other name that
-            tells it from the others.
-        incarnation: its incarnation, int64. One that another has followed is refused.
-        first: whether this is the start of a session: takes no pass, and succeeds on a
-            closed gate; but a worker that took no part in what was closed, or has heard
-            of its end, first waits `start_secs` for the next open.
-        quorum: what the worker takes the quorum to be, a Python integer; zero: whatever
-            it is. At the start of a session, a worker that finds the gate open with
-            another waits `lease_secs` for a chief that agrees with it.
-        total: the same for the number of workers.
+        device: the worker's task, a string (see `task_id`), or any other name that no
+            other worker has.
+        incarnation: its incarnation, int64. It is refused if another one has followed
+            it.
+        first: whether this is the start of a session. Then the call takes no pass, and
+            succeeds on a closed gate. But a worker that took no part in the closed
+            training, or has heard of its end, first waits `start_secs` for the next
+            open.
+        quorum: the quorum that the worker expects, a Python integer, or zero for any.
+            If a worker at the start of a session finds the gate open with another one,
+            it waits `lease_secs` for a chief that opens it with this one.
+        total: the number of workers that the worker expects, likewise.
         name: name of the operation.
 
     Returns:
-        generation, round and step (int64): the first two are for the worker's next
-        calls, the third is the global step of the round.
+        generation, round and step (int64). The first two are for the worker's next
+        calls, and the third is the global step of the round.
 
     Raises:
         tf.errors.OutOfRangeError: the gate is closed.
-        tf.errors.AbortedError: another acquire of the same task, or another start of
-            it, took this one's place.
+        tf.errors.AbortedError: another acquire of the same task, or another incarnation
+            of it, took this one's place.
         tf.errors.InvalidArgumentError: the gate is open with another quorum or total.
     """
     return op_library.load().syncrep_sync_gate_acquire(
@@ -188,16 +190,16 @@ def sync_gate_admit(
 
     Args:
         handle: the gate, a resource tensor.
-        generation: int64, as acquired.
-        round_number: int64, as acquired.
+        generation: int64, the generation of the permit.
+        round_number: int64, the round of the permit.
         device: the worker's task, a string (see `task_id`).
         incarnation: its incarnation, int64.
         fit: bool, false if the worker itself rejects its gradient.
         name: name of the operation.
 
     Returns:
-        Whether it may (bool). If not, the round is over or full, and nothing may be
-        pushed.
+        Whether it may (bool). If not, the round is over or full, and the gradient must
+        not be pushed.
 
     Raises:
         tf.errors.OutOfRangeError: the gate is closed.
@@ -212,14 +214,14 @@ def sync_gate_commit(handle, generation, round_number, device, incarnation, name
 
     Args:
         handle: the gate, a resource tensor.
-        generation: int64, as acquired.
-        round_number: int64, as acquired.
+        generation: int64, the generation of the permit.
+        round_number: int64, the round of the permit.
         device: the worker's task, a string (see `task_id`).
         incarnation: its incarnation, int64.
         name: name of the operation.
 
     Returns:
-        Whether it counts (bool); not if its round was void by then.
+        Whether it counts (bool). It does not if its round was void by then.
     """
     return op_library.load().syncrep_sync_gate_commit(
         handle, generation, round_number, device, incarnation, name=name
@@ -231,8 +233,8 @@ def sync_gate_abort(handle, generation, round_number, device, incarnation, name=
 
     Args:
         handle: the gate, a resource tensor.
-        generation: int64, as acquired.
-        round_number: int64, as acquired.
+        generation: int64, the generation of the permit.
+        round_number: int64, the round of the permit.
         device: the worker's task, a string (see `task_id`).
         incarnation: its incarnation, int64.
         name: name of the operation.
@@ -267,8 +269,9 @@ def sync_gate_wait_quorum(handle, generation, timeout_secs=0.0, name=None):
 
     Args:
         handle: the gate, a resource tensor.
-        generation: int64, as opened.
-        timeout_secs: a Python number; zero or less: none.
+        generation: int64, the generation that `sync_gate_open` returned.
+        timeout_secs: the time-out, a Python number; there is none if it is zero or
+            less.
         name: name of the operation.
 
     Returns:
@@ -276,7 +279,7 @@ def sync_gate_wait_quorum(handle, generation, timeout_secs=0.0, name=None):
 
     Raises:
         tf.errors.OutOfRangeError: the gate is closed.
-        tf.errors.DeadlineExceededError: no full round in this time.
+        tf.errors.DeadlineExceededError: there was no full round in this time.
         tf.errors.AbortedError: the generation is over.
     """
     return op_library.load().syncrep_sync_gate_wait_quorum(
@@ -289,11 +292,11 @@ def sync_gate_flush(handle, generation, name=None):
 
     Args:
         handle: the gate, a resource tensor.
-        generation: int64, as opened.
+        generation: int64, the generation that `sync_gate_open` returned.
         name: name of the operation.
 
     Returns:
-        round and num_gradients (int64). With no gradients the round stays open.
+        round and num_gradients (int64). Without gradients the round stays open.
 
     Raises:
         tf.errors.OutOfRangeError: the gate is closed.
@@ -307,13 +310,13 @@ def sync_gate_advance(handle, generation, round_number, step, name=None):
 
     Args:
         handle: the gate, a resource tensor.
-        generation: int64, as opened.
+        generation: int64, the generation that `sync_gate_open` returned.
         round_number: the round that was applied, int64.
         step: the new global step, int64.
         name: name of the operation.
 
     Returns:
-        Whether it did (bool): not if that was not the present round any more.
+        Whether it did (bool). It does not if that is not the present round any more.
 
     Raises:
         tf.errors.FailedPreconditionError: the round is not full.
@@ -325,11 +328,11 @@ def sync_gate_advance(handle, generation, round_number, step, name=None):
 
 
 def sync_gate_drain(handle, generation, name=None):
-    """Waits until no gradient is on its way and no full round is unapplied.
+    """Waits until no gradient is in flight and no full round waits for its update.
 
     Args:
         handle: the gate, a resource tensor.
-        generation: int64, as opened.
+        generation: int64, the generation that `sync_gate_open` returned.
         name: name of the operation.
 
     Returns:
@@ -348,13 +351,13 @@ def sync_gate_cancel_updater(
     """Ends the updater's waits of a generation as Cancelled.
 
     A worker in whose process the updater failed would wait for updates that nobody
-    makes. Where one is named, its acquires are cancelled, too, until an updater waits
+    makes. If one is named, its acquires are cancelled as well, until an updater waits
     for a round again.
 
     Args:
         handle: the gate, a resource tensor.
-        generation: int64, as opened.
-        device: that worker's task, a string (see `task_id`); empty: there is none.
+        generation: int64, the generation that `sync_gate_open` returned.
+        device: that worker's task, a string (see `task_id`); empty if there is none.
         incarnation: its incarnation, int64.
         name: name of the operation.
 
@@ -371,15 +374,15 @@ def sync_gate_configure(handle, quorum, total, name=None):
 
     Args:
         handle: the gate, a resource tensor.
-        quorum: gradients that make up an update, int64, at least 1.
-        total: workers that take part, int64, at least 1.
+        quorum: how many gradients make up an update, int64, at least 1.
+        total: how many workers take part, int64, at least 1.
         name: name of the operation.
 
     Returns:
         The operation.
 
     Raises:
-        tf.errors.InvalidArgumentError: a number below 1.
+        tf.errors.InvalidArgumentError: a number is below 1.
     """
     return op_library.load().syncrep_sync_gate_configure(
         handle, quorum, total, name=name
@@ -391,8 +394,9 @@ def sync_gate_close(handle, generation=ANY_GENERATION, name=None):
 
     Args:
         handle: the gate, a resource tensor.
-        generation: int64, as opened: no effect in another one, so that a chief cannot
-            end its successor's training. `ANY_GENERATION`: whichever there is.
+        generation: int64, the generation that `sync_gate_open` returned, or
+            `ANY_GENERATION` for the present one. There is no effect in another
+            generation, so that a chief cannot end its successor's training.
         name: name of the operation.
 
     Returns:
@@ -408,14 +412,14 @@ def sync_gate_fail(handle, code, message, generation=ANY_GENERATION, name=None):
         handle: the gate, a resource tensor.
         code: a canonical status code in [1, 16], int32.
         message: the error's message, a string.
-        generation: as for `sync_gate_close`.
+        generation: see `sync_gate_close`.
         name: name of the operation.
 
     Returns:
         The operation.
 
     Raises:
-        tf.errors.InvalidArgumentError: a code out of this range.
+        tf.errors.InvalidArgumentError: the code is out of this range.
     """
     return op_library.load().syncrep_sync_gate_fail(
         handle, code, message, generation, name=name

@@ -1,18 +1,19 @@
 """The ops of the work queue: who reads which item of the data.
 
-A queue hands out items, numbers from 0, each once an epoch, to readers of workers. It
-lives on the task on which `work_queue` ran, and the other ops go to it through its
-handle. An item is done when its reader asks for the next one; that of a reader which is
-dead, since its worker began another life or its lease has ended, is handed out again.
+A queue hands out items, which are numbers from 0, each once an epoch, to readers of
+workers. It is on the task on which `work_queue` ran, and the other ops find it by its
+handle. An item is done when its reader asks for the next one. If a reader is dead,
+because its worker was started again or its lease has ended, its item is handed out
+again.
 """
 
 from __future__ import annotations
 
 from tf_syncrep.python.ops import op_library
 
-#: In the place of the last epoch whose items are handed out: all there are.
+#: No limit to the epochs whose items are handed out.
 NO_LIMIT = -1
-#: In the place of the ticket of the last item: the reader begins.
+#: The ticket of a reader that begins.
 NO_TICKET = 0
 
 
@@ -31,22 +32,22 @@ def work_queue(
 
     Args:
         num_items: how many items there are, a Python integer of at least 1.
-        shared_name: the queue's name on its task. A name in use with other arguments
-            is an error.
-        num_epochs: how often each item is to be read; 0 for again and again.
+        shared_name: the queue's name on its task. It is an error if a queue of this
+            name has other arguments.
+        num_epochs: how often each item is read; 0 for again and again.
         shuffle: whether each epoch has an order of its own.
-        seed: of these orders, a Python integer.
+        seed: the seed of these orders, a Python integer.
         lease_secs: how long a reader may take for an item, in seconds.
-        counted: whether it lives as long as its handle, and not as long as its task.
-            Without a shared name it is then a new one each time.
+        counted: whether it lives as long as its handle, instead of as long as its task.
+            Without a shared name each call then makes a new one.
         name: name of the operation.
 
     Returns:
         The handle, a resource tensor.
 
     Raises:
-        tf.errors.InvalidArgumentError: an argument out of its range, or a queue of this
-            name with others.
+        tf.errors.InvalidArgumentError: an argument is out of range, or a queue of this
+            name has other arguments.
     """
     return op_library.load().syncrep_work_queue(
         num_items=num_items,
@@ -61,29 +62,31 @@ def work_queue(
 
 
 def work_queue_take(handle, device, incarnation, stream, last, name=None):
-    """Takes the next item, and says that the last one was read to its end.
+    """Takes the next item, and notes that the last one was read to its end.
 
-    A reader gets what a call whose answer it never got was given. At the end of the
-    last epoch the call waits for the end of what others read, which may come back.
+    If the answer to a reader's call was lost, the reader gets the same item again. At
+    the end of the last epoch the call waits until others have read their items, which
+    may come back.
 
     Args:
-        handle: of the queue.
-        device: string, the worker's task, as `sync_gate_ops.task_id` gives it.
-        incarnation: int64, its life, likewise.
+        handle: handle of the queue.
+        device: string, the worker's task, as `sync_gate_ops.task_id` returns it.
+        incarnation: int64, its incarnation, likewise.
         stream: int64, which of the worker's readers this is.
-        last: int64, the ticket of the item that was read, `NO_TICKET` when a reader
-            begins: an item that its stream holds is then given back, to be read again.
+        last: int64, the ticket of the item that was read, or `NO_TICKET` for a reader
+            that begins: if its stream holds an item, that is given back, to be read
+            again.
         name: name of the operation.
 
     Returns:
-        ticket: int64, names this taking of the item; 0: there is no item any more, or
-        none before the limit.
+        ticket: int64, the ticket of the item; 0 if there is no item any more, or none
+            before the limit.
         epoch: int64, the item's epoch, from 0.
         item: int64, the item.
 
     Raises:
-        tf.errors.AbortedError: another life of the worker has asked since, or this
-            reader has.
+        tf.errors.AbortedError: another incarnation of the worker, or the reader itself,
+            has made a newer call.
         tf.errors.CancelledError: the queue is gone.
     """
     return op_library.load().syncrep_work_queue_take(
@@ -92,20 +95,20 @@ def work_queue_take(handle, device, incarnation, stream, last, name=None):
 
 
 def work_queue_limit(handle, epoch, name=None):
-    """Has the queue hand out no items of later epochs, until the limit is another one.
+    """Sets the last epoch whose items the queue hands out, until the limit changes.
 
-    Readers that come there end, as at the end of all, and do not wait for others.
+    Readers that get there end, as at the end of the last epoch, but without waiting.
 
     Args:
-        handle: of the queue.
-        epoch: int64, the last epoch; `NO_LIMIT` for none, as at first.
+        handle: handle of the queue.
+        epoch: int64, the last epoch, or `NO_LIMIT`, as at first.
         name: name of the operation.
 
     Returns:
         The operation in a graph, None when executing eagerly.
 
     Raises:
-        tf.errors.InvalidArgumentError: an epoch that is none.
+        tf.errors.InvalidArgumentError: the epoch is negative, and not `NO_LIMIT`.
     """
     return op_library.load().syncrep_work_queue_limit(handle, epoch, name=name)
 
@@ -114,7 +117,7 @@ def work_queue_stats(handle, name=None):
     """Reads the queue's counters.
 
     Args:
-        handle: of the queue.
+        handle: handle of the queue.
         name: name of the operation.
 
     Returns:
@@ -127,31 +130,31 @@ def work_queue_stats(handle, name=None):
 
 
 def work_queue_save(handle, name=None):
-    """Reads what `work_queue_restore` needs.
+    """Returns the state of a queue, for `work_queue_restore`.
 
     Args:
-        handle: of the queue.
+        handle: handle of the queue.
         name: name of the operation.
 
     Returns:
-        int64 of shape `[n]`: what is being read counts as given back.
+        int64 of shape `[n]`. Items that are being read count as given back.
     """
     return op_library.load().syncrep_work_queue_save(handle, name=name)
 
 
 def work_queue_restore(handle, state, name=None):
-    """Goes on where a queue of the same items, epochs and order was saved.
+    """Continues from the state of a queue with the same items, epochs and order.
 
     Args:
-        handle: of the queue.
-        state: as `work_queue_save` gave it.
+        handle: handle of the queue.
+        state: the state that `work_queue_save` returned.
         name: name of the operation.
 
     Returns:
         The operation in a graph, None when executing eagerly.
 
     Raises:
-        tf.errors.InvalidArgumentError: a state of another queue, or none; the queue
-            stays as it was.
+        tf.errors.InvalidArgumentError: the state belongs to another queue, or is no
+            state; the queue is unchanged.
     """
     return op_library.load().syncrep_work_queue_restore(handle, state, name=name)

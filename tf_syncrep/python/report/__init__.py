@@ -1,6 +1,6 @@
-"""`tf-syncrep report`: what a synchronous training did, in words and as a picture.
+"""`tf-syncrep report`: describes and draws a synchronous training.
 
-`event_files` reads what `SyncReport` or v1's hook has written, `training` puts a
-training together from that, and `summary`, `picture` and `live` show it. `command` is
-the command line.
+`event_files` reads the files of `SyncReport` or of v1's hook, `training` reconstructs a
+training from them, and `summary`, `picture` and `live` show it. `command` is the
+command line.
 """

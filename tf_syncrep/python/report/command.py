@@ -1,4 +1,4 @@
-"""From a folder of event files to a picture and a summary."""
+"""Makes a picture and a summary from a folder of event files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _NO_MATPLOTLIB = (
 
 
 class ReportError(Exception):
-    """There is no report; the message is one line that says why."""
+    """There is no report; the message says why, in one line."""
 
 
 class NothingYetError(ReportError):
-    """There is no training in the folder; the message is one line."""
+    """The folder has no training yet; the message is one line."""
 
 
 def write(logdir: str, output: str | None = None) -> str:
@@ -34,15 +34,16 @@ def write(logdir: str, output: str | None = None) -> str:
 
     Args:
         logdir: the folder; event files are searched in all folders below it.
-        output: the picture's file, with an ending that Matplotlib knows;
-          `PICTURE_NAME` in `logdir` by default, and none without Matplotlib.
+        output: the picture's file, with an extension that Matplotlib knows. By default
+            `PICTURE_NAME` in `logdir`, or none without Matplotlib.
 
     Returns:
-        What is to be printed.
+        The text to print.
 
     Raises:
-        ReportError: there is no such folder, nothing in it to report, no Matplotlib
-          for the picture asked for, or it cannot be written.
+        ReportError: the folder does not exist or has no training, there is no
+            Matplotlib for a picture that was asked for, or the picture cannot be
+            written.
     """
     check_folder(logdir)
     can_draw = _has_matplotlib()
@@ -71,7 +72,7 @@ def write(logdir: str, output: str | None = None) -> str:
 
 
 def check_folder(logdir: str) -> None:
-    """Raises ReportError if there is no such folder."""
+    """Raises ReportError if the folder does not exist."""
     if not os.path.isdir(logdir):
         raise ReportError(f"LOGDIR must be a folder. Received: {logdir!r}")
 
@@ -83,13 +84,13 @@ def read(
 
     Args:
         logdir: the folder.
-        leave_out: called with what is wrong with a file that cannot be read.
+        leave_out: called with the error of a file that cannot be read.
 
     Returns:
-        The training, and how many others there are.
+        The training, and how many others the folder has.
 
     Raises:
-        NothingYetError: there is none.
+        NothingYetError: the folder has no training.
     """
     _import_tensorflow()
     from tf_syncrep.python.report import event_files, training
@@ -127,19 +128,19 @@ def _draw(found: Training, title: str, subtitle: str, path: pathlib.Path) -> Non
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
-        # ValueError: an ending that Matplotlib does not know.
+        # a ValueError means that Matplotlib does not know the extension
         reason = str(error).splitlines()[0]
         raise ReportError(f"{path} cannot be written: {reason}") from None
 
 
 def _import_tensorflow() -> None:
-    """Imports TensorFlow, which reads the event files, without its greetings."""
+    """Imports TensorFlow, which reads the event files, without its messages."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Else it would take GPUs from a training that still runs.
+    # Otherwise it would take GPU memory from a training that still runs.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     sys.stderr.flush()
     saved = os.dup(2)
-    # It writes a few lines before it reads the level of its log.
+    # It writes a few lines before it reads its log level.
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
     try:

@@ -1,4 +1,4 @@
-"""The scalars in TensorBoard's event files."""
+"""Reads the scalars in TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf import message
 
-# What every writer of event files puts into their names.
+# The part that all names of event files contain.
 _IN_NAMES = "tfevents"
 
 
 class UnreadableFileError(Exception):
-    """A file is no event file, or cannot be read."""
+    """A file is not an event file, or cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """A scalar as it changed.
+    """The values of a scalar over time.
 
     Attributes:
         times: float64 `[points]`, seconds since the epoch.
@@ -33,11 +33,11 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class EventFile:
-    """What one writer wrote.
+    """The content of one event file.
 
     Attributes:
         path: the file.
-        begin: when it was begun, in seconds since the epoch.
+        begin: when it was created, in seconds since the epoch.
         scalars: a series for each tag.
     """
 
@@ -57,15 +57,15 @@ def find(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read(path: pathlib.Path) -> EventFile | None:
-    """Reads an event file, whether scalars are in TF 1's form or in TF 2's.
+    """Reads an event file with scalars in the form of TF 1 or of TF 2.
 
-    The last record may be incomplete, as while it is being written.
+    The last record may be incomplete, if it is just being written.
 
     Args:
         path: the file.
 
     Returns:
-        Its scalars, or None if it has not even one event.
+        Its scalars, or None if it has no event at all.
 
     Raises:
         UnreadableFileError: nothing could be read; the message is one line.

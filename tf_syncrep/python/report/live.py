@@ -1,4 +1,4 @@
-"""A training under way, in the terminal."""
+"""Shows a running training in the terminal."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 _LEVELS = "▁▂▃▄▅▆▇█"
 _CHART_COLUMNS = 60
 _REFRESH_SECS = 2.0
-# Reading files of a long training takes a while: this share of the time at most.
+# Reading the files of a long training takes a while: at most this share of the time.
 _READING_SHARE = 0.1
 
 
 def watch(logdir: str, wait: Callable[[float], object] = time.sleep) -> None:
-    """Shows the latest training in a folder, again and again, until Ctrl-C.
+    """Shows the latest training in a folder, updated until Ctrl-C.
 
     Args:
-        logdir: the folder, as `command.write` takes it.
-        wait: waits for so many seconds.
+        logdir: the folder; see `command.write`.
+        wait: waits for a number of seconds.
 
     Raises:
-        ReportError: there is no such folder, no terminal, or no rich, which draws.
+        ReportError: the folder does not exist, standard output is no terminal, or rich,
+            which draws, is not installed.
     """
     command.check_folder(logdir)
     try:
@@ -60,7 +61,7 @@ def _shown(logdir: str) -> str:
         found, _ = command.read(logdir)
     except command.NothingYetError as error:
         return f"Waiting: {error}"
-    # It imports TensorFlow, which is there by now, silently.
+    # It imports TensorFlow, which has been imported silently by now.
     from tf_syncrep.python.report import summary
 
     lines = [f"Synchronous training in {found.folder}:", summary.headline(found)]
@@ -69,10 +70,10 @@ def _shown(logdir: str) -> str:
 
 
 def chart(training: Training) -> str:
-    """A line for each loss, for updates per second and what was dropped of gradients.
+    """Draws lines for each loss, for updates per second and for dropped gradients.
 
-    Over the time of training, from left to right; each with its first and its last
-    value, and blocks as high as the value is between its least and its greatest.
+    Time goes from left to right. Each line has its first and its last value, and blocks
+    whose heights lie between its smallest and its largest value.
 
     Args:
         training: the training.
@@ -98,12 +99,12 @@ def chart(training: Training) -> str:
 
 
 def _inside(curve: Curve, grid: np.ndarray) -> np.ndarray:
-    """The values at these times; NaN before there were any."""
+    """The values at these times; NaN before the first value."""
     return np.where(grid >= curve.seconds[0], curve.at(grid), np.nan)
 
 
 def _gained(training: Training, counters: list[str], grid: np.ndarray) -> np.ndarray:
-    """By how much counters have risen between these times."""
+    """The increase of counters between these times."""
     sums = [training.counters[name].at(grid) for name in counters]
     return np.diff(np.sum(sums, axis=0))
 
@@ -118,7 +119,7 @@ def _blocks(values: np.ndarray) -> str:
     if not known.size:
         return " " * len(values)
     span = float(np.ptp(known))
-    if span <= 1e-6 * np.abs(known).max():  # What sums are rounded by is no change.
+    if span <= 1e-6 * np.abs(known).max():  # differences by rounding are no change
         span = np.inf
     heights = (values - known.min()) / span * (len(_LEVELS) - 1)
     return "".join(

@@ -1,4 +1,4 @@
-"""The picture of a synchronous training."""
+"""Draws a synchronous training."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from tf_syncrep.python.report.training import DROPS, Curve, Training
 
 _MAX_BINS = 60
-# As many as fit beside the smaller of the two panels that name them.
+# How many names fit beside the smaller of the two panels that have them.
 _NAMED_WORKERS = 9
 _DROP_COLOURS = ("tab:orange", "tab:red", "tab:purple", "tab:brown")
 _LOSS_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
-# A loss with more points than this is drawn with the mean of each bin over it.
+# A loss with more points than this is drawn with the mean of each bin on top.
 _NOISY_POINTS = 2 * _MAX_BINS
 
 
@@ -22,15 +22,15 @@ def draw(training: Training, title: str, subtitle: str) -> Figure:
     """Draws loss, contributions, drops and waits over the time of training.
 
     Args:
-        training: what to draw.
-        title: the line above all.
-        subtitle: a smaller one below it.
+        training: the training.
+        title: the line above the picture.
+        subtitle: a smaller line below the title.
 
     Returns:
         The figure.
     """
     figure = Figure(figsize=(10, 9))
-    # Fixed margins: those that Matplotlib would choose depend on the legends.
+    # The margins are fixed: those that Matplotlib would choose depend on the legends.
     rows = figure.subplots(
         4,
         sharex=True,
@@ -55,9 +55,9 @@ def draw(training: Training, title: str, subtitle: str) -> Figure:
                 bbox_to_anchor=(1, 1),
                 frameon=False,
                 fontsize="small",
-                reverse=row is rows[1],  # As the areas lie on one another.
+                reverse=row is rows[1],  # in the order in which the areas are stacked
             )
-        # Beyond the longest of numbers; one line has more room than two.
+        # This is left of the longest number; a single line has more room than two.
         row.yaxis.set_label_coords(-0.085 if row is rows[0] else -0.055, 0.5)
         for restart in training.restarts:
             row.axvline(restart, color="black", linewidth=1, linestyle="--")
@@ -89,7 +89,8 @@ def _draw_losses(axes: Axes, training: Training, edges: np.ndarray) -> None:
         )  # fmt: skip
         shown.append(curve.values)
     if shown:
-        # The first few batches of a training may be so far off that the rest is flat.
+        # The first batches of a training may be so far off that they would flatten the
+        # rest.
         values = np.concatenate(shown)
         low, high = values.min(), values.max()
         typical = np.quantile(values, 0.95)
@@ -156,7 +157,7 @@ def _draw_waits(axes: Axes, training: Training, edges, colours) -> None:
 
 
 def _bin_edges(training: Training) -> np.ndarray:
-    """Cuts the time into equal parts, no finer than figures were written."""
+    """Cuts the time into equal parts, no finer than the figures' intervals."""
     points = len(training.counters["updates"].seconds) - 1
     end = max(training.seconds, 1e-3)
     return np.linspace(0, end, min(max(points, 1), _MAX_BINS) + 1)
@@ -184,7 +185,7 @@ def _worker_colours(training: Training) -> dict[str, tuple]:
 
 
 def _named(training: Training) -> set[str]:
-    """The workers to name: all, or the first ones and the slowest."""
+    """The workers to name: all of them, or the first ones and the slowest."""
     names = list(training.workers)
     if len(names) > _NAMED_WORKERS and training.slowest is not None:
         names = [training.slowest.name, *names[: _NAMED_WORKERS - 2]]

@@ -6,9 +6,10 @@ from tf_syncrep.python.report.training import DROPS, Training
 
 
 def headline(training: Training) -> str:
-    """One line: how many updates, of how many gradients, in what time.
+    """One line: how many updates, with how many gradients, in what time.
 
-    It says of how many sessions these are the sums, as are all other figures.
+    If the figures are sums of several sessions, as all figures of a report are, it says
+    so.
     """
     updates, seconds = training.total("updates"), training.seconds
     quorum = f"{training.quorum} of " if training.quorum else ""
@@ -23,7 +24,7 @@ def headline(training: Training) -> str:
 
 
 def details(training: Training) -> str:
-    """One line: what was dropped, and who is slowest."""
+    """One line: how many gradients were dropped, and which worker is slowest."""
     committed = training.total("applied") + training.dropped
     kinds = ", ".join(
         f"{training.total(counter):,.0f} {name}"
@@ -43,7 +44,7 @@ def details(training: Training) -> str:
 
 
 def table(training: Training) -> str:
-    """A line for each worker; "held up" is by how much it has made rounds later."""
+    """One line for each worker; "held up" is how much later it has made rounds end."""
     lines = [("worker", "contributed", "dropped", "waited", "held up", "")]
     for worker in training.workers.values():
         waited = worker.total("waited_secs")

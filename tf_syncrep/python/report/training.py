@@ -1,4 +1,4 @@
-"""A synchronous training, put together from the event files it left."""
+"""A synchronous training, reconstructed from its event files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from tf_syncrep.python.report.event_files import EventFile, Series
 
-# What each counter of a gate's dropped gradients is called in a report.
+# The names of the counters of dropped gradients in a report.
 DROPS = {
     "late": "late",
     "stale": "stale",
@@ -22,28 +22,28 @@ DROPS = {
 
 _UPDATES = "sync/updates"
 _TRAINING_SECS = "training_secs"
-# Figures that never fall while a gate lives.
+# Counters, which never fall during a gate's life.
 _COUNTERS = frozenset(
     ("updates", "applied", "contributed", "waited_secs", _TRAINING_SECS, *DROPS)
 )
 _FIGURE = re.compile(r"sync/(?P<name>[^/]+)(/(?P<task>.+))?")
 _LOSS = re.compile(r"(^|[/_.])loss($|[/_.])", re.IGNORECASE)
 _VALIDATION = re.compile(r"(^|[/_.])(val|eval|validation|evaluation)[/_.]")
-# Keras writes each evaluation's loss twice, here and by epochs. An evaluator writes
-# this one alone.
+# Keras writes each evaluation's loss twice, by iterations, as here, and by epochs. An
+# evaluator writes only this one.
 _LOSS_AGAIN = "evaluation_loss_vs_iterations"
 
 
 class NoFiguresError(Exception):
-    """There is no synchronous training in the event files."""
+    """The event files contain no synchronous training."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A figure over the time of training.
+    """The values of a figure over the time of training.
 
     Attributes:
-        seconds: float64 `[points]`, ascending, since training began.
+        seconds: float64 `[points]`, ascending: seconds since training began.
         values: float64 `[points]`.
     """
 
@@ -62,13 +62,13 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """One worker's part.
+    """The figures of one worker.
 
     Attributes:
-        name: such as "worker:0".
-        counters: "contributed", "waited_secs" and so on, each the sum since training
-          began.
-        live: whether its lease ran when the last figures were written.
+        name: the name, such as "worker:0".
+        counters: "contributed", "waited_secs" and so on: for each the sum since
+            training began.
+        live: whether it was live when the last figures were written.
     """
 
     name: str
@@ -76,36 +76,35 @@ class Worker:
     live: bool
 
     def total(self, counter: str) -> float:
-        """The last value of a counter; 0 if there is none of that name."""
+        """The last value of a counter; 0 if there is no counter of that name."""
         return self.counters[counter].last if counter in self.counters else 0.0
 
     @property
     def dropped(self) -> float:
-        """How many of its gradients did not count."""
+        """How many of its gradients were dropped."""
         return sum(map(self.total, DROPS))
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A training, perhaps in several sessions (it was stopped and went on).
+    """A training, perhaps in several sessions (if it was stopped and continued).
 
-    Seconds are those of training: the time between sessions is left out. So are
-    interruptions of a session, by validation and checkpoints, from figures of work and
-    of updates per second, if whoever wrote the figures has recorded the time of
-    training.
+    Seconds are those of training, without the time between sessions. If the writer of
+    the figures has recorded the time of training, then figures of work and of updates
+    per second also leave out interruptions of a session, by validation and checkpoints.
 
     Attributes:
-        folder: where its figures lie.
-        counters: "updates", "applied", "late" and so on, each the sum since training
-          began.
-        workers: by name, in the order of their names.
-        quorum: gradients in an update, by the last figures.
-        losses: by a name for each.
+        folder: the folder of its figures.
+        counters: "updates", "applied", "late" and so on: for each the sum since
+            training began.
+        workers: the workers, sorted by name.
+        quorum: how many gradients an update has, by the last figures.
+        losses: curves by name.
         seconds: how long training took, with its interruptions.
-        measured_seconds: how long training took between the first and the last
-          figures of a session: without its start and its interruptions.
-        measured_updates: how many updates were made in these.
-        restarts: when each session but the first began.
+        measured_seconds: how long training took between the first and the last figures
+            of each session: without its start and its interruptions.
+        measured_updates: how many updates were made in this time.
+        restarts: when each session except the first began.
     """
 
     folder: pathlib.Path
@@ -119,17 +118,17 @@ class Training:
     restarts: list[float]
 
     def total(self, counter: str) -> float:
-        """The last value of a counter; 0 if there is none of that name."""
+        """The last value of a counter; 0 if there is no counter of that name."""
         return self.counters[counter].last if counter in self.counters else 0.0
 
     @property
     def dropped(self) -> float:
-        """How many gradients did not count."""
+        """How many gradients were dropped."""
         return sum(map(self.total, DROPS))
 
     @property
     def updates_per_second(self) -> float:
-        """Updates in a second, where that can be told without the start."""
+        """Updates per second, without the start if that is known."""
         if self.measured_seconds > 0 and self.measured_updates > 0:
             return self.measured_updates / self.measured_seconds
         secs = self.working_seconds
@@ -137,19 +136,19 @@ class Training:
 
     @property
     def working_seconds(self) -> float:
-        """How long training took, as far as can be told without its interruptions."""
+        """How long training took, without its interruptions if these are known."""
         return self.total(_TRAINING_SECS) or self.seconds
 
     def waited_share(self, worker: Worker) -> float:
-        """The share of the training's time that a worker waited."""
+        """For which share of the training's time a worker waited."""
         secs = self.working_seconds
         return worker.total("waited_secs") / secs if secs > 0 else 0.0
 
     def seconds_of_work(self, worker: Worker) -> float:
-        """How long a worker took for a gradient, its waits left out.
+        """How long a worker took for a gradient, without its waits.
 
-        The number of contributions says less: where every worker has to give its
-        share, all have the same.
+        The number of contributions says less: if every worker has to give its share,
+        all have the same number.
         """
         gradients = worker.total("contributed") + worker.dropped
         work = max(self.working_seconds - worker.total("waited_secs"), 0.0)
@@ -157,9 +156,9 @@ class Training:
 
     @property
     def slowest(self) -> Worker | None:
-        """The worker with the most work for a gradient; None if there is but one.
+        """The worker with the most work for a gradient; None if there is only one.
 
-        Workers that are gone count only where all are.
+        Workers that are gone count only if all are gone.
         """
         workers = list(self.workers.values())
         workers = [worker for worker in workers if worker.live] or workers
@@ -169,10 +168,10 @@ class Training:
 
 
 def latest(files: Sequence[EventFile], root: pathlib.Path) -> tuple[Training, int]:
-    """Puts the latest training in some event files together.
+    """Reconstructs the latest training in some event files.
 
-    Files of one folder are sessions of one training. Its losses are looked for in
-    that folder and below it, then in the folder above and below that, and so on.
+    Files of one folder are sessions of one training. Its losses are searched in that
+    folder and below it, then in the folder above and below that one, and so on.
 
     Args:
         files: event files below `root`.
@@ -182,7 +181,7 @@ def latest(files: Sequence[EventFile], root: pathlib.Path) -> tuple[Training, in
         The training, and how many others there are in `files`.
 
     Raises:
-        NoFiguresError: there is none; the message is one line.
+        NoFiguresError: there is no training; the message is one line.
     """
     folders: dict[pathlib.Path, list[EventFile]] = {}
     for file in sorted(files, key=lambda file: file.begin):
@@ -229,8 +228,9 @@ def _losses(
     for parent, tag in list(found):
         if tag == _LOSS_AGAIN and sum(folder == parent for folder, _ in found) > 1:
             del found[parent, tag]
-    # Of one folder's losses in training the one with the most points: that of each
-    # batch rather than that of each epoch. The same for those in validation.
+    # Among one folder's training losses this is the one with the most points: the loss
+    # of each batch rather than that of each epoch. The same holds for validation
+    # losses.
     chosen: dict[tuple[pathlib.Path, bool], str] = {}
     for (parent, tag), parts in found.items():
         key = parent, bool(_VALIDATION.search(tag))
@@ -295,9 +295,9 @@ def _training(
 def _new_gates(sessions: Sequence[EventFile]) -> list[bool]:
     """Tells which sessions have a gate of their own: a counter has fallen there.
 
-    All counters of a gate begin together. By itself each could tell only of those
-    gates whose first figure is below its own last one, and totals would not be the
-    sums of the workers' figures.
+    All counters of a gate begin together. A single counter would reveal only those new
+    gates whose first figure is below the last one before, and then totals would not be
+    the sums of the workers' figures.
     """
     new_gates, last = [], dict[str, float]()
     for file in sessions:
@@ -316,11 +316,11 @@ def _new_gates(sessions: Sequence[EventFile]) -> list[bool]:
 
 
 class _Clock:
-    """Turns times into seconds of training.
+    """Converts times to seconds of training.
 
     Attributes:
         begins: when each session began, in seconds of training.
-        end: when the last one ended.
+        end: when the last session ended.
     """
 
     def __init__(self, sessions: Sequence[EventFile], losses: dict[str, np.ndarray]):
@@ -343,10 +343,10 @@ class _Clock:
     def counter(
         self, parts: Sequence[Series | None], new_gates: Sequence[bool]
     ) -> Curve:
-        """Joins what each session has of a counter.
+        """Joins the values of a counter in all sessions.
 
-        It begins at 0 with each new gate, also where its first figure there is above
-        the last one of the session before.
+        It begins at 0 with each new gate, even if its first value there is above the
+        last one of the session before.
         """
         points, total, before = [], 0.0, 0.0
         for begin, part, is_new in zip(self.begins, parts, new_gates, strict=True):

@@ -1,4 +1,4 @@
-"""What synchronous training needs in v1 sessions and in Keras alike.
+"""The parts of synchronous training that v1 sessions and Keras share.
 
 `gate_placement` chooses the task of the gate, and `gate_stats` reads its counters.
 `gradients`, `gradient_checks`, `gradient_transfers` and `gradient_accumulators` take a

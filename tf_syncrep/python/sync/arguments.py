@@ -1,4 +1,4 @@
-"""Checks of the numbers that optimizers and their reports are made with."""
+"""Checks of numbers that users give to optimizers and reports."""
 
 import functools
 import math
@@ -13,10 +13,10 @@ _Result = TypeVar("_Result")
 
 
 def as_python(value: Any) -> Any:
-    """Python's number for NumPy's, which cannot be saved as JSON; others as they are.
+    """Returns Python's number for one of NumPy's, which JSON cannot save.
 
     Args:
-        value: anything.
+        value: any value; other values are returned as they are.
     """
     return value.item() if isinstance(value, np.generic) else value
 
@@ -24,7 +24,7 @@ def as_python(value: Any) -> Any:
 def with_python_numbers(
     function: Callable[_Arguments, _Result],
 ) -> Callable[_Arguments, _Result]:
-    """Has a function get Python's numbers for those of NumPy that it is called with.
+    """Makes a function convert NumPy's numbers among its arguments to Python's.
 
     Args:
         function: the function.
@@ -43,14 +43,14 @@ def check_number(name: str, value: Any, *, below: float = math.inf) -> float:
 
     Args:
         name: the argument's name.
-        value: what was given for it.
+        value: the argument's value.
         below: exclusive upper limit.
 
     Returns:
         The value as a float.
 
     Raises:
-        ValueError: it is not a number, or out of range.
+        ValueError: the value is not a number, or out of range.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"`{name}` must be a number. Received: {name}={value!r}")
@@ -68,13 +68,13 @@ def check_count(name: str, value: Any) -> int:
 
     Args:
         name: the argument's name.
-        value: what was given for it.
+        value: the argument's value.
 
     Returns:
         The value as an int.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the value is not such a number.
     """
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or value < 1:
@@ -89,13 +89,13 @@ def check_positive(name: str, value: Any) -> float:
 
     Args:
         name: the argument's name.
-        value: what was given for it.
+        value: the argument's value.
 
     Returns:
         The value as a float.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the value is not such a number.
     """
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not 0 < float(value) < math.inf:

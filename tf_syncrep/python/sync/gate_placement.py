@@ -1,4 +1,4 @@
-"""On which task the gate of a synchronous training sits."""
+"""Chooses the task on which the gate of a synchronous training is placed."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from typing import Any
 
 import tensorflow as tf
 
-# Job, replica and task.
+# The job, the replica and the task.
 _Task = tuple[str, int, int]
 
 
 def gate_device(variables: Iterable[Any], fallback_device: str) -> str:
-    """Chooses where the gate is to be: with most of what is trained.
+    """Chooses the gate's device: the task with most of what is trained.
 
     A gradient is pushed once the gate has admitted it, and counts once the gate has
-    heard that it was pushed. Where the gate is beside the variable, both are said
-    within one task. So the gate goes where most is pushed, by the variables' size.
-    Without a task that has more than all others together, pushes to others take as
-    long, and the gate is best where the update ends: with the global step.
+    heard that it was pushed. If the gate is beside the variable, both messages stay
+    within one task. So the gate is placed where most bytes are pushed, by the sizes of
+    the variables. If no task has more than all others together, pushes to other tasks
+    take as long anyway, and the gate is best placed where the update ends: with the
+    global step.
 
-    Replicas whose variables and devices are alike get the same answer.
+    Replicas with the same variables and devices get the same answer.
 
     Args:
-        variables: what is trained, reference and resource variables and slices of
-            partitioned ones: those that have a gradient. A size that is not known
-            counts as none, and so does a variable whose device names no task, as in a
-            single process.
-        fallback_device: a device, or an empty string. The gate is there unless another
-            task holds more than half of the bytes.
+        variables: the variables that are trained, which have gradients: reference and
+            resource variables, and slices of partitioned ones. A variable counts as
+            empty if its size is unknown, or if its device names no task, as in a single
+            process.
+        fallback_device: a device, or an empty string. The gate is placed there unless
+            another task holds more than half of the bytes.
 
     Returns:
-        The first CPU of the task, in the words of the device that named it; an empty
-        string if nothing named any.
+        The first CPU of the task, in the form of the device that named the task; an
+        empty string if nothing named one.
     """
     sizes: dict[_Task, int] = {}
     devices = {_task(fallback_device): fallback_device}
@@ -49,19 +50,19 @@ def gate_device(variables: Iterable[Any], fallback_device: str) -> str:
 
 
 def names_task(device: str) -> bool:
-    """Says whether a device, or an empty string, names a task."""
+    """Returns whether a device, or an empty string, names a task."""
     return _task(device) is not None
 
 
 def on_same_task(device: str, other: str) -> bool:
-    """Says whether two devices are of one task.
+    """Returns whether two devices belong to one task.
 
     Args:
         device: a device, or an empty string.
-        other: the same.
+        other: another device, or an empty string.
 
     Returns:
-        Whether both name a task, and the same one.
+        Whether both name a task, and it is the same one.
     """
     task = _task(device)
     return task is not None and task == _task(other)
@@ -70,13 +71,13 @@ def on_same_task(device: str, other: str) -> bool:
 def cpu(device: str) -> str:
     """Returns the first CPU of a device's task.
 
-    The gate has no other kernels, and tasks send and receive there.
+    The gate has kernels only for CPUs, and tasks send and receive there.
 
     Args:
         device: a device, or an empty string.
 
     Returns:
-        That CPU, in the words of `device`; an empty string for an empty one.
+        That CPU, in the form of `device`; an empty string for an empty one.
     """
     if not device:
         return ""

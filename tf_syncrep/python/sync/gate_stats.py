@@ -7,12 +7,12 @@ import numpy as np
 
 _NANOSECONDS = 1e-9
 
-# What a worker is doing, by the gate's numbers.
+# A worker's phases, by the gate's numbers.
 PHASES = ("idle", "waiting", "computing", "pushing")
 
 
 def to_dict(names, values, devices, device_names, device_values) -> dict[str, Any]:
-    """Makes a dictionary of what `sync_gate_stats` returned.
+    """Makes a dictionary of the outputs of `sync_gate_stats`.
 
     Args:
         names: names of the gate's counters, bytes.
@@ -22,10 +22,10 @@ def to_dict(names, values, devices, device_names, device_values) -> dict[str, An
         device_values: their values, a row for each worker.
 
     Returns:
-        The gate's counters by name, and under "workers" a dictionary of the same
-        kind for each task: "waited_secs", "held_up_secs" (by how much rounds ended
-        later than without its gradient), "live" as a bool, "phase" (one of `PHASES`)
-        and "phase_secs", since when.
+        The gate's counters by name, and under "workers" a dictionary for each task,
+        with "waited_secs", "held_up_secs" (how much later rounds ended
+        because of its gradients), "live" as a bool, "phase" (one of `PHASES`) and
+        "phase_secs", how long it has lasted.
     """
     stats: dict[str, Any] = {
         name.decode(): int(value) for name, value in zip(names, values, strict=True)
@@ -38,10 +38,10 @@ def to_dict(names, values, devices, device_names, device_values) -> dict[str, An
 
 
 def to_line(stats: dict[str, Any]) -> str:
-    """Says in one line what `to_dict` holds.
+    """Describes the counters in one line.
 
     Args:
-        stats: as `to_dict` returns them.
+        stats: the counters, as `to_dict` returns them.
 
     Returns:
         For example "step 300: 300 updates, ...; by worker: worker:0 300, ...".
@@ -60,14 +60,14 @@ def to_line(stats: dict[str, Any]) -> str:
 
 
 def to_scalars(stats: dict[str, Any]) -> dict[str, float]:
-    """Flattens what `to_dict` holds, for summaries.
+    """Flattens the counters, for summaries.
 
     Args:
-        stats: as `to_dict` returns them.
+        stats: the counters, as `to_dict` returns them.
 
     Returns:
-        Numbers by names such as "sync/updates" and "sync/contributed/worker:0", and
-        under "sync/waited_secs" what all workers have waited together.
+        Numbers by names such as "sync/updates" and "sync/contributed/worker:0", and as
+        "sync/waited_secs" the time that all workers together have waited.
     """
     scalars = {
         f"sync/{name}": float(value)
@@ -76,7 +76,7 @@ def to_scalars(stats: dict[str, Any]) -> dict[str, float]:
     }
     for device, worker in stats["workers"].items():
         for name, value in worker.items():
-            if not name.startswith("phase"):  # of this moment alone
+            if not name.startswith("phase"):  # Phases describe only this moment.
                 scalars[f"sync/{name}/{task_name(device)}"] = float(value)
     scalars["sync/waited_secs"] = sum(
         worker.get("waited_secs", 0.0) for worker in stats["workers"].values()

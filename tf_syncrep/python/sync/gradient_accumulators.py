@@ -1,7 +1,8 @@
 """Accumulators of one variable's gradients, round by round.
 
-They live on the variable's task. A push carries its round: an older one is dropped, a
-newer one replaces what is held, so a void round needs nobody to clear it.
+They are on the variable's task. A push has the number of its round: an older one is
+dropped, and a newer one replaces all held gradients. So nobody needs to clear a void
+round.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ import tensorflow as tf
 
 from tf_syncrep.python.ops import accumulator_ops
 
-# Rounds are positive: what is pushed for this one is dropped.
+# Rounds are positive, so gradients that are pushed for this one are dropped.
 NO_ROUND = -1
 
 _MODE = "ROUND"
 
 
 class GradientKind(NamedTuple):
-    """What all gradients of a variable have in common."""
+    """The properties that all gradients of a variable share."""
 
     dtype: tf.DType
     is_sparse: bool
 
 
 class DenseRound(NamedTuple):
-    """A round of a dense accumulator, for an update that takes it by itself."""
+    """A round of a dense accumulator, for an update that takes the gradients itself."""
 
     handle: tf.Tensor
     round: tf.Tensor
@@ -35,7 +36,7 @@ class DenseRound(NamedTuple):
 
 
 def kind_of(gradient) -> GradientKind:
-    """Tells the kind of a gradient.
+    """Returns the kind of a gradient.
 
     Args:
         gradient: a tensor or `tf.IndexedSlices`.
@@ -50,20 +51,20 @@ class GradientAccumulator(abc.ABC):
     """Collects the gradients of one variable."""
 
     def __init__(self, variable, dtype: tf.DType):
-        """Keeps what every op needs.
+        """Keeps what all ops need.
 
         Args:
             variable: the variable.
             dtype: the gradients' dtype.
         """
         self._device = variable.device
-        # The ops cannot tell it; optimizers of Keras ask for it.
+        # The ops do not know the shape, but optimizers of Keras ask for it.
         self._shape = variable.shape
         self._dtype = dtype
         self._handle: tf.Tensor
 
     def reset(self):
-        """Builds the operation that discards all that is held."""
+        """Builds the operation that discards all held gradients."""
         with tf.device(self._device):
             return accumulator_ops.accumulator_set_global_step(
                 self._handle, tf.constant(0, tf.int64)
@@ -74,8 +75,8 @@ class GradientAccumulator(abc.ABC):
         """Builds a push.
 
         Args:
-            gradient: of the accumulator's kind.
-            round_number: the round it belongs to, a scalar int64.
+            gradient: a gradient of the accumulator's kind.
+            round_number: its round, a scalar int64.
 
         Returns:
             Whether it was accepted, a scalar bool.
@@ -83,25 +84,26 @@ class GradientAccumulator(abc.ABC):
 
     @abc.abstractmethod
     def take(self, quorum: tf.Tensor):
-        """Builds the taking of a round's reduced gradient.
+        """Builds the op that takes a round's reduced gradient.
 
         Args:
-            quorum: the round, and how many gradients must be there, int64 of shape
-                (2,); one tensor, as it may come from another task.
+            quorum: the round, and how many gradients it must have, int64 of shape (2,).
+                It is one tensor because it may come from another task.
 
         Returns:
             A gradient of the accumulator's kind. The op raises
-            `tf.errors.FailedPreconditionError` if another round or number is there.
+            `tf.errors.FailedPreconditionError` if the accumulator holds another round
+            or another number of gradients.
         """
 
     def round(self, quorum: tf.Tensor) -> DenseRound | None:
-        """Builds what an update may take in the place of `take(quorum)`.
+        """Builds what an update may take instead of `take(quorum)`.
 
         Args:
-            quorum: as for `take`.
+            quorum: the same as for `take`.
 
         Returns:
-            The round, on the variable's device; None where gradients are sparse.
+            The round, on the variable's device; None if gradients are sparse.
         """
         del quorum
         return None
@@ -173,11 +175,11 @@ def make_accumulator(
     """Makes the accumulator of a variable, on its device.
 
     Args:
-        kind: what its gradients are like.
+        kind: the kind of its gradients.
         variable: the variable.
-        shared_name: the accumulator's name on its task, on which it lives on. None
-            makes one that lives as long as what is returned.
-        sparse_reduction_type: "MEAN", "CMEAN" or "SUM", for a sparse gradient; dense
+        shared_name: the accumulator's name on its task, which then keeps it. None for
+            an accumulator that lives as long as the returned object.
+        sparse_reduction_type: "MEAN", "CMEAN" or "SUM", for sparse gradients; dense
             ones are averaged.
 
     Returns:

@@ -1,6 +1,6 @@
-"""What a replica checks about its own gradient before it hands it in.
+"""The checks of a replica's own gradient before it is handed in.
 
-An error then concerns the replica alone: nothing was pushed, and the others go on.
+So an error concerns only this replica: nothing was pushed, and the others go on.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Gradient = tf.Tensor | tf.IndexedSlices
 def check_against(gradient: Gradient, variable) -> tf.Operation:
     """Builds the check that a gradient fits its variable.
 
-    Only what is known about the variable's shape when the graph is built is checked:
-    looking at the variable itself would fetch it from its parameter server.
+    It checks only what is known of the variable's shape when the graph is built: a look
+    at the variable itself would fetch it from its parameter server.
 
     Args:
         gradient: dense, or `tf.IndexedSlices`.
@@ -24,8 +24,9 @@ def check_against(gradient: Gradient, variable) -> tf.Operation:
 
     Returns:
         An operation that raises `tf.errors.InvalidArgumentError` if a dense gradient
-        has another shape than the variable, or a sparse one has rows of another shape,
-        not as many rows as indices, or an index that is not a row of the variable.
+        has another shape than the variable, or if a sparse one has rows of another
+        shape, another number of rows than of indices, or an index that is not a row of
+        the variable.
     """
     name = f"The gradient of {variable.name}"
     if not variable.shape.is_fully_defined():
@@ -46,8 +47,8 @@ def checked(gradient: Gradient, variable) -> Gradient:
         variable: the variable.
 
     Returns:
-        The gradient, whose values nobody gets before it has been checked. The indices
-        stay the tensor that they are, which may be on the variable's task already.
+        The gradient, whose values become available only after the check. Its indices
+        stay the same tensor, which may be on the variable's task already.
     """
     with tf.control_dependencies([check_against(gradient, variable)]):
         if isinstance(gradient, tf.IndexedSlices):
@@ -57,7 +58,7 @@ def checked(gradient: Gradient, variable) -> Gradient:
 
 
 def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:
-    """Builds the check that no gradient has a NaN or an infinity in it.
+    """Builds the check that no gradient contains a NaN or an infinity.
 
     Args:
         gradients: dense, or `tf.IndexedSlices`.
@@ -97,7 +98,7 @@ def _check_slices(gradient: tf.IndexedSlices, shape, name: str) -> tf.Operation:
 def _assert_shape(tensor: tf.Tensor, expected, rule: str) -> tf.Operation:
     received = tf.shape(tensor)
     expected = tf.convert_to_tensor(expected, tf.int32)
-    # Ranks may differ, and then only the first part of the other is compared.
+    # If the ranks differ, only the common part is compared.
     size = tf.minimum(tf.size(received), tf.size(expected))
     same = tf.reduce_all(tf.equal(received[:size], expected[:size]))
     return tf.debugging.Assert(

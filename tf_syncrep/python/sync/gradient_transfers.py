@@ -1,4 +1,4 @@
-"""How gradients get from a replica to the tasks of their variables, in few calls."""
+"""Sends gradients from a replica to the tasks of their variables, in few calls."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import tensorflow as tf
 
 from tf_syncrep.python.sync import gate_placement, messages
 
-# A tensor up to this size costs more by the call that fetches it than by being copied
-# twice.
+# For a tensor up to this size the call that fetches it costs more than two copies.
 _SMALL_BYTES = 64 * 1024
-# Sending this much takes about as long as a call: whatever waits for the combined
-# message waits no longer than the saved call would have taken.
+# Sending this many bytes takes about as long as a call: ops that wait for the combined
+# message wait no longer than the saved call would have taken.
 _SMALL_MESSAGE_BYTES = 256 * 1024
-# Indices of rows of this size are an eighth of what they are sent with, at most.
-# Copying them twice, however many there are, takes little of the time for the rows, and
-# so does sending them with the rows rather than before them.
+# The indices of rows of at least this size are at most an eighth of what is sent.
+# Copying them twice, or sending them with the rows instead of before them, takes little
+# time compared with the rows.
 _LONG_ROW_BYTES = 64
 
 
@@ -27,8 +26,9 @@ def small_part(gradient) -> tf.Tensor | None:
         gradient: a tensor or `tf.IndexedSlices`.
 
     Returns:
-        The gradient itself, if it is dense, of a known shape and small. Of a sparse one
-        the indices, a vector, if they are small or of rows that are long. Or None.
+        The gradient itself, if it is dense and small, and its shape is known. For a
+        sparse gradient its indices, a vector, if they are small or its rows are long.
+        Otherwise None.
     """
     if isinstance(gradient, tf.IndexedSlices):
         indices = gradient.indices
@@ -41,17 +41,17 @@ def small_part(gradient) -> tf.Tensor | None:
 def choose_for_message(
     gradients: Sequence, devices: Sequence[str], device: str
 ) -> list[int]:
-    """Chooses gradients whose small parts go to a task along with what it is told.
+    """Chooses gradients whose small parts are sent with another message to a task.
 
-    All of them or none: with one call for the rest nothing is saved.
+    It chooses all of them or none: a call for the rest would save nothing.
 
     Args:
         gradients: tensors and `tf.IndexedSlices`.
-        devices: the device on which each is needed; empty where that is not known.
-        device: a device of the task that is told something.
+        devices: the device on which each gradient is needed; empty if it is not known.
+        device: a device of the task to which the message goes.
 
     Returns:
-        The positions of those that are chosen.
+        The positions of the chosen gradients.
     """
     chosen = {
         i: part
@@ -74,17 +74,18 @@ def join_small(
 ) -> list:
     """Sends the small parts of gradients for the same task as one tensor.
 
-    Each tensor that leaves a task costs a call of the task that needs it, some tenths
-    of a millisecond of both, however small it is.
+    Each tensor that leaves a task costs a call of the task that needs it, which takes
+    both of them some tenths of a millisecond, however small the tensor is.
 
     Args:
         gradients: tensors and `tf.IndexedSlices`.
-        devices: the device on which each is needed; empty where that is not known.
-        arrived: by their positions, the small parts that are on their tasks already.
+        devices: the device on which each gradient is needed; empty if it is not known.
+        arrived: the small parts that are on their tasks already, by position.
 
     Returns:
-        The same gradients. Their small parts are on their tasks, taken out of one
-        tensor for each task; in place of those that have arrived is what did.
+        The same gradients, with their small parts on their tasks, where they are taken
+        out of one tensor for each task. The arrived parts replace those of their
+        gradients.
     """
     there = dict(arrived or {})
     groups: dict[str, dict[int, tf.Tensor]] = {}
@@ -105,13 +106,13 @@ def join_small(
 
 
 def _part_to_send(gradient, device: str) -> tf.Tensor | None:
-    """The small part, unless it is on the device's task, or that is not known."""
+    """The small part, unless it is on the device's task or that is not known."""
     part = small_part(gradient)
     if part is None or not gate_placement.names_task(device):
         return None
     devices = [part.device]
     if tf.is_symbolic_tensor(part):
-        # What an op there takes is sent in any case, as the numbers of rows to gather.
+        # If an op there uses the tensor, as rows to gather, it is sent anyway.
         devices += [op.device for op in part.consumers()]
     is_there = any(gate_placement.on_same_task(x, device) for x in devices)
     return None if is_there else part

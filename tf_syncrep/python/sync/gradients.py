@@ -1,4 +1,4 @@
-"""What gradients are made of: tensors, dense ones and `tf.IndexedSlices`."""
+"""The tensors of gradients, dense ones and `tf.IndexedSlices`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import tensorflow as tf
 
 
 def as_tensors(gradient: Any) -> Any:
-    """Returns a gradient whose parts are tensors: `tf.IndexedSlices` takes any values.
+    """Returns a gradient whose parts are tensors, which `tf.IndexedSlices` need not be.
 
     Args:
-        gradient: what can be made a tensor, or `tf.IndexedSlices`.
+        gradient: a tensor, a value that can be converted to one, or `tf.IndexedSlices`.
 
     Returns:
-        A tensor or `tf.IndexedSlices`. The dense shape is the variable's, and left out.
+        A tensor or `tf.IndexedSlices`. The dense shape, which is the variable's, is
+        omitted.
     """
     if isinstance(gradient, tf.IndexedSlices):
         values = tf.convert_to_tensor(gradient.values)
@@ -24,7 +25,7 @@ def as_tensors(gradient: Any) -> Any:
 
 
 def flatten(gradients: Sequence[Any]) -> list[tf.Tensor]:
-    """Returns the tensors that gradients are made of, indices included.
+    """Returns the tensors of all gradients, indices included.
 
     Args:
         gradients: tensors and `tf.IndexedSlices`.

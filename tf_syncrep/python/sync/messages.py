@@ -1,4 +1,4 @@
-"""Several values for another task in one tensor: each tensor sent costs a call."""
+"""Packs values for another task into one tensor: each tensor sent costs a call."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _BYTES = [bytes([byte]) for byte in range(256)]
 def join(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
     """Makes one tensor of several scalars of one dtype.
 
-    Not by `tf.stack`: what is an element of a stack, Grappler takes from its origin.
+    `tf.stack` would not do: Grappler takes elements of a stack from their origins.
 
     Args:
         scalars: the scalars.
 
     Returns:
-        A vector of them; its elements are taken out where they are needed.
+        A vector of the scalars; its elements are taken out where they are needed.
     """
     return tf.concat([tf.expand_dims(scalar, 0) for scalar in scalars], axis=0)
 
@@ -29,12 +29,13 @@ def join(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
 def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Makes one tensor of several that differ in shape and dtype.
 
-    It is their bytes, each copied once, as by `tf.concat`, and once more where it is
-    taken apart. Both is done on the host, over which all goes that is sent.
+    The result consists of their bytes. Each is copied once, as by `tf.concat`, and once
+    more when the tensor is taken apart. Both happen on the host, since everything that
+    is sent goes through it.
 
     Args:
-        tensors: numbers and truth values, of known shapes or vectors of any length, and
-            scalar strings.
+        tensors: numbers and truth values, with known shapes or vectors of any length,
+            and scalar strings.
 
     Returns:
         A tensor for `unpack`.
@@ -52,12 +53,12 @@ def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def unpack(message: tf.Tensor, like: Sequence[_Like]) -> list[tf.Tensor]:
-    """Takes apart what `pack` has made.
+    """Takes a tensor of `pack` apart.
 
     Args:
         message: the tensor.
-        like: says the shape and dtype of each of the tensors in it, as the tensors
-            that were packed do. Their values are not looked at.
+        like: gives the shape and dtype of each packed tensor; for example the tensors
+            themselves. Their values are not read.
 
     Returns:
         The tensors.
@@ -69,7 +70,7 @@ def unpack(message: tf.Tensor, like: Sequence[_Like]) -> list[tf.Tensor]:
     sizes = [
         next(lengths) if _is_of_any_length(one) else num_bytes(one) for one in like
     ]
-    # One split: from places that are no multiples of 64, it copies.
+    # A split copies only those parts that do not begin at a multiple of 64 bytes.
     _, *parts = tf.split(message, [num_bytes(head), *sizes])
     return list(map(_from_bytes, parts, like))
 
@@ -80,17 +81,17 @@ def num_bytes(like: _Like) -> int:
 
 
 def _is_of_any_length(like: _Like) -> bool:
-    """Whether the message tells its length, before all else."""
+    """Whether the message states the length, at its beginning."""
     return like.dtype == tf.string or not like.shape.is_fully_defined()
 
 
 def _to_bytes(tensor: tf.Tensor) -> tf.Tensor:
     if tensor.dtype == tf.string:
         return tf.io.decode_raw(tensor, tf.uint8)
-    # An error if it has another size than it was said to have: it would go on in what
-    # comes after it.
+    # This raises an error if the tensor has another size than `like` says: otherwise
+    # the tensors after it would be wrong.
     size = -1 if _is_of_any_length(tensor) else num_bytes(tensor)
-    # Truth values have no bits that TensorFlow would show.
+    # TensorFlow cannot bitcast truth values.
     convert = tf.cast if tensor.dtype == tf.bool else tf.bitcast
     return tf.reshape(convert(tensor, tf.uint8), [size])
 

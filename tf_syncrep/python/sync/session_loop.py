@@ -12,57 +12,57 @@ from tensorflow.compat.v1 import logging
 class SessionLoop(tf.compat.v1.train.QueueRunner):
     """Runs a loop in a thread of each session.
 
-    TensorFlow's own takes it for an error when its session is closed.
+    TensorFlow's own class takes it for an error when its session is closed.
     """
 
     def __init__(self, *, title: str, **arguments: Any):
-        """Creates it.
+        """Creates the queue runner.
 
         Args:
-            title: what an error calls it.
-            **arguments: for the base class.
+            title: what error messages call it.
+            **arguments: arguments of the base class.
         """
         super().__init__(**arguments)
         self._title = title
         self._errors: list[Exception] = []
-        self._condition = threading.Condition()  # guards the one below
-        self._sessions: list[Any] = []  # in which it runs
+        self._condition = threading.Condition()  # guards the sessions
+        self._sessions: list[Any] = []  # the sessions in which it runs
 
     def begin(self, session: Any) -> None:
-        """Is called before there are threads.
+        """Called before there are threads.
 
         Args:
-            session: in which they will run.
+            session: the session in which they will run.
         """
 
     def loop(self, session: Any, coord: Any) -> None:
-        """Runs until the coordinator, if there is one, stops, or an error is raised.
+        """Runs until the coordinator stops, if there is one, or an error is raised.
 
         Args:
-            session: in which it runs.
+            session: the session in which it runs.
             coord: the coordinator, or None.
         """
         raise NotImplementedError
 
     def stop(self, session: Any, coord: Any) -> None:
-        """Is called when the coordinator has stopped; has to end the loop's waits.
+        """Called when the coordinator has stopped; has to end the loop's waits.
 
         Args:
-            session: in which the loop runs.
+            session: the session in which the loop runs.
             coord: the coordinator.
         """
         del coord
         try_to_run(session, self.cancel_op)
 
     def has_failed(self, session: Any) -> None:
-        """Is called after an error of the loop was reported.
+        """Called after an error of the loop was reported.
 
         Args:
-            session: in which the loop ran.
+            session: the session in which the loop ran.
         """
 
     def has_ended(self, session: Any) -> None:
-        """Is called when the loop runs in a session no more.
+        """Called when the loop no longer runs in a session.
 
         Args:
             session: the session.
@@ -75,7 +75,7 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
         """Waits until it runs in no session.
 
         Args:
-            timeout_secs: how long at most; None for ever.
+            timeout_secs: how long to wait at most; None for ever.
 
         Returns:
             Whether it has ended.
@@ -84,16 +84,16 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
             return self._condition.wait_for(lambda: not self._sessions, timeout_secs)
 
     def create_threads(self, sess, coord=None, daemon=False, start=False):
-        """Does as the base class.
+        """Creates threads, as the base class does.
 
         Args:
             sess: a session whose global variables are initialized.
-            coord: a coordinator, to whom errors are reported.
+            coord: a coordinator, to which errors are reported.
             daemon: whether the process may end before the threads.
             start: whether to start the threads.
 
         Returns:
-            The threads; none if they run already.
+            The threads; none if they are running already.
         """
         with self._condition:
             if sess in self._sessions:
@@ -120,7 +120,7 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
 
     @property
     def exceptions_raised(self):
-        """What ended its threads where no coordinator was told."""
+        """The errors that ended threads without a coordinator."""
         return self._errors
 
     def _run_loop(self, session: Any, coord: Any) -> None:
@@ -137,7 +137,8 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
                 self._errors.append(error)
             else:
                 coord.request_stop(error)
-            # Only now: whose wait ends asks its coordinator for the reason.
+            # This comes after the report, since threads whose waits end ask the
+            # coordinator for the error.
             self.has_failed(session)
             if coord is None:
                 raise
@@ -150,11 +151,11 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
 
 
 def try_to_run(session: Any, op: Any) -> bool:
-    """Runs an op of an end, which may fail: the session may be no more.
+    """Runs an op at the end of a loop, which may fail because the session is gone.
 
     Args:
         session: the session.
-        op: what to run.
+        op: the op to run.
 
     Returns:
         Whether it has run.
@@ -168,7 +169,7 @@ def try_to_run(session: Any, op: Any) -> bool:
 
 
 def _is_closed(session: Any) -> bool:
-    """Whether its owner has closed a session, in which nothing is run then."""
+    """Whether its owner has closed a session, in which nothing can run any more."""
     try:
         session.run([])
     except RuntimeError:

@@ -10,13 +10,13 @@ __all__ = ["ConditionalAccumulator", "SparseConditionalAccumulator"]
 
 
 class _AccumulatorMethods(tf.compat.v1.ConditionalAccumulatorBase):
-    """What both classes share; an instance of TensorFlow's own base class."""
+    """The methods of both classes, which are instances of TensorFlow's base class."""
 
     def __init__(self, make_accumulator, dtype, shape, shared_name, name, reduction):
         dtype = tf.as_dtype(dtype)
-        # In a graph an accumulator without a shared name belongs to its op, and goes
-        # with the session. Executing eagerly there is no such owner: it goes with
-        # its handle.
+        # In a graph, an accumulator without a shared name belongs to its op, and is
+        # destroyed with the session. In eager execution nothing owns it like this, so
+        # it is destroyed with its handle.
         handle = make_accumulator(
             dtype,
             shape,
@@ -34,7 +34,7 @@ class _AccumulatorMethods(tf.compat.v1.ConditionalAccumulatorBase):
         return super().name if self._eager_name is None else self._eager_name
 
     def num_accumulated(self, name: str | None = None) -> tf.Tensor:
-        """Number of gradients that are in the accumulator.
+        """Number of gradients that the accumulator holds.
 
         Args:
             name: name of the op.
@@ -66,7 +66,7 @@ class _AccumulatorMethods(tf.compat.v1.ConditionalAccumulatorBase):
         )
 
     def stats(self, name: str | None = None) -> accumulator_ops.AccumulatorStats:
-        """What has become of all gradients: accepted, dropped, discarded, taken.
+        """Counts what has become of all gradients: accepted, dropped, discarded, taken.
 
         Args:
             name: name of the op.
@@ -81,18 +81,18 @@ class ConditionalAccumulator(_AccumulatorMethods):
     """Aggregates gradients; a drop-in for `tf.compat.v1.ConditionalAccumulator`.
 
     Gradients that are up to date (computed at a time step that is not below the
-    accumulator's own) are added; others are dropped. The mean of what is in can be
+    accumulator's own) are added; others are dropped. The mean of the gradients can be
     taken once there are enough.
 
     It has the constructor, methods and error messages of TensorFlow's class, and
-    differs from it where that one is wrong or cannot be used:
+    differs where that class gives wrong results or cannot be used:
 
     - it works in sessions, eagerly and in `tf.function`;
-    - half gradients are summed in float32, and bfloat16 is supported (the mean of
-      three gradients of 40000 is inf there);
+    - half gradients are summed in float32, and bfloat16 is supported (in TensorFlow's
+      class the mean of three half gradients of 40000 is inf);
     - `set_global_step` discards gradients of older steps;
     - an argument that is not a scalar, or a shared name that is in use for another
-      dtype or shape, is an error (there it ends the process).
+      dtype or shape, is an error (in TensorFlow's class it ends the process).
 
     Example:
     ```python
@@ -160,7 +160,7 @@ class ConditionalAccumulator(_AccumulatorMethods):
         return _op(accepted)
 
     def take_grad(self, num_required: Any, name: str | None = None) -> tf.Tensor:
-        """Waits until enough gradients are in, then takes the reduction of all.
+        """Waits for enough gradients, then takes the reduction of all that are held.
 
         The accumulator is empty afterwards, and its time step one higher.
 
@@ -185,13 +185,14 @@ class ConditionalAccumulator(_AccumulatorMethods):
 class SparseConditionalAccumulator(_AccumulatorMethods):
     """Aggregates `tf.IndexedSlices`; a drop-in for TensorFlow's class.
 
-    The twin of `ConditionalAccumulator` for sparse gradients, with the constructor,
-    methods and error messages of `tf.compat.v1.SparseConditionalAccumulator`. Beyond
-    what `ConditionalAccumulator` names, it differs from that one so:
+    It is like `ConditionalAccumulator`, but for sparse gradients, with the constructor,
+    methods and error messages of `tf.compat.v1.SparseConditionalAccumulator`. Besides
+    the differences that `ConditionalAccumulator` names, it has these:
 
-    - indices may be in any order and repeat (sums are wrong there);
+    - indices may come in any order and may repeat (TensorFlow's sums are then wrong);
     - a negative index is an error;
-    - a gradient costs what its own rows cost, however many were added before;
+    - adding a gradient costs time for its own rows only, however many there are
+      already;
     - there is `reduction_type="CMEAN"`.
 
     Example:
@@ -301,7 +302,7 @@ class SparseConditionalAccumulator(_AccumulatorMethods):
         return _op(accepted)
 
     def take_grad(self, num_required: Any, name: str | None = None) -> Any:
-        """Waits until enough gradients are in, then takes the reduction of all.
+        """Waits for enough gradients, then takes the reduction of all that are held.
 
         The accumulator is empty afterwards, and its time step one higher.
 
@@ -343,12 +344,12 @@ class SparseConditionalAccumulator(_AccumulatorMethods):
 
 
 def _as_int64(value: Any) -> tf.Tensor:
-    """A step as the ops take it, from an integer of whatever type."""
+    """Converts a step, an integer of any type, for the ops."""
     return tf.cast(tf.convert_to_tensor(value), tf.int64)
 
 
 def _as_indices(value: Any) -> tf.Tensor:
-    """Indices as the op takes them; others than int32 and int64 become int64."""
+    """Converts indices for the op: types other than int32 and int64 become int64."""
     indices = tf.convert_to_tensor(value)
     if indices.dtype in (tf.int32, tf.int64):
         return indices
@@ -356,5 +357,5 @@ def _as_indices(value: Any) -> tf.Tensor:
 
 
 def _op(output: tf.Tensor) -> tf.Operation | None:
-    """What ops without outputs return: the op, or None when executing eagerly."""
+    """The result of methods without outputs: the op, or None in eager execution."""
     return None if tf.executing_eagerly() else output.op

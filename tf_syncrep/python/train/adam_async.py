@@ -18,14 +18,13 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
     r"""Adam for asynchronous training with parameter servers.
 
     Adam scales each step by how large the gradient has been of late, element by
-    element, and corrects for the slots having begun at zero. The correction needs
-    the number of steps made so far, and stock Adam keeps that in one pair of
-    powers for all variables: each variable waits for the task that holds it, and
-    a row of an embedding table that was not touched moves all the same, because
-    the pair moved. Here each variable has a pair of its own, on its own task,
-    and one op advances everything that belongs to it: nothing is shared, no
-    update is lost among many workers, and a sparse gradient costs what its rows
-    cost, however long the table.
+    element, and corrects for the slots having begun at zero. The correction needs the
+    number of steps made so far, which stock Adam keeps in one pair of powers for all
+    variables. So each variable waits for the task that holds the pair, and a row of an
+    embedding table moves even if no gradient touched it, because the pair moved. Here
+    each variable has a pair of its own, on its own task, and one op advances everything
+    that belongs to it. Nothing is shared, no update is lost among many workers, and the
+    cost of a sparse gradient depends on its rows, not on the length of the table.
 
     Initialization, for each variable:
 
@@ -98,10 +97,10 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
     ):
         """Makes an optimizer; its slots are made when gradients are first applied.
 
-        The first four may be numbers, scalar tensors, variables, or callables
-        without arguments that return one of these; they are taken anew at each
-        step. The powers start from what `beta1` and `beta2` are when the slots are
-        made; from the initial value where these are variables of a graph.
+        The first four may be numbers, scalar tensors, variables, or callables without
+        arguments that return one of these; they are evaluated at each step. The powers
+        start from the values of `beta1` and `beta2` when the slots are made, or from
+        their initial values if they are variables of a graph.
 
         Args:
             learning_rate: at least 0.
@@ -135,16 +134,17 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
         if rmsprop_momentum is None:
             self._rmsprop_momentum = -1.0
         else:
-            # An attribute of the ops: no tensor can be.
+            # It is an attribute of the ops, so it cannot be a tensor.
             self._rmsprop_momentum = check_number(
                 "rmsprop_momentum", rmsprop_momentum, below=1
             )
 
-        # The hyper-parameters of the step being built, evaluated in `_prepare`, and
-        # their tensors by graph, device and dtype.
+        # The hyper-parameters of the step that is being built, which `_prepare`
+        # evaluates, and their tensors by graph, device and dtype.
         self._values: tuple[Any, ...] = ()
         self._tensors: dict[Any, list[tf.Tensor]] = {}
-        # By what stands in for its mean: see `gradient_of_round`.
+        # The rounds, by the tensors that stand for their means: see
+        # `gradient_of_round`.
         self._rounds: dict[Any, DenseRound] = {}
 
     # Slots.
@@ -172,8 +172,8 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
     def _make_power(self, var, slot_name, beta_name, beta):
         """Makes a scalar slot that starts at beta."""
 
-        # As an initializer rather than a tensor, so that its ops are placed beside
-        # the slot and are made only where a slot is.
+        # It is an initializer rather than a tensor, so that its ops are placed beside
+        # the slot and are made only if there is a slot.
         def initialize(shape, dtype: Any = None, partition_info=None):
             del shape, partition_info
             return hyper_parameters.evaluate_as_initial_value(
@@ -192,8 +192,8 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
     def _get_or_make_slot_with_initializer(
         self, var, initializer, shape, dtype, slot_name, op_name
     ):
-        # Restoring an object-based checkpoint eagerly comes here by itself, before
-        # `_create_slots`, and takes every slot to be like its variable.
+        # When an object-based checkpoint is restored eagerly, this is called before
+        # `_create_slots`, for every slot with the shape of its variable.
         shape = tf.TensorShape([]) if slot_name.endswith("_power") else shape
         dtype = _slot_dtype(var.dtype)
         return super()._get_or_make_slot_with_initializer(
@@ -232,7 +232,7 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
     # serve gradients with and without duplicates.
 
     def _operands(self, var):
-        """What all ops take before the gradient."""
+        """The inputs of all ops that come before the gradient."""
         slots = [
             self.get_slot(var, name)
             for name in ("m", "v", "beta1_power", "beta2_power")
@@ -262,17 +262,17 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
         return self._apply_sparse(grad, var)
 
     def gradient_of_round(self, dense_round: DenseRound) -> tf.Tensor:
-        """Builds what `apply_gradients` takes in the place of a round's mean gradient.
+        """Builds what replaces a round's mean gradient in a call of `apply_gradients`.
 
         The update then takes the round itself, and the mean is never written to memory.
-        The result is the same to the bit. On CPUs, for a resource variable.
+        The result has the same bits. Only for resource variables on CPUs.
 
         Args:
             dense_round: a round of an accumulator on the variable's device.
 
         Returns:
-            A tensor that stands for the gradient but is not one: it is for the next
-            call of `apply_gradients`, and for nothing else.
+            A tensor that stands for the gradient but is none: pass it to the next call
+            of `apply_gradients`, and use it for nothing else.
         """
         stand_in = tf.identity(dense_round.round)
         self._rounds[stand_in.ref()] = dense_round

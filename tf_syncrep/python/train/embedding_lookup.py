@@ -26,40 +26,40 @@ def embedding_lookup(
     transfer_dtype: Any = None,
     name: str = "embedding_lookup",
 ) -> tf.Tensor:
-    """Looks up rows of a table in parts, each different one once.
+    """Looks up rows of a partitioned table, each distinct one once.
 
-    What `tf.compat.v1.nn.embedding_lookup` and `embedding_lookup_sparse` return, with
-    fewer messages: a batch sends each part the numbers of the different rows that it
-    needs, gets these rows, and sends back one gradient for each, in ascending order.
-    The table has a fixed size; those that grow are layers of Keras, of
+    It returns what `tf.compat.v1.nn.embedding_lookup` and `embedding_lookup_sparse`
+    return, with fewer messages: a batch sends each part the numbers of the distinct
+    rows that it needs, gets these rows, and sends back one gradient for each, in
+    ascending order. The table has a fixed size; for tables that grow, use Keras layers:
     `tfs.keras.DistributedEmbedding` with a `tfs.keras.Dynamic`.
 
     Args:
         params: a `PartitionedVariable`, a variable, or a list of variables: the parts
-            of a table of shape `[rows, width]`. Of resource variables nothing is sent
-            twice; reference variables are read by TensorFlow's own op.
+            of a table of shape `[rows, width]`. Rows of resource variables are never
+            sent twice; reference variables are read by TensorFlow's own op.
         ids: int32 or int64. A tensor of any shape; with a combiner, the ids of the
             last axis are one example's. Or, with a combiner, a `tf.SparseTensor` of
             rank 2 or a `tf.RaggedTensor` of `[batch, None]`.
         weights: None, or float32, of the kind and shape of `ids`, with a combiner. No
             gradient flows to them.
-        combiner: `"sum"`, `"mean"`, `"sqrtn"`, or None for one vector an id. Of an
-            example without ids the vector is 0.
-        partition_strategy: `"mod"`: row r is in part `r % len(params)`, which is for
-            lists; or `"div"`: each part has a range of the rows, those of part 0 first,
-            which a `PartitionedVariable` always is.
-        transfer_dtype: dtype in which rows and gradients of float32 parts travel,
-            half or bfloat16; None for their own. For resource variables.
+        combiner: `"sum"`, `"mean"`, `"sqrtn"`, or None for one vector for each id. The
+            vector of an example without ids is 0.
+        partition_strategy: `"mod"`: row r is in part `r % len(params)`, for lists of
+            variables; or `"div"`: each part has a range of the rows, part 0 the first
+            ones. A `PartitionedVariable` is always `"div"`.
+        transfer_dtype: half or bfloat16, the dtype in which rows and gradients of
+            float32 parts are sent; None for their own. Only for resource variables.
         name: name of the table in errors and of the ops' scope.
 
     Returns:
-        The vectors: of shape `ids.shape + [width]`, or that without the last axis of
-        the ids if there is a combiner; float64 for float64 and float32 for all others.
+        The vectors, of shape `ids.shape + [width]`, without the last axis of the ids if
+        there is a combiner. They are float64 for a float64 table, and float32 for all
+        others.
 
     Raises:
-        ValueError: arguments that do not belong together.
-        tf.errors.InvalidArgumentError: when it runs, for an id that is not in the
-        table.
+        ValueError: the arguments do not fit together.
+        tf.errors.InvalidArgumentError: when the op runs, an id is not in the table.
 
     Example:
     ```python
@@ -150,7 +150,7 @@ def _parts(params: Any) -> Sequence[Any]:
 
 
 def _sizes(parts, by_range):
-    # `shape[0]` is no number after `tf.compat.v1.disable_v2_behavior`.
+    # `shape[0]` is not a number after `tf.compat.v1.disable_v2_behavior`.
     sizes = [part.shape.as_list()[0] for part in parts]
     total = sum(sizes)
     turns = [(total - i + len(sizes) - 1) // len(sizes) for i in range(len(sizes))]
@@ -172,7 +172,7 @@ def _as_ragged(ids):
 
 def _gather(part, rows, transfer_dtype):
     with tf.device(part.device):
-        # Of a reference variable there is no handle.
+        # Reference variables have no handle.
         if part.dtype.base_dtype != part.dtype or not hasattr(part, "handle"):
             return tf.gather(part, rows)
         compat.tell_tapes(part)

@@ -10,25 +10,25 @@ import tensorflow as tf
 
 from tf_syncrep.python.sync.arguments import check_number
 
-# What a user may give for a hyper-parameter.
+# The values that a user may give for a hyper-parameter.
 HyperParameter = float | tf.Tensor | tf.Variable | Callable[[], Any]
 
 
 def check(name: str, value: Any, *, below: float = math.inf) -> Any:
-    """Checks one hyper-parameter as far as can be seen before it is used.
+    """Checks one hyper-parameter, as far as possible before it is used.
 
     Args:
         name: the argument's name, for the message.
         value: a number, a scalar tensor or variable, or a callable that returns
             one of these.
-        below: a number must be in [0, below).
+        below: the exclusive upper limit of a number, which must be at least 0.
 
     Returns:
-        `value`; a NumPy or integer number as a float.
+        `value`, with NumPy's numbers and integers converted to float.
 
     Raises:
-        ValueError: a number out of range, or a tensor that is not a scalar.
-        TypeError: anything of another kind than those above.
+        ValueError: a number is out of range, or a tensor is not a scalar.
+        TypeError: the value is of another kind.
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
@@ -49,15 +49,16 @@ def check(name: str, value: Any, *, below: float = math.inf) -> Any:
 
 
 def evaluate(name: str, value: HyperParameter, *, below: float = math.inf) -> Any:
-    """The value for the step being built or run.
+    """Returns the value for the step that is being built or run.
 
     Args:
-        name: as for `check`.
-        value: as `check` returned it. A callable is called and its result checked.
-        below: as for `check`.
+        name: see `check`.
+        value: the value that `check` returned. A callable is called, and its result
+            checked.
+        below: see `check`.
 
     Returns:
-        A float, or a scalar tensor of the value's own dtype.
+        A float, or a scalar tensor with the value's own dtype.
     """
     if callable(value) and not isinstance(value, (tf.Tensor, tf.Variable)):
         value = check(name, value(), below=below)
@@ -69,20 +70,20 @@ def evaluate(name: str, value: HyperParameter, *, below: float = math.inf) -> An
 def evaluate_as_initial_value(
     name: str, value: HyperParameter, dtype: tf.DType, *, below: float = math.inf
 ) -> tf.Tensor:
-    """The value as the initial value of a variable.
+    """Returns the value as the initial value of a variable.
 
     Args:
-        name: as for `check`.
-        value: as for `evaluate`.
+        name: see `check`.
+        value: see `evaluate`.
         dtype: dtype of the variable.
-        below: as for `check`.
+        below: see `check`.
 
     Returns:
         A scalar tensor of `dtype` that can be computed before any variable is
         initialized.
 
     Raises:
-        ValueError: `value` exists inside of a `tf.function` only.
+        ValueError: `value` exists only inside a `tf.function`.
     """
     if callable(value) and not isinstance(value, (tf.Tensor, tf.Variable)):
         value = check(name, value(), below=below)
@@ -103,14 +104,14 @@ def evaluate_as_initial_value(
 
 
 def initial_value(variable: tf.Variable) -> tf.Tensor:
-    """The value that the slots of, or after, a variable start from.
+    """Returns the value from which slots, or variables based on this one, start.
 
     Args:
         variable: any variable.
 
     Returns:
-        In a graph the variable's initial value, which is there before the variable
-        is; when executing eagerly the value that it has.
+        In a graph the variable's initial value, which is available before the variable
+        is initialized; in eager execution its present value.
     """
     if tf.executing_eagerly():
         return variable.read_value()

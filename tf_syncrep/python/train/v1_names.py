@@ -25,9 +25,10 @@ def install_v1_names() -> None:
     optimizer = tf.train.AdamAsyncOptimizer(0.001)
     ```
 
-    runs as it is, whether it imported TensorFlow before or after the call, and by
-    whichever of its names. May be called any number of times. Whatever else such a
-    script needs of TensorFlow 1, `tf.disable_v2_behavior()` as a rule, is left to it.
+    runs as it is, whether it imports TensorFlow before or after the call, and by any of
+    TensorFlow's names. It may be called any number of times. The script has to care
+    itself for everything else that it needs of TensorFlow 1, which is usually
+    `tf.disable_v2_behavior()`.
     """
     for module in _v1_train_modules():
         for optimizer in _OPTIMIZERS:
@@ -35,12 +36,12 @@ def install_v1_names() -> None:
 
 
 def _v1_train_modules() -> list[ModuleType]:
-    """Every module object that a script can know as `tf.compat.v1.train`.
+    """Every module object that a script may know as `tf.compat.v1.train`.
 
     The attribute `tf.compat.v1`, the module `tensorflow.compat.v1` and the `compat.v1`
-    inside of it are different objects, made at the first import. Those that a script
-    may import later are imported here, so that none appears afterwards without our
-    names.
+    inside it are different objects, which are made at the first import. Those that a
+    script may import later are imported here, so that none appears afterwards without
+    our names.
     """
     modules = [
         tf.compat.v1.train,

@@ -1,4 +1,4 @@
-"""Which variables of a graph are tables, and which rows of one a variable holds."""
+"""Which variables of a graph are tables, and which rows of a table a variable holds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def is_written_by_rows(variable: Any) -> bool:
 
 
 def slice_of(variable: Any) -> Any:
-    """Which part of a variable this is, as a SaveSliceInfoDef; or None."""
-    # Some have no full definition; then they are no parts either.
+    """Which part of a table a variable is, as a SaveSliceInfoDef, or None."""
+    # Some variables have no complete definition; then they are no parts either.
     definition = variable.to_proto()
     if not definition.HasField("save_slice_info_def"):
         return None

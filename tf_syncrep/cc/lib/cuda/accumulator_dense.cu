@@ -26,7 +26,7 @@ GpuError RunDensePassOnGpu(DensePass pass, const DenseArrays<T>& arrays,
   if (arrays.size == 0) {
     return nullptr;
   }
-  // Those that the pass does not name are null, which is aligned.
+  // Arrays that the pass does not use are null, which is aligned.
   const bool is_aligned =
       gpu::AreAligned(arrays.a, arrays.b, arrays.other, arrays.sum, arrays.out);
   return gpu::VisitDensePass(pass, [&](auto constant) {

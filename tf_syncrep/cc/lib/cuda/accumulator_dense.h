@@ -1,7 +1,7 @@
 // The sum of dense gradients in memory of the GPU.
 //
-// All of it, and the division, is the arithmetic of the host's sum: the same
-// passes in the same order.
+// Sums and the division are computed by the same passes, in the same order, as
+// on the host.
 
 #ifndef TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_DENSE_H_
 #define TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_DENSE_H_
@@ -19,13 +19,14 @@ template <typename T>
 GpuError RunDensePassOnGpu(DensePass pass, const DenseArrays<T>& arrays,
                            GpuStream stream);
 
-// In the GPU's memory. Calls return when the work is in the stream, from any
-// thread; whoever uses gradients, sums and results does so in the same stream,
-// in which memory is free again, too.
+// A sum in the GPU's memory. Calls come from any thread, and return when the
+// work is in the stream. Gradients, sums and results must be used in that same
+// stream, and their memory is freed in it too.
 template <typename T>
 class GpuDenseGradientSum final : public DenseGradientSum<T> {
  public:
-  // Pushes wait for the launch of a pass, and not for the pass.
+  // One gradient is kept: pushes wait for the launch of a pass, not for its
+  // end, so more would gain nothing.
   explicit GpuDenseGradientSum(const GpuQueue& queue)
       : DenseGradientSum<T>(/*max_kept=*/1), queue_(queue) {}
 

@@ -15,7 +15,7 @@
 namespace tf_syncrep {
 namespace gpu {
 
-// kWidth elements, from element `offset` on.
+// Works on kWidth elements, from element `offset` on.
 template <DensePass kPass, int kWidth, typename T>
 __device__ __forceinline__ void RunPassOnVector(const DenseArrays<T>& arrays,
                                                 int64_t offset) {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void RunPassOnVector(const DenseArrays<T>& arrays,
       kPass == DensePass::kDivideTo || kPass == DensePass::kAddDivideTo;
   constexpr bool kDivides = kWritesOut || kPass == DensePass::kDivide ||
                             kPass == DensePass::kAddDivide;
-  // Everything that is read is under way before any of it is used.
+  // All loads are issued before any loaded value is used.
   Vector<Sum, kWidth> sum = {};
   Vector<Sum, kWidth> a = {};
   Vector<Sum, kWidth> b = {};
@@ -80,14 +80,14 @@ __global__ __launch_bounds__(kBlockThreads) void DensePassKernel(
   for (int64_t i = first; i < num_vectors; i += stride) {
     RunPassOnVector<kPass, kWidth>(arrays, i * kWidth);
   }
-  // What is left: fewer than kWidth.
+  // The rest, which is fewer than kWidth elements.
   for (int64_t i = num_vectors * kWidth + first; i < arrays.size; i += stride) {
     RunPassOnVector<kPass, 1>(arrays, i);
   }
 }
 
-// Calls `visit` with the pass as a template argument: its type has it as
-// `value`.
+// Calls `visit` with the pass as a template argument: the type of the argument
+// has the pass as `value`.
 template <DensePass kPass>
 struct DensePassConstant {
   static constexpr DensePass value = kPass;

@@ -78,7 +78,7 @@ GpuError LaunchReduce(const GpuSortedRows<T>& sorted,
 GpuError CopyRowsOnGpu(const void* indices, bool is_int64, int64_t num_indices,
                        int64_t limit, int64_t* rows, GpuBadIndex* bad_index,
                        GpuStream stream) {
-  // All ones: -1.
+  // All bits are set, which is -1.
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(
       cudaMemsetAsync(bad_index, 0xff, sizeof(GpuBadIndex), stream));
   int blocks = 1;
@@ -133,7 +133,7 @@ GpuError SortRowsOnGpu(const std::vector<GpuRowsPiece<T>>& pieces,
     TF_SYNCREP_RETURN_IF_CUDA_ERROR(cudaGetLastError());
   }
   const int n = static_cast<int>(sorted->num_occurrences);
-  // Stable: equal rows stay in their order of arrival.
+  // The sort is stable: equal rows stay in their order of arrival.
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cub::DeviceRadixSort::SortPairs(
       parts.cub_memory, parts.cub_bytes, parts.rows, parts.sorted_rows,
       parts.places, parts.sorted_places, n, /*begin_bit=*/0,

@@ -1,8 +1,9 @@
 // The sum of sparse gradients in memory of the GPU.
 //
-// A push keeps the gradient's rows as they are, and the work is done when they
-// are taken: sort the rows, then sum each one's occurrences in their order of
-// arrival. So the result has the bits of the host's, and ascending rows always.
+// A push keeps the gradient's rows as they are. The work is done when the
+// gradients are taken: the rows are sorted, then the occurrences of each row
+// are summed in their order of arrival. So the result has the same bits as on
+// the host, and its rows always ascend.
 
 #ifndef TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_SPARSE_H_
 #define TF_SYNCREP_CC_LIB_CUDA_ACCUMULATOR_SPARSE_H_
@@ -27,12 +28,12 @@ namespace tf_syncrep {
 
 // --- The launches ------------------------------------------------------------
 //
-// Pointers are to memory of the GPU that the stream belongs to, which must be
-// current.
+// Pointers are to memory of the GPU that the stream belongs to. That GPU must
+// be current.
 
-// Copies indices, which others may change in their own memory, to `rows`, and
-// sets `bad_index` to the first that is negative or not below `limit`; a
-// negative limit bounds nothing.
+// Copies indices, which others may change in their own memory, to `rows`. Sets
+// `bad_index` to the first index that is negative or not below `limit`; there
+// is no upper bound if `limit` is negative.
 GpuError CopyRowsOnGpu(const void* indices, bool is_int64, int64_t num_indices,
                        int64_t limit, int64_t* rows, GpuBadIndex* bad_index,
                        GpuStream stream);
@@ -44,57 +45,62 @@ GpuError CopyOnGpu(const void* from, size_t bytes, void* to, GpuStream stream);
 GpuError ReadFromGpu(const void* from, size_t bytes, void* to,
                      GpuStream stream);
 
-// Rows next to each other in memory: a gradient, or a merge of several.
+// Rows that are next to each other in memory: a gradient, or a merge of several
+// gradients.
 template <typename T>
 struct GpuRowsPiece {
   int64_t num_rows;
   int64_t gradient;  // the gradient's number, or kMergedRows
   const int64_t* rows;
-  const T* values;               // a gradient's
-  const SlotType<T>* sums;       // a merge's
-  const int32_t* num_gradients;  // a merge's: how many contained each row
+  const T* values;          // of a gradient
+  const SlotType<T>* sums;  // of a merge
+  // of a merge: how many gradients contained each row
+  const int32_t* num_gradients;
 };
 
 inline constexpr int64_t kMergedRows = -1;
 
-// Occurrences of rows, sorted. A place is the number of a piece and a position
-// in it.
+// Sorted occurrences of rows. A place encodes the number of a piece and a
+// position in it.
 template <typename T>
 struct GpuSortedRows {
   int64_t num_occurrences;
   int num_pieces;
-  int num_key_bits;  // of the rows, all others being 0
+  int num_key_bits;  // low bits of the rows; all others are 0
   int64_t row_size;
-  bool has_vectors;  // whether rows are whole vectors at addresses that suit
-  // For each occurrence; ascending rows, equal ones in order of arrival.
+  bool has_vectors;  // whether rows are whole vectors at aligned addresses
+  // One entry for each occurrence; rows ascend, and equal ones are in order of
+  // arrival.
   const uint64_t* rows;
   const uint64_t* places;
-  // Where each different row begins; of the others' memory, as much is unused.
+  // Where each distinct row begins. The array has room for one entry for each
+  // occurrence, and the rest is unused.
   const int64_t* begins;
   const GpuRowsPiece<T>* pieces;
 };
 
-// How much memory the sort needs to work in, and for its result. The first
-// five fields of `sorted` are set.
+// How many bytes the sort needs to work in and for its result. The first five
+// fields of `sorted` must be set.
 template <typename T>
 GpuError SortRowsWorkspaceBytes(const GpuSortedRows<T>& sorted, size_t* bytes);
 
-// Sorts the occurrences in all pieces. `sorted` comes with its first five
-// fields; the others are set, and point into the workspace, of so many bytes at
-// a multiple of 256. `num_rows` is where the number of different rows goes.
+// Sorts the occurrences in all pieces. The first five fields of `sorted` must
+// be set; the others are set by the call, and point into the workspace, which
+// has `workspace_bytes` bytes at a multiple of 256. `num_rows` receives the
+// number of distinct rows.
 template <typename T>
 GpuError SortRowsOnGpu(const std::vector<GpuRowsPiece<T>>& pieces,
                        void* workspace, size_t workspace_bytes,
                        int64_t* num_rows, GpuSortedRows<T>* sorted,
                        GpuStream stream);
 
-// Where the sums of `num_rows` rows go.
+// Where the sums of `num_rows` rows are written.
 template <typename T>
 struct GpuReducedRows {
   int64_t num_rows;
   int64_t* rows;
-  T* values;  // each row's sum, divided as `reduction` says; or null, and then:
-  SlotType<T>* sums;       // the sums
+  T* values;               // the sums, divided as `reduction` says; or null if
+  SlotType<T>* sums;       // the sums are to stay undivided
   int32_t* num_gradients;  // how many gradients had each row
   Reduction reduction;
   int64_t count;  // of all gradients
@@ -107,28 +113,29 @@ GpuError ReduceRowsOnGpu(const GpuSortedRows<T>& sorted,
 
 // --- The sum -----------------------------------------------------------------
 
-// Gives memory of the GPU, at a multiple of 256, or no owner.
+// Allocates memory of the GPU, at a multiple of 256. No owner when there is
+// none.
 using AllocateBytes = std::function<OwnedBuffer(size_t bytes)>;
 
-// Adds gradients of type T up, row by row, in SlotType<T>, in the GPU's memory.
+// Adds up gradients of type T, row by row, in SlotType<T>, in the GPU's memory.
 //
-// Calls return when the work is in the stream, from any thread, but for one
-// push now and then: rows that are held are merged when they have become many
-// times those of the last merge, so that memory stays within a multiple of what
-// the result takes, or when they came in a great many gradients; and the number
-// of different rows has to be waited for.
+// Calls come from any thread, and return when the work is in the stream. The
+// exception is a push that merges the held rows: it has to wait for the number
+// of distinct rows. Rows are merged when they are many times as many as after
+// the last merge, so that memory stays within a multiple of what the result
+// takes, or when there are kMaxPieces gradients.
 template <typename T>
 class GpuSparseGradientSum final : public GradientSum {
  public:
   using Sum = SlotType<T>;
 
-  // So many gradients are merged, however few rows they have: each has memory
-  // of its own, of which the smallest part is 256 bytes.
+  // This many gradients are merged, however few rows they have: each has memory
+  // of its own, which takes at least 256 bytes.
   static constexpr size_t kMaxPieces = size_t{1} << 12;
 
-  // Rows are below `limit`, unless it is negative. As long as the gradients
-  // held take no more than `min_merge_bytes`, and those of all sums together no
-  // more than the budget, they are not merged for the memory they take.
+  // Rows are below `limit`, unless `limit` is negative. Rows are not merged for
+  // the memory they take as long as those of this sum take no more than
+  // `min_merge_bytes`, and those of all sums together no more than the budget.
   GpuSparseGradientSum(const GpuQueue& queue, int64_t limit,
                        int64_t min_merge_bytes = kDefaultMinMergeBytes,
                        HeldBytesBudget* budget = &HeldBytesBudget::OfGpus())
@@ -138,10 +145,11 @@ class GpuSparseGradientSum final : public GradientSum {
         budget_(budget),
         held_(budget) {}
 
-  // Adds a gradient of `num_rows` rows of `row_size` elements, as many as in
-  // all calls: row i of `values` belongs to row rows[i], as CopyRowsOnGpu() has
-  // found them to be good. `rows` has an owner; values without are copied.
-  // Returns false, and has changed nothing, when there is no memory.
+  // Adds a gradient of `num_rows` rows of `row_size` elements, which is the
+  // same in all calls. Row i of `values` belongs to row rows[i], which
+  // CopyRowsOnGpu() has checked. `rows` has an owner; values without an owner
+  // are copied. Returns false, and has changed nothing, when there is no
+  // memory.
   bool Add(const OwnedBuffer& rows, int64_t num_rows, int64_t row_size,
            const OwnedBuffer& values, const AllocateBytes& allocate) {
     if (num_rows > kMaxGpuIndices - num_held_rows_) {
@@ -205,21 +213,22 @@ class GpuSparseGradientSum final : public GradientSum {
 
   GpuError error() const override { return error_; }
 
-  // How many rows are kept, equal ones counted each time.
+  // How many rows are held; equal rows count each time.
   int64_t num_held_rows() const { return num_held_rows_; }
 
-  // Sorts the rows and puts into `num_rows`, in the GPU's memory, how many
-  // different ones there are. There must be some. Returns false when there is
-  // no memory; then, or after WriteResult(), the sum is at its end.
+  // Sorts the rows, of which there must be some, and writes the number of
+  // distinct ones to `num_rows`, in the GPU's memory. Returns false when there
+  // is no memory. After that, or after WriteResult(), the sum must not be used
+  // any more.
   bool Sort(int64_t* num_rows, const AllocateBytes& allocate) {
-    // Two merged halves of the greatest size there may be.
+    // The sort takes no more, and two merged sums may have more together.
     if (num_held_rows_ > kMaxGpuIndices) {
       return false;
     }
     sorted_ = {};
     sorted_.num_occurrences = num_held_rows_;
     sorted_.num_pieces = static_cast<int>(pieces_.size());
-    // Rows are not negative.
+    // Rows are not negative, so 63 bits are enough.
     sorted_.num_key_bits = limit_ < 0 ? 63 : gpu::NumKeyBits(limit_);
     sorted_.row_size = row_size_;
     sorted_.has_vectors = HasVectors();
@@ -237,7 +246,8 @@ class GpuSparseGradientSum final : public GradientSum {
     return true;
   }
 
-  // After Sort(), with the number that it has found.
+  // Writes the result after Sort(), for the number of rows that Sort() has
+  // found.
   void WriteResult(Reduction reduction, int64_t num_gradients, int64_t num_rows,
                    int64_t* rows, T* values) {
     Reduce(
@@ -247,8 +257,9 @@ class GpuSparseGradientSum final : public GradientSum {
  private:
   // On a GPU there is less memory than on the host, but merging is quick.
   static constexpr int64_t kDefaultMinMergeBytes = int64_t{64} << 20;
-  // Rows are merged when this many times more are held than were different at
-  // the last merge; so all merges together cost a share of the rows pushed.
+  // Rows are merged when there are this many times more of them than there were
+  // different rows at the last merge. So all merges together cost time linear
+  // in the rows pushed.
   static constexpr int64_t kHeldPerMergedRow = 4;
 
   void SetNumHeldRows(int64_t num_rows) {
@@ -285,7 +296,7 @@ class GpuSparseGradientSum final : public GradientSum {
     workspace_ = {};
   }
 
-  // Merges all pieces into one. Without memory for it, all stays as it is.
+  // Merges all pieces into one. Without memory for it nothing changes.
   void MergePieces(const AllocateBytes& allocate) {
     const OwnedBuffer count = allocate(sizeof(int64_t));
     if (count.owner == nullptr ||
@@ -329,11 +340,11 @@ class GpuSparseGradientSum final : public GradientSum {
   GpuError error_ = nullptr;
   int64_t row_size_ = 0;
   std::vector<GpuRowsPiece<T>> pieces_;  // in order of arrival; none is empty
-  std::vector<OwnedBuffer> memory_;      // what they point to
+  std::vector<OwnedBuffer> memory_;      // the memory that pieces_ point to
   int64_t next_gradient_ = 0;
   int64_t num_held_rows_ = 0;
-  int64_t num_merged_rows_ = 0;  // after the last merge: all different
-  // Between Sort() and what follows it.
+  int64_t num_merged_rows_ = 0;  // after the last merge, when all rows differ
+  // Set from Sort() until the result is written.
   GpuSortedRows<T> sorted_ = {};
   OwnedBuffer workspace_;
 };

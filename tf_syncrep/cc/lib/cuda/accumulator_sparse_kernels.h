@@ -24,8 +24,8 @@ namespace gpu {
 
 // --- The indices of a gradient -----------------------------------------------
 
-// As CopyRowsOnGpu(); bad_index->position holds -1, the greatest unsigned
-// number, before.
+// The kernel of CopyRowsOnGpu(). bad_index->position must be -1, the greatest
+// unsigned number, before.
 static __global__ __launch_bounds__(kBlockThreads) void CopyRowsKernel(
     RowIndices indices, int64_t* rows, GpuBadIndex* bad_index) {
   ReadIndices(
@@ -33,7 +33,7 @@ static __global__ __launch_bounds__(kBlockThreads) void CopyRowsKernel(
       [rows](int64_t i, int64_t index, bool /*is_row*/) { rows[i] = index; });
 }
 
-// In one thread, after the other kernel.
+// Runs in one thread, after CopyRowsKernel.
 static __global__ void NameBadIndexKernel(const int64_t* rows,
                                           GpuBadIndex* bad_index) {
   if (threadIdx.x == 0 && bad_index->position >= 0) {
@@ -46,19 +46,21 @@ static __global__ void NameBadIndexKernel(const int64_t* rows,
 inline constexpr int kPositionBits = 40;
 inline constexpr uint64_t kPositionMask = (uint64_t{1} << kPositionBits) - 1;
 
-// Some of the pieces, as many as an argument of a kernel has room for.
+// Some of the pieces: as many as fit into a kernel's arguments.
 template <typename T>
 struct PiecesBatch {
   static constexpr int kMaxPieces = 64;
 
-  int first;  // the number of the first of them
+  int first;  // the number of the first piece
   int num_pieces;
   GpuRowsPiece<T> pieces[kMaxPieces];
-  // Where the occurrences of each begin among those of all pieces, and end.
+  // Where the occurrences of each piece begin among those of all pieces, and
+  // where the last ones end.
   int64_t begins[kMaxPieces + 1];
 };
 
-// The pieces that follow those of the batch before, at first none.
+// Sets the batch to the pieces that follow those of the batch before; at first
+// there were none.
 template <typename T>
 PiecesBatch<T> NextBatch(const std::vector<GpuRowsPiece<T>>& pieces,
                          const PiecesBatch<T>& before) {
@@ -124,7 +126,7 @@ __device__ __forceinline__ int64_t PositionAt(const GpuSortedRows<T>& sorted,
   return static_cast<int64_t>(sorted.places[occurrence] & kPositionMask);
 }
 
-// Elements of an occurrence, from its `column` on.
+// Loads elements of an occurrence, from `column` on.
 template <int kWidth, typename T>
 __device__ __forceinline__ Vector<SlotType<T>, kWidth> LoadOccurrence(
     const GpuSortedRows<T>& sorted, int64_t occurrence, int64_t column) {
@@ -136,9 +138,9 @@ __device__ __forceinline__ Vector<SlotType<T>, kWidth> LoadOccurrence(
              : LoadWidened<kWidth>(piece.values + offset);
 }
 
-// How many gradients the occurrence is the first of, among those of its row,
-// which begin at `begin`: a row that occurs several times in one gradient
-// counts once.
+// How many gradients of its row, whose occurrences begin at `begin`, an
+// occurrence is the first of. This is 0 if the gradient has had the row before,
+// since a row that occurs several times in one gradient counts once.
 template <typename T>
 __device__ __forceinline__ int32_t NewGradients(const GpuSortedRows<T>& sorted,
                                                 int64_t begin,
@@ -196,8 +198,8 @@ inline int LanesPerRow(int64_t row_size, int width) {
   return lanes;
 }
 
-// A block takes kBlockThreads / lanes rows at a time. Of these, the long ones
-// are left to the end and to the whole block.
+// A block takes kBlockThreads / lanes rows at a time. The long rows among them
+// are left to the end, when the whole block works on each.
 template <int kWidth, typename T>
 __global__ __launch_bounds__(kBlockThreads) void ReduceRowsKernel(
     GpuSortedRows<T> sorted, GpuReducedRows<T> reduced, int lanes) {

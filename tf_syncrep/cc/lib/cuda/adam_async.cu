@@ -99,7 +99,7 @@ GpuError SparseApplyAdamAsyncOnGpu(const GpuAdamAsync<T>& arguments,
                                    void* workspace, size_t workspace_bytes,
                                    GpuBadIndex* bad_index, GpuStream stream) {
   if (bad_index != nullptr) {
-    // All ones: -1.
+    // All bits are set, which is -1.
     TF_SYNCREP_RETURN_IF_CUDA_ERROR(
         cudaMemsetAsync(bad_index, 0xff, sizeof(GpuBadIndex), stream));
   }
@@ -121,7 +121,7 @@ GpuError SparseApplyAdamAsyncOnGpu(const GpuAdamAsync<T>& arguments,
   gpu::PrepareRowsKernel<<<blocks, kBlockThreads, 0, stream>>>(
       gpu::IndicesOf(rows), parts.keys, parts.positions, bad_index);
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cudaGetLastError());
-  // Stable: equal rows stay in their order.
+  // The sort is stable: equal rows stay in their order.
   TF_SYNCREP_RETURN_IF_CUDA_ERROR(cub::DeviceRadixSort::SortPairs(
       parts.sort_memory, parts.sort_bytes, parts.keys, parts.sorted_keys,
       parts.positions, parts.sorted_positions,

@@ -19,8 +19,7 @@
 
 namespace tf_syncrep {
 
-// All pointers are to memory of the GPU, and what they point to does not
-// overlap.
+// All pointers are to memory of the GPU, and the arrays do not overlap.
 template <typename T>
 struct GpuAdamAsync {
   using Slot = SlotType<T>;
@@ -29,15 +28,15 @@ struct GpuAdamAsync {
   T* var;
   Slot* m;
   Slot* v;
-  // One element each. Neither read nor written by kRmsprop.
+  // One element each. kRmsprop neither reads nor writes them.
   Slot* beta1_power;
   Slot* beta2_power;
-  // One element each, too.
+  // One element each.
   const Slot* lr;
   const Slot* beta1;
   const Slot* beta2;
   const Slot* epsilon;
-  // Takes the place of beta1 in kRmsprop, unless negative.
+  // Takes the place of beta1 in kRmsprop, unless it is negative.
   float rmsprop_momentum;
 };
 
@@ -55,18 +54,18 @@ struct GpuSparseRows {
   bool is_int64;
 };
 
-// How much memory SparseApplyAdamAsyncOnGpu() needs to work in.
+// How many bytes SparseApplyAdamAsyncOnGpu() needs to work in.
 GpuError SparseAdamAsyncWorkspaceBytes(const GpuSparseRows& rows,
                                        size_t* bytes);
 
-// Updates row indices[i] of the tables with row i of `grad`. Rows that occur
-// several times are summed in order of occurrence and applied once, so the
-// result is the same in all its bits each time. Powers advance once.
+// Updates row indices[i] of the tables with row i of `grad`. Gradients of rows
+// that occur several times are summed in order of occurrence and applied once,
+// so that the result has the same bits each time. The powers advance once.
 //
 // `bad_index`, in memory of the GPU, is set. If it names an index, nothing else
-// was written. Where `bad_index` is null, such indices are ignored instead. The
-// memory at `workspace`, of so many bytes at a multiple of 256, is free again
-// when the stream has come to the end of the call.
+// was written. If `bad_index` is null, such indices are ignored instead.
+// `workspace` has `workspace_bytes` bytes at a multiple of 256, and is free
+// again when the stream has come to the end of the call.
 template <typename T>
 GpuError SparseApplyAdamAsyncOnGpu(const GpuAdamAsync<T>& arguments,
                                    const GpuSparseRows& rows, const T* grad,

@@ -22,11 +22,11 @@ namespace gpu {
 
 // --- The step, which all blocks of a launch share ----------------------------
 
-// How many blocks of a launch have read the powers. A launch has a counter to
-// itself; many more launches would have to run at one time than a GPU can for
-// two to meet in one. Each is 0 again when its launch has ended. One that was
-// aborted leaves some count, and an error for good in the CUDA context, which
-// takes no further launch; a new context begins with zeros.
+// How many blocks of a launch have read the powers. Launches take the counters
+// in turn; two launches could share a counter only if many more ran at one time
+// than a GPU can run. A counter is 0 again when its launch has ended. A launch
+// that is aborted leaves its counter as it is, but also an error in the CUDA
+// context, which then takes no further launch; a new context begins with zeros.
 inline constexpr int kNumArrivalCounters = 1024;
 static __device__ unsigned int arrival_counters[kNumArrivalCounters];
 
@@ -57,7 +57,7 @@ __device__ AdamAsyncUpdate<SlotType<T>> TakeStep(const GpuAdamAsync<T>& a,
       // below, whichever blocks they are in.
       __threadfence();
       const unsigned int last = gridDim.x - 1;
-      // Counts from `last` on to 0.
+      // Counts up to `last`, then starts again at 0.
       if (atomicInc(&arrival_counters[arrival_counter], last) == last) {
         __threadfence();
         *a.beta1_power = beta1_power * update.beta1;
@@ -126,7 +126,7 @@ __global__ __launch_bounds__(kBlockThreads) void DenseKernel(
     UpdateVector(update, LoadWidened<kWidth>(grad + offset), a.var + offset,
                  a.m + offset, a.v + offset);
   }
-  // What is left: fewer than kWidth.
+  // The rest, which is fewer than kWidth elements.
   for (int64_t i = num_vectors * kWidth + first; i < size; i += stride) {
     UpdateVector(update, LoadWidened<1>(grad + i), a.var + i, a.m + i, a.v + i);
   }
@@ -161,7 +161,7 @@ struct RowsPlan {
 };
 
 inline constexpr int kMaxPlacesPerGroup = 8;
-// Rows that are long are kLongRow places apart, or more.
+// The beginnings of long rows are at least kLongRow places apart.
 inline constexpr int kMaxLongRowsPerChunk =
     kBlockThreads * kMaxPlacesPerGroup / kLongRow;
 
@@ -171,8 +171,8 @@ inline RowsPlan PlanRows(int64_t num_indices, int64_t row_size, int width,
   while (plan.lanes < 32 && int64_t{plan.lanes} * width < row_size) {
     plan.lanes *= 2;
   }
-  // Chunks, in which some rows are long and others short, are made larger only
-  // while there are some for each block.
+  // Large chunks mix long rows and short ones, so chunks are made larger only
+  // while there is one for each block.
   const int64_t groups = kBlockThreads / plan.lanes;
   while (plan.places_per_group < kMaxPlacesPerGroup &&
          groups * plan.places_per_group * 2 * max_blocks <= num_indices) {
@@ -197,7 +197,7 @@ struct RowsArguments {
   int arrival_counter;
 };
 
-// The occurrences of a row in keys[begin, begin + count); count < kLongRow.
+// The occurrences of a row are in keys[begin, begin + count); count < kLongRow.
 template <int kWidth, typename T>
 __device__ __forceinline__ void UpdateShortRow(
     const RowsArguments<T>& a, const AdamAsyncUpdate<SlotType<T>>& update,
@@ -221,8 +221,9 @@ __device__ __forceinline__ void UpdateShortRow(
   }
 }
 
-// The end of the run of keys that begins at `begin`. All threads of the block
-// call it. Each turn divides what is left by the number of threads.
+// Returns the end of the run of keys that begins at `begin`. All threads of the
+// block call it. Each turn divides the remaining range by the number of
+// threads.
 __device__ inline int64_t EndOfRow(const uint64_t* keys, int64_t begin,
                                    int64_t num_keys) {
   const uint64_t key = keys[begin];
@@ -262,7 +263,7 @@ __device__ __forceinline__ void UpdateLongRow(
       });
 }
 
-// Does nothing where an index is bad, but to tell which it is.
+// Does nothing but name the bad index, if there is one.
 template <int kWidth, typename T>
 __global__ __launch_bounds__(kBlockThreads) void RowsKernel(
     RowsArguments<T> a) {

@@ -16,8 +16,8 @@ struct GpuQueue {
 // The number of the GPU that is current on this thread.
 GpuError CurrentGpu(int* device);
 
-// Makes a GPU current on this thread, which it stays. For threads that other
-// code has not given one: where the right one is current nothing happens.
+// Makes a GPU current on this thread, and leaves it current. For threads on
+// which nobody has chosen a GPU; it does nothing if the GPU is current already.
 GpuError UseGpu(int device);
 
 }  // namespace tf_syncrep

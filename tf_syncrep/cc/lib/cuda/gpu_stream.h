@@ -3,7 +3,7 @@
 #ifndef TF_SYNCREP_CC_LIB_CUDA_GPU_STREAM_H_
 #define TF_SYNCREP_CC_LIB_CUDA_GPU_STREAM_H_
 
-// As CUDA's headers declare it.
+// Declared as in CUDA's headers.
 struct CUstream_st;
 
 namespace tf_syncrep {
@@ -11,8 +11,8 @@ namespace tf_syncrep {
 // The same type as cudaStream_t.
 using GpuStream = CUstream_st*;
 
-// What CUDA says of a launch that failed; null for one that did not. A failure
-// of the kernel itself shows later, to whoever next waits for the stream.
+// CUDA's message for a launch that failed; null if it did not. If the kernel
+// itself fails, the next call that waits for the stream returns the error.
 using GpuError = const char*;
 
 }  // namespace tf_syncrep

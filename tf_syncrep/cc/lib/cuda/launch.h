@@ -20,7 +20,7 @@ inline GpuError ErrorOf(cudaError_t code) {
 }
 inline GpuError ErrorOf(GpuError error) { return error; }
 
-// Of a call of CUDA, or of one that returns a GpuError.
+// `expression` is a call of CUDA, or one that returns a GpuError.
 #define TF_SYNCREP_RETURN_IF_CUDA_ERROR(expression) \
   do {                                              \
     const ::tf_syncrep::GpuError error =            \
@@ -30,8 +30,9 @@ inline GpuError ErrorOf(GpuError error) { return error; }
     }                                               \
   } while (false)
 
-// How many blocks of a kernel the current device runs at one time. A grid of so
-// many, each of which works on an equal share, ends all at the same time.
+// How many blocks of a kernel the current device runs at one time. In a grid of
+// that size, in which each block has an equal share of the work, all blocks end
+// at about the same time.
 template <typename Kernel>
 cudaError_t MaxResidentBlocks(Kernel kernel, int block_threads, int* blocks) {
   int device;
@@ -58,8 +59,8 @@ inline int NumBlocks(int64_t num_parts, int max_blocks) {
       std::clamp<int64_t>(num_parts, 1, static_cast<int64_t>(max_blocks)));
 }
 
-// How many blocks to launch a kernel with that works on so many items, each
-// block on `per_block` of them at a time.
+// How many blocks to launch for `num_items` items, when each block works on
+// `per_block` of them at a time.
 template <typename Kernel>
 GpuError NumBlocksFor(Kernel kernel, int block_threads, int64_t num_items,
                       int64_t per_block, int* blocks) {

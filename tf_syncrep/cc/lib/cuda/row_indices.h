@@ -26,11 +26,10 @@ __device__ __forceinline__ int64_t IndexAt(const RowIndices& from, int64_t i) {
                        : int64_t{static_cast<const int32_t*>(from.indices)[i]};
 }
 
-// Calls write(place, index, whether it is a row) for each of the indices, which
-// is read once: others may change it meanwhile in their own memory. The first
-// place, of all, whose index is not a row is put into bad_index->position,
-// which holds -1, the greatest unsigned number, before. `bad_index` may be
-// null.
+// Calls write(place, index, whether it is a row) for each of the indices. Each
+// is read once, since others may change it meanwhile in their own memory.
+// bad_index->position, which must be -1, the greatest unsigned number, before,
+// is set to the first place whose index is not a row. `bad_index` may be null.
 template <typename Write>
 __device__ __forceinline__ void ReadIndices(const RowIndices& from,
                                             GpuBadIndex* bad_index,

@@ -12,14 +12,15 @@
 namespace tf_syncrep {
 namespace gpu {
 
-// Occurrences from which a row is worked on by a whole block instead of a few
-// threads, which would take long for a row that is in every other gradient.
+// A row with this many occurrences or more is left to a whole block instead of
+// a few threads, which would take long for a row that is in every other
+// gradient.
 inline constexpr int kLongRow = 32;
 
-// Sums a row's occurrences in [begin, end), with all threads of the block: many
-// at a time are brought into shared memory, where one thread for each column
-// adds them up, in their order. `load(place, column)` gives an element of an
-// occurrence; `store(column, sum)` is given each column's sum, by one thread.
+// Sums a row's occurrences in [begin, end), with all threads of the block. Many
+// elements at a time are loaded into shared memory, where one thread for each
+// column adds them up in their order. `load(place, column)` returns an element
+// of an occurrence; `store(column, sum)` is called once for each column.
 template <typename Sum, typename Load, typename Store>
 __device__ __forceinline__ void SumLongRow(int64_t begin, int64_t end,
                                            int64_t row_size, const Load& load,

@@ -9,8 +9,8 @@
 
 #include "tf_syncrep/cc/lib/float16.h"
 
-// For arrays that are to stay in registers, and loads to be under way at the
-// same time. g++ would warn of the pragma.
+// Unrolls loops over arrays that are to stay in registers, and whose loads are
+// to be issued together. g++ would warn of the pragma.
 #if defined(__CUDACC__)
 #define TF_SYNCREP_UNROLL _Pragma("unroll")
 #define TF_SYNCREP_UNROLL_BY_4 _Pragma("unroll 4")
@@ -24,8 +24,8 @@ namespace gpu {
 
 inline constexpr int kBlockThreads = 256;
 
-// Memory is read and written 16 bytes at a time where sizes and addresses allow
-// it: so many elements of T.
+// How many elements of T are read and written together, which is 16 bytes where
+// sizes and addresses allow it.
 template <typename T>
 inline constexpr int kVectorWidth = 16 / sizeof(T);
 

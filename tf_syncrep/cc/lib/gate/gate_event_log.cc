@@ -63,7 +63,7 @@ std::string ToLine(const GateEvent& event) {
 }
 
 std::function<void(const GateEvent&)> GateEventLog() {
-  // Nobody sets it while gates are made.
+  // No thread sets the environment while gates are made.
   const char* const folder =
       std::getenv(kGateEventsVariable);  // NOLINT(concurrency-mt-unsafe)
   if (folder == nullptr || *folder == '\0') {

@@ -10,19 +10,20 @@
 
 namespace tf_syncrep {
 
-// The folder into which the gates of a process write their events, if it is
-// set: a file for each gate.
+// The environment variable that names the folder into which the gates of a
+// process write their events, one file for each gate. Nothing is written if it
+// is not set.
 inline constexpr char kGateEventsVariable[] = "TF_SYNCREP_GATE_EVENTS";
 
-// "committed generation=3 round=12 value=0 incarnation=77 device=/job:worker/
-// replica:0/task:1", and what the message says after "message=", if there is
-// one. A line each.
+// Returns an event as one line, "committed generation=3 round=12 value=0
+// incarnation=77 device=/job:worker/replica:0/task:1", with the event's message
+// after "message=" if it has one.
 std::string ToLine(const GateEvent& event);
 
-// An observer that writes all events of one gate into a file of its own in the
-// folder that the environment names, a line at a time, so that they are there
-// when the process is killed. Null if the environment names none, or the file
-// cannot be made.
+// Returns an observer that writes all events of one gate into a file of its
+// own, in the folder that the environment names. It writes line by line, so
+// that the events are there if the process is killed. Returns null if the
+// environment names no folder, or if the file cannot be made.
 std::function<void(const GateEvent&)> GateEventLog();
 
 }  // namespace tf_syncrep

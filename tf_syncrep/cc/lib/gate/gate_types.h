@@ -32,8 +32,8 @@ struct GateStatus {
   bool ok() const { return code == kOk; }
 };
 
-// One life of a task: TensorFlow's device name and the number that it draws at
-// each start of a server.
+// One life of a task: TensorFlow's name of its device, and the number that a
+// server draws whenever it starts.
 struct GateWorker {
   std::string device;
   uint64_t incarnation = 0;
@@ -48,8 +48,9 @@ struct GatePermit {
   int64_t generation = 0;
   int64_t round = 0;
   int64_t step = 0;
-  // Tells it from all others, even of the same worker and round. Negative: a
-  // pass. 0: permission to go on without a permit.
+  // Distinguishes this permit from all others, even of the same worker and
+  // round. It is negative for a pass, and 0 for leave to go on without a
+  // permit.
   int64_t number = 0;
 };
 
@@ -58,7 +59,7 @@ enum class GateAdmission {
   kAdmitted,
   kLate,      // the round has its quorum
   kStale,     // the round is over, or this worker has given its share
-  kRejected,  // the worker asked for it
+  kRejected,  // the worker itself found it unfit
 };
 
 // What a worker is doing, as far as the gate knows.
@@ -94,7 +95,7 @@ struct GateEvent {
   // Of a worker, else empty.
   std::string device;
   uint64_t incarnation = 0;
-  // Why, for people; often empty.
+  // The reason, for people to read; often empty.
   std::string message;
 };
 
@@ -109,33 +110,37 @@ struct SyncGateOptions {
   // The same for a worker's first step, while it is not known from others how
   // long that may take, and for workers never heard of.
   GateTime start_lease = std::chrono::seconds(600);
-  // How long the updater may be silent before all waits fail; zero: for ever.
+  // How long the updater may be silent before all waits fail; zero means for
+  // ever.
   GateTime updater_lease{0};
   // In strict mode each live worker gives its share of a round and no more. In
-  // work-conserving mode whoever is fast gives more, and a permit that is
-  // overdue keeps nobody idle (see Pace).
+  // work-conserving mode fast workers give more, and no worker stays idle
+  // because of an overdue permit (see Pace).
   bool strict = true;
-  // Whether anything is ever overdue in work-conserving mode. If not, others
-  // wait for a slow worker as long as its lease; then, while nothing fails and
-  // there are no backups, every gradient counts.
+  // Whether permits can be overdue in work-conserving mode. If not, others wait
+  // for a slow worker until its lease ends; then every gradient counts, as long
+  // as nothing fails and there are no backups.
   bool spares = true;
   // Whether in work-conserving mode, too, each worker gives its share and no
-  // more until all have been heard of, for a lease from the opening at most:
-  // otherwise a short training might be over before a worker's process is up.
+  // more until all workers have been heard of, for at most a lease from the
+  // opening. Otherwise a short training might be over before the process of
+  // some worker is up.
   bool gathers = false;
   // The numbers of the first round and of the first generation, at least 1.
   int64_t first_round = 0;
   int64_t first_generation = 1;
-  // Called when Poll() is to be called earlier than it last said, without a
-  // lock held.
+  // Called, without a lock held, when Poll() has to be called earlier than it
+  // last said.
   std::function<void()> alarm;
-  // Told of what holds up or ends rounds, in one line, without a lock held.
+  // Called with one line, without a lock held, on what holds up or ends rounds.
   std::function<void(const std::string&)> log;
-  // Told of all events in their order, under the gate's lock: must not call it.
+  // Called with every event, in order, under the gate's lock; it must not call
+  // the gate.
   std::function<void(const GateEvent&)> observer;
 };
 
-// What the chief may choose anew for each generation. Zero: as it was.
+// What the chief may change with each generation. Zero leaves a value as it
+// was.
 struct GateTerms {
   int64_t quorum = 0;
   int64_t total = 0;

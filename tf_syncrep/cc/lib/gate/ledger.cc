@@ -82,7 +82,8 @@ GateAdmission Ledger::Admit(int64_t generation, int64_t round, bool may_give,
   GateAdmission admission = GateAdmission::kStale;
   if (account != nullptr && IsPresent(generation, round)) {
     if (IsInFlight(*account)) {
-      // A step that was begun again: what its first run pushed, nobody knows.
+      // The step was begun again, and nobody knows what its first run has
+      // pushed.
       Release("began its step again while it pushed", now, account);
     } else {
       admission = Judge(may_give || HoldsPermit(*account), fit);
@@ -242,7 +243,7 @@ void Ledger::DropPermit(GateAccount* account) {
     account->spare = nullptr;
   }
   if (account->spare_of != nullptr) {
-    // Another one may be given.
+    // The overdue permit may have another spare.
     lone_permits_.Add(account->spare_of);
     account->spare_of->spare = nullptr;
     account->spare_of = nullptr;

@@ -14,32 +14,35 @@
 
 namespace tf_syncrep {
 
-// What one worker holds and has given: its page in the ledger.
+// What one worker holds and has given.
 struct GateAccount {
   enum class Holds { kNothing, kPermit, kContribution };
 
   GateWorker worker;
-  // About `round`. What belongs to a round before the present one no longer
-  // counts.
+  // What the worker holds of `round`. If that is not the present round, it no
+  // longer counts.
   Holds holds = Holds::kNothing;
   int64_t round = 0;
   int64_t permit_number = 0;  // of kPermit
   int64_t permit_order = 0;   // of kPermit: its place among all grants
-  GateTime permit_end{0};  // of kPermit: when the step ends, if like the last
-  GateTime since{0};       // granted or admitted
-  // If its permit is overdue: who holds the spare; if its permit is a spare:
-  // whose it stands beside. Null if there is none, or none any more.
+  // of kPermit: when the step ends if it takes as long as the last one
+  GateTime permit_end{0};
+  GateTime since{0};  // when it was granted or admitted
+  // `spare` is the holder of the spare beside this overdue permit. `spare_of`
+  // is the holder of the overdue permit beside which this spare stands. Null if
+  // there is none, or none any more.
   GateAccount* spare = nullptr;
   GateAccount* spare_of = nullptr;
   // Contributions committed in `contributed_round`.
   int64_t contributed_round = -1;
   int64_t contributed_in_round = 0;
-  GateTime last_step{0};  // from a grant to the admission; zero: none was seen
+  // from a grant to the admission; zero before the first one
+  GateTime last_step{0};
   GateWorkerStats stats;
 };
 
-// Those who hold a permit without a spare beside it. It may hold a thousand,
-// and is asked at every call of a gate.
+// The holders of permits that have no spare beside them. There may be a
+// thousand, and every call of a gate asks about them.
 class LonePermits {
  public:
   void Add(GateAccount* holder);
@@ -48,9 +51,9 @@ class LonePermits {
 
   bool empty() const { return by_order_.empty(); }
   size_t size() const { return by_order_.size(); }
-  // By the order of their grants, the oldest first.
+  // In the order of their grants, the oldest first.
   const std::map<int64_t, GateAccount*>& by_order() const { return by_order_; }
-  // The last `permit_end`. At least one is there.
+  // The last `permit_end`. There must be at least one holder.
   GateTime last_end() const { return *ends_.rbegin(); }
 
  private:
@@ -58,9 +61,9 @@ class LonePermits {
   std::multiset<GateTime> ends_;
 };
 
-// The accounts of a gate: a state, and functions that change it and say what
-// has happened. It knows nothing of locks, clocks, leases and waits. Accounts
-// belong to the caller, and must outlive it.
+// The accounts of a gate: a state, functions that change it, and events that
+// tell what has happened. The ledger knows nothing of locks, clocks, leases and
+// waits. Accounts belong to the caller, and must outlive the ledger.
 class Ledger {
  public:
   explicit Ledger(const SyncGateOptions& options);
@@ -74,11 +77,12 @@ class Ledger {
   int64_t next_total() const { return next_total_; }
   int64_t in_flight() const { return static_cast<int64_t>(flights_.size()); }
   int64_t committed() const { return committed_; }
-  // The round admits no more.
+  // Whether the round admits no more gradients because the updater flushes it.
   bool flushing() const { return flushing_; }
-  // Of the present round.
+  // The permits of the present round that have no spare.
   const LonePermits& lone_permits() const { return lone_permits_; }
-  // Who has a contribution in flight, in the order of their admission.
+  // The accounts with a contribution in flight, in the order of their
+  // admission.
   const std::vector<GateAccount*>& flights() const { return flights_; }
 
   bool IsFull() const { return flights_.empty() && committed_ == quorum_; }
@@ -103,28 +107,28 @@ class Ledger {
                                                : 0;
   }
 
-  // From the next round on; before the first generation at once. Zero: as it
-  // was.
+  // Sets the terms, from the next round on, or at once before the first
+  // generation. Zero leaves a value as it was.
   void SetTerms(int64_t quorum, int64_t total);
 
-  // A new generation: what the last one left behind is void.
+  // Starts a generation; what the last one left behind is void.
   void Open(int64_t step);
 
-  // Permission to compute: a permit numbered `number`, beside that of `overdue`
-  // if that is not null.
+  // Grants a permit with the number `number`. If `overdue` is not null, it is a
+  // spare beside the permit of `overdue`.
   GatePermit Grant(int64_t number, GateTime now, GateAccount* overdue,
                    GateAccount* account);
 
-  // Permission without a permit.
+  // Leave to go on without a permit.
   GatePermit Pass() const { return {generation_, round_, step_, 0}; }
 
-  // A gradient of `round` has arrived. `may_give` is false for those who are
-  // dead or have given their share. Its permit is used up. Null: from a
-  // stranger.
+  // Decides on a gradient of `round` that has arrived, and uses up the permit
+  // of its worker. `may_give` is false for a worker that is dead or has given
+  // its share. `account` is null for a worker that the gate does not know.
   GateAdmission Admit(int64_t generation, int64_t round, bool may_give,
                       bool fit, GateTime now, GateAccount* account);
 
-  // All of it was pushed. False if it counts for nothing.
+  // Notes that the whole contribution was pushed. False if it does not count.
   bool Commit(int64_t generation, int64_t round, GateTime now,
               GateAccount* account);
 
@@ -132,30 +136,32 @@ class Ledger {
   // `why` completes "... is void: <device> ".
   void Release(const std::string& why, GateTime now, GateAccount* account);
 
-  // Its lease has ended; to be called before Release(). `what` it did.
+  // Notes that the worker's lease has ended. Must be called before Release().
+  // `what` says what the worker was doing.
   void Expire(GateTime silence, const std::string& what, GateAccount* account);
 
-  // The round admits no more; the round goes on.
+  // While flushing, the round goes on but admits no more gradients.
   void SetFlushing(bool flushing) {
     flushing_ = flushing;
     flush_given_up_ = false;
   }
-  // Whoever was to apply the round, if it was flushed, was told to stop.
+  // Notes that the updater of a flushed round, if there is one, was told to
+  // stop.
   void GiveFlushUp() { flush_given_up_ = flushing_; }
-  // Another updater is there: a flushed round that was given up is void, since
-  // nobody knows whether it was applied.
+  // To be called when another updater has come: a flushed round that was given
+  // up is void, since nobody knows whether it was applied.
   void EndFlushGivenUp();
 
-  // The round was applied: the next one begins, at `step`.
+  // Ends the round, which was applied; the next one begins, at `step`.
   void Advance(int64_t step);
 
-  // Closed or failed.
+  // Notes that the training was closed or has failed.
   void End(const GateStatus& status);
 
-  // The sums, and the present state; without workers.
+  // The sums and the present state, without the statistics of workers.
   SyncGateStats Stats() const;
 
-  // What has happened since the last call.
+  // Returns the events since the last call.
   std::vector<GateEvent> TakeEvents();
 
  private:
@@ -171,24 +177,25 @@ class Ledger {
 
   int64_t quorum_;
   int64_t total_;
-  int64_t next_quorum_;  // take the place of the two at the next round
+  // take the place of quorum_ and total_ at the next round
+  int64_t next_quorum_;
   int64_t next_total_;
 
   int64_t generation_ = 0;
   int64_t round_;
   int64_t step_ = 0;
 
-  // Of the present round.
+  // The state of the present round.
   LonePermits lone_permits_;
   std::vector<GateAccount*> flights_;
-  std::vector<GateAccount*> contributors_;  // those with commits
+  std::vector<GateAccount*> contributors_;  // workers with committed gradients
   int64_t committed_ = 0;
   GateTime last_commit_{0};
   bool flushing_ = false;
   bool flush_given_up_ = false;
   int64_t num_grants_ = 0;  // in the ledger's life
 
-  SyncGateStats sums_;  // its sums; the rest is filled in by Stats()
+  SyncGateStats sums_;  // only its sums; Stats() fills in the rest
   std::vector<GateEvent> events_;
 };
 

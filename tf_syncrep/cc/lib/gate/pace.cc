@@ -5,15 +5,17 @@
 namespace tf_syncrep {
 namespace {
 
-// A push that is shorter is not taken for stuck: the machine may be busy with
-// something else.
+// A push that has lasted less is not taken for stuck, since the machine may
+// only be busy with something else.
 constexpr GateTime kShortestPushLimit = std::chrono::seconds(1);
 
-// A step that is shorter is not taken for slow, and a gain of less is not worth
-// a spare permit: on a busy machine short steps vary by as much.
+// A step that has lasted less is not taken for slow, and a spare has to gain at
+// least this much: on a busy machine the lengths of short steps vary by as
+// much.
 constexpr GateTime kShortestStepLimit = std::chrono::milliseconds(50);
 
-// How much sooner than the holder an idle worker must be, in its own steps.
+// By which factor the rest of the holder's step must be longer than the idle
+// worker's own step.
 constexpr double kWorthASpare = 1.5;
 
 GateTime Times(double factor, GateTime time) {
@@ -82,7 +84,8 @@ bool Pace::IsOverdue(GateTime rest, GateTime idle_step) const {
 
 bool Pace::IsOverdue(GateTime rest,
                      const std::multiset<GateTime>& idle_steps) const {
-  // The fastest ones: of those whose last step is not known, and of the others.
+  // These are the fastest idle workers: of those whose last step is not known,
+  // and of the others.
   for (const auto step :
        {idle_steps.begin(), idle_steps.upper_bound(GateTime(0))}) {
     if (step != idle_steps.end() && IsOverdue(rest, *step)) {
@@ -107,7 +110,8 @@ GateTime Pace::NextOverdue(const LonePermits& permits, GateTime after) const {
   GateTime next = kNever;
   for (const auto& [order, holder] : permits.by_order()) {
     if (step_limit_ == kNever || holder->since + step_limit_ >= next) {
-      break;  // Neither this one nor those granted later are overdue sooner.
+      // Neither this permit nor those granted later are overdue any sooner.
+      break;
     }
     const GateTime at = OverdueAt(*holder);
     if (at > after) {

@@ -1,4 +1,4 @@
-// How long steps and pushes take, learnt from the last of them.
+// How long steps and pushes take, learnt from the latest of them.
 
 #ifndef TF_SYNCREP_CC_LIB_GATE_PACE_H_
 #define TF_SYNCREP_CC_LIB_GATE_PACE_H_
@@ -15,13 +15,13 @@ namespace tf_syncrep {
 // The last durations of something.
 class Durations {
  public:
-  // Fewer are not enough to judge by.
+  // Fewer durations are not enough to judge by.
   static constexpr size_t kFewest = 8;
 
   void Learn(GateTime duration);
   bool are_known() const { return num_ >= kFewest; }
-  // The quantile: what a share of them, in [0, 1), are below. At least one is
-  // known.
+  // Returns the duration that a share of all, in [0, 1), is below. At least one
+  // must be known.
   GateTime Quantile(double share) const;
 
  private:
@@ -32,10 +32,10 @@ class Durations {
   size_t next_ = 0;
 };
 
-// Says which permit is overdue, so that an idle worker may have a spare one
-// beside it, and which push takes so long that it is better to void its round.
-// A slow worker then costs a round a fraction of a step, and a dead one a few
-// steps, rather than a lease. While all are about equally fast nothing is
+// Says which permit is overdue, so that an idle worker may have a spare beside
+// it, and which push takes so long that it is better to void its round. So a
+// slow worker costs a round a fraction of a step, and a dead one a few steps
+// instead of a lease. While all workers are about equally fast, nothing is
 // overdue.
 //
 // A permit is overdue
@@ -50,45 +50,46 @@ class Pace {
  public:
   static constexpr GateTime kNever = GateTime::max();
 
-  // `is_first`: a worker's first step, in which functions may have been
-  // compiled.
+  // `is_first` is true for a worker's first step, in which functions may have
+  // been compiled.
   void LearnStep(GateTime step, bool is_first);
   void LearnPush(GateTime push);
 
-  // The longest rest of a step among these permits, by each holder's last one;
-  // kNever if one is overdue for anybody.
+  // The longest remaining time of the steps of these permits, if each takes as
+  // long as its holder's last step; kNever if a permit is overdue for anybody.
   GateTime LongestRest(const LonePermits& permits, GateTime now) const;
 
-  // Whether a permit whose step has such a rest is overdue for an idle worker,
-  // or for one of several, by the last steps of these.
+  // Whether a permit whose step has `rest` left is overdue for an idle worker
+  // whose last step took `idle_step`, or for one of several idle workers.
   bool IsOverdue(GateTime rest, GateTime idle_step) const;
   bool IsOverdue(GateTime rest,
                  const std::multiset<GateTime>& idle_steps) const;
 
-  // The oldest permit that is overdue for an idle worker, which holds none.
-  // There must be one: IsOverdue() of the longest rest says so.
+  // Returns the oldest permit that is overdue for the worker `idle`, which
+  // holds none. There must be such a permit, as IsOverdue() of the longest rest
+  // tells.
   GateAccount* FindOverdue(const LonePermits& permits, const GateAccount& idle,
                            GateTime now) const;
 
   // The first time later than `after` at which one of these permits is overdue
-  // for anybody. Who is idle makes no difference to that.
+  // for anybody. It does not depend on which workers are idle.
   GateTime NextOverdue(const LonePermits& permits, GateTime after) const;
 
-  // How long a push may last while others wait for it. kNever while too little
-  // is known.
+  // How long a push may last while others wait for it. It is kNever while too
+  // few pushes are known.
   GateTime push_limit() const { return push_limit_; }
 
  private:
-  // When it is overdue for anybody.
+  // When the permit is overdue for anybody.
   GateTime OverdueAt(const GateAccount& holder) const;
-  // The rest of a step of this permit, or kNever, as above.
+  // The remaining time of this permit's step, or kNever if it is overdue.
   GateTime Rest(const GateAccount& holder, GateTime now) const;
   void LearnPushLimit();
 
   Durations steps_;
   Durations pushes_;
-  GateTime longest_of_few_{0};  // zero: not even one is known
-  GateTime median_step_{0};     // zero while too little is known
+  GateTime longest_of_few_{0};  // zero if no step is known
+  GateTime median_step_{0};     // zero while too few steps are known
   GateTime step_limit_ = kNever;
   GateTime push_limit_ = kNever;
 };

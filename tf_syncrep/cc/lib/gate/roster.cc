@@ -126,7 +126,7 @@ void Roster::EndStep(int64_t generation, bool is_of_it, GateTime now,
   member->first_step = step;
   if (is_of_it) {
     longest_first_step_ = std::max(longest_first_step_, step);
-    // A worker that has started twice counts once.
+    // A worker that has started twice counts only once.
     num_first_steps_ += member->timed_in != generation ? 1 : 0;
     member->timed_in = generation;
   }
@@ -160,7 +160,7 @@ bool Roster::Gathers(int64_t total, GateTime now) const {
 }
 
 GateTime Roster::FirstStepLease(int64_t total) const {
-  // In strict mode rounds wait for those that were never heard of as well.
+  // In strict mode rounds wait also for workers that were never heard of.
   int64_t num_in_it = strict_ ? NumLive(total) - num_live_ : 0;
   for (const auto& [device, member] : members_) {
     num_in_it +=

@@ -197,7 +197,7 @@ void SyncGate::Leave(const GateWorker& worker) {
   Wakeups wakeups;
   {
     const MutexLock lock(mu_);
-    bool is_new;  // but expected all the same
+    bool is_new;  // A new member is expected as well, but may leave.
     GateMember* caller = roster_.FindOrAdd(worker, &is_new);
     if (caller == nullptr ||
         (!is_new && caller->presence == GateMember::Presence::kExpected)) {
@@ -431,7 +431,8 @@ SyncGate::Time SyncGate::Poll() {
     ExpireWorkers(now);
     ExpirePushes(now);
     ExpireEarly(now, &wakeups);
-    next_poll_ = Time::min();  // no alarm: this is the call
+    // No alarm is due, since this is the call that it would ask for.
+    next_poll_ = Time::min();
     Pump(&wakeups);
     next = std::min({NextOverdue(now), queue_.NextDeadline(),
                      roster_.NextLeaseEnd(ledger_.total(), IsOpen(), now)});
@@ -458,7 +459,8 @@ SyncGate::WaitId SyncGate::AddUpdaterWait(int64_t generation,
       wakeups.push_back([done = std::move(done), status] { done(status, {}); });
     } else {
       const Time now = clock_();
-      if (kind != UpdaterWait::Kind::kDrain) {  // that is the chief's
+      // The chief calls kDrain, so it is no sign of the updater.
+      if (kind != UpdaterWait::Kind::kDrain) {
         updater_seen_ = now;
         updater_started_ |= timeout == Time(0) || timeout > kSignOfLife;
       }

@@ -1,4 +1,4 @@
-// SyncGate: who may compute, whose gradient counts, when a step is over.
+// SyncGate: who may compute, whose gradients count, and when a step is over.
 
 #ifndef TF_SYNCREP_CC_LIB_GATE_SYNC_GATE_H_
 #define TF_SYNCREP_CC_LIB_GATE_SYNC_GATE_H_
@@ -32,12 +32,12 @@ namespace tf_syncrep {
 // is void, and the next one begins with the same variables. A generation is the
 // life of one updater, from one Open() to the next.
 //
-// All methods are thread-safe and none blocks: what has to wait takes a
-// callback, which is called exactly once, without any lock held, on the thread
-// that ended the wait or, where there was nothing to wait for, before the
-// method returns. Waits are ended by what they wait for, by Cancel(), Open(),
-// Close(), Fail(), and, where leases are concerned, by Poll(), which somebody
-// must call (see LeaseTimer). When a gate is destroyed nothing may wait.
+// All methods are thread-safe and none blocks. A method that has to wait takes
+// a callback, which is called exactly once, without any lock held: on the
+// thread that ended the wait or, if there was nothing to wait for, before the
+// method returns. A wait ends when its condition holds, or by Cancel(), Open(),
+// Close(), Fail(), or, if a lease ends, by Poll(), which somebody must call
+// (see LeaseTimer). Nothing may wait when a gate is destroyed.
 class SyncGate {
  public:
   using Time = GateTime;
@@ -45,7 +45,7 @@ class SyncGate {
   using Clock = std::function<Time()>;
   // Names a wait for Cancel(); 0 is none.
   using WaitId = int64_t;
-  // In place of a generation's number: whichever is current.
+  // Stands for the number of the current generation.
   static constexpr int64_t kAnyGeneration = -1;
   // See WaitQuorum().
   static constexpr Time kSignOfLife = std::chrono::milliseconds(1);
@@ -55,14 +55,14 @@ class SyncGate {
   using Quorum = GateQuorum;
   using QuorumCallback = std::function<void(const GateStatus&, const Quorum&)>;
   using DrainCallback = std::function<void(const GateStatus&)>;
-  // A kFirst call, at the start of a session, takes no pass, and against a
-  // closed gate succeeds with the current step, so that the worker's first
-  // Admit() or Acquire() ends its training in an orderly way. A worker that
-  // took no part in what was closed, or has left it or heard of its end, may
-  // have come for the next training, though: it waits for that, start_lease at
-  // most. Until the updater of a generation has called, it succeeds without a
-  // permit where it would have to wait: the caller may be the one who starts
-  // the updater.
+  // A kFirst call, at the start of a session, takes no pass. Against a closed
+  // gate it succeeds with the current step, so that the worker's first Admit()
+  // or Acquire() ends its training in an orderly way. But a worker that took no
+  // part in the closed training, or has left it or heard of its end, may have
+  // come for the next training: it waits for that, at most for start_lease.
+  // Until the updater of a generation has called, a kFirst call that would have
+  // to wait succeeds without a permit instead, since its caller may be the one
+  // who starts the updater.
   using AcquireKind = GateAcquireKind;
   using Admission = GateAdmission;
 
@@ -75,15 +75,15 @@ class SyncGate {
 
   // --- Worker ---
 
-  // Waits until the round needs a gradient from this worker, and permits it:
-  // fewer than `quorum` are admitted, fewer than max(total, quorum) admitted or
-  // permitted, and in strict mode the worker's share, ceil(quorum / live), is
-  // not used up; or until a permit of another worker is overdue, beside which
-  // it may have a spare (not in strict mode; see Pace). Before the first Open()
-  // it waits. What this worker still held,
-  // from an earlier Acquire() or as another incarnation, is given up. From then
-  // on that other incarnation is dead: what it still calls has no effect, and
-  // its Acquire() is Aborted.
+  // Waits until the round needs a gradient from this worker, and permits it.
+  // The round needs one if fewer than `quorum` are admitted, fewer than
+  // max(total, quorum) are admitted or permitted, and, in strict mode, the
+  // worker's share, ceil(quorum / live), is not used up. Outside strict mode
+  // the wait also ends when a permit of another worker is overdue, beside which
+  // this worker may have a spare (see Pace). Before the first Open() it waits.
+  // What this worker still held, from an earlier Acquire() or as another
+  // incarnation, is given up. From then on that other incarnation is dead: its
+  // calls have no effect, and its Acquire() is Aborted.
   //
   // A kNext call that finds a pass takes it instead and returns at once, with
   // the pass's step and round and without a permit.
@@ -94,76 +94,79 @@ class SyncGate {
   WaitId Acquire(const GateWorker& worker, AcquireKind kind,
                  const GateTerms& terms, AcquireCallback done);
 
-  // Whether the worker may push its gradient, computed in `round`. When `fit`
-  // is false the worker says that it will not (non-finite, say). A permit is
-  // not needed: its lease may have ended, and the gradient still be one of this
-  // round. OutOfRange after Close().
+  // Whether the worker may push its gradient, computed in `round`. A worker
+  // says with `fit` false that it will not push, because the gradient is not
+  // finite, say. A permit is not needed: its lease may have ended while the
+  // gradient is still one of this round. OutOfRange after Close().
   GateStatus Admit(int64_t generation, const GateWorker& worker, int64_t round,
                    bool fit, Admission* admission);
 
-  // After every push was acknowledged: the contribution counts, also after
-  // Close(). False if its round was void by then.
+  // To be called after every push was acknowledged: the contribution counts,
+  // also after Close(). False if its round was void by then.
   bool Commit(int64_t generation, const GateWorker& worker, int64_t round);
 
   // Gives back a permit, or gives up an admitted contribution, which makes the
-  // round void. No effect where the worker holds neither.
+  // round void. It has no effect if the worker holds neither.
   void Abort(int64_t generation, const GateWorker& worker, int64_t round);
 
   // Gives back what was granted too late for its caller: a permit, if the
-  // worker still holds this very one; a pass, which is there for others again.
-  // To be called once at most.
+  // worker still holds this very one, or a pass, which others may then take. It
+  // may be called once at most.
   void ReturnPermit(const GateWorker& worker, const Permit& permit);
 
-  // The worker takes no further part. What it committed stays; others take over
-  // its share. A worker that acquires again is back. No effect where the worker
-  // last acquired before Close() and the gate is open again: it leaves a
-  // training that is over, and is still expected in the new one.
+  // The worker takes no further part. What it has committed stays, and others
+  // take over its share. A worker that acquires again is back. It has no effect
+  // if the worker last acquired before Close() and the gate is open again: then
+  // it leaves a training that is over, and is still expected in the new one.
   void Leave(const GateWorker& worker);
 
   // --- Updater ---
 
   // Starts a generation: voids what the last one left, ends the waits of its
   // updater as Aborted, and returns the new generation's number. Workers that
-  // wait go on waiting, for permits of this generation: they hold nothing of
+  // wait go on waiting, for permits of this generation; they hold nothing of
   // the last one. After Close() or Fail() it starts a new training, too:
-  // workers that had left or expired are expected again. Without them it
-  // carries on for a chief that was lost, and who had left stays away. After
+  // workers that had left or expired are expected again. Otherwise it carries
+  // on for a chief that was lost, and workers that have left stay away. After
   // Shutdown() it changes nothing.
   int64_t Open(int64_t step, const GateTerms& terms);
 
-  // Lays out `n` passes with the present step (see Acquire()).
+  // Adds `n` passes with the present step (see Acquire()).
   void AddPasses(int64_t n);
 
-  // Waits for a full round: committed = admitted = quorum. Until Advance() it
-  // returns the same round again. DeadlineExceeded after `timeout`, if that is
-  // not zero; OutOfRange after Close(). Like all that the updater calls it is
-  // Aborted in another generation, and FailedPrecondition before the first. A
-  // round that was flushed, and not advanced, goes on: its updater gave it up.
-  // A wait of kSignOfLife at most says that the updater is there, and not yet
-  // that it is ready to update.
+  // Waits for a full round, in which committed = admitted = quorum. Until
+  // Advance() it returns the same round again. DeadlineExceeded after
+  // `timeout`, if that is not zero; OutOfRange after Close(). Like all calls of
+  // the updater it is Aborted in another generation, and FailedPrecondition
+  // before the first. A round that was flushed, and not advanced, goes on,
+  // since its updater gave it up. A wait of kSignOfLife at most says that the
+  // updater is there, but not yet that it is ready to update.
   WaitId WaitQuorum(int64_t generation, Time timeout, QuorumCallback done);
 
   // The same for a round that will not fill: admits no more, and waits until
-  // what was admitted is committed. With no gradients the round stays open.
+  // all admitted gradients are committed. Without gradients the round stays
+  // open.
   WaitId Flush(int64_t generation, QuorumCallback done);
 
-  // After all variables were updated: ends `round`, opens the next at global
-  // step `step`. False, with no effect, if `round` is not the present round.
-  // An update that was made counts, though Close() or Fail() came meanwhile.
+  // To be called after all variables were updated: ends `round`, and opens the
+  // next at global step `step`. False, with no effect, if `round` is not the
+  // present round. An update that was made counts even if Close() or Fail()
+  // came meanwhile.
   GateStatus Advance(int64_t generation, int64_t round, int64_t step,
                      bool* advanced);
 
-  // Waits until no contribution is in flight and no full round unapplied.
+  // Waits until no contribution is in flight and no full round waits for its
+  // update.
   WaitId Drain(int64_t generation, DrainCallback done);
 
   // Ends the waits of WaitQuorum(), Flush() and Drain() in `generation` as
   // Cancelled: the updater stops, the training may go on. A round that was
   // flushed, and is not advanced before the next WaitQuorum(), is void.
   //
-  // A worker in whose process the updater failed would wait for updates that
-  // nobody makes, and never get to start again. If `worker` names it, its
-  // Acquire() is Cancelled, too, now and until the next WaitQuorum() or Open():
-  // its first one as well, which may come only then.
+  // A worker in whose process the updater has failed would wait for updates
+  // that nobody makes, and would never get to start again. If `worker` names
+  // it, its Acquire() is Cancelled, too, now and until the next WaitQuorum() or
+  // Open(). That includes its first one, which may come only then.
   void CancelUpdater(int64_t generation, const GateWorker& worker = {});
 
   // Changes quorum and total, from the next round on.
@@ -174,22 +177,22 @@ class SyncGate {
   // training, nor after Fail(): everybody should hear of the error.
   void Close(int64_t generation);
 
-  // The same with an error. No effect after Close() or another Fail().
+  // The same with an error. It has no effect after Close() or another Fail().
   void Fail(int64_t generation, const GateStatus& error);
 
-  // The gate is no longer to be used: ends whatever waits, for ever.
+  // The gate will not be used any more: ends all waits, for ever.
   void Shutdown();
 
   // --- Anyone ---
 
-  // Ends the wait with a Cancelled status, if it still waits; whether it did.
+  // Ends the wait with a Cancelled status, and returns whether it still waited.
   bool Cancel(WaitId id);
 
   SyncGateStats Stats() const;
 
   // Ends what has outlived its lease or time-out or is overdue, and returns
-  // when to call again. No lease ends before, unless it begins or is shortened
-  // meanwhile; if something is overdue before, `alarm` is called.
+  // when to call it again. No lease ends earlier, unless it begins or is
+  // shortened meanwhile; if something is overdue earlier, `alarm` is called.
   Time Poll();
 
  private:
@@ -215,14 +218,14 @@ class SyncGate {
   int64_t Share(Time now) const TF_SYNCREP_REQUIRES(mu_);
   Time UpdaterLeaseEnd() const TF_SYNCREP_REQUIRES(mu_);
 
-  // The worker that acquires, of this incarnation from now on, holding nothing.
-  // Null if the incarnation is a dead one.
+  // Returns the member that acquires, which is this incarnation from now on and
+  // holds nothing. Null if the incarnation is dead.
   GateMember* Enter(const GateWorker& worker, AcquireKind kind,
                     Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
 
   // Puts a new wait where it belongs, or ends it.
   void Place(AcquireNode wait, Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
-  // The same for several, after what they waited for.
+  // The same for several waits, after the event that they waited for.
   void PlaceAll(WaitQueue::Acquires waits, Wakeups* wakeups)
       TF_SYNCREP_REQUIRES(mu_);
   // Whether a worker with these terms may take part.
@@ -233,7 +236,7 @@ class SyncGate {
   void EndAcquire(AcquireNode wait, const GateStatus& status,
                   const Permit& permit, Wakeups* wakeups)
       TF_SYNCREP_REQUIRES(mu_);
-  // Ends it with the status that all waits have from now on.
+  // Ends a wait with the status that all waits have from now on.
   void EndAcquireForAll(AcquireNode wait, const GateStatus& status,
                         Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
   void EndUpdaterWaits(const GateStatus& status, Wakeups* wakeups)
@@ -251,7 +254,7 @@ class SyncGate {
   void Grant(WaitQueue::Acquires::iterator wait, GateAccount* overdue, Time now,
              Wakeups* wakeups) TF_SYNCREP_REQUIRES(mu_);
   Permit TakePass(WaitId id) TF_SYNCREP_REQUIRES(mu_);
-  // Whether somebody idle may have a spare permit, once one is overdue.
+  // Whether an idle worker may have a spare once a permit is overdue.
   bool WantsSpares() const TF_SYNCREP_REQUIRES(mu_);
   // Whether a push that takes too long keeps somebody waiting.
   bool WaitsForPushes() const TF_SYNCREP_REQUIRES(mu_);
@@ -285,23 +288,24 @@ class SyncGate {
   Pace pace_ TF_SYNCREP_GUARDED_BY(mu_);
   WaitQueue queue_ TF_SYNCREP_GUARDED_BY(mu_);
 
-  // Of the last Open().
+  // The terms of the last Open().
   int64_t opened_quorum_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   int64_t opened_total_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
-  // From Close() or Fail() to the next Open().
+  // The status of all waits from Close() or Fail() to the next Open().
   GateStatus end_of_waits_ TF_SYNCREP_GUARDED_BY(mu_);
   bool shut_down_ TF_SYNCREP_GUARDED_BY(mu_) = false;
   Time updater_seen_ TF_SYNCREP_GUARDED_BY(mu_){0};
-  // Has waited for a round, or advanced, since Open().
+  // Whether the updater has waited for a round, or advanced, since Open().
   bool updater_started_ TF_SYNCREP_GUARDED_BY(mu_) = false;
-  // This worker waits in vain: see CancelUpdater(). No device if there is none.
+  // The worker whose waits are in vain: see CancelUpdater(). Its device is
+  // empty if there is none.
   GateWorker failed_with_ TF_SYNCREP_GUARDED_BY(mu_);
-  // None of them empty.
+  // None of them is empty.
   std::list<Passes> passes_ TF_SYNCREP_GUARDED_BY(mu_);
-  // As Pump() last saw them: see WaitQueue::sated.
+  // The round and the share at the last Pump(): see WaitQueue::sated.
   int64_t pumped_round_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   int64_t pumped_share_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
-  // What Poll() last returned.
+  // The time that Poll() last returned.
   Time next_poll_ TF_SYNCREP_GUARDED_BY(mu_) = Time::max();
 };
 

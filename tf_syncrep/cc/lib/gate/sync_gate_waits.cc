@@ -19,7 +19,7 @@ int64_t SyncGate::Share(Time now) const {
     return std::numeric_limits<int64_t>::max();
   }
   const int64_t live = std::max<int64_t>(roster_.NumLive(ledger_.total()), 1);
-  // Not (quorum + live - 1) / live, which may overflow.
+  // The formula (quorum + live - 1) / live could overflow.
   return (ledger_.quorum() - 1) / live + 1;
 }
 
@@ -117,7 +117,7 @@ void SyncGate::EndEarly(AcquireNode wait, Wakeups* wakeups) {
     EndAcquireForAll(std::move(wait), end_of_waits_, wakeups);
     return;
   }
-  // It takes no part, and must not be waited for.
+  // The worker takes no part, and nobody must wait for it.
   roster_.SetPresence(GateMember::Presence::kExpired, wait.mapped().member);
   const GateStatus status = TermsDiffer(wait.mapped().terms);
   EndAcquire(std::move(wait), status, {}, wakeups);
@@ -145,7 +145,7 @@ void SyncGate::EndAcquireForAll(AcquireNode wait, const GateStatus& status,
                                 Wakeups* wakeups) {
   const bool succeeds = status.code == GateStatus::kOutOfRange &&
                         wait.mapped().kind == AcquireKind::kFirst;
-  // Otherwise it has been told already.
+  // A worker that hears here that the training is over no longer takes part.
   wait.mapped().member->takes_part &= succeeds || end_of_waits_.ok();
   EndAcquire(std::move(wait), succeeds ? GateStatus() : status, ledger_.Pass(),
              wakeups);
@@ -209,7 +209,7 @@ bool SyncGate::PumpUpdater(UpdaterWait* wait, Wakeups* wakeups) {
       if (ledger_.in_flight() > 0) {
         return false;
       }
-      // With nothing to apply the round goes on.
+      // A round without gradients goes on.
       ledger_.SetFlushing(ledger_.committed() > 0);
       break;
     case UpdaterWait::Kind::kDrain:
@@ -247,7 +247,8 @@ void SyncGate::PumpAcquires(Wakeups* wakeups) {
     } else if (ledger_.HasRoom()) {
       Grant(wait, /*overdue=*/nullptr, now, wakeups);
     } else if (wait->second.kind == AcquireKind::kFirst && !updater_started_) {
-      // Without a permit: waiting could be for an updater that comes later.
+      // The call succeeds without a permit: the updater that it would wait for
+      // may come only afterwards.
       EndAcquire(queue_.ready.extract(wait), {}, ledger_.Pass(), wakeups);
     }
     wait = next;
@@ -259,12 +260,13 @@ void SyncGate::GrantSpares(Time now, Wakeups* wakeups) {
   auto wait = queue_.ready.begin();
   while (WantsSpares() && wait != queue_.ready.end()) {
     const Time rest = pace_.LongestRest(permits, now);
-    // Mostly no, and a thousand workers need not be looked at.
+    // Mostly this is false, and then a thousand workers need not be looked at.
     if (!pace_.IsOverdue(rest, roster_.idle_steps())) {
       return;
     }
     const GateMember* idle = wait->second.member;
-    // A first step would take long itself.
+    // A worker without a first step gets no spare, since its step would take
+    // long.
     while (!idle->started || !pace_.IsOverdue(rest, idle->account.last_step)) {
       if (++wait == queue_.ready.end()) {
         return;
@@ -392,7 +394,8 @@ void SyncGate::ExpireWorkers(Time now) {
     ledger_.Expire(now - member->last_seen,
                    "has " + Roster::Activity(*member, now), &member->account);
   }
-  // Only now: the first of them that was in flight takes the round with it.
+  // Releases come after all of the above, since the first one of a contribution
+  // in flight voids the round.
   for (GateMember* member : expired) {
     ledger_.Release("has " + Roster::Activity(*member, now), now,
                     &member->account);

@@ -24,27 +24,27 @@ enum class GateAcquireKind {
   kNext,
 };
 
-// A worker that waits for a permit.
+// A wait of a worker for a permit.
 struct AcquireWait {
   GateMember* member;
   GateAcquireKind kind;
   GateTerms terms;
   GateTime since;
-  GateTime deadline;  // of one that waits for an opening; max(): none
+  GateTime deadline;  // if it waits for an opening; otherwise max()
   std::function<void(const GateStatus&, const GatePermit&)> done;
 };
 
-// An updater, or its chief, that waits for a round.
+// A wait of an updater, or of its chief, for a round.
 struct UpdaterWait {
   enum class Kind { kQuorum, kFlush, kDrain };
 
   Kind kind;
-  GateTime deadline;  // max(): none
+  GateTime deadline;  // max() if there is none
   std::function<void(const GateStatus&, const GateQuorum&)> done;
 };
 
-// The waits of a gate, by number: a number is given once, and in order of
-// arrival. It decides nothing.
+// The waits of a gate, by number. Each number is given once, in order of
+// arrival. The queue decides nothing.
 class WaitQueue {
  public:
   using Acquires = std::map<int64_t, AcquireWait>;
@@ -52,22 +52,24 @@ class WaitQueue {
 
   int64_t NewId() { return next_id_++; }
 
-  // Workers that may get a permit.
+  // Waits of workers that may get a permit.
   Acquires ready;
-  // Those that have given their share. They can get no permit while the round
-  // and the share stay as they are. Kept apart, so that a call need not look at
-  // a thousand of them for nothing.
+  // Waits of workers that have given their share. They can get no permit while
+  // the round and the share stay as they are. They are kept apart, so that a
+  // call need not look at a thousand of them for nothing.
   Acquires sated;
-  // Those that wait for an opening, the first or one with their terms.
+  // Waits for an opening: for the first one, or for one with the worker's
+  // terms.
   Acquires early;
   Updaters updaters;
 
-  // Takes a wait out of where it is; empty if it is not there.
+  // Removes a wait from the map that it is in, and returns it; empty if it is
+  // in none.
   Acquires::node_type ExtractAcquire(int64_t id);
-  // All that wait for a permit, ready or sated.
+  // Removes and returns all waits for a permit, ready or sated.
   Acquires TakeForPermits();
   bool HasFlush() const;
-  // When the next deadline is.
+  // The next deadline of any wait.
   GateTime NextDeadline() const;
 
  private:

@@ -8,13 +8,14 @@
 
 namespace tf_syncrep {
 
-// More buckets than this, and the write position of each no longer stays in the
+// With more buckets than this, their write positions no longer stay in the
 // first-level cache.
 constexpr int kMaxBucketBits = 11;
 
-// Each of `num_parts` rows of `places` says how many items of each bucket a
-// part of all items has. Sets them to where the part's first item of the bucket
-// goes: buckets follow each other, and in each of them the parts.
+// Each of `num_parts` rows of `places` holds how many items of each bucket one
+// part of all items has. Replaces the counts by the places where the part's
+// first item of each bucket goes: buckets follow each other, and the parts
+// follow each other within a bucket.
 inline void PlaceBuckets(int64_t num_parts, int64_t num_buckets,
                          int64_t* places) {
   int64_t place = 0;

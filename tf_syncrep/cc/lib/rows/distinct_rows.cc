@@ -11,12 +11,12 @@
 namespace tf_syncrep {
 namespace {
 
-// Ids that are worth another thread.
+// Fewer ids are not worth another thread.
 constexpr int64_t kMinIdsPerThread = 65536;
 
 // Sets ids[i] to the key and the position of each id in [begin, end) of all
-// features' ids, which is read once: others may change it meanwhile. Returns
-// the first id that is not in its table.
+// features' ids. Each id is read once, since others may change it meanwhile.
+// Returns the first id that is not in its table.
 template <typename Key>
 BadId FindKeys(const std::vector<FeatureIds>& features,
                const std::vector<int64_t>& feature_begins,
@@ -104,7 +104,7 @@ DistinctRows::Status DistinctRows::FindOf(
   const auto is_first = [=](int64_t i) {
     return i == 0 || sorted[i].row != sorted[i - 1].row;
   };
-  // How many rows begin in the parts before each one.
+  // The number of rows that begin in the parts before each part.
   std::vector<int64_t> rows_before(num_parts + 1);
   run_parts([&](int64_t part, int64_t begin, int64_t end) {
     int64_t num_firsts = 0;

@@ -12,11 +12,11 @@
 
 namespace tf_syncrep {
 
-// The ids of one feature. They count the rows of a table, and tables are
-// stacked: row 0 of this one is row `first_row` of all.
+// The ids of one feature. They count the rows of a table. Tables are stacked:
+// row 0 of this table is row `first_row` of the stack.
 struct FeatureIds {
-  const int32_t* ids32;  // these, or else
-  const int64_t* ids64;  // these
+  const int32_t* ids32;  // the ids, if they have 32 bits
+  const int64_t* ids64;  // the ids, if they have 64 bits
   int64_t size;
   int64_t first_row;
   int64_t vocabulary_size;
@@ -24,21 +24,22 @@ struct FeatureIds {
 
 // An id that is not in its table.
 struct BadId {
-  int64_t feature = -1;  // none
+  int64_t feature = -1;  // -1 if there is none
   int64_t position = 0;
   int64_t id = 0;
 };
 
-// The rows that several features' ids name, each once, in the order of their
-// keys in a partition, and which of them each id names. None of it depends on
+// The distinct rows that several features' ids name, in the order of their keys
+// in a partition, and the row that each id names. The result does not depend on
 // the number of threads.
 class DistinctRows {
  public:
   enum class Status { kOk, kBadId, kOutOfMemory };
 
-  // Takes time linear in the number of ids, which is below 2^31. With kBadId,
-  // `bad_id` is the first of the first feature that has any; with anything but
-  // kOk the object is as it was made. Tables lie within the partition.
+  // Takes time linear in the number of ids, which must be below 2^31. With
+  // kBadId, `bad_id` is the first bad id of the first feature that has one.
+  // Unless the result is kOk, the object is as it was made. All tables must lie
+  // within the partition.
   Status Find(const std::vector<FeatureIds>& features,
               const RowPartition& partition, Sharder& sharder, BadId* bad_id);
 
@@ -47,12 +48,13 @@ class DistinctRows {
     return shard_begins_[shard + 1] - shard_begins_[shard];
   }
 
-  // Writes the rows of a shard, as that numbers them, ascending.
+  // Writes the rows of a shard, ascending, with the numbers that they have
+  // there.
   template <typename Row>
   void WriteRows(const RowPartition& partition, int64_t shard, Row* rows) const;
 
   // Writes, for each id of a feature, the place of its row among the rows of
-  // all shards, those of shard 0 first.
+  // all shards; the rows of shard 0 come first.
   void WritePlaces(int64_t feature, int32_t* places) const;
 
  private:
@@ -60,10 +62,10 @@ class DistinctRows {
   Status FindOf(const std::vector<FeatureIds>& features,
                 const RowPartition& partition, Sharder& sharder, BadId* bad_id);
 
-  std::vector<int64_t> feature_begins_;  // and where the last one ends
+  std::vector<int64_t> feature_begins_;  // and the last one's end
   std::vector<int64_t> shard_begins_;    // likewise, among the rows
-  Array<uint64_t> keys_;                 // of the rows, ascending
-  Array<int32_t> places_;                // of each id
+  Array<uint64_t> keys_;                 // the rows' keys, ascending
+  Array<int32_t> places_;                // for each id
 };
 
 }  // namespace tf_syncrep

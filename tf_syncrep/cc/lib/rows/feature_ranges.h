@@ -11,10 +11,10 @@
 
 namespace tf_syncrep {
 
-// Of features whose ids begin at `begins` in the sequence, and of which those
-// of the last one end there, calls `visit(feature, begin, end)` for each that
-// has ids in [begin, end): which of the feature's own ids they are. Stops, and
-// returns false, when `visit` returns false.
+// The ids of feature i are from begins[i] to begins[i + 1] in the sequence.
+// Calls `visit(feature, begin, end)` for each feature that has ids in [begin,
+// end), with the range of the feature's own ids. Stops, and returns false, when
+// `visit` returns false.
 template <typename Visit>
 TF_SYNCREP_ALWAYS_INLINE bool VisitFeatures(const std::vector<int64_t>& begins,
                                             int64_t begin, int64_t end,

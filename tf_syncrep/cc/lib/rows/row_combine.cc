@@ -17,19 +17,21 @@
 namespace tf_syncrep {
 namespace {
 
-// Numbers that are worth another thread, where it needs to be told nothing and
-// where it needs to be told which of them are its own.
+// How many numbers are worth another thread. There are two values: for threads
+// that need not be told which numbers are their own, and for those that must
+// be.
 constexpr int64_t kMinElementsPerThread = 131072;
 constexpr int64_t kMinElementsPerPiece = 262144;
-// Ids that are worth another thread.
+// How many ids are worth another thread.
 constexpr int64_t kMinIdsPerThread = 65536;
-// So many rows are on their way at a time.
+// How many rows are prefetched ahead.
 constexpr int64_t kRowsAhead = 16;
-// Sums of so many bytes stay in the second-level cache.
+// Sums of this many bytes stay in the second-level cache.
 constexpr int64_t kBinBytes = 131072;
 
-// Within the ids, and the last result's end is theirs, whatever becomes of
-// row_splits after they were checked.
+// Where the ids of a result begin. It is always within the ids, and the last
+// result ends with the ids, even if others change row_splits after they were
+// checked.
 int64_t IdsBegin(const CombinedFeature& feature, int64_t result) {
   if (feature.row_splits == nullptr) {
     return result * feature.ids_per_result;
@@ -40,7 +42,7 @@ int64_t IdsBegin(const CombinedFeature& feature, int64_t result) {
                                    feature.num_ids);
 }
 
-// What the rows of a result are multiplied by, besides their weights.
+// The factor of all rows of a result, besides their weights.
 template <typename Sum>
 Sum Scale(const CombinedFeature& feature, int64_t begin, int64_t end) {
   if (feature.combiner == Combiner::kNone ||
@@ -66,7 +68,7 @@ Sum Scale(const CombinedFeature& feature, int64_t begin, int64_t end) {
   return total == 0 ? Sum(0) : 1 / total;
 }
 
-// The address of each place's row.
+// The addresses of the rows, by place.
 template <typename T>
 class RowAddresses {
  public:
@@ -88,12 +90,12 @@ class RowAddresses {
 
   bool has_memory() const { return has_memory_; }
   int64_t size() const { return size_; }
-  // A negative place is a large one.
+  // As an unsigned number a negative place is too large.
   bool has(int32_t place) const {
     return static_cast<uint32_t>(place) < static_cast<uint64_t>(size_);
   }
   const T* operator[](int64_t place) const { return rows_[place]; }
-  // The beginning of a row, where the place has one.
+  // Prefetches the beginning of a row, if the place has one.
   TF_SYNCREP_ALWAYS_INLINE void PrefetchBegin(int32_t place) const {
     if (has(place)) {
       Prefetch<PrefetchFor::kReading>(rows_[place], 1);
@@ -106,14 +108,14 @@ class RowAddresses {
   Array<const T*> rows_;
 };
 
-// A part of a feature, for one thread.
+// A part of a feature, which one thread works on.
 struct Piece {
   int64_t feature;
   int64_t begin;  // of its results
   int64_t end;
 };
 
-// The pieces, and after each thread's last one its number.
+// The pieces, and for each thread the number after its last piece.
 struct Work {
   std::vector<Piece> pieces;
   std::vector<size_t> ends;
@@ -162,15 +164,15 @@ void CopyRow(const T* row, int64_t width, SlotType<T>* result) {
   }
 }
 
-// What an id adds to the gradient of its row.
+// What one id adds to the gradient of its row.
 template <typename Sum>
 struct Share {
-  const Sum* gradient;  // of the id's result
+  const Sum* gradient;  // of the result that the id belongs to
   Sum factor;
   int32_t place;
 };
 
-// The result that an id of a feature belongs to.
+// Returns the number of the result that an id of a feature belongs to.
 int64_t ResultOf(const CombinedFeature& feature, int64_t id) {
   if (feature.row_splits == nullptr) {
     return id / feature.ids_per_result;
@@ -219,12 +221,12 @@ TF_SYNCREP_ALWAYS_INLINE void VisitShares(
       });
 }
 
-// What all ids add, bin by bin, a bin being a range of rows; within a bin, in
-// the order of features and ids.
+// The shares of all ids, sorted by bins, which are ranges of rows. Within a bin
+// the shares are in the order of features and ids.
 template <typename Sum>
 class BinnedShares {
  public:
-  // Returns what CombineRowsGradient() does.
+  // Returns what CombineRowsGradient() returns.
   bool Find(const std::vector<CombinedFeature>& features,
             const std::vector<const Sum*>& gradients, int64_t num_rows,
             int64_t width, Sharder& sharder, bool* has_memory) {
@@ -260,7 +262,7 @@ class BinnedShares {
       const auto count = [&](int64_t number, int64_t first, int64_t last) {
         int32_t* const copies = places.data() + feature_begins[number];
         for (int64_t id = first; id < last; ++id) {
-          // Read once: others may change it meanwhile.
+          // The place is read once, since others may change it meanwhile.
           const int32_t place = ReadOnce(&features[number].places[id]);
           if (place < 0 || place >= num_rows) {
             return false;
@@ -286,7 +288,7 @@ class BinnedShares {
                                                             place};
                   });
     });
-    // Those of the last part have come to where the bins end.
+    // After the last part, its next positions are the ends of the bins.
     ends_ = nexts_.data() + (num_parts - 1) * num_bins_;
     return true;
   }
@@ -294,11 +296,12 @@ class BinnedShares {
   const Array<Share<Sum>>& shares() const { return shares_; }
   int64_t rows_per_bin() const { return int64_t{1} << bin_bits_; }
 
-  // Where the shares of a bin are.
+  // Where the shares of a bin begin.
   int64_t begin(int64_t bin) const { return bin == 0 ? 0 : ends_[bin - 1]; }
   int64_t end(int64_t bin) const { return ends_[bin]; }
 
-  // The first bin of each of `num_pieces`, which have about as many ids.
+  // The first bin of each of `num_pieces` pieces, which have about as many ids
+  // each.
   int64_t FirstBin(int64_t piece, int64_t num_pieces) const {
     return piece == num_pieces ? num_bins_
                                : std::lower_bound(ends_, ends_ + num_bins_,
@@ -433,7 +436,7 @@ bool CombineRowsGradient(const std::vector<ShardRows<T>>& shards, int64_t width,
       const int64_t end = std::min(num_rows, begin + binned.rows_per_bin());
       Sum* sums = scratch.data();
       if constexpr (std::is_same_v<T, Sum>) {
-        // Unless another shard begins among these rows.
+        // The rows are contiguous unless another shard begins among them.
         T* const first = row_at(begin);
         if (end <= shard_begin + shard->num_rows) {
           sums = first;

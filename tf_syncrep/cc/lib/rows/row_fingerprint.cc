@@ -5,7 +5,7 @@
 namespace tf_syncrep {
 namespace {
 
-// Odd, half of the bits set, none of them near another one's inverse.
+// The keys are odd, and half of their bits are set.
 constexpr uint64_t kKeys[] = {0x9e3779b97f4a7c15, 0xd1b54a32d192ed03,
                               0x8cb92ba72f3d8dd7, 0xabc98388fb8fac03};
 
@@ -28,7 +28,7 @@ uint64_t RowFingerprint(const char* bytes, int64_t num, uint64_t seed) {
   uint64_t state = seed ^ kKeys[0];
   uint64_t other = seed ^ kKeys[1];
   const int64_t length = num;
-  // Two chains, which the processor runs side by side.
+  // There are two chains, which the processor runs side by side.
   for (; num >= 32; bytes += 32, num -= 32) {
     state = Mix(Word(bytes) ^ kKeys[2], Word(bytes + 8) ^ state);
     other = Mix(Word(bytes + 16) ^ kKeys[3], Word(bytes + 24) ^ other);

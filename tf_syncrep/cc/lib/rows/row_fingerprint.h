@@ -7,9 +7,10 @@
 
 namespace tf_syncrep {
 
-// Of `num` bytes, and of what came before them, as their fingerprint `seed`.
-// Two different rows have the same one with a probability of about 2^-64. It
-// does not withstand somebody who searches for such rows.
+// Returns the fingerprint of `num` bytes and of the bytes before them, whose
+// fingerprint is `seed`. Two different rows have the same fingerprint with a
+// probability of about 2^-64. It does not withstand somebody who searches for
+// such rows.
 uint64_t RowFingerprint(const char* bytes, int64_t num, uint64_t seed);
 
 }  // namespace tf_syncrep

@@ -14,7 +14,7 @@ namespace tf_syncrep {
 namespace {
 
 constexpr int64_t kMinElementsPerThread = 32768;
-// Tables are larger than any cache: so many rows are on their way at a time.
+// How many rows are prefetched ahead: tables are larger than any cache.
 constexpr int64_t kRowsAhead = 16;
 
 }  // namespace
@@ -40,7 +40,7 @@ int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
       }
       const Row number = ReadOnce(&rows[i]);
       if (number == -1 && missing == MissingRows::kZeros) {
-        // All bits of a zero are 0 in every type.
+        // In every type, zero has no bit set.
         std::memset(static_cast<void*>(result + i * width), 0,
                     static_cast<size_t>(width) * sizeof(Out));
         continue;

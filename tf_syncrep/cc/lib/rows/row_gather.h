@@ -10,13 +10,13 @@
 
 namespace tf_syncrep {
 
-// What a row number of -1 stands for.
+// What becomes of a row number of -1.
 enum class MissingRows : uint8_t { kRefused, kZeros };
 
 // Sets row i of `result` to row rows[i] of `table`, both `width` wide, rounded
 // to Out, which is T or, for float, a 16-bit type. Returns the first i for
-// which rows[i] is not in [0, num_rows), nor a missing one that may be, or -1
-// for none.
+// which rows[i] is neither in [0, num_rows) nor a missing row that `missing`
+// allows, or -1 if there is none.
 template <typename T, typename Out, typename Row>
 int64_t GatherRows(const T* table, int64_t num_rows, int64_t width,
                    const Row* rows, int64_t size, MissingRows missing,

@@ -17,8 +17,8 @@ struct BadRow {
   int64_t row = 0;
 };
 
-// The rows of a table that indices name, ascending, each with its positions in
-// the indices, in order.
+// The rows of a table that indices name, ascending, and for each row its
+// positions in the indices, in order.
 class RowGroups {
  public:
   enum class Status { kOk, kBadRow, kOutOfMemory };
@@ -26,16 +26,17 @@ class RowGroups {
   // What becomes of an index that is not a row of the table.
   enum class BadRows { kRefused, kIgnored };
 
-  // Groups `size` indices into a table of `num_rows` rows. Each is read once:
-  // others may change them meanwhile. With kBadRow, `bad_row` is the first.
+  // Groups `size` indices into a table of `num_rows` rows. Each is read once,
+  // since others may change it meanwhile. With kBadRow, `bad_row` is the first
+  // bad index.
   //
-  // Linear in `size`. Indices that ascend are known in the same pass, and then
-  // there is nothing to sort.
+  // Takes time linear in `size`. Ascending indices are recognised in the same
+  // pass, and then nothing is sorted.
   template <typename Index>
   Status Find(const Index* indices, int64_t size, int64_t num_rows,
               BadRows bad_rows, Sharder& sharder, BadRow* bad_row);
 
-  // How many positions there are, of all rows.
+  // The number of positions of all rows.
   int64_t size() const { return is_narrow_ ? narrow_.size : wide_.size; }
 
   // Returns visit(sorted, size()), for an array of RowOccurrence<uint32_t> or
@@ -55,11 +56,11 @@ class RowGroups {
 
     Array<RowOccurrence<Row>> memory;
     Array<RowOccurrence<Row>> spare;
-    const RowOccurrence<Row>* sorted = nullptr;  // in one of the two
+    const RowOccurrence<Row>* sorted = nullptr;  // in one of the two arrays
     int64_t size = 0;
   };
 
-  bool is_narrow_ = true;  // which of the two it is
+  bool is_narrow_ = true;  // whether narrow_ is used, or else wide_
   Occurrences<uint32_t> narrow_;
   Occurrences<uint64_t> wide_;
 };

@@ -3,7 +3,8 @@
 namespace tf_syncrep {
 
 RowLocks& RowLocks::Global() {
-  // Never destroyed: pool threads may outlive static destruction.
+  // The locks are never destroyed, since pool threads may outlive static
+  // destruction.
   static RowLocks* const locks = new RowLocks;
   return *locks;
 }

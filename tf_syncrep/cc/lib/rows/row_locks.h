@@ -28,7 +28,8 @@ class RowLocks {
  private:
   static constexpr uint64_t kNumStripes = 1024;
 
-  // One cache line each, or neighbours would slow each other down.
+  // Each has a cache line of its own; otherwise neighbours would slow each
+  // other down.
   struct alignas(64) Stripe {
     std::mutex mu;
   };

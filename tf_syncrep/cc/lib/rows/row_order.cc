@@ -15,8 +15,9 @@ int BitWidth(uint64_t value) {
   return value == 0 ? 0 : 64 - __builtin_clzll(value);
 }
 
-// One stable counting sort by the digit of `bits` bits above `shift`. Each
-// shard has a part of `from`; part and bucket give each occurrence its place.
+// One pass of a stable counting sort, by the `bits` bits above `shift`. Each
+// shard sorts a part of `from`; the counts of parts and buckets give each
+// occurrence its place.
 template <typename Row>
 void SortByDigit(const RowOccurrence<Row>* from, RowOccurrence<Row>* to,
                  int64_t size, int shift, int bits, int64_t num_shards,
@@ -29,7 +30,8 @@ void SortByDigit(const RowOccurrence<Row>* from, RowOccurrence<Row>* to,
   const auto begin_of = [=](int64_t shard) {
     return ShardBegin(shard, num_shards, size);
   };
-  // Row s: how many occurrences shard s has in each bucket, then where they go.
+  // Row s holds how many occurrences shard s has in each bucket, then where
+  // they go.
   std::fill(places.begin(), places.end(), 0);
   sharder.Run(num_shards, [&](int64_t shard) {
     int64_t* const counts = places.data() + shard * num_buckets;
@@ -63,7 +65,7 @@ RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
   if (is_sorted) {
     return occurrences;
   }
-  // At least 1: rows that are all 0 are sorted.
+  // At least 1 bit, since rows that are all 0 must be sorted as well.
   const int bits = std::max(BitWidth(all_bits), 1);
   const int num_passes = (bits + kMaxBucketBits - 1) / kMaxBucketBits;
   const int digit_bits = (bits + num_passes - 1) / num_passes;

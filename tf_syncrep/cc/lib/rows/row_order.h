@@ -11,27 +11,26 @@
 
 namespace tf_syncrep {
 
-// One occurrence of a row, and the caller's note of where it is. Row is
-// uint32_t, where that will do, or uint64_t: a sort spends its time on moving
-// these.
+// One occurrence of a row, and the caller's note of its place. Row is uint32_t
+// if that is enough, or uint64_t: a sort spends its time on moving occurrences.
 template <typename Row>
 struct RowOccurrence {
   Row row;
   Row place;
 };
 
-// Sorts by row; occurrences of one row keep their order. A radix sort: linear
-// in `size`. Uses both arrays, of `size` each, and returns the one that the
-// result is in; if they are sorted already, that is the first, and the second
-// is not used. Null, and nothing has changed, when there is no memory for the
-// counts.
+// Sorts by row; occurrences of one row keep their order. It is a radix sort,
+// linear in `size`. Uses both arrays, of `size` each, and returns the one that
+// holds the result. If the occurrences are sorted already, that is the first,
+// and the second is not used. Returns null, and has changed nothing, when there
+// is no memory for the counts.
 template <typename Row>
 RowOccurrence<Row>* SortByRow(RowOccurrence<Row>* occurrences,
                               RowOccurrence<Row>* spare, int64_t size,
                               Sharder& sharder);
 
-// Of `size` sorted occurrences, calls `visit(begin, end)` for those of each row
-// whose first one is in [from, to), in their order.
+// Among `size` sorted occurrences, calls `visit(begin, end)` for those of each
+// row whose first occurrence is in [from, to), in order.
 template <typename Row, typename Visit>
 TF_SYNCREP_ALWAYS_INLINE void ForEachRow(const RowOccurrence<Row>* sorted,
                                          int64_t size, int64_t from, int64_t to,

@@ -13,27 +13,28 @@
 namespace tf_syncrep {
 namespace {
 
-// Rows of a range, whose copies are freed together.
+// The rows of a range, whose copies are freed together.
 constexpr int64_t kRangeRows = 4096;
 
-// The first block of a range has so many rows, and each other one twice as many
-// as the one before, up to so many rows and bytes.
+// The first block of a range has room for kFewestBlockRows rows, and each
+// further one for twice as many as the one before, up to a number of rows and
+// bytes.
 constexpr int64_t kFewestBlockRows = 2;
 constexpr int64_t kMostBlockRows = 256;
 constexpr int64_t kMostBlockBytes = 64 << 10;
 
-// What an allocation takes beyond what was asked for.
+// The overhead of an allocation.
 constexpr int64_t kAllocationBytes = 16;
 
-// Kept by one call, which locks out the reader.
+// How many bytes one call keeps at most, since it locks out the reader.
 constexpr int64_t kKeepAtOnce = 4 << 20;
 
 }  // namespace
 
 struct RowSnapshot::Block {
   std::unique_ptr<Block> older;
-  int64_t num_rows;     // for which there is room
-  int64_t size = 0;     // of them
+  int64_t num_rows;     // room for this many rows
+  int64_t size = 0;     // rows in it
   Array<char> copies;   // row after row, array after array
   Array<int32_t> rows;  // their numbers in the range
 };
@@ -141,7 +142,7 @@ void RowSnapshot::Read(const std::vector<const char*>& data, int64_t num,
         }
       }
     }
-    // It is freed when the last of its rows was read.
+    // A range is freed when its last row has been read.
     if (std::min((range + 1) * kRangeRows, num_rows_) <= end) {
       FreeRange(range);
     }

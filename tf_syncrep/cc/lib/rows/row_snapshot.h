@@ -1,5 +1,5 @@
-// RowSnapshot: the rows of a table as they were at one moment, read while
-// others go on writing.
+// RowSnapshot: the rows of a table as they were at one moment, which are read
+// while others go on writing.
 
 #ifndef TF_SYNCREP_CC_LIB_ROWS_ROW_SNAPSHOT_H_
 #define TF_SYNCREP_CC_LIB_ROWS_ROW_SNAPSHOT_H_
@@ -13,21 +13,22 @@
 
 namespace tf_syncrep {
 
-// Of arrays with equally many rows, as a table and its slots are, which belong
-// to somebody else. The snapshot is of the moment at which it is made. It is
-// read once, from the first row to the last. Whoever is about to overwrite rows
-// says so first, and those not read yet are copied aside: copy on write, row by
-// row. A copy is freed as soon as the reader has passed it.
+// A snapshot of arrays with equally many rows, as a table and its slots are,
+// which belong to somebody else. It shows the moment at which it is made. It is
+// read once, from the first row to the last. Writers announce the rows that
+// they are about to overwrite, and those that were not read yet are copied
+// aside: copy on write, row by row. Copies are freed when the reader has passed
+// them.
 //
-// Rows whose writers say nothing are read as they are at that time.
+// Rows whose writers announce nothing are read with their values at that time.
 //
-// Thread-safe. The caller holds the locks of the arrays, shared, for each call
-// that gets their `data`. A row is copied under its stripe of RowLocks, which
-// AdamAsync takes as well: so it is not torn by an update of single rows, whose
-// lock is a shared one, too.
+// Thread-safe. For each call that gets their `data`, the caller holds the locks
+// of the arrays, shared. A row is copied under its stripe of RowLocks.
+// AdamAsync takes that as well, so that an update of single rows, which also
+// holds only a shared lock, does not tear the copy.
 class RowSnapshot {
  public:
-  // `row_bytes`: of each array. `kept` outlives this.
+  // `row_bytes` has an entry for each array. `kept` must outlive the snapshot.
   RowSnapshot(int64_t num_rows, std::vector<int64_t> row_bytes,
               KeptBytes* kept);
   ~RowSnapshot();
@@ -38,37 +39,39 @@ class RowSnapshot {
   int64_t num_rows() const { return num_rows_; }
   const std::vector<int64_t>& row_bytes() const { return row_bytes_; }
 
-  // Keeps those of rows[begin], ..., rows[end - 1], or of the rows from `begin`
-  // to `end` if `rows` is null, that were not read yet; call it before they are
-  // overwritten. Rows may repeat, and those that do not exist are left out.
-  // `data[i]` is where array i begins. Returns the end of those that it got
-  // through: it ends early, for the caller to let go of its locks and to wait
-  // for room for most_bytes(), where there is none, and now and then. Where
-  // there is no memory the snapshot is given up, and KeptBytes is told.
+  // Keeps the rows rows[begin], ..., rows[end - 1], or the rows from `begin` to
+  // `end` if `rows` is null, as far as they were not read yet; call it before
+  // they are overwritten. Rows may repeat, and rows that do not exist are
+  // skipped. `data[i]` is where array i begins. Returns the end of the entries
+  // that are done. That is before `end` if there is no room, so that the caller
+  // can release its locks and wait for room for most_bytes(), and also now and
+  // then if there is. When there is no memory the snapshot is given up, and
+  // KeptBytes is told.
   int64_t Keep(const std::vector<const char*>& data, const int64_t* rows,
                int64_t begin, int64_t end);
 
-  // What Keep() asks of KeptBytes at a time, at most.
+  // The most that Keep() asks of KeptBytes at a time.
   int64_t most_bytes() const { return BlockBytes(most_block_rows_); }
 
-  // Copies the next `num` rows, as they were, to `out`, an array for each.
+  // Copies the next `num` rows, as they were, to `out`, which has one array for
+  // each.
   void Read(const std::vector<const char*>& data, int64_t num,
             const std::vector<char*>& out);
 
-  // Whether all rows were read; then there is nothing to keep.
+  // Whether all rows were read, so that nothing must be kept any more.
   bool IsRead() const;
 
-  // Gives the snapshot up: nothing is kept from here on.
+  // Gives the snapshot up: from here on nothing is kept.
   void Abandon();
 
  private:
-  // Copies of rows that lie in one range of rows of a fixed size.
+  // Copies of rows that lie in one range, which is a fixed number of rows.
   struct Block;
 
-  // All that a block takes.
+  // The memory that a block takes.
   int64_t BlockBytes(int64_t num_rows) const;
 
-  // False, and nothing has changed, if there is no room.
+  // Returns false, and has changed nothing, if there is no room.
   bool KeepRow(const std::vector<const char*>& data, int64_t row)
       TF_SYNCREP_REQUIRES(mu_);
   void CopyRow(const std::vector<const char*>& data, int64_t row,
@@ -85,7 +88,7 @@ class RowSnapshot {
   // The first row that was not read yet.
   int64_t next_ TF_SYNCREP_GUARDED_BY(mu_) = 0;
   std::vector<bool> is_kept_ TF_SYNCREP_GUARDED_BY(mu_);
-  // By range, the newest block.
+  // The newest block of each range.
   std::vector<std::unique_ptr<Block>> kept_ TF_SYNCREP_GUARDED_BY(mu_);
 };
 

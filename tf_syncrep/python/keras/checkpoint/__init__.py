@@ -1,5 +1,5 @@
 """Checkpoints of Keras models.
 
 The callback is in `checkpoint`, and `contents` finds what a model's checkpoint holds.
-`position` knows where in its epochs a training is.
+`position` tracks where in its epochs a training is.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints that stop no training, and from which it goes on after a crash."""
+"""Checkpoints that do not stop the training, and from which it continues."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Restored:
     """A checkpoint that was restored.
 
     Attributes:
-        path: its prefix.
-        iterations: the optimizer's, as they are again.
-        secs_ago: when it was written.
-        state: what was given to `save` with it.
+        path: the prefix of its files.
+        iterations: the optimizer's `iterations`, which are restored.
+        secs_ago: how long ago it was written.
+        state: the `state` that was passed to `save`.
     """
 
     path: str
@@ -51,14 +51,15 @@ class Restored:
 
 
 class Checkpoint(tf.keras.callbacks.Callback):
-    """Writes checkpoints while training goes on, and goes on from the last one.
+    """Writes checkpoints while training goes on, and continues from the last one.
 
-    Each parameter server writes its own variables to files of its own, a few MiB at a
-    time, beside the training: no table goes through the coordinator, and no step waits.
-    The first `fit` restores the newest checkpoint that is whole, if there is one, and
-    goes on in the epoch and at the step where it was written (where Keras 3 trains by
-    its own loop, in one process, at the beginning of that epoch). After the end of a
-    training the last checkpoint is of its end, also if a callback has stopped it early:
+    Each parameter server writes its own variables to its own files, a few MiB at a
+    time, beside the training: no table passes through the coordinator, and no step
+    waits. The first `fit` restores the newest whole checkpoint, if there is one, and
+    continues in the epoch and at the step where it was written (or, if Keras 3 trains
+    by its own loop, in one process, at the beginning of that epoch). At the end of a
+    training a last checkpoint is written, also if a callback has stopped the training
+    early:
 
     ```python
     checkpoint = tfs.keras.Checkpoint("/shared/run1", every_secs=600)
@@ -67,11 +68,11 @@ class Checkpoint(tf.keras.callbacks.Callback):
     )
     ```
 
-    `tfs.keras.fit` writes that last one after all other callbacks have ended the
-    training; with `Model.fit` put this callback last, behind
+    `tfs.keras.fit` writes the last one after all other callbacks have ended the
+    training; with `Model.fit` put this callback last, after
     `EarlyStopping(restore_best_weights=True)`.
 
-    and in a custom loop:
+    In a custom loop:
 
     ```python
     checkpoint = tfs.keras.Checkpoint("/shared/run1", model=model)
@@ -82,56 +83,55 @@ class Checkpoint(tf.keras.callbacks.Callback):
             checkpoint.save()
     ```
 
-    With SyncReplicas a checkpoint is of one moment, between two updates. When each
-    worker updates by itself, rows are whole, but some are of a step later than others,
-    as they always are in such a training.
+    With SyncReplicas a checkpoint shows one moment, between two updates. When each
+    worker updates by itself, rows are whole, but some belong to a later step than
+    others, as they always do in such a training.
 
     A full checkpoint `ckpt-7` is one of TensorFlow's: `tf.train.load_checkpoint`,
-    `tf.train.list_variables` and `tf.train.latest_checkpoint` read it. There are tables
-    by name, `tables/user`, whatever number of parameter servers they lie on; other
-    variables, `variables/dense/kernel`; what the optimizer has beside them,
-    `slots/m/tables/user`; and `optimizer/iteration`. It can be restored onto another
-    number of parameter servers and workers, with or without SyncReplicas. The remains
-    of a crash are not taken for a checkpoint, and a damaged one is passed over, with a
-    message.
+    `tf.train.list_variables` and `tf.train.latest_checkpoint` read it. Tables are found
+    by name, `tables/user`, whatever the number of parameter servers that hold them;
+    other variables as `variables/dense/kernel`; their slots as `slots/m/tables/user`;
+    and the optimizer's counter as `optimizer/iteration`. It can be restored onto
+    another number of parameter servers and workers, with or without SyncReplicas. The
+    remains of a crash are not taken for a checkpoint, and a damaged one is passed over,
+    with a message.
 
-    The folder must be the same for all tasks: any file system that TensorFlow knows.
+    The folder must be the same for all tasks, in any file system that TensorFlow knows.
     Before the first checkpoint each parameter server writes a small file to it.
 
     Args:
-        directory: the folder, of one training at a time. If the path is relative, it is
-            one of the present working directory.
-        every_secs: write one so often in `fit`. By default, if `every_n_steps` is not
-            given either, every 600 seconds.
-        every_n_steps: write one after so many steps of `fit`, in place of
+        directory: the folder, to which one training at a time may write. A relative
+            path refers to the present working directory.
+        every_secs: how often to write one in `fit`, in seconds. By default, if
+            `every_n_steps` is not given either, every 600 seconds.
+        every_n_steps: how often to write one, in steps of `fit`, instead of
             `every_secs`. While one is being written, no other is begun.
-        keep: how many to keep. Those that they build on are kept, too.
-        full_every: write all to one of so many, and to the others only those rows of
-            tables that have changed since the one before. It takes 8 bytes for each
-            row in the memory of the parameter servers, and the first one after a
-            start is full.
+        keep: how many to keep. Those on which they build are kept, too.
+        full_every: one checkpoint of this many is full; the others hold only those rows
+            of tables that have changed since the checkpoint before. It takes 8 bytes
+            for each row in the memory of the parameter servers, and the first
+            checkpoint after a start is full.
         model: the model, in a custom loop.
         work_queues: `tfs.data.WorkQueue`s by name, which are saved and restored, too.
         max_kept_bytes: how much memory a parameter server may use, with SyncReplicas,
-            to keep rows that are overwritten before they were written to the files. At
-            that bound updates wait. Beside it a checkpoint takes up to 64 MiB.
-        max_bytes_per_sec: how fast each parameter server may write, so that a disk or
-            a network that others use, too, is not taken whole. By default as fast as
-            can be.
-        raise_at_end: whether `fit` raises at its end what kept the last checkpoint from
-            being written. By default the log says so, and how many were.
+            to keep rows that are overwritten before they were written to the files.
+            Updates wait when it is used up. A checkpoint takes up to 64 MiB besides.
+        max_bytes_per_sec: how fast each parameter server may write, to leave a part of
+            a shared disk or network to others. By default there is no limit.
+        raise_at_end: whether `fit` raises an error at its end if the last checkpoint
+            was not written. By default the log says so, and how many were written.
 
     Attributes:
-        saving: the last checkpoint that was begun, with `manifest`, `bytes_written`,
-            `secs`; None before the first.
-        restored: what was restored, or None.
+        saving: the last checkpoint that was begun, with `manifest`, `bytes_written` and
+            `secs`; None before the first one.
+        restored: the checkpoint that was restored, or None.
 
     Raises:
-        ValueError: an argument out of its range, or `directory` is a file; in `fit`,
-            it cannot be written to, or parameter servers do not share it; the model is
-            not compiled.
+        ValueError: an argument is out of range, or `directory` is a file. In `fit`: the
+            folder cannot be written to, parameter servers do not share it, or the model
+            is not compiled.
 
-    Reference: Check-N-Run (NSDI 2022) for checkpoints of what has changed.
+    Reference: Check-N-Run (NSDI 2022), for checkpoints that hold only changes.
     """
 
     def __init__(
@@ -172,7 +172,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._failures = Failures(
             self._engine.directory, logging.error, bool(raise_at_end)
         )
-        self._ends_itself = True  # and not by what `with_ends` puts behind it
+        # `with_ends` may add a callback that ends the run instead
+        self._ends_itself = True
         if model is not None:
             self.set_model(model)
 
@@ -185,22 +186,22 @@ class Checkpoint(tf.keras.callbacks.Callback):
         *,
         is_last: bool = False,
     ) -> Saving:
-        """Begins to write a checkpoint of the present moment.
+        """Begins to write a checkpoint of this moment.
 
         Args:
-            state: what is to be saved beside the model: what JSON can hold.
+            state: values to save beside the model, which JSON can hold.
             wait: whether to return only when it is written. Without a
-                ParameterServerStrategy it always is by then.
-            is_last: whether training ends with it, which a `SidecarEvaluator` then
-                does, too. That of the end of `fit` is.
+                ParameterServerStrategy this is always so.
+            is_last: whether training ends with it; a `SidecarEvaluator` then ends, too.
+                The checkpoint at the end of `fit` is one of these.
 
         Returns:
-            What tells how it goes on: `is_over`, `error`, `wait()`.
+            The checkpoint being written, with `is_over`, `error` and `wait()`.
 
         Raises:
             ValueError: JSON cannot hold `state`; the model is not built.
-            RuntimeError: one is being written.
-            Exception: it could not begin; with `wait`, it was not written.
+            RuntimeError: another one is being written.
+            Exception: the checkpoint could not begin; with `wait`, it was not written.
         """
         rounds = rounds_of(self._model_or_raise.optimizer)
         given = check_state(state)
@@ -217,15 +218,15 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return self.saving
 
     def restore(self) -> Restored | None:
-        """Restores the newest checkpoint that is whole.
+        """Restores the newest whole checkpoint.
 
         Returns:
-            What is known about it; None if there is none.
+            The checkpoint that was restored; None if there is none.
 
         Raises:
-            ValueError: it is of another model or optimizer, or the model is not
+            ValueError: it belongs to another model or optimizer, or the model is not
                 built.
-            DamagedError: there are some, but none is whole.
+            DamagedError: there are checkpoints, but none is whole.
         """
         manifest = None
         if has_weights(self._model_or_raise) or self._engine.directory.manifests():
@@ -253,14 +254,14 @@ class Checkpoint(tf.keras.callbacks.Callback):
     # --- fit ---
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restores the newest checkpoint, if there is one; once, not again later."""
+        """Restores the newest checkpoint, if there is one; only the first time."""
         del logs
         model = self._model_or_raise
         if has_weights(model):
             self._engine.check_writable(self._contents_of_model())
-        else:  # in one process, where `fit` builds it
+        else:  # in one process, where `fit` builds the model
             self._engine.directory.check_writable()
-        # That of a run that did not come to its first epoch.
+        # An earlier run may have left it before its first epoch.
         clear_initial_position(model)
         self._ends_itself = True
         self._failures.begin_run()
@@ -275,7 +276,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """Notes which epoch begins."""
         del logs
         clear_initial_position(self._model_or_raise)
-        # Not that in whose midst the run begins.
+        # The epoch in the middle of which the run begins is known already.
         if epoch != self._position.epoch:
             self._position.begin_epoch(epoch)
 
@@ -300,10 +301,10 @@ class Checkpoint(tf.keras.callbacks.Callback):
             self._end_run()
 
     def _end_run(self) -> None:
-        """Writes the last checkpoint of a run of `fit`, and says if that fails.
+        """Writes the last checkpoint of a run of `fit`, and logs its failure.
 
         Raises:
-            Exception: it was not written, where that was asked for.
+            Exception: the checkpoint was not written, and `raise_at_end` is set.
         """
         model = self._model_or_raise
         clear_initial_position(model)
@@ -311,7 +312,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
             self.saving.wait_until_over()
         position = self._position
         if model.stop_training:
-            # For whoever asked for it the training is over, as if no epoch were left.
+            # The callback that has stopped it considers the training over, so no epoch
+            # is left.
             epochs = (self.params or {}).get("epochs") or 0
             position.begin_epoch(max(position.epoch, epochs))
         self._progress.end(position.num_steps)
@@ -319,7 +321,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
             self._failures.end_without_last()
 
     def _go_on(self) -> None:
-        """Has the run begin where the checkpoint was written that was restored."""
+        """Lets the run begin where the restored checkpoint was written."""
         position = self._position
         epochs, steps = ((self.params or {}).get(name) for name in ("epochs", "steps"))
         try:
@@ -339,8 +341,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         path = self._engine.directory.prefix(self._manifest.number)
         if epochs is not None and position.epoch >= epochs:
             logging.warning(
-                "There is nothing left to train: %s is of the end of a training, with "
-                "epochs=%d.",
+                "There is nothing left to train: %s was written at the end of a "
+                "training, with epochs=%d.",
                 path,
                 position.epoch,
             )
@@ -356,7 +358,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         )
 
     def _try_to_save(self, wait: bool = False, is_last: bool = False) -> bool:
-        """Saves; a failure is logged, and training goes on. Whether there was none."""
+        """Saves a checkpoint; returns whether it could. A failure is only logged."""
         self._failures.note(self.saving and self.saving.error)
         self._failures.begin()
         try:
@@ -413,7 +415,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return isinstance(strategy, tf.distribute.ParameterServerStrategy)
 
     def _contents_of_model(self) -> Contents:
-        """Made again only if the model has other variables than before."""
+        """The contents, made anew only if the model has other variables than before."""
         model = self._model_or_raise
         if not has_weights(model):
             raise ValueError(
@@ -427,12 +429,12 @@ class Checkpoint(tf.keras.callbacks.Callback):
 
 
 def has_weights(model: Any) -> bool:
-    """Whether layers have been built; one that has no `call` never counts as built.
+    """Whether the layers are built; layers without `call` never count as built.
 
     Args:
         model: a model.
     """
     try:
         return bool(model.weights)
-    except ValueError:  # of a Sequential of Keras 2 that is not
+    except ValueError:  # of a Sequential of Keras 2 that is not built
         return False

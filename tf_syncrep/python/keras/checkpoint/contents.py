@@ -56,14 +56,14 @@ from tf_syncrep.python.keras.parts import optimizers_of
 
 
 def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
-    """Finds what is to be saved of a model.
+    """Finds the contents of a model's checkpoint.
 
     Args:
         model: a built model; if it is compiled, its optimizer is built, too.
-        with_optimizers: whether what belongs to its optimizers is meant, too.
+        with_optimizers: whether to include the variables of its optimizers.
 
     Returns:
-        Its variables but for those of metrics, and its optimizers'.
+        Its variables, without those of metrics, and its optimizers' variables.
     """
     builder = Builder()
     variables = _variables_of(model)
@@ -103,14 +103,14 @@ def _add_variables(
     slots: Any,
     of_rows: Any,
 ) -> None:
-    """Adds variables, and in the place of the first part of tables the tables."""
+    """Adds variables; tables are added in the place of their first part."""
     natives = [compat.native(v) for v in variables]
     owners = {
         id(compat.native(part)): tables
         for tables in (*tables_with(natives), *dynamic_tables.tables_with(natives))
         for part in tables.all_variables()
     }
-    # By owner: the tables, or a variable by itself, and a name for each table of it.
+    # By owner: its tables, or a single variable, and a name for each table.
     named: dict[int, tuple[Any, dict[str, str]]] = {}
     for variable, native in zip(variables, natives, strict=True):
         path, tables = f"variables/{_path(variable, renamed)}", owners.get(id(native))
@@ -197,7 +197,7 @@ def _add_dynamic_slab(
                         ],
                     )
                     if table is slab.tables[0]
-                    else _nothing,  # The first one's has freed all.
+                    else _nothing,  # the first part's has freed all rows
                     functools.partial(tables.add_rows, table.name, part),
                 )
                 for part, group in zip(parts, groups, strict=True)
@@ -219,7 +219,7 @@ def _add_dynamic_slab(
 
 
 def _nothing() -> None:
-    """Has nothing to do."""
+    """Does nothing."""
 
 
 def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> None:
@@ -233,7 +233,8 @@ def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> Non
             builder.add_whole(key, value)
     for kind, slot in slots.items():
         if kind not in by_rows:
-            # As of one part: Keras' own layer has such a variable, too.
+            # It is saved as that of one part, since Keras' own layer has such a
+            # variable, too.
             builder.add_of_part(OfPart(slot, (f"slots/{kind}/{name}",), 0, 1))
 
 
@@ -253,7 +254,7 @@ def _variables_of(model: Any) -> list[Any]:
 
 
 def _build(optimizer: Any, model: Any) -> None:
-    """Makes an optimizer's variables, which Keras would at the first step."""
+    """Makes an optimizer's variables, which Keras would make at the first step."""
     if optimizer is getattr(model, "optimizer", None) and model.trainable_variables:
         with model.distribute_strategy.scope():
             optimizer.build(model.trainable_variables)
@@ -261,7 +262,7 @@ def _build(optimizer: Any, model: Any) -> None:
 
 def _optimizer_variables(optimizer: Any) -> Sequence[Any]:
     variables = [*variables_of(optimizer)]
-    # That of Keras 2 is not among them.
+    # Keras 2 does not list the learning rate among the variables.
     rate = getattr(optimizer, "learning_rate", None)
     if isinstance(rate, tf.Variable) and all(rate is not v for v in variables):
         variables.append(rate)
@@ -269,7 +270,7 @@ def _optimizer_variables(optimizer: Any) -> Sequence[Any]:
 
 
 def _by_name(variables: Sequence[Any], name_of: Any) -> Iterator[tuple[str, Any]]:
-    """Variables under names that are different; they keep their order."""
+    """Yields variables with distinct names, in their order."""
     seen: collections.Counter[str] = collections.Counter()
     for variable in variables:
         name = name_of(variable)
@@ -278,10 +279,10 @@ def _by_name(variables: Sequence[Any], name_of: Any) -> Iterator[tuple[str, Any]
 
 
 def _names_by_order(model: Any) -> dict[str, str]:
-    """Replaces the names that Keras made up for layers and seed generators.
+    """Replaces the names that Keras has generated for layers and seed generators.
 
-    Keras counts the layers of a class in the process; these names count those in the
-    model.
+    Keras numbers the layers of a class within the process; these names number those
+    within the model.
     """
     counts: collections.Counter[str] = collections.Counter()
     names: dict[str, str] = {}
@@ -295,7 +296,7 @@ def _names_by_order(model: Any) -> dict[str, str]:
 
 
 def _snake_case(name: str) -> str:
-    """As Keras makes names of layers from those of classes."""
+    """Converts a class's name as Keras does for names of layers."""
     name = re.sub(r"\W+", "", name)
     name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
@@ -311,5 +312,5 @@ def _renamed(path: str, renamed: Mapping[str, str]) -> str:
 
 
 def _name(variable: Any) -> str:
-    """Without the optimizer's name, which may differ for another one of its class."""
+    """A variable's name without the optimizer's, which may differ within its class."""
     return _path(variable, {}).split("/", 1)[-1]

@@ -1,4 +1,4 @@
-"""Has the last checkpoint of a training be written behind all other callbacks."""
+"""Makes the last checkpoint of a training come after all other callbacks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
 
 
 class _End(tf.keras.callbacks.Callback):
-    """Ends what a Checkpoint in front of it does in a run.
+    """Ends the run of a Checkpoint that comes before it.
 
-    Callbacks between them may change weights in their `on_train_end`, as
+    Callbacks between the two may change weights in their `on_train_end`, as
     `EarlyStopping` does.
     """
 
@@ -21,7 +21,7 @@ class _End(tf.keras.callbacks.Callback):
         self._checkpoint = checkpoint
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Takes it upon itself."""
+        """Takes the end over from the Checkpoint."""
         del logs
         self._checkpoint._ends_itself = False
 
@@ -32,10 +32,10 @@ class _End(tf.keras.callbacks.Callback):
 
 
 def with_ends(callbacks: Any) -> Any:
-    """Callbacks of `fit`, with those behind them that end its checkpoints.
+    """Adds callbacks after those of `fit` that end its checkpoints.
 
     Args:
-        callbacks: one, several, or None; a CallbackList stays as it is.
+        callbacks: one, several, or None; a CallbackList is returned as it is.
     """
     if isinstance(callbacks, tf.keras.callbacks.CallbackList):
         return callbacks

@@ -1,4 +1,4 @@
-"""What an update tells a checkpoint that is being written while it overwrites rows."""
+"""Keeps rows that an update overwrites for a checkpoint that is being written."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tf_syncrep.python.ops import checkpoint_ops
 def keep(
     optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> list[Any]:
-    """Builds ops that are to run before an update.
+    """Builds ops that have to run before an update.
 
     They do nothing while no checkpoint is being written.
 
     Args:
-        optimizer: the optimizer that is to make it.
+        optimizer: the optimizer that makes the update.
         gradients: tensors, or `tf.IndexedSlices`, one for each variable.
         variables: the variables, as Keras has them.
 
@@ -42,9 +42,9 @@ def keep(
 
 
 def _writes_rows_of_gradients_only(optimizer: Any) -> bool:
-    """Whether an optimizer leaves alone the rows that a sparse gradient does not name.
+    """Whether an optimizer writes only the rows that a sparse gradient names.
 
-    Those of Keras with moments let all of them decay.
+    Keras' optimizers with moments let the moments of all rows decay.
     """
     if optimizer.weight_decay or optimizer.use_ema:
         return False

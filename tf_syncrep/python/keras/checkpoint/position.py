@@ -1,4 +1,4 @@
-"""Where a run of `fit` is, as `fit` counts, and where a checkpoint has it begin."""
+"""Where a run of `fit` is, in its own count, and where a restored run begins."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 
 
 class Position:
-    """Counts the batches of one run after the other.
+    """Counts the batches of one run after another.
 
     Attributes:
-        epoch: the present one.
+        epoch: the present epoch.
         step: how many of its steps were taken.
     """
 
     def __init__(self):
         """Begins with nothing."""
         self.epoch = self.step = 0
-        self._steps_before = 0  # this epoch, since the training began
+        self._steps_before = 0  # of this epoch, since the training began
 
     @property
     def num_steps(self) -> int:
@@ -32,20 +32,20 @@ class Position:
         self.epoch, self.step = epoch, 0
 
     def state(self, rounds: Rounds) -> dict[str, int]:
-        """What a checkpoint holds, at a moment between two updates.
+        """Returns the state that a checkpoint holds, at a moment between two updates.
 
         Args:
-            rounds: those of the optimizer.
+            rounds: the optimizer's rounds.
         """
         step = rounds.num_done(self.step) if self.step else 0
         return {"epoch": self.epoch, "step": step, "steps": self._steps_before + step}
 
     def restore(self, state: Mapping[str, Any], num_steps: int | None) -> None:
-        """Goes to where a checkpoint was written.
+        """Goes to the position at which a checkpoint was written.
 
         Args:
-            state: as `state` returned it.
-            num_steps: steps of an epoch, if known.
+            state: the result of `state`.
+            num_steps: how many steps an epoch has, if known.
         """
         self.epoch, self.step = state["epoch"], state["step"]
         self._steps_before = state["steps"] - self.step
@@ -53,11 +53,11 @@ class Position:
             self.begin_epoch(self.epoch + 1)
 
     def describe(self, num_epochs: int | None, num_steps: int | None) -> str:
-        """Says it in the numbers that Keras shows.
+        """Describes the position with the numbers that Keras shows.
 
         Args:
-            num_epochs: of the run, if known.
-            num_steps: steps of an epoch, if known.
+            num_epochs: how many epochs the run has, if known.
+            num_steps: how many steps an epoch has, if known.
         """
         of_steps = f" of its {num_steps}" if num_steps else ""
         epochs = num_epochs or "?"

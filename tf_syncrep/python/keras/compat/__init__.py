@@ -1,32 +1,32 @@
-"""The only place of the Keras side that uses private names of TensorFlow and Keras.
+"""The only folder of the Keras side that uses private names of TensorFlow and Keras.
 
-Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
+Each use has a comment that says why. All were checked on TensorFlow 2.15.1 (Keras
 2.15.0) and TensorFlow 2.21.0 (Keras 3.15.1 and tf_keras 2.21.0).
 
 `IS_KERAS_3` tells whether `tf.keras` is Keras 3.
 
-`SlotOptimizer` is the base class of this package's optimizers in whatever Keras
-`tf.keras` is. Subclasses see one interface:
+`SlotOptimizer` is the base class of this package's optimizers, in the Keras that
+`tf.keras` is. Subclasses see the same interface in all:
 
 * `create_slots(variables)`, to be overridden: make the slots, once, with
   `add_slot`, in the order of `variables`;
 * `update_variable(gradient, variable, learning_rate)`, to be overridden: one update
   of one variable, called where the variable is (its device, its replica);
-* `slot_index(variable)`: the variable's place in what `create_slots` was given, and
-  `has_slots_of(variable)`: whether it was;
+* `slot_index(variable)`: the variable's place among those of `create_slots`, and
+  `has_slots_of(variable)`: whether it is one of them;
 * `iterations` is advanced by an atomic add.
 
-`WrapperOptimizer` is the base class of those around another optimizer:
+`WrapperOptimizer` is the base class of optimizers around another one:
 
-* `_receive(gradients, variables)`, to be overridden: the gradients of a batch, none of
-  them None, each with its variable;
-* `_update(gradients, variables)`: an update of the inner optimizer, with all that
-  belongs to an update: clipping, weight decay, averages, `iterations`;
+* `_receive(gradients, variables)`, to be overridden: takes the gradients of a batch,
+  each with its variable; none of them is None;
+* `_update(gradients, variables)`: makes an update of the inner optimizer, with
+  everything that belongs to it: clipping, weight decay, averages, `iterations`;
 * `variables`, `iterations`, `learning_rate`, the arguments of the base class's
-  constructor (weight decay, clipping, averages) and all that is saved are the inner
+  constructor (weight decay, clipping, averages) and all saved state are the inner
   optimizer's;
-* `build` makes the inner optimizer's variables outside of the function or replica that
-  it is called in.
+* `build` makes the inner optimizer's variables outside the function or replica in which
+  it is called.
 """
 
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures

@@ -1,12 +1,13 @@
-"""Function calls that a ClusterCoordinator's closures neither cancel nor suffer from.
+"""Function calls that are independent of the cancellation of a coordinator's closures.
 
-A coordinator calls each closure under its cancellation manager, which TensorFlow keeps
-in a global variable meanwhile (`_active_context` of `tensorflow.python.eager.
-cancellation`, of the process, not of the thread). So a function that another thread
-calls while closures run is under the same manager. If it fails, even if that is caught,
-TensorFlow cancels everything under the manager: all closures, later ones too, whose
-CancelledError ends the training. And the error of a closure cancels the function, in
-the midst of what it does.
+A ClusterCoordinator calls each closure under its cancellation manager, which TensorFlow
+keeps in a global variable meanwhile (`_active_context` of
+`tensorflow.python.eager.cancellation`, which belongs to the process, not to the
+thread). So a function that another thread calls while closures run is under the same
+manager. If that function fails, even if the error is caught, TensorFlow cancels
+everything under the manager: all closures, also later ones, and their CancelledError
+ends the training. Conversely, the error of a closure cancels the function in the middle
+of its work.
 """
 
 import contextlib
@@ -14,21 +15,21 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Private: nothing public calls a function under no cancellation manager.
+# Private: nothing public calls a function without a cancellation manager.
 from tensorflow.python.eager import cancellation  # pyright: ignore
 
 _this_thread = threading.local()
-_lock = threading.Lock()  # Guards the replacement, which is made once.
+_lock = threading.Lock()  # guards the replacement, which is made once
 _manager_of_all_threads: Callable[[], Any] | None = None
 
 
 @contextlib.contextmanager
 def apart_from_closures() -> Iterator[None]:
-    """While in it, what this thread calls is under no cancellation manager.
+    """Within this context, calls of this thread are under no cancellation manager.
 
-    The first call replaces what TensorFlow asks for the manager, for good, by a
-    function that gives all other threads the same answer as before: until then, and in
-    processes that never come here, TensorFlow is as it was.
+    The first call replaces, for good, the function that TensorFlow asks for the
+    manager. The new one gives all other threads the same answer as before. Until then,
+    and in processes that never come here, TensorFlow is unchanged.
 
     Yields:
         Nothing.
@@ -47,7 +48,7 @@ def _is_apart() -> bool:
 
 
 def _manager():
-    """What TensorFlow calls for the cancellation manager of a function call."""
+    """Returns the cancellation manager of a function call; TensorFlow calls it."""
     if _is_apart() or _manager_of_all_threads is None:
         return None
     return _manager_of_all_threads()

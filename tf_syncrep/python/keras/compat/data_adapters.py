@@ -1,6 +1,6 @@
-"""Keras' own data adapters: whatever `Model.fit` takes for `x`, as a tf.data.Dataset.
+"""Keras' own data adapters, which turn `x` of `Model.fit` into a tf.data.Dataset.
 
-Private, as `Model.fit` alone asks them: `get_data_adapter` in Keras 3 (checked with
+Private, since only `Model.fit` uses them: `get_data_adapter` in Keras 3 (checked with
 Keras 3.0.5 to 3.15.1), `select_data_adapter` in Keras 2 (2.15.0, tf_keras 2.21.0).
 """
 
@@ -21,12 +21,12 @@ if IS_KERAS_3:
         from keras.src.trainers.data_adapters.array_slicing import (
             train_validation_split,
         )
-    except ImportError:  # Before Keras 3.3.
+    except ImportError:  # before Keras 3.3
         from keras.src.trainers.data_adapters.data_adapter_utils import (
             train_validation_split,
         )
 else:
-    # The module beside that of Model, in "keras" or in "tf_keras".
+    # It is beside the module of Model, in "keras" or in "tf_keras".
     _keras_2 = importlib.import_module(
         tf.keras.Model.__module__.rpartition(".")[0] + ".data_adapter"
     )
@@ -39,8 +39,9 @@ class Adapter:
     """The data adapter that Keras chooses for some data.
 
     Attributes:
-        dataset: batches for one epoch. In Keras 2 those of arrays have no end.
-        steps_of_epoch: after how many of them an epoch ends; None if it is at the end.
+        dataset: the batches of one epoch. In Keras 2 those of arrays have no end.
+        steps_of_epoch: after how many batches an epoch ends; None for the end of
+            `dataset`.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Adapter:
         class_weight: Mapping[int, float] | None = None,
         steps: int | None = None,
     ):
-        """Chooses it; the arguments are those of `Model.fit`."""
+        """Chooses the adapter; the arguments are those of `Model.fit`."""
         if IS_KERAS_3:
             self._adapter = get_data_adapter(
                 x,
@@ -72,8 +73,8 @@ class Adapter:
             x,
             y,
             batch_size=batch_size,
-            # That of a dataset looks for its end, if it is told of no steps, which it
-            # cannot in a tf.function.
+            # Without a number of steps the adapter of a dataset looks for its end,
+            # which is not possible in a tf.function.
             steps=1 if isinstance(x, tf.data.Dataset) else steps,
             epochs=None,
             sample_weights=sample_weight,
@@ -94,7 +95,7 @@ class Adapter:
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of an epoch; None if that is not known."""
+        """How many batches an epoch has; None if it is not known."""
         known = self._adapter.num_batches if IS_KERAS_3 else self._adapter.get_size()
         if known is None and int(self.dataset.cardinality()) >= 0:
             known = int(self.dataset.cardinality())
@@ -102,16 +103,16 @@ class Adapter:
 
     def begin_epoch(self) -> None:
         """Tells the data that an epoch begins."""
-        # Keras 3 before 3.4 and Keras 2 tell them of ends alone.
+        # Keras 2, and Keras 3 before 3.4, tell the adapters only of ends.
         getattr(self._adapter, "on_epoch_begin", lambda: None)()
 
     def end_epoch(self) -> None:
-        """Tells the data that an epoch is over; ends what reads ahead."""
+        """Tells the data that an epoch is over, and ends threads that read ahead."""
         self._adapter.on_epoch_end()
 
 
 def without_optionals(batch: Any) -> Any:
-    """Makes None of what stands for it in datasets of Keras 3's adapters."""
+    """Replaces optionals, which Keras 3's adapters use for None, by None."""
     return tf.nest.map_structure(
         lambda x: None if isinstance(x, tf.experimental.Optional) else x, batch
     )

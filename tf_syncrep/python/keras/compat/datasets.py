@@ -1,4 +1,4 @@
-"""Datasets of workers, and what datasets do, which only private names tell."""
+"""Datasets of workers, and what they contain, which only private names tell."""
 
 import types
 from collections.abc import Iterator, Sequence
@@ -6,37 +6,37 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private: tells the worker's number outside of a tf.function, too. The public
-# `experimental_get_current_worker_index` is only for the inside.
+# Private: it tells the worker's number outside a tf.function, too. The public
+# `experimental_get_current_worker_index` works only inside one.
 from tensorflow.python.distribute.coordinator import coordinator_context
 
-# What makes workers read in different orders, or different parts; a Python generator
+# Ops that make workers read in different orders, or different parts; a Python generator
 # may do so as well.
 _PARTS_OR_SHUFFLES = ("Shuffle", "Shard", "Random", "PyFunc", "Sampl")
 
 
 def dataset_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
-    """A dataset on each worker, made by a function of that worker's own.
+    """A dataset on each worker, made by a separate function for each worker.
 
     Args:
         coordinator: the ClusterCoordinator.
-        functions: for each worker a concrete function that returns its dataset; all
-            with the same structure.
+        functions: for each worker a concrete function that returns its dataset. All
+            datasets have the same structure.
 
     Returns:
-        What `iter` makes iterators of, arguments for `coordinator.schedule`. That of a
-        worker that comes back is made anew by the same function.
+        A dataset of which `iter` makes arguments for `coordinator.schedule`. If a
+        worker comes back, the same function makes its dataset anew.
     """
     datasets = coordinator.create_per_worker_dataset(functions[0])
-    # Private: TensorFlow has only one function for all workers. This one is called with
-    # the worker known; its outputs tell the specs.
+    # Private: TensorFlow has only one function for all workers. It calls this object
+    # while the worker is known; the outputs give the specs.
     datasets._dataset_fn = _FunctionOfWorkers(functions)
     return datasets
 
 
 def dataset_of_worker(function: Any, worker: int) -> tf.data.Dataset:
     """Makes a worker's dataset in this process."""
-    # Private: the number that `experimental_get_current_worker_index` finds.
+    # Private: this is the number that `experimental_get_current_worker_index` returns.
     with coordinator_context.with_dispatch_context(
         types.SimpleNamespace(worker_index=worker)
     ):
@@ -47,7 +47,7 @@ class _FunctionOfWorkers:
     """Calls the function of the worker for which it is called.
 
     Attributes:
-        structured_outputs: what the functions return, for its specs.
+        structured_outputs: the functions' outputs, for their specs.
     """
 
     def __init__(self, functions: Sequence[Any]):
@@ -62,12 +62,12 @@ class _FunctionOfWorkers:
 def differs_between_workers(dataset: tf.data.Dataset) -> bool:
     """Whether copies of a dataset may be read in different orders, or in parts.
 
-    Found by the names of the operations in it. True if these cannot be known.
+    It looks at the names of the operations in the dataset. True if these are unknown.
     """
     try:
         serialized = tf.raw_ops.DatasetToGraphV2(
             input_dataset=tf.data.experimental.to_variant(dataset),
-            external_state_policy=1,  # What is outside the graph does not matter here.
+            external_state_policy=1,  # state outside the graph does not matter here
             strip_device_assignment=True,
         )
     except tf.errors.OpError:

@@ -1,6 +1,6 @@
-"""Edges of a graph that is being traced, and the order that it will be given.
+"""Edges of a graph that is being traced, and the order that its ops will get.
 
-All that is private here was checked with TensorFlow 2.15.1 and 2.21.0.
+All private names here were checked with TensorFlow 2.15.1 and 2.21.0.
 """
 
 import contextlib
@@ -17,49 +17,50 @@ from tensorflow.python.framework import (  # pyright: ignore
 
 
 def replace_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
-    """Has an op take a tensor in the place of one of its inputs.
+    """Replaces one of an op's inputs by another tensor.
 
-    Private: nothing public changes the inputs of an op that is there.
+    Private: nothing public changes the inputs of an existing op.
 
     Args:
         op: the op.
-        index: of the input.
-        tensor: of the same graph, dtype and shape.
+        index: the number of the input.
+        tensor: a tensor of the same graph, dtype and shape.
     """
     op._update_input(index, tensor)
 
 
 def add_control_input(op: tf.Operation, before: tf.Operation) -> None:
-    """Has an op run after another one.
+    """Makes an op run after another one.
 
-    Private: nothing public adds to the inputs of an op that is there.
+    Private: nothing public adds to the inputs of an existing op.
     """
     op._add_control_input(before)
 
 
 def only_reads(op: tf.Operation) -> bool:
-    """Whether TensorFlow lets an op and others that only read a resource go at once.
+    """Whether an op only reads its resources, so that other reads may run beside it.
 
-    Of ops that call functions it may be more than what is said here.
+    For ops that call functions, this may say less than what TensorFlow finds out.
     """
     return op.type in auto_control_deps_utils.RESOURCE_READ_OPS
 
 
 def keeps_its_place(op: tf.Operation) -> bool:
-    """Whether an op that uses no resource runs in the order of the program."""
+    """Whether an op without resources runs in the order of the program."""
     return auto_control_deps.op_is_stateful(op)
 
 
 def devices_of_captures(graph: Any) -> dict[tuple[tf.Operation, int], str]:
     """The devices of the resources that a function captures.
 
-    Private: what a function captures has no public name.
+    Private: the captures of a function have no public name.
 
     Args:
         graph: the graph of a function, or another one.
 
     Returns:
-        By the ops, and the numbers of their outputs, that stand for them in the graph.
+        Devices by the ops that stand for the resources in the graph, and the numbers of
+        their outputs.
     """
     return {
         (inner.op, inner.value_index): _device_outside(outer)
@@ -69,8 +70,8 @@ def devices_of_captures(graph: Any) -> dict[tuple[tf.Operation, int], str]:
 
 
 def _device_outside(tensor: Any) -> str:
-    """The device of a resource that the functions around may capture as well."""
-    while hasattr(tensor, "op"):  # It is not an eager one.
+    """The device of a resource, which the functions around may capture as well."""
+    while hasattr(tensor, "op"):  # until it is eager
         for outer, inner in getattr(tensor.graph, "captures", ()):
             if inner is tensor:
                 tensor = outer
@@ -88,20 +89,20 @@ def at_the_end_of(graph: Any) -> Iterator[None]:
 
 
 class _Unnoted(set):
-    """A set that takes nothing up."""
+    """A set that adds nothing."""
 
     def add(self, element: Any) -> None:
         del element
 
 
 def return_results_at_once() -> None:
-    """Has what is returned by the function that is being traced wait for nothing else.
+    """Makes the results of the function that is being traced wait for nothing else.
 
-    The call ends when all ops have ended on all tasks, as ever. But TensorFlow lets
-    each result, too, wait for all ops that have effects, of which every other task
-    tells the one that has the result, by a message.
+    The call still ends when all ops have ended on all tasks. But TensorFlow also makes
+    each result wait for all ops with effects, of which every other task informs the
+    task that has the result, by a message.
 
-    Private: nothing public has a function do without.
+    Private: nothing public lets a function omit this.
     """
     graph = tf.compat.v1.get_default_graph()
     graph.experimental_acd_manager._returned_tensors = _Unnoted()

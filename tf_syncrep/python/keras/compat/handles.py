@@ -11,17 +11,17 @@ import tensorflow as tf
 def standing_for(
     variables: Sequence[Any], handles: Sequence[tf.Tensor]
 ) -> Iterator[None]:
-    """Has whoever reads or writes these variables read and write others.
+    """Makes reads and writes of these variables go to other variables.
 
-    So the code of a metric runs as it is, on state that is somewhere else.
+    So the unchanged code of a metric works on state that is somewhere else.
 
     Private: all methods of a `tf.Variable` take the resource from `_handle`, which
-    nothing public can set, and those of ParameterServerStrategy have such a variable in
-    `_v` (checked with TensorFlow 2.15.1 and 2.21.0).
+    nothing public can set. The variables of ParameterServerStrategy have such a
+    variable in `_v` (checked with TensorFlow 2.15.1 and 2.21.0).
 
     Args:
         variables: TensorFlow's variables.
-        handles: of variables of the same shapes and types.
+        handles: the handles of variables with the same shapes and dtypes.
     """
     variables = [getattr(variable, "_v", variable) for variable in variables]
     own = [variable._handle for variable in variables]

@@ -10,24 +10,24 @@ from tf_syncrep.python.keras.compat.rows import sum_equal_rows
 
 
 class SlotOptimizer(tf.keras.optimizers.Optimizer):
-    """Makes slots beside their variables, and updates in any tf.distribute context.
+    """Makes slots beside their variables, and works in any tf.distribute context.
 
     See the package's documentation for what subclasses override.
     """
 
     def __init__(self, learning_rate: Any, *, jit_compile: bool = False, **kwargs: Any):
-        # Off by default, unlike in the base class: where XLA compiles an update it
-        # cannot be one of this package's ops, and these are faster.
+        # Unlike in the base class, the default is off: if XLA compiles an update, it
+        # cannot be one of this package's ops, which are faster.
         super().__init__(jit_compile=jit_compile, **kwargs)
 
-        # Each step assigns the rate of a schedule to a variable, in replica context;
-        # the base class does not say what that means where there are several replicas.
+        # Each step assigns a schedule's rate to a variable, in replica context; the
+        # base class does not say what that means if there are several replicas.
         def only_first_replica(next_creator, **kwargs):
             aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
             return next_creator(**{**kwargs, "aggregation": aggregation})
 
         with tf.variable_creator_scope(only_first_replica):
-            # Private, but what every optimizer of Keras 2 does.
+            # Private, but used by every optimizer of Keras 2.
             self._learning_rate = self._build_learning_rate(learning_rate)
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
@@ -52,10 +52,10 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
         Args:
             variable: model variable.
-            name: name of the slot; its variable's name goes behind.
+            name: name of the slot, which is followed by the variable's name.
             shape: shape of the slot.
             dtype: dtype of the slot.
-            value: what each element begins with.
+            value: the initial value of each element.
 
         Returns:
             The slot.
@@ -69,18 +69,18 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             return self.add_variable_from_reference(
                 variable,
                 name,
-                # A callable, so that it is computed where the slot is: a table of a
-                # parameter server is not to be sent there.
+                # It is a callable, so that it is computed where the slot is: a table of
+                # a parameter server must not be sent there.
                 initial_value=lambda: tf.fill(shape, tf.constant(value, dtype)),
             )
 
     def slot_index(self, variable: tf.Variable) -> int:
-        """The place of a variable in what `create_slots` was given."""
-        # Private, but what the documentation of Keras tells optimizers to use.
+        """The place of a variable among those of `create_slots`."""
+        # Private, but recommended to optimizers by the documentation of Keras.
         return self._index_dict[self._var_key(variable)]
 
     def has_slots_of(self, variable: tf.Variable) -> bool:
-        """Whether `create_slots` was given a variable."""
+        """Whether a variable is one of those of `create_slots`."""
         # Private, as in `slot_index`.
         return getattr(self, "_built", False) and (
             self._var_key(variable) in self._index_dict
@@ -100,8 +100,8 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         self.update_variable(gradient, variable, self.learning_rate)
 
     def get_config(self):
-        """Returns what `from_config` makes an equal optimizer of."""
-        # Private, but what every optimizer of Keras 2 does.
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
+        # Private, but used by every optimizer of Keras 2.
         rate = self._serialize_hyperparameter(self._learning_rate)
         return {**super().get_config(), "learning_rate": rate}
 
@@ -112,11 +112,12 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
         Args:
             grads_and_vars: pairs of gradient and variable. In cross-replica context
-                the gradients of all replicas, as `strategy.run` returns them, or
-                tensors.
+                these are the gradients of all replicas, as `strategy.run` returns them,
+                or tensors.
             name: name scope of the ops, by default the optimizer's name.
-            skip_gradients_aggregation: the gradients are those of the whole step.
-            **kwargs: as in the base class.
+            skip_gradients_aggregation: whether the gradients are those of the whole
+                step.
+            **kwargs: see the base class.
 
         Returns:
             `iterations`.
@@ -145,13 +146,13 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             The same pairs with the sums.
         """
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:
-            # Their sum would be a copy, which has to be sent, where the gradient
-            # itself, or the rows that it names, may be there already.
+            # The sum would be a copy, which has to be sent, while the gradient itself,
+            # or the rows that it names, may be there already.
             return grads_and_vars
         return super().aggregate_gradients(grads_and_vars)
 
     # Private: the two methods that leave the replica for an update. The base class's
-    # are written for replica context alone.
+    # work only in replica context.
 
     def _internal_apply_gradients(self, grads_and_vars):
         if not tf.distribute.in_cross_replica_context():
@@ -177,14 +178,14 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
                     variable, decay, group=False
                 )
 
-    # Private: the base class clips each occurrence of a row by itself, and then sums.
+    # Private: the base class clips each occurrence of a row separately, and then sums.
     def _clip_gradients(self, grads):
         if self._is_clipping:
             grads = sum_equal_rows(grads)
         return super()._clip_gradients(grads)
 
-    # Private: sums equal rows on the worker. The ops do that themselves, and faster; it
-    # pays only where it saves rows on the way to a parameter server.
+    # Private: this sums equal rows on the worker. The ops do that themselves, and
+    # faster; it pays only if fewer rows are sent to a parameter server.
     def _deduplicate_sparse_grad(self, grads):
         is_sent = isinstance(
             self._distribution_strategy, tf.distribute.ParameterServerStrategy
@@ -195,5 +196,5 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
     @property
     def _is_clipping(self) -> bool:
-        """Whether equal rows were summed already, to be clipped."""
+        """Whether equal rows were summed already, in order to be clipped."""
         return bool(self.clipnorm or self.clipvalue or self.global_clipnorm)

@@ -14,8 +14,8 @@ from tf_syncrep.python.keras.compat.rows import sum_equal_rows
 class _AtomicCounter(tf.keras.Variable):
     """A variable whose `assign_add` is one op.
 
-    Keras's own reads the variable, adds, and assigns, so that steps of several
-    workers on one parameter server get lost.
+    Keras's own variable reads, adds, and assigns, so that steps of several workers on
+    one parameter server get lost.
     """
 
     def assign_add(self, value):
@@ -24,16 +24,16 @@ class _AtomicCounter(tf.keras.Variable):
 
 
 class SlotOptimizer(tf.keras.optimizers.Optimizer):
-    """Makes slots beside their variables, and updates in any tf.distribute context.
+    """Makes slots beside their variables, and works in any tf.distribute context.
 
     See the package's documentation for what subclasses override.
     """
 
     def __init__(self, learning_rate: Any, **kwargs: Any):
         super().__init__(learning_rate, **kwargs)
-        # Private: the base class makes the counter, refers to it by several names, and
-        # offers no way to choose its class. Another counter in its place would have to
-        # be put into each of them.
+        # Private: the base class makes the counter, keeps it under several names, and
+        # offers no way to choose its class. Another counter would have to replace it
+        # under each of these names.
         self._iterations.__class__ = _AtomicCounter
 
     def create_slots(self, variables: Sequence[Any]) -> None:
@@ -60,10 +60,10 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
         Args:
             variable: model variable.
-            name: name of the slot; its variable's path goes in front.
+            name: name of the slot, which follows the variable's path.
             shape: shape of the slot.
             dtype: dtype of the slot.
-            value: what each element begins with.
+            value: the initial value of each element.
 
         Returns:
             The slot.
@@ -73,7 +73,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         # Private: the strategy in whose scope the optimizer was made.
         extended = self._distribution_strategy.extended
 
-        # Not `initializers.Constant`, which goes through float32.
+        # `initializers.Constant` would go through float32.
         def fill(shape, dtype):
             return tf.fill(shape, tf.constant(value, dtype))
 
@@ -86,13 +86,13 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             )
 
     def slot_index(self, variable: Any) -> int:
-        """The place of a variable in what `create_slots` was given."""
-        # Private, but what the documentation of Keras tells optimizers to use.
+        """The place of a variable among those of `create_slots`."""
+        # Private, but recommended to optimizers by the documentation of Keras.
         return self._get_variable_index(variable)
 
     def has_slots_of(self, variable: Any) -> bool:
-        """Whether `create_slots` was given a variable."""
-        # Private: the variables the optimizer was built with.
+        """Whether a variable is one of those of `create_slots`."""
+        # Private: the variables with which the optimizer was built.
         return self.built and any(x is variable for x in self._trainable_variables)
 
     def build(self, variables):
@@ -114,25 +114,25 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         Args:
             grads: gradients. In cross-replica context those of all replicas, as
                 `strategy.run` returns them, or tensors.
-            trainable_variables: the variables; None for those the optimizer was
-                built with.
+            trainable_variables: the variables; None for those with which the optimizer
+                was built.
         """
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         if tf.distribute.in_cross_replica_context():
-            # Private: the variables the optimizer was built with.
+            # Private: the variables with which the optimizer was built.
             variables = trainable_variables or self._trainable_variables
             grads = sum_over_replicas(grads, [native(v) for v in variables])
         if self.loss_scale_factor is not None:
             grads = [_divisible(g) for g in grads]
         super().apply(grads, trainable_variables)
 
-    # Private from here on: the steps of `apply` that the base class gets wrong for
-    # sparse gradients, in cross-replica context, or where several workers race.
+    # Private from here on: the steps of `apply` that are wrong in the base class for
+    # sparse gradients, in cross-replica context, or when several workers race.
 
     def _clip_gradients(self, grads):
-        # The base class clips each occurrence of a row by itself, and makes sparse
+        # The base class clips each occurrence of a row separately, and makes sparse
         # gradients dense to find their global norm.
         if self.clipnorm or self.clipvalue or self.global_clipnorm:
             grads = sum_equal_rows(grads)
@@ -141,22 +141,23 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         return super()._clip_gradients(grads)
 
     def _backend_apply_gradients(self, grads, trainable_variables):
-        # The base class clips each replica's gradients by themselves, and assigns
-        # the averages in replica context, which fails under most strategies.
+        # The base class clips each replica's gradients separately, and assigns the
+        # averages in replica context, which fails under most strategies.
         if self.gradient_accumulation_steps:
             super()._backend_apply_gradients(grads, trainable_variables)
             return
         variables = [native(v) for v in trainable_variables]
         is_one_of_several = tf.distribute.get_strategy().num_replicas_in_sync > 1
         if is_one_of_several and not tf.distribute.in_cross_replica_context():
-            # The sum over one replica would be a copy, which has to be sent where
-            # the gradient itself, the rows that it names, say, may be already.
+            # The sum over one replica would be a copy, which has to be sent, while the
+            # gradient itself, or the rows that it names, may be there already.
             pairs = list(zip(grads, variables, strict=True))
             grads = [g for g, _ in self._all_reduce_sum_gradients(pairs)]
         grads = self._clip_gradients(grads)
         self._apply_weight_decay(variables)
         pairs = list(zip(grads, variables, strict=True))
-        # Read here: the update of each variable would read it, and have it sent, again.
+        # It is read here once: otherwise the update of each variable would read it, and
+        # have it sent, again.
         rate = tf.convert_to_tensor(self.learning_rate)
         _merge(self._distributed_tf_update_step, pairs, rate)
         if self.use_ema:
@@ -176,7 +177,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             strategy.extended.update(variable, decay, group=False)
 
     def _move_averages(self, strategy):
-        """Moves the averages of all variables, and copies them back if it is time."""
+        """Updates the averages of all variables, and copies them back if it is time."""
         pairs = [
             (native(average), native(variable))
             for average, variable in zip(
@@ -188,8 +189,8 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         ]
         not_first_step = self._iterations.value > 0
 
-        # The first step makes the average equal to the variable. One subtraction, so
-        # that no worker's step is lost.
+        # The first step makes the average equal to the variable. It is one subtraction,
+        # so that no worker's step is lost.
         def move(average, variable):
             kept = self.ema_momentum * tf.cast(not_first_step, average.dtype)
             average.assign_sub((1 - kept) * (average - variable))
@@ -215,7 +216,7 @@ class _DivisibleSlices(tf.IndexedSlices):
 
 
 def _divisible(gradient: Any) -> Any:
-    """Wraps sparse gradients; leaves others as they are."""
+    """Wraps sparse gradients; returns others as they are."""
     if isinstance(gradient, tf.IndexedSlices):
         return _DivisibleSlices(gradient.values, gradient.indices, gradient.dense_shape)
     return gradient
@@ -227,6 +228,6 @@ def _merge(fn: Callable[..., None], *args: Any) -> None:
     if tf.distribute.in_cross_replica_context():
         fn(strategy, *args)
     else:
-        # Private: like `merge_call`, but stays in the replica for those strategies
+        # Private: it is like `merge_call`, but stays in the replica under strategies
         # that cannot leave it while XLA compiles.
         tf.__internal__.distribute.interim.maybe_merge_call(fn, strategy, *args)

@@ -8,16 +8,17 @@ import tensorflow as tf
 
 
 def outside_of_functions(make_variables: Callable[[], None]) -> None:
-    """Makes variables where those made before the first step would be.
+    """Makes variables as if they were made before the first step.
 
     The first step is often traced: in a function that a ClusterCoordinator schedules,
-    in a replica of a MirroredStrategy, under control dependencies. What is made there
-    would belong to that function, and its initial value be computed in it, by ops that
-    cannot be placed or lifted. So this leaves all of that, and the replica too.
+    in a replica of a MirroredStrategy, or under control dependencies. Variables that
+    are made there would belong to that function, and their initial values would be
+    computed in it, by ops that cannot be placed or lifted. So this leaves all of these
+    contexts, and the replica too.
 
     Args:
-        make_variables: makes them; called once, also where replicas call this
-            together, in the strategy's scope.
+        make_variables: makes them; called once, in the strategy's scope, even if
+            replicas call this function together.
     """
     if not tf.distribute.has_strategy():
         with tf.init_scope():
@@ -25,14 +26,14 @@ def outside_of_functions(make_variables: Callable[[], None]) -> None:
     elif tf.distribute.in_cross_replica_context():
         _make_in_scope(tf.distribute.get_strategy(), make_variables)
     else:
-        # Not as an argument, which would become one for each replica.
+        # An argument would become one for each replica.
         tf.distribute.get_replica_context().merge_call(
             lambda strategy: _make_in_scope(strategy, make_variables)
         )
 
 
 def _make_in_scope(strategy: Any, make_variables: Callable[[], None]) -> None:
-    # Outside of the function there may be no strategy any more.
+    # Outside the function there may be no strategy any more.
     with tf.init_scope(), contextlib.ExitStack() as scope:
         if not tf.distribute.has_strategy():
             scope.enter_context(strategy.scope())
@@ -40,18 +41,19 @@ def _make_in_scope(strategy: Any, make_variables: Callable[[], None]) -> None:
 
 
 def scratch_graph() -> Any:
-    """A context in which ops are built that nobody runs.
+    """A context for building ops that nobody runs.
 
-    Private: a `tf.function` would take the variables that are made in it for its own,
-    also where they are made outside of it (checked with TensorFlow 2.15.1 and 2.21.0).
+    Private: a `tf.function` would take variables for its own that are made while it is
+    traced, even if they are made outside its graph (checked with TensorFlow 2.15.1 and
+    2.21.0).
     """
     return tf.__internal__.FuncGraph("tf_syncrep_scratch").as_default()
 
 
 def variables_outside_of_functions() -> Any:
-    """A context in which variables are made where those made before the step would be.
+    """A context in which variables are made as if before the step.
 
-    Unlike `outside_of_functions` for a step that is traced, and knows which.
+    Unlike `outside_of_functions` it is for a step that knows that it is being traced.
     """
 
     def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""TensorFlow's own variable of a variable of whatever Keras."""
+"""TensorFlow's own variable behind a variable of any Keras."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,14 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-# Keras 3 alone has an `ops` name space.
+# Only Keras 3 has the name space `ops`.
 IS_KERAS_3 = hasattr(tf.keras, "ops")
 
 if IS_KERAS_3:
-    # Private: Keras opens such a scope around layers of mixed precision, in which the
-    # public `value` of a variable is all of it, read and cast; nothing public ends it.
-    # Private: nothing public tells whether a `keras.StatelessScope` is open, nor
-    # closes it for a while.
+    # Private: Keras opens such a scope around layers of mixed precision. In it the
+    # public `value` of a variable reads and casts the whole variable, and nothing
+    # public ends the scope. Nothing public tells whether a `keras.StatelessScope` is
+    # open either, or closes it for a while.
     from keras.src.backend import (
         AutocastScope,  # pyright: ignore
         in_stateless_scope,  # pyright: ignore
@@ -22,10 +22,10 @@ if IS_KERAS_3:
 
     @contextlib.contextmanager
     def variables_at_once() -> Iterator[None]:
-        """A context in which variables have their values as soon as they are made.
+        """A context in which variables get their values as soon as they are made.
 
-        Those of a layer within another one, of which Keras asks the shapes of its
-        outputs, get theirs later, where they cannot be placed any more.
+        If Keras asks a layer within another one for its output shapes, its variables
+        get their values later, when they cannot be placed any more.
         """
         scope = global_state.get_global_attribute("stateless_scope")
         global_state.set_global_attribute("stateless_scope", None)
@@ -36,7 +36,7 @@ if IS_KERAS_3:
             global_state.set_global_attribute("stateless_scope", scope)
 
     def native(variable: Any) -> Any:
-        """The `tf.Variable` of a variable, also where Keras casts variables.
+        """The `tf.Variable` behind a variable, even if Keras casts variables.
 
         Args:
             variable: a variable of TensorFlow or Keras.
@@ -53,13 +53,13 @@ else:
 
     @contextlib.contextmanager
     def variables_at_once() -> Iterator[None]:
-        """Keras 2 makes variables at once."""
+        """Keras 2 always makes variables at once."""
         yield
 
     def in_stateless_scope() -> bool:
-        """Keras 2 has none."""
+        """Keras 2 has no such scope."""
         return False
 
     def native(variable: Any) -> Any:
-        """The variable itself: those of Keras 2 are TensorFlow's."""
+        """Returns the variable itself: variables of Keras 2 are TensorFlow's."""
         return variable

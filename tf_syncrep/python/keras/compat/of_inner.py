@@ -1,4 +1,4 @@
-"""What an optimizer around another one takes from it, in every Keras."""
+"""The attributes that an optimizer takes from the one inside it, in every Keras."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,8 @@ from typing import Any
 class OfInner:
     """An attribute that is read from, and set in, `inner_optimizer`.
 
-    Before there is one, while the base class's constructor runs, it is like any other.
+    It is an ordinary attribute until the base class's constructor has run, and there is
+    an inner optimizer.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -33,9 +34,9 @@ class OfInner:
 
 
 class TakenFromInner:
-    """Attributes and methods of the inner optimizer that the outer one has as its own.
+    """Attributes and methods of the inner optimizer that are also the outer one's.
 
-    Mixed in before the `Optimizer` of Keras.
+    It is mixed in before Keras' `Optimizer`.
     """
 
     inner_optimizer: Any
@@ -70,18 +71,18 @@ class TakenFromInner:
 
         Args:
             var_list: the variables.
-            var_names: parts of the names of others.
+            var_names: parts of the names of further variables.
 
         Raises:
-            ValueError: in Keras 2, the optimizer is built already.
+            ValueError: in Keras 2, the optimizer has been built already.
         """
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves nothing: the inner optimizer's state is saved as its own."""
+        """Saves nothing: the inner optimizer's state is saved separately."""
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads nothing, but from files that hold the inner optimizer's state here.
+        """Loads nothing, except from files that hold the inner optimizer's state here.
 
         Args:
             store: arrays by name.

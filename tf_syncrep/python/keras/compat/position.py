@@ -1,13 +1,13 @@
-"""Where in its epochs a training begins that goes on from a checkpoint.
+"""Where in its epochs a training begins that continues from a checkpoint.
 
-It belongs to one run of `fit`: a callback says it in `on_train_begin`, and the loop
-reads it right after that. The only way from one to the other that Keras' own loops know
-leads through the model, which is to hold it for no longer than that.
+The position belongs to one run of `fit`: a callback sets it in `on_train_begin`, and
+the loop reads it right after that. The only way from the callback to Keras' own loops
+is through the model, which must not keep it any longer than that.
 
-Private, as there is nothing public but `fit`'s argument `initial_epoch`: what
-`BackupAndRestore` leaves for `Model.fit`, `_initial_epoch` in Keras 3 and
-`_training_state` in Keras 2 (checked with Keras 3.3 to 3.15, tf_keras, Keras 2.15).
-Keras 3 has nothing for the step in the epoch; `tfs.keras.fit` reads it from here.
+Private, since the only public name is `fit`'s argument `initial_epoch`:
+`BackupAndRestore` passes it to `Model.fit` in `_initial_epoch` (Keras 3) or
+`_training_state` (Keras 2; checked with Keras 3.3 to 3.15, tf_keras, Keras 2.15). Keras
+3 has nothing for the step in the epoch; `tfs.keras.fit` reads it from here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEP = "_tf_syncrep_initial_step"
 
 
 class _TrainingState:
-    """What `Model.fit` of Keras 2 asks."""
+    """The object that `Model.fit` of Keras 2 asks."""
 
     def __init__(self, epoch: int, step: int):
         self._position = epoch, step
@@ -32,14 +32,14 @@ class _TrainingState:
     def maybe_load_initial_counters_from_ckpt(
         self, steps_per_epoch: Any, initial_epoch: int, mode: Any = None
     ) -> tuple[int, int]:
-        """Where to begin."""
+        """Returns where to begin."""
         del steps_per_epoch, mode
         epoch, step = self._position
         return (epoch, step) if epoch >= initial_epoch else (initial_epoch, 0)
 
 
 def set_initial_position(model: Any, epoch: int, step: int) -> int:
-    """Says where the run is to begin whose `on_train_begin` this is.
+    """Sets where the run begins; to be called in its `on_train_begin`.
 
     Args:
         model: the model.
@@ -47,8 +47,7 @@ def set_initial_position(model: Any, epoch: int, step: int) -> int:
         step: how many of its steps are done.
 
     Returns:
-        How many of its steps the loop takes for done: none, where Keras 3 trains by
-        its own.
+        How many steps the loop skips: none if Keras 3 trains by its own loop.
     """
     if not IS_KERAS_3:
         model._training_state = _TrainingState(epoch, step)
@@ -56,13 +55,13 @@ def set_initial_position(model: Any, epoch: int, step: int) -> int:
     model._initial_epoch = epoch
     if not isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy):
         return 0
-    # Not an attribute by assignment, which Keras would track.
+    # Keras would track an assigned attribute.
     vars(model)[_STEP] = step
     return step
 
 
 def clear_initial_position(model: Any) -> None:
-    """Has the next run begin where it is told to."""
+    """Makes the next run begin where its arguments say."""
     if IS_KERAS_3:
         model._initial_epoch = None
         vars(model).pop(_STEP, None)
@@ -72,9 +71,9 @@ def clear_initial_position(model: Any) -> None:
 
 @contextlib.contextmanager
 def handing_over(model: Any) -> Iterator[None]:
-    """Around what says the position of a run and what reads it.
+    """A context around the code that sets the position of a run and reads it.
 
-    Nothing of it is left to the next run, however this one ends.
+    Afterwards nothing is left for the next run, however this one ends.
     """
     try:
         yield
@@ -85,11 +84,11 @@ def handing_over(model: Any) -> Iterator[None]:
 def initial_position(
     model: Any, num_steps: int | None, initial_epoch: int
 ) -> tuple[int, int]:
-    """Where to begin, unless a callback has said otherwise.
+    """Returns where to begin: where a callback has said, or where `fit` was told.
 
     Args:
         model: the model.
-        num_steps: steps of an epoch, if known.
+        num_steps: how many steps an epoch has, if known.
         initial_epoch: `fit`'s argument.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Private names that would vanish in silence.
+"""Checks for private names whose absence would go unnoticed.
 
-What is called or imported by a private name fails by that name where it is gone. What
-is overridden, set or asked for with a default does not: the base class's own code would
-run, or all workers read the data of one. So these are looked for at import.
+If a private name that is called or imported does not exist, there is an error. If it is
+overridden, set, or read with a default, there is none: the base class's own code would
+run, or all workers would read the data of one. So these names are checked at import.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-# Private: where TensorFlow itself looks for what compat modules replace.
+# Private: this is where TensorFlow itself looks up what compat modules replace.
 from tensorflow.python.distribute.coordinator import values  # pyright: ignore
 from tensorflow.python.eager import cancellation, context  # pyright: ignore
 from tensorflow.python.framework import random_seed  # pyright: ignore
@@ -20,7 +20,7 @@ from tensorflow.python.ops import resource_variable_ops  # pyright: ignore
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
-# Keras 3 was tried up to it; pyproject.toml has it, too.
+# Keras 3 was tried up to this version, which is also in pyproject.toml.
 UNTRIED_KERAS = "3.16"
 
 _NAMES: dict[Any, list[str]] = {
@@ -61,7 +61,7 @@ else:
 
 
 def missing_names() -> list[str]:
-    """The names that this TensorFlow and this Keras lack, behind what has them."""
+    """Returns the names that this TensorFlow or Keras lacks, each after its owner."""
     return [
         f"{owner.__name__}.{name}"
         for owner, names in _NAMES.items()
@@ -71,7 +71,7 @@ def missing_names() -> list[str]:
 
 
 def warn_of_missing_names() -> None:
-    """Says, once in a process, that this package was not made for this Keras."""
+    """Warns once in a process that this package was not made for this Keras."""
     missing = missing_names()
     if missing:
         logging.warning(
@@ -94,6 +94,6 @@ def _names_in(owner: Any) -> set[str]:
 
 
 def _names_of(code: types.CodeType) -> set[str]:
-    """The same of a function, and of those that are defined in it."""
+    """The same for a function, and for those that are defined in it."""
     inner = [x for x in code.co_consts if isinstance(x, types.CodeType)]
     return {*code.co_names}.union(*map(_names_of, inner))

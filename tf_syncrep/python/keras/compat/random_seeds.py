@@ -3,24 +3,24 @@
 import contextlib
 from collections.abc import Iterator
 
-# Private: no public function says which seed an op gets that has one of its own
+# Private: no public function says which seed an op gets that has a seed of its own
 # (checked with TensorFlow 2.15.1 and 2.21.0).
 from tensorflow.python.framework import random_seed  # pyright: ignore
 
 _LARGEST_SEED = 2**31 - 1
-# Far from the numbers that people take for seeds.
+# This is far from the numbers that people use as seeds.
 _STRIDE = 100_003
 
 
 @contextlib.contextmanager
 def seeds_of_copy(number: int) -> Iterator[None]:
-    """Has the random ops that are traced in it draw other numbers than other copies do.
+    """Makes random ops that are traced in it draw other numbers than other copies do.
 
-    Each op in a graph draws its own sequence, which its seed decides. So the copies of
-    an op with a seed would all draw the same numbers.
+    Each op in a graph draws its own sequence, which depends on its seed. So all copies
+    of an op with a seed would draw the same numbers.
 
     Args:
-        number: of the copy; 0 leaves seeds as they are.
+        number: the number of the copy; 0 leaves seeds as they are.
     """
     stock = random_seed.get_seed
 

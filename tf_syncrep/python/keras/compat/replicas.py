@@ -12,17 +12,18 @@ def sum_over_replicas(
     """Sums gradients that differ between replicas, as an update in a replica would.
 
     Args:
-        gradients: for each variable what `strategy.run` returned for it, or None. Where
-            this task has several replicas, a tensor or `tf.IndexedSlices` that is
-            not per replica stands for the gradient of the whole step.
-        variables: the variables, of the strategy whose cross-replica context this is.
+        gradients: for each variable the result of `strategy.run`, or None. If this task
+            has several replicas, a tensor or `tf.IndexedSlices` that is not per replica
+            stands for the gradient of the whole step.
+        variables: the variables of the strategy in whose cross-replica context this is
+            called.
 
     Returns:
         The gradients of the whole step, each one tensor or `tf.IndexedSlices` or None.
     """
     strategy = tf.distribute.get_strategy()
-    # Of a single replica `strategy.run` returns the values as they are; the other
-    # tasks' values are to be added all the same.
+    # For a single replica `strategy.run` returns the values as they are; the other
+    # tasks' values still have to be added.
     one_of_several_tasks = (
         len(strategy.extended.worker_devices) == 1 < strategy.num_replicas_in_sync
     )

@@ -11,16 +11,16 @@ from tf_syncrep.python.ops import embedding_ops
 def sum_equal_rows(gradients: Sequence[Any]) -> list[Any]:
     """Sums the values of rows that a sparse gradient names several times.
 
-    Clipping needs the gradient itself: the norm of its parts differs, and the sum of
-    clipped parts is not clipped. The ops of this package sum equal rows, and faster,
-    but only after that.
+    Clipping needs the gradient itself: the norm of its parts differs, and a sum of
+    clipped parts is not clipped. The ops of this package sum equal rows faster, but
+    only after that.
 
     Args:
         gradients: tensors, `tf.IndexedSlices`, or None.
 
     Returns:
-        The same gradients, with each row of the sparse ones once. Gradients of lookups
-        by this package's ops are like that already.
+        The same gradients, in which the sparse ones have each row once. Gradients of
+        lookups by this package's ops are like that already.
     """
     return [
         _sum_equal_rows(gradient) if _may_have_equal_rows(gradient) else gradient

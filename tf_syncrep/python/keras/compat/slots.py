@@ -1,9 +1,9 @@
-"""Which variables of any optimizer belong to which model variable.
+"""Finds the slots of model variables in any optimizer.
 
-Optimizers of this package tell. Those of Keras do not, but name a slot after its
+Optimizers of this package tell them. Those of Keras do not, but name a slot after its
 variable (`add_variable_from_reference`, checked with Keras 3.3 to 3.15, tf_keras and
-Keras 2.15): `<path>_<slot>` in Keras 3, slashes of the path as underscores, and
-`<optimizer>/<slot>/<name>` in Keras 2.
+Keras 2.15): `<path>_<slot>` in Keras 3, with underscores for the slashes of the path,
+and `<optimizer>/<slot>/<name>` in Keras 2.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ def slots_by_variable(
     """Finds the slots of model variables.
 
     Args:
-        optimizer: any that was built with them, or around one that was.
+        optimizer: any optimizer that was built with them, or one around such an
+            optimizer.
         variables: model variables, as Keras has them.
 
     Returns:
-        For the `id` of TensorFlow's variable of each of them its slots by name,
-        TensorFlow's variables.
+        For the `id` of each variable's `tf.Variable`, its slots by name, which are
+        `tf.Variable`s.
     """
     while getattr(optimizer, "inner_optimizer", None) is not None:
         optimizer = optimizer.inner_optimizer
@@ -45,7 +46,7 @@ def slots_by_variable(
         for reference, variable in references:
             kind = _kind(slot, reference)
             of_variable = found[id(variable)]
-            # Of two variables of one name the first has the first slot.
+            # If two variables have the same name, the first one gets the first slot.
             if kind and own.shape == variable.shape and kind not in of_variable:
                 of_variable[kind] = own
                 break
@@ -53,16 +54,16 @@ def slots_by_variable(
 
 
 def variables_of(optimizer: Any) -> Sequence[Any]:
-    """All variables of an optimizer; in Keras 2.15's older ones they are a method."""
+    """All variables of an optimizer; older optimizers of Keras 2.15 have a method."""
     variables = optimizer.variables
     return variables if isinstance(variables, (list, tuple)) else variables()
 
 
 def are_rows(slot: Any, variable: Any) -> bool:
-    """Whether a slot has something for each row of its variable.
+    """Whether a slot has values for each row of its variable.
 
-    That is the variable's shape, or one number a row: its first dimension, and 1 for
-    every other.
+    Its shape is then the variable's, or has one number for each row: the first
+    dimension of the variable, and 1 for every other.
     """
     if slot.shape == variable.shape:
         return True
@@ -77,7 +78,7 @@ def _reference(variable: Any) -> str:
 
 
 def _kind(slot: Any, reference: str) -> str | None:
-    """The kind of a slot, if it may be one of the variable of that name."""
+    """The kind of a slot, if it may belong to the variable of that name."""
     if IS_KERAS_3:
         name = slot.name
         return name[len(reference) + 1 :] if name.startswith(reference + "_") else None

@@ -1,4 +1,4 @@
-"""What objects `tf.train.Checkpoint` finds, and by which names.
+"""Which objects `tf.train.Checkpoint` finds, and under which names.
 
 Checked on TensorFlow 2.15.1 and 2.21.0, with both Kerases.
 """
@@ -9,8 +9,8 @@ from typing import Any
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
-# Private in Keras 3: the attribute of an Embedding that holds its variable, which files
-# name it by. The public `embeddings` is computed from it.
+# Private in Keras 3: the attribute of an Embedding that holds its variable, which gives
+# the variable its name in files. The public `embeddings` is computed from it.
 NAME_OF_EMBEDDINGS = "_embeddings" if IS_KERAS_3 else "embeddings"
 
 
@@ -19,20 +19,21 @@ def track(owner: Any, name: str, trackable: Any) -> None:
 
     Args:
         owner: a variable or layer.
-        name: under which they find it there; another one of that name is forgotten.
+        name: the name under which they find it; it replaces another object of that
+            name.
         trackable: the object.
     """
-    # Private: variables have no tracked attributes, and an attribute of a layer is
-    # tracked by Keras too, which uses some names itself.
+    # Private: variables have no tracked attributes, and Keras also tracks attributes of
+    # layers, of which it uses some names itself.
     owner._track_trackable(trackable, name, overwrite=True)
 
 
 def forget(owner: Any, name: str) -> None:
-    """Makes checkpoints not find an object that `track` has made them find.
+    """Undoes a call of `track`.
 
     Args:
-        owner: as `track` takes it.
-        name: as `track` takes it.
+        owner: see `track`.
+        name: see `track`.
     """
     # Private: as in `track`.
     owner._delete_tracking(name)
@@ -40,18 +41,18 @@ def forget(owner: Any, name: str) -> None:
 
 @contextlib.contextmanager
 def without_variables(layer: Any, variables: Sequence[Any]) -> Iterator[None]:
-    """While in it, a layer does not name some of its variables.
+    """Within this context, a layer does not list some of its variables.
 
     Args:
         layer: the layer.
         variables: the variables, as Keras has them.
     """
     hidden = {id(variable) for variable in variables}
-    # Private: the lists of which the public properties are made.
+    # Private: the lists on which the public properties are based.
     kind = "variables" if IS_KERAS_3 else "weights"
     names = [f"_trainable_{kind}", f"_non_trainable_{kind}"]
     before = {name: vars(layer)[name] for name in names}
-    # Not attributes by assignment, which Keras would track.
+    # Keras would track assigned attributes.
     for name, listed in before.items():
         vars(layer)[name] = [x for x in listed if id(x) not in hidden]
     try:
@@ -61,15 +62,15 @@ def without_variables(layer: Any, variables: Sequence[Any]) -> Iterator[None]:
 
 
 def untrack(layer: Any, name: str) -> None:
-    """Makes checkpoints not find a variable by the name that a layer has made it by.
+    """Makes checkpoints not find a variable under the name that a layer gave it.
 
-    Those of Keras 3 do not anyway.
+    In Keras 3 they do not find it anyway.
 
     Args:
         layer: the layer.
-        name: as `add_weight` was given it.
+        name: the name that was passed to `add_weight`.
     """
     if not IS_KERAS_3:
-        # Private: what `add_weight` of Keras 2 has tracked is not an attribute that
-        # could be deleted.
+        # Private: the name that `add_weight` of Keras 2 has tracked is no attribute
+        # that could be deleted.
         layer._delete_tracking(name)

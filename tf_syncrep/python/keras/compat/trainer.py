@@ -1,6 +1,6 @@
-"""What a loop around a Keras model has to know that only private names tell.
+"""What a loop around a Keras model has to know and only private names tell.
 
-Keras 3 has public names for more of it than Keras 2 (and tf_keras).
+Keras 3 has more public names for this than Keras 2 (and tf_keras).
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,10 +22,10 @@ def is_compiled(model: Any) -> bool:
 
 
 def steps_per_execution(model: Any) -> int | str:
-    """How many steps the model was compiled to make at once, or "auto".
+    """How many steps at once the model was compiled to make, or "auto".
 
-    Private in Keras 2: a variable, beside which `autotune_steps_per_execution` (public
-    there) tells that it is to be found.
+    Private in Keras 2: a variable; `autotune_steps_per_execution`, which is public
+    there, tells that the number is chosen automatically.
     """
     if _IS_KERAS_3:
         return as_python(model.steps_per_execution)
@@ -35,9 +35,9 @@ def steps_per_execution(model: Any) -> int | str:
 
 
 def layers_of(model: Any) -> list[Any]:
-    """A model and all layers in it, those in attributes of other layers included.
+    """Returns a model and all layers in it, also those in attributes of other layers.
 
-    Private: the public `layers` are those of the uppermost level.
+    Private: the public `layers` has only those of the outermost level.
     """
     return list(model._flatten_layers())
 
@@ -45,7 +45,7 @@ def layers_of(model: Any) -> list[Any]:
 def is_loss_built(model: Any) -> bool:
     """Whether the losses of all outputs have the metrics that report them.
 
-    Private: they are made at the first call, and nothing public tells.
+    Private: they are made at the first call, of which nothing public tells.
     """
     loss = getattr(model, "_compile_loss" if _IS_KERAS_3 else "compiled_loss", None)
     return loss is None or bool(loss.built)
@@ -54,7 +54,7 @@ def is_loss_built(model: Any) -> bool:
 def are_metrics_built(model: Any) -> bool:
     """Whether all metrics have their variables.
 
-    Private in Keras 2: those of `compile` are made at the first call.
+    Private in Keras 2: those from `compile` are made at the first call.
     """
     if _IS_KERAS_3:
         return all(getattr(metric, "built", True) for metric in model.metrics)
@@ -70,9 +70,9 @@ def is_optimizer_built(optimizer: Any) -> bool:
 
 
 def seed_generators(model: Any) -> Iterator[Any]:
-    """The generators of seeds of all layers, Dropout's for one.
+    """The seed generators of all layers, for example of Dropout.
 
-    Private: layers show only the variables in them. Those of Keras 2 are not shared.
+    Private: layers show only the variables in them. In Keras 2 they are not shared.
     """
     if _IS_KERAS_3:
         for layer in layers_of(model):
@@ -80,9 +80,9 @@ def seed_generators(model: Any) -> Iterator[Any]:
 
 
 def random_states(model: Any) -> Iterator[tuple[Any, tf.Variable]]:
-    """Layers and the states of their generators that are not among its variables.
+    """Layers, and the states of their generators that are not among their variables.
 
-    Private in Keras 2, which saves them nowhere. In Keras 3 they are variables.
+    Private in Keras 2, which does not save them. In Keras 3 they are variables.
 
     Args:
         model: a built model.
@@ -98,8 +98,8 @@ def random_states(model: Any) -> Iterator[tuple[Any, tf.Variable]]:
 def count_steps(model: Any, kind: str) -> None:
     """Counts a step, in a function that workers run.
 
-    Private: Keras 2 counts in variables of the model, which its TensorBoard callback
-    takes for the numbers of steps. Keras 3 counts in callbacks.
+    Private: Keras 2 counts in variables of the model, from which its TensorBoard
+    callback takes the numbers of steps. Keras 3 counts in callbacks.
 
     Args:
         model: the model.
@@ -110,10 +110,9 @@ def count_steps(model: Any, kind: str) -> None:
 
 
 def in_order_of_metrics(model: Any, logs: Mapping[str, Any]) -> Any:
-    """Results by name as `Model.evaluate` lists them; one alone without a list.
+    """Sorts results as `Model.evaluate` returns them; a single one without a list.
 
-    Private in Keras 3: with several outputs the order does not follow from public
-    names.
+    Private in Keras 3: with several outputs, public names do not tell the order.
     """
     if _IS_KERAS_3:
         return model._flatten_metrics_in_order(logs)

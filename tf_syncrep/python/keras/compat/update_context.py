@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 class UpdateContext(tf.distribute.ReplicaContext):
-    """The context that optimizers expect an update in: that of one replica.
+    """The context in which optimizers expect an update: that of one replica.
 
     A context manager, to be entered in the strategy's scope:
 
@@ -15,9 +15,9 @@ class UpdateContext(tf.distribute.ReplicaContext):
         optimizer.apply_gradients(zip(means, variables))
     ```
 
-    The gradients are those of the whole step already: what is to be summed over the
-    replicas stays as it is. `strategy.run` would send the update to a worker, and ends
-    in a context whose sums are those of the workers.
+    The gradients are already those of the whole step, so values that would be summed
+    over the replicas stay as they are. `strategy.run` would send the update to a
+    worker, and would end in a context whose sums are those of the workers.
 
     The class is public, but programs are not expected to create and enter one.
     TensorFlow's own strategies do both.

@@ -9,19 +9,19 @@ from tf_syncrep.python.keras.compat.of_inner import OfInner, TakenFromInner
 
 
 class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
-    """Hands gradients to a subclass, and all else to the inner optimizer.
+    """Passes gradients to a subclass, and all else to the inner optimizer.
 
     See the package's documentation for what subclasses override.
     """
 
-    # Private: the counter, which Keras 2 lets one replace.
+    # Private: the counter, which Keras 2 allows to be replaced.
     _iterations = OfInner()
 
     def __init__(self, inner_optimizer: Any, name: str):
         super().__init__(name=name, jit_compile=False)
         self.inner_optimizer = inner_optimizer
-        # Private: the counter and the list that checkpoints and files look at. The
-        # counter is the inner optimizer's already; this makes TensorFlow track it.
+        # Private: the counter and the list that checkpoints and files use. The counter
+        # is the inner optimizer's already; this makes TensorFlow track it.
         self._iterations = inner_optimizer._iterations
         self._variables = inner_optimizer._variables
 
@@ -34,7 +34,7 @@ class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
     def build(self, var_list):
         """Makes the inner optimizer's variables, once."""
         self.inner_optimizer.build(var_list)
-        # Private: how optimizers of Keras 2 remember that they were built.
+        # Private: optimizers of Keras 2 remember here that they were built.
         self._built = True
 
     def apply_gradients(
@@ -44,19 +44,19 @@ class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
 
         Args:
             grads_and_vars: pairs of gradient and variable; a gradient may be None.
-            name: without effect, as is all that follows.
-            skip_gradients_aggregation: without effect: there is one replica.
-            **kwargs: older names of the same.
+            name: has no effect, like the following arguments.
+            skip_gradients_aggregation: has no effect, since there is one replica.
+            **kwargs: older names of these.
 
         Returns:
             `iterations`.
 
         Raises:
-            ValueError: no gradient at all.
+            ValueError: there is no gradient at all.
         """
         del name, skip_gradients_aggregation, kwargs
         pairs = list(grads_and_vars)
-        # As in the base class: variables are made outside of any function.
+        # As in the base class, variables are made outside any function.
         with tf.init_scope():
             self.build([variable for _, variable in pairs])
         pairs = [pair for pair in pairs if pair[0] is not None]

@@ -10,7 +10,7 @@ from tf_syncrep.python.keras.compat.of_inner import OfInner, TakenFromInner
 
 
 class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
-    """Hands gradients to a subclass, and all else to the inner optimizer.
+    """Passes gradients to a subclass, and all else to the inner optimizer.
 
     See the package's documentation for what subclasses override.
     """
@@ -18,10 +18,10 @@ class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
     loss_scale_factor = OfInner()
 
     def __init__(self, inner_optimizer: Any, name: str):
-        # The base class wants a rate; nobody sees it.
+        # The base class requires a rate, which nobody sees.
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner_optimizer
-        # Private: the counter that `iterations`, schedules and checkpoints look at.
+        # Private: the counter that `iterations`, schedules and checkpoints use.
         self._iterations = inner_optimizer._iterations
 
     def _update(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -34,7 +34,7 @@ class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
         return self.inner_optimizer.variables
 
     def scale_loss(self, loss):
-        """Scales a loss as the inner optimizer wants it."""
+        """Scales a loss as the inner optimizer does."""
         return self.inner_optimizer.scale_loss(loss)
 
     def build(self, variables):
@@ -43,7 +43,7 @@ class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
             return
         if not self.inner_optimizer.built:
             outside_of_functions(lambda: self.inner_optimizer.build(variables))
-        # Not by the base class, which would make averages of its own.
+        # The base class is not called, since it would make averages of its own.
         self.built = True
 
     def apply(self, grads, trainable_variables=None):
@@ -51,12 +51,11 @@ class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
 
         Args:
             grads: gradients; None for a variable that has none.
-            trainable_variables: the variables; None for those the optimizer was
-                built with.
+            trainable_variables: the variables; None for those with which the optimizer
+                was built.
 
         Raises:
-            ValueError: no gradient at all, or a number of gradients that is not that
-                of the variables.
+            ValueError: there is no gradient at all, or not one for each variable.
         """
         inner = self.inner_optimizer
         if trainable_variables is None:
@@ -65,7 +64,7 @@ class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
                     "`apply` without `trainable_variables` needs an optimizer that is "
                     "built: call `optimizer.build(trainable_variables)` first."
                 )
-            # Private: the variables the optimizer was built with.
+            # Private: the variables with which the optimizer was built.
             variables = list(inner._trainable_variables)
         else:
             variables = list(trainable_variables)

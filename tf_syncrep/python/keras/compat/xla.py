@@ -2,16 +2,16 @@
 
 import tensorflow as tf
 
-# Private: nothing public tells a function under `jit_compile=True` from another one
-# while it is traced.
+# Private: while a function is traced, nothing public tells whether it has
+# `jit_compile=True`.
 from tensorflow.python.ops import control_flow_util  # pyright: ignore
 
 
 def compiled_by_xla() -> bool:
-    """Whether ops made now will be compiled by XLA, which knows no custom ops.
+    """Whether XLA will compile the ops made now; it does not support custom ops.
 
-    True inside of a `tf.function` with `jit_compile=True`, and inside of functions
-    that are traced from there.
+    It is true inside a `tf.function` with `jit_compile=True`, and inside functions that
+    are traced from there.
     """
     if tf.executing_eagerly():
         return False

@@ -1,9 +1,9 @@
 """The ops of SyncReplicas on a cluster: those of its gate and its accumulators.
 
-The gate sits with most of what is trained, or where the optimizer's `iterations` is,
-and each accumulator where its variable is. All of them live as long as their handles
-here, as the variables do, and nobody else finds them: functions that a dead coordinator
-has left behind on a parameter server must not touch them.
+The gate is placed beside most of what is trained, or beside the optimizer's
+`iterations`, and each accumulator beside its variable. All of them live as long as
+their handles here, as the variables do, and nobody else finds them: functions that a
+dead coordinator has left on a parameter server must not touch them.
 """
 
 import dataclasses
@@ -24,26 +24,26 @@ from tf_syncrep.python.sync import (
 from tf_syncrep.python.sync.gradient_accumulators import NO_ROUND
 from tf_syncrep.python.sync.gradients import flatten
 
-# A coordinator is busy tracing functions for longer than a worker should be silent.
+# A coordinator may trace functions for longer than a worker should be silent.
 _SHORTEST_UPDATER_LEASE_SECS = 60.0
-# On the worker, in a function that it runs.
+# The device of the worker, in a function that it runs.
 _HERE = "/device:CPU:0"
 
 
 @dataclasses.dataclass
 class Permit:
-    """What a worker holds from `acquire` on: tensors, and whether they were used."""
+    """The permit of a worker: tensors, and whether it was used."""
 
     gate: tf.Tensor
     worker: tuple[tf.Tensor, tf.Tensor]
     generation: tf.Tensor
     round: tf.Tensor
-    incarnation: tf.Tensor  # On the worker; all others are on the gate's task.
+    incarnation: tf.Tensor  # on the worker; all others are on the gate's task
     used: bool = False
 
     @property
     def contribution(self) -> tuple[tf.Tensor, ...]:
-        """The arguments of the gate's ops that are about this contribution."""
+        """The arguments with which the gate's ops refer to this contribution."""
         return (self.gate, self.generation, self.round, *self.worker)
 
 
@@ -60,17 +60,17 @@ class ClusterOps:
         spares: bool,
         device: str,
     ):
-        """Makes nothing yet.
+        """Makes no ops yet.
 
         Args:
-            quorum: gradients that make up an update.
-            total: workers that take part.
+            quorum: how many gradients make up an update.
+            total: how many workers take part.
             lease_secs: how long a worker may be silent.
-            start_secs: the same before its first gradient, at most.
-            reject_nonfinite: whether a worker drops its gradient, and computes another,
-                if there is a NaN or an infinity in it.
-            spares: whether idle workers take over from one that is overdue.
-            device: where the gate is to be, unless `place_gate` finds a better place.
+            start_secs: the same before its first gradient; see `SyncReplicas`.
+            reject_nonfinite: whether a worker drops a gradient that contains a NaN or
+                an infinity, and computes another one.
+            spares: whether idle workers may have a spare beside an overdue permit.
+            device: the gate's device, unless `place_gate` finds a better one.
         """
         self._quorum = quorum
         self._total = total
@@ -80,7 +80,7 @@ class ClusterOps:
         self._spares = spares
         self._fallback_device = self._device = device
         self.targets = Targets()
-        # Guards the gate, and its place, while functions are traced by several threads.
+        # Guards the gate, and its place, while several threads trace functions.
         self._lock = threading.Lock()
         self._gate: Any = None  # a tensor, once it is made
 
@@ -91,14 +91,14 @@ class ClusterOps:
 
     @property
     def device(self) -> str:
-        """Where the gate is."""
+        """The device of the gate."""
         return self._device
 
     def place_gate(self, variables: Sequence[Any]) -> None:
-        """Chooses where the gate is to be, if it was not made yet.
+        """Chooses the gate's device, unless the gate has been made.
 
         Args:
-            variables: TensorFlow's variables, those that are to be trained.
+            variables: TensorFlow's variables that will be trained.
         """
         with self._lock:
             if self._gate is None:
@@ -107,11 +107,11 @@ class ClusterOps:
                 )
 
     def gate(self) -> tf.Tensor:
-        """Makes the gate once; its handle."""
+        """The handle of the gate, which is made once."""
         with self._lock:
             if self._gate is None:
-                # Not in a function that is being traced. Functions would order ops
-                # that make handles, one task after the other, at each call.
+                # It must not be made in a function that is being traced: at each call,
+                # functions run ops that make handles one after the other, on all tasks.
                 with tf.init_scope(), tf.device(self._device):
                     self._gate = sync_gate_ops.sync_gate(
                         self._quorum,
@@ -151,14 +151,14 @@ class ClusterOps:
         """Hands in a gradient: admit, push to all accumulators, commit.
 
         Args:
-            permit: as acquired.
+            permit: the permit that `acquire` returned.
             gradients: one for each variable.
-            variables: as the optimizer got them.
-            natives: the same as TensorFlow's variables.
+            variables: the variables, as the optimizer got them.
+            natives: the same variables, as TensorFlow's variables.
 
         Raises:
-            ValueError: other variables have gradients, or of another kind, than in the
-                function that was traced first.
+            ValueError: the variables that have gradients, or the gradients' kinds,
+                differ from those of the function that was traced first.
         """
         self.targets.check(gradients, variables, natives)
         checked = [
@@ -168,9 +168,9 @@ class ClusterOps:
         sent = gradient_transfers.join_small(
             checked, [native.device for native in natives]
         )
-        # All gradients must be there before the gate is asked: a worker that is
-        # admitted keeps the others waiting. Those for the gate's own task are awaited
-        # over there.
+        # All gradients must be ready before the gate is asked, since a worker that is
+        # admitted keeps the others waiting. Gradients for the gate's own task are
+        # awaited there.
         at_gate = [native.device == self._device for native in natives]
         elsewhere = [x for x, is_at in zip(checked, at_gate, strict=True) if not is_at]
         with tf.device(self._device):
@@ -180,7 +180,7 @@ class ClusterOps:
         sent, fit = self._when_all_are_there(sent, at_gate, fit)
         with tf.device(self._device):
             admitted = sync_gate_ops.sync_gate_admit(*permit.contribution, fit)
-            # Without a cond around the pushes, gradients are on their way meanwhile.
+            # There is no cond around the pushes, so that gradients are sent meanwhile.
             pushed_round = tf.where(admitted, permit.round, NO_ROUND)
         pushes = [
             accumulator.push(gradient, pushed_round)
@@ -188,7 +188,7 @@ class ClusterOps:
                 self.targets.accumulators, sent, strict=True
             )
         ]
-        # Groups by task first, so that each task reports once.
+        # The pushes are grouped by task first, so that each task reports once.
         with tf.device(self._device):
             pushed = tf.group(pushes)
         with tf.control_dependencies([pushed]), tf.device(self._device):
@@ -200,11 +200,12 @@ class ClusterOps:
     def _when_all_are_there(
         self, sent: Sequence[Any], at_gate: Sequence[bool], fit: tf.Tensor
     ) -> tuple[list[Any], tf.Tensor]:
-        """The gradients, and what the gate is told once those for its task came."""
+        """The gradients, and the message to the gate, sent after those for its task."""
         awaited = [x for x, is_at in zip(sent, at_gate, strict=True) if is_at]
         with tf.device(self._device):
-            # In one op with what the gate is told. A control dependency on what comes
-            # from another task would be a message beside the gradient's own.
+            # They go through one op with the message to the gate. A control dependency
+            # on tensors from another task would be one more message beside the
+            # gradients themselves.
             *arrived, fit = tf.identity_n([*flatten(awaited), fit])
         arrived = tf.nest.pack_sequence_as(awaited, arrived, expand_composites=True)
         of_gate = iter(arrived)
@@ -214,31 +215,31 @@ class ClusterOps:
         ], fit
 
     def _tell_when_computed(self, permit, awaited, gradients) -> tf.Tensor:
-        """Tells the gate's task that gradients are there, and whether all are fit."""
+        """Tells the gate's task that gradients are ready, and whether all are fit."""
         with tf.control_dependencies(flatten(awaited)), tf.device(_HERE):
             fit = tf.constant(1, tf.int64)
             if self._reject_nonfinite:
                 fit = tf.cast(gradient_checks.all_finite(gradients), tf.int64)
-            # With something that is not a constant: a constant would be made over
-            # there, and wait for each gradient by a message of its own.
+            # It includes a tensor that is not a constant: a constant would be made on
+            # the gate's task, and would wait for each gradient by a message of its own.
             message = messages.join([permit.incarnation, fit])
         with tf.device(self._device):
             return tf.equal(message[1], 1)
 
     def give_back(self, permit: Permit) -> None:
-        """Frees the place of a permit that did not lead to a contribution."""
+        """Releases a permit that did not lead to a contribution."""
         with tf.device(self._device):
             sync_gate_ops.sync_gate_abort(*permit.contribution)
 
     # --- Updater ---
 
     def open(self, step: tf.Tensor) -> tf.Tensor:
-        """Starts a generation; its number."""
+        """Starts a generation; returns its number."""
         with tf.device(self._device):
             return sync_gate_ops.sync_gate_open(self.gate(), step)
 
     def wait_quorum(self, generation: tf.Tensor, timeout_secs: float) -> tf.Tensor:
-        """Waits for a full round; the round and its number of gradients."""
+        """Waits for a full round; returns the round and its number of gradients."""
         with tf.device(self._device):
             return messages.join(
                 sync_gate_ops.sync_gate_wait_quorum(
@@ -247,7 +248,7 @@ class ClusterOps:
             )
 
     def take(self, quorum: tf.Tensor):
-        """Takes the mean gradients of a round; they and their variables.
+        """Takes the mean gradients of a round; returns them and their variables.
 
         Args:
             quorum: the round and its number of gradients.
@@ -258,21 +259,21 @@ class ClusterOps:
         return gradients, self.targets.variables
 
     def advance(self, generation, quorum, step) -> tf.Tensor:
-        """Ends a round that was applied; whether it did."""
+        """Ends a round that was applied; returns whether it did."""
         with tf.device(self._device):
             return sync_gate_ops.sync_gate_advance(
                 self.gate(), generation, quorum[0], step
             )
 
     def flush(self, generation: tf.Tensor) -> tf.Tensor:
-        """Ends a round that will not fill; the round and its number of gradients."""
+        """Ends a round that will not fill; returns it and its number of gradients."""
         with tf.device(self._device):
             return messages.join(sync_gate_ops.sync_gate_flush(self.gate(), generation))
 
     # --- Coordinator ---
 
     def drain(self, generation: tf.Tensor) -> None:
-        """Waits until no gradient is on its way and no full round unapplied."""
+        """Waits until no gradient is in flight and no full round is unapplied."""
         with tf.device(self._device):
             sync_gate_ops.sync_gate_drain(self.gate(), generation)
 

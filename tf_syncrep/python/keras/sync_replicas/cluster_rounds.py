@@ -34,29 +34,30 @@ class ClusterRounds(Rounds):
         """Makes nothing on the cluster yet.
 
         Args:
-            ops: builds the ops of gate and accumulators.
-            strategy: the strategy that the variables belong to.
+            ops: builds the ops of the gate and the accumulators.
+            strategy: the strategy of the variables.
             optimizer: the inner optimizer, whose `iterations` count the updates.
             update: applies gradients to variables, in replica context.
         """
         self._ops = ops
         self._permits = _Permits()
         self._updater = Updater(ops, strategy, optimizer, update)
-        # How many gradients had come when the epoch began, less those of its own.
+        # How many gradients had arrived when the epoch began, without those of the
+        # epoch.
         self._num_before = 0
 
     @property
     def cause(self) -> BaseException | None:
-        """What ended the updates of the last training, if it was an error."""
+        """The error that ended the updates of the last training, or None."""
         return self._updater.cause
 
     @property
     def is_training(self) -> bool:
-        """Whether a training goes on, or its end was not yet asked for."""
+        """Whether there is a training whose end nobody has asked for."""
         return self._updater.is_running
 
     def place(self, variables: Sequence[Any]) -> None:
-        """Puts the gate where most of what is trained is, if it was not made yet.
+        """Places the gate beside most of what is trained, unless it has been made.
 
         Args:
             variables: TensorFlow's variables.
@@ -65,10 +66,10 @@ class ClusterRounds(Rounds):
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Builds the wait for a permit; all that is read or done inside comes after it.
+        """Builds the wait for a permit; all reads and effects inside come after it.
 
         Raises:
-            RuntimeError: a step within a step.
+            RuntimeError: it was called within a step.
         """
         if self._permits.current() is not None:
             raise RuntimeError("SyncReplicas.step() must not be nested.")
@@ -86,11 +87,11 @@ class ClusterRounds(Rounds):
 
         Args:
             gradients: one for each variable.
-            variables: as the optimizer got them.
-            natives: the same as TensorFlow's variables.
+            variables: the variables, as the optimizer got them.
+            natives: the same variables, as TensorFlow's variables.
 
         Raises:
-            RuntimeError: outside of a step, or for the second time in one.
+            RuntimeError: it was called outside a step, or twice in one.
         """
         permit = self._permits.current()
         if permit is None:
@@ -110,11 +111,11 @@ class ClusterRounds(Rounds):
     def start(self) -> None:
         """Opens the gate for a new training, and starts the updater."""
         compat.isolate_workers()
-        self._updater.close()  # that of a training that an error has ended
+        self._updater.close()  # an error has ended that training
         self._updater.start()
 
     def begin_epoch(self, first_step: int) -> None:
-        """Notes that an epoch begins; no gradient is on its way.
+        """Notes that an epoch begins, while no gradient is in flight.
 
         Args:
             first_step: how many batches of the epoch are done already.
@@ -123,9 +124,9 @@ class ClusterRounds(Rounds):
         self._num_before = _num_decided(stats) + stats["pending"] - first_step
 
     def num_done(self, num_taken: int) -> int:
-        """How many batches of an epoch are done, at a moment between two updates.
+        """Returns how many batches of an epoch are done, between two updates.
 
-        The gate knows it better than `fit`, which has not heard of all of them.
+        The gate knows this better than `fit`, which has not heard of all batches yet.
 
         Args:
             num_taken: how many `fit` has counted.
@@ -134,7 +135,7 @@ class ClusterRounds(Rounds):
         return max(0, _num_decided(self._own_stats()) - self._num_before)
 
     def drain(self) -> None:
-        """Waits until no gradient is on its way and no full round unapplied.
+        """Waits until no gradient is in flight and no full round waits for its update.
 
         Raises:
             tf.errors.OpError: an update failed.
@@ -142,10 +143,10 @@ class ClusterRounds(Rounds):
         self._updater.drain()
 
     def finish(self, *, flush: bool) -> int:
-        """Ends a training: completes what is under way, and the last round.
+        """Ends a training: completes the present updates, and the last round.
 
         Args:
-            flush: whether a last incomplete round is applied; otherwise it is dropped.
+            flush: whether an incomplete last round is applied; otherwise it is dropped.
 
         Returns:
             The number of gradients of that round.
@@ -156,23 +157,23 @@ class ClusterRounds(Rounds):
         return self._updater.finish(flush=flush)
 
     def close(self) -> None:
-        """Ends a training at once, if it has not ended, within seconds."""
+        """Ends a training at once, unless it has ended; takes a few seconds at most."""
         self._updater.close()
 
     def between_updates(self, function: Callable[[], None]) -> None:
-        """Has the updater call a function between two updates, and waits for it.
+        """Makes the updater call a function between two updates, and waits for it.
 
         Args:
-            function: what to call; its error is raised here.
+            function: the function; its error is raised here.
         """
         self._updater.between_updates(function)
 
     def add_observer(self, observer: Observer) -> None:
-        """Has an observer called when a training begins and after each update."""
+        """Adds an observer, called when a training begins and after each update."""
         self._updater.observers.append(observer)
 
     def remove_observer(self, observer: Observer) -> None:
-        """Has an observer called no more."""
+        """Removes an observer."""
         self._updater.observers.remove(observer)
 
     def configure(self, quorum: int, total: int) -> None:
@@ -184,7 +185,7 @@ class ClusterRounds(Rounds):
         return gate_stats.to_dict(*(x.numpy() for x in self._ops.stats()))
 
     def _own_stats(self) -> dict[str, Any]:
-        """The counters, also where steps of others are under way."""
+        """The gate's counters, read apart from the steps of other threads."""
         with compat.apart_from_closures():
             return self.stats()
 
@@ -197,20 +198,21 @@ def _num_decided(stats: dict[str, Any]) -> int:
 class _Permits:
     """The permits of the steps that are being traced.
 
-    A permit belongs to the function that is traced: `strategy.run` traces what it is
-    given in a thread of its own, but into the same graph. Outside of functions it
+    A permit belongs to the function that is being traced: `strategy.run` traces its
+    argument in another thread, but into the same graph. Outside functions a permit
     belongs to the thread.
     """
 
     def __init__(self):
-        # Each graph is traced by one thread, and those that it starts, at a time.
+        # At any time a graph is traced by one thread, and by those that this one
+        # starts.
         self._of_graphs: weakref.WeakKeyDictionary[Any, Permit] = (
             weakref.WeakKeyDictionary()
         )
         self._of_thread = threading.local()
 
     def current(self) -> Permit | None:
-        """The permit of the function that is traced, or of one around it."""
+        """The permit of the function that is being traced, or of one around it."""
         if tf.executing_eagerly():
             return getattr(self._of_thread, "permit", None)
         graph = tf.compat.v1.get_default_graph()

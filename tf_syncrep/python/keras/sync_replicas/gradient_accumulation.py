@@ -15,32 +15,32 @@ __all__ = ["GradientAccumulation"]
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
 class GradientAccumulation(RoundsOptimizer):
-    r"""Makes one update of several batches, in one process.
+    r"""Makes one update from several batches, in one process.
 
-    The gradients of `num_batches` batches are collected; then their mean is applied,
-    once, by the inner optimizer, with the numbers of one batch as large as they are
-    together:
+    The gradients of `num_batches` batches are collected. Then the inner optimizer
+    applies their mean once, with the same result as for one batch with the examples of
+    all of them:
 
     $$w \leftarrow w - \mathrm{inner}\Big(\frac{1}{N} \sum_{i=1}^{N} g_i(w)\Big)$$
 
     Gradients of embeddings stay sparse, unlike with `gradient_accumulation_steps` of
     Keras 3, whose accumulators are as large as the tables. Clipping, weight decay,
-    moving averages, schedules and `iterations` are the inner optimizer's, and belong to
-    the update. What has been collected of an incomplete round is not saved.
+    moving averages, schedules and `iterations` are the inner optimizer's, and apply to
+    the update. The gradients of an incomplete round are not saved.
 
     On a cluster, `SyncReplicas` does the same with gradients of several workers.
 
     Args:
         inner_optimizer: the Keras optimizer that applies the means, or its name.
         num_batches: how many batches make up an update.
-        reject_nonfinite: whether a gradient with a NaN or an infinity in it is dropped
-            instead of applied.
-        flush_last: whether a last incomplete round is applied, as the mean of the
-            gradients that are there, at the end of `fit`; otherwise they are dropped.
+        reject_nonfinite: whether a gradient that contains a NaN or an infinity is
+            dropped instead of applied.
+        flush_last: whether an incomplete last round is applied at the end of `fit`,
+            with the mean of its gradients; otherwise these are dropped.
         name: the optimizer's name.
 
     Raises:
-        ValueError: an argument out of range, or an inner optimizer that cannot be one.
+        ValueError: an argument is out of range, or the inner optimizer is not suitable.
 
     Example:
     ```python
@@ -84,13 +84,13 @@ class GradientAccumulation(RoundsOptimizer):
         """Reads the counters.
 
         Returns:
-            Numbers by name: "step" (`iterations`), "quorum", "updates", and of
-            gradients "applied", "pending" and "rejected".
+            Numbers by name: "step" (`iterations`), "quorum" and "updates", and the
+            numbers of gradients "applied", "pending" and "rejected".
         """
         return self._rounds.stats()
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal optimizer of."""
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
         return {
             "name": self.name,
             "inner_optimizer": tf.keras.optimizers.serialize(self.inner_optimizer),

@@ -19,8 +19,8 @@ Update = Callable[[Sequence[Any], Sequence[Any]], None]
 class InProcessRounds(Rounds):
     """Collects gradients in accumulators of this process, and applies their mean.
 
-    What has been collected of a round is not saved with the optimizer. A training has
-    no beginning here: the k-th `receive` makes an update.
+    The gradients of an incomplete round are not saved with the optimizer. A training
+    has no beginning here: every `quorum`-th `receive` makes an update.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class InProcessRounds(Rounds):
             quorum: how many gradients make up an update.
             reject_nonfinite: whether gradients with a NaN or an infinity are dropped.
             iterations: the counter of updates, TensorFlow's variable.
-            update: called with the means and their variables, perhaps in a
-                branch of a graph.
-            note: what to log at the first gradient.
+            update: called with the means and their variables, perhaps in a branch of a
+                graph.
+            note: a message to log at the first gradient.
         """
         self._note = note
         self._reject_nonfinite = reject_nonfinite
@@ -50,7 +50,7 @@ class InProcessRounds(Rounds):
             self._quorum, self._pending, self._updates, self._applied = (
                 _counter(initial) for initial in (quorum, 0, 0, 0)
             )
-            # Goes up with each update and each round that is dropped.
+            # It is increased by each update, and by each round that is dropped.
             self._round, self._rejected = _counter(0), _counter(0)
 
     def receive(
@@ -60,12 +60,12 @@ class InProcessRounds(Rounds):
 
         Args:
             gradients: one for each variable.
-            variables: as the optimizer got them.
-            natives: the same as TensorFlow's variables.
+            variables: the variables, as the optimizer got them.
+            natives: the same variables, as TensorFlow's variables.
 
         Raises:
-            ValueError: gradients for other variables than those before, or of
-                another kind.
+            ValueError: the variables, or the kinds of the gradients, differ from those
+                before.
         """
         if self._note is not None:
             logging.warning("%s", self._note)
@@ -98,7 +98,7 @@ class InProcessRounds(Rounds):
                 push()
 
     def start(self) -> None:
-        """Refuses: nothing is to be run beside the steps.
+        """Refuses, since nothing runs beside the steps.
 
         Raises:
             ValueError: always.
@@ -110,7 +110,7 @@ class InProcessRounds(Rounds):
         )
 
     def num_done(self, num_taken: int) -> int:
-        """How many batches of an epoch are done: not those of an incomplete round.
+        """Returns how many batches of an epoch are done, without an incomplete round.
 
         Args:
             num_taken: how many `fit` has counted.
@@ -118,13 +118,13 @@ class InProcessRounds(Rounds):
         return max(0, num_taken - int(self._pending.numpy()))
 
     def finish(self, *, flush: bool) -> int:
-        """Applies or drops what a last incomplete round holds.
+        """Applies or drops the gradients of an incomplete last round.
 
         Args:
-            flush: whether to apply it.
+            flush: whether to apply them.
 
         Returns:
-            How many gradients that were.
+            How many gradients there were.
         """
         pending = int(self._pending.numpy())
         if pending and flush:
@@ -137,14 +137,14 @@ class InProcessRounds(Rounds):
         """Changes how many gradients make up an update.
 
         Args:
-            quorum: as in the constructor.
-            total: without effect.
+            quorum: the new number.
+            total: has no effect.
         """
         del total
         self._quorum.assign(quorum)
 
     def stats(self) -> dict[str, Any]:
-        """Reads the counters, under the names that a gate gives them."""
+        """Reads the counters, by the names that a gate gives them."""
         return {
             "step": int(self._iterations.numpy()),
             "quorum": int(self._quorum.numpy()),

@@ -28,20 +28,20 @@ __all__ = ["SyncReplicas"]
 class SyncReplicas(RoundsOptimizer):
     r"""Makes the workers of a ParameterServerStrategy train synchronously.
 
-    Each worker computes a gradient on the present weights; when
-    `replicas_to_aggregate` gradients are in, their mean is applied, once, by the
-    inner optimizer, and all go on with the new weights:
+    Each worker computes a gradient with the present weights. When there are
+    `replicas_to_aggregate` gradients, the inner optimizer applies their mean once, and
+    all workers go on with the new weights:
 
     $$w \leftarrow w - \mathrm{inner}\Big(\frac{1}{N} \sum_{i=1}^{N} g_i(w)\Big)$$
 
     A gate on a parameter server decides whose gradient counts. Every variable of an
-    update averages the same gradients; none is applied twice; nobody waits for a
-    worker that is gone. With `total_num_replicas` above `replicas_to_aggregate` the
-    rest are backups: the slowest gradients of each round are dropped. A worker that
-    is fast may give several gradients of a round.
+    update averages the same gradients, none is applied twice, and nobody waits for a
+    worker that is gone. If `total_num_replicas` is above `replicas_to_aggregate`, the
+    other workers are backups: the slowest gradients of each round are dropped. A fast
+    worker may give several gradients to a round.
 
     Clipping, weight decay, moving averages, schedules and `iterations` are the inner
-    optimizer's, and belong to the update: `iterations` counts updates, not batches.
+    optimizer's, and apply to the update: `iterations` counts updates, not batches.
 
     ```python
     with strategy.scope():  # a tf.distribute.ParameterServerStrategy
@@ -53,7 +53,7 @@ class SyncReplicas(RoundsOptimizer):
     tfs.keras.fit(model, dataset, steps_per_epoch=1000, epochs=3)
     ```
 
-    A custom loop says the same with `step` and `updater`:
+    A custom loop does the same with `step` and `updater`:
 
     ```python
     @tf.function
@@ -70,36 +70,36 @@ class SyncReplicas(RoundsOptimizer):
     ```
 
     Without a strategy, in one process, it does what `GradientAccumulation` does, and
-    says so once: each `replicas_to_aggregate` batches make up one update. Under any
-    other strategy, which is synchronous by itself, a model that was compiled with it
-    can be loaded, evaluated and saved, but not trained.
+    says so once: every `replicas_to_aggregate` batches make one update. Under any other
+    strategy, which is synchronous by itself, a model that was compiled with it can be
+    loaded, evaluated and saved, but not trained.
 
     Args:
         inner_optimizer: the Keras optimizer that applies the means, or its name.
         replicas_to_aggregate: how many gradients make up an update.
-        total_num_replicas: how many workers take part; by default those of the
-            cluster, so that a fifth one is a backup where four gradients make up an
+        total_num_replicas: how many workers take part. By default all workers of the
+            cluster, so that a fifth worker is a backup if four gradients make up an
             update.
-        lease_secs: after how many silent seconds a worker is taken for dead. One that
-            has come back from a longer silence is waited for twice as long as that,
-            twice `start_secs` at most.
-        start_secs: the same before its first gradient, at most: once as many workers
-            have given theirs as compute it, it is four times the longest that one of
-            those took, and `lease_secs` at least.
-        reject_nonfinite: whether a gradient with a NaN or an infinity in it is dropped
-            instead of applied.
-        spares: whether a worker that has nothing to do computes a gradient in the place
-            of one whose step takes much longer than steps usually do. Of the two the
-            first counts, and the other is dropped. Without, the others wait for a slow
-            worker, up to `lease_secs`; while nothing fails, and there are no backups,
-            every gradient then counts.
-        flush_last: whether a last incomplete round is applied, as the mean of the
-            gradients that are there, at the end of training; otherwise they are
-            dropped.
+        lease_secs: after how many silent seconds a worker is taken for dead. If a
+            worker has come back from a longer silence, others wait twice as long as
+            that for it, but at most twice `start_secs`.
+        start_secs: the same before a worker's first gradient. Once as many workers have
+            given their first gradient as are computing theirs, it is four times the
+            longest time that one of those took, but no less than `lease_secs` and no
+            more than `start_secs`.
+        reject_nonfinite: whether a gradient that contains a NaN or an infinity is
+            dropped instead of applied.
+        spares: whether an idle worker computes a gradient in place of a worker whose
+            step takes much longer than usual. The first of the two gradients counts,
+            and the other is dropped. Without spares, the others wait for a slow worker,
+            up to `lease_secs`; then every gradient counts, as long as nothing fails and
+            there are no backups.
+        flush_last: whether an incomplete last round is applied at the end of training,
+            with the mean of its gradients; otherwise these are dropped.
         name: the optimizer's name.
 
     Raises:
-        ValueError: an argument out of range, or an inner optimizer that cannot be one.
+        ValueError: an argument is out of range, or the inner optimizer is not suitable.
 
     Source: Chen et al., "Revisiting Distributed Synchronous SGD", 2016
     (https://arxiv.org/abs/1604.00981).
@@ -122,7 +122,8 @@ class SyncReplicas(RoundsOptimizer):
         self.replicas_to_aggregate: int = check_count(
             "replicas_to_aggregate", replicas_to_aggregate
         )
-        # As it was given, and so saved: another cluster may have other workers.
+        # The value is saved as it was given, since another cluster may have other
+        # workers.
         self._given_total = as_python(total_num_replicas)
         if total_num_replicas is None:
             total_num_replicas = cluster.num_tasks("worker") or replicas_to_aggregate
@@ -138,7 +139,7 @@ class SyncReplicas(RoundsOptimizer):
         self._rounds = self._make_rounds()
 
     def _make_rounds(self) -> Rounds:
-        """The rounds that there are under the strategy in whose scope this is made."""
+        """Makes the rounds for the strategy in whose scope the optimizer is made."""
         iterations = compat.native(self.iterations)
         if isinstance(self._strategy, tf.distribute.ParameterServerStrategy):
             if self._strategy.num_replicas_in_sync > 1:
@@ -177,17 +178,17 @@ class SyncReplicas(RoundsOptimizer):
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """The train step of a custom loop, in the function that is scheduled.
+        """Encloses the train step of a custom loop, in the function that is scheduled.
 
-        What is inside begins when the gate has permitted it. Variables that were read
-        before may be out of date. Gradients are handed in by `apply_gradients` (or
-        `apply`), at most once. Without a strategy it does nothing.
+        The code inside begins when the gate has permitted it. Variables that were read
+        before may be out of date. Hand in the gradients by `apply_gradients` (or
+        `apply`), once at most. Without a strategy it does nothing.
 
         Yields:
             Nothing.
 
         Raises:
-            RuntimeError: a step within a step.
+            RuntimeError: it was called within a step.
         """
         with self._rounds.step():
             yield
@@ -196,19 +197,20 @@ class SyncReplicas(RoundsOptimizer):
     def updater(self, strategy: Any = None) -> Iterator["RunningUpdates"]:
         """Runs the updates of a custom loop, in the coordinator, around the loop.
 
-        On a regular end it completes what is under way and applies, or drops, a last
-        incomplete round; the loop must have joined its closures by then.
+        When the loop ends without an error, it completes the present updates and
+        applies, or drops, an incomplete last round. The loop must have joined its
+        closures by then.
 
         Args:
-            strategy: the `tf.distribute.ParameterServerStrategy`; by default the one
-                that the optimizer was made under.
+            strategy: the `tf.distribute.ParameterServerStrategy`; by default the one in
+                whose scope the optimizer was made.
 
         Yields:
-            What has a `drain()`, which waits until no update is under way.
+            An object with `drain()`, which waits until no update is in progress.
 
         Raises:
-            ValueError: another strategy, or none.
-            RuntimeError: updates are being run already.
+            ValueError: there is no strategy, or it is another one.
+            RuntimeError: updates are running already.
             tf.errors.OpError: an update failed.
         """
         if strategy is not None and strategy is not self._strategy:
@@ -227,19 +229,20 @@ class SyncReplicas(RoundsOptimizer):
             self._rounds.finish(flush=self.flush_last)
 
     def add_observer(self, observer: Observer) -> None:
-        """Has a function called when a training begins, and after each update.
+        """Adds a function that is called when a training begins, and after each update.
 
-        It is called on the coordinator, in the thread that makes the updates, and has
-        to return at once: the workers wait meanwhile. What it raises is logged, and it
-        is not called again. Without ParameterServerStrategy it is never called.
+        It is called on the coordinator, in the thread that makes the updates, and must
+        return at once, since the workers wait meanwhile. If it raises an error, the
+        error is logged, and the function is not called again. Without
+        ParameterServerStrategy it is never called.
 
         Args:
-            observer: a function of `iterations`, an int.
+            observer: a function that takes `iterations`, an int.
         """
         self._rounds.add_observer(observer)
 
     def remove_observer(self, observer: Observer) -> None:
-        """Stops calling a function that was given to `add_observer`.
+        """Removes a function that was passed to `add_observer`.
 
         Args:
             observer: the function.
@@ -247,7 +250,7 @@ class SyncReplicas(RoundsOptimizer):
         self._rounds.remove_observer(observer)
 
     def configure(self, replicas_to_aggregate: int, total_num_replicas: int) -> None:
-        """Changes the numbers of the constructor, also while training runs.
+        """Changes two arguments of the constructor, even while training runs.
 
         Args:
             replicas_to_aggregate: how many gradients make up an update, from the next
@@ -255,7 +258,7 @@ class SyncReplicas(RoundsOptimizer):
             total_num_replicas: how many workers take part.
 
         Raises:
-            ValueError: an argument out of range.
+            ValueError: an argument is out of range.
         """
         quorum = check_count("replicas_to_aggregate", replicas_to_aggregate)
         total = check_count("total_num_replicas", total_num_replicas)
@@ -264,20 +267,20 @@ class SyncReplicas(RoundsOptimizer):
         self._given_total = total
 
     def stats(self) -> dict[str, Any]:
-        """Reads the counters, which go on from one training to the next.
+        """Reads the counters, which continue from one training to the next.
 
         Returns:
-            Numbers by name: "step" (`iterations`), "quorum", "updates", and of
-            gradients "applied", "pending" and "rejected". Under
-            ParameterServerStrategy also "admitted", "committed", "late" (dropped, the
-            round had enough), "stale" (dropped, of an earlier round), "voided",
-            "expired" and more; and under "workers" each worker's own, by its task,
-            with "waited_secs".
+            Numbers by name: "step" (`iterations`), "quorum" and "updates", and the
+            numbers of gradients "applied", "pending" and "rejected". Under
+            ParameterServerStrategy also "admitted", "committed", "late" (dropped, since
+            the round had enough), "stale" (dropped, since they belong to an earlier
+            round), "voided", "expired" and more. Under "workers" are the counters of
+            each worker, by its task, with "waited_secs".
         """
         return self._rounds.stats()
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal optimizer of."""
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
         return {
             "name": self.name,
             "inner_optimizer": tf.keras.optimizers.serialize(self.inner_optimizer),
@@ -292,14 +295,14 @@ class SyncReplicas(RoundsOptimizer):
 
 
 class RunningUpdates:
-    """The updates of a custom loop, while they are being made."""
+    """The updates of a custom loop, while they are running."""
 
     def __init__(self, rounds: Rounds):
-        """Made by `SyncReplicas.updater`."""
+        """Called by `SyncReplicas.updater`."""
         self._rounds = rounds
 
     def drain(self) -> None:
-        """Waits until no gradient is on its way and no full round unapplied.
+        """Waits until no gradient is in flight and no full round waits for its update.
 
         Raises:
             tf.errors.OpError: an update failed.

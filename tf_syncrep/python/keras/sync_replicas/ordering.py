@@ -1,4 +1,4 @@
-"""What in a step waits for the step's permit, whichever thread builds it."""
+"""Makes ops of a step wait for the step's permit, whichever thread builds them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_syncrep.python.keras.compat import graph_edges
 from tf_syncrep.python.keras.transfers.tasks import WORKER, Tasks
 
-# On the worker they concern variables of its own, as those of metrics.
+# On the worker they concern variables of its own, such as those of metrics.
 _OF_VARIABLES = frozenset(
     {
         "AssignAddVariableOp",
@@ -22,14 +22,14 @@ _OF_VARIABLES = frozenset(
 
 @contextlib.contextmanager
 def effects_after(tensor: Any) -> Iterator[None]:
-    """What is built inside and reads or changes anything runs after a tensor.
+    """Ops built inside that read or change anything run after a tensor.
 
-    What the worker merely computes does not wait for what is on another task:
-    TensorFlow would send a message for that. Nor does what it does to variables of its
-    own.
+    Ops that only compute something on the worker do not wait for a tensor on another
+    task, since TensorFlow would send a message for that. Ops on the worker's own
+    variables do not wait either.
 
-    `tf.control_dependencies` would hold for the thread that enters it, and
-    `strategy.run` traces in another one, into the same graph. So the ops get the
+    `tf.control_dependencies` would apply only to the thread that enters it, and
+    `strategy.run` traces in another thread, into the same graph. So the ops get the
     dependency at the end.
 
     Args:
@@ -57,11 +57,12 @@ def effects_after(tensor: Any) -> Iterator[None]:
 
 
 def _has_effects(op: tf.Operation, tasks: Tasks) -> bool:
-    """Whether an op reads or changes something that the worker shares."""
-    # What a function captures is an argument of it, and is there from the beginning.
+    """Whether an op reads or changes state that workers share."""
+    # Captured tensors are arguments of the function, and available from the beginning.
     if op.type == "Placeholder":
         return False
     if any(x.dtype in (tf.resource, tf.variant) for x in op.inputs):
         return op.type not in _OF_VARIABLES or tasks(op) != WORKER
-    # What has none, such as an assertion, is the worker's own affair if it is there.
+    # An op without resources, such as an assertion, concerns only the worker if it is
+    # there.
     return tasks(op) != WORKER and graph_edges.keeps_its_place(op)

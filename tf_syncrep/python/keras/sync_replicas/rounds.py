@@ -1,4 +1,4 @@
-"""The interface between training with SyncReplicas and where its gradients meet."""
+"""The interface between training and the place where gradients are collected."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# Called with `iterations` when a training begins and after each of its updates.
+# Called with `iterations` when a training begins, and after each of its updates.
 Observer = Callable[[int], None]
 
 
 class Rounds:
     """Collects gradients round by round, and makes an update of each full round.
 
-    This class is training without rounds, as with any optimizer that applies each
-    gradient at once: there is nothing to wait for, and nothing to end.
+    This class is training without rounds, for optimizers that apply each gradient at
+    once: nothing has to be awaited or ended.
     """
 
-    #: Whether an error of others may follow from one that `cause` tells.
+    #: The error that may be the reason for errors of other tasks, or None.
     cause: BaseException | None = None
     #: Whether updates maintain tables that grow.
     maintains_tables: bool = False
 
     def place(self, variables: Sequence[Any]) -> None:
-        """Learns what is to be trained, before the first gradient.
+        """Learns which variables will be trained, before the first gradient.
 
         Args:
             variables: TensorFlow's variables.
@@ -31,7 +31,7 @@ class Rounds:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Waits until the round needs a gradient; one is computed inside.
+        """Waits until the round needs a gradient; the gradient is computed inside.
 
         Yields:
             Nothing.
@@ -45,30 +45,30 @@ class Rounds:
 
         Args:
             gradients: one for each variable.
-            variables: as the optimizer got them.
-            natives: the same as TensorFlow's variables.
+            variables: the variables, as the optimizer got them.
+            natives: the same variables, as TensorFlow's variables.
         """
         raise NotImplementedError
 
     @property
     def is_training(self) -> bool:
-        """Whether a training goes on that somebody has to end."""
+        """Whether there is a training that somebody has to end."""
         return False
 
     def start(self) -> None:
         """Begins a training."""
 
     def begin_epoch(self, first_step: int) -> None:
-        """Notes that an epoch begins; no gradient is on its way.
+        """Notes that an epoch begins, while no gradient is in flight.
 
         Args:
             first_step: how many batches of the epoch are done already.
         """
 
     def num_done(self, num_taken: int) -> int:
-        """How many batches of an epoch are done, at a moment between two updates.
+        """Returns how many batches of an epoch are done, between two updates.
 
-        Done is what is in the variables, or was dropped and never will be.
+        A batch is done when its gradient has been applied, or was dropped for good.
 
         Args:
             num_taken: how many `fit` has counted.
@@ -76,13 +76,13 @@ class Rounds:
         return num_taken
 
     def drain(self) -> None:
-        """Waits until no gradient is on its way and no full round unapplied."""
+        """Waits until no gradient is in flight and no full round is unapplied."""
 
     def finish(self, *, flush: bool) -> int:
-        """Ends a training: completes what is under way, and the last round.
+        """Ends a training: completes the present updates, and the last round.
 
         Args:
-            flush: whether a last incomplete round is applied; otherwise it is dropped.
+            flush: whether an incomplete last round is applied; otherwise it is dropped.
 
         Returns:
             The number of gradients of that round.
@@ -91,37 +91,37 @@ class Rounds:
         return 0
 
     def close(self) -> None:
-        """Ends a training at once, if it has not ended: nothing more is applied."""
+        """Ends a training at once, unless it has ended: nothing more is applied."""
 
     def between_updates(self, function: Callable[[], None]) -> None:
-        """Calls a function at a moment at which no update is under way.
+        """Calls a function at a moment when no update is in progress.
 
         Args:
-            function: what to call; its error is raised here.
+            function: the function; its error is raised here.
         """
         function()
 
     def add_observer(self, observer: Observer) -> None:
-        """Has an observer called from the next training on."""
+        """Adds an observer, called from the next training on."""
         del observer
 
     def remove_observer(self, observer: Observer) -> None:
-        """Has an observer called no more."""
+        """Removes an observer."""
         del observer
 
     def configure(self, quorum: int, total: int) -> None:
         """Changes the quorum and the number of workers from the next round on."""
 
     def stats(self) -> dict[str, Any]:
-        """Reads the counters, under the names that a gate gives them."""
+        """Reads the counters, by the names that a gate gives them."""
         return {}
 
 
 class RefusedRounds(Rounds):
-    """Where training is refused, but loading, saving and evaluating are not."""
+    """Refuses to train; loading, saving and evaluating are possible."""
 
     def __init__(self, reason: str):
-        """Keeps the reason, a sentence."""
+        """Keeps the reason, which is a sentence."""
         self._reason = reason
 
     def receive(

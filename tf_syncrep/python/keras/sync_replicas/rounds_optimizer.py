@@ -1,4 +1,4 @@
-"""What optimizers have in common that collect gradients before they apply them."""
+"""The base class of optimizers that collect gradients before they apply them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tf_syncrep.python.sync.gradients import as_tensors
 
 
 class RoundsOptimizer(compat.WrapperOptimizer):
-    """Hands gradients to its rounds, which have the inner optimizer update.
+    """Passes gradients to its rounds, which make the inner optimizer update.
 
     Subclasses set `_rounds` and `flush_last`.
     """
@@ -29,7 +29,7 @@ class RoundsOptimizer(compat.WrapperOptimizer):
         """Makes the inner optimizer's variables, once.
 
         Args:
-            variables: the variables that are to be trained.
+            variables: the variables that will be trained.
         """
         super().build(variables)
         place(self, variables)
@@ -42,7 +42,8 @@ class RoundsOptimizer(compat.WrapperOptimizer):
             variables: the variables.
 
         Raises:
-            RuntimeError: where XLA compiles, and what the rounds raise.
+            RuntimeError: XLA compiles the step. Errors of the rounds are raised as
+                well.
         """
         if compat.compiled_by_xla():
             raise RuntimeError(
@@ -58,7 +59,7 @@ class RoundsOptimizer(compat.WrapperOptimizer):
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Ends a training; called by `fit`.
 
-        A last incomplete round is applied or dropped first.
+        An incomplete last round is applied or dropped first.
 
         Args:
             var_list: the model's variables.
@@ -68,7 +69,7 @@ class RoundsOptimizer(compat.WrapperOptimizer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Makes an optimizer of what `get_config` returned.
+        """Makes an optimizer of the result of `get_config`.
 
         Args:
             config: the arguments by name, the inner optimizer serialised.
@@ -78,7 +79,7 @@ class RoundsOptimizer(compat.WrapperOptimizer):
             The optimizer, without state.
         """
         inner = config["inner_optimizer"]
-        # While Keras 2 loads an .h5 file it knows registered classes by these alone.
+        # While Keras 2 loads an .h5 file, it knows registered classes only by these.
         registered = tf.keras.utils.get_registered_object(
             inner.get("registered_name") or "", custom_objects
         )
@@ -89,16 +90,17 @@ class RoundsOptimizer(compat.WrapperOptimizer):
 
 
 def rounds_of(optimizer: Any) -> Rounds:
-    """The rounds of an optimizer; those of one that has none have nothing to do."""
+    """The rounds of an optimizer; if it has none, rounds that do nothing."""
     return optimizer._rounds if isinstance(optimizer, RoundsOptimizer) else Rounds()
 
 
 def place(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Tells the rounds of an optimizer what is to be trained, before the first step.
+    """Tells the rounds of an optimizer what will be trained, before the first step.
 
     Args:
-        optimizer: any.
-        variables: as Keras has them; one in parts counts as its parts.
+        optimizer: any optimizer.
+        variables: the variables, as Keras has them; a variable in parts counts as its
+            parts.
     """
     natives = [compat.native(variable) for variable in variables]
     rounds_of(optimizer).place(
@@ -108,7 +110,7 @@ def place(optimizer: Any, variables: Sequence[Any]) -> None:
 
 @contextlib.contextmanager
 def ending(rounds: Rounds) -> Iterator[None]:
-    """Ends a training that an error leaves, and raises what is behind the error."""
+    """Ends a training after an error, and raises the error that is behind it."""
     try:
         yield
     except Exception as error:

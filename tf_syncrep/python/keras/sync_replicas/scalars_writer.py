@@ -1,4 +1,4 @@
-"""Writes TensorBoard scalars in a thread of its own, whatever happens to the disk."""
+"""Writes TensorBoard scalars in a thread, without waiting for a slow disk."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from absl import logging
 
 from tf_syncrep.python.sync import gate_stats
 
-# How long the end of a training waits for what is still to be written.
+# How long the end of a training waits for the scalars that are still to be written.
 _END_SECS = 5.0
 # How many readings wait for a slow disk at most.
 _MOST_READINGS = 100
-# What TensorBoard takes for numbers to draw as curves.
+# With this, TensorBoard draws the numbers as curves.
 SCALARS = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
 )
 
 
 class ScalarsWriter:
-    """Accepts what is to be written without waiting; a slow disk gets only the latest.
+    """Accepts scalars without waiting; a slow disk gets only the latest.
 
-    What is handed over are readings of the gate's counters, or the wish for one.
+    The scalars are readings of the gate's counters, or a request for one.
     """
 
     def __init__(self, log_dir: str, read_stats: Callable[[], dict[str, Any]]):
         """Starts the thread.
 
         Args:
-            log_dir: where the files go.
-            read_stats: returns the counters, as `gate_stats.to_dict` makes them.
+            log_dir: the folder for the files.
+            read_stats: returns the counters, as `gate_stats.to_dict` returns them.
         """
         self._log_dir = log_dir
         self._read_stats = read_stats
-        # Guards what follows. Notified when one of them has changed.
+        # Guards the following fields. It is notified when one of them has changed.
         self._changed = threading.Condition()
         self._is_asked = False
-        # If the disk is slower than the epochs, the oldest are left out.
+        # If the disk is slower than the epochs, the oldest readings are omitted.
         self._readings: collections.deque[tuple[dict[str, Any], dict[str, float]]] = (
             collections.deque(maxlen=_MOST_READINGS)
         )
@@ -58,7 +58,7 @@ class ScalarsWriter:
             self._changed.notify()
 
     def write(self, stats: dict[str, Any], more: dict[str, float]) -> None:
-        """Has a reading written, and numbers by tag beside it."""
+        """Writes a reading later, and further numbers by tag."""
         with self._changed:
             if not self._has_failed:
                 self._readings.append((stats, more))
@@ -97,7 +97,7 @@ class ScalarsWriter:
             )
 
     def _write_next(self, writer: Any) -> bool:
-        """Waits for something to write; whether there was any."""
+        """Waits for scalars and writes them; returns whether there were any."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_asked or self._readings or self._is_closed
@@ -113,7 +113,7 @@ class ScalarsWriter:
             stats = self._read_stats()
         with writer.as_default(step=stats["step"]):
             for tag, value in (gate_stats.to_scalars(stats) | more).items():
-                # Not `tf.summary.scalar`, which wants TensorBoard to be installed.
+                # `tf.summary.scalar` would need an installed TensorBoard.
                 tf.summary.write(tag, tf.constant(value, tf.float32), metadata=SCALARS)
         writer.flush()
         return True

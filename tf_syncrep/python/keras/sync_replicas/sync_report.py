@@ -1,4 +1,4 @@
-"""SyncReport: says what synchronous training does, and never gets in its way."""
+"""SyncReport: reports on synchronous training, and never disturbs it."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _LOGGED = ("updates", "late", "stale", "voided", "waited_secs")
 
 
 class SyncReport(tf.keras.callbacks.Callback):
-    """Reports what `SyncReplicas` does: in the logs, a line an epoch, and TensorBoard.
+    """Reports on `SyncReplicas`: in the logs, in a line per epoch, and in TensorBoard.
 
     At the end of each epoch the gate's counters go into the logs, as `sync/updates`,
-    `sync/late`, `sync/stale`, `sync/voided` and `sync/waited_secs`. Like those that
-    TensorBoard gets, they count from the beginning of the training. Callbacks that are
-    to see them in the logs come behind this one. The line that is printed counts what
-    was in the epoch. Its updates per second are per second of training, without
-    validation, the time between epochs, and callbacks that take a second or more
-    between two steps, as when they write a checkpoint. TensorBoard gets that time as
-    `sync/training_secs`.
+    `sync/late`, `sync/stale`, `sync/voided` and `sync/waited_secs`. Like those in
+    TensorBoard, they count from the beginning of the training. Callbacks that need them
+    in the logs have to come after this one. The printed line counts only the epoch. Its
+    updates per second are per second of training, without validation, the time between
+    epochs, and callbacks that take a second or more between two steps, as when they
+    write a checkpoint. TensorBoard gets that time as `sync/training_secs`.
 
-    It observes: training is the same without it. TensorBoard's files are written by a
-    thread of their own. Workers never wait for it. If it fails, as on a full disk, that
+    It only observes: training is the same without it. A thread writes TensorBoard's
+    files, and workers never wait for it. If it fails, because of a full disk, say, that
     is logged once, and nothing more is written.
 
     Args:
-        log_dir: where TensorBoard scalars `sync/...` are written, by updates, and the
-            epochs' logs as `epoch_...`; of a metric that is a vector, each element as
-            `epoch_NAME/INDEX`. `tf-syncrep report` draws them. None: nowhere.
-        every_n_updates: how often they are written, beside the ends of epochs.
+        log_dir: the folder for TensorBoard scalars `sync/...`, by updates, and for the
+            epochs' logs as `epoch_...`; each element of a metric that is a vector
+            becomes `epoch_NAME/INDEX`. `tf-syncrep report` draws them. None for no
+            files.
+        every_n_updates: how often they are written, besides the ends of epochs.
         verbose: 1 prints a line at the end of each epoch, 0 nothing.
 
     Raises:
-        ValueError: an argument out of range; or, in `fit`, a model whose optimizer is
+        ValueError: an argument is out of range; or, in `fit`, the model's optimizer is
             not a `SyncReplicas`.
 
     Example:
@@ -68,13 +68,13 @@ class SyncReport(tf.keras.callbacks.Callback):
         self._line: str | None = None
 
     def set_model(self, model: Any) -> None:
-        """Finds the optimizer to report on.
+        """Finds the optimizer.
 
         Args:
             model: the model.
 
         Raises:
-            ValueError: its optimizer is not a SyncReplicas.
+            ValueError: the optimizer is not a SyncReplicas.
         """
         super().set_model(model)
         optimizer = getattr(model, "optimizer", None)
@@ -94,7 +94,7 @@ class SyncReport(tf.keras.callbacks.Callback):
             logs: unused.
         """
         del logs
-        # Left over from a `fit` that an error has ended.
+        # A `fit` that an error has ended may have left one.
         self._line = None
         self._end()
         if self._log_dir is not None:
@@ -128,7 +128,7 @@ class SyncReport(tf.keras.callbacks.Callback):
 
         Args:
             epoch: unused.
-            logs: to which the counters are added.
+            logs: the logs, to which the counters are added.
         """
         del epoch
         stats = self._optimizer.stats()
@@ -142,7 +142,7 @@ class SyncReport(tf.keras.callbacks.Callback):
             self._line = _line(self._before, stats, clock_of(self.model).secs)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Writes what is left, and observes no more.
+        """Writes the rest, and stops observing.
 
         Args:
             logs: unused.
@@ -154,7 +154,7 @@ class SyncReport(tf.keras.callbacks.Callback):
         self._end()
 
     def _print_line(self) -> None:
-        """Prints the line of an epoch, when the progress bar has ended its own."""
+        """Prints the line of an epoch, after the progress bar has ended its own."""
         if self._line is not None:
             print(self._line, flush=True)
             self._line = None
@@ -173,12 +173,12 @@ class SyncReport(tf.keras.callbacks.Callback):
         return self._timed(self._optimizer.stats())
 
     def _timed(self, stats: dict[str, Any]) -> dict[str, Any]:
-        """Adds the time of training, by which rates are to be told from files."""
+        """Adds the time of training, from which rates can be computed later."""
         return {**stats, "training_secs": clock_of(self.model).total_secs}
 
 
 def _epoch_scalars(logs: dict[str, Any] | None) -> dict[str, float]:
-    """The logs of an epoch as numbers by tag; what is not a number is left out."""
+    """The logs of an epoch as numbers by tag; other values are omitted."""
     scalars = {}
     for name, value in (logs or {}).items():
         try:
@@ -194,7 +194,7 @@ def _epoch_scalars(logs: dict[str, Any] | None) -> dict[str, float]:
 
 
 def _line(before: dict[str, Any], after: dict[str, Any], secs: float) -> str:
-    """Says what has happened between two readings."""
+    """Describes what has happened between two readings."""
     counts = {
         name: after[name] - before.get(name, 0)
         for name in ("updates", "applied", "late", "stale", "rejected", "voided")

@@ -1,4 +1,4 @@
-"""What updates are made on: variables, each with an accumulator beside it."""
+"""The variables that are updated, each with an accumulator beside it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tf_syncrep.python.sync.gradient_accumulators import (
 
 @dataclasses.dataclass(frozen=True)
 class _Target:
-    """A variable, and what its gradients are like."""
+    """A variable, and the kind of its gradients."""
 
     variable: Any = dataclasses.field(compare=False, repr=False)
-    # The variable is kept, so that its id stays its own.
+    # The variable is kept alive, so that no other one gets its id.
     native: Any = dataclasses.field(compare=False, repr=False)
     key: int = dataclasses.field(repr=False)
     name: str
@@ -30,18 +30,18 @@ class _Target:
 
 
 class Targets:
-    """The variables that the first gradients were for, and their accumulators.
+    """The variables of the first gradients, and their accumulators.
 
-    An update is of all of them: a gate counts gradients of a whole batch.
+    Every update is of all of them, since a gate counts gradients of whole batches.
     """
 
     def __init__(self):
         """Makes nothing yet."""
-        # Guards what follows while functions are traced, by several threads.
+        # Guards the following fields while several threads trace functions.
         self._lock = threading.Lock()
         self._targets: list[_Target] | None = None
         self.accumulators: list[GradientAccumulator] = []
-        # Set once gradients were seen: it is known what to update.
+        # Set when there were gradients, so that the variables to update are known.
         self.are_known = threading.Event()
 
     @property
@@ -52,15 +52,15 @@ class Targets:
     def check(
         self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
     ) -> None:
-        """Makes the accumulators at the first call; compares at each other one.
+        """Makes the accumulators at the first call; compares at each further call.
 
         Args:
             gradients: one for each variable.
-            variables: as the optimizer got them.
-            natives: the same as TensorFlow's variables.
+            variables: the variables, as the optimizer got them.
+            natives: the same variables, as TensorFlow's variables.
 
         Raises:
-            ValueError: gradients for other variables, or of other kinds, than those
+            ValueError: the variables, or the kinds of the gradients, differ from those
                 of the first call.
         """
         targets = [
@@ -77,7 +77,7 @@ class Targets:
         if targets != self._targets:
             raise ValueError(
                 "All train steps must have gradients of the same kinds for the same "
-                "variables; train other variables with an optimizer of their own. "
+                "variables; train other variables with a separate optimizer. "
                 f"Received: {_described(targets)}; after {_described(self._targets)}."
             )
 

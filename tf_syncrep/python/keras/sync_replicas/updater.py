@@ -21,15 +21,15 @@ from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer
 
 # How often a waiting updater calls again, so that the gate hears of it, and so that
-# what is to be done between two updates does not wait for one that may not come.
+# requests between two updates do not wait for an update that may not come.
 _WAIT_SECS = 1.0
 _POLL_SECS = 0.1
-# Of a wait that only serves as a sign of life.
+# The time-out of a wait that is only a sign of life.
 _NO_WAIT_SECS = 1e-3
-# How the gate says that such a wait was in vain, and nothing is wrong.
+# The gate's message for such a wait, after which nothing is wrong.
 _IN_VAIN = "No full round in this time"
-# How long each of the two parts of an end may take, the end of the thread and what the
-# gate is told, when parameter servers do not answer.
+# How long each of the two parts of an end may take, which are the end of the thread and
+# the message to the gate, if parameter servers do not answer.
 _END_SECS = 5.0
 # How many characters of an error others get to read.
 _LONGEST_ERROR = 300
@@ -44,9 +44,10 @@ _running: "weakref.WeakSet[Updater]" = weakref.WeakSet()
 class Updater:
     """Applies the mean gradients of each full round, in one function call.
 
-    One update waits for the round, takes the means, makes the inner optimizer's update
-    on the variables' own devices, and opens the next round. An error in it ends the
-    training for all: it fails the gate, so that what waits there ends with that error.
+    A function call waits for the round, takes the means, makes the inner optimizer's
+    update on the variables' own devices, and opens the next round. An error in it ends
+    the training for all: it fails the gate, so that all waits there end with that
+    error.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class Updater:
         """Traces nothing yet.
 
         Args:
-            ops: those of the gate and the accumulators.
-            strategy: the strategy that the variables belong to.
+            ops: the ops of the gate and the accumulators.
+            strategy: the strategy of the variables.
             optimizer: the inner optimizer, whose `iterations` count the updates.
             update: applies gradients to variables, in replica context.
         """
@@ -73,17 +74,18 @@ class Updater:
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._generation: Any = None
-        # Guards the requests, and whether somebody is there to serve them.
+        # Guards the requests, and whether a thread is there to serve them.
         self._requests_lock = threading.Lock()
         self._requests: list[_Request] = []
         self._is_serving = False
-        # Of tables that grow, once it is known what is trained.
+        # The maintenance of tables that grow, once it is known what is trained.
         self._maintenance: Maintenance | None = None
         # Called in the thread with `iterations`: before the first update of a training,
-        # and after each. What they raise is logged, and they are called no more.
+        # and after each update. An observer that raises an error is logged, and not
+        # called again.
         self.observers: list[Observer] = []
-        # Functions, so that they take the same way to parameter servers as those of
-        # workers, which does not wait for what another thread has under way.
+        # These are functions, so that they reach parameter servers in the same way as
+        # those of workers, which do not wait for the calls of another thread.
         self._open_fn = _function(ops.open)
         self._heard_of_fn = _function(self._be_heard_of)
         self._wait_and_apply_fn = _function(self._wait_and_apply)
@@ -95,13 +97,14 @@ class Updater:
 
     @property
     def is_running(self) -> bool:
-        """Whether a training goes on, or its end was not yet asked for."""
+        """Whether there is a training whose end nobody has asked for."""
         return self._thread is not None
 
     def start(self) -> None:
         """Opens the gate for a new training and starts the thread."""
         self._error = None
-        # Its own: a thread that an earlier end gave up must not run on with this one.
+        # It is a new event: a thread that an earlier end gave up must not go on with
+        # this one.
         self._stopping = threading.Event()
         step = tf.cast(self._iterations.read_value(), tf.int64)
         self._generation = self._open_fn(step)
@@ -117,18 +120,18 @@ class Updater:
 
     @property
     def cause(self) -> BaseException | None:
-        """What ended the updates, if it was an error.
+        """The error that ended the updates, or None.
 
-        Closures fail with it as well, with errors that say less or nothing about it:
-        TensorFlow cancels those that have not heard of it yet.
+        Closures fail then as well, with errors that say less or nothing about the
+        reason: TensorFlow cancels those that have not heard of it yet.
         """
         if isinstance(self._error, tf.errors.CancelledError):
-            return None  # that is what tells nothing
+            return None  # A cancellation does not tell the reason.
         return self._lost_parameter_server or self._error
 
     @property
     def _lost_parameter_server(self) -> tf.errors.UnavailableError | None:
-        """What to raise if updates ended because a parameter server was lost."""
+        """The error to raise if updates ended because a parameter server was lost."""
         if not isinstance(self._error, tf.errors.UnavailableError):
             return None
         found = re.search(r"/job:ps/replica:\d+/task:\d+", str(self._error))
@@ -145,10 +148,10 @@ class Updater:
     def between_updates(self, function: Callable[[], None]) -> None:
         """Calls a function in the thread, between two updates, and waits for it.
 
-        Without a thread there are no updates, and it is called at once.
+        Without a thread there are no updates, and the function is called at once.
 
         Args:
-            function: what to call; its error is raised here.
+            function: the function; its error is raised here.
         """
         request = _Request(function)
         with self._requests_lock:
@@ -159,7 +162,7 @@ class Updater:
         request.wait()
 
     def drain(self) -> None:
-        """Waits until no gradient is on its way and no full round unapplied.
+        """Waits until no gradient is in flight and no full round waits for its update.
 
         Raises:
             tf.errors.OpError: an update failed.
@@ -172,10 +175,10 @@ class Updater:
             raise (self.cause or error) from error
 
     def finish(self, *, flush: bool) -> int:
-        """Ends a training: completes what is under way, and the last round.
+        """Ends a training: completes the present updates, and the last round.
 
         Args:
-            flush: whether a last incomplete round is applied; otherwise it is dropped.
+            flush: whether an incomplete last round is applied; otherwise it is dropped.
 
         Returns:
             The number of gradients of that round.
@@ -202,14 +205,14 @@ class Updater:
         return left
 
     def close(self) -> None:
-        """Ends a training at once, if it has not ended: nothing more is applied."""
+        """Ends a training at once, unless it has ended: nothing more is applied."""
         if not self.is_running:
             return
         self._stop()
         with self._requests_lock:
             self._is_serving = False
             requests, self._requests = self._requests, []
-        for request in requests:  # of a thread that was left behind
+        for request in requests:  # a thread was left behind with them
             request.refuse()
         self._thread = None
         _running.discard(self)
@@ -228,14 +231,14 @@ class Updater:
         deadline = time.monotonic() + _END_SECS
         error: BaseException | None = None
         while self._thread.is_alive() and time.monotonic() < deadline:
-            # Again and again: it may have begun another wait meanwhile.
+            # It is repeated, since the thread may have begun another wait meanwhile.
             left = deadline - time.monotonic()
             error = _within(left, self._cancel_fn, self._generation) or error
             self._thread.join(timeout=_POLL_SECS)
         if self._thread.is_alive():
             logging.warning(
-                "SyncReplicas: the updater did not end in %g s, and is left behind. "
-                "The last error of those that told it to: %s",
+                "SyncReplicas: the updater did not end within %g s, and is abandoned. "
+                "The last error of the calls that told it to end: %s",
                 _END_SECS,
                 error,
             )
@@ -244,8 +247,8 @@ class Updater:
         try:
             self._tell_observers(step)
             self._wait_for_targets(generation, stopping)
-            # Not while a function is traced, which would take its variables for its
-            # own.
+            # This must not happen while a function is traced, which would take the
+            # variables for its own.
             self._maintenance = maintenance_of_update(
                 self._optimizer, [compat.native(v) for v in self._ops.targets.variables]
             )
@@ -258,9 +261,9 @@ class Updater:
                     self._tell_observers(step)
         except BaseException as error:
             if generation is not self._generation:
-                return  # left behind, and of no interest to the present training
+                return  # it was left behind, and does not concern the present training
             self._error = error
-            # The gate, and so those who wait there, may be out of reach.
+            # The gate, and so the workers that wait there, may be unreachable.
             logging.error(
                 "SyncReplicas: %s",
                 self._lost_parameter_server or "an update failed",
@@ -280,7 +283,7 @@ class Updater:
                 self._serve()
 
     def _serve(self) -> None:
-        """Does what is to be done between two updates."""
+        """Serves requests between two updates."""
         with self._requests_lock:
             requests, self._requests = self._requests, []
         for request in requests:
@@ -295,7 +298,7 @@ class Updater:
                 self.observers.remove(observer)
 
     def _wait_for_targets(self, generation: Any, stopping: threading.Event) -> None:
-        """Waits until a train step was traced: then it is known what to update."""
+        """Waits until a train step was traced, so that the variables are known."""
         heard_of = time.monotonic()
         while not self._ops.targets.are_known.wait(_POLL_SECS):
             if stopping.is_set():
@@ -308,30 +311,30 @@ class Updater:
     def _be_heard_of(self, generation: tf.Tensor) -> None:
         self._ops.wait_quorum(generation, _NO_WAIT_SECS)
 
-    # Neither returns anything: a function with a result waits for a message from each
-    # op in it before it hands the result out.
+    # Neither function returns anything: a function with a result waits for a message
+    # from each op in it before it returns.
 
     def _wait_and_apply(self, generation: tf.Tensor) -> None:
         self._apply(generation, self._ops.wait_quorum(generation, _WAIT_SECS))
 
     def _apply(self, generation: tf.Tensor, quorum: tf.Tensor) -> None:
         gradients, variables = self._ops.take(quorum)
-        # Whatever has no place of its own is put with the gate: each detour that an
-        # update waits for costs a call from task to task.
+        # Ops without a place of their own are placed beside the gate: each detour of an
+        # update costs a call from task to task.
         with tf.device(self._ops.device):
             # `iterations` needs no gradient, and a learning rate that is set between
-            # two updates is to be that of the next.
+            # two updates must apply to the next one.
             kept = keeping.keep(self._optimizer, gradients, variables)
             with tf.control_dependencies([quorum, *kept]):
                 updated = _group_of(lambda: self._update_all(gradients, variables))
             with tf.control_dependencies([updated]):
                 step = tf.cast(self._iterations.read_value(), tf.int64)
-            # Before workers look anything up for the next one.
+            # The maintenance comes before workers look up rows for the next round.
             with tf.control_dependencies([updated, *self._maintain(step)]):
                 self._ops.advance(generation, quorum, step)
 
     def _maintain(self, step: tf.Tensor) -> list[tf.Tensor]:
-        """Has rows of tables that grow go, if it is time."""
+        """Takes rows of tables that grow back, if it is time."""
         maintenance = self._maintenance
         if maintenance is None:
             return []
@@ -349,7 +352,7 @@ class Updater:
 
 
 class _Request:
-    """A function that another thread is to call."""
+    """A function that another thread has to call."""
 
     def __init__(self, function: Callable[[], None]):
         self._function = function
@@ -357,7 +360,7 @@ class _Request:
         self._is_over = threading.Event()
 
     def serve(self) -> None:
-        """Calls it."""
+        """Calls the function."""
         try:
             self._function()
         except BaseException as error:
@@ -365,21 +368,21 @@ class _Request:
         self._is_over.set()
 
     def refuse(self) -> None:
-        """Lets whoever waits go on without it."""
+        """Lets the waiting thread go on without the call."""
         self._error = tf.errors.CancelledError(None, None, _ENDED)
         self._is_over.set()
 
     def wait(self) -> None:
-        """Waits until it was called; raises what it raised."""
+        """Waits until the function was called; raises the error that it raised."""
         self._is_over.wait()
         if self._error is not None:
             raise self._error
 
 
 def _group_of(build: Callable[[], None]) -> tf.Operation:
-    """Builds ops in a function that is being traced, and one that ends after them.
+    """Builds ops in a function that is being traced, and an op that ends after them.
 
-    Each task reports to it once, rather than each op.
+    So each task reports to that op once, instead of each op.
     """
     graph = tf.compat.v1.get_default_graph()
     num_before = len(graph.get_operations())
@@ -391,7 +394,7 @@ def _group_of(build: Callable[[], None]) -> tf.Operation:
 
 
 def _call(function: Any, generation: Any, stopping: threading.Event) -> bool:
-    """Calls a function that waits for a round; whether that was not in vain."""
+    """Calls a function that waits for a round; returns whether there was one."""
     try:
         function(generation)
         return True
@@ -405,7 +408,7 @@ def _call(function: Any, generation: Any, stopping: threading.Event) -> bool:
 
 
 def _function(python_function: Callable[..., Any]) -> Callable[..., Any]:
-    """A `tf.function` that fails, or is cancelled, by itself alone."""
+    """A `tf.function` whose failure or cancellation does not affect others."""
     function = tf.function(python_function)
 
     def call(*args: Any) -> Any:
@@ -416,15 +419,15 @@ def _function(python_function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _within(secs: float, function: Callable[..., Any], *args: Any) -> Any:
-    """Calls what may never return; by then its caller goes on without it.
+    """Calls a function that may never return, and goes on without it after a while.
 
     Args:
         secs: how long to wait for it.
-        function: is called in a daemon thread.
+        function: the function; it is called in a daemon thread.
         *args: its arguments.
 
     Returns:
-        The error that says why it did not work, or None.
+        The error with which it failed, or None.
     """
     errors: list[BaseException] = [TimeoutError(f"No answer in {secs:.1f} s")]
 
@@ -442,7 +445,7 @@ def _within(secs: float, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _summary(error: BaseException) -> str:
-    """What the gate tells others of an error: without the stack traces in its text.
+    """What the gate tells others of an error: its text without stack traces.
 
     gRPC drops errors above a few kilobytes, and each task on the way repeats the text.
     """
@@ -458,6 +461,6 @@ def _summary(error: BaseException) -> str:
 
 @atexit.register
 def _close_all() -> None:
-    """Ends the threads before the interpreter does, which they would crash."""
+    """Ends the threads before the interpreter ends, which would crash with them."""
     for updater in list(_running):
         updater.close()

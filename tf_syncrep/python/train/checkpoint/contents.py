@@ -1,6 +1,6 @@
 """What a checkpoint of a `tf.compat.v1` graph holds: what its Saver would save.
 
-Under the names that the Saver uses: `embeddings` for a variable, whatever its parts,
+The names are those that the Saver uses: `embeddings` for a variable, in parts or not,
 and `embeddings/AdamAsync` for an optimizer's slot of it.
 """
 
@@ -23,14 +23,14 @@ _Key = tf.compat.v1.GraphKeys
 
 
 def contents_of_graph() -> tuple[Contents, Any]:
-    """Finds what is to be saved of the default graph.
+    """Finds the contents of a checkpoint of the default graph.
 
     Returns:
-        Its global variables and other saveable objects; and a Saver of those of them
-        that are not written by rows, or None.
+        Its global variables and other saveable objects; and a Saver for those of them
+        that are not written row by row, or None.
 
     Raises:
-        ValueError: a variable in parts that are not ranges of rows.
+        ValueError: a variable has parts that are not ranges of rows.
     """
     variables = tf.compat.v1.global_variables()
     tables = [v for v in variables if is_written_by_rows(v)]
@@ -39,7 +39,7 @@ def contents_of_graph() -> tuple[Contents, Any]:
     groups = [
         [table, *slots[id(table)]] for table in tables if id(table) not in of_tables
     ]
-    # The ops take reference variables behind the others.
+    # The ops take reference variables after the others.
     groups.sort(key=lambda group: not hasattr(group[0], "handle"))
     builder = Builder()
     for group in groups:
@@ -60,10 +60,10 @@ def contents_of_graph() -> tuple[Contents, Any]:
 
 
 def _slots_by_table(tables: list[Any]) -> dict[int, list[Any]]:
-    """For each table, by its id, the variables of its shape that are named after it.
+    """Returns each table's slots, by its id: variables of its shape, named after it.
 
-    That is how TensorFlow names what optimizers and moving averages keep for a
-    variable.
+    This is how TensorFlow names the variables that optimizers and moving averages keep
+    for a variable.
     """
     by_name = {table.op.name: table for table in tables}
     slots: dict[int, list[Any]] = {id(table): [] for table in tables}
@@ -80,7 +80,7 @@ def _slots_by_table(tables: list[Any]) -> dict[int, list[Any]]:
             ):
                 slots[id(table)].append(slot)
                 break
-    # A slot of a slot is one of the table, too.
+    # A slot of a slot is also a slot of the table.
     for table in tables:
         for slot in slots[id(table)]:
             slots[id(table)] += slots[id(slot)]
@@ -89,7 +89,7 @@ def _slots_by_table(tables: list[Any]) -> dict[int, list[Any]]:
 
 
 def _piece_of(group: list[Any]) -> Piece:
-    """The rows of a table, or of a part of it, that are in a group."""
+    """The piece that a group holds: the rows of a table, or of a part of it."""
     parts = [slice_of(variable) for variable in group]
     num_rows = group[0].shape.as_list()[0]
     if parts[0] is None:

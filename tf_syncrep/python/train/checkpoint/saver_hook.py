@@ -1,4 +1,4 @@
-"""Checkpoints of `tf.compat.v1` sessions, for which training does not stop."""
+"""Checkpoints of `tf.compat.v1` sessions that do not stop the training."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _ASK_SECS = 0.2
 
 
 class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
-    """Writes checkpoints while training goes on, and goes on from the last one.
+    """Writes checkpoints while training goes on, and continues from the last one.
 
-    Each parameter server writes its own variables to files of its own, a few MiB at a
-    time, beside the training. All replicas have the hook; the chief's writes, and
-    restores the newest checkpoint that is whole whenever a session is created, also
-    after a parameter server was lost, and those of the others wait for that:
+    Each parameter server writes its own variables to its own files, a few MiB at a
+    time, beside the training. All replicas have the hook. The chief's hook writes the
+    checkpoints, and restores the newest whole one whenever a session is created, also
+    after a parameter server was lost; the other replicas wait for that:
 
     ```python
     hook = tfs.train.CheckpointSaverHook("/shared/run1", 600, is_chief=is_chief)
@@ -52,46 +52,46 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             session.run(train_op)
     ```
 
-    It takes the place of `checkpoint_dir` of MonitoredTrainingSession, which is not
-    given. With a SyncReplicasOptimizer in the graph a checkpoint is of one moment,
-    between two updates, bit for bit. With more than one, or none, rows of tables are
-    whole where whoever updates them takes their locks: AdamAsync, and optimizers of
-    TensorFlow with `use_locking`; and some are some steps older than others.
+    It replaces `checkpoint_dir` of MonitoredTrainingSession, which must not be given.
+    With a SyncReplicasOptimizer in the graph, a checkpoint shows one moment, between
+    two updates, bit for bit. With none, or more than one, each row of a table is whole
+    if whoever updates it takes its lock, as AdamAsync does, and TensorFlow's optimizers
+    with `use_locking`; but some rows are some steps older than others.
 
     A full checkpoint `ckpt-7` is one of TensorFlow's, with the names that
-    `tf.compat.v1.train.Saver` uses, so that a Saver of the graph restores it, and
+    `tf.compat.v1.train.Saver` uses: a Saver of the graph restores it, and
     `tf.train.load_checkpoint` reads it. When the chief's session ends in an orderly
-    way, the last one is of that moment.
+    way, a last checkpoint shows that moment.
 
     Args:
         checkpoint_dir: the folder, the same for all tasks, of one training at a time.
-        save_secs: write one so often. By default, if `save_steps` is not given either,
-            every 600 seconds.
-        save_steps: write one after so many steps of the global step, in place of
+        save_secs: how often to write one, in seconds. By default, if `save_steps` is
+            not given either, every 600 seconds.
+        save_steps: how often to write one, in steps of the global step, instead of
             `save_secs`. While one is being written, no other is begun.
         is_chief: whether this replica is the chief.
-        keep: how many to keep. Those that they build on are kept, too.
-        full_every: write all to one of so many, and to the others only those rows of
-            tables that have changed since the one before.
+        keep: how many to keep. Those on which they build are kept, too.
+        full_every: one checkpoint of this many is full; the others hold only those rows
+            of tables that have changed since the checkpoint before.
         work_queues: `tfs.data.WorkQueue`s by name, which are saved and restored, too.
         max_kept_bytes: how much memory a parameter server may use to keep rows that are
             overwritten before they were written to the files; then updates wait.
-        max_bytes_per_sec: how fast each parameter server may write. By default as fast
-            as can be.
-        raise_at_end: whether `end`, and so the session that ends, raises what kept the
-            last checkpoint from being written. By default the log says so, and how
-            many were.
+        max_bytes_per_sec: how fast each parameter server may write. By default there is
+            no limit.
+        raise_at_end: whether `end`, and so the session that ends, raises an error if
+            the last checkpoint was not written. By default the log says so, and how
+            many were written.
 
     Attributes:
-        saving: the last checkpoint that was begun, with `manifest`, `bytes_written`,
-            `secs`; None before the first.
+        saving: the last checkpoint that was begun, with `manifest`, `bytes_written` and
+            `secs`; None before the first one.
         restored: the prefix of the checkpoint that was restored last, or None.
 
     Raises:
-        ValueError: an argument out of its range, or `checkpoint_dir` is a file; in
-            `begin`, the chief cannot write to it, or a variable is in parts that are no
-            ranges of rows; when its session is created, a parameter server cannot
-            write to it, or writes elsewhere.
+        ValueError: an argument is out of range, or `checkpoint_dir` is a file. In
+            `begin`: the chief cannot write to it, or a variable has parts that are not
+            ranges of rows. When its session is created: a parameter server cannot write
+            to it, or writes elsewhere.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         self.restored: str | None = None
         self._failures = Failures(self._directory, logging.error, bool(raise_at_end))
         self._progress = Progress(self._directory)
-        self._session: Any = None  # the one in which was restored
+        self._session: Any = None  # the session into which it restored
         self._beginning: threading.Thread | None = None
         self._due_step, self._due_time = 0, 0.0
 
@@ -129,7 +129,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         """Builds the ops.
 
         Raises:
-            ValueError: there is no global step, a variable is in parts that are no
+            ValueError: there is no global step, a variable has parts that are not
                 ranges of rows, or the chief cannot write to the folder.
         """
         self._global_step = tf.compat.v1.train.get_global_step()
@@ -155,11 +155,11 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         optimizers = optimizers_of_graph()
         self._optimizer = optimizers[0] if len(optimizers) == 1 else None
         for optimizer in optimizers:
-            # Whichever of the hooks' sessions is created first.
+            # The hook whose session is created first restores.
             optimizer.before_opening(self._restore)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Restores the newest checkpoint, or waits for that.
+        """Restores the newest checkpoint, or waits until the chief has restored it.
 
         Args:
             session: the new session.
@@ -167,7 +167,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
         Raises:
             ValueError: the newest checkpoint is of another graph.
-            DamagedError: there are some, but none is whole.
+            DamagedError: there are checkpoints, but none is whole.
         """
         if self._is_chief:
             self._restore(session)
@@ -191,13 +191,14 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
         Args:
             run_context: unused.
-            run_values: with the global step.
+            run_values: the results of the run, among them the global step.
         """
         del run_context
         if not self._is_chief:
             return
         if self._is_local and self.saving is not None:
-            # What writes it is in this process, and ends with the session.
+            # The thread that writes it is in this process, and would end with the
+            # session.
             self.saving.wait_until_over()
         step = int(run_values.results)
         self._progress.note(step)
@@ -209,8 +210,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         )
         if is_due and not self._is_saving():
             self._is_begun(step)
-            # Not here: the moment is that of the next update, which may wait for the
-            # chief's own next gradient.
+            # It does not happen here: it has to wait for the next update, which may
+            # wait for the chief's own next gradient.
             self._beginning = threading.Thread(
                 target=self._save, args=(self._moment,), daemon=True
             )
@@ -219,19 +220,19 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
                 self._beginning.join()
 
     def end(self, session: Any) -> None:
-        """Writes a last checkpoint, of the end.
+        """Writes a last checkpoint, of the end of the training.
 
         Args:
             session: the session, before it is closed.
 
         Raises:
-            Exception: it was not written, where that was asked for.
+            Exception: the checkpoint was not written, and `raise_at_end` is set.
         """
         if not self._is_chief:
             return
         optimizer = self._optimizer
         if optimizer is not None:
-            # What is applied by now is all that will be.
+            # No more gradients will be applied.
             optimizer.close(session)
         if self._beginning is not None:
             self._beginning.join()
@@ -243,7 +244,8 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             self.saving.wait_until_over()
             self._failures.note(self.saving.error)
             manifest = self.saving.manifest
-        # Servers outlive this training, and keep 8 bytes a row for its next checkpoint.
+        # Servers outlive this training, and would keep 8 bytes for each row for its
+        # next checkpoint.
         with contextlib.suppress(tf.errors.OpError, RuntimeError):
             self._calls.cancel()
         if manifest is not None:
@@ -267,7 +269,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             self._optimizer.between_updates(function)
 
     def _save(self, moment: Callable[[Callable[[], None]], None]) -> None:
-        """Saves; a failure is said, and training goes on."""
+        """Saves a checkpoint; a failure is logged, and training goes on."""
         self._failures.note(self.saving and self.saving.error)
         self._failures.begin()
         session = self._session
@@ -292,7 +294,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         if session is self._session:
             return
         if self._beginning is not None:
-            self._beginning.join()  # its session is no more
+            self._beginning.join()  # its session does not exist any more
         self._engine.wait()
         self._calls.session = session
         self._engine.check_writable(self._contents)
@@ -323,7 +325,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
     # --- Replicas that wait for the chief ---
 
     def _make_marker(self, devices: Sequence[str]) -> None:
-        """Makes what says for which lives of the tasks the chief has restored."""
+        """Makes variables that tell for which incarnations the chief has restored."""
         lives = []
         for device in devices:
             with tf.device(device):
@@ -343,5 +345,5 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
     def _is_marked(self, session: Any) -> bool:
         try:
             return bool(session.run(self._marked))
-        except tf.errors.FailedPreconditionError:  # it is not initialized
+        except tf.errors.FailedPreconditionError:  # the variable is not initialized
             return False

@@ -18,13 +18,13 @@ _STOP_AGAIN_SECS = 0.1
 class ChiefQueueRunner(SessionLoop):
     """Applies the gradients of each step, in a thread of the chief.
 
-    Scripts of the oldest API know neither hooks nor `chief_init_op`: they start this
-    queue runner and expect training to begin. So it opens the gate in a session that
-    has not done so itself.
+    Scripts of the oldest API use neither hooks nor `chief_init_op`: they start this
+    queue runner and expect training to begin. So it opens the gate in sessions that
+    have not done so themselves.
 
-    Where its coordinator stops it ends the training, too, but not where an error has
-    stopped it: this chief may be started again. That its session is closed is neither;
-    the end of the process then ends the training.
+    When its coordinator stops, it also ends the training, unless an error has stopped
+    the coordinator: then this chief may be started again. The training does not end
+    either when its session is closed; it ends with the process then.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class ChiefQueueRunner(SessionLoop):
         """Creates it.
 
         Args:
-            permit: reads a local variable that `open_op` sets, to the generation, the
-                round, and the number of this client. On a server that outlives its
-                clients it may be what another one has set.
+            permit: reads a local variable that `open_op` sets to the generation, the
+                round and the number of this client. On a server that outlives its
+                clients, another client may have set it.
             open_op: begins the training.
             stop_op: ends the wait for gradients.
-            fail_op: ends this client's wait for an update, since none will come.
-            departures: by which the training is ended without its session.
-            **arguments: for the base class.
+            fail_op: ends this client's wait for an update, since no update will come.
+            departures: ends the training without the session.
+            **arguments: arguments of the base class.
         """
         super().__init__(title="SyncReplicas' chief", **arguments)
         self._permit = permit
@@ -55,16 +55,17 @@ class ChiefQueueRunner(SessionLoop):
         self._stop_op = stop_op
         self._fail_op = fail_op
         self._departures = departures
-        self._generation = 0  # The last one in which it ran.
+        self._generation = 0  # the last generation in which it ran
         self._requests: list[_Request] = []  # guarded by the condition
 
     def between_updates(self, function: Callable[[], None]) -> None:
-        """Has a function called when no update is under way.
+        """Calls a function while no update is in progress.
 
-        Waits for the end of the update that comes next, or of the runner.
+        It waits for the end of the next update, or of the runner.
 
         Args:
-            function: what to call, in the runner's thread; in this one if none runs.
+            function: the function; it is called in the runner's thread, or in this one
+                if the runner does not run.
         """
         request = _Request(function)
         with self._condition:
@@ -79,7 +80,7 @@ class ChiefQueueRunner(SessionLoop):
             raise request.error
 
     def begin(self, session):
-        """Opens the gate if that is still to be done."""
+        """Opens the gate unless it is open."""
         self._generation = self._open(session)
         self._departures.has_opened(
             session, self._generation, lambda: self._end_updates(session)
@@ -106,7 +107,7 @@ class ChiefQueueRunner(SessionLoop):
         try_to_run(session, self._fail_op)
 
     def has_ended(self, session):
-        """Ends the waits for what was to be called between two updates."""
+        """Ends the waits of functions that were to be called between two updates."""
         with self._condition:
             super().has_ended(session)
             requests, self._requests = self._requests, []
@@ -117,10 +118,10 @@ class ChiefQueueRunner(SessionLoop):
             request.is_done.set()
 
     def _open(self, session: Any) -> int:
-        """Opens the gate unless this session has; returns the generation."""
+        """Opens the gate unless this session has opened it; returns the generation."""
         try:
             generation, _, opened_by = session.run(self._permit)
-        except tf.errors.FailedPreconditionError:  # It is not initialized.
+        except tf.errors.FailedPreconditionError:  # the variable is not initialized
             generation = opened_by = 0
         if opened_by != client.number() or generation == self._generation:
             session.run(self._open_op)
@@ -128,13 +129,13 @@ class ChiefQueueRunner(SessionLoop):
         return int(generation)
 
     def _end_updates(self, session: Any) -> None:
-        """Ends the wait for gradients; returns when the thread runs nothing more."""
-        # Again, as it may have come between two waits.
+        """Ends the wait for gradients; returns when the thread has stopped."""
+        # It is repeated, since one call may come between two waits.
         while not self.wait_for_end(_STOP_AGAIN_SECS):
             try_to_run(session, self._stop_op)
 
     def _serve(self) -> None:
-        """Calls what is to be called between two updates."""
+        """Calls the functions that are to be called between two updates."""
         with self._condition:
             requests, self._requests = self._requests, []
         for request in requests:
@@ -155,7 +156,7 @@ class _Request:
 
 
 def _has_failed(coord: Any) -> bool:
-    """Whether an error has stopped a coordinator, and not an end."""
+    """Whether a coordinator was stopped by an error, and not by the end of training."""
     try:
         coord.raise_requested_exception()
     except Exception:

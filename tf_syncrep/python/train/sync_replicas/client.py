@@ -1,4 +1,4 @@
-"""The process that trains, as the gate tells it from others on the same server."""
+"""The training process, as the gate distinguishes it from others on the same server."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _number_pid: int | None = None
 
 
 def number() -> int:
-    """Returns a random number of this process, an int64 above 0, always the same.
+    """Returns a random number of this process, an int64 above 0, the same at each call.
 
-    A server may outlive its clients. What one of them has left there, a permit or
-    local variables, is not the next one's.
+    A server may outlive its clients. A permit or local variables that one client has
+    left there do not belong to the next.
     """
     global _number, _number_pid
-    if _number_pid != os.getpid():  # A child is another one.
+    if _number_pid != os.getpid():  # A child process is another client.
         _number, _number_pid = secrets.randbelow(2**62) + 1, os.getpid()
     return _number
 
 
 def worker() -> tuple[tf.Tensor, tf.Tensor]:
-    """Names the replica that this process is, on the task that the ops run on.
+    """Names the replica that this process is, by its task, on which the ops run.
 
     Returns:
-        The task's name (string), and an incarnation (int64) that no other client, and
-        no other life of the task's server, has.
+        The task's name (string), and an incarnation (int64) that no other client has,
+        and no other life of the task's server.
     """
     device, incarnation = sync_gate_ops.task_id()
     return device, tf.bitwise.bitwise_xor(incarnation, tf.constant(number(), tf.int64))

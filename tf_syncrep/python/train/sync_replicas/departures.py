@@ -1,18 +1,19 @@
-"""What the gate is told when a session is closed, or its process ends.
+"""Tells the gate when a session is closed, or its process ends.
 
-Only a script with the session hook has a place where a replica leaves. Nobody tells us
-about the sessions of a Supervisor, or of a replica if the chief alone has the hook. So
-sessions of graphs with a `SyncReplicasOptimizer` are noticed here when they are made
-and when they are closed. The gate is then told in another session, since theirs may be
-closed, or broken.
+Only scripts with the session hook have a place where a replica leaves. A Supervisor's
+sessions have none, and neither have replicas if only the chief has the hook. So this
+module notices when sessions of graphs with a `SyncReplicasOptimizer` are made and
+closed. It tells the gate in another session, since the first one may be closed, or
+broken.
 
-- A session is closed: the replica leaves, unless another session trains on.
-- The process ends, by its last line, by `sys.exit` or by an exception: the same for
-  sessions that were not closed.
-- The chief's process ends, and by no exception: it closes the gate, if that is still
+- A session is closed: the replica leaves, unless another session of it goes on
+  training.
+- The process ends, by its last line, by `sys.exit` or by an exception: sessions that
+  are still open count as closed.
+- The chief's process ends without an exception: it closes the gate, if that is still
   open. A chief that fails may be started again, and its replicas wait for that.
 
-A process that is killed, or ends by `os._exit`, says nothing.
+A process that is killed, or ends by `os._exit`, tells nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tensorflow.compat.v1 import logging
 
 from tf_syncrep.python.ops import sync_gate_ops
 
-# So that no end takes longer because a server is gone.
+# The end of a process must not take longer because a server is gone.
 _DEADLINE_SECS = 5.0
 
 
@@ -51,9 +52,9 @@ class Departures:
         """Notices the sessions of a graph from now on.
 
         Args:
-            graph: the optimizer's; it is not kept.
-            make_gate: makes the gate's handle anew, in another graph.
-            make_worker: makes the replica's name and incarnation anew.
+            graph: the optimizer's graph; no reference to it is kept.
+            make_gate: makes the gate's handle in another graph.
+            make_worker: makes the replica's name and incarnation in another graph.
             gate_device: the gate's task.
             worker_device: the replica's task.
         """
@@ -69,8 +70,9 @@ class Departures:
                 self._close_op = sync_gate_ops.sync_gate_close(gate, self._generation)
         spec = tf.DeviceSpec.from_string(gate_device)
         self._config = tf.compat.v1.ConfigProto(
-            # Without the others, which may be gone. That of the session's own target is
-            # always there: for a gate on that one, any other name will do.
+            # Other tasks are left out, since they may be gone. The task of the
+            # session's target is always included: if the gate is on that one, any name
+            # will do.
             device_filters=[f"/job:{spec.job or 'none'}/task:{spec.task or 0}"],
             operation_timeout_in_ms=int(_DEADLINE_SECS * 1000),
         )
@@ -81,12 +83,12 @@ class Departures:
     def has_opened(
         self, session: Any, generation: int, end_updates: Callable[[], None]
     ) -> None:
-        """Says that the process ends as the chief's.
+        """Notes that this process is the chief's.
 
         Args:
             session: the chief's session.
-            generation: what it has opened.
-            end_updates: ends what runs in the session, and waits for that.
+            generation: the generation that it has opened.
+            end_updates: ends the ops that run in the session, and waits for them.
         """
         with _lock:
             stay = self._stay(session)
@@ -95,7 +97,7 @@ class Departures:
             stay.set_due(True)
 
     def are_said(self, session: Any) -> None:
-        """Says that the gate was left, or closed, by the session itself.
+        """Notes that the session itself has left or closed the gate.
 
         Args:
             session: the session.
@@ -106,7 +108,7 @@ class Departures:
             stay.set_due(False)
 
     def close_gate(self, session: Any) -> None:
-        """Ends the training that the chief has opened in a session, which is closed.
+        """Ends the training that the chief has opened in a session, now closed.
 
         Args:
             session: the session.
@@ -116,10 +118,10 @@ class Departures:
         _in_time(lambda: stay.end(is_failure=False))
 
     def leave(self, target: str) -> None:
-        """Leaves the gate, if it has ever heard of this replica.
+        """Leaves the gate, if the gate has ever heard of this replica.
 
-        A replica that it has not heard of has only checked whether the model is ready,
-        and may still come to train. Nor does a replica leave late that may train again.
+        Otherwise the replica has only checked whether the model is ready, and may still
+        come to train. A replica that may train again does not leave late either.
 
         Args:
             target: the server through which the replica has trained.
@@ -134,11 +136,11 @@ class Departures:
         self._tell(target, say)
 
     def close(self, target: str, generation: int) -> None:
-        """Ends the training of all.
+        """Ends the training of all replicas.
 
         Args:
             target: the server through which the chief has trained.
-            generation: what it has opened.
+            generation: the generation that the chief has opened.
         """
         feed = {self._generation: generation}
         self._tell(target, lambda session: session.run(self._close_op, feed))
@@ -148,15 +150,18 @@ class Departures:
         return self._stays.setdefault(target, _Stay(self, target))
 
     def _tell(self, target: str, say: Callable[[Any], Any]) -> None:
-        """Tells the gate something, in a session that is made for that."""
+        """Tells the gate something, in a session of its own."""
         try:
             session = tf.compat.v1.Session(target, self._graph, self._config)
             try:
                 say(session)
             finally:
                 session.close()
-        except Exception as error:  # No end may fail because the servers are gone.
-            logging.warning("SyncReplicas: the gate was not told of an end: %s", error)
+        except Exception as error:  # An end must not fail because servers are gone.
+            logging.warning(
+                "SyncReplicas: the gate was not told that this replica has ended: %s",
+                error,
+            )
 
 
 @dataclasses.dataclass(eq=False)
@@ -164,10 +169,11 @@ class _Stay:
     """A replica that trains, or has trained, through one server.
 
     Attributes:
-        departures: its optimizer's.
-        target: the server's address, of which another session can be made.
-        sessions: those that are open; by `id`, as one may be closed by its end.
-        generation: what the chief has opened; None: this is no chief.
+        departures: the departures of its optimizer.
+        target: the server's address, with which another session can be made.
+        sessions: the open sessions, by `id`, since a session may be closed by its
+            finalizer.
+        generation: the generation that the chief has opened; None if this is no chief.
         end_updates: ends the chief's part, and waits for that.
     """
 
@@ -178,25 +184,27 @@ class _Stay:
     end_updates: Callable[[], None] | None = None
 
     def set_due(self, is_due: bool) -> None:
-        """Says whether the gate may have to be told something; under the lock."""
-        if is_due and self.target:  # Otherwise the gate disappears with the session.
+        """Notes whether the gate may have to be told something. Needs the lock."""
+        # without a target the gate disappears with the session
+        if is_due and self.target:
             _due.add(self)
         else:
             _due.discard(self)
 
     def session_ends(self, number: int, is_failure: bool) -> None:
-        """A session was closed: leaves, if it was the last one."""
+        """Notes that a session was closed, and leaves if it was the last one."""
         with _lock:
             self.sessions.discard(number)
-            # Closed by an error, it is its owner's to train on, or to end the process.
+            # After an error the owner of the session may go on training, or end the
+            # process.
             if is_failure or self.sessions or self not in _due:
                 return
-            # A chief's process has still to end the training.
+            # A chief's process still has to end the training.
             self.set_due(self.generation is not None)
         _in_time(lambda: self.departures.leave(self.target))
 
     def end(self, is_failure: bool) -> None:
-        """Closes the gate, or leaves it, at the end of the process or the training."""
+        """Closes or leaves the gate, at the end of the process or of the training."""
         with _lock:
             is_due = self in _due
             generation, self.generation = self.generation, None
@@ -206,19 +214,19 @@ class _Stay:
             self.departures.close(self.target, generation)
         elif is_due:
             self.departures.leave(self.target)
-        # A thread that returns from TensorFlow while the interpreter ends aborts the
-        # process, and what was said above may have ended the thread's wait there.
+        # If a thread returns from TensorFlow while the interpreter ends, the process is
+        # aborted, and the calls above may have ended the thread's wait there.
         if is_due and end_updates is not None:
             end_updates()
 
 
-# Guards all that is mutable here. The garbage collection closes sessions, in whichever
-# thread: in one that holds it, too.
+# Guards all mutable state here. The garbage collector closes sessions in any thread,
+# also in one that holds the lock.
 _lock = threading.RLock()
 _of_graph: weakref.WeakKeyDictionary[tf.Graph, list[Departures]] = (
     weakref.WeakKeyDictionary()
 )
-_stays_of_session: dict[int, list[_Stay]] = {}  # of open ones, by `id`
+_stays_of_session: dict[int, list[_Stay]] = {}  # of open sessions, by `id`
 _due: set[_Stay] = set()
 _watching_pid: int | None = None
 
@@ -227,9 +235,9 @@ _all_is_said = threading.Event()
 
 
 def _in_time(say: Callable[[], None]) -> None:
-    """Has something said, in a thread: TensorFlow waits on for servers in its process.
+    """Calls `say` in a thread, and waits a limited time for it.
 
-    For those that are gone, that is, whatever a session's deadline is.
+    TensorFlow may wait for servers that are gone, whatever a session's deadline is.
     """
     thread = threading.Thread(target=say, daemon=True)
     thread.start()
@@ -245,14 +253,15 @@ def _watch(graph: tf.Graph, departures: Departures) -> None:
         atexit.register(_process_ends)
     if _watching_pid != os.getpid():
         _watching_pid = os.getpid()
-        _due.clear()  # A parent's.
+        _due.clear()  # these were the parent's
         _stays_of_session.clear()
-        # From the beginning: from Python 3.12 on, none can be started at the end.
+        # It is started at the beginning: from Python 3.12 on, no thread can be started
+        # at the end.
         threading.Thread(target=_say_at_the_end, daemon=True).start()
 
 
 def _notice_sessions(kind: Any) -> None:
-    """Has the sessions of a class tell when they are made, and closed."""
+    """Makes sessions of a class tell when they are made, and when they are closed."""
     init, close = kind.__init__, kind.close
 
     @functools.wraps(init)
@@ -280,7 +289,7 @@ def _notice_sessions(kind: Any) -> None:
 
 
 def _process_ends() -> None:
-    if _watching_pid == os.getpid():  # Not a child, whose parent trains.
+    if _watching_pid == os.getpid():  # not in a child process, whose parent trains
         _process_is_ending.set()
         _all_is_said.wait(_DEADLINE_SECS)
 
@@ -290,6 +299,6 @@ def _say_at_the_end() -> None:
     with _lock:
         due = list(_due)
     for stay in due:
-        # The interpreter has noted an exception that nobody has caught.
+        # The interpreter notes an exception that nobody has caught.
         stay.end(is_failure=getattr(sys, "last_value", None) is not None)
     _all_is_said.set()

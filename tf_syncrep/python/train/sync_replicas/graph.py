@@ -1,4 +1,4 @@
-"""The ops of SyncReplicasOptimizer: a replica's part of a step, and the chief's."""
+"""The ops of SyncReplicasOptimizer: the replica's part of a step, and the chief's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tf_syncrep.python.train.sync_replicas.update import Update
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What an optimizer was made with; see SyncReplicasOptimizer's constructor."""
+    """The arguments of an optimizer; see SyncReplicasOptimizer's constructor."""
 
     name: str
     optimizer: Any
@@ -46,27 +46,27 @@ class Settings:
 
 
 class SyncReplicasOps:
-    """What one call of `apply_gradients` builds.
+    """The ops that one call of `apply_gradients` builds.
 
     Attributes:
-        gate: its handle; `gate_device`: where it is.
+        gate: the gate's handle; `gate_device`: its device.
         stats_op: reads the gate's counters.
-        train_op: a replica's part of a step.
-        ready_for_local_init_op: names variables that are not initialized.
+        train_op: the replica's part of a step.
+        ready_for_local_init_op: names the variables that are not initialized.
         local_step_init_op: what a replica runs before its first step.
-        chief_init_op: the same for the chief: begins the training.
-        close_op: ends the training of all.
-        leave_op: ends that of this replica.
-        chief_queue_runner: makes the updates, in the Supervisor's style.
+        chief_init_op: the same for the chief; it also begins the training.
+        close_op: ends the training of all replicas.
+        leave_op: ends the training of this replica.
+        chief_queue_runner: applies the updates, in the Supervisor's style.
         hooks_queue_runner: the same for the hook, which ends the training by itself.
-        departures: say at the end of the process that it has left.
+        departures: tells the gate at the end of the process that the replica has left.
     """
 
     def __init__(self, settings: Settings, grads_and_vars, global_step):
-        """Builds them in the default graph.
+        """Builds the ops in the default graph.
 
         Args:
-            settings: of the optimizer.
+            settings: the settings of the optimizer.
             grads_and_vars: pairs of a gradient, or None, and a variable.
             global_step: a variable.
         """
@@ -85,7 +85,7 @@ class SyncReplicasOps:
             self._make_end_ops()
 
     def _make_local_variables(self) -> None:
-        """Makes what a replica remembers of its permit, on the replica's own task."""
+        """Makes the variables for a replica's permit, on the replica's own task."""
         anchor = tf.no_op()
         extended = tf.distribute.get_strategy().extended
         with extended.colocate_vars_with(anchor):
@@ -99,7 +99,7 @@ class SyncReplicasOps:
                 )
                 for name, value, dtype in (
                     ("sync_rep_local_step", 0, self._global_step.dtype.base_dtype),
-                    # Generation and round, and the client that has acquired it.
+                    # generation, round, and the client that has acquired it
                     ("sync_rep_local_permit", [0, 0, 0], tf.int64),
                 )
             )
@@ -107,7 +107,7 @@ class SyncReplicasOps:
             self._worker = client.worker()
 
     def _make_gate(self, grads_and_vars) -> None:
-        """Makes the gate beside most of what is trained, or else the global step."""
+        """Makes the gate beside most of what is trained, or beside the global step."""
         self.gate_device = gate_placement.gate_device(
             [variable for gradient, variable in grads_and_vars if gradient is not None],
             self._global_step.device,
@@ -180,7 +180,7 @@ class SyncReplicasOps:
                 )
             with tf.control_dependencies([update_op]):
                 step = self._read_step()
-            # The step is the sign that all is done: the gate's task gets no other.
+            # The step follows all other work, so it alone is sent to the gate's task.
             with tf.device(self.gate_device):
                 sync_op = sync_gate_ops.sync_gate_advance(
                     self.gate, generation, round_number, step
@@ -193,17 +193,18 @@ class SyncReplicasOps:
         return sync_op
 
     def _make_init_ops(self) -> None:
-        """Builds what each replica runs before its first step."""
-        # A tensor that not every script uses: TensorFlow would complain of that one.
+        """Builds the ops that each replica runs before its first step."""
+        # It is an identity since not every script uses the tensor, of which TensorFlow
+        # would complain.
         self.ready_for_local_init_op = tf.identity(
             tf.compat.v1.report_uninitialized_variables(tf.compat.v1.global_variables())
         )
         self.local_step_init_op = self._acquire_op(first=True)
-        # What a dead chief's generation left in the accumulators goes before the gate
-        # lets anybody push anew. The chief acquires at once after it has opened:
-        # replicas that waited for that could fill the round meanwhile, and nobody
-        # applies their gradients before this op is done. Hence its name is on the
-        # gate's task beforehand, too.
+        # The accumulators are reset before the gate lets anybody push again, since a
+        # dead chief's generation may have left gradients in them. The chief acquires at
+        # once after it has opened the gate: replicas that wait for the opening could
+        # fill the round meanwhile, and nobody applies their gradients before this op is
+        # done. That is why its name is sent to the gate's task beforehand, too.
         resets = [
             accumulator.reset() for accumulator in self._accumulators if accumulator
         ]
@@ -224,7 +225,7 @@ class SyncReplicasOps:
             self.chief_init_op = tf.group(self._acquire_op(first=True, worker=worker))
 
     def _make_train_op(self, grads_and_vars) -> tf.Operation:
-        """Builds a replica's part of a step: admit, push, commit, acquire."""
+        """Builds the replica's part of a step: admit, push, commit, acquire."""
         present = [
             (gradient, variable, accumulator)
             for (gradient, variable), accumulator in zip(
@@ -244,9 +245,9 @@ class SyncReplicasOps:
         contribution, is_new, fit, arrived = self._tell_gate(checks, gradients, along)
         generation, round_number, device, incarnation = contribution
         with tf.device(self.gate_device):
-            # Where no init op has acquired for this client its gradient is of no round,
-            # and its first acquire is still to come. It is not told of an end that was
-            # another client's.
+            # If no init op has acquired for this client, its gradient belongs to no
+            # round, and its first acquire is still to come. It must not hear of the end
+            # of another client's training.
             admitted = _one_of(
                 is_new,
                 device,
@@ -255,8 +256,9 @@ class SyncReplicasOps:
                     self.gate, generation, round_number, device, incarnation, fit
                 ),
             )
-            # Without a cond around the pushes, gradients are on their way meanwhile.
-            # Those of this round, which does not exist, are dropped.
+            # There is no cond around the pushes, so that gradients are sent meanwhile.
+            # If they were not admitted, their round is one that does not exist, and
+            # they are dropped.
             pushed_round = tf.where(admitted, round_number, NO_ROUND)
         sent = gradient_transfers.join_small(
             gradients, devices, dict(zip(along, arrived, strict=True))
@@ -266,7 +268,7 @@ class SyncReplicasOps:
             for gradient, (_, _, accumulator) in zip(sent, present, strict=True)
         ]
         with tf.device(self.gate_device):
-            # Groups by task first, so that each task reports once.
+            # The pushes are grouped by task first, so that each task reports once.
             with tf.control_dependencies([tf.group(pushes)]):
                 counted = sync_gate_ops.sync_gate_commit(
                     self.gate, generation, pushed_round, device, incarnation
@@ -276,21 +278,22 @@ class SyncReplicasOps:
         return self._acquire_op(first=is_new, worker=worker)
 
     def _tell_gate(self, checks, gradients, along):
-        """Sends the gate's task what it is to know, and parts of gradients with it.
+        """Sends the gate's task its message, along with parts of gradients.
 
-        Once all gradients are there: a replica that is admitted keeps the others
-        waiting, and the first to be ready should be admitted, not the first to have
-        begun. It goes as one tensor: each tensor that leaves a task costs a call.
+        The message is sent when all gradients are ready: a replica that is admitted
+        keeps the others waiting, so the first to be ready should be admitted, not the
+        first to have begun. It is one tensor, since each tensor that leaves a task
+        costs a call.
 
         Args:
             checks: the checks of the gradients.
-            gradients: all of this replica's.
-            along: the positions of those whose small parts go along.
+            gradients: all gradients of this replica.
+            along: the positions of the gradients whose small parts are sent along.
 
         Returns:
-            What the gate's task has then: generation, round, device and incarnation of
+            The tensors on the gate's task: generation, round, device and incarnation of
             the contribution; whether this client has never acquired; whether its
-            gradient is fit; and the parts that went along.
+            gradient is fit; and the parts that were sent along.
         """
         device, incarnation = self._worker
         with tf.control_dependencies([*checks, *flatten(gradients)]):
@@ -312,7 +315,7 @@ class SyncReplicasOps:
 
     def _make_end_ops(self) -> None:
         with tf.device(self.gate_device):
-            # Not another chief's: that may have begun the training anew.
+            # Another chief's training must go on: that chief may have begun it anew.
             self.close_op = sync_gate_ops.sync_gate_close(self.gate, self._generation())
             self.leave_op = sync_gate_ops.sync_gate_leave(self.gate, *self._worker)
             stop_updater_op = sync_gate_ops.sync_gate_cancel_updater(
@@ -327,8 +330,8 @@ class SyncReplicasOps:
             stop_op=stop_updater_op,
             fail_op=fail_updater_op,
         )
-        # The hook closes the gate itself, at the end: its runner also ends when a
-        # session recovers from the loss of a task, and training goes on.
+        # The hook closes the gate itself at the end, since its runner also ends when a
+        # session recovers from the loss of a task, and then training goes on.
         self.hooks_queue_runner = self._make_queue_runner(
             close_op=tf.no_op(),
             cancel_op=stop_updater_op,
@@ -337,11 +340,11 @@ class SyncReplicasOps:
         )
 
     def _acquire_op(self, *, first: bool | tf.Tensor, worker=None):
-        """Builds the wait for a permit, and its keeping; its value is the step.
+        """Builds the wait for a permit, and keeps the permit; the value is the step.
 
         Args:
-            first: whether it is the first of a session; where a tensor says that, it is
-                on the gate's task, as `worker` is.
+            first: whether it is the first of a session. If it is a tensor, it is on the
+                gate's task, as `worker` is.
             worker: the replica's name and incarnation.
 
         Returns:
@@ -378,8 +381,8 @@ class SyncReplicasOps:
     def _read_step(self) -> tf.Tensor:
         """Reads the global step once the control dependencies are met.
 
-        That is, on its own task: another one might get any earlier value of a reference
-        variable.
+        It is read on its own task: on another one the value of a reference variable
+        might be an earlier one.
         """
         with tf.device(self._global_step.device):
             return tf.cast(_read(self._global_step), tf.int64)
@@ -389,13 +392,14 @@ class SyncReplicasOps:
         return _read(self._local_permit)[0]
 
     def _make_queue_runner(self, close_op, cancel_op, stop_op, fail_op):
-        """Makes a runner of the chief's part.
+        """Makes a queue runner for the chief's part.
 
         Args:
-            close_op: what it runs when it finds the gate closed.
-            cancel_op: what it runs when its coordinator stops; has to end the wait.
-            stop_op: the same when an error has stopped it.
-            fail_op: what it runs when an update failed; has to end its client's wait.
+            close_op: the op to run when the gate is closed.
+            cancel_op: the op to run when the coordinator stops; it has to end the wait.
+            stop_op: the op to run instead if an error has stopped the coordinator.
+            fail_op: the op to run when an update failed; it has to end its client's
+                wait.
 
         Returns:
             The `tf.compat.v1.train.QueueRunner`.
@@ -414,18 +418,19 @@ class SyncReplicasOps:
 
 
 def _one_of(predicate, device, if_true, if_false) -> tf.Tensor:
-    """Runs one of two ops, on the task of the gate where all of it is.
+    """Runs one of two ops, on the gate's task if all of their inputs are there.
 
-    By TensorFlow's ops, not by `tf.cond`, which may call functions elsewhere.
+    It uses TensorFlow's basic ops and not `tf.cond`, which may call functions
+    elsewhere.
 
     Args:
-        predicate: bool, a tensor.
-        device: what the op is about, a tensor.
-        if_true: makes the one of it.
-        if_false: makes the other.
+        predicate: a bool tensor.
+        device: the argument of the two ops, a tensor.
+        if_true: builds the op that runs if `predicate` is true.
+        if_false: builds the other op.
 
     Returns:
-        Its result.
+        The result of the op that ran.
     """
     for_false, for_true = tf.raw_ops.Switch(data=device, pred=predicate)
     branches = [if_true(for_true), if_false(for_false)]
@@ -438,10 +443,10 @@ def _read(variable) -> tf.Tensor:
 
 
 def _shared_name(name: str, global_step, grads_and_vars) -> str:
-    """Names the gate, alike in the graphs of all replicas.
+    """Returns a name for the gate that is the same in the graphs of all replicas.
 
-    It tells optimizers apart by their name, global step and variables, and, where
-    all of these are the same, by the order in which the graph got them.
+    It distinguishes optimizers by their name, global step and variables and, if all of
+    these are the same, by the order in which they were added to the graph.
     """
     variables = "\n".join(variable.name for _, variable in grads_and_vars)
     digest = hashlib.sha256(variables.encode()).hexdigest()[:16]

@@ -17,8 +17,8 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
     Made by `SyncReplicasOptimizer.make_session_run_hook`.
 
     Attributes:
-        stats: what `SyncReplicasOptimizer.stats` said when the session ended, which
-            cannot be asked once it was told to stop; empty before.
+        stats: the result of `SyncReplicasOptimizer.stats` at the end of the session,
+            when it cannot be called any more; empty before.
     """
 
     def __init__(self, optimizer, is_chief, num_tokens, log_every_n_steps, summary_dir):
@@ -27,10 +27,10 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         Args:
             optimizer: the `SyncReplicasOptimizer`.
             is_chief: whether this replica is the chief.
-            num_tokens: for `get_init_tokens_op`.
-            log_every_n_steps: how often the chief reports, in its own steps; None or 0
-                for no line, and summaries at the end alone.
-            summary_dir: where it writes TensorBoard scalars, or None.
+            num_tokens: the argument of `get_init_tokens_op`.
+            log_every_n_steps: how often the chief reports, in its own steps. With None
+                or 0 it logs no lines, and writes summaries only at the end.
+            summary_dir: the folder for TensorBoard scalars, or None.
         """
         self._optimizer = optimizer
         self._is_chief = is_chief
@@ -44,10 +44,10 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
         self.stats: dict[str, Any] = {}
 
     def begin(self):
-        """Takes the ops out of the graph.
+        """Takes the optimizer's ops from the graph.
 
         Raises:
-            ValueError: `apply_gradients` was not called before.
+            ValueError: `apply_gradients` was not called.
         """
         optimizer = self._optimizer
         if optimizer._built is None:
@@ -73,7 +73,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             self._end_op = self._ops.leave_op
 
     def after_create_session(self, session, coord):
-        """Opens the gate, or waits for that, and starts the chief's part.
+        """Opens the gate, or waits for its opening, and starts the chief's part.
 
         Args:
             session: the new session.
@@ -103,7 +103,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             )
 
     def after_run(self, run_context, run_values):
-        """Reports, every so many steps, if this is the chief.
+        """Reports at the set interval, if this is the chief.
 
         Args:
             run_context: gives the session.
@@ -119,7 +119,7 @@ class SyncReplicasOptimizerHook(tf.compat.v1.train.SessionRunHook):
             self._report(self._optimizer.stats(run_context.session))
 
     def end(self, session):
-        """Ends the training of all if this is the chief, or leaves it.
+        """Ends the training of all replicas if this is the chief; otherwise leaves it.
 
         Args:
             session: the session, before it is closed.

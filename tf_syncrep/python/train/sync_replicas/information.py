@@ -1,4 +1,4 @@
-"""What the v1 optimizer says of itself, where scripts of v1 look for it."""
+"""Logs messages of the v1 optimizer where v1 scripts look for them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import tensorflow as tf
 from absl import logging
 
 
-# The line's place is the caller's.
+# The logged line number is that of the caller.
 @logging.skip_log_prefix
 def info(message: str, *args: Any) -> None:
     """Logs at level INFO, by `absl.logging`.
 
-    Scripts of v1 say `tf.logging.set_verbosity(tf.logging.INFO)` as a rule, which absl
-    knows nothing of. Where INFO is shown by that one alone, it gets the line.
+    Scripts of v1 usually call `tf.logging.set_verbosity(tf.logging.INFO)`, which has no
+    effect on absl. If only TensorFlow's logger shows INFO, it gets the line.
 
     Args:
-        message: with places for `args`, as of `%`.
-        *args: what goes there.
+        message: a format string, as for `%`.
+        *args: the values for the format string.
     """
     v1 = tf.compat.v1.logging
     if logging.get_verbosity() < logging.INFO and v1.get_verbosity() <= v1.INFO:

@@ -19,41 +19,42 @@ from tf_syncrep.python.train.sync_replicas.hook import SyncReplicasOptimizerHook
 __all__ = ["SyncReplicasOptimizer"]
 
 
-# The key of a graph's optimizers, for hooks that have to do with updates. Not a string:
-# collections under strings are exported with the graph, and these cannot be.
+# The key of the collection of a graph's optimizers, for hooks that need to know of
+# updates. It is not a string, since collections with strings as keys are exported with
+# the graph, which optimizers cannot be.
 _COLLECTION: Any = ("tf_syncrep", "SyncReplicasOptimizer")
 
-# Its place is taken by ours after `install_v1_names`.
+# `install_v1_names` puts our class in its place.
 _StockOptimizer = tf.compat.v1.train.SyncReplicasOptimizer
 
 
 class SyncReplicasOptimizer(_StockOptimizer):
     r"""Makes asynchronous replicas train synchronously, step by step.
 
-    A drop-in for `tf.compat.v1.train.SyncReplicasOptimizer`: same constructor,
-    methods, variable name and init ops, so that scripts and their checkpoints work as
-    they are. It is an instance of TensorFlow's class for code that checks, such as
-    tf_slim, and uses nothing of it. Each replica computes a gradient on the present
-    weights; when `replicas_to_aggregate` of them are in, the chief applies their
-    average once, and all go on with the new weights:
+    A drop-in for `tf.compat.v1.train.SyncReplicasOptimizer`: it has the same
+    constructor, methods, variable name and init ops, so that scripts and their
+    checkpoints work as they are. For code that checks, such as tf_slim, it is an
+    instance of TensorFlow's class, but it uses nothing of that. Each replica computes a
+    gradient with the present weights. When there are `replicas_to_aggregate` gradients,
+    the chief applies their average once, and all replicas go on with the new weights:
 
     $$w \leftarrow w - \mathrm{opt}\Big(\frac{1}{N} \sum_{i=1}^{N} g_i(w)\Big)$$
 
-    Unlike TensorFlow's class, it does not wait for a replica that has left or
-    died, averages the same set of gradients for every variable, and never applies one
-    twice. A gate decides whose gradient counts, on the task that holds most of what
-    is trained; see `stats`.
+    Unlike TensorFlow's class, it does not wait for a replica that has left or died,
+    averages the same set of gradients for every variable, and never applies a gradient
+    twice. A gate, on the task that holds most of what is trained, decides whose
+    gradient counts; see `stats`.
 
-    With `total_num_replicas` above `replicas_to_aggregate` the rest are backups: the
-    slowest gradients of each step are dropped. With fewer, replicas compute several
-    gradients a step.
+    If `total_num_replicas` is above `replicas_to_aggregate`, the other replicas are
+    backups: the slowest gradients of each step are dropped. If it is below, replicas
+    compute several gradients for each step.
 
-    As in TensorFlow's class, a step takes the gradients that are there first, whoever
+    As in TensorFlow's class, a step takes the first gradients that arrive, whoever
     computed them: a fast replica may give several to a step, and a slow one none. So
-    nobody waits for one that is stuck. With `strict=True` each live replica gives the
-    same number to each step, one where there are as many as `replicas_to_aggregate`:
-    steps then hold the same share of each replica's data, and go at the pace of the
-    slowest.
+    nobody waits for a replica that is stuck. With `strict=True` each live replica gives
+    the same number of gradients to each step, which is one if there are
+    `replicas_to_aggregate` live ones. Then each step has the same share of each
+    replica's data, and takes as long as the slowest replica needs.
 
     ```python
     opt = tfs.train.SyncReplicasOptimizer(
@@ -95,38 +96,39 @@ class SyncReplicasOptimizer(_StockOptimizer):
         reject_nonfinite: bool = False,
         strict: bool = False,
     ):
-        """Creates the optimizer; all replicas must create it alike.
+        """Creates the optimizer; all replicas must create it with the same arguments.
 
         Args:
             opt: the optimizer that applies the averages.
             replicas_to_aggregate: how many gradients make up a step.
             total_num_replicas: how many replicas there are; `replicas_to_aggregate`
                 by default.
-            variable_averages: a `tf.train.ExponentialMovingAverage` to be kept after
+            variable_averages: a `tf.train.ExponentialMovingAverage` to update after
                 each step.
             variables_to_average: the variables that it averages.
-            use_locking: handed to the base class, as in TensorFlow; `opt` has its own.
+            use_locking: passed to the base class, as in TensorFlow; `opt` has its own.
             name: name of the operations. Two optimizers in one graph may share it.
-            replica_id: of the oldest API; has no effect.
-            sparse_reduction_type: "MEAN" divides each row of a sparse gradient by how
-                many gradients contained it, as TensorFlow does; "CMEAN" by how many
-                there are, which equals the dense mean; "SUM" by 1.
-            lease_secs: after how many silent seconds a replica is taken for dead. One
-                that has come back from a longer silence is waited for twice as long
-                as that, twice `start_secs` at most.
-            start_secs: the same before its first gradient, at most: once as many
-                replicas have given theirs as compute it, it is four times the longest
-                that one of those took, and `lease_secs` at least. One never heard of is
-                expected for all of this time.
-            reject_nonfinite: whether a replica drops a gradient with a NaN or an
-                infinity in it and computes another, instead of applying it.
-            strict: whether each live replica gives the same number of gradients to
-                each step, and the others wait for a slow one. Otherwise whoever is
-                fast gives more, once all have been heard of or `lease_secs` have gone
-                by since the chief began.
+            replica_id: an argument of the oldest API, which has no effect.
+            sparse_reduction_type: "MEAN" divides each row of a sparse gradient by the
+                number of gradients that contained it, as TensorFlow does; "CMEAN" by
+                the number of all gradients, as for dense gradients; "SUM" not at all.
+            lease_secs: after how many silent seconds a replica is taken for dead. If a
+                replica has come back from a longer silence, others wait twice as long
+                as that for it, but at most twice `start_secs`.
+            start_secs: the same before a replica's first gradient. Once as many
+                replicas have given their first gradient as are computing theirs, it is
+                four times the longest time that one of those took, but no less than
+                `lease_secs` and no more than `start_secs`. A replica that was never
+                heard of is expected for `start_secs`.
+            reject_nonfinite: whether a replica drops a gradient that contains a NaN or
+                an infinity and computes another one, instead of applying it.
+            strict: whether each live replica gives the same number of gradients to each
+                step, and the others wait for a slow one. Otherwise fast replicas give
+                more, once all have been heard of or `lease_secs` have passed since the
+                chief began.
 
         Raises:
-            ValueError: an argument out of range.
+            ValueError: an argument is out of range.
         """
         if replica_id is not None:
             warnings.warn(
@@ -151,7 +153,8 @@ class SyncReplicasOptimizer(_StockOptimizer):
                 "sparse_reduction_type must be one of 'MEAN', 'CMEAN' and 'SUM'. "
                 f"Received: sparse_reduction_type={sparse_reduction_type!r}"
             )
-        # Not the constructor of TensorFlow's class, none of whose methods are used.
+        # It does not call the constructor of TensorFlow's class, none of whose methods
+        # are used.
         tf.compat.v1.train.Optimizer.__init__(self, use_locking, name)
         information.info(
             "SyncReplicas: replicas_to_aggregate=%s; total_num_replicas=%s",
@@ -172,28 +175,28 @@ class SyncReplicasOptimizer(_StockOptimizer):
             reject_nonfinite=reject_nonfinite,
             strict=bool(strict),
         )
-        # Of the last call of `apply_gradients`.
+        # The ops of the last call of `apply_gradients`.
         self._built: SyncReplicasOps | None = None
-        # What the chief calls with its session before the training begins.
+        # Functions that the chief calls with its session before the training begins.
         self._before_opening: list[Callable[[Any], None]] = []
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes gradients by the optimizer inside.
+        """Computes gradients by the inner optimizer.
 
-        They are of this replica alone: what is done to them here, clipping by their
-        global norm say, is done before they are averaged.
+        They are the gradients of this replica alone: if you change them here, by
+        clipping their global norm, say, that happens before they are averaged.
 
         Args:
-            *args: for `compute_gradients` of the optimizer inside.
-            **kwargs: the same.
+            *args: arguments of the inner optimizer's `compute_gradients`.
+            **kwargs: keyword arguments of the same method.
 
         Returns:
             A list of (gradient, variable) pairs.
 
         Raises:
-            RuntimeError: in eager mode, in a `tf.function`, or in the scope of a
-                `tf.distribute` strategy.
-            ValueError: `var_list` holds something else than variables and tensors.
+            RuntimeError: it was called in eager mode, in a `tf.function`, or in the
+                scope of a `tf.distribute` strategy.
+            ValueError: `var_list` contains something other than variables and tensors.
         """
         _refuse_what_is_no_v1_graph()
         _refuse_no_variables(kwargs.get("var_list", args[1] if args[1:] else None))
@@ -205,19 +208,19 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """Builds the step: this replica's part, and the chief's.
 
         Args:
-            grads_and_vars: (gradient, variable) pairs, as of `compute_gradients`.
-                Gradients are dense, `tf.IndexedSlices`, or None.
-            global_step: int32 or int64 variable, advanced by one with each step.
+            grads_and_vars: (gradient, variable) pairs, as `compute_gradients` returns
+                them. Gradients are dense, `tf.IndexedSlices`, or None.
+            global_step: an int32 or int64 variable, which each step advances by one.
             name: unused, as in TensorFlow.
 
         Returns:
-            The train op, to be run by each replica: hands its gradient in, or drops
-            it if it came too late, and waits until the next is wanted.
+            The train op, which each replica runs: it hands in the replica's gradient,
+            or drops it if it came too late, and waits until the next one is needed.
 
         Raises:
-            RuntimeError: as for `compute_gradients`.
-            ValueError: no gradients, no global step, a gradient of another type, or
-                something else in the place of a variable.
+            RuntimeError: as in `compute_gradients`.
+            ValueError: there are no gradients or no global step, a gradient is of
+                another type, or a pair has something other than a variable.
         """
         del name
         _refuse_what_is_no_v1_graph()
@@ -240,7 +243,7 @@ class SyncReplicasOptimizer(_StockOptimizer):
             for gradient, variable in grads_and_vars
         ]
         self._built = SyncReplicasOps(self._settings, grads_and_vars, global_step)
-        # By the names of TensorFlow's class.
+        # The attributes have the names of TensorFlow's class.
         self.ready_for_local_init_op: Any = self._built.ready_for_local_init_op
         self.local_step_init_op: Any = self._built.local_step_init_op
         self.chief_init_op: Any = self._built.chief_init_op
@@ -251,14 +254,14 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """Returns the queue runner that the chief starts, in the Supervisor's style.
 
         It averages and applies the gradients of each step, and closes the gate when it
-        ends. Where the session has not run `chief_init_op`, it does that first. With
-        `make_session_run_hook` it is not needed.
+        ends. If the session has not run `chief_init_op`, it runs that first. It is not
+        needed with `make_session_run_hook`.
 
         Returns:
             A `tf.compat.v1.train.QueueRunner`.
 
         Raises:
-            ValueError: `apply_gradients` was not called before.
+            ValueError: `apply_gradients` was not called.
         """
         return self._ops("Should").chief_queue_runner
 
@@ -266,25 +269,26 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """Returns the op by which the chief ends the training, as in the oldest API.
 
         Raises:
-            ValueError: `apply_gradients` was not called before.
+            ValueError: `apply_gradients` was not called.
         """
         return self._ops("get_clean_up_op() should").close_op
 
     def get_init_tokens_op(self, num_tokens: int = -1) -> Any:
-        """Returns the op that lays out passes for the first steps.
+        """Returns the op that adds passes for the first steps.
 
-        A train op that finds a pass does not wait for the step to end. The gradient
-        that follows is then computed on old weights and dropped. None are needed.
+        A train op that finds a pass does not wait for the step to end. The next
+        gradient is then computed with old weights, and dropped. Training needs no
+        passes.
 
         Args:
-            num_tokens: how many passes; -1: as many as are needed, which is none.
+            num_tokens: how many passes; -1 for as many as are needed, which is none.
 
         Returns:
             The operation.
 
         Raises:
-            ValueError: `apply_gradients` was not called before, or `num_tokens` is
-                below `replicas_to_aggregate - total_num_replicas`.
+            ValueError: `apply_gradients` was not called, or `num_tokens` is below
+                `replicas_to_aggregate - total_num_replicas`.
         """
         ops = self._ops("get_init_tokens_op() should")
         settings = self._settings
@@ -300,15 +304,15 @@ class SyncReplicasOptimizer(_StockOptimizer):
             return sync_gate_ops.sync_gate_add_passes(ops.gate, num_tokens)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns a slot of the optimizer inside; see its `get_slot`."""
+        """Returns a slot of the inner optimizer; see its `get_slot`."""
         return self._opt.get_slot(*args, **kwargs)
 
     def variables(self) -> list[Any]:
-        """Returns the variables of the optimizer inside, without the local step."""
+        """Returns the variables of the inner optimizer, without the local step."""
         return self._opt.variables()
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> list[str]:
-        """Returns the names of the slots of the optimizer inside."""
+        """Returns the names of the inner optimizer's slots."""
         return self._opt.get_slot_names(*args, **kwargs)
 
     def make_session_run_hook(
@@ -322,47 +326,48 @@ class SyncReplicasOptimizer(_StockOptimizer):
         """Returns the hook that every replica gives to its MonitoredTrainingSession.
 
         Args:
-            is_chief: whether this replica is the chief, which applies the gradients
-                and at whose end training ends for all.
-            num_tokens: for `get_init_tokens_op`.
+            is_chief: whether this replica is the chief, which applies the gradients,
+                and whose end is the end of the training for all.
+            num_tokens: the argument of `get_init_tokens_op`.
             log_every_n_steps: after how many of its own steps the chief logs a line
-                of what `stats` says; None or 0: never.
-            summary_dir: folder into which the chief writes the same as TensorBoard
-                scalars, as often and at the end; None: nowhere.
+                with the counters of `stats`; None or 0 for never.
+            summary_dir: a folder into which the chief writes the counters as
+                TensorBoard scalars, at the same interval and at the end; None for none.
 
         Returns:
-            A `tf.compat.v1.train.SessionRunHook`, whose attribute `stats` is what
-            `stats` said when the session ended.
+            A `tf.compat.v1.train.SessionRunHook`, whose attribute `stats` has the
+            counters at the end of the session.
         """
         return SyncReplicasOptimizerHook(
             self, is_chief, num_tokens, log_every_n_steps, summary_dir
         )
 
     def before_opening(self, prepare: Callable[[Any], None]) -> None:
-        """Has the chief's hook call something before training begins in a session.
+        """Makes the chief's hook call a function before training begins in a session.
 
         Args:
-            prepare: takes the session, whose variables are initialized; restores
-                them, say.
+            prepare: takes the session, whose variables are initialized; it may restore
+                them, for example.
         """
         self._before_opening.append(prepare)
 
     def between_updates(self, function: Callable[[], None]) -> None:
-        """Calls a function at a moment at which nothing of an update is under way.
+        """Calls a function at a moment when no update is in progress.
 
-        Waits, on the chief, until the update that comes next is made; not to be called
-        in the thread that makes the chief's own gradients, which that may wait for.
+        It must be called on the chief. It waits until the next update is made, so it
+        must not be called in the thread that computes the chief's own gradients, for
+        which that update may wait.
 
         Args:
-            function: what to call.
+            function: the function to call.
 
         Raises:
-            tf.errors.CancelledError: training ended before.
+            tf.errors.CancelledError: training ended before that.
         """
         self._ops("Should").hooks_queue_runner.between_updates(function)
 
     def close(self, session: Any) -> None:
-        """Ends the training of all, from the chief, after the update under way.
+        """Ends the training of all replicas, from the chief, after the present update.
 
         Args:
             session: the chief's session.
@@ -372,37 +377,38 @@ class SyncReplicasOptimizer(_StockOptimizer):
         ops.hooks_queue_runner.wait_for_end()
 
     def stats(self, session: Any) -> dict[str, Any]:
-        """Reads what has happened so far, from the gate.
+        """Reads the counters of the gate.
 
         Args:
             session: a session of this graph.
 
         Returns:
-            The counters by name: "updates"; of gradients "admitted", "committed",
-            "applied", "late" (dropped, the step had enough), "stale" (dropped, of an
-            earlier step), "rejected", "voided", "expired"; and more, and under
-            "workers" each replica's own, by its task, with "waited_secs".
+            The counters by name, among them "updates" and these numbers of gradients:
+            "admitted", "committed", "applied", "late" (dropped, since the step had
+            enough), "stale" (dropped, since they belong to an earlier step),
+            "rejected", "voided" and "expired". Under "workers" are the counters of each
+            replica, by its task, with "waited_secs".
 
         Raises:
-            ValueError: `apply_gradients` was not called before.
+            ValueError: `apply_gradients` was not called.
         """
         stats_op = self._ops("Should").stats_op
         return gate_stats.to_dict(*session.run(stats_op))
 
     def _ops(self, who_should: str) -> SyncReplicasOps:
-        """What `apply_gradients` has built; an error says who was called too early."""
+        """The ops of the last `apply_gradients`; raises an error if there was none."""
         if self._built is None:
             raise ValueError(f"{who_should} be called after apply_gradients().")
         return self._built
 
 
 def optimizers_of_graph() -> list[SyncReplicasOptimizer]:
-    """Those whose `apply_gradients` was called in the default graph."""
+    """The optimizers whose `apply_gradients` was called in the default graph."""
     return tf.compat.v1.get_collection(_COLLECTION)
 
 
 def _refuse_what_is_no_v1_graph() -> None:
-    """Raises where there is no graph that a session could run, or a strategy."""
+    """Raises an error outside a graph that a session can run, and under a strategy."""
     if tf.executing_eagerly() or tf.inside_function():
         where = "eager mode" if tf.executing_eagerly() else "a tf.function"
     elif tf.distribute.has_strategy():
@@ -418,10 +424,10 @@ def _refuse_what_is_no_v1_graph() -> None:
 
 
 def _refuse_no_variables(var_list: Any) -> None:
-    """Raises for what no gradient can be asked of, numbers or names say.
+    """Raises an error for numbers, names and others that have no gradient.
 
-    Tensors pass, as with TensorFlow's class: a script may want the gradient of one
-    without having it applied.
+    Tensors pass, as with TensorFlow's class: a script may want the gradient of a tensor
+    without applying it.
     """
     for variable in tf.nest.flatten([] if var_list is None else var_list):
         if not (isinstance(variable, tf.Variable) or tf.is_tensor(variable)):

@@ -1,4 +1,4 @@
-"""What a session raises when a task is lost in the midst of a step."""
+"""The error that a session raises when a task is lost in the middle of a step."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import tensorflow as tf
 def recover_from_lost_tasks(session: Any) -> None:
     """Makes a session raise the error that its owner recovers from.
 
-    A step on a server that was started anew is Aborted, which makes
-    `MonitoredTrainingSession` begin anew. But the other tasks of the step are stopped
-    then, and one that is asked to stop before it has heard why says that it was
-    cancelled. Of several errors TensorFlow takes the code of the one that comes last
-    in the alphabet, Cancelled before Aborted, and no session recovers from that.
-    (Unavailable would come last, but is turned into Internal on its way.)
+    A step on a server that was started anew fails with Aborted, from which
+    `MonitoredTrainingSession` recovers. But the other tasks of the step are stopped
+    then, and a task that is stopped before it has heard why reports Cancelled. Of
+    several errors TensorFlow returns the code whose name comes last in the alphabet, so
+    Cancelled instead of Aborted, and no session recovers from that. (Unavailable would
+    come last, but is turned into Internal on its way.)
 
     Args:
         session: a `tf.compat.v1.Session`, whose `run` this replaces.

@@ -1,4 +1,4 @@
-"""What the chief applies: the averages of a round, for the optimizer inside."""
+"""Builds what the chief applies: the averages of a round, for the inner optimizer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tf_syncrep.python.sync.gradients import flatten
 from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
 from tf_syncrep.python.train.variable_rows import is_written_by_rows
 
-# Optimizers that leave alone the rows of a table that a sparse gradient does not name.
-# For subclasses that is not known.
+# Optimizers that write only those rows of a table that a sparse gradient names. This is
+# not known of their subclasses.
 _WRITING_ROWS_OF_GRADIENTS_ONLY = (
     AdamAsyncOptimizer,
     tf.compat.v1.train.AdagradOptimizer,
@@ -24,24 +24,25 @@ _WRITING_ROWS_OF_GRADIENTS_ONLY = (
 
 
 class Update:
-    """Builds what goes into an update by one optimizer."""
+    """Builds the arguments of an update by one optimizer."""
 
     def __init__(self, optimizer: Any, has_moving_averages: bool):
         """Creates it.
 
         Args:
-            optimizer: the one inside.
-            has_moving_averages: whether an update changes averages of variables, too.
+            optimizer: the inner optimizer.
+            has_moving_averages: whether updates also change moving averages of
+                variables.
         """
         self._opt = optimizer
         self._has_moving_averages = has_moving_averages
 
     def average(self, accumulator, variable, quorum):
-        """Builds the mean of a round; AdamAsync's updates take dense ones themselves.
+        """Builds the mean of a round, or what replaces it if AdamAsync takes the round.
 
-        Where a checkpoint may have to keep what is overwritten, that comes between a
-        take and its update, and they stay two ops. The same holds on GPUs, and for a
-        subclass, which may look at gradients.
+        If a checkpoint may have to keep rows before they are overwritten, that has to
+        happen between a take and its update, so these stay two ops. They also do on
+        GPUs, and for a subclass, which may look at gradients.
         """
         if (
             type(self._opt) is not AdamAsyncOptimizer
@@ -56,10 +57,11 @@ class Update:
         return self._opt.gradient_of_round(dense_round)
 
     def waits_for(self, averages) -> list[Any]:
-        """What an update has to wait for, besides the gradient of its variable.
+        """The ops for which an update has to wait besides the gradient of its variable.
 
-        TensorFlow's Adam lets the moments of all rows decay by an op that takes no
-        gradient: it would run before there is one, and once too often where none comes.
+        TensorFlow's Adam decays the moments of all rows by an op that takes no
+        gradient: it would run before there is a gradient, and once too often if none
+        comes.
         """
         if self._writes_rows_of_gradients_only or not any(
             isinstance(average, tf.IndexedSlices) for average in averages
@@ -72,14 +74,14 @@ class Update:
         return type(self._opt) in _WRITING_ROWS_OF_GRADIENTS_ONLY
 
     def kept_for_checkpoints(self, averages, variables):
-        """Keeps what an update will overwrite for a checkpoint that is being written.
+        """Keeps the rows that an update will overwrite for a checkpoint in progress.
 
         Args:
             averages: gradients, or None.
-            variables: the variables that they are for.
+            variables: the variables of these gradients.
 
         Returns:
-            The same gradients, available once that is kept.
+            The same gradients, which become available after the rows are kept.
         """
         # Moving averages change all rows.
         by_rows = self._writes_rows_of_gradients_only and not self._has_moving_averages
@@ -109,10 +111,10 @@ def _identity(gradient):
 
 
 def _may_be_on_gpu(variable: Any) -> bool:
-    """Whether TensorFlow may place a variable, with its updates, on a GPU."""
+    """Whether TensorFlow may place a variable and its updates on a GPU."""
     device = tf.DeviceSpec.from_string(variable.device)
     if device.device_type == "CPU" or not op_library.has_kernels_for("GPU"):
         return False
-    # What other tasks have is not known before there is a session.
+    # The devices of other tasks are not known before there is a session.
     is_elsewhere = device.job is not None
     return is_elsewhere or bool(tf.config.list_physical_devices("GPU"))

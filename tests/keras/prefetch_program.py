@@ -1,4 +1,4 @@
-"""Trains by `tfs.keras.fit(prefetch_rows=...)` on one worker, and tells what came of it.
+"""Trains by `tfs.keras.fit(prefetch_rows=...)` on one worker.
 
 Argument, JSON: the names of the scenarios to run.
 """
@@ -88,9 +88,7 @@ def model_of(kind, optimizer):
     dense = layers.Dense(1)
     model = tf.keras.Model(ids, dense(vectors))
     dense.set_weights(values[FEATURES:])
-    model.compile(
-        optimizer, "mse", metrics=["mae"], steps_per_execution=PER_EXECUTION
-    )
+    model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=PER_EXECUTION)
     return model
 
 

@@ -51,7 +51,7 @@ def test_refuses_updates_that_are_synchronous_and_rows_that_may_go(results):
         "synchronous": "prefetch_rows is for asynchronous training: all gradients of a "
         "synchronous update are computed with the same weights. "
         "Received: prefetch_rows=True with SyncReplicas",
-        "growing": "prefetch_rows is for tables of a fixed size: a lookup in a table that "
-        "grows changes what the next one finds. Received: prefetch_rows=True with "
+        "growing": "prefetch_rows is for tables of a fixed size: a lookup in a table "
+        "that grows changes what the next one finds. Received: prefetch_rows=True with "
         "table growing_words",
     }

@@ -8,9 +8,14 @@ from collections.abc import Mapping
 INTER_OP_VARIABLE = "TF_NUM_INTEROP_THREADS"
 INTRA_OP_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
-# A server's kernels may wait for others (queues, locks of variables), and with as few
-# threads as a small machine has cores they could all wait at once.
-MIN_INTER_OP_THREADS = 4
+# A call of a function keeps a thread of TensorFlow's pool for as long as the function
+# runs, and requests of other tasks for its tensors are answered by the same pool. With
+# one thread a worker waits in its step for a server that waits for ids of this worker.
+MIN_INTER_OP_THREADS = 2
+
+# Of machines with fewer cores than this a server has so many: several calls may wait at
+# once, for queues or for locks of variables.
+_SMALL_MACHINE_CORES = _SMALL_MACHINE_INTER_OP_THREADS = 4
 
 
 def environment(
@@ -41,7 +46,8 @@ def config_for(num_cores: int, environ: Mapping[str, str] = os.environ):
 
     Args:
         num_cores: how many cores the machine has.
-        environ: the environment, whose word on the number of threads counts.
+        environ: the environment, whose word on the number of threads counts, except
+            that one thread for ops is too few.
 
     Returns:
         A `tf.compat.v1.ConfigProto`; what it does not say is TensorFlow's to choose.
@@ -49,9 +55,13 @@ def config_for(num_cores: int, environ: Mapping[str, str] = os.environ):
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto()
-    if num_cores < MIN_INTER_OP_THREADS:
-        if INTER_OP_VARIABLE not in environ:
-            config.inter_op_parallelism_threads = MIN_INTER_OP_THREADS
+    given = environ.get(INTER_OP_VARIABLE)
+    is_small = num_cores < _SMALL_MACHINE_CORES
+    if given is None and is_small:
+        config.inter_op_parallelism_threads = _SMALL_MACHINE_INTER_OP_THREADS
+    elif given is not None and given.strip() == "1":
+        config.inter_op_parallelism_threads = MIN_INTER_OP_THREADS
+    if is_small:
         # With more threads than cores, one that looks for work in a loop, as they do
         # before they sleep, keeps a core from one that has some.
         config.experimental.disable_thread_spinning = True

@@ -16,5 +16,5 @@ def test_a_worker_that_was_told_to_have_one_thread_does_not_stand_still():
     env = {threads.INTER_OP_VARIABLE: "1", threads.INTRA_OP_VARIABLE: "1"}
     name = "distributed worker late"
     with clusters.Cluster(num_workers=1, num_ps=2, env=env) as cluster:
-        result = programs.run(PROGRAM, name, env=cluster.environment())[name]
+        result = programs.run(PROGRAM, [name], env=cluster.environment())[name]
     assert result["iterations"] == prefetch_twin.EPOCHS * prefetch_twin.STEPS

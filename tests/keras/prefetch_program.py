@@ -48,7 +48,7 @@ class Twice(layers.Layer):
     def call(self, ids):
         first, _ = self.tables([ids[:, 0], ids[:, 1]])
         sizes = tf.reduce_sum(tf.abs(first), axis=1)
-        found = tf.cast(sizes * FOUND, tf.int32) % ROWS
+        found = tf.math.floormod(tf.cast(sizes * FOUND, tf.int32), ROWS)
         return tf.concat(self.tables([ids[:, 0], found]), axis=1)
 
 

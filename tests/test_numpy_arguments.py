@@ -337,6 +337,7 @@ def sidecar_evaluator(**options):
         "validation_steps": 1,
         "validation_batch_size": 4,
         "validation_freq": 2,
+        "prefetch_rows": False,
     },
     {"validation_split": 0.5, "validation_freq": [1], "verbose": "auto"},
 )

@@ -27,8 +27,13 @@ def assert_refused(result, message):
             "--max-restarts must be at least 0. Received: -1",
         ),
         (
-            ["--inter-op-threads", 0],
-            "argument --inter-op-threads: must be a whole number of at least 1. "
+            ["--inter-op-threads", 1],
+            "argument --inter-op-threads: must be a whole number of at least 2. "
+            "Received: 1",
+        ),
+        (
+            ["--intra-op-threads", 0],
+            "argument --intra-op-threads: must be a whole number of at least 1. "
             "Received: 0",
         ),
         (

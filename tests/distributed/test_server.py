@@ -37,6 +37,14 @@ def test_more_threads_than_cores_do_not_spin():
     assert not many.experimental.disable_thread_spinning
 
 
+@pytest.mark.parametrize("num_cores", [1, 2, 8])
+def test_no_server_has_a_single_thread_for_ops(num_cores):
+    for told in ("1", " 1"):
+        config = threads.config_for(num_cores, {threads.INTER_OP_VARIABLE: told})
+        assert config.inter_op_parallelism_threads == threads.MIN_INTER_OP_THREADS == 2
+    assert threads.config_for(1, {}).inter_op_parallelism_threads > 1
+
+
 def test_the_environment_says_how_many_threads_there_are():
     environ = threads.environment(2, None, {threads.INTRA_OP_VARIABLE: "3"})
     assert environ == {"TF_NUM_INTEROP_THREADS": "2", "TF_NUM_INTRAOP_THREADS": "3"}

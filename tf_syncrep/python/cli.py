@@ -4,6 +4,7 @@ Slow imports happen only after the arguments have been checked.
 """
 
 import argparse
+import functools
 import os
 import re
 import shlex
@@ -262,23 +263,29 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_threads(parser: argparse.ArgumentParser) -> None:
-    for kind, what in (
-        ("inter", "how many ops a task may run at the same time"),
-        ("intra", "how many threads an op of a task may share its work among"),
+    for kind, least, what, also in (
+        (
+            "inter",
+            threads.MIN_INTER_OP_THREADS,
+            "how many ops a task may run at the same time, at least 2: with one, it "
+            "would wait for another task and not answer it",
+            "; 4 for a server on a machine with fewer than four cores",
+        ),
+        ("intra", 1, "how many threads an op of a task may share its work among", ""),
     ):
         parser.add_argument(
             f"--{kind}-op-threads",
-            type=_positive,
+            type=functools.partial(_whole, least),
             metavar="N",
             help=f"{what} (default: TF_NUM_{kind.upper()}OP_THREADS, or TensorFlow's "
-            "choice)",
+            f"choice{also})",
         )
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+def _whole(least: int, text: str) -> int:
+    if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(
-            f"must be a whole number of at least 1. Received: {text}"
+            f"must be a whole number of at least {least}. Received: {text}"
         )
     return int(text)
 

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Sequence
 
-from tf_syncrep.python.distribute import allow, script
+from tf_syncrep.python.distribute import allow, script, threads
 
 WORKER_FAILURE_POLICIES = ("continue", "restart", "stop")
 PS_FAILURE_POLICIES = ("restart", "stop")
@@ -66,8 +66,8 @@ class LaunchOptions:
         prefix: whether lines begin with the time and the task's name.
         allow: who may connect to the tasks. By default only this machine; "all", or
             networks such as "10.0.0.0/8", separated by commas, besides this machine.
-        inter_op_threads: how many ops each task may run at the same time; None leaves
-            it to the environment and to TensorFlow.
+        inter_op_threads: how many ops each task may run at the same time, at least 2;
+            None leaves it to the environment, to `serve` and to TensorFlow.
         intra_op_threads: how many threads an op may use; None likewise.
 
     Example:
@@ -107,7 +107,7 @@ class LaunchOptions:
             ("num_workers", self.num_workers, 1),
             ("num_ps", self.num_ps, 0),
             ("max_restarts", self.max_restarts, 0),
-            ("inter_op_threads", self.inter_op_threads, 1),
+            ("inter_op_threads", self.inter_op_threads, threads.MIN_INTER_OP_THREADS),
             ("intra_op_threads", self.intra_op_threads, 1),
         ):
             if value is not None and value < least:

@@ -8,10 +8,14 @@ from collections.abc import Mapping
 INTER_OP_VARIABLE = "TF_NUM_INTEROP_THREADS"
 INTRA_OP_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
-# A server's kernels may wait for others (in queues, or for locks of variables). If
-# there were only as many threads as a small machine has cores, all of them could wait
-# at once.
-MIN_INTER_OP_THREADS = 4
+# A call of a function keeps a thread of TensorFlow's pool for as long as the function
+# runs, and requests of other tasks for its tensors are answered by the same pool. With
+# one thread a worker waits in its step for a server that waits for ids of this worker.
+MIN_INTER_OP_THREADS = 2
+
+# On a machine with fewer cores than this a server gets this many threads, since several
+# calls may wait at once, for queues or for locks of variables.
+_SMALL_MACHINE_CORES = _SMALL_MACHINE_INTER_OP_THREADS = 4
 
 
 def environment(
@@ -42,7 +46,8 @@ def config_for(num_cores: int, environ: Mapping[str, str] = os.environ):
 
     Args:
         num_cores: how many cores the machine has.
-        environ: the environment, whose numbers of threads take precedence.
+        environ: the environment, whose numbers of threads take precedence, except
+            that one thread for ops is too few.
 
     Returns:
         A `tf.compat.v1.ConfigProto`; TensorFlow chooses what it does not set.
@@ -50,9 +55,13 @@ def config_for(num_cores: int, environ: Mapping[str, str] = os.environ):
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto()
-    if num_cores < MIN_INTER_OP_THREADS:
-        if INTER_OP_VARIABLE not in environ:
-            config.inter_op_parallelism_threads = MIN_INTER_OP_THREADS
+    given = environ.get(INTER_OP_VARIABLE)
+    is_small = num_cores < _SMALL_MACHINE_CORES
+    if given is None and is_small:
+        config.inter_op_parallelism_threads = _SMALL_MACHINE_INTER_OP_THREADS
+    elif given is not None and given.strip() == "1":
+        config.inter_op_parallelism_threads = MIN_INTER_OP_THREADS
+    if is_small:
         # Threads look for work in a loop before they sleep. If there are more threads
         # than cores, such a thread would keep a core from one that has work.
         config.experimental.disable_thread_spinning = True

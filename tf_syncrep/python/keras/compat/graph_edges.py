@@ -37,6 +37,18 @@ def add_control_input(op: tf.Operation, before: tf.Operation) -> None:
     op._add_control_input(before)
 
 
+def leave_unordered(graph: Any, op: tf.Operation) -> None:
+    """Has TensorFlow not order an op with others that use its resource.
+
+    Private: nothing public says so of a single op.
+
+    Args:
+        graph: the graph of the function that is being traced.
+        op: an op of it.
+    """
+    graph.experimental_acd_manager.run_independently(op)
+
+
 def only_reads(op: tf.Operation) -> bool:
     """Whether an op only reads its resources, so that other reads may run beside it.
 

@@ -44,6 +44,7 @@ def fit(
     validation_steps: int | None = None,
     validation_batch_size: int | None = None,
     validation_freq: int | Sequence[int] = 1,
+    prefetch_rows: bool = False,
 ) -> Any:
     """Trains a model as `Model.fit` does, also where that of Keras 3 cannot.
 
@@ -100,6 +101,13 @@ def fit(
         validation_batch_size: as `batch_size`, for validation.
         validation_freq: validate after every so many epochs; or a list of epochs,
             counted from 1.
+        prefetch_rows: asks parameter servers for the rows of the next batch before the
+            gradients of a step are sent, within an execution of
+            `compile(steps_per_execution=...)`. So each step but the first of an
+            execution computes with rows that miss the update of the step before it on
+            the same worker; everything else is as without. For asynchronous training
+            with `tfs.keras.Embedding` and `DistributedEmbedding`. Without a
+            ParameterServerStrategy there is nothing to ask for, and nothing changes.
 
     Returns:
         The `History`.
@@ -158,11 +166,13 @@ def fit(
             )
     checks.refuse_uncompiled(model)
     checks.refuse_what_cannot_be(model)
+    if prefetch_rows:
+        checks.refuse_to_prefetch_rows(model)
     if validation_split and validation_data is None:
         (x, y, sample_weight), validation_data = train_validation_split(
             (x, y, sample_weight), validation_split
         )
-    steps = ScheduledSteps(model)
+    steps = ScheduledSteps(model, prefetch_rows)
     batches, first_batch = inputs.training_batches(
         steps.coordinator,
         x,

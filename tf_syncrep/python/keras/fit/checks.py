@@ -10,6 +10,7 @@ from absl import logging
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
+from tf_syncrep.python.keras.embedding.dynamic_tables import GrowingLayer
 from tf_syncrep.python.keras.embedding.embedding import Embedding
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
@@ -18,6 +19,7 @@ __all__ = [
     "refuse_model_outside_of_scope",
     "refuse_multi_worker",
     "refuse_tensorboard_without_its_package",
+    "refuse_to_prefetch_rows",
     "refuse_uncompiled",
     "refuse_variables_elsewhere",
     "refuse_what_cannot_be",
@@ -142,6 +144,24 @@ def refuse_what_cannot_be(model: Any) -> None:
             "A worker must be one replica: show one GPU to each worker task. "
             f"Received: num_replicas_in_sync={replicas}"
         )
+
+
+def refuse_to_prefetch_rows(model: Any) -> None:
+    """Raises for a model whose steps may not miss an update, or whose rows may go."""
+    if isinstance(model.optimizer, SyncReplicas):
+        raise ValueError(
+            "prefetch_rows is for asynchronous training: all gradients of a "
+            "synchronous update are computed with the same weights. "
+            "Received: prefetch_rows=True with SyncReplicas"
+        )
+    for layer in trainer.layers_of(model):
+        growing = layer._growing.sizes if isinstance(layer, GrowingLayer) else ()
+        for name in growing:
+            raise ValueError(
+                "prefetch_rows is for tables of a fixed size: a lookup in a table that "
+                "grows changes what the next one finds. Received: prefetch_rows=True "
+                f"with table {name}"
+            )
 
 
 def refuse_tensorboard_without_its_package(callbacks: Sequence[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ from tf_syncrep.python.keras.fit.data import Batches
 from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
 from tf_syncrep.python.keras.fit.packing import packed, unpacked
 from tf_syncrep.python.keras.fit.step import Step
+from tf_syncrep.python.keras.transfers.prefetch import read_rows_early
 
 
 class Execution:
@@ -24,7 +26,14 @@ class Execution:
         function: a `tf.function` of an execution's number and its other arguments.
     """
 
-    def __init__(self, step: Step, metrics: Metrics, batches: Batches, size: int):
+    def __init__(
+        self,
+        step: Step,
+        metrics: Metrics,
+        batches: Batches,
+        size: int,
+        prefetch_rows: bool = False,
+    ):
         """Traces nothing yet.
 
         Args:
@@ -32,8 +41,10 @@ class Execution:
             metrics: the state of metrics.
             batches: what the steps are made on.
             size: the number of steps; `batches` may have fewer when they end.
+            prefetch_rows: whether a step looks rows up before the updates of the last.
         """
         self._step = step
+        self._prefetch_rows = prefetch_rows
         self._metrics = metrics
         self._num_told = batches.num_told
         self._structure: Any = None
@@ -61,11 +72,17 @@ class Execution:
     def _steps(self, number: tf.Tensor, handles: list[tf.Tensor], batches: Any) -> Any:
         """Makes a step on each batch; packs what the coordinator needs of them."""
         return_results_at_once()
-        results = []
+        graph = tf.compat.v1.get_default_graph()
+        results, begins = [], []
         for i, batch in enumerate(batches):
+            begins.append(len(graph.get_operations()))
             # No two numbers are the same, those of executions of other sizes included.
             with seeds_of_copy(len(batches) * (len(batches) - 1) + i):
                 results.append(self._step(number, handles, batch))
+        if self._prefetch_rows:
+            ops = graph.get_operations()
+            ranges = itertools.pairwise([*begins, len(ops)])
+            read_rows_early(graph, [ops[begin:end] for begin, end in ranges])
         result = self._step.of_all(results)
         self._metrics.check(handles)
         leaves = tf.nest.flatten(result)

@@ -35,9 +35,16 @@ _KEPT = "_tf_syncrep_kept"
 class ScheduledSteps:
     """Runs the steps of one model on the workers of its strategy."""
 
-    def __init__(self, model: Any):
-        """Wraps a compiled model under a ParameterServerStrategy."""
+    def __init__(self, model: Any, prefetch_rows: bool = False):
+        """Wraps a compiled model under a ParameterServerStrategy.
+
+        Args:
+            model: the model.
+            prefetch_rows: whether a step of training, but the first of an execution,
+                looks up rows of tables before the updates of the step before.
+        """
         self._model = model
+        self._prefetch_rows = prefetch_rows
         strategy = model.distribute_strategy
         compat.isolate_workers()
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -185,28 +192,32 @@ class ScheduledSteps:
             type(batches),
             list(optimizers_of(self._model)),
             self._metrics,
+            self._prefetch_rows,
             [id(variable) for variable in self._model.trainable_variables],
         )
         known = self._kept.by_kind
         if kind not in known or known[kind][0] != key:
             fold_seeds = kind == "train" and self._num_workers > 1
             step = Step(self._model, kind, fold_seeds, self._metrics)
-            known[kind] = (key, _Functions(step, self._metrics))
+            known[kind] = (key, _Functions(step, self._metrics, self._prefetch_rows))
         return known[kind][1]
 
 
 class _Functions:
     """The functions of executions of one kind of steps."""
 
-    def __init__(self, step: Step, metrics: Metrics):
+    def __init__(self, step: Step, metrics: Metrics, prefetch_rows: bool):
         self._step = step
         self._metrics = metrics
+        self._prefetch_rows = prefetch_rows
         self._by_size: dict[int, Execution] = {}
 
     def of(self, size: int, batches: Batches) -> Execution:
         """That of so many steps, made when it is first asked for."""
         if size not in self._by_size:
-            self._by_size[size] = Execution(self._step, self._metrics, batches, size)
+            self._by_size[size] = Execution(
+                self._step, self._metrics, batches, size, self._prefetch_rows
+            )
         return self._by_size[size]
 
 

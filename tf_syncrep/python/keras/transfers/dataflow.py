@@ -90,7 +90,7 @@ class Dataflow:
         writes: dict[Any, int] = {}
         reads: dict[Any, list[int]] = {}
         for number, op in enumerate(ops):
-            keys = {_key(x) for x in op.inputs if x.dtype == tf.resource}
+            keys = {resource_of(x) for x in op.inputs if x.dtype == tf.resource}
             if not keys and graph_edges.keeps_its_place(op):
                 keys = {None}
             is_read = graph_edges.only_reads(op)
@@ -105,7 +105,7 @@ class Dataflow:
                     writes[key] = number
 
 
-def _key(handle: tf.Tensor) -> tuple[tf.Operation, int]:
+def resource_of(handle: tf.Tensor) -> tuple[tf.Operation, int]:
     """What is the same for all handles of a resource."""
     while handle.op.type == "Identity":
         handle = handle.op.inputs[0]

@@ -67,9 +67,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
     )
     ```
 
-    `tfs.keras.fit` writes that last one after all other callbacks have ended the
-    training; with `Model.fit` put this callback last, behind
-    `EarlyStopping(restore_best_weights=True)`.
+    `tfs.keras.fit` and `Model.fit` of Keras 3 write that last one after all other
+    callbacks have ended the training; with `Model.fit` of Keras 2 put this callback
+    last, behind `EarlyStopping(restore_best_weights=True)`.
 
     and in a custom loop:
 

@@ -56,7 +56,8 @@ strategy = tf.distribute.ParameterServerStrategy(resolver)
 with strategy.scope():
     inputs = tf.keras.Input([2])
     model = Model(inputs, tf.keras.layers.Dense(1)(inputs))
-    model.compile(tfs.keras.AdamAsync(), loss="mse")
+    optimizer = tfs.keras.SyncReplicas(tfs.keras.AdamAsync(), 2, 2)
+    model.compile(optimizer, loss="mse")
 batches = tf.data.Dataset.from_tensors((tf.ones([4, 2]), tf.ones([4, 1])))
 tfs.keras.fit(model, batches.repeat(), steps_per_epoch=20, verbose=0)
 """
@@ -124,7 +125,9 @@ def test_process_ends_soon_after_fit_and_a_worker_that_returns_has_its_number_ag
 def test_error_of_a_step_is_what_a_script_says_last(body, last, tmp_path):
     path = tmp_path / "script.py"
     path.write_text(FAILS.replace("BODY", body))
-    result = commands.run("launch", "--workers", 2, path)
+    result = commands.run(
+        "launch", "--workers", 2, path, env={"TF_CPP_MIN_LOG_LEVEL": "0"}
+    )
     assert result.process.returncode == 1
     lines = [x.split(" chief    | ", 1)[1:] for x in result.stderr]
     said = " ".join(" ".join(x for line in lines for x in line).split())

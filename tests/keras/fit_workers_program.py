@@ -8,7 +8,7 @@ import numpy as np
 import programs
 import tensorflow as tf
 from keras_sync_replicas import make_strategy
-from tensorflow.python.eager import context  # pyright: ignore
+from traced_functions import traced_functions
 
 import tf_syncrep as tfs
 
@@ -103,11 +103,9 @@ def evaluation(strategy):
     errors = model(words).numpy() - targets
     results = tfs.keras.evaluate(model, words, targets, batch_size=5, verbose=0)
     tfs.keras.predict(model, words, batch_size=5, verbose=0)
-    add, traced = context.Context.add_c_function, []
-    context.Context.add_c_function = lambda *args: (traced.append(args), add(*args))
-    tfs.keras.evaluate(model, words[::-1], targets, batch_size=5, verbose=0)
-    tfs.keras.predict(model, words[::-1], batch_size=5, verbose=0)
-    context.Context.add_c_function = add
+    with traced_functions() as traced:
+        tfs.keras.evaluate(model, words[::-1], targets, batch_size=5, verbose=0)
+        tfs.keras.predict(model, words[::-1], batch_size=5, verbose=0)
     return {
         "expected": [float(np.mean(errors**2)), float(np.mean(np.abs(errors)))],
         "actual": results,

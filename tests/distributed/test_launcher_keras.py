@@ -1,6 +1,7 @@
 """`tf-syncrep launch` of a script that calls `tfs.keras.fit`, with a worker killed."""
 
 import os
+import re
 import signal
 import time
 
@@ -38,6 +39,27 @@ tfs.keras.fit(
     callbacks=[StopWhenTold()],
 )
 print("fit ended", flush=True)
+"""
+FAILS = """
+import tensorflow as tf
+import tf_syncrep as tfs
+
+class OwnError(Exception):
+    pass
+
+class Model(tf.keras.Model):
+    def train_step(self, data):
+        BODY
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+with strategy.scope():
+    inputs = tf.keras.Input([2])
+    model = Model(inputs, tf.keras.layers.Dense(1)(inputs))
+    optimizer = tfs.keras.SyncReplicas(tfs.keras.AdamAsync(), 2, 2)
+    model.compile(optimizer, loss="mse")
+batches = tf.data.Dataset.from_tensors((tf.ones([4, 2]), tf.ones([4, 1])))
+tfs.keras.fit(model, batches.repeat(), steps_per_epoch=20, verbose=0)
 """
 # It took a minute when the process waited for something that it cannot have.
 END_SECS = 20.0
@@ -85,3 +107,28 @@ def test_process_ends_soon_after_fit_and_a_worker_that_returns_has_its_number_ag
         "worker-0 | reads as 0",
         *returned * ["worker-1 | reads as 1"],
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "last"),
+    [
+        ('raise OwnError("in a trace")', r"(__main__\.)?OwnError: in a trace"),
+        (
+            'tf.debugging.check_numerics(data[0] / 0.0, "in a step")\n'
+            "        return super().train_step(data)",
+            r"in a step : Tensor had Inf values \[\[\{\{node .*\}\}\]\].*",
+        ),
+    ],
+    ids=["trace", "step"],
+)
+def test_error_of_a_step_is_what_a_script_says_last(body, last, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(FAILS.replace("BODY", body))
+    result = commands.run(
+        "launch", "--workers", 2, path, env={"TF_CPP_MIN_LOG_LEVEL": "0"}
+    )
+    assert result.process.returncode == 1
+    lines = [x.split(" chief    | ", 1)[1:] for x in result.stderr]
+    said = " ".join(" ".join(x for line in lines for x in line).split())
+    assert re.search(f"{last}$", said), said[-2000:]

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging
+from traced_functions import traced_functions
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.compat import data_adapters
 from tf_syncrep.python.keras.compat.data_adapters import Adapter
 from tf_syncrep.python.keras.fit import inputs
 from tf_syncrep.python.keras.fit.data import NO_BATCHES, SentBatches
@@ -107,6 +109,46 @@ def test_shuffling_reads_everything_in_another_order_each_epoch():
     ]
     assert [sorted(epoch) for epoch in epochs] == 2 * [numbers[:, 0].tolist()]
     assert not np.array_equal(*epochs)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_arrays_of_shapes_that_were_there_before_need_no_new_functions(
+    shuffle,
+):
+    """Where one is traced or forgotten, a coordinator waits for every task."""
+    tf.random.set_seed(None)
+    read, num_traced = [], []
+    for begin in (0.0, 100.0):
+        numbers = np.arange(begin, begin + 60.0)
+        x, y = {"a": numbers, "b": [tf.constant(numbers)]}, numbers[:, None]
+        with traced_functions() as traced:
+            adapter = Adapter(x, y, batch_size=8, shuffle=shuffle)
+        num_traced.append(len(traced))
+        a = [x["a"].numpy() for x, _ in adapter.dataset.take(adapter.num_batches)]
+        read.append(sorted(np.concatenate(a)))
+        assert {x.dtype for x in a} == {np.dtype("float32")}
+    assert read == [[*range(60)], [*range(100, 160)]]
+    assert num_traced[0] > 0 == num_traced[1]
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_seeds_shuffle_arrays_as_in_keras(seed):
+    def order(make_dataset):
+        tf.keras.utils.set_random_seed(seed)
+        (batch,) = make_dataset().take(1)
+        return batch[0].numpy().tolist()
+
+    numbers = np.arange(60.0, dtype=np.float32)
+    options = {"batch_size": 50, "shuffle": True}
+    expected = order(
+        lambda: data_adapters._dataset_of(
+            data_adapters._adapter_of(
+                (numbers, numbers, None), **options, class_weight=None, steps=None
+            ),
+            None,
+        )
+    )
+    assert order(lambda: Adapter(numbers, numbers, **options).dataset) == expected
 
 
 @pytest.mark.parametrize("num_epochs", [2, None])

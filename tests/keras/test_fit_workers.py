@@ -96,6 +96,11 @@ def test_each_batch_is_evaluated_exactly_once(training):
     assert evaluation["actual"] == pytest.approx(evaluation["expected"], rel=1e-5)
 
 
+def test_evaluating_and_predicting_again_sends_no_functions_to_tasks(training):
+    """Each task would have to answer, a busy or hung one too, before it goes on."""
+    assert training["evaluation"]["functions of second calls"] == 0
+
+
 @pytest.mark.parametrize(
     ("place", "message"),
     [

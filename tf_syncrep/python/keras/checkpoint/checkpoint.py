@@ -68,9 +68,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
     )
     ```
 
-    `tfs.keras.fit` writes the last one after all other callbacks have ended the
-    training; with `Model.fit` put this callback last, after
-    `EarlyStopping(restore_best_weights=True)`.
+    `tfs.keras.fit` and `Model.fit` of Keras 3 write the last one after all other
+    callbacks have ended the training; with `Model.fit` of Keras 2 put this callback
+    last, after `EarlyStopping(restore_best_weights=True)`.
 
     In a custom loop:
 

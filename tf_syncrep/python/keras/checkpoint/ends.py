@@ -35,9 +35,12 @@ def with_ends(callbacks: Any) -> Any:
     """Adds callbacks after those of `fit` that end its checkpoints.
 
     Args:
-        callbacks: one, several, or None; a CallbackList is returned as it is.
+        callbacks: one, several, or None, some of which may have theirs; a CallbackList
+            is returned as it is.
     """
     if isinstance(callbacks, tf.keras.callbacks.CallbackList):
         return callbacks
     callbacks = tf.nest.flatten(callbacks or [])
-    return [*callbacks, *(_End(x) for x in callbacks if isinstance(x, Checkpoint))]
+    ended = [x._checkpoint for x in callbacks if isinstance(x, _End)]
+    ends = [_End(x) for x in callbacks if isinstance(x, Checkpoint) and x not in ended]
+    return [*callbacks, *ends]

@@ -6,11 +6,16 @@ Keras 3.0.5 to 3.15.1), `select_data_adapter` in Keras 2 (2.15.0, tf_keras 2.21.
 
 from __future__ import annotations
 
+import collections
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+# Private: nothing public tells whether a seed is set, without the use of it.
+from tensorflow.python.eager import context  # pyright: ignore
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
@@ -56,35 +61,23 @@ class Adapter:
         steps: int | None = None,
     ):
         """Chooses the adapter; the arguments are those of `Model.fit`."""
-        if IS_KERAS_3:
-            self._adapter = get_data_adapter(
-                x,
-                y,
-                sample_weight,
-                batch_size=batch_size,
-                steps_per_epoch=steps,
-                shuffle=shuffle and not isinstance(x, tf.data.Dataset),
-                class_weight=class_weight,
-            )
-            self.dataset = self._adapter.get_tf_dataset()
-            self.steps_of_epoch = steps
-            return
-        self._adapter = _keras_2.select_data_adapter(x, y)(
-            x,
-            y,
-            batch_size=batch_size,
-            # Without a number of steps the adapter of a dataset looks for its end,
-            # which is not possible in a tf.function.
-            steps=1 if isinstance(x, tf.data.Dataset) else steps,
-            epochs=None,
-            sample_weights=sample_weight,
-            shuffle=shuffle,
-        )
-        self.dataset = self._adapter.get_dataset()
-        self.steps_of_epoch = self._adapter.get_size() if steps is None else steps
-        if class_weight:
-            weigh = _keras_2._make_class_weight_map_fn(class_weight)
-            self.dataset = self.dataset.map(weigh)
+        options = {
+            "batch_size": batch_size,
+            "shuffle": shuffle,
+            "class_weight": class_weight,
+            "steps": steps,
+        }
+        data = (x, y, sample_weight)
+        # Keras looks at the values of the classes, and a seed is part of a function.
+        is_seeded = shuffle and context.global_seed() is not None
+        if class_weight is None and not is_seeded and _are_arrays(data):
+            self._adapter, self.dataset = _of_arrays(data, options)
+        else:
+            self._adapter = _adapter_of(data, **options)
+            self.dataset = _dataset_of(self._adapter, class_weight)
+        self.steps_of_epoch = steps
+        if not IS_KERAS_3 and steps is None:
+            self.steps_of_epoch = self._adapter.get_size()
 
     @property
     def goes_on(self) -> bool:
@@ -109,6 +102,104 @@ class Adapter:
     def end_epoch(self) -> None:
         """Tells the data that an epoch is over, and ends threads that read ahead."""
         self._adapter.on_epoch_end()
+
+
+def _adapter_of(
+    data: tuple[Any, Any, Any],
+    batch_size: int | None,
+    shuffle: Any,
+    class_weight: Mapping[int, float] | None,
+    steps: int | None,
+) -> Any:
+    """Keras' own adapter."""
+    x, y, sample_weight = data
+    is_dataset = isinstance(x, tf.data.Dataset)
+    if IS_KERAS_3:
+        return get_data_adapter(
+            x,
+            y,
+            sample_weight,
+            batch_size=batch_size,
+            steps_per_epoch=steps,
+            shuffle=shuffle and not is_dataset,
+            class_weight=class_weight,
+        )
+    return _keras_2.select_data_adapter(x, y)(
+        x,
+        y,
+        batch_size=batch_size,
+        # Without a number of steps the adapter of a dataset looks for its end,
+        # which is not possible in a tf.function.
+        steps=1 if is_dataset else steps,
+        epochs=None,
+        sample_weights=sample_weight,
+        shuffle=shuffle,
+    )
+
+
+def _dataset_of(adapter: Any, class_weight: Mapping[int, float] | None) -> Any:
+    if IS_KERAS_3:
+        return adapter.get_tf_dataset()
+    dataset = adapter.get_dataset()
+    if class_weight:
+        dataset = dataset.map(_keras_2._make_class_weight_map_fn(class_weight))
+    return dataset
+
+
+def _are_arrays(data: tuple[Any, Any, Any]) -> bool:
+    """Whether data is nothing but dense arrays and tensors of numbers."""
+    return all(
+        leaf is None
+        or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf")
+        or isinstance(leaf, tf.Tensor)
+        for leaf in tf.nest.flatten(data)
+    )
+
+
+def _as_tensor(array: Any) -> tf.Tensor:
+    """A tensor, of the dtype that Keras gives an array of NumPy."""
+    is_float = isinstance(array, np.ndarray) and array.dtype.kind == "f"
+    return tf.convert_to_tensor(array, tf.keras.backend.floatx() if is_float else None)
+
+
+# The functions that make datasets of arrays, one for each of the last sorts of arrays:
+# the sort, the function, and the adapter that was made when the function was traced.
+_of_sorts: collections.deque[tuple[Any, Callable[..., Any], list[Any]]] = (
+    collections.deque(maxlen=16)
+)
+
+
+def _of_arrays(data: tuple[Any, Any, Any], options: dict[str, Any]) -> tuple[Any, Any]:
+    """The adapter of arrays, and their dataset.
+
+    Keras' adapter traces functions for each dataset. When the coordinator of a cluster
+    traces a function, or forgets one, it waits for every task in turn, and a task that
+    is busy or hangs holds up the whole process. So those functions are traced within
+    another one, whose arguments are the arrays, and which is kept for other arrays of
+    the same shapes.
+    """
+    leaves = tf.nest.flatten(data)
+    arrays = [_as_tensor(leaf) for leaf in leaves if leaf is not None]
+    specs = iter([tf.TensorSpec(array.shape, array.dtype) for array in arrays])
+    sort = tf.nest.map_structure(lambda x: None if x is None else next(specs), data)
+    key = (sort, options)
+    for known, function, adapters in tuple(_of_sorts):
+        if known == key:
+            return adapters[0], function(arrays)
+    adapters: list[Any] = []
+
+    def make(arrays: list[tf.Tensor]) -> Any:
+        rest = iter(arrays)
+        tensors = tf.nest.map_structure(
+            lambda spec: None if spec is None else next(rest), sort
+        )
+        adapters.append(_adapter_of(tensors, **options))
+        return _dataset_of(adapters[-1], None)
+
+    function = tf.function(make, autograph=False)
+    dataset = function(arrays)
+    _of_sorts.append((key, function, adapters))
+    return adapters[0], dataset
 
 
 def without_optionals(batch: Any) -> Any:

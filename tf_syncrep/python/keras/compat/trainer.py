@@ -8,9 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 from tf_syncrep.python.sync.arguments import as_python
-
-_IS_KERAS_3 = hasattr(tf.keras, "ops")
 
 
 def is_compiled(model: Any) -> bool:
@@ -18,7 +17,7 @@ def is_compiled(model: Any) -> bool:
 
     Private in Keras 2.
     """
-    return model.compiled if _IS_KERAS_3 else model._is_compiled
+    return model.compiled if IS_KERAS_3 else model._is_compiled
 
 
 def steps_per_execution(model: Any) -> int | str:
@@ -27,7 +26,7 @@ def steps_per_execution(model: Any) -> int | str:
     Private in Keras 2: a variable; `autotune_steps_per_execution`, which is public
     there, tells that the number is chosen automatically.
     """
-    if _IS_KERAS_3:
+    if IS_KERAS_3:
         return as_python(model.steps_per_execution)
     if getattr(model, "autotune_steps_per_execution", False):
         return "auto"
@@ -47,7 +46,7 @@ def is_loss_built(model: Any) -> bool:
 
     Private: they are made at the first call, of which nothing public tells.
     """
-    loss = getattr(model, "_compile_loss" if _IS_KERAS_3 else "compiled_loss", None)
+    loss = getattr(model, "_compile_loss" if IS_KERAS_3 else "compiled_loss", None)
     return loss is None or bool(loss.built)
 
 
@@ -56,7 +55,7 @@ def are_metrics_built(model: Any) -> bool:
 
     Private in Keras 2: those from `compile` are made at the first call.
     """
-    if _IS_KERAS_3:
+    if IS_KERAS_3:
         return all(getattr(metric, "built", True) for metric in model.metrics)
     return model.compiled_metrics is None or bool(model.compiled_metrics.built)
 
@@ -66,7 +65,7 @@ def is_optimizer_built(optimizer: Any) -> bool:
 
     Private in Keras 2.
     """
-    return getattr(optimizer, "built" if _IS_KERAS_3 else "_built", False)
+    return getattr(optimizer, "built" if IS_KERAS_3 else "_built", False)
 
 
 def seed_generators(model: Any) -> Iterator[Any]:
@@ -74,7 +73,7 @@ def seed_generators(model: Any) -> Iterator[Any]:
 
     Private: layers show only the variables in them. In Keras 2 they are not shared.
     """
-    if _IS_KERAS_3:
+    if IS_KERAS_3:
         for layer in layers_of(model):
             yield from getattr(layer, "_seed_generators", [])
 
@@ -87,7 +86,7 @@ def random_states(model: Any) -> Iterator[tuple[Any, tf.Variable]]:
     Args:
         model: a built model.
     """
-    if not _IS_KERAS_3:
+    if not IS_KERAS_3:
         for layer in layers_of(model):
             random = getattr(layer, "_random_generator", None)
             generator = getattr(random, "_generator", None)
@@ -105,7 +104,7 @@ def count_steps(model: Any, kind: str) -> None:
         model: the model.
         kind: "train", "test" or "predict".
     """
-    if not _IS_KERAS_3:
+    if not IS_KERAS_3:
         getattr(model, f"_{kind}_counter").assign_add(1)
 
 
@@ -114,7 +113,7 @@ def in_order_of_metrics(model: Any, logs: Mapping[str, Any]) -> Any:
 
     Private in Keras 3: with several outputs, public names do not tell the order.
     """
-    if _IS_KERAS_3:
+    if IS_KERAS_3:
         return model._flatten_metrics_in_order(logs)
     names = model.metrics_names
     results = [logs[name] for name in names if name in logs]

@@ -1,12 +1,14 @@
 """Makes a model's own fit, evaluate and predict come here, where they cannot train."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.checkpoint.ends import with_ends
 from tf_syncrep.python.keras.fit import api, checks
 
 __all__ = ["install_fit", "uninstall_fit"]
@@ -66,7 +68,8 @@ def uninstall_fit() -> None:
 def explain_stock_fit() -> None:
     """Makes Keras 3 mention `install_fit` where its own methods cannot run.
 
-    It fails there in any case, with an error about something else.
+    It fails there in any case, with an error about something else. Everywhere else its
+    `fit` writes the last checkpoint behind all callbacks, as ours does.
     """
     if compat.IS_KERAS_3:
         _stand_in_front()
@@ -88,9 +91,14 @@ def _in_front_of(stock: Callable[..., Any], ours: Callable[..., Any]) -> Any:
     @functools.wraps(stock)
     def method(self, *args, **kwargs):
         if not api.is_scheduled(self):
-            if _is_installed and ours is api.fit:
+            if ours is not api.fit:
+                return stock(self, *args, **kwargs)
+            if _is_installed:
                 checks.refuse_model_outside_of_scope(self)
-            return stock(self, *args, **kwargs)
+            given = inspect.signature(stock).bind(self, *args, **kwargs)
+            if given.arguments.get("callbacks"):
+                given.arguments["callbacks"] = with_ends(given.arguments["callbacks"])
+            return stock(*given.args, **given.kwargs)
         if _is_installed:
             return ours(self, *args, **kwargs)
         raise RuntimeError(

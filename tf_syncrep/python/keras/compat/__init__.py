@@ -27,7 +27,17 @@ Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
   optimizer's;
 * `build` makes the inner optimizer's variables outside of the function or replica that
   it is called in.
+
+`SeveralOptimizers` is the base class of those that consist of several:
+
+* `_make_others(variables)`, to be overridden: makes the optimizers that train some of
+  the variables, once;
+* `optimizer` trains all others, and has the `iterations` and the `learning_rate`;
+* `all_optimizers()` are these. Each counts every step, and applies its own gradients,
+  after those of all were clipped by `global_clipnorm`.
 """
+
+from tf_syncrep.python.keras.compat.builds import before_builds, schedule_of
 
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
 from tf_syncrep.python.keras.compat.executors import isolate_workers
@@ -53,18 +63,22 @@ from tf_syncrep.python.keras.compat.xla import compiled_by_xla
 
 if IS_KERAS_3:
     from tf_syncrep.python.keras.compat.keras3 import SlotOptimizer
+    from tf_syncrep.python.keras.compat.several_keras3 import SeveralOptimizers
     from tf_syncrep.python.keras.compat.wrapper_keras3 import WrapperOptimizer
 else:
     from tf_syncrep.python.keras.compat.keras2 import SlotOptimizer
+    from tf_syncrep.python.keras.compat.several_keras2 import SeveralOptimizers
     from tf_syncrep.python.keras.compat.wrapper_keras2 import WrapperOptimizer
 
 __all__ = [
     "IS_KERAS_3",
     "NAME_OF_EMBEDDINGS",
+    "SeveralOptimizers",
     "SlotOptimizer",
     "UpdateContext",
     "WrapperOptimizer",
     "apart_from_closures",
+    "before_builds",
     "compiled_by_xla",
     "forget",
     "holds_numbered_slots",
@@ -72,6 +86,7 @@ __all__ = [
     "isolate_workers",
     "native",
     "saved_as_stock",
+    "schedule_of",
     "track",
     "untrack",
     "variables_at_once",

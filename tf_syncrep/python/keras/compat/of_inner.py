@@ -5,10 +5,18 @@ from typing import Any
 
 
 class OfInner:
-    """An attribute that is read from, and set in, `inner_optimizer`.
+    """An attribute that is read from, and set in, another optimizer.
 
     Before there is one, while the base class's constructor runs, it is like any other.
     """
+
+    def __init__(self, inner: str = "inner_optimizer"):
+        """Learns whose it is.
+
+        Args:
+            inner: the attribute that holds the other optimizer.
+        """
+        self._inner = inner
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -17,8 +25,8 @@ class OfInner:
         if optimizer is None:
             return self
         attributes = vars(optimizer)
-        if "inner_optimizer" in attributes:
-            return getattr(attributes["inner_optimizer"], self._name)
+        if self._inner in attributes:
+            return getattr(attributes[self._inner], self._name)
         try:
             return attributes[self._name]
         except KeyError:
@@ -26,8 +34,8 @@ class OfInner:
 
     def __set__(self, optimizer: Any, value: Any) -> None:
         attributes = vars(optimizer)
-        if "inner_optimizer" in attributes:
-            setattr(attributes["inner_optimizer"], self._name, value)
+        if self._inner in attributes:
+            setattr(attributes[self._inner], self._name, value)
         else:
             attributes[self._name] = value
 

@@ -305,7 +305,6 @@ def test_id_that_is_in_no_table_is_named_and_nothing_is_changed(training):
             "vocabulary_size must be a whole number of at least 1",
         ),
         ({"embedding_dim": 2.5}, "embedding_dim must be a whole number of at least 1"),
-        ({"optimizer": "sgd"}, "its own must be None. Received: optimizer='sgd'"),
         (
             {"combiner": "max"},
             "must be 'sum', 'mean', 'sqrtn' or None. Received: combin",

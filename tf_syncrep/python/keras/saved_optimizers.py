@@ -1,5 +1,6 @@
 """Optimizers that were written into a configuration."""
 
+import copy
 from typing import Any
 
 import tensorflow as tf
@@ -21,4 +22,5 @@ def optimizer_from(config: dict[str, Any], custom_objects: Any = None) -> Any:
     )
     if registered is not None:
         custom_objects = {**(custom_objects or {}), config["class_name"]: registered}
-    return tf.keras.optimizers.deserialize(config, custom_objects)
+    # A copy: Keras puts objects in the place of what it has read.
+    return tf.keras.optimizers.deserialize(copy.deepcopy(config), custom_objects)

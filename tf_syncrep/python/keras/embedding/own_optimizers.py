@@ -70,11 +70,16 @@ class OwnOptimizer:
         """Makes an optimizer.
 
         Args:
-            number: that no other one of the model has; files of Keras 2 want different
-                names of the counters.
+            number: that no other one of the model has; files want different names of
+                what optimizers keep.
         """
-        with tf.name_scope(f"table_optimizer_{number}"):
-            optimizer = self._kind.from_config(dict(self._config))
+        name = f"table_optimizer_{number}"
+        config = dict(self._config)
+        if not config or "name" in config:
+            config["name"] = name
+        # Keras 2 calls the counter of every optimizer the same.
+        with tf.name_scope(name):
+            optimizer = self._kind.from_config(config)
         _made.add(optimizer)
         return optimizer
 

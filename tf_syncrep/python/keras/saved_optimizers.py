@@ -16,11 +16,14 @@ def optimizer_from(config: dict[str, Any], custom_objects: Any = None) -> Any:
     Returns:
         The optimizer, without state.
     """
-    # While Keras 2 loads an .h5 file it knows registered classes by these alone.
+    # A copy: Keras puts objects in the place of what it has read.
+    config = copy.deepcopy(config)
+    # While Keras 2 loads an .h5 file it knows no registered names, and takes a class
+    # for its own one of that name in small letters.
     registered = tf.keras.utils.get_registered_object(
         config.get("registered_name") or "", custom_objects
     )
-    if registered is not None:
-        custom_objects = {**(custom_objects or {}), config["class_name"]: registered}
-    # A copy: Keras puts objects in the place of what it has read.
-    return tf.keras.optimizers.deserialize(copy.deepcopy(config), custom_objects)
+    if registered is None:
+        return tf.keras.optimizers.deserialize(config, custom_objects)
+    with tf.keras.utils.custom_object_scope(custom_objects or {}):
+        return registered.from_config(config["config"])

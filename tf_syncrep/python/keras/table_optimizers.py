@@ -84,9 +84,7 @@ class TableOptimizers(compat.SeveralOptimizers):
                 "`global_clipnorm` must be None under a strategy of several replicas. "
                 f"Received: global_clipnorm={global_clipnorm}, with {replicas} replicas"
             )
-        super().__init__(
-            optimizer, as_python(name), global_clipnorm, loss_scale_factor
-        )
+        super().__init__(optimizer, as_python(name), global_clipnorm, loss_scale_factor)
         # Not attributes by assignment, which Keras would track.
         vars(self)["_names_of_tables"] = []
 

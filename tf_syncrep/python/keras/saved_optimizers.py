@@ -20,10 +20,9 @@ def optimizer_from(config: dict[str, Any], custom_objects: Any = None) -> Any:
     config = copy.deepcopy(config)
     # While Keras 2 loads an .h5 file it knows no registered names, and takes a class
     # for its own one of that name in small letters.
-    registered = tf.keras.utils.get_registered_object(
-        config.get("registered_name") or "", custom_objects
-    )
-    if registered is None:
+    name = config.get("registered_name")
+    registered = name and tf.keras.utils.get_registered_object(name, custom_objects)
+    if not registered:
         return tf.keras.optimizers.deserialize(config, custom_objects)
     with tf.keras.utils.custom_object_scope(custom_objects or {}):
         return registered.from_config(config["config"])

@@ -1,4 +1,4 @@
-"""TableOptimizers: trains tables by optimizers of their own, and all else by another."""
+"""TableOptimizers: optimizers of tables, and another one of all else."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -38,7 +38,6 @@ Each use has a line that says why; all were checked on TensorFlow 2.15.1 (Keras
 """
 
 from tf_syncrep.python.keras.compat.builds import before_builds, schedule_of
-
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
 from tf_syncrep.python.keras.compat.executors import isolate_workers
 from tf_syncrep.python.keras.compat.native import (

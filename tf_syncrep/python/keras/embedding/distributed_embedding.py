@@ -131,7 +131,8 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         feature_configs: a `tfs.keras.FeatureConfig`, or a nested structure of them;
             those of keras_rs will do. Features may share a table.
         table_stacking: `"auto"` to stack all tables of one width and one optimizer;
-            None to stack none; names of tables that are to be stacked, in a list or a list of lists.
+            None to stack none; names of tables that are to be stacked, in a list or a
+            list of lists.
         transfer_dtype: dtype in which rows and their gradients travel, `"bfloat16"` or
             `"float16"`; None for that of the variables. Sums and slots stay as they
             are.

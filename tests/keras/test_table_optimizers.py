@@ -253,9 +253,9 @@ def test_a_step_without_a_gradient_of_a_table_counts():
     only_table = [tf.ones(variables[0].shape), *[None] * (len(variables) - 1)]
     optimizer.apply_gradients(list(zip(only_table, variables, strict=True)))
     assert [int(x.iterations) for x in optimizer.all_optimizers()] == [2, 2, 2]
+    nothing = [(None, variable) for variable in variables]
     with pytest.raises(ValueError, match="No gradients provided"):
-        nothing = [None] * len(variables)
-        optimizer.apply_gradients(list(zip(nothing, variables, strict=True)))
+        optimizer.apply_gradients(nothing)
 
 
 OTHERS = {

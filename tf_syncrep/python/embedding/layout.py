@@ -6,7 +6,8 @@ A slab holds the rows of tables of one width, dtype and optimizer, one table aft
 other, and has one part on each parameter server: row `g` of all is row
 `g // num_shards` of part `g % num_shards`. So each part has as many rows as any other,
 give or take one, whatever the tables, and the rows of each table, popular ones too, are
-spread over all of them. This is the "mod" strategy of `tf.nn.embedding_lookup`, over all tables at once.
+spread over all of them. This is the "mod" strategy of `tf.nn.embedding_lookup`, over
+all tables at once.
 """
 
 from __future__ import annotations
@@ -177,8 +178,8 @@ def stack(
         tables: the tables.
         num_shards: into how many parts to part each slab.
         stacking: `"auto"` to stack all tables of one width, dtype and optimizer; None
-            to stack none; or names of tables that are to be stacked: a list of lists, or one
-            list. Tables that are not named are slabs by themselves.
+            to stack none; or names of tables that are to be stacked: a list of lists,
+            or one list. Tables that are not named are slabs by themselves.
 
     Returns:
         The slabs, in the order of their first tables.

@@ -86,7 +86,7 @@ class TableOptimizers(compat.SeveralOptimizers):
             )
         super().__init__(optimizer, as_python(name), global_clipnorm, loss_scale_factor)
         # Not attributes by assignment, which Keras would track.
-        vars(self)["_names_of_tables"] = []
+        self.__dict__["_names_of_tables"] = []
 
     def _make_others(self, variables: Sequence[Any]) -> Sequence[Any]:
         """Makes the optimizers of tables.
@@ -102,7 +102,7 @@ class TableOptimizers(compat.SeveralOptimizers):
         for found in own:
             if found is not None and found[0] not in made:
                 made[found[0]] = found[0].make(len(made))
-        vars(self)["_names_of_tables"] = [
+        self.__dict__["_names_of_tables"] = [
             (name, made[optimizer]) for name, optimizer in names_by_optimizer(variables)
         ]
         return [found and made[found[0]] for found in own]
@@ -115,7 +115,7 @@ class TableOptimizers(compat.SeveralOptimizers):
         `#2` behind its name.
         """
         found: dict[str, Any] = {}
-        for name, optimizer in vars(self)["_names_of_tables"]:
+        for name, optimizer in self.__dict__["_names_of_tables"]:
             number, key = 1, name
             while key in found:
                 number += 1

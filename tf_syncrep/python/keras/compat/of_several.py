@@ -72,10 +72,10 @@ class OfSeveral:
         of_each = [x or self.optimizer for x in self._make_others(variables)]
         others = {id(x): x for x in of_each if x is not self.optimizer}
         # Not attributes by assignment, which Keras would track.
-        vars(self)["_num_others"] = len(others)
+        self.__dict__["_num_others"] = len(others)
         for name, other in zip(self._names, others.values(), strict=True):
             setattr(self, name, other)
-        vars(self)["_optimizer_of"] = {
+        self.__dict__["_optimizer_of"] = {
             id(native(variable)): x
             for variable, x in zip(variables, of_each, strict=True)
         }

@@ -47,7 +47,7 @@ class SeveralOptimizers(OfSeveral, tf.keras.optimizers.Optimizer):
         outside_of_functions(lambda: self._build_all(variables))
         # Private: what `apply` takes if it is given no variables. The base class would
         # make averages of its own, and an assignment take the variables for them.
-        vars(self)["_trainable_variables"] = variables
+        self.__dict__["_trainable_variables"] = variables
         self.built = True
 
     def apply(self, grads, trainable_variables=None):

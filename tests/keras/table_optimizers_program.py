@@ -13,41 +13,9 @@ import numpy as np
 import programs
 import tensorflow as tf
 from keras_sync_replicas import make_strategy
+from table_optimizer_models import STEPS, counts, dataset, make, own, state
 
 import tf_syncrep as tfs
-
-STEPS, EXAMPLES = 8, 12
-
-
-def dataset(context=None):
-    """Batches that differ, in an order."""
-    del context
-    batches = [models.batch(EXAMPLES, step) for step in range(STEPS)]
-    ids = {k: np.stack([x[k] for x, _ in batches]) for k in models.FEATURES}
-    targets = np.stack([y for _, y in batches])
-    return tf.data.Dataset.from_tensor_slices((ids, targets)).repeat()
-
-
-def own():
-    schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.5, 0.25])
-    return {"movies": tfs.keras.Adagrad(schedule), "days": tfs.keras.SGD(0.1, 0.5)}
-
-
-def make(wrap=lambda x: x, **options):
-    optimizer = tfs.keras.TableOptimizers(tfs.keras.AdamAsync(0.05), **options)
-    return models.make(
-        models.Distributed, wrap(optimizer), models.initial_tables(), optimizers=own()
-    )
-
-
-def state(model):
-    tables = {name: x.tolist() for name, x in model.tables().items()}
-    return {**tables, "kernel": model.dense.get_weights()[0].tolist()}
-
-
-def counts(optimizer):
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    return [int(np.asarray(x.iterations)) for x in optimizer.all_optimizers()]
 
 
 def synchronous(optimizer):
@@ -125,9 +93,7 @@ def growing(strategy):
     sums = [own_optimizer.slots(x)["accumulator"].numpy() for x in trained]
     return {
         **model.embedding.table_stats()["grows"],
-        "moved": sum(
-            int(np.sum(np.any(x != np.float32(0.1), axis=1))) for x in sums
-        ),
+        "moved": sum(int(np.sum(np.any(x != np.float32(0.1), axis=1))) for x in sums),
     }
 
 
@@ -151,11 +117,13 @@ def main():
     folder = pathlib.Path(json.loads(sys.argv[1]))
     strategy = make_strategy()
     model, asynchronous = trained(strategy)
-    _, sync = trained(strategy, synchronous, global_clipnorm=0.5)
+    _, sync = trained(strategy, synchronous)
+    _, clipped = trained(strategy, synchronous, global_clipnorm=0.5)
     programs.report(
         {
             "asynchronous": asynchronous,
             "synchronous": sync,
+            "clipped": clipped,
             "saved": saved(model, folder),
             "growing": growing(strategy),
             "refused": refused(strategy),

@@ -7,7 +7,7 @@ import embedding_models as models
 import numpy as np
 import programs
 import pytest
-import table_optimizers_program as program
+import table_optimizer_models as program
 
 import tf_syncrep as tfs
 
@@ -41,6 +41,14 @@ def test_slabs_in_parts_train_to_the_bits_of_one_process(training, kind):
     for name, table in models.initial_tables().items():
         assert not np.allclose(result["single"][name], table, atol=0.01)
     assert result["counts"] == 3 * [program.STEPS]
+
+
+def test_the_norm_of_all_parts_is_that_of_the_whole(training):
+    result = training["clipped"]
+    for name, value in result["single"].items():
+        np.testing.assert_allclose(result["cluster"][name], value, atol=1e-6)
+        unclipped = training["synchronous"]["single"][name]
+        assert not np.allclose(value, unclipped, atol=1e-3)
 
 
 def test_tensorflows_checkpoint_restores_all_optimizers(training):

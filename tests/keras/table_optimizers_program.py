@@ -40,9 +40,10 @@ def trained(strategy, wrap=lambda x: x, **options):
 
 def saved(model, folder):
     """Files of what the cluster has trained, and how it goes on."""
-    checkpoint = tfs.keras.Checkpoint(str(folder / "full"))
-    checkpoint.set_model(model)
-    checkpoint.save()
+    full = tfs.keras.Checkpoint(str(folder / "full"), model=model)
+    changes = tfs.keras.Checkpoint(str(folder / "changes"), model=model, full_every=2)
+    full.save(wait=True)
+    changes.save(wait=True)
     model.save_weights(str(folder / "model.weights.h5"))
     prefix = str(folder / "tensorflow")
     tensorflow = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
@@ -51,8 +52,10 @@ def saved(model, folder):
     after = state(model)
     tensorflow.restore(path).assert_consumed()
     tfs.keras.fit(model, dataset, steps_per_epoch=STEPS, verbose=0)
-    checkpoint.save()
-    return {"after": after, "again": state(model)}
+    changes.save(wait=True)
+    again = state(model)
+    tfs.keras.fit(model, dataset, steps_per_epoch=STEPS, verbose=0)
+    return {"after": after, "again": again, "later": state(model)}
 
 
 class Growing(tf.keras.Model):

@@ -55,21 +55,24 @@ def test_tensorflows_checkpoint_restores_all_optimizers(training):
     assert_equal(training["saved"]["again"], training["saved"]["after"])
 
 
-@pytest.mark.parametrize("kind", ["checkpoint", "file"])
+@pytest.mark.parametrize("kind", ["full", "changes", "file"])
 def test_what_servers_saved_goes_on_in_one_process(training, folder, kind):
     model = program.make()
     model.optimizer.build(model.trainable_variables)
     if kind == "file":
         model.load_weights(str(folder / "model.weights.h5"))
     else:
-        checkpoint = tfs.keras.Checkpoint(str(folder / "full"))
-        checkpoint.set_model(model)
-        (first, _) = sorted((folder / "full").glob("*-*"))
-        checkpoint.restore(str(first))
-    assert_equal(program.state(model), training["asynchronous"]["cluster"])
+        tfs.keras.Checkpoint(str(folder / kind), model=model).restore()
+    states = [
+        training["asynchronous"]["cluster"],
+        training["saved"]["after"],
+        training["saved"]["later"],
+    ]
+    done = 2 if kind == "changes" else 1
+    assert_equal(program.state(model), states[done - 1])
     model.fit(program.dataset(), steps_per_epoch=program.STEPS, verbose=0)
-    assert_equal(program.state(model), training["saved"]["after"])
-    assert program.counts(model.optimizer) == 3 * [2 * program.STEPS]
+    assert_equal(program.state(model), states[done])
+    assert program.counts(model.optimizer) == 3 * [(done + 1) * program.STEPS]
 
 
 def test_rows_that_went_begin_anew_with_their_own_optimizer(training):

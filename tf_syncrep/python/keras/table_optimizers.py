@@ -34,6 +34,9 @@ class TableOptimizers(compat.SeveralOptimizers):
     count each step, also one without a gradient for them. What concerns the gradients
     of all variables together is given here: `global_clipnorm` and `loss_scale_factor`.
 
+    It trains in one process and under ParameterServerStrategy. Strategies whose steps
+    have several replicas can load and evaluate a model that has it, and not train it.
+
     The optimizers of tables are made when the variables are known, when training
     begins, say, of the classes and configurations that the tables were told, one for
     all that are equal.
@@ -41,7 +44,7 @@ class TableOptimizers(compat.SeveralOptimizers):
     Args:
         optimizer: the Keras optimizer of all else, or its name.
         global_clipnorm: if set, the norm that the gradients of all variables together
-            are clipped to. Not where a step has several replicas.
+            are clipped to.
         loss_scale_factor: in Keras 3, if set, a number that `fit` multiplies the loss
             with, and that all gradients are divided by.
         name: the optimizer's name.
@@ -78,12 +81,6 @@ class TableOptimizers(compat.SeveralOptimizers):
             global_clipnorm = check_positive("global_clipnorm", global_clipnorm)
         if loss_scale_factor is not None:
             loss_scale_factor = check_positive("loss_scale_factor", loss_scale_factor)
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if global_clipnorm is not None and replicas > 1:
-            raise ValueError(
-                "`global_clipnorm` must be None under a strategy of several replicas. "
-                f"Received: global_clipnorm={global_clipnorm}, with {replicas} replicas"
-            )
         super().__init__(optimizer, as_python(name), global_clipnorm, loss_scale_factor)
         # Not attributes by assignment, which Keras would track.
         self.__dict__["_names_of_tables"] = []

@@ -98,7 +98,20 @@ class OfSeveral:
         """Each optimizer with its gradients, clipped, and their variables.
 
         All gradients of one that has nothing to do are None.
+
+        Raises:
+            ValueError: a step has several replicas.
         """
+        strategy = tf.distribute.get_strategy()
+        if strategy.num_replicas_in_sync > 1:
+            # Each optimizer would reduce its own gradients over the replicas, and
+            # TensorFlow mixes up what is reduced at the same time.
+            raise ValueError(
+                f"{type(self).__name__} trains where a step has one replica: in one "
+                "process without a strategy, or under ParameterServerStrategy. "
+                f"Received: {type(strategy).__name__} with "
+                f"{strategy.num_replicas_in_sync} replicas"
+            )
         if self.global_clipnorm:
             gradients = tf.clip_by_global_norm(
                 sum_equal_rows(gradients), self.global_clipnorm

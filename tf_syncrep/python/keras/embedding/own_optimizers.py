@@ -167,14 +167,8 @@ def own_optimizers_of(variables: Sequence[Any]) -> list[tuple[Any, str] | None]:
         For each of them what makes its optimizer, with the name of a table in it; None
         for the model's.
     """
-    slabs: dict[int, Any] = {
-        **tables.slabs_with_own_optimizers(),
-        **dynamic_tables.slabs_with_own_optimizers(),
-    }
-    if not slabs:
-        return [None] * len(variables)
-    found = [slabs.get(id(compat.native(variable))) for variable in variables]
-    return [slab and (slab.optimizer, slab.tables[0].name) for slab in found]
+    slabs = _slabs_of(variables)
+    return [slab and (slab.optimizer, slab.tables[0].name) for slab in slabs]
 
 
 def names_by_optimizer(variables: Sequence[Any]) -> list[tuple[str, Any]]:
@@ -186,16 +180,9 @@ def names_by_optimizer(variables: Sequence[Any]) -> list[tuple[str, Any]]:
     Returns:
         For each table its name, and what makes its optimizer.
     """
-    slabs: dict[int, Any] = {
-        **tables.slabs_with_own_optimizers(),
-        **dynamic_tables.slabs_with_own_optimizers(),
-    }
-    found = {id(x): x for x in (slabs.get(id(compat.native(v))) for v in variables)}
+    slabs = {id(slab): slab for slab in _slabs_of(variables) if slab is not None}
     return [
-        (table.name, slab.optimizer)
-        for slab in found.values()
-        if slab is not None
-        for table in slab.tables
+        (table.name, slab.optimizer) for slab in slabs.values() for table in slab.tables
     ]
 
 
@@ -218,6 +205,15 @@ def _refuse(optimizer: Any, variables: Sequence[Any]) -> None:
             "trained by tfs.keras.TableOptimizers(optimizer), where `optimizer` trains "
             f"all that has none. Received: {type(optimizer).__name__}"
         )
+
+
+def _slabs_of(variables):
+    """For each variable the slab that it is a part of, if that has its own."""
+    slabs: dict[int, Any] = {
+        **tables.slabs_with_own_optimizers(),
+        **dynamic_tables.slabs_with_own_optimizers(),
+    }
+    return [slabs.get(id(compat.native(variable))) for variable in variables]
 
 
 def _class_of(name: str) -> Any:

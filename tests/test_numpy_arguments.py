@@ -54,6 +54,7 @@ def _as_numpy(value: Any) -> Any:
     return value
 
 
+_IS_KERAS_3 = hasattr(tf.keras, "ops")
 _TABLE = tfs.keras.TableConfig("t", 20, 4)
 _FEATURE = tfs.keras.FeatureConfig("f", _TABLE)
 _IDS, _TARGETS = np.arange(24).reshape(8, 3) % 20, np.zeros((8, 12), np.float32)
@@ -201,10 +202,20 @@ def gradient_accumulation(**options):
         "embedding_dim": 4,
         "combiner": "sum",
         "placement": "auto",
+        "optimizer": "sgd",
     },
 )
 def table_config(**options):
     return tfs.keras.TableConfig(**options)
+
+
+@_case(
+    "keras.TableOptimizers",
+    {"optimizer": "sgd", "global_clipnorm": 0.5, "name": "several"},
+    *([{"optimizer": "adam", "loss_scale_factor": 8}] if _IS_KERAS_3 else []),
+)
+def table_optimizers(**options):
+    return _trains(tfs.keras.TableOptimizers(**options))
 
 
 @_case("keras.MinCount", {"n": 2})

@@ -44,6 +44,7 @@ from tf_syncrep.python.keras.sync_replicas.gradient_accumulation import (
 )
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 from tf_syncrep.python.keras.sync_replicas.sync_report import SyncReport
+from tf_syncrep.python.keras.table_optimizers import TableOptimizers
 from tf_syncrep.python.keras.transfers.transfers import few_messages
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "SyncReplicas",
     "SyncReport",
     "TableConfig",
+    "TableOptimizers",
     "evaluate",
     "few_messages",
     "fit",

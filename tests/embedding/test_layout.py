@@ -112,3 +112,23 @@ def test_picture_of_the_guide_is_of_the_present_layout():
     images = pathlib.Path(__file__).parents[2] / "docs" / "images"
     drawn = runpy.run_path(str(images / "embedding_layout.py"))["draw"]()
     assert (images / "embedding_layout.svg").read_text() == drawn
+
+
+def test_tables_are_stacked_with_those_of_their_optimizer():
+    tables = [
+        layout.Table(f"table_{i}", 5, 4, optimizer=optimizer)
+        for i, optimizer in enumerate(["a", None, "a", "b", None])
+    ]
+    slabs = layout.stack(tables, 2)
+    assert [[x.name for x in slab.tables] for slab in slabs] == [
+        ["table_0", "table_2"],
+        ["table_1", "table_4"],
+        ["table_3"],
+    ]
+    assert [slab.optimizer for slab in slabs] == ["a", None, "b"]
+    with pytest.raises(
+        ValueError,
+        match="Tables that are stacked must have one optimizer. Received: "
+        r"\['table_0', 'table_1'\] of \['a', 'the model'\]",
+    ):
+        layout.stack(tables, 2, ["table_0", "table_1"])

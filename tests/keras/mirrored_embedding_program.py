@@ -23,6 +23,24 @@ def train(strategy):
     return {name: table.tolist() for name, table in model.tables().items()}
 
 
+def refused(strategy):
+    """What is said of tables with optimizers of their own, and what is left of them."""
+    with strategy.scope():
+        model = models.make(
+            models.Distributed,
+            tfs.keras.TableOptimizers(tfs.keras.AdamAsync(0.1)),
+            models.initial_tables(),
+            optimizers={"movies": tfs.keras.Adagrad(0.1), "days": "sgd"},
+        )
+    data = tf.data.Dataset.from_tensor_slices(models.batch(16)).batch(8)
+    try:
+        tfs.keras.fit(model, data, verbose=0)
+    except ValueError as error:
+        tables = {name: table.tolist() for name, table in model.tables().items()}
+        return str(error), tables
+    return None
+
+
 def main():
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(
@@ -32,6 +50,7 @@ def main():
         {
             "one": train(tf.distribute.get_strategy()),
             "two": train(tf.distribute.MirroredStrategy(DEVICES)),
+            "refused": refused(tf.distribute.MirroredStrategy(DEVICES)),
         }
     )
 

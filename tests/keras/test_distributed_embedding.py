@@ -305,7 +305,6 @@ def test_id_that_is_in_no_table_is_named_and_nothing_is_changed(training):
             "vocabulary_size must be a whole number of at least 1",
         ),
         ({"embedding_dim": 2.5}, "embedding_dim must be a whole number of at least 1"),
-        ({"optimizer": "sgd"}, "its own must be None. Received: optimizer='sgd'"),
         (
             {"combiner": "max"},
             "must be 'sum', 'mean', 'sqrtn' or None. Received: combin",
@@ -551,9 +550,15 @@ def test_configs_of_keras_rs_are_taken():
     ids = [tf.ones([2], tf.int32), tf.sparse.eye(2, 7, tf.int32)]
     for inputs in ([tf.ones([2, 3], tf.int32)] * 2, ids):
         assert [x.shape.as_list() for x in layer(inputs)] == [[2, 4]] * 2
-    table.optimizer = "sgd"
-    with pytest.raises(ValueError, match="its own must be None"):
-        tfs.keras.DistributedEmbedding(features)
+    # The default of keras_rs cannot be told from none.
+    for name, own in (("adam", {}), ("sgd", {"t": tfs.keras.SGD})):
+        table.optimizer = name
+        layer = tfs.keras.DistributedEmbedding(features)
+        layer.build()
+        optimizer = tfs.keras.TableOptimizers("adam")
+        optimizer.build(layer.trainable_variables)
+        made = {k: type(x) for k, x in optimizer.table_optimizers.items()}
+        assert made == own
 
 
 def test_layer_in_a_subclassed_model_is_built_without_a_warning(recwarn):

@@ -154,3 +154,9 @@ def test_replicas_of_one_process_train_one_set_of_tables():
     result = programs.run(MIRRORED)
     for name, table in result["one"].items():
         np.testing.assert_allclose(result["two"][name], table, atol=1e-5)
+    # Nothing is written where it cannot be.
+    message, tables = result["refused"]
+    assert "TableOptimizers trains where a step has one replica" in message
+    assert "MirroredStrategy with 2 replicas" in message
+    for name, table in models.initial_tables().items():
+        np.testing.assert_array_equal(np.float32(tables[name]), table)

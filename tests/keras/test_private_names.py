@@ -82,6 +82,7 @@ NAMES_OF_KERAS_3 = {
         "_filter_empty_gradients",
         "_get_variable_index",
         "_iterations",
+        "_learning_rate",
         "_model_variables_moving_average",
         "_trainable_variables",
         "_use_weight_decay",
@@ -136,10 +137,17 @@ OWN = {
     "_adapter",
     "_averages",
     "_decay_weights",
+    "_build_all",
+    "_build_in_scope",
+    "_divided",
     "_functions",
+    "_inner",
     "_is_clipping",
+    "_make_others",
     "_make_variables",
     "_move_averages",
+    "_names",
+    "_parts",
     "_receive",
     "_update",
     "_v",
@@ -226,7 +234,11 @@ def test_overridden_names_are_among_those_that_are_looked_for():
     optimizer = tf.keras.optimizers.Optimizer
     overridden = {
         name
-        for kind in (compat.SlotOptimizer, compat.WrapperOptimizer)
+        for kind in (
+            compat.SlotOptimizer,
+            compat.WrapperOptimizer,
+            compat.SeveralOptimizers,
+        )
         for name, x in vars(kind).items()
         if name.startswith("_") and not name.startswith("__") and callable(x)
     }

@@ -35,10 +35,21 @@ def batch(num_examples: int, seed: int = 0) -> tuple[dict[str, np.ndarray], np.n
     return ids, draw.normal(size=(num_examples, 1)).astype(np.float32)
 
 
-def feature_configs(combiner: str = "mean") -> dict[str, Any]:
-    """The configurations for the one layer with all tables."""
+def feature_configs(
+    combiner: str = "mean", optimizers: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The configurations for the one layer with all tables.
+
+    Some tables may have optimizers of their own.
+    """
     tables = {
-        name: tfs.keras.TableConfig(name, size, WIDTHS[name], combiner=combiner)
+        name: tfs.keras.TableConfig(
+            name,
+            size,
+            WIDTHS[name],
+            optimizer=(optimizers or {}).get(name),
+            combiner=combiner,
+        )
         for name, size in SIZES.items()
     }
     return {
@@ -62,9 +73,10 @@ class _Model(tf.keras.Model):
 class Distributed(_Model):
     """One `DistributedEmbedding`."""
 
-    def __init__(self, **options: Any):
+    def __init__(self, optimizers: dict[str, Any] | None = None, **options: Any):
         super().__init__()
-        self.embedding = tfs.keras.DistributedEmbedding(feature_configs(), **options)
+        configs = feature_configs(optimizers=optimizers)
+        self.embedding = tfs.keras.DistributedEmbedding(configs, **options)
 
     def vectors(self, ids, training):
         return self.embedding(ids, training=training)

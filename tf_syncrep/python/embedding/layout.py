@@ -2,18 +2,18 @@
 
 This module does not use TensorFlow.
 
-A slab holds the rows of tables of one width and dtype, one table after the other, and
-has one part on each parameter server: row `g` of the stack is row `g // num_shards` of
-part `g % num_shards`. So the numbers of rows of any two parts differ by at most one,
-and the rows of each table, popular ones too, are spread over all parts. This is the
-"mod" strategy of `tf.nn.embedding_lookup`, over all tables at once.
+A slab holds the rows of tables of one width, dtype and optimizer, one table after the
+other, and has one part on each parameter server: row `g` of the stack is row
+`g // num_shards` of part `g % num_shards`. So the numbers of rows of any two parts
+differ by at most one, and the rows of each table, popular ones too, are spread over all
+parts. This is the "mod" strategy of `tf.nn.embedding_lookup`, over all tables at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 # How many rows a part may have, since rows are counted by int32.
 MOST_ROWS = 2**31 - 1
@@ -29,6 +29,8 @@ class Table:
         width: how many elements a row has.
         dtype: the name of the elements' dtype.
         grows: whether rows are found by keys, and made when they are needed.
+        optimizer: what makes the table's own optimizer; None if the model's optimizer
+            trains the table. Only tables for which this is equal are stacked.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Table:
     width: int
     dtype: str = "float32"
     grows: bool = False
+    optimizer: Hashable = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Slab:
 
         Args:
             name: name of the slab.
-            tables: tables of one width and dtype; at least one.
+            tables: tables of one width, dtype and optimizer; at least one.
             num_shards: how many parts there are.
         """
         self.name = name
@@ -74,6 +77,7 @@ class Slab:
         self.num_shards = num_shards
         self.width = tables[0].width
         self.dtype = tables[0].dtype
+        self.optimizer = tables[0].optimizer
         self.num_rows = 0
         self._first_rows: dict[str, int] = {}
         for table in self.tables:
@@ -118,7 +122,7 @@ class DynamicSlab:
 
         Args:
             name: name of the slab.
-            tables: tables that grow, of one width and dtype; at least one.
+            tables: tables that grow, of one width, dtype and optimizer; at least one.
             num_shards: how many parts there are.
 
         Raises:
@@ -129,6 +133,7 @@ class DynamicSlab:
         self.num_shards = num_shards
         self.width = tables[0].width
         self.dtype = tables[0].dtype
+        self.optimizer = tables[0].optimizer
         self._first_rows: dict[str, int] = {}
         self.num_rows = 0
         for table in self.tables:
@@ -171,9 +176,9 @@ def stack(
     Args:
         tables: the tables.
         num_shards: how many parts each slab has.
-        stacking: `"auto"` to stack all tables of one width and dtype; None to stack
-            none; or the names of tables to stack: a list of lists, or one list. Tables
-            that are not named are slabs by themselves.
+        stacking: `"auto"` to stack all tables of one width, dtype and optimizer; None
+            to stack none; or the names of tables to stack: a list of lists, or one
+            list. Tables that are not named are slabs by themselves.
 
     Returns:
         The slabs, in the order of their first tables.
@@ -181,7 +186,7 @@ def stack(
     Raises:
         ValueError: two tables have the same name; or `stacking` is none of these, names
             something that is not a table, names a table twice, or stacks tables of
-            different width or dtype.
+            different width, dtype or optimizer.
     """
     tables = list(tables)
     by_name = {table.name: table for table in tables}
@@ -231,6 +236,12 @@ def _groups(by_name, stacking):
                 "Tables that are stacked must have one width and dtype. Received: "
                 f"{list(names)} of {sorted(kinds)}"
             )
+        optimizers = {by_name[name].optimizer for name in names}
+        if len(optimizers) > 1:
+            raise ValueError(
+                "Tables that are stacked must have one optimizer. Received: "
+                f"{list(names)} of {sorted(str(x or 'the model') for x in optimizers)}"
+            )
         growing = [name for name in names if by_name[name].grows]
         if growing and len(growing) < len(names):
             raise ValueError(
@@ -241,4 +252,4 @@ def _groups(by_name, stacking):
 
 
 def _kind(table):
-    return table.width, table.dtype, table.grows
+    return table.width, table.dtype, table.grows, table.optimizer

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 def optimizers_of(model: Any) -> Iterator[Any]:
-    """All optimizers of a model, each once, and those inside them.
+    """All optimizers of a model, each once, and those that they wrap or consist of.
 
     Besides the optimizer with which it was compiled, a model with a train step of its
     own may have some in attributes.
@@ -15,6 +15,8 @@ def optimizers_of(model: Any) -> Iterator[Any]:
     for optimizer in parts_of(model, tf.keras.optimizers.Optimizer):
         while optimizer is not None:
             yield optimizer
+            if hasattr(optimizer, "all_optimizers"):
+                yield from optimizer.all_optimizers()
             optimizer = getattr(optimizer, "inner_optimizer", None)
 
 

@@ -70,6 +70,8 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     optimizers = list(optimizers_of(model)) if with_optimizers else []
     for optimizer in optimizers:
         _build(optimizer, model)
+    if with_optimizers:  # Some are made when another one is built.
+        optimizers = list(optimizers_of(model))
     slots: dict[int, dict[str, Any]] = {}
     for optimizer in optimizers:
         for key, found in slots_by_variable(optimizer, variables).items():

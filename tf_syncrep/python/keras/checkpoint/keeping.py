@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.base_optimizer import BaseOptimizer
 from tf_syncrep.python.keras.checkpoint.contents import is_written_by_rows
+from tf_syncrep.python.keras.compat.slots import trainer_of
 from tf_syncrep.python.ops import checkpoint_ops
 
 
@@ -28,13 +29,13 @@ def keep(
     Returns:
         The ops, on the variables' devices.
     """
-    by_rows = _writes_rows_of_gradients_only(optimizer)
     kept = []
     for gradient, variable in zip(gradients, variables, strict=True):
         native = compat.native(variable)
         if not is_written_by_rows(native):
             continue  # a checkpoint copies it at its moment
         is_sparse = isinstance(gradient, tf.IndexedSlices)
+        by_rows = _writes_rows_of_gradients_only(trainer_of(optimizer, variable))
         rows = gradient.indices if is_sparse and by_rows else None
         with tf.device(native.device):
             kept.append(checkpoint_ops.checkpoint_keep(native.handle, rows))

@@ -27,8 +27,18 @@ Each use has a comment that says why. All were checked on TensorFlow 2.15.1 (Ker
   optimizer's;
 * `build` makes the inner optimizer's variables outside the function or replica in which
   it is called.
+
+`SeveralOptimizers` is the base class of optimizers that consist of several:
+
+* `_make_others(variables)`, to be overridden: makes the optimizers that train some of
+  the variables, once;
+* `optimizer` trains all other variables, and has the `iterations` and the
+  `learning_rate`;
+* `all_optimizers()` returns all of these. Each counts every step, and applies its own
+  gradients after the gradients of all were clipped by `global_clipnorm`.
 """
 
+from tf_syncrep.python.keras.compat.builds import before_builds, schedule_of
 from tf_syncrep.python.keras.compat.cancellation import apart_from_closures
 from tf_syncrep.python.keras.compat.executors import isolate_workers
 from tf_syncrep.python.keras.compat.native import (
@@ -53,18 +63,22 @@ from tf_syncrep.python.keras.compat.xla import compiled_by_xla
 
 if IS_KERAS_3:
     from tf_syncrep.python.keras.compat.keras3 import SlotOptimizer
+    from tf_syncrep.python.keras.compat.several_keras3 import SeveralOptimizers
     from tf_syncrep.python.keras.compat.wrapper_keras3 import WrapperOptimizer
 else:
     from tf_syncrep.python.keras.compat.keras2 import SlotOptimizer
+    from tf_syncrep.python.keras.compat.several_keras2 import SeveralOptimizers
     from tf_syncrep.python.keras.compat.wrapper_keras2 import WrapperOptimizer
 
 __all__ = [
     "IS_KERAS_3",
     "NAME_OF_EMBEDDINGS",
+    "SeveralOptimizers",
     "SlotOptimizer",
     "UpdateContext",
     "WrapperOptimizer",
     "apart_from_closures",
+    "before_builds",
     "compiled_by_xla",
     "forget",
     "holds_numbered_slots",
@@ -72,6 +86,7 @@ __all__ = [
     "isolate_workers",
     "native",
     "saved_as_stock",
+    "schedule_of",
     "track",
     "untrack",
     "variables_at_once",

@@ -125,7 +125,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             variables = trainable_variables or self._trainable_variables
             grads = sum_over_replicas(grads, [native(v) for v in variables])
         if self.loss_scale_factor is not None:
-            grads = [_divisible(g) for g in grads]
+            grads = [divisible(g) for g in grads]
         super().apply(grads, trainable_variables)
 
     # Private from here on: the steps of `apply` that are wrong in the base class for
@@ -215,7 +215,7 @@ class _DivisibleSlices(tf.IndexedSlices):
         return tf.IndexedSlices(self.values / divisor, self.indices, self.dense_shape)
 
 
-def _divisible(gradient: Any) -> Any:
+def divisible(gradient: Any) -> Any:
     """Wraps sparse gradients; returns others as they are."""
     if isinstance(gradient, tf.IndexedSlices):
         return _DivisibleSlices(gradient.values, gradient.indices, gradient.dense_shape)

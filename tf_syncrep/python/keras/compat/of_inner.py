@@ -5,11 +5,19 @@ from typing import Any
 
 
 class OfInner:
-    """An attribute that is read from, and set in, `inner_optimizer`.
+    """An attribute that is read from, and set in, another optimizer.
 
     It is an ordinary attribute until the base class's constructor has run, and there is
     an inner optimizer.
     """
+
+    def __init__(self, inner: str = "inner_optimizer"):
+        """Learns whose it is.
+
+        Args:
+            inner: the attribute that holds the other optimizer.
+        """
+        self._inner = inner
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -18,8 +26,8 @@ class OfInner:
         if optimizer is None:
             return self
         attributes = vars(optimizer)
-        if "inner_optimizer" in attributes:
-            return getattr(attributes["inner_optimizer"], self._name)
+        if self._inner in attributes:
+            return getattr(attributes[self._inner], self._name)
         try:
             return attributes[self._name]
         except KeyError:
@@ -27,8 +35,8 @@ class OfInner:
 
     def __set__(self, optimizer: Any, value: Any) -> None:
         attributes = vars(optimizer)
-        if "inner_optimizer" in attributes:
-            setattr(attributes["inner_optimizer"], self._name, value)
+        if self._inner in attributes:
+            setattr(attributes[self._inner], self._name, value)
         else:
             attributes[self._name] = value
 

@@ -28,8 +28,37 @@ def slots_by_variable(
         For the `id` of each variable's `tf.Variable`, its slots by name, which are
         `tf.Variable`s.
     """
+    found: dict[int, dict[str, Any]] = {id(native(v)): {} for v in variables}
+    for innermost in innermost_of(optimizer):
+        for variable, slots in _slots_of(innermost, variables).items():
+            found[variable] |= slots
+    return found
+
+
+def innermost_of(optimizer: Any) -> list[Any]:
+    """The optimizers that make the updates: one, or those that it consists of.
+
+    Args:
+        optimizer: any, or one around others.
+    """
     while getattr(optimizer, "inner_optimizer", None) is not None:
         optimizer = optimizer.inner_optimizer
+    is_several = hasattr(optimizer, "all_optimizers")
+    return optimizer.all_optimizers() if is_several else [optimizer]
+
+
+def trainer_of(optimizer: Any, variable: Any) -> Any:
+    """The optimizer that updates a variable.
+
+    Args:
+        optimizer: any that is built, and around no other one.
+        variable: a model variable.
+    """
+    is_several = hasattr(optimizer, "optimizer_of")
+    return optimizer.optimizer_of(variable) if is_several else optimizer
+
+
+def _slots_of(optimizer, variables):
     found: dict[int, dict[str, Any]] = {id(native(v)): {} for v in variables}
     if hasattr(optimizer, "has_slots_of"):
         for variable in variables:

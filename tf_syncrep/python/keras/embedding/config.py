@@ -9,6 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.embedding.dynamic import Dynamic, row_initializer
+from tf_syncrep.python.keras.embedding.own_optimizers import checked
+from tf_syncrep.python.keras.embedding.row_slots import refuse_averages
+from tf_syncrep.python.keras.saved_optimizers import optimizer_from
 from tf_syncrep.python.sync.arguments import as_python
 
 COMBINERS = ("sum", "mean", "sqrtn", None)
@@ -24,7 +27,7 @@ class TableConfig:
     """A table of embeddings, which several features may share.
 
     It has the names and defaults of `keras_rs.layers.TableConfig`; but for the
-    optimizer, which is the model's.
+    optimizer, which is the model's unless the table has its own.
 
     Example:
     >>> table = tfs.keras.TableConfig("users", 1_000_000, 64, combiner="sum")
@@ -40,7 +43,11 @@ class TableConfig:
             standard deviation `1 / sqrt(embedding_dim)`, none beyond twice that. Those
             of a row of a table that grows depend on its seed (0 if it has none), the
             table's name and the key alone.
-        optimizer: None: tables are trained by the model's optimizer.
+        optimizer: what trains the table: a Keras optimizer, of whose class and
+            configuration `tfs.keras.TableOptimizers` makes the one that does, or a
+            name, which means the optimizer of `tfs.keras` where there is one for the
+            purpose (`"adagrad"`, `"adam"` for AdamAsync, `"ftrl"`, `"rowwise_adagrad"`,
+            `"sgd"`), else that of Keras. None or `"auto"` for the model's.
         combiner: what becomes of several ids of an example: `"mean"`, `"sum"`,
             `"sqrtn"`, all weighted if there are weights; None for one vector an id.
         placement: `"auto"` or `"default_device"`: where the strategy puts variables.
@@ -72,11 +79,7 @@ class TableConfig:
                 )
             # NumPy's integers are taken, too, and cannot be written into a file.
             setattr(self, name, int(value))
-        if self.optimizer is not None:
-            raise ValueError(
-                f"{table} is trained by the model's optimizer: its own must be None. "
-                f"Received: optimizer={self.optimizer!r}"
-            )
+        self.optimizer = checked(self.optimizer, table)
         if self.combiner not in COMBINERS:
             raise ValueError(
                 f"{table}: combiner must be 'sum', 'mean', 'sqrtn' or None. "
@@ -89,6 +92,8 @@ class TableConfig:
             )
         self.initializer = tf.keras.initializers.get(self.initializer)
         if isinstance(self.vocabulary_size, Dynamic):
+            if self.optimizer is not None and not isinstance(self.optimizer, str):
+                refuse_averages([self.optimizer])
             row_initializer(
                 self.initializer,
                 self.name,
@@ -103,6 +108,7 @@ class TableConfig:
             "vocabulary_size": size_as_json(self.vocabulary_size),
             "embedding_dim": self.embedding_dim,
             "initializer": tf.keras.initializers.serialize(self.initializer),
+            "optimizer": _as_json(self.optimizer),
             "combiner": self.combiner,
             "placement": self.placement,
         }
@@ -112,7 +118,23 @@ class TableConfig:
         """Makes a table of what `get_config` returned."""
         initializer = tf.keras.initializers.deserialize(config["initializer"])
         size = size_from_json(config["vocabulary_size"])
-        return cls(**{**config, "initializer": initializer, "vocabulary_size": size})
+        optimizer = config.get("optimizer")  # Older files have none.
+        if isinstance(optimizer, Mapping):
+            optimizer = optimizer_from(dict(optimizer))
+        return cls(
+            **{
+                **config,
+                "initializer": initializer,
+                "vocabulary_size": size,
+                "optimizer": optimizer,
+            }
+        )
+
+
+def _as_json(optimizer: Any) -> Any:
+    if optimizer is None or isinstance(optimizer, str):
+        return optimizer
+    return tf.keras.optimizers.serialize(optimizer)
 
 
 def size_as_json(size: int | Dynamic) -> Any:

@@ -26,6 +26,10 @@ from tf_syncrep.python.keras.embedding.ids import (
     as_keys,
     refuse_strings,
 )
+from tf_syncrep.python.keras.embedding.own_optimizers import (
+    OwnOptimizer,
+    refuse_other_optimizers,
+)
 from tf_syncrep.python.keras.embedding.slots import key_of
 from tf_syncrep.python.keras.embedding.tables import Tables
 from tf_syncrep.python.keras.embedding.tracking import track, track_dynamic
@@ -63,6 +67,12 @@ class _Features:
                 own[id(given)] = own_table(given)
                 self.tables.append(own[id(given)])
             self.flat.append(FeatureConfig(name, own[id(given)], *shapes))
+        # By table. Made here, since configurations cannot be read in functions.
+        self.own_optimizers = {
+            table.name: OwnOptimizer(table.optimizer)
+            for table in self.tables
+            if table.optimizer is not None
+        }
         if not self.flat:
             raise ValueError(
                 f"feature_configs must have a feature. Received: {configs!r}"
@@ -114,13 +124,15 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
 
     Under any other strategy, or none, it is the same layer with one variable for a
     stack. Any Keras optimizer trains it; `tfs.keras.AdamAsync` and
-    `tfs.keras.SyncReplicas` without touching what a batch does not name.
+    `tfs.keras.SyncReplicas` without touching what a batch does not name. If a table has
+    an optimizer of its own, `tfs.keras.TableOptimizers` trains the model.
 
     Args:
         feature_configs: a `tfs.keras.FeatureConfig`, or a nested structure of them;
             those of keras_rs will do. Features may share a table.
-        table_stacking: `"auto"` to stack all tables of one width; None to stack none;
-            names of tables that are to be stacked, in a list or a list of lists.
+        table_stacking: `"auto"` to stack all tables of one width and one optimizer;
+            None to stack none; names of tables that are to be stacked, in a list or a
+            list of lists.
         transfer_dtype: dtype in which rows and their gradients travel, `"bfloat16"` or
             `"float16"`; None for that of the variables. Sums and slots stay as they
             are.
@@ -204,8 +216,9 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             size, grows = table.vocabulary_size, False
             if isinstance(size, Dynamic):
                 size, grows = size.max_rows, True
+            own = self._features.own_optimizers.get(table.name)
             tables.append(
-                layout.Table(table.name, size, table.embedding_dim, dtype, grows)
+                layout.Table(table.name, size, table.embedding_dim, dtype, grows, own)
             )
         slabs = layout.stack(tables, num_shards, self._table_stacking)
         return (
@@ -221,6 +234,8 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             return
         self._tables, self._growing = self._lay_out(num_parts())
         by_name = {table.name: table for table in self._features.tables}
+        if self._features.own_optimizers:
+            refuse_other_optimizers()
         self._tables.make(
             self.add_weight,
             {name: by_name[name].initializer for name in self._tables.by_name},

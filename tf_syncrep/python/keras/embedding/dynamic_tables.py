@@ -553,8 +553,24 @@ def trained_by(optimizer: Any) -> list[DynamicTables]:
     Args:
         optimizer: a `compat.SlotOptimizer`.
     """
-    found = [x for x in _made if optimizer.has_slots_of(x.all_trained()[0])]
-    return sorted(found, key=lambda x: optimizer.slot_index(x.all_trained()[0]))
+    found = {}
+    for tables in _made:
+        trained = filter(optimizer.has_slots_of, tables.all_trained())
+        places = list(map(optimizer.slot_index, trained))
+        if places:
+            found[min(places)] = tables
+    return [found[place] for place in sorted(found)]
+
+
+def slabs_with_own_optimizers() -> dict[int, DynamicSlab]:
+    """By the `id` of TensorFlow's variable of each part the slab, if it has its own."""
+    return {
+        id(compat.native(part)): slab
+        for tables in _made
+        for slab in tables.slabs
+        if slab.optimizer is not None
+        for part in tables.trained(slab)
+    }
 
 
 def tables_with(

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import slots_by_variable
+from tf_syncrep.python.keras.compat.slots import innermost_of, slots_by_variable
 from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables
 
 # How many rows the table has of which a new optimizer's slots are looked at.
@@ -49,12 +49,12 @@ def row_slots(
     """
     trained = tables.all_trained()
     found: dict[int, dict[str, RowSlot]] = {id(compat.native(x)): {} for x in trained}
-    for optimizer in optimizers:
+    for optimizer in _innermost(optimizers):
         by_variable = slots_by_variable(optimizer, trained)
         if not any(by_variable.values()):
             continue
         refuse_averages([optimizer])
-        initial = _initial_values(_inner(optimizer), trained[0])
+        initial = _initial_values(optimizer, trained[0])
         for variable, slots in by_variable.items():
             num_rows = _num_rows(variable, trained)
             found[variable] |= {
@@ -71,7 +71,7 @@ def refuse_averages(optimizers: Sequence[Any]) -> None:
     Args:
         optimizers: optimizers of a model with tables that grow.
     """
-    for optimizer in map(_inner, optimizers):
+    for optimizer in _innermost(optimizers):
         if getattr(optimizer, "use_ema", False):
             raise ValueError(
                 "An optimizer of tables that grow must be made without use_ema: the "
@@ -80,10 +80,9 @@ def refuse_averages(optimizers: Sequence[Any]) -> None:
             )
 
 
-def _inner(optimizer):
-    while getattr(optimizer, "inner_optimizer", None) is not None:
-        optimizer = optimizer.inner_optimizer
-    return optimizer
+def _innermost(optimizers):
+    found = {id(x): x for outer in optimizers for x in innermost_of(outer)}
+    return list(found.values())
 
 
 def _num_rows(key, trained):

@@ -114,6 +114,8 @@ def _slots(optimizer, all_tables):
     for number, tables in enumerate(all_tables):
         for name in tables.by_name:
             parts = _parts(tables, name)
+            if not optimizer.has_slots_of(parts[0]):
+                continue  # It has an optimizer of its own.
             is_one = isinstance(tables, DynamicTables) and tables.named_by_layer
             in_file = "embeddings" if is_one else name
             of_parts = [optimizer.slots(part) for part in parts]
@@ -136,9 +138,12 @@ def _trained_by(optimizer):
         *trained_by(optimizer),
         *dynamic_tables.trained_by(optimizer),
     ]
-    return sorted(
-        found, key=lambda x: optimizer.slot_index(_parts(x, next(iter(x.by_name)))[0])
-    )
+    return sorted(found, key=lambda x: _first_place(optimizer, x))
+
+
+def _first_place(optimizer, tables):
+    parts = [_parts(tables, name)[0] for name in tables.by_name]
+    return min(optimizer.slot_index(x) for x in parts if optimizer.has_slots_of(x))
 
 
 def _parts(tables, name):

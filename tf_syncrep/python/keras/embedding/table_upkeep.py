@@ -92,7 +92,11 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         """Notes what was counted before."""
         del logs
         self._steps = None
-        refuse_averages(list(optimizers_of(self.model)))
+        layers = trainer.layers_of(self.model)
+        growing = [x._growing for x in layers if isinstance(x, GrowingLayer)]
+        slabs = [slab for tables in growing for slab in tables.slabs]
+        if any(slab.optimizer is None for slab in slabs):
+            refuse_averages(list(optimizers_of(self.model)))
         self._before = {
             name: counts["without_row"] for name, counts in self._stats().items()
         }

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.saved_optimizers import optimizer_from
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.sync.gradients import as_tensors
 
@@ -78,14 +79,7 @@ class RoundsOptimizer(compat.WrapperOptimizer):
         Returns:
             The optimizer, without state.
         """
-        inner = config["inner_optimizer"]
-        # While Keras 2 loads an .h5 file, it knows registered classes only by these.
-        registered = tf.keras.utils.get_registered_object(
-            inner.get("registered_name") or "", custom_objects
-        )
-        if registered is not None:
-            custom_objects = {**(custom_objects or {}), inner["class_name"]: registered}
-        inner_optimizer = tf.keras.optimizers.deserialize(inner, custom_objects)
+        inner_optimizer = optimizer_from(config["inner_optimizer"], custom_objects)
         return cls(**{**config, "inner_optimizer": inner_optimizer})
 
 

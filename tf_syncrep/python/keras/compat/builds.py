@@ -1,0 +1,65 @@
+"""What is looked at before an optimizer of Keras is built.
+
+Keras has no hook there. `build` of the base class is public, and each optimizer calls
+it with what it is to train (checked with Keras 3.3 to 3.15, tf_keras and Keras 2.15).
+The legacy optimizers of Keras 2 have none; they all come by `apply_gradients`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras.compat.native import IS_KERAS_3
+
+_looks: list[Callable[[Any, Sequence[Any]], None]] = []
+
+
+def before_builds(look: Callable[[Any, Sequence[Any]], None]) -> None:
+    """Has a function called before an optimizer is built, from now on.
+
+    Args:
+        look: gets an optimizer of Keras, and the variables that it is to train. What it
+            raises ends the build.
+    """
+    if not _looks:
+        base = tf.keras.optimizers.Optimizer
+        base.build = _looked_at(base.build, lambda variables: variables)
+        if not IS_KERAS_3:
+            legacy = tf.keras.optimizers.legacy.Optimizer
+            legacy.apply_gradients = _looked_at(
+                legacy.apply_gradients, lambda pairs: [v for _, v in pairs]
+            )
+    if look not in _looks:
+        _looks.append(look)
+
+
+def schedule_of(optimizer: Any) -> Any:
+    """The schedule, or the function, that an optimizer has its learning rate from.
+
+    Private: the public `learning_rate` is the rate of the moment.
+
+    Returns:
+        What the constructor was given; None if that was a number.
+    """
+    rate = optimizer._learning_rate
+    return rate if callable(rate) else None
+
+
+def _looked_at(stock: Callable[..., Any], variables_of: Callable[[Any], Any]) -> Any:
+    signature = inspect.signature(stock)
+    _, first, *_ = signature.parameters
+
+    @functools.wraps(stock)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.arguments[first] = list(bound.arguments[first])
+        for look in _looks:
+            look(self, variables_of(bound.arguments[first]))
+        return stock(*bound.args, **bound.kwargs)
+
+    return method

@@ -1,0 +1,236 @@
+"""Optimizers that tables have for themselves, in the place of the model's."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.adagrad import Adagrad
+from tf_syncrep.python.keras.adam_async import AdamAsync
+from tf_syncrep.python.keras.embedding import dynamic_tables, tables
+from tf_syncrep.python.keras.ftrl import FTRL
+from tf_syncrep.python.keras.rowwise_adagrad import RowwiseAdagrad
+from tf_syncrep.python.keras.sgd import SGD
+from tf_syncrep.python.sync.arguments import as_python
+
+# What names mean, in small letters: the optimizers of this package where it has one for
+# the purpose, whose steps cost what a batch touches; else those of Keras.
+_OWN = {
+    "adagrad": Adagrad,
+    "adam": AdamAsync,
+    "adamasync": AdamAsync,
+    "ftrl": FTRL,
+    "rowwiseadagrad": RowwiseAdagrad,
+    "sgd": SGD,
+}
+# What concerns all gradients of a model, or collects those of several batches.
+_OF_ALL = ("global_clipnorm", "loss_scale_factor")
+_AROUND = ("inner_optimizer", "gradient_accumulation_steps")
+
+# All optimizers that were made to train tables.
+_made: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class OwnOptimizer:
+    """Makes a table's own optimizer.
+
+    It equals those that make equal optimizers: of one class and configuration, but for
+    the name.
+    """
+
+    def __init__(self, given: Any):
+        """Learns what to make.
+
+        Args:
+            given: a Keras optimizer, of which others are made, or the name of one.
+        """
+        if isinstance(given, str):
+            self._kind = _class_of(given)
+            self._config: dict[str, Any] = {}
+        else:
+            self._kind = type(given)
+            self._config = given.get_config()
+        as_json = json.dumps(
+            {k: x for k, x in self._config.items() if k != "name"},
+            sort_keys=True,
+            default=_as_json,
+        )
+        self._key = self._kind, as_json
+        schedule = None if isinstance(given, str) else compat.schedule_of(given)
+        if schedule is not None:
+            # As it is: one of the user's own might not be made again of its name.
+            self._config["learning_rate"] = schedule
+
+    def make(self, number: int) -> Any:
+        """Makes an optimizer.
+
+        Args:
+            number: that no other one of the model has; files want different names of
+                what optimizers keep.
+        """
+        name = f"table_optimizer_{number}"
+        config = dict(self._config)
+        if not config or "name" in config:
+            config["name"] = name
+        # Keras 2 calls the counter of every optimizer the same.
+        with tf.name_scope(name):
+            optimizer = self._kind.from_config(config)
+        _made.add(optimizer)
+        return optimizer
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OwnOptimizer) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __str__(self) -> str:
+        return self._kind.__name__
+
+
+def checked(given: Any, owner: str) -> Any:
+    """What a table was told of its optimizer, if it can have that.
+
+    Args:
+        given: a Keras optimizer, its name, or `"auto"` or None for the model's.
+        owner: who the table is, for errors.
+
+    Returns:
+        The same; None for the model's.
+
+    Raises:
+        ValueError: it is none of these, or an optimizer that cannot be a table's own.
+    """
+    given = as_python(given)
+    if given is None or given == "auto":
+        return None
+    if isinstance(given, str):
+        if _class_of(given) is None:
+            raise ValueError(
+                f"{owner}: optimizer must be a Keras optimizer, or the name of one. "
+                f"Received: optimizer={given!r}"
+            )
+        return given
+    check_one_of_several(given, "optimizer", f"{owner}: optimizer")
+    return given
+
+
+def check_one_of_several(optimizer: Any, argument: str, what: str) -> None:
+    """Raises for an optimizer that cannot train a part of a model's variables.
+
+    Args:
+        optimizer: the optimizer.
+        argument: the argument that it was given for.
+        what: how an error is to begin.
+
+    Raises:
+        ValueError: it is not an optimizer, or one that has to see all gradients.
+    """
+    if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
+        raise ValueError(
+            f"{what} must be a Keras optimizer, or the name of one. Received: "
+            f"{argument}={optimizer!r}"
+        )
+    for name in _OF_ALL:
+        if getattr(optimizer, name, None):
+            raise ValueError(
+                f"{what} must be made without {name}, which concerns the gradients of "
+                f"all variables: give it to tfs.keras.TableOptimizers. Received: "
+                f"{type(optimizer).__name__} with {name}={getattr(optimizer, name)}"
+            )
+    for name in _AROUND:
+        if getattr(optimizer, name, None):
+            raise ValueError(
+                f"{what} must make an update of each gradient, with one optimizer: "
+                "what collects or scales gradients goes around "
+                "tfs.keras.TableOptimizers. Received: "
+                f"{type(optimizer).__name__} with {name}"
+            )
+    if hasattr(optimizer, "all_optimizers"):
+        raise ValueError(
+            f"{what} must be one optimizer. Received: {type(optimizer).__name__}"
+        )
+
+
+def own_optimizers_of(variables: Sequence[Any]) -> list[tuple[Any, str] | None]:
+    """Which variables have an optimizer of their own.
+
+    Args:
+        variables: model variables, as Keras has them.
+
+    Returns:
+        For each of them what makes its optimizer, with the name of a table in it; None
+        for the model's.
+    """
+    slabs = _slabs_of(variables)
+    return [slab and (slab.optimizer, slab.tables[0].name) for slab in slabs]
+
+
+def names_by_optimizer(variables: Sequence[Any]) -> list[tuple[str, Any]]:
+    """The tables in some variables that have optimizers of their own.
+
+    Args:
+        variables: as `own_optimizers_of` takes them.
+
+    Returns:
+        For each table its name, and what makes its optimizer.
+    """
+    slabs = {id(slab): slab for slab in _slabs_of(variables) if slab is not None}
+    return [
+        (table.name, slab.optimizer) for slab in slabs.values() for table in slab.tables
+    ]
+
+
+def refuse_other_optimizers() -> None:
+    """Has optimizers that do not know of tables' own refuse to train these.
+
+    Without, a model's optimizer would train all, and nobody would be told.
+    """
+    compat.before_builds(_refuse)
+
+
+def _refuse(optimizer: Any, variables: Sequence[Any]) -> None:
+    # What is around another one has that look at the variables.
+    if getattr(optimizer, "inner_optimizer", None) is not None or optimizer in _made:
+        return
+    for own in filter(None, own_optimizers_of(variables)):
+        kind, name = own
+        raise ValueError(
+            f"Table {name!r} has an optimizer of its own, {kind}. The model must be "
+            "trained by tfs.keras.TableOptimizers(optimizer), where `optimizer` trains "
+            f"all that has none. Received: {type(optimizer).__name__}"
+        )
+
+
+def _slabs_of(variables):
+    """For each variable the slab that it is a part of, if that has its own."""
+    slabs: dict[int, Any] = {
+        **tables.slabs_with_own_optimizers(),
+        **dynamic_tables.slabs_with_own_optimizers(),
+    }
+    return [slabs.get(id(compat.native(variable))) for variable in variables]
+
+
+def _class_of(name: str) -> Any:
+    """The class that a name means; None if there is none."""
+    small = name.lower().replace("_", "")
+    if small in _OWN:
+        return _OWN[small]
+    keras = tf.keras.optimizers
+    for attribute in dir(keras):
+        kind = getattr(keras, attribute)
+        if attribute.lower() == small and isinstance(kind, type):
+            is_one = issubclass(kind, keras.Optimizer) and kind is not keras.Optimizer
+            return kind if is_one and small != "lossscaleoptimizer" else None
+    return None
+
+
+def _as_json(value: Any) -> Any:
+    """NumPy's numbers as Python's, and what JSON does not know by what it prints."""
+    python = as_python(value)
+    return repr(python) if python is value else python

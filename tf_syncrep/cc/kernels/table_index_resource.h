@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tf_syncrep/cc/lib/table/dynamic_table.h"
 #include "tf_syncrep/cc/lib/table/initial_values.h"
+#include "tf_syncrep/cc/lib/table/table_clock.h"
 
 namespace tf_syncrep {
 
@@ -49,8 +50,7 @@ class TableIndexResource final : public tensorflow::ResourceBase {
   int64_t num_rows() const { return num_rows_; }
 
   // When keys are used, as an update's number.
-  int32_t clock() const { return clock_; }
-  void set_clock(int32_t clock) { clock_ = clock; }
+  TableClock& clock() { return clock_; }
 
   // Whether it was made of these, and how often it was made.
   bool IsBuiltFrom(const tensorflow::Tensor& keys,
@@ -68,7 +68,7 @@ class TableIndexResource final : public tensorflow::ResourceBase {
   std::vector<std::unique_ptr<DynamicTable>> tables_;
   std::vector<InitialValues> initial_values_;
   int64_t num_rows_ = 0;
-  std::atomic<int32_t> clock_{0};
+  TableClock clock_;
   // They keep the buffers, so that no others have the same addresses. Changed
   // under the variables' exclusive locks.
   tensorflow::Tensor keys_;

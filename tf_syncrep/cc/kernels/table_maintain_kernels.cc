@@ -119,7 +119,7 @@ class TableMaintainOp final : public OpKernel {
                                    LockedVariables::Access::kExclusive}}));
     }
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
-    index->set_clock(static_cast<int32_t>(step));
+    index->clock().Set(static_cast<int32_t>(step));
     Tensor* evicted;
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_output(0, {index->num_tables()}, &evicted));
@@ -231,8 +231,9 @@ class TableMaintainOp final : public OpKernel {
     DynamicTable::Eviction eviction;
     Array<int32_t> rows;
     if (!rows.Allocate(kRowsAtOnce) ||
-        !table.PlanEviction(part->columns(), index->clock(),
-                            unused_for_[number], orders_[number], &eviction)) {
+        !table.PlanEviction(part->columns(),
+                            index->clock().UnusedBefore(unused_for_[number]),
+                            orders_[number], &eviction)) {
       return no_memory;
     }
     int64_t from = table.options().first_row;

@@ -259,7 +259,8 @@ slot_initials: For each slot, the number that is all over it at first.
 evict: For each table: where more than 95% of its rows are in use, which to evict
   until 90% are.
 unused_for: For each table: rows that were not used for more steps than this are
-  evicted; 0 for no such rows.
+  evicted; 0 for no such rows. Steps count from the maintenance after the last use.
+  After a restore, times at which no row was used last are forgotten.
 )doc");
 
 REGISTER_OP("Syncrep>TableStats")

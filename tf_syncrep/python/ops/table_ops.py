@@ -408,7 +408,9 @@ def table_maintain(
             Equally old rows go by their counts, equally frequent ones by their last
             uses, and then by their numbers.
         unused_for: for each table, rows that were not used for more steps than this
-            are evicted; 0 or None for no such rows.
+            are evicted; 0 or None for no such rows. Steps count from the maintenance
+            after the last use, as a row may have been used right before it. Of times
+            long ago few are remembered, so a row may stay for a thirtieth longer.
         dtype: of the vectors.
         name: name of the op.
 

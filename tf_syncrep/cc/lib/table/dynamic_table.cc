@@ -143,6 +143,17 @@ DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
   return BuildStatus::kOk;
 }
 
+void DynamicTable::AddLastUses(const TableColumns& columns,
+                               TableClock::Times* times) const {
+  const int64_t end = first_unused_row();
+  for (int64_t row = options_.first_row; row < end; ++row) {
+    const RowUse use = columns.use(row);
+    if (use.is_in_use()) {
+      times->Add(use.last_use);
+    }
+  }
+}
+
 // Calls `visit(stripe, asked)` for each key, under its stripe's lock, with the
 // memory that it needs on its way. False, perhaps before all were visited, when
 // there is no memory for what it takes itself.
@@ -361,13 +372,11 @@ bool DynamicTable::IsTaken(const Eviction& eviction, RowUse use) {
                               Rank(eviction.order, use) <= eviction.up_to));
 }
 
-bool DynamicTable::PlanEviction(const TableColumns& columns, int32_t clock,
-                                int64_t unused_for, Order order,
+bool DynamicTable::PlanEviction(const TableColumns& columns,
+                                int32_t used_before, Order order,
                                 Eviction* eviction) const {
   *eviction = {};
-  if (unused_for > 0 && clock > unused_for) {
-    eviction->used_before = static_cast<int32_t>(clock - unused_for);
-  }
+  eviction->used_before = used_before;
   if (order == Order::kNone || in_use_ * 20 <= options_.capacity * 19) {
     return true;
   }

@@ -81,10 +81,8 @@ class TestTable {
     EXPECT_TRUE(has_memory);
     table_.Free(columns_, keys_.data(), rested.data(), rested.size());
     DynamicTable::Eviction eviction;
-    const int64_t used_before =
-        unused_for > 0 ? std::max<int64_t>(0, clock - unused_for) : 0;
-    EXPECT_TRUE(table_.PlanEviction(columns_, static_cast<int32_t>(used_before),
-                                    order, &eviction));
+    EXPECT_TRUE(
+        table_.PlanEviction(columns_, clock, unused_for, order, &eviction));
     int32_t rows[7];
     int64_t num = 0;
     for (int64_t from = table_.options().first_row; from < table_.end_row();) {

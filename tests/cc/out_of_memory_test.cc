@@ -303,7 +303,7 @@ TEST(OutOfMemoryTest, KeysGetNoRowsAndCanAfterwards) {
   EXPECT_EQ(FailEachAllocation([&] {
               DynamicTable::Eviction eviction;
               return table.PlanEviction(
-                  columns, 0, DynamicTable::Order::kLeastRecent, &eviction);
+                  columns, 0, 0, DynamicTable::Order::kLeastRecent, &eviction);
             }),
             1);
   DynamicTable rebuilt(options);

@@ -105,7 +105,7 @@ class TableFuzz {
     }
     DynamicTable::Eviction eviction;
     Require(table_.PlanEviction(
-                columns_, std::max(0, clock_ - input_.Pick(8)),
+                columns_, clock_, input_.Pick(8),
                 static_cast<DynamicTable::Order>(input_.Pick(3)), &eviction),
             "there is memory");
     int32_t rows[16];

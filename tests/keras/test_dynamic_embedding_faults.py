@@ -102,4 +102,4 @@ def test_server_that_dies_in_the_middle_of_a_maintenance_leaves_nothing_half(fau
     assert restored["restored"] == failed["saved"]
     assert restored["has_slots"]
     assert restored["left"] == [11, 12]
-    assert restored["stats"]["evicted"] == NUM_KEYS + 3
+    assert restored["stats"]["evicted"] == NUM_KEYS + 4

@@ -507,7 +507,7 @@ def test_an_index_follows_variables_that_are_assigned(how):
     assert other.stats().in_use == 3
     # The clock goes on where it was.
     rows, _ = other.find(other.request([[100]]), True)
-    assert other.uses[rows[0]].numpy().tolist() == [3, 1]
+    assert other.uses[rows[0]].numpy().tolist() == [4, 1]
     assert rows.numpy() == [3]
 
 
@@ -536,7 +536,7 @@ def test_what_is_exported_can_be_imported():
     part.find(part.request([[], [1]]), True)
     exported = part.export(1)
     assert exported.keys.numpy().tolist() == [-5, 1, 2**40]
-    assert exported.last_uses.numpy().tolist() == [7, 7, 7]
+    assert exported.last_uses.numpy().tolist() == [8, 8, 8]
     assert exported.counts.numpy().tolist() == [1, 2, 1]
     other = Part([normal("others"), normal(min_count=9)])
     other.import_([1, 100], [2, 3], [4, 5], 1)

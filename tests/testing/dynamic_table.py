@@ -145,7 +145,7 @@ class TableTwin:
         """Makes an empty one."""
         self.table = table
         self.rows: dict[int, Row] = {}
-        self.times = [0]  # that the clock has had
+        self.clock = 0  # the last use of what is used now
         self.resting: set[int] = set()  # rows' numbers
         self.stats = dict.fromkeys(
             ["without_row", "admitted", "evicted", "refused", "dropped"], 0
@@ -166,7 +166,7 @@ class TableTwin:
             if not insert:
                 continue
             if row is not None:
-                row.last_use, row.count = self.times[-1], row.count + 1
+                row.last_use, row.count = self.clock, row.count + 1
             elif self.table.min_count == 1 or (
                 self._sketch.add(key) >= self.table.min_count
             ):
@@ -174,7 +174,7 @@ class TableTwin:
         admitted = set(new[: self.num_free])
         for key, number in zip(keys, numbers, strict=True):
             if key in admitted:
-                self.put(key, number, self.times[-1], 1)
+                self.put(key, number, self.clock, 1)
         if insert:
             self.stats["refused"] += len(new) - len(admitted)
             self.stats["without_row"] += sum(key not in self.rows for key in keys)
@@ -205,16 +205,16 @@ class TableTwin:
 
     def maintain(self, step):
         """Frees rows and evicts others; the keys that were evicted."""
-        self.times.append(step)
-        self.resting.clear()
         capacity, unused_for = self.table.capacity, self.table.unused_for
-        # A row was used until right before the time after its last use, perhaps.
+        for row in self.rows.values() if unused_for else ():
+            if self.clock == row.last_use < step:
+                row.last_use = step  # Perhaps it was used right before this.
+        self.clock = step + 1
+        self.resting.clear()
         evicted = [
             key
             for key, row in self.rows.items()
-            if unused_for
-            and step - min((x for x in self.times if x > row.last_use), default=step)
-            > unused_for
+            if unused_for and step - row.last_use > unused_for
         ]
         left = [key for key in self.rows if key not in set(evicted)]
         if self.table.evict and len(left) * 20 > capacity * 19:

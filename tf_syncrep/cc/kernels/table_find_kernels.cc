@@ -213,7 +213,7 @@ class TableFindOp final : public OpKernel {
       const int64_t begin = request.begin(i);
       bool has_memory;
       if (insert_) {
-        index->table(i).FindAndUse(columns, index->clock().now(),
+        index->table(i).FindAndUse(columns, index->clock(),
                                    request.keys() + begin, request.size(i),
                                    rows + begin, sharder, &has_memory);
       } else {
@@ -258,7 +258,7 @@ class TableFindOp final : public OpKernel {
       auto* const vectors = part->template data<LibType<T>>(kVectors);
       new_rows.Draw(ctx, part->tensor(kVectors).dim_size(1), vectors);
       TF_RETURN_IF_ERROR(new_rows.Add(ctx, part->columns(), vectors,
-                                      {index->clock().now(), 1}, rows));
+                                      {index->clock(), 1}, rows));
     }
     for (int64_t i = 0; i < index->num_tables(); ++i) {
       const int32_t* const begin = rows + request.begin(i);

@@ -60,7 +60,7 @@ absl::Status TableIndexResource::Build(const Tensor& keys, const Tensor& uses) {
   ++num_builds_;
   keys_ = Tensor();
   uses_ = Tensor();
-  int32_t last_use = 0;
+  int32_t clock = 0;
   for (size_t i = 0; i < tables_.size(); ++i) {
     int64_t bad_row = -1;
     const DynamicTable::BuildStatus status =
@@ -68,13 +68,11 @@ absl::Status TableIndexResource::Build(const Tensor& keys, const Tensor& uses) {
     if (status != DynamicTable::BuildStatus::kOk) {
       return BadColumns(options_[i], bad_row, columns, status);
     }
-    last_use = std::max(last_use, tables_[i]->last_use());
+    clock = std::max(clock, tables_[i]->last_use());
   }
-  TableClock::Times times(last_use);
-  for (const auto& table : tables_) {
-    table->AddLastUses(columns, &times);
-  }
-  clock_.Set(times);
+  // Some may not have been through a maintenance since.
+  clock_ = clock;
+  settled_before_ = clock;
   keys_ = keys;
   uses_ = uses;
   return absl::OkStatus();

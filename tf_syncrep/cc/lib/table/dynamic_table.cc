@@ -143,17 +143,6 @@ DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
   return BuildStatus::kOk;
 }
 
-void DynamicTable::AddLastUses(const TableColumns& columns,
-                               TableClock::Times* times) const {
-  const int64_t end = first_unused_row();
-  for (int64_t row = options_.first_row; row < end; ++row) {
-    const RowUse use = columns.use(row);
-    if (use.is_in_use()) {
-      times->Add(use.last_use);
-    }
-  }
-}
-
 // Calls `visit(stripe, asked)` for each key, under its stripe's lock, with the
 // memory that it needs on its way. False, perhaps before all were visited, when
 // there is no memory for what it takes itself.
@@ -372,11 +361,34 @@ bool DynamicTable::IsTaken(const Eviction& eviction, RowUse use) {
                               Rank(eviction.order, use) <= eviction.up_to));
 }
 
-bool DynamicTable::PlanEviction(const TableColumns& columns,
-                                int32_t used_before, Order order,
+void DynamicTable::Settle(const TableColumns& columns, int64_t begin,
+                          int64_t end, int32_t from, int32_t to,
+                          int32_t until) {
+  const auto is_meant = [&](RowUse use) {
+    return use.is_in_use() && use.last_use >= from && use.last_use <= to &&
+           use.last_use < until;
+  };
+  for (int64_t row = begin; row < end; ++row) {
+    if (!is_meant(columns.use(row))) {
+      continue;
+    }
+    const int64_t key = columns.key(row);
+    Stripe& stripe = StripeOf(HashKey(key));
+    const MutexLock lock(stripe.mu);
+    const RowUse use = columns.use(row);
+    if (columns.key(row) == key && is_meant(use)) {
+      columns.set_use(row, {until, use.count});
+    }
+  }
+}
+
+bool DynamicTable::PlanEviction(const TableColumns& columns, int32_t clock,
+                                int64_t unused_for, Order order,
                                 Eviction* eviction) const {
   *eviction = {};
-  eviction->used_before = used_before;
+  if (unused_for > 0 && clock > unused_for) {
+    eviction->used_before = static_cast<int32_t>(clock - unused_for);
+  }
   if (order == Order::kNone || in_use_ * 20 <= options_.capacity * 19) {
     return true;
   }

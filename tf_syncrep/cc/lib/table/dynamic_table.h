@@ -13,7 +13,6 @@
 #include "tf_syncrep/cc/lib/sharder.h"
 #include "tf_syncrep/cc/lib/table/admission_sketch.h"
 #include "tf_syncrep/cc/lib/table/key_segment.h"
-#include "tf_syncrep/cc/lib/table/table_clock.h"
 #include "tf_syncrep/cc/lib/table/table_columns.h"
 
 namespace tf_syncrep {
@@ -85,9 +84,8 @@ class DynamicTable {
   // that is to blame, and the table is empty.
   BuildStatus Build(const TableColumns& columns, int64_t* bad_row);
 
-  // The highest last use that Build() saw, and all of them.
+  // The highest last use that Build() saw.
   int32_t last_use() const { return last_use_; }
-  void AddLastUses(const TableColumns& columns, TableClock::Times* times) const;
 
   // Sets rows[i] to the row of keys[i], or to kNoRow.
   void Find(const TableColumns& columns, const int64_t* keys, int64_t size,
@@ -127,11 +125,17 @@ class DynamicTable {
   void Free(const TableColumns& columns, const void* vectors,
             const int32_t* rows, int64_t size);
 
-  // Which rows to evict: those used last before `used_before`; and where more
-  // than 95% of the rows are in use after that, the first ones in the order,
-  // until 90% are. Returns false when there is no memory.
-  [[nodiscard]] bool PlanEviction(const TableColumns& columns,
-                                  int32_t used_before, Order order,
+  // Rows from `begin` to `end` that were used last at a time in [from, to], and
+  // before `until`, are as if they were used last at `until`.
+  void Settle(const TableColumns& columns, int64_t begin, int64_t end,
+              int32_t from, int32_t to, int32_t until);
+
+  // Which rows to evict at `clock`: those unused for longer than `unused_for`,
+  // unless that is 0; and where more than 95% of the rows are in use after
+  // that, the first ones in the order, until 90% are. Returns false when there
+  // is no memory.
+  [[nodiscard]] bool PlanEviction(const TableColumns& columns, int32_t clock,
+                                  int64_t unused_for, Order order,
                                   Eviction* eviction) const;
 
   // Collects up to `size` rows, from row `from` on, that an eviction takes, and

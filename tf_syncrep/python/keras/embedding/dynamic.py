@@ -93,7 +93,7 @@ class Dynamic:
         evict: None to refuse new ids when the table is full, or which rows have to go
             then: `tfs.keras.LeastRecent()` or `tfs.keras.LeastFrequent()`.
         unused_for: None, or for how many steps at least a row is not used before it
-            goes. It goes in one of the next two maintenances, about.
+            goes. It goes in the next maintenance.
 
     Raises:
         ValueError: `max_rows` or `unused_for` is not a whole number of at least 1, or

@@ -51,8 +51,11 @@ class RowSnapshot {
   // What Keep() asks of KeptBytes at a time, at most.
   int64_t most_bytes() const { return BlockBytes(most_block_rows_); }
 
-  // Copies the next `num` rows, as they were, to `out`, an array for each.
-  void Read(const std::vector<const char*>& data, int64_t num,
+  // Copies the next `num` rows, as they were, to `out`, an array for each. Of a
+  // table that grows array `uses` says which rows are in use: of others that
+  // were not kept it alone is copied, and the rest, which may be memory that
+  // nobody has touched yet, is not read. It is -1 for other tables.
+  void Read(const std::vector<const char*>& data, int64_t num, int64_t uses,
             const std::vector<char*>& out);
 
   // Whether all rows were read; then there is nothing to keep.
@@ -71,7 +74,7 @@ class RowSnapshot {
   // False, and nothing has changed, if there is no room.
   bool KeepRow(const std::vector<const char*>& data, int64_t row)
       TF_SYNCREP_REQUIRES(mu_);
-  void CopyRow(const std::vector<const char*>& data, int64_t row,
+  void CopyRow(const std::vector<const char*>& data, int64_t row, int64_t uses,
                const std::vector<char*>& out, int64_t to) const;
   void FreeRange(int64_t range) TF_SYNCREP_REQUIRES(mu_);
   void AbandonLocked() TF_SYNCREP_REQUIRES(mu_);

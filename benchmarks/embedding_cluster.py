@@ -6,8 +6,8 @@ which one trains at a time:
 
 - `tfs.keras.DistributedEmbedding`: all tables in one slab, parted between the servers;
   asynchronous, and with `tfs.keras.SyncReplicas`; each by single steps, and by 16 at
-  once. The same tables looked up by TensorFlow's own ops (unique, dynamic_partition,
-  gather, dynamic_stitch).
+  once. Tables that grow in their places, both ways, by single steps. The same tables
+  looked up by TensorFlow's own ops (unique, dynamic_partition, gather, dynamic_stitch).
 - `tfs.keras.Embedding`, a layer for each table: asynchronous, and synchronous.
 - No tables: the dense layers on numbers made of the ids, asynchronous.
 - Keras' own Embedding and Adam, in tf_keras: Keras 3's would read whole tables.
@@ -42,6 +42,8 @@ from harness.benchmark import (
 
 DISTRIBUTED = "DistributedEmbedding"
 DISTRIBUTED_SYNC = "DistributedEmbedding, SyncReplicas"
+GROWING = "DistributedEmbedding, tables that grow"
+GROWING_SYNC = "DistributedEmbedding, tables that grow, SyncReplicas"
 STOCK_OPS = "the same tables, stock ops"
 NO_TABLES = "no tables, all else"
 LAYERS = "a layer for each table"
@@ -63,6 +65,8 @@ _CLUSTER = {
     DISTRIBUTED_SYNC: _contender("distributed", sync=True),
     DISTRIBUTED_AT_ONCE: _contender("distributed", steps=AT_ONCE),
     SYNC_AT_ONCE: _contender("distributed", sync=True, steps=AT_ONCE),
+    GROWING: _contender("growing"),
+    GROWING_SYNC: _contender("growing", sync=True),
     STOCK_OPS: _contender("stock_ops"),
     NO_TABLES: _contender("none"),
     LAYERS: _contender("layers"),
@@ -73,7 +77,7 @@ _ALONE = {
     ALONE: _contender("distributed"),
     ALONE_AT_ONCE: _contender("distributed", steps=AT_ONCE),
 }
-_SYNCHRONOUS = (DISTRIBUTED_SYNC, SYNC_AT_ONCE, LAYERS_SYNC)
+_SYNCHRONOUS = (DISTRIBUTED_SYNC, SYNC_AT_ONCE, GROWING_SYNC, LAYERS_SYNC)
 _STEPS = {
     name: contender["steps"]
     for contenders in (_CLUSTER, _LEGACY, _ALONE)
@@ -211,6 +215,8 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
         *times_faster(measurements, DISTRIBUTED_SYNC, LAYERS_SYNC, 3),
         *times_faster(measurements, DISTRIBUTED, KERAS, 10),
         *times_faster(measurements, DISTRIBUTED, STOCK_OPS, 1),
+        *at_most(measurements, GROWING, DISTRIBUTED, 1 / 0.85),
+        *at_most(measurements, GROWING_SYNC, DISTRIBUTED_SYNC, 1 / 0.85),
     ]
     for workers in sorted(by_workers):
         of_these = [m for m in measurements if m.point["workers"] == workers]

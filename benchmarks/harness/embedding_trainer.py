@@ -60,16 +60,19 @@ class _Distributed:
 
     def __init__(self, model: Mapping[str, Any]):
         names = [f"table_{number}" for number in range(model["tables"])]
+        size = self._size(model["rows"])
         self._layer = tfs.keras.DistributedEmbedding(
             [
                 tfs.keras.FeatureConfig(
-                    name,
-                    tfs.keras.TableConfig(name, model["rows"], model["width"], "ones"),
+                    name, tfs.keras.TableConfig(name, size, model["width"], "ones")
                 )
                 for name in names
             ]
         )
         self._layer.build()
+
+    def _size(self, rows: int) -> Any:
+        return rows
 
     @property
     def variables(self) -> list[Any]:
@@ -81,6 +84,20 @@ class _Distributed:
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """Rows of the first table."""
         return self._layer.get_embedding_tables()["table_0"][ids]
+
+
+class _Growing(_Distributed):
+    """The same, of tables that grow."""
+
+    def _size(self, rows: int) -> Any:
+        return tfs.keras.Dynamic(rows)
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """Rows of ids of the first table that have some."""
+        keys, vectors = self._layer.get_embedding_tables()["table_0"]
+        rows = np.searchsorted(keys, ids)
+        np.testing.assert_array_equal(keys[rows], ids)
+        return vectors[rows]
 
 
 class _StockOps(_Distributed):
@@ -124,6 +141,7 @@ class _NoTables:
 _TABLES = {
     "none": _NoTables,
     "distributed": _Distributed,
+    "growing": _Growing,
     "stock_ops": _StockOps,
     "layers": functools.partial(
         _Layers, functools.partial(tfs.keras.Embedding, shards=1)

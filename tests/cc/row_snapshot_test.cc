@@ -58,7 +58,7 @@ struct ReadRows {
 
   void Next(RowSnapshot* snapshot, const Arrays& arrays, int64_t num) {
     snapshot->Read(
-        arrays.Data(), num,
+        arrays.Data(), num, /*uses=*/-1,
         {reinterpret_cast<char*>(table.data() + next * Arrays::kTableWidth),
          reinterpret_cast<char*>(slot.data() + next * Arrays::kSlotWidth)});
     next += num;
@@ -68,6 +68,28 @@ struct ReadRows {
   std::vector<int32_t> table;
   std::vector<int32_t> slot;
 };
+
+TEST(RowSnapshotTest, ReadsOfRowsThatAreNotInUseThatTheyAreNot) {
+  KeptBytes kept(kNoBound, KeptBytes::Seconds(60));
+  RowSnapshot snapshot(4, {4, 8}, &kept);
+  std::vector<int32_t> table = {1, 2, 3, 4};
+  std::vector<int32_t> uses = {9, 2, -1, 0, 0, 0, 0, 0};
+  const std::vector<const char*> data = {
+      reinterpret_cast<const char*>(table.data()),
+      reinterpret_cast<const char*>(uses.data())};
+  // The last row is handed out after the moment of the snapshot.
+  const int64_t row = 3;
+  ASSERT_EQ(snapshot.Keep(data, &row, 0, 1), 1);
+  table[3] = 5;
+  uses[7] = 1;
+  std::vector<int32_t> read_table(4, -7);
+  std::vector<int32_t> read_uses(8, -7);
+  snapshot.Read(data, 4, /*uses=*/1,
+                {reinterpret_cast<char*>(read_table.data()),
+                 reinterpret_cast<char*>(read_uses.data())});
+  EXPECT_EQ(read_table, (std::vector<int32_t>{1, -7, -7, 4}));
+  EXPECT_EQ(read_uses, (std::vector<int32_t>{9, 2, -1, 0, 0, 0, 0, 0}));
+}
 
 TEST(RowSnapshotTest, ReadsWhatWasInAnyInterleaving) {
   for (int seed = 0; seed < 60; ++seed) {

@@ -23,7 +23,7 @@ OPTIMIZERS = {
 
 def functional(optimizer, size=None, width=4, strings=True):
     """A model with a layer of each kind, all parts of which have names in files."""
-    size = size or Dynamic(100, unused_for=6)
+    size = size or Dynamic(100, unused_for=5)
     tf.keras.utils.set_random_seed(0)
     ids = tf.keras.Input((3,), dtype="int64", name="ids")
     word = tf.keras.Input((), dtype="string" if strings else "int64", name="word")
@@ -115,7 +115,7 @@ def test_file_of_another_width_or_room_is_refused(tmp_path):
 def test_numbered_slots_of_another_layout_are_refused(tmp_path):
     path = str(tmp_path / "model.weights.h5")
     trained(tf.keras.optimizers.Adam(0.05)).save_weights(path)
-    other = functional(tf.keras.optimizers.Adam(0.05), Dynamic(99, unused_for=6))
+    other = functional(tf.keras.optimizers.Adam(0.05), Dynamic(99, unused_for=5))
     with pytest.raises(ValueError, match="that grow lie in other parts than in the"):
         other.load_weights(path)
 

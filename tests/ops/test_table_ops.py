@@ -429,6 +429,7 @@ def test_rows_rest_and_have_initial_slots_when_they_are_handed_out_again():
     part = Part([normal(capacity=2, unused_for=1)])
     first = part.find(part.request([[10, 11]]), True)[0]
     part.slot.assign(tf.ones_like(part.slot))
+    part.maintain(3)
     assert part.maintain(5, 0.25).numpy() == [2]
     assert part.find(part.request([[12]]), True)[0].numpy() == [-1]
     assert part.stats().refused == 1
@@ -444,6 +445,7 @@ def test_rows_rest_and_have_initial_slots_when_they_are_handed_out_again():
 def test_a_row_that_rests_does_so_after_a_restore():
     part = Part([normal(capacity=2, unused_for=1)])
     part.find(part.request([[10, 11]]), True)
+    part.maintain(3)
     part.maintain(5)
     other = Part([normal(capacity=2, unused_for=1)])
     for of, value in ((other.keys, part.keys), (other.uses, part.uses)):
@@ -453,6 +455,34 @@ def test_a_row_that_rests_does_so_after_a_restore():
     other.maintain(6)
     assert not other.slot.numpy().any()
     assert other.find(other.request([[12]]), True)[0].numpy() >= 0
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_row_goes_when_it_was_unused_for_more_steps_than_that(restored):
+    part = Part([normal("all", 9, unused_for=10), normal("never", 9)])
+
+    def keys_after(step):
+        nonlocal part
+        if restored:
+            old, part = part, Part(part.tables)
+            for of in ("keys", "uses"):
+                getattr(part, of).assign(getattr(old, of))
+        part.maintain(step)
+        return part.export().keys.numpy().tolist()
+
+    part.find(part.request([[1, 2, 3], [5]]), True)
+    assert keys_after(100) == [1, 2, 3]  # Perhaps they were used in step 100.
+    part.find(part.request([[2], []]), True)
+    assert keys_after(110) == [1, 2, 3]
+    part.find(part.request([[], [5]]), True)  # Step 111.
+    assert keys_after(111) == [2]
+    # After step 111 it was unused for one step more.
+    part.find(part.request([[3], []]), True)
+    assert keys_after(120) == [2, 3]
+    part.find(part.request([[3], []]), True)
+    assert keys_after(121) == [3]
+    assert keys_after(1000) == ([3] if restored else [])
+    assert part.export(1).keys.numpy().tolist() == [5]
 
 
 # --- Restores, exports, imports ---
@@ -477,7 +507,7 @@ def test_an_index_follows_variables_that_are_assigned(how):
     assert other.stats().in_use == 3
     # The clock continues from its value.
     rows, _ = other.find(other.request([[100]]), True)
-    assert other.uses[rows[0]].numpy().tolist() == [3, 1]
+    assert other.uses[rows[0]].numpy().tolist() == [4, 1]
     assert rows.numpy() == [3]
 
 
@@ -506,14 +536,14 @@ def test_what_is_exported_can_be_imported():
     part.find(part.request([[], [1]]), True)
     exported = part.export(1)
     assert exported.keys.numpy().tolist() == [-5, 1, 2**40]
-    assert exported.last_uses.numpy().tolist() == [7, 7, 7]
+    assert exported.last_uses.numpy().tolist() == [8, 8, 8]
     assert exported.counts.numpy().tolist() == [1, 2, 1]
     other = Part([normal("others"), normal(min_count=9)])
     other.import_([1, 100], [2, 3], [4, 5], 1)
     rows = other.import_(exported.keys, exported.last_uses, exported.counts, 1)
     again = other.export(1)
     assert again.keys.numpy().tolist() == [-5, 1, 100, 2**40]
-    assert again.last_uses.numpy().tolist() == [7, 7, 3, 7]
+    assert again.last_uses.numpy().tolist() == [8, 8, 3, 8]
     assert again.counts.numpy().tolist() == [1, 2, 5, 1]
     np.testing.assert_array_equal(rows, again.rows.numpy()[[0, 1, 3]])
     expected = [other.tables[1].initial_vector(key, WIDTH) for key in (-5, 1, 2**40)]

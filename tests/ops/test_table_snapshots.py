@@ -1,6 +1,7 @@
 """Checkpoints of tables that grow show one moment while rows are added."""
 
 import threading
+import time
 
 import dynamic_table as twin
 import numpy as np
@@ -19,14 +20,14 @@ DEADLINE = 60.0
 class Part:
     """A part with a slot that tells what the vector was when it was written."""
 
-    def __init__(self):
+    def __init__(self, **index):
         self.index = table_ops.table_index(
             [
                 table_ops.IndexedTable(
                     "items", 0, ROWS, initializer="uniform", numbers=(1.0, 2.0)
                 )
             ],
-            counted=True,
+            **(index or {"counted": True}),
         )
         self.variables = [
             tf.Variable(table_ops.table_zeros(shape, dtype))
@@ -45,7 +46,7 @@ class Part:
         return table_ops.table_find(
             self.index,
             *self.handles,
-            tf.concat([[len(keys)], keys], 0),
+            tf.concat([[keys.shape[0]], keys], 0),
             insert=True,
             shape=[ROWS, WIDTH],
             dtype=tf.float32,
@@ -63,8 +64,13 @@ class Part:
             dtype=tf.float32,
         )
 
-    def begin(self, writer, prefix):
-        checkpoint_ops.checkpoint_begin(
+    @property
+    def stats(self):
+        return table_ops.table_stats(self.index)[0]
+
+    def begin(self, writer, prefix, max_kept_bytes=1 << 22, speed=8e6):
+        """Begins to write slowly, so that it takes a while."""
+        return checkpoint_ops.checkpoint_begin(
             writer,
             str(prefix),
             "",
@@ -74,10 +80,9 @@ class Part:
             ["vectors", "keys", "uses"],
             [],
             [],
-            max_kept_bytes=1 << 22,
+            max_kept_bytes=max_kept_bytes,
             patience_secs=DEADLINE,
-            # This makes the writing take a while.
-            max_bytes_per_sec=8e6,
+            max_bytes_per_sec=speed,
         )
 
 
@@ -160,3 +165,112 @@ def test_keys_uses_and_vectors_are_of_one_moment(tmp_path, with_maintenance):
     rows, values = other.use(sample)
     np.testing.assert_array_equal(keys[rows], sample)
     np.testing.assert_array_equal(values, vectors[rows])
+
+
+# Maintenance that waits for such a checkpoint has changed some rows, and not all.
+SLOW = {"max_kept_bytes": 1 << 19, "speed": 1e4}
+
+
+def until(condition):
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def assert_whole(vectors, keys, uses, exported, evicted):
+    """Each row has its key, or rests, or is free; how many rest."""
+    in_use, rests = uses[:, 1] > 0, uses[:, 0] == -1
+    assert in_use.sum() == len(exported) == ROWS - evicted
+    assert sorted(keys[in_use].tolist()) == exported.tolist()
+    assert not keys[~in_use].any()
+    assert not uses[rests][:, 1].any()
+    assert not uses[~in_use & ~rests].any()
+    for row in np.flatnonzero(in_use)[::997]:
+        expected = TABLE.initial_vector(int(keys[row]), WIDTH)
+        np.testing.assert_array_equal(vectors[row], np.float32(expected))
+    return rests.sum()
+
+
+def test_maintenance_that_is_cancelled_has_done_some_rows_and_later_does_the_rest(
+    tmp_path,
+):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        part = Part(shared_name="cancelled")
+        writer = checkpoint_ops.checkpoint_writer(shared_name="cancelled")
+        prefix = tf.compat.v1.placeholder(tf.string, [])
+        first = tf.compat.v1.placeholder(tf.int64, [])
+        step = tf.compat.v1.placeholder(tf.int64, [])
+        use = part.use(first + tf.range(ROWS, dtype=tf.int64))
+        maintain = part.maintain(step, 10)
+        begin = part.begin(writer, prefix, **SLOW)
+        cancel = checkpoint_ops.checkpoint_cancel(writer)
+        exported = table_ops.table_export(part.index, *part.handles[1:], 0).keys
+        all_there_is = [*part.variables, exported]
+
+        def resting():
+            *values, stats = session.run([*all_there_is, part.stats])
+            evicted = table_ops.TableStats(*stats).evicted
+            return evicted, assert_whole(*values, evicted)
+
+        def cancelled(now, name):
+            session.run(begin, {prefix: str(tmp_path / name)})
+            timeout = tf.compat.v1.RunOptions(timeout_in_ms=1000)
+            with pytest.raises(
+                (tf.errors.DeadlineExceededError, tf.errors.CancelledError)
+            ):
+                session.run(maintain, {step: now}, timeout)
+            session.run(cancel)
+
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(use, {first: 1})
+        session.run(maintain, {step: 1})
+        cancelled(20, "in_eviction")
+        evicted, rest = resting()
+        assert 0 < evicted == rest < ROWS
+        # These are free now, and the others rest.
+        assert session.run(maintain, {step: 40}).tolist() == [ROWS - evicted]
+        assert resting() == (ROWS, ROWS - evicted)
+        session.run(maintain, {step: 41})
+        session.run(use, {first: -ROWS})
+        session.run(maintain, {step: 42})
+        assert session.run(maintain, {step: 60}).tolist() == [ROWS]
+        cancelled(61, "in_freeing")
+        assert 0 < assert_whole(*session.run(all_there_is), ROWS) < ROWS
+        session.run(maintain, {step: 62})
+        rows, _ = session.run(use, {first: 5})
+        assert sorted(rows.tolist()) == list(range(ROWS))
+
+
+def test_maintenance_ends_where_keys_are_assigned_meanwhile(tmp_path):
+    part = Part()
+    writer = checkpoint_ops.checkpoint_writer(shared_name="", counted=True)
+    part.use(tf.range(1, ROWS + 1, dtype=tf.int64))
+    part.maintain(1, None)
+    part.begin(writer, tmp_path / "slow", **SLOW)
+    errors = []
+
+    def maintain():
+        try:
+            part.maintain(20, 10)
+        except tf.errors.OpError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=maintain)
+    thread.start()
+    until(lambda: table_ops.TableStats(*part.stats.numpy()).evicted)
+    keys, uses = np.zeros(ROWS, np.int64), np.zeros([ROWS, 2], np.int32)
+    keys[:2], uses[:2] = [70, 71], [[15, 3], [2, 1]]
+    part.variables[1].assign(keys)
+    part.variables[2].assign(uses)
+    checkpoint_ops.checkpoint_cancel(writer)
+    thread.join()
+    (error,) = errors
+    assert isinstance(error, tf.errors.AbortedError)
+    assert "keys or uses were assigned" in error.message
+    # Nothing was done to what was assigned; the next time it is maintained.
+    np.testing.assert_array_equal(part.variables[1], keys)
+    np.testing.assert_array_equal(part.variables[2], uses)
+    assert part.maintain(26, 10).numpy() == [1]
+    exported = table_ops.table_export(part.index, *part.handles[1:], 0)
+    assert exported.keys.numpy().tolist() == [70]

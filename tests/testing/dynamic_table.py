@@ -145,7 +145,7 @@ class TableTwin:
         """Makes an empty one."""
         self.table = table
         self.rows: dict[int, Row] = {}
-        self.clock = 0
+        self.clock = 0  # the last use of what is used now
         self.resting: set[int] = set()  # rows' numbers
         self.stats = dict.fromkeys(
             ["without_row", "admitted", "evicted", "refused", "dropped"], 0
@@ -205,9 +205,12 @@ class TableTwin:
 
     def maintain(self, step):
         """Frees rows and evicts others; the keys that were evicted."""
-        self.clock = step
-        self.resting.clear()
         capacity, unused_for = self.table.capacity, self.table.unused_for
+        for row in self.rows.values() if unused_for else ():
+            if self.clock == row.last_use < step:
+                row.last_use = step  # Perhaps it was used right before this.
+        self.clock = step + 1
+        self.resting.clear()
         evicted = [
             key
             for key, row in self.rows.items()

@@ -169,7 +169,7 @@ class CheckpointWriter::Share {
         return absl::CancelledError("The checkpoint was cancelled.");
       }
       const int64_t num = std::min(chunk_rows_, piece.num_rows - row);
-      TF_RETURN_IF_ERROR(Read(num));
+      TF_RETURN_IF_ERROR(Read(num, piece.uses));
       uint64_t* const prints =
           fingerprints == nullptr ? nullptr : fingerprints + row;
       TF_RETURN_IF_ERROR(by_row ? WriteChanged(piece, row, num, prints, chunk)
@@ -181,13 +181,13 @@ class CheckpointWriter::Share {
 
  private:
   // Copies the next `num` rows to the chunk.
-  absl::Status Read(int64_t num) {
+  absl::Status Read(int64_t num, int64_t uses) {
     const int64_t at_once = std::max<int64_t>(
         1, kLockedBytes / std::max<int64_t>(1, table_->all_row_bytes()));
     std::vector<char*> to = out_;
     for (int64_t row = 0; row < num; row += at_once) {
       const int64_t some = std::min(at_once, num - row);
-      TF_RETURN_IF_ERROR(table_->Read(some, to));
+      TF_RETURN_IF_ERROR(table_->Read(some, uses, to));
       for (size_t k = 0; k < to.size(); ++k) {
         to[k] += some * row_bytes_[k];
       }
@@ -222,6 +222,9 @@ class CheckpointWriter::Share {
         fingerprints[i] = fingerprint;
       }
       const auto to = static_cast<int64_t>(ids.size());
+      if (is_free) {
+        Clear(i, piece.uses);
+      }
       for (size_t k = 0; to != i && k < out_.size(); ++k) {
         std::memcpy(out_[k] + to * row_bytes_[k], out_[k] + i * row_bytes_[k],
                     row_bytes_[k]);
@@ -266,6 +269,15 @@ class CheckpointWriter::Share {
     }
     writer_->Count(num * table_->all_row_bytes(), num);
     return absl::OkStatus();
+  }
+
+  // Of a row without a key its use alone was read.
+  void Clear(int64_t i, int64_t uses) {
+    for (size_t k = 0; k < out_.size(); ++k) {
+      if (static_cast<int64_t>(k) != uses) {
+        std::memset(out_[k] + i * row_bytes_[k], 0, row_bytes_[k]);
+      }
+    }
   }
 
   // Whether a row of a table that grows has no key.

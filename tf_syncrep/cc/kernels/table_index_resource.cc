@@ -70,7 +70,9 @@ absl::Status TableIndexResource::Build(const Tensor& keys, const Tensor& uses) {
     }
     clock = std::max(clock, tables_[i]->last_use());
   }
+  // Some may not have been through a maintenance since.
   clock_ = clock;
+  settled_before_ = clock;
   keys_ = keys;
   uses_ = uses;
   return absl::OkStatus();

@@ -48,9 +48,15 @@ class TableIndexResource final : public tensorflow::ResourceBase {
   // Of all tables.
   int64_t num_rows() const { return num_rows_; }
 
-  // When keys are used, as an update's number.
+  // What is the last use of keys that are used now: the number of the first
+  // update after the last maintenance.
   int32_t clock() const { return clock_; }
   void set_clock(int32_t clock) { clock_ = clock; }
+
+  // Rows whose last use is before this say of when it was at the latest; others
+  // have not been through a maintenance since.
+  int32_t settled_before() const { return settled_before_; }
+  void set_settled_before(int32_t clock) { settled_before_ = clock; }
 
   // Whether it was made of these, and how often it was made.
   bool IsBuiltFrom(const tensorflow::Tensor& keys,
@@ -69,6 +75,7 @@ class TableIndexResource final : public tensorflow::ResourceBase {
   std::vector<InitialValues> initial_values_;
   int64_t num_rows_ = 0;
   std::atomic<int32_t> clock_{0};
+  std::atomic<int32_t> settled_before_{0};
   // They keep the buffers, so that no others have the same addresses. Changed
   // under the variables' exclusive locks.
   tensorflow::Tensor keys_;

@@ -69,6 +69,13 @@ void ResetRow(const Tensor& slot, int64_t row, float value) {
   }
 }
 
+absl::Status CheckNotCancelled(OpKernelContext* ctx) {
+  tensorflow::CancellationManager* const manager = ctx->cancellation_manager();
+  return manager != nullptr && manager->IsCancelled()
+             ? absl::CancelledError("The step was cancelled.")
+             : absl::OkStatus();
+}
+
 class TableMaintainOp final : public OpKernel {
  public:
   explicit TableMaintainOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -110,8 +117,14 @@ class TableMaintainOp final : public OpKernel {
                          unused_for_.size())));
     TablePart part(index.get(), /*keys=*/2, /*uses=*/3);
     OP_REQUIRES_OK(ctx, AddVariables(ctx, &part));
+    OP_REQUIRES_OK(ctx, part.Lock(ctx));
+    const int32_t last_clock = index->clock();
+    index->set_clock(static_cast<int32_t>(
+        std::min<int64_t>(step + 1, std::numeric_limits<int32_t>::max())));
+    part.Unlock();
     // Lookups that began before the last maintenance ended, and may still read
-    // vectors of rows that rest, hold the lock that this waits for.
+    // vectors of rows that rest, hold the lock that this waits for. So do those
+    // that use rows at the last clock.
     {
       LockedVariables barrier;
       OP_REQUIRES_OK(
@@ -119,14 +132,15 @@ class TableMaintainOp final : public OpKernel {
                                    LockedVariables::Access::kExclusive}}));
     }
     OP_REQUIRES_OK(ctx, part.Lock(ctx));
-    index->set_clock(static_cast<int32_t>(step));
     Tensor* evicted;
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_output(0, {index->num_tables()}, &evicted));
+    OP_REQUIRES_OK(ctx, Settle(ctx, index.get(), part, last_clock,
+                               static_cast<int32_t>(step)));
     for (int64_t i = 0; i < index->num_tables(); ++i) {
       OP_REQUIRES_OK(ctx, FreeRested(ctx, index.get(), i, &part));
-      OP_REQUIRES_OK(
-          ctx, Evict(ctx, index.get(), i, &part, &Data<int64_t>(*evicted)[i]));
+      OP_REQUIRES_OK(ctx, Evict(ctx, index.get(), i, static_cast<int32_t>(step),
+                                &part, &Data<int64_t>(*evicted)[i]));
     }
   }
 
@@ -167,11 +181,7 @@ class TableMaintainOp final : public OpKernel {
   static absl::Status Change(OpKernelContext* ctx, TablePart* part,
                              const int32_t* rows, int64_t size,
                              const std::function<void()>& change) {
-    tensorflow::CancellationManager* const manager =
-        ctx->cancellation_manager();
-    if (manager != nullptr && manager->IsCancelled()) {
-      return absl::CancelledError("The step was cancelled.");
-    }
+    TF_RETURN_IF_ERROR(CheckNotCancelled(ctx));
     bool is_same;
     TF_RETURN_IF_ERROR(part->Keep(ctx, kVectors, rows, size, &is_same));
     if (!is_same) {
@@ -220,8 +230,27 @@ class TableMaintainOp final : public OpKernel {
     }
   }
 
+  // A row may have been used until right now, and only those used since the
+  // last maintenance say less than that.
+  absl::Status Settle(OpKernelContext* ctx, TableIndexResource* index,
+                      const TablePart& part, int32_t last_clock,
+                      int32_t step) const {
+    for (int64_t i = 0; i < index->num_tables(); ++i) {
+      DynamicTable& table = index->table(i);
+      const int64_t end = unused_for_[i] > 0 ? table.first_unused_row() : 0;
+      for (int64_t row = table.options().first_row; row < end;
+           row += kRowsAtOnce) {
+        TF_RETURN_IF_ERROR(CheckNotCancelled(ctx));
+        table.Settle(part.columns(), row, std::min(end, row + kRowsAtOnce),
+                     index->settled_before(), last_clock, step);
+      }
+    }
+    index->set_settled_before(index->clock());
+    return absl::OkStatus();
+  }
+
   absl::Status Evict(OpKernelContext* ctx, TableIndexResource* index,
-                     int64_t number, TablePart* part,
+                     int64_t number, int32_t step, TablePart* part,
                      int64_t* num_evicted) const {
     DynamicTable& table = index->table(number);
     *num_evicted = 0;
@@ -231,8 +260,8 @@ class TableMaintainOp final : public OpKernel {
     DynamicTable::Eviction eviction;
     Array<int32_t> rows;
     if (!rows.Allocate(kRowsAtOnce) ||
-        !table.PlanEviction(part->columns(), index->clock(),
-                            unused_for_[number], orders_[number], &eviction)) {
+        !table.PlanEviction(part->columns(), step, unused_for_[number],
+                            orders_[number], &eviction)) {
       return no_memory;
     }
     int64_t from = table.options().first_row;

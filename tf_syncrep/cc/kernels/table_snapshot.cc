@@ -200,7 +200,8 @@ absl::Status TableSnapshot::Keep(const int64_t* rows, int64_t num,
   return absl::OkStatus();
 }
 
-absl::Status TableSnapshot::Read(int64_t num, const std::vector<char*>& out) {
+absl::Status TableSnapshot::Read(int64_t num, int64_t uses,
+                                 const std::vector<char*>& out) {
   const MutexLock reading(reading_);
   if (rows_->IsRead()) {
     return absl::CancelledError("The checkpoint was given up.");
@@ -210,7 +211,7 @@ absl::Status TableSnapshot::Read(int64_t num, const std::vector<char*>& out) {
   if (!data.ok()) {
     return data.status();
   }
-  rows_->Read(*data, num, out);
+  rows_->Read(*data, num, uses, out);
   return absl::OkStatus();
 }
 

@@ -46,9 +46,9 @@ class TableSnapshot {
   absl::Status Keep(const int64_t* rows, int64_t num,
                     const std::function<bool()>& cancelled);
 
-  // Copies the next `num` rows to `out`, a pointer for each array. Errors:
-  // Cancelled where it was abandoned.
-  absl::Status Read(int64_t num, const std::vector<char*>& out);
+  // Copies the next `num` rows to `out`, a pointer for each array; see
+  // RowSnapshot for `uses`. Errors: Cancelled where it was abandoned.
+  absl::Status Read(int64_t num, int64_t uses, const std::vector<char*>& out);
 
   // Nothing is kept from here on, and when it returns the reader touches no
   // variable any more.

@@ -250,7 +250,8 @@ index: The index.
 vectors: As TableFind has it.
 keys: As it has it.
 uses: As it has it.
-step: What the clock says from now on, in [0, 2^31).
+step: How many updates were made, in [0, 2^31). What is used from now on is used at
+  step + 1.
 slots: Variables of the optimizer with as many rows.
 evicted: For each table, how many rows were evicted.
 dtype: Type of the vectors.
@@ -259,7 +260,8 @@ slot_initials: For each slot, the number that is all over it at first.
 evict: For each table: where more than 95% of its rows are in use, which to evict
   until 90% are.
 unused_for: For each table: rows that were not used for more steps than this are
-  evicted; 0 for no such rows.
+  evicted; 0 for no such rows. The first maintenance after the last use of a row of
+  such a table counts as that use.
 )doc");
 
 REGISTER_OP("Syncrep>TableStats")

@@ -399,7 +399,8 @@ def table_maintain(
         vectors: as `table_find` has it.
         keys: as it has it.
         uses: as it has it.
-        step: int64 in [0, 2^31), what is the last use of what is used from now on.
+        step: int64 in [0, 2^31), how many updates were made. What is used from now on
+            is used at `step + 1`.
         slots: handles of the optimizer's variables with as many rows: half, bfloat16,
             float32 or float64.
         slot_initials: for each slot, the number that is all over it at first.
@@ -408,7 +409,9 @@ def table_maintain(
             Equally old rows go by their counts, equally frequent ones by their last
             uses, and then by their numbers.
         unused_for: for each table, rows that were not used for more steps than this
-            are evicted; 0 or None for no such rows.
+            are evicted; 0 or None for no such rows. The first maintenance after the
+            last use of a row of such a table counts as that use, since it may have
+            been right before.
         dtype: of the vectors.
         name: name of the op.
 

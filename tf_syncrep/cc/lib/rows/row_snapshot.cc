@@ -108,8 +108,17 @@ bool RowSnapshot::KeepRow(const std::vector<const char*>& data, int64_t row) {
 }
 
 void RowSnapshot::CopyRow(const std::vector<const char*>& data, int64_t row,
-                          const std::vector<char*>& out, int64_t to) const {
+                          int64_t uses, const std::vector<char*>& out,
+                          int64_t to) const {
   const std::lock_guard<std::mutex> stripe(RowLocks::Global().Of(data[0], row));
+  if (uses >= 0) {
+    int32_t use[2];  // when it was used last, and how often it was
+    std::memcpy(use, data[uses] + row * row_bytes_[uses], sizeof(use));
+    if (use[1] == 0) {
+      std::memcpy(out[uses] + to * row_bytes_[uses], use, sizeof(use));
+      return;
+    }
+  }
   for (size_t k = 0; k < row_bytes_.size(); ++k) {
     std::memcpy(out[k] + to * row_bytes_[k], data[k] + row * row_bytes_[k],
                 row_bytes_[k]);
@@ -117,13 +126,13 @@ void RowSnapshot::CopyRow(const std::vector<const char*>& data, int64_t row,
 }
 
 void RowSnapshot::Read(const std::vector<const char*>& data, int64_t num,
-                       const std::vector<char*>& out) {
+                       int64_t uses, const std::vector<char*>& out) {
   const MutexLock lock(mu_);
   const int64_t begin = next_;
   const int64_t end = std::min(begin + num, num_rows_);
   for (int64_t row = begin; row < end; ++row) {
     if (!is_kept_[row]) {
-      CopyRow(data, row, out, row - begin);
+      CopyRow(data, row, uses, out, row - begin);
     }
   }
   for (int64_t range = begin / kRangeRows; range * kRangeRows < end; ++range) {

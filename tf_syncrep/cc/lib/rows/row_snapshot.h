@@ -54,8 +54,11 @@ class RowSnapshot {
   int64_t most_bytes() const { return BlockBytes(most_block_rows_); }
 
   // Copies the next `num` rows, as they were, to `out`, which has one array for
-  // each.
-  void Read(const std::vector<const char*>& data, int64_t num,
+  // each. In a table that grows, array number `uses` says which rows are in
+  // use. Of a row that is not, and was not kept, only this array is copied:
+  // the other arrays may be memory that was never touched, and are not read.
+  // `uses` is -1 for other tables.
+  void Read(const std::vector<const char*>& data, int64_t num, int64_t uses,
             const std::vector<char*>& out);
 
   // Whether all rows were read, so that nothing must be kept any more.
@@ -74,7 +77,7 @@ class RowSnapshot {
   // Returns false, and has changed nothing, if there is no room.
   bool KeepRow(const std::vector<const char*>& data, int64_t row)
       TF_SYNCREP_REQUIRES(mu_);
-  void CopyRow(const std::vector<const char*>& data, int64_t row,
+  void CopyRow(const std::vector<const char*>& data, int64_t row, int64_t uses,
                const std::vector<char*>& out, int64_t to) const;
   void FreeRange(int64_t range) TF_SYNCREP_REQUIRES(mu_);
   void AbandonLocked() TF_SYNCREP_REQUIRES(mu_);

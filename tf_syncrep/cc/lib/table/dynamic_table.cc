@@ -361,6 +361,27 @@ bool DynamicTable::IsTaken(const Eviction& eviction, RowUse use) {
                               Rank(eviction.order, use) <= eviction.up_to));
 }
 
+void DynamicTable::Settle(const TableColumns& columns, int64_t begin,
+                          int64_t end, int32_t from, int32_t to,
+                          int32_t until) {
+  const auto is_meant = [&](RowUse use) {
+    return use.is_in_use() && use.last_use >= from && use.last_use <= to &&
+           use.last_use < until;
+  };
+  for (int64_t row = begin; row < end; ++row) {
+    if (!is_meant(columns.use(row))) {
+      continue;
+    }
+    const int64_t key = columns.key(row);
+    Stripe& stripe = StripeOf(HashKey(key));
+    const MutexLock lock(stripe.mu);
+    const RowUse use = columns.use(row);
+    if (columns.key(row) == key && is_meant(use)) {
+      columns.set_use(row, {until, use.count});
+    }
+  }
+}
+
 bool DynamicTable::PlanEviction(const TableColumns& columns, int32_t clock,
                                 int64_t unused_for, Order order,
                                 Eviction* eviction) const {

@@ -125,6 +125,11 @@ class DynamicTable {
   void Free(const TableColumns& columns, const void* vectors,
             const int32_t* rows, int64_t size);
 
+  // Rows from `begin` to `end` that were used last at a time in [from, to], and
+  // before `until`, are as if they were used last at `until`.
+  void Settle(const TableColumns& columns, int64_t begin, int64_t end,
+              int32_t from, int32_t to, int32_t until);
+
   // Which rows to evict at `clock`: those unused for longer than `unused_for`,
   // unless that is 0; and where more than 95% of the rows are in use after
   // that, the first ones in the order, until 90% are. Returns false when there

@@ -93,7 +93,8 @@ class Dynamic:
         admit: None to give a row to each id at once, or a `tfs.keras.MinCount`.
         evict: None to refuse new ids when the table is full, or which rows have to go
             then: `tfs.keras.LeastRecent()` or `tfs.keras.LeastFrequent()`.
-        unused_for: None, or after how many steps without a use a row goes.
+        unused_for: None, or for how many steps at least a row is not used before it
+            goes. It goes in the next maintenance.
 
     Raises:
         ValueError: `max_rows` or `unused_for` is not a whole number of at least 1, or

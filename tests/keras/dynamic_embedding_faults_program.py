@@ -105,7 +105,8 @@ def suspended(folder):
 
     # TensorFlow tells all tasks of a function that is new, and would wait for that one.
     tfs.keras.maintain_tables(model, 0)
-    table_of(model), slots_of(model)
+    table_of(model)
+    slots_of(model)
     stop = folder / "stop"
     stop.touch()
     slow = schedule([1, 2], 1e6, str(stop))

@@ -72,7 +72,7 @@ class Part:
         """Begins to write slowly, so that it takes a while."""
         return checkpoint_ops.checkpoint_begin(
             writer,
-            str(prefix),
+            tf.convert_to_tensor(prefix),
             "",
             "",
             [self.handles],
@@ -120,7 +120,7 @@ def test_keys_uses_and_vectors_are_of_one_moment(tmp_path, with_maintenance):
     while min(map(len, ended)) < 20:
         stop.wait(0.001)
     before = [key for keys in ended for key in keys]
-    part.begin(writer, tmp_path / "of_a_moment")
+    part.begin(writer, str(tmp_path / "of_a_moment"))
     after = {key for keys in begun for key in keys}
     if with_maintenance:
         # All keys are evicted, and their rows are given to others.
@@ -247,7 +247,7 @@ def test_maintenance_ends_where_keys_are_assigned_meanwhile(tmp_path):
     writer = checkpoint_ops.checkpoint_writer(shared_name="", counted=True)
     part.use(tf.range(1, ROWS + 1, dtype=tf.int64))
     part.maintain(1, None)
-    part.begin(writer, tmp_path / "slow", **SLOW)
+    part.begin(writer, str(tmp_path / "slow"), **SLOW)
     errors = []
 
     def maintain():

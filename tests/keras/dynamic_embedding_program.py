@@ -3,6 +3,8 @@
 Arguments: a folder for files, and the number of parameter servers.
 """
 
+import contextlib
+import itertools
 import json
 import pathlib
 import sys
@@ -109,31 +111,37 @@ def asynchronous(strategy):
 
 
 def messages(strategy):
-    """How many tensors a step of the layer alone sends, for both kinds of tables."""
+    """How many tensors a step of the layer alone sends.
+
+    A pair for each way of training: with tables that grow, and with fixed ones.
+    """
     sys.path.append(str(BENCHMARKS / "harness"))
     import hops
 
-    counts = []
-    for with_keys in (True, False):
+    counts = {"asynchronous": [], "synchronous": []}
+    for kind, with_keys in itertools.product(counts, (True, False)):
         sizes = dict.fromkeys(models.SIZES, tfs.keras.Dynamic(99) if with_keys else 99)
         with strategy.scope():
             layer = models.Model(sizes).embedding
             layer.build()
             optimizer = tfs.keras.AdamAsync()
+            if kind == "synchronous":
+                optimizer = tfs.keras.SyncReplicas(optimizer, 1, 1)
             optimizer.build(layer.trainable_variables)
 
         def step(layer=layer, optimizer=optimizer):
             variables = layer.trainable_variables
-            with tf.GradientTape() as tape:
-                vectors = layer(models.batch(EXAMPLES)[0], training=True)
-                loss = tf.add_n([tf.reduce_sum(x) for x in vectors.values()])
-            natives = [keras_variants.native(x) for x in variables]
-            gradients = tape.gradient(loss, natives)
-            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+            with getattr(optimizer, "step", contextlib.nullcontext)():
+                with tf.GradientTape() as tape:
+                    vectors = layer(models.batch(EXAMPLES)[0], training=True)
+                    loss = tf.add_n([tf.reduce_sum(x) for x in vectors.values()])
+                natives = [keras_variants.native(x) for x in variables]
+                gradients = tape.gradient(loss, natives)
+                optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
         with strategy.scope():
             function = tf.function(lambda step=step: strategy.run(step))
-            counts.append(hops.messages(function.get_concrete_function()))
+            counts[kind].append(hops.messages(function.get_concrete_function()))
     return counts
 
 

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_syncrep.python.ops import embedding_ops
+from tf_syncrep.python.sync import gate_placement
+
 Gradient = tf.Tensor | tf.IndexedSlices
 
 
@@ -48,13 +51,26 @@ def checked(gradient: Gradient, variable) -> Gradient:
 
     Returns:
         The gradient, whose values become available only after the check. Its indices
-        stay the same tensor, which may be on the variable's task already.
+        stay the same tensor, which may be on the variable's task already. A gradient
+        that an op for tables that grow made beside the variable stays as it is: it
+        fits, and would travel to the worker and back only to be checked.
     """
+    if _is_made_beside(variable, gradient):
+        return gradient
     with tf.control_dependencies([check_against(gradient, variable)]):
         if isinstance(gradient, tf.IndexedSlices):
             values = tf.identity(gradient.values)
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         return tf.identity(gradient)
+
+
+def _is_made_beside(variable, gradient: Gradient) -> bool:
+    return (
+        isinstance(gradient, tf.IndexedSlices)
+        and embedding_ops.are_embedding_rows(gradient.indices)
+        and gradient.values.op is gradient.indices.op
+        and gate_placement.on_same_task(gradient.values.device, variable.device)
+    )
 
 
 def all_finite(gradients: Sequence[Gradient]) -> tf.Tensor:

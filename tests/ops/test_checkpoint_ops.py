@@ -496,7 +496,7 @@ def test_reference_variables_are_written_as_they_were_and_restored(tmp_path):
         groups = [[other.handle], [table]]
         layout = [(0, 6, 0, 1, 6), (1, 6, 0, 1, 6)], ["o", "t"]
         prefix = str(tmp_path / "a")
-        with pytest.raises(ValueError, match="behind"):
+        with pytest.raises(ValueError, match="must come after the others"):
             checkpoint_ops.ref_checkpoint_restore([prefix], groups[::-1], *layout)
         begin = checkpoint_ops.ref_checkpoint_begin(
             writer,

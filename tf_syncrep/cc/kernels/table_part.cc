@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -105,28 +106,40 @@ absl::Status TablePart::Lock(OpKernelContext* ctx) {
 absl::Status TablePart::Keep(OpKernelContext* ctx, int of, const int32_t* rows,
                              int64_t size, bool* is_same) {
   *is_same = true;
-  const std::vector<std::shared_ptr<TableSnapshot>> snapshots =
-      TableSnapshot::Find(variables_->mutex(kColumns + of));
-  if (snapshots.empty()) {
-    return absl::OkStatus();
-  }
   const int64_t num_builds = index_->num_builds();
-  Array<int64_t> wide;
-  if (!wide.Allocate(size)) {
-    return OutOfMemory("the rows to be kept", size * sizeof(int64_t));
-  }
-  std::copy(rows, rows + size, wide.begin());
   const auto cancelled = [manager = ctx->cancellation_manager()] {
     return manager != nullptr && manager->IsCancelled();
   };
-  // A snapshot takes these locks, and may wait with none for its files.
-  Unlock();
-  for (const std::shared_ptr<TableSnapshot>& snapshot : snapshots) {
-    TF_RETURN_IF_ERROR(snapshot->Keep(wide.data(), size, cancelled));
+  Array<int64_t> wide;
+  std::vector<std::shared_ptr<TableSnapshot>> kept;
+  // Another snapshot may begin while the variables are not locked.
+  while (true) {
+    std::vector<std::shared_ptr<TableSnapshot>> snapshots =
+        TableSnapshot::Find(variables_->mutex(kColumns + of));
+    snapshots.erase(std::remove_if(snapshots.begin(), snapshots.end(),
+                                   [&kept](const auto& snapshot) {
+                                     return std::find(kept.begin(), kept.end(),
+                                                      snapshot) != kept.end();
+                                   }),
+                    snapshots.end());
+    if (snapshots.empty()) {
+      *is_same = index_->num_builds() == num_builds;
+      return absl::OkStatus();
+    }
+    if (kept.empty()) {
+      if (!wide.Allocate(size)) {
+        return OutOfMemory("the rows to be kept", size * sizeof(int64_t));
+      }
+      std::copy(rows, rows + size, wide.begin());
+    }
+    // A snapshot takes these locks, and may wait with none for its files.
+    Unlock();
+    for (const std::shared_ptr<TableSnapshot>& snapshot : snapshots) {
+      TF_RETURN_IF_ERROR(snapshot->Keep(wide.data(), size, cancelled));
+    }
+    TF_RETURN_IF_ERROR(Lock(ctx));
+    kept.insert(kept.end(), snapshots.begin(), snapshots.end());
   }
-  TF_RETURN_IF_ERROR(Lock(ctx));
-  *is_same = index_->num_builds() == num_builds;
-  return absl::OkStatus();
 }
 
 TableColumns TablePart::columns() const {

@@ -171,9 +171,9 @@ MUTANTS = [
         "a_flush_does_not_wait_for_pushes",
         "gate/sync_gate_waits.cc",
         (
-            "      if (ledger_.in_flight() > 0) {\n        return false;\n      }\n"
-            "      // With",
-            "      // With",
+            "    case UpdaterWait::Kind::kFlush:\n"
+            "      if (ledger_.in_flight() > 0) {\n        return false;\n      }\n",
+            "    case UpdaterWait::Kind::kFlush:\n",
         ),
     ),
     _mutant(

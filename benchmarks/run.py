@@ -42,6 +42,7 @@ BENCHMARKS = (
     "sync_staleness",
     "embedding_lookup",
     "embedding_cluster",
+    "fit_cluster",
     "embedding_servers",
     "dynamic_table",
     "tls_cluster",

@@ -47,7 +47,8 @@ class Measurement:
             each, for each of the samples.
         hops: messages between tasks that wait for one another, as `hops.count` counts
             them: of a worker's step, and of the coordinator's update if it makes one.
-        sent: what tasks send each other for a gradient, by its unit: "messages", "KiB".
+        sent: what tasks send each other for a gradient, by its unit: "messages", "KiB",
+            "RPCs".
         scores: by name, how good what was trained is, one figure for each sample; the
             samples are those of the first one. Beside them "seconds" of training.
     """

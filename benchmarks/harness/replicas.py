@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pathlib
 import secrets
 import sys
@@ -18,6 +17,11 @@ import commands
 import network_namespaces
 import programs
 
+from . import processor_time
+
+# For tasks whose `calls_made` are to be counted: gRPC's log of what calls consist of.
+LOG_CALLS = {"GRPC_VERBOSITY": "DEBUG", "GRPC_TRACE": "api"}
+
 _FOLDER = pathlib.Path(__file__).parent
 _DEADLINE_SECS = 120.0
 
@@ -25,9 +29,15 @@ _DEADLINE_SECS = 120.0
 class Replicas:
     """The processes of a cluster that are told what to do; see `start`."""
 
-    def __init__(self, workers: Mapping[str, Any], pids: Mapping[str, int]):
-        """Takes connections and pids by tasks' names; the chief's comes first."""
+    def __init__(
+        self,
+        workers: Mapping[str, Any],
+        pids: Mapping[str, int],
+        output: Callable[[str], str],
+    ):
+        """Takes connections, the chief's first, pids and outputs by tasks' names."""
         self._pids = dict(pids)
+        self._output = output
         self._names = list(workers)
         self._workers = list(workers.values())
 
@@ -64,13 +74,17 @@ class Replicas:
     def cpu_secs(self, job: str = "") -> list[float]:
         """Returns the CPU time that each process of a job, or of all, has used."""
         names = sorted(name for name in self._pids if name.startswith(job))
-        seconds = []
-        for name in names:
-            stat = pathlib.Path(f"/proc/{self._pids[name]}/stat").read_text()
-            # User and system time, of what follows the command's name.
-            ticks = sum(map(int, stat.rpartition(")")[2].split()[11:13]))
-            seconds.append(ticks / os.sysconf("SC_CLK_TCK"))
-        return seconds
+        return [processor_time.seconds(self._pids[name]) for name in names]
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of all tasks."""
+        return list(self._pids.values())
+
+    def calls_made(self) -> int:
+        """How many calls tasks have made, if they were started with `LOG_CALLS`."""
+        # What each call ends with, at the side of the client.
+        return sum(self._output(x).count("RECV_STATUS_ON_CLIENT") for x in self._pids)
 
     def _answer(self, index: int, method: str, arguments: tuple[Any, ...]) -> Any:
         call = f"{method}({', '.join(map(repr, arguments))})"
@@ -126,7 +140,8 @@ def start(
             cluster.start(name, [sys.executable, str(_FOLDER / program), *address])
         try:
             workers = _connections(own, names)
-            replicas = Replicas(workers, {name: cluster.pid(name) for name in tasks})
+            pids = {name: cluster.pid(name) for name in tasks}
+            replicas = Replicas(workers, pids, cluster.output)
             replicas.all("start", dict(contenders), dict(model))
             yield replicas
         except Exception:
@@ -181,7 +196,7 @@ def start_in_namespaces(
         try:
             workers = _connections(own, ["chief"])
             pids = {name: task.process.pid for name, task in tasks.items()}
-            replicas = Replicas(workers, pids)
+            replicas = Replicas(workers, pids, lambda name: tasks[name].output)
             replicas.all("start", dict(contenders), dict(model))
             yield replicas
         except Exception:

@@ -113,10 +113,12 @@ def _rates(heading, measurements) -> Table:
                 *(f"{m['counts'][what] / m['median']:.3g}" for what in counts),
                 _milliseconds(m["median"]),
                 f"{_milliseconds(low)} to {_milliseconds(high)}",
+                *([_milliseconds(m["cpu"])] if "cpu" in m else []),
                 *(f"{m['sent'][unit]:.3g}" if "sent" in m else "" for unit in sent),
             )
         )
     columns = ("", *(f"{what}/s" for what in counts), "median ms", "quartiles ms")
+    columns += ("CPU ms",) if "cpu" in measurements[0] else ()
     columns += tuple(f"{unit} a gradient" for unit in sent)
     return Table(heading, columns, rows)
 

@@ -16,6 +16,11 @@ from keras_sync_replicas import make_strategy
 import tf_syncrep as tfs
 
 
+# So many batches overwrite rows while a checkpoint is being written. Then training
+# waits, so that on a slow machine there are as many checkpoints as on a fast one.
+BATCHES_MEANWHILE = 8
+
+
 class Savings(tf.keras.callbacks.Callback):
     """Collects facts about the checkpoints."""
 
@@ -23,11 +28,18 @@ class Savings(tf.keras.callbacks.Callback):
         super().__init__()
         self.checkpoint = checkpoint
         self.savings = []
+        self.batches = 0
 
     def on_train_batch_end(self, batch, logs=None):
         saving = self.checkpoint.saving
-        if saving is not None and saving not in self.savings:
+        if saving is None:
+            return
+        if saving not in self.savings:
             self.savings.append(saving)
+            self.batches = 0
+        self.batches += 1
+        if self.batches == BATCHES_MEANWHILE:
+            saving.wait_until_over()
 
 
 def main(folder, quorum, epochs, steps, options):

@@ -13,11 +13,16 @@ Before, vectors are held to what they should be, exactly, and those that AdamAsy
 moved to those of the fixed table. Width 0 is the index alone, without TensorFlow:
 dynamic_table_bench.cc gives rows to ten times as many keys, finds them, and looks for
 keys that are not there; it fails if a row is wrong.
+
+TFRA's tables do the first two, in a process of their own (harness/tfra_tables.py),
+where the environment's TF_SYNCREP_TFRA_PYTHON names an interpreter that has TFRA.
 """
 
 from __future__ import annotations
 
 import functools
+import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -28,7 +33,14 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 from harness import adam
-from harness.benchmark import Axis, Benchmark, Measurement, Point, Verdict
+from harness.benchmark import (
+    Axis,
+    Benchmark,
+    Measurement,
+    Point,
+    Verdict,
+    times_faster,
+)
 from harness.timing import Contender, race
 
 import tf_syncrep as tfs
@@ -49,6 +61,7 @@ SOURCES = (
         )
     ),
 )
+TFRA_PROGRAM = ROOT / "benchmarks/harness/tfra_tables.py"
 FLAGS = ("-O3", "-DNDEBUG", "-std=c++17", "-pthread")
 BATCHES = 8
 FOUND, TRAINED = 65_536, 4_096
@@ -60,6 +73,8 @@ TRAIN = "keys found, read and moved"
 TRAIN_FIXED = "rows of a fixed table read and moved"
 MAINTAIN = "maintenance"
 ADD, HIT, MISS = "a key added", "a key found", "a key not found"
+FIND_TFRA = f"{FIND}, TFRA"
+TRAIN_TFRA = f"{TRAIN}, TFRA with Adam"
 LONGEST = "the longest call that adds 4,096 keys"
 
 
@@ -165,15 +180,16 @@ def measure_maintenance(keys: np.ndarray, point: Point, calls: int) -> Measureme
     table.fill(keys, np.arange(len(keys), dtype=np.int32) // at_once)
     samples, cpu = [], []
     unused_for = EVICTED_AT_ONCE
-    for i in range(1 + min(calls, EVICTED_AT_ONCE // 2)):
+    for i in range(2 + min(calls, EVICTED_AT_ONCE // 2)):
         begin_cpu, begin = time.process_time(), time.perf_counter()
         evicted = table.maintain(unused_for + 1 + i, unused_for)
         samples.append(time.perf_counter() - begin)
         cpu.append(time.process_time() - begin_cpu)
-        assert evicted.numpy() == at_once
-    # The first one had nothing to free.
+        # The first one only finds out when rows were used.
+        assert evicted.numpy() == (at_once if i else 0)
+    # The second one had nothing to free.
     return Measurement(
-        MAINTAIN, point, "s", samples[1:], cpu=statistics.median(cpu[1:])
+        MAINTAIN, point, "s", samples[2:], cpu=statistics.median(cpu[2:])
     )
 
 
@@ -233,7 +249,30 @@ def measure_ops(point: Point, rounds: int) -> Sequence[Measurement]:
     for contender in contenders:
         contender.step(0)
     measured = race(contenders, point, rounds, with_cpu=True)
-    return [*measured, measure_maintenance(keys, point, 2 * rounds)]
+    return [
+        *measured,
+        *measure_tfra(point, rounds),
+        measure_maintenance(keys, point, 2 * rounds),
+    ]
+
+
+def measure_tfra(point: Point, rounds: int) -> Sequence[Measurement]:
+    """Times the same with TFRA's tables, where there is TFRA."""
+    python = os.environ.get("TF_SYNCREP_TFRA_PYTHON")
+    if not python:
+        return []
+    arguments = (point["keys"], point["width"], rounds, FOUND, TRAINED)
+    result = subprocess.run(
+        [python, str(TFRA_PROGRAM), *map(str, arguments)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    times = json.loads(result.stdout.splitlines()[-1])
+    return [
+        Measurement(name, point, "s", wall, cpu=statistics.median(cpu))
+        for name, (wall, cpu) in zip((FIND_TFRA, TRAIN_TFRA), times, strict=True)
+    ]
 
 
 @functools.cache
@@ -289,6 +328,9 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
         (MAINTAIN, 64, 0.02),
     ]
     return [
+        *times_faster(measurements, FIND, FIND_TFRA, 1),
+        *times_faster(measurements, TRAIN, TRAIN_TFRA, 1),
+    ] + [
         Verdict(
             claim=f"{name}: at most {reach:.2g} s of processor time (width {width})",
             value=m.cpu,

@@ -30,14 +30,16 @@ WITHOUT_BYTES = (
     "sync_latency",
     "embedding_cluster",
     "embedding_servers",
+    "fit_cluster",
     "tls_cluster",
     "checkpoint",
 )
-# One of them shows that the machinery works. The last six are clusters of the same
+# One of them shows that the machinery works. The last seven are clusters of the same
 # parts as those of other benchmarks.
 MARKS = dict.fromkeys(NAMES, pytest.mark.slow) | {
     "dense_apply": (),
     "embedding_cluster": pytest.mark.soak,
+    "fit_cluster": pytest.mark.soak,
     "sync_backup": pytest.mark.soak,
     "sync_latency": pytest.mark.soak,
     "sync_staleness": pytest.mark.soak,

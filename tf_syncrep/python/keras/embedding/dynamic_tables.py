@@ -258,14 +258,14 @@ class DynamicTables:
         """
         if self.served is not None:
             return [self.served[x.table.name].look_up(x) for x in features]
-        if compat.compiled_by_xla():
-            raise ValueError(
-                "Tables that grow cannot be looked up in by XLA: compile the model "
-                "with jit_compile=False. Received: tables "
-                f"{sorted({x.table.name for x in features})}"
-            )
 
         def look_up_in(slab, of_slab):
+            if compat.compiled_by_xla():
+                raise ValueError(
+                    "Tables that grow cannot be looked up in by XLA: compile the model "
+                    "with jit_compile=False. Received: tables "
+                    f"{sorted({x.table.name for x in of_slab})}"
+                )
             # Keras traces models with tensors in the place of variables, for shapes.
             if not self._vectors or compat.in_stateless_scope():
                 return dynamic_lookup.empty_vectors(slab, of_slab)

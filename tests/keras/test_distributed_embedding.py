@@ -445,7 +445,7 @@ KERAS_INITIALIZERS = {
 def parts_of_table(initializer):
     """The initial values with three servers, and the shapes that were asked for."""
     from tf_syncrep.python.embedding import layout
-    from tf_syncrep.python.keras.embedding import initial_values
+    from tf_syncrep.python.keras.tables import initial_values
 
     shapes = []
 

@@ -12,13 +12,13 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.checkpoint import keeping
-from tf_syncrep.python.keras.embedding.maintenance import (
+from tf_syncrep.python.keras.sync_replicas import keeping
+from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
+from tf_syncrep.python.keras.sync_replicas.rounds import Observer
+from tf_syncrep.python.keras.tables.maintenance import (
     Maintenance,
     maintenance_of_update,
 )
-from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
-from tf_syncrep.python.keras.sync_replicas.rounds import Observer
 
 # How often a waiting updater calls again, so that the gate hears of it, and so that
 # requests between two updates do not wait for an update that may not come.

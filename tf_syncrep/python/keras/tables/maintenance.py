@@ -10,12 +10,10 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.slots import variables_of
-from tf_syncrep.python.keras.embedding.dynamic_tables import (
-    DynamicTables,
-    tables_with,
-)
-from tf_syncrep.python.keras.embedding.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.parts import optimizers_of
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
+from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 from tf_syncrep.python.ops import table_ops
 
 __all__ = ["maintain_tables"]
@@ -138,7 +136,7 @@ def maintenance_of(model: Any) -> Maintenance | None:
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
     key = [*map(id, variables), *map(id, optimizers), *map(id, slots)]
     if model not in _kept or _kept[model][0] != key:
-        _kept[model] = key, _maintenance(tables_with(variables), optimizers)
+        _kept[model] = key, _maintenance(variables, optimizers)
     return _kept[model][1]
 
 
@@ -151,9 +149,10 @@ def maintenance_of_update(
         optimizer: the optimizer, built.
         variables: TensorFlow's variables that it trains.
     """
-    return _maintenance(tables_with(variables, trained_only=True), [optimizer])
+    return _maintenance(variables, [optimizer], trained_only=True)
 
 
-def _maintenance(tables, optimizers):
+def _maintenance(variables, optimizers, trained_only=False):
+    tables = tables_with(DynamicTables, variables, trained_only)
     evicting = [x for x in tables if any(size.evicts for size in x.sizes.values())]
     return Maintenance(evicting, optimizers) if evicting else None

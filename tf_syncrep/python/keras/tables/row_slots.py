@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.slots import innermost_of, slots_by_variable
-from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 
 # How many rows the table has of which a new optimizer's slots are looked at.
 _ROWS = 2

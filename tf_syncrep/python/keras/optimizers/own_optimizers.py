@@ -10,12 +10,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.adagrad import Adagrad
-from tf_syncrep.python.keras.adam_async import AdamAsync
-from tf_syncrep.python.keras.embedding import dynamic_tables, tables
-from tf_syncrep.python.keras.ftrl import FTRL
-from tf_syncrep.python.keras.rowwise_adagrad import RowwiseAdagrad
-from tf_syncrep.python.keras.sgd import SGD
+from tf_syncrep.python.keras.optimizers.adagrad import Adagrad
+from tf_syncrep.python.keras.optimizers.adam_async import AdamAsync
+from tf_syncrep.python.keras.optimizers.ftrl import FTRL
+from tf_syncrep.python.keras.optimizers.rowwise_adagrad import RowwiseAdagrad
+from tf_syncrep.python.keras.optimizers.sgd import SGD
+from tf_syncrep.python.keras.tables.stacked_tables import slabs_with_own_optimizers
 from tf_syncrep.python.sync.arguments import as_python
 
 # What names mean, in small letters: the optimizers of this package where it has one for
@@ -209,10 +209,7 @@ def _refuse(optimizer: Any, variables: Sequence[Any]) -> None:
 
 def _slabs_of(variables):
     """For each variable the slab that it is a part of, if that has its own."""
-    slabs: dict[int, Any] = {
-        **tables.slabs_with_own_optimizers(),
-        **dynamic_tables.slabs_with_own_optimizers(),
-    }
+    slabs = slabs_with_own_optimizers()
     return [slabs.get(id(compat.native(variable))) for variable in variables]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,12 +13,15 @@ from tf_syncrep.python.embedding.dynamic_lookup import Part, ServedTable
 from tf_syncrep.python.embedding.layout import DynamicSlab
 from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding.dynamic import Dynamic, RowInitializer
-from tf_syncrep.python.keras.embedding.variables import CASTING, part_name
+from tf_syncrep.python.keras.tables.dynamic import Dynamic, RowInitializer
+from tf_syncrep.python.keras.tables.stacked_tables import (
+    CHUNK_BYTES,
+    StackedTables,
+    note_made,
+)
+from tf_syncrep.python.keras.tables.variables import CASTING, part_name
 from tf_syncrep.python.ops import table_ops
 
-# Of what is read or written at a time.
-_CHUNK_BYTES = 64 * 2**20
 # What `table_stats` counts for each table of a part.
 COUNTERS = (
     "rows",
@@ -34,9 +36,6 @@ COUNTERS = (
 
 # The uses of a row that has gone, and is not free yet.
 RESTS = (table_ops.RESTS, 0)
-
-# All whose variables are made, for optimizers and files, which find them by these.
-_made: weakref.WeakSet[DynamicTables] = weakref.WeakSet()
 
 
 class KeysAndVectors(NamedTuple):
@@ -67,33 +66,7 @@ class Rows(NamedTuple):
     rows: np.ndarray
 
 
-class GrowingLayer:
-    """A mixin of layers that may have tables that grow."""
-
-    # Not `_dynamic`, by which layers of Keras 2 say something else.
-    _growing: DynamicTables
-
-    def table_stats(self) -> dict[str, dict[str, int]]:
-        """What the tables that grow have counted since they were made.
-
-        Returns:
-            By table: "rows" (in use) and "capacity" (rows that there is room for);
-            "without_row", how often training looked up a key that has no row;
-            "admitted" and "evicted" (keys); "refused", how often a key got no row
-            because its part of the table was full; "dropped", how many gradients came
-            for a row that had gone; "index_bytes", the memory of what finds the rows.
-
-        Example:
-        >>> items = tfs.keras.TableConfig("items", tfs.keras.Dynamic(1000), 8)
-        >>> layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", items))
-        >>> _ = layer(tf.constant([7, -7, 7]), training=True)
-        >>> layer.table_stats()["items"]["rows"]
-        2
-        """
-        return self._growing.stats()
-
-
-class DynamicTables:
+class DynamicTables(StackedTables):
     """Tables that grow, stacked into slabs, whose parts are variables of a layer."""
 
     def __init__(
@@ -107,14 +80,10 @@ class DynamicTables:
         Args:
             slabs: how the tables lie.
             sizes: by table, what it was told.
-            named_by_layer: whether files name its tables below the layer, as they do
-                variables; else by their own names.
+            named_by_layer: see `StackedTables`.
         """
-        self.named_by_layer = named_by_layer
-        self.slabs = list(slabs)
+        super().__init__(slabs, named_by_layer)
         self.sizes = dict(sizes)
-        self.by_name = {t.name: t for slab in self.slabs for t in slab.tables}
-        self._slab_of = {t.name: slab for slab in self.slabs for t in slab.tables}
         self._vectors: dict[str, list[Any]] = {}
         self._keys: dict[str, list[Any]] = {}
         self._uses: dict[str, list[Any]] = {}
@@ -143,7 +112,7 @@ class DynamicTables:
         with compat.variables_at_once():
             for slab in self.slabs:
                 self._make_slab(slab, add_weight, initializers)
-        _made.add(self)
+        note_made(self)
 
     def _make_slab(
         self,
@@ -207,10 +176,6 @@ class DynamicTables:
         """The variables with the vectors of a slab, as Keras has them."""
         return list(self._vectors[slab.name])
 
-    def all_trained(self) -> list[Any]:
-        """Those of all slabs."""
-        return [x for slab in self.slabs for x in self._vectors[slab.name]]
-
     def all_variables(self) -> list[Any]:
         """All variables, as Keras has them: each part's vectors, keys and uses."""
         return [
@@ -234,10 +199,6 @@ class DynamicTables:
             for shard in range(slab.num_shards)
             for kind in ("", "_keys", "_uses")
         ]
-
-    def slab_of(self, name: str) -> DynamicSlab:
-        """The slab that a table is in."""
-        return self._slab_of[name]
 
     def look_up(
         self,
@@ -547,60 +508,6 @@ class DynamicTables:
         return shards
 
 
-def trained_by(optimizer: Any) -> list[DynamicTables]:
-    """Those tables that an optimizer has slots of, in its order.
-
-    Args:
-        optimizer: a `compat.SlotOptimizer`.
-    """
-    found = {}
-    for tables in _made:
-        trained = filter(optimizer.has_slots_of, tables.all_trained())
-        places = list(map(optimizer.slot_index, trained))
-        if places:
-            found[min(places)] = tables
-    return [found[place] for place in sorted(found)]
-
-
-def slabs_with_own_optimizers() -> dict[int, DynamicSlab]:
-    """By the `id` of TensorFlow's variable of each part the slab, if it has its own."""
-    return {
-        id(compat.native(part)): slab
-        for tables in _made
-        for slab in tables.slabs
-        if slab.optimizer is not None
-        for part in tables.trained(slab)
-    }
-
-
-def tables_with(
-    variables: Sequence[Any], trained_only: bool = False
-) -> list[DynamicTables]:
-    """Those tables whose variables are all among some, in their order.
-
-    Args:
-        variables: TensorFlow's variables.
-        trained_only: whether that is asked only of those with vectors.
-    """
-    place = {id(variable): i for i, variable in enumerate(variables)}
-    found = []
-    for tables in _made:
-        wanted = tables.all_trained() if trained_only else tables.all_variables()
-        own = [id(compat.native(x)) for x in wanted]
-        if all(x in place for x in own):
-            found.append((place[own[0]], tables))
-    return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
-
-
-def is_part(variable: tf.Variable) -> bool:
-    """Whether a variable has the vectors of tables that grow."""
-    return any(
-        compat.native(part) is variable
-        for tables in _made
-        for part in tables.all_trained()
-    )
-
-
 def _variable(add_weight, slab, shard, kind, shape, dtype="int64"):
     """Makes a variable of one kind of a part, none of whose memory is there yet."""
     return add_weight(
@@ -620,7 +527,7 @@ def _zeros(shape, dtype=None, **kwargs):
 
 def _chunks(places, part):
     """Some of the places at a time."""
-    size = max(1, _CHUNK_BYTES // (np.prod(part.shape[1:], initial=part.dtype.size)))
+    size = max(1, CHUNK_BYTES // (np.prod(part.shape[1:], initial=part.dtype.size)))
     for begin in range(0, len(places), int(size)):
         yield places[begin : begin + int(size)]
 

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding import slots
+from tf_syncrep.python.keras.tables import slots
 from tf_syncrep.python.ops import op_library
 from tf_syncrep.python.sync.arguments import as_python, check_number
 

@@ -126,13 +126,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
 
 
 def with_upkeep(model: Any, callbacks: Any, maintains: bool) -> Any:
-    """Callbacks of `fit`, behind one that keeps up the model's tables that grow.
-
-    Args:
-        model: the model.
-        callbacks: one, several, or None; a CallbackList stays as it is.
-        maintains: whether nobody else maintains the tables.
-    """
+    """Callbacks of `fit`, behind one that keeps up the model's tables that grow."""
     if isinstance(callbacks, tf.keras.callbacks.CallbackList):
         return callbacks
     if not any(isinstance(x, GrowingLayer) for x in trainer.layers_of(model)):

@@ -54,10 +54,6 @@ def track_dynamic(layer: Any, tables: DynamicTables) -> None:
     """Makes `tf.train.Checkpoint` save a layer's tables that grow, and restore them.
 
     Only into parts like those that were saved: it knows nothing of keys.
-
-    Args:
-        layer: the layer.
-        tables: its tables, whose variables are made.
     """
     for name in tables.variable_names:
         compat.untrack(layer, name)

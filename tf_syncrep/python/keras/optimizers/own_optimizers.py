@@ -160,9 +160,6 @@ def check_one_of_several(optimizer: Any, argument: str, what: str) -> None:
 def own_optimizers_of(variables: Sequence[Any]) -> list[tuple[Any, str] | None]:
     """Which variables have an optimizer of their own.
 
-    Args:
-        variables: model variables, as Keras has them.
-
     Returns:
         For each of them what makes its optimizer, with the name of a table in it; None
         for the model's.
@@ -173,9 +170,6 @@ def own_optimizers_of(variables: Sequence[Any]) -> list[tuple[Any, str] | None]:
 
 def names_by_optimizer(variables: Sequence[Any]) -> list[tuple[str, Any]]:
     """The tables in some variables that have optimizers of their own.
-
-    Args:
-        variables: as `own_optimizers_of` takes them.
 
     Returns:
         For each table its name, and what makes its optimizer.

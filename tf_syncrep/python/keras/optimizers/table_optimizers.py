@@ -88,9 +88,6 @@ class TableOptimizers(compat.SeveralOptimizers):
     def _make_others(self, variables: Sequence[Any]) -> Sequence[Any]:
         """Makes the optimizers of tables.
 
-        Args:
-            variables: model variables.
-
         Returns:
             For each variable its optimizer, or None.
         """

@@ -149,9 +149,6 @@ class Updater:
         """Calls a function in the thread, between two updates, and waits for it.
 
         Without a thread there are no updates, and the function is called at once.
-
-        Args:
-            function: the function; its error is raised here.
         """
         request = _Request(function)
         with self._requests_lock:
@@ -176,9 +173,6 @@ class Updater:
 
     def finish(self, *, flush: bool) -> int:
         """Ends a training: completes the present updates, and the last round.
-
-        Args:
-            flush: whether an incomplete last round is applied; otherwise it is dropped.
 
         Returns:
             The number of gradients of that round.

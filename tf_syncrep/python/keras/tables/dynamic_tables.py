@@ -75,13 +75,7 @@ class DynamicTables(StackedTables):
         sizes: Mapping[str, Dynamic],
         named_by_layer: bool = False,
     ) -> None:
-        """Makes nothing yet.
-
-        Args:
-            slabs: how the tables lie.
-            sizes: by table, what it was told.
-            named_by_layer: see `StackedTables`.
-        """
+        """Makes nothing yet."""
         super().__init__(slabs, named_by_layer)
         self.sizes = dict(sizes)
         self._vectors: dict[str, list[Any]] = {}
@@ -97,10 +91,6 @@ class DynamicTables(StackedTables):
         initializers: Mapping[str, RowInitializer],
     ) -> None:
         """Makes the variables, and beside each part what finds rows by key.
-
-        Args:
-            add_weight: that of the layer.
-            initializers: by table.
 
         Raises:
             ValueError: a strategy that keeps copies of variables in several replicas.
@@ -308,11 +298,7 @@ class DynamicTables(StackedTables):
         return found
 
     def rows_of(self, name: str) -> Rows:
-        """The rows in use of a table, by ascending key.
-
-        Args:
-            name: its name.
-        """
+        """The rows in use of a table, by ascending key."""
         slab, table = self._slab_of[name], self.by_name[name]
         of_parts = []
         for shard, part in enumerate(self.parts(slab)):
@@ -331,12 +317,7 @@ class DynamicTables(StackedTables):
         return Rows(*(x[order] for x in whole))
 
     def resting_rows(self, slab: DynamicSlab, part: Part) -> np.ndarray:
-        """The rows of a part that have gone, and are not free yet.
-
-        Args:
-            slab: its slab.
-            part: the part.
-        """
+        """The rows of a part that have gone, and are not free yet."""
         if not any(self.sizes[table.name].evicts for table in slab.tables):
             return np.zeros([0], np.int32)
         with tf.device(part.uses.device):
@@ -368,11 +349,7 @@ class DynamicTables(StackedTables):
         return values
 
     def read(self, name: str) -> KeysAndVectors:
-        """The keys and vectors of a table.
-
-        Args:
-            name: its name.
-        """
+        """The keys and vectors of a table."""
         rows = self.rows_of(name)
         return KeysAndVectors(rows.keys, self.values_of(name, rows))
 
@@ -393,12 +370,7 @@ class DynamicTables(StackedTables):
         self.write_values(rows, vectors, self.natives_of(name))
 
     def checked(self, name: str, table: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and vectors that are fit for a table, which is left alone.
-
-        Args:
-            name: its name.
-            table: as `write` takes it, and refuses it.
-        """
+        """Keys and vectors that are fit for a table, which is left alone."""
         own = self.by_name[name]
         try:
             keys, vectors = (np.asarray(x) for x in table)
@@ -463,25 +435,13 @@ class DynamicTables(StackedTables):
     def write_values(
         self, rows: Rows, values: np.ndarray, variables: Sequence[Any]
     ) -> None:
-        """Sets the values of rows.
-
-        Args:
-            rows: which rows.
-            values: of shape `[n, ...]`.
-            variables: those beside the parts of the slab that are meant, or the parts.
-        """
+        """Sets the values of rows."""
         for shard, part in enumerate(variables):
             here = rows.shards == shard
             self.write_rows(part, rows.rows[here], values[here])
 
     def write_rows(self, variable: Any, rows: np.ndarray, values: np.ndarray) -> None:
-        """Sets the values of rows of one variable.
-
-        Args:
-            variable: TensorFlow's variable.
-            rows: int32 of shape `[n]`.
-            values: of shape `[n, ...]`.
-        """
+        """Sets the values of rows of one variable."""
         for some in _chunks(np.arange(len(rows)), variable):
             variable.scatter_update(
                 tf.IndexedSlices(

@@ -85,20 +85,12 @@ class Maintenance:
         )
 
     def run(self, step: int) -> None:
-        """Does it now.
-
-        Args:
-            step: how many steps were made.
-        """
+        """Does it now."""
         with compat.apart_from_closures():
             self._run(tf.constant(step, tf.int64))
 
     def build(self, step: tf.Tensor) -> None:
-        """Builds the ops that do it, each where its part is.
-
-        Args:
-            step: int64 scalar, how many steps were made.
-        """
+        """Builds the ops that do it, each where its part is."""
         for tables in self._tables:
             for slab in tables.slabs:
                 sizes = [tables.sizes[table.name] for table in slab.tables]
@@ -126,11 +118,7 @@ _kept: weakref.WeakKeyDictionary[Any, tuple[Any, Maintenance | None]] = (
 
 
 def maintenance_of(model: Any) -> Maintenance | None:
-    """What has rows of a model's tables go; None if none ever do.
-
-    Args:
-        model: the model, built, with optimizers that are.
-    """
+    """What has rows of a model's tables go; None if none ever do."""
     variables = [compat.native(v) for v in model.variables]
     optimizers = list(optimizers_of(model))
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]

@@ -66,11 +66,7 @@ def row_slots(
 
 
 def refuse_averages(optimizers: Sequence[Any]) -> None:
-    """Raises for an optimizer that keeps averages of all variables.
-
-    Args:
-        optimizers: optimizers of a model with tables that grow.
-    """
+    """Raises for an optimizer that keeps averages of all variables."""
     for optimizer in _innermost(optimizers):
         if getattr(optimizer, "use_ema", False):
             raise ValueError(

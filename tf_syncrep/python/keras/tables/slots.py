@@ -51,10 +51,6 @@ def save(optimizer: Any, store: Any) -> bool:
 def load(optimizer: Any, store: Any) -> bool:
     """Loads what `save` has saved.
 
-    Args:
-        optimizer: as `save` takes it.
-        store: arrays by name.
-
     Returns:
         Whether there were just these arrays; nothing was loaded otherwise.
     """

@@ -86,11 +86,7 @@ def tables_with(
 
 
 def trained_by(optimizer: Any) -> list[StackedTables]:
-    """Those tables that an optimizer has slots of, in its order.
-
-    Args:
-        optimizer: a `compat.SlotOptimizer`.
-    """
+    """Those tables that an optimizer has slots of, in its order."""
     found = {}
     for tables in _made:
         trained = filter(optimizer.has_slots_of, tables.all_trained())

@@ -23,12 +23,7 @@ class Tables(StackedTables):
     """Tables of fixed size, in slabs whose parts are variables of a layer."""
 
     def __init__(self, slabs: Sequence[layout.Slab], named_by_layer: bool = False):
-        """Makes nothing yet.
-
-        Args:
-            slabs: how the tables lie.
-            named_by_layer: see `StackedTables`.
-        """
+        """Makes nothing yet."""
         super().__init__(slabs, named_by_layer)
         self._parts: dict[str, list[Any]] = {}
 
@@ -42,11 +37,6 @@ class Tables(StackedTables):
 
         The parts of a slab are made one after the other, which puts each on another
         parameter server.
-
-        Args:
-            add_weight: that of the layer.
-            initializers: by table.
-            **options: further arguments of `add_weight`.
         """
         for slab in self.slabs:
             parts = []
@@ -120,9 +110,6 @@ class Tables(StackedTables):
 
     def as_tensor(self, slab: layout.Slab) -> tf.Tensor:
         """All rows of a slab, through which gradients flow to its parts.
-
-        Args:
-            slab: the slab.
 
         Returns:
             A tensor of shape `[num_rows, width]`, cast as Keras casts variables.

@@ -33,6 +33,19 @@ PYTHON_LAYERS = {
     "distribute": {"ops"},
     "report": set(),
 }
+# A folder of tf_syncrep/python/keras may import itself and these.
+KERAS_LAYERS = {
+    "compat": set(),
+    "tables": {"compat"},
+    "optimizers": {"compat", "tables"},
+    "embedding": {"compat", "tables", "optimizers"},
+    "transfers": {"compat"},
+    "sync_replicas": {"compat", "tables", "optimizers", "transfers"},
+    "checkpoint": {"compat", "tables", "sync_replicas"},
+    "fit": {"compat", "embedding", "transfers", "sync_replicas", "checkpoint"},
+}
+# The modules beside these folders that they may import.
+KERAS_MODULES = {"cluster", "parts", "training_clock"}
 
 
 def _files(*patterns: str) -> list[pathlib.Path]:
@@ -151,6 +164,42 @@ def test_python_layers_use_only_those_below():
             if used and used[1] not in allowed:
                 wrong.append(f"{_name(path)}:{line} imports {name}")
     assert wrong == [], f"A layer may import those below it: {PYTHON_LAYERS}."
+
+
+def test_keras_layers_use_only_those_below():
+    wrong = []
+    for path in _files(
+        "tf_syncrep/python/keras/*.py", "tf_syncrep/python/keras/*/*.py"
+    ):
+        room = path.relative_to(ROOT / "tf_syncrep" / "python" / "keras").parts[0]
+        if room in KERAS_LAYERS:
+            allowed = KERAS_LAYERS[room] | KERAS_MODULES | {room}
+        elif room.removesuffix(".py") in KERAS_MODULES:
+            allowed = KERAS_MODULES | {"compat"}
+        else:
+            continue
+        for line, name in _imports(path):
+            used = re.match(r"tf_syncrep\.python\.keras\.(\w+)", name)
+            if used and used[1] not in allowed:
+                wrong.append(f"{_name(path)}:{line} imports {name}")
+    assert wrong == [], (
+        f"A folder of keras may import those below it, {KERAS_LAYERS}, and modules "
+        f"that need none of them, {KERAS_MODULES}."
+    )
+
+
+def test_every_keras_folder_has_its_layer_and_none_is_in_a_circle():
+    folders = {
+        path.parent.name for path in _files("tf_syncrep/python/keras/*/__init__.py")
+    }
+    assert folders == set(KERAS_LAYERS), "Say in KERAS_LAYERS what the folder may use."
+    # The folders are listed from the lowest to the highest.
+    above = [
+        f"{room} uses {used}"
+        for place, room in enumerate(KERAS_LAYERS)
+        for used in KERAS_LAYERS[room] - {*list(KERAS_LAYERS)[:place]}
+    ]
+    assert above == [], "No folder uses one that is listed after it."
 
 
 def test_what_lies_in_python_does_not_import_the_public_modules_above_it():

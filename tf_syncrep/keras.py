@@ -4,8 +4,6 @@
 `ParameterServerStrategy`, where `install_fit` makes a model's own come here.
 """
 
-from tf_syncrep.python.keras.adagrad import Adagrad
-from tf_syncrep.python.keras.adam_async import AdamAsync
 from tf_syncrep.python.keras.checkpoint.checkpoint import Checkpoint
 from tf_syncrep.python.keras.cluster import explain_missing_cluster
 from tf_syncrep.python.keras.compat import isolate_workers
@@ -14,15 +12,8 @@ from tf_syncrep.python.keras.embedding.config import FeatureConfig, TableConfig
 from tf_syncrep.python.keras.embedding.distributed_embedding import (
     DistributedEmbedding,
 )
-from tf_syncrep.python.keras.embedding.dynamic import (
-    Dynamic,
-    LeastFrequent,
-    LeastRecent,
-    MinCount,
-)
 from tf_syncrep.python.keras.embedding.embedding import Embedding
 from tf_syncrep.python.keras.embedding.ids import string_keys
-from tf_syncrep.python.keras.embedding.maintenance import maintain_tables
 from tf_syncrep.python.keras.embedding.serving import (
     export_for_serving,
     for_serving,
@@ -34,17 +25,26 @@ from tf_syncrep.python.keras.fit.install import (
     install_fit,
     uninstall_fit,
 )
-from tf_syncrep.python.keras.ftrl import FTRL
-from tf_syncrep.python.keras.lazy_optimizer import LazyOptimizer
-from tf_syncrep.python.keras.rowwise_adagrad import RowwiseAdagrad
-from tf_syncrep.python.keras.sgd import SGD
+from tf_syncrep.python.keras.optimizers.adagrad import Adagrad
+from tf_syncrep.python.keras.optimizers.adam_async import AdamAsync
+from tf_syncrep.python.keras.optimizers.ftrl import FTRL
+from tf_syncrep.python.keras.optimizers.lazy_optimizer import LazyOptimizer
+from tf_syncrep.python.keras.optimizers.rowwise_adagrad import RowwiseAdagrad
+from tf_syncrep.python.keras.optimizers.sgd import SGD
+from tf_syncrep.python.keras.optimizers.table_optimizers import TableOptimizers
 from tf_syncrep.python.keras.sidecar_evaluator import Evaluation, SidecarEvaluator
 from tf_syncrep.python.keras.sync_replicas.gradient_accumulation import (
     GradientAccumulation,
 )
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 from tf_syncrep.python.keras.sync_replicas.sync_report import SyncReport
-from tf_syncrep.python.keras.table_optimizers import TableOptimizers
+from tf_syncrep.python.keras.tables.dynamic import (
+    Dynamic,
+    LeastFrequent,
+    LeastRecent,
+    MinCount,
+)
+from tf_syncrep.python.keras.tables.maintenance import maintain_tables
 from tf_syncrep.python.keras.transfers.transfers import few_messages
 
 __all__ = [

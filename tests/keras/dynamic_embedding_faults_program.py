@@ -19,7 +19,7 @@ import worker_seams
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.embedding.row_slots import row_slots
+from tf_syncrep.python.keras.tables.row_slots import row_slots
 
 WIDTH = 8
 # Of two servers, each has so many that a maintenance of them takes several turns.

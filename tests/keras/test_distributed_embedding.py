@@ -134,6 +134,15 @@ def test_ids_of_all_kinds_and_their_weights(training):
             np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
+def test_function_compiled_by_xla_looks_up_in_tables_of_fixed_size():
+    table = tfs.keras.TableConfig("t", 20, 4, combiner="mean")
+    layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
+    ids, weights = tf.constant([[2, 3], [3, 4]]), tf.constant([[1.0, 2.0], [3.0, 1.0]])
+    expected = layer(ids, weights)
+    compiled = tf.function(layer, jit_compile=True)
+    np.testing.assert_allclose(compiled(ids, weights), expected, rtol=1e-6)
+
+
 def test_mixed_precision_looks_up_in_float_and_computes_in_bfloat16():
     layer = tfs.keras.DistributedEmbedding(
         models.feature_configs(), dtype="mixed_bfloat16"
@@ -436,7 +445,7 @@ KERAS_INITIALIZERS = {
 def parts_of_table(initializer):
     """The initial values with three servers, and the shapes that were asked for."""
     from tf_syncrep.python.embedding import layout
-    from tf_syncrep.python.keras.embedding import initial_values
+    from tf_syncrep.python.keras.tables import initial_values
 
     shapes = []
 

@@ -262,6 +262,18 @@ def test_trains_like_a_fixed_table_of_the_same_values_bit_for_bit(optimizer):
     )
 
 
+def test_powers_advance_without_rows_as_those_of_a_fixed_table_do():
+    no_rows = tf.IndexedSlices(tf.zeros([0, 4]), tf.zeros([0], tf.int64))
+    for size in (9, Dynamic(9)):
+        layer = layer_of(size)
+        layer.build()
+        (part,) = layer.trainable_variables
+        optimizer = tfs.keras.AdamAsync(0.1, beta_1=0.5)
+        optimizer.apply_gradients([(no_rows, part)])
+        power = tf.convert_to_tensor(optimizer.slots(part)["beta_1_power"])
+        assert power.numpy().tolist() == [0.25]
+
+
 def test_rows_begin_with_the_same_values_in_any_order():
     expected = models.initial_tables()
     model = models.growing("sgd")

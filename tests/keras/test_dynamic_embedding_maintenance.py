@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding.row_slots import row_slots
+from tf_syncrep.python.keras.tables.row_slots import row_slots
 
 Dynamic = tfs.keras.Dynamic
 OPTIMIZERS = {

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.checkpoint import keeping
+from tf_syncrep.python.keras.sync_replicas import keeping
 
 # Our optimizer, Keras' optimizer for the same purpose, and arguments that are no
 # defaults.

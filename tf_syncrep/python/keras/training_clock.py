@@ -21,11 +21,7 @@ class TrainingClock:
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
-        """Starts at 0.
-
-        Args:
-            now: the clock, in seconds.
-        """
+        """Starts at 0."""
         self._now = now
         self._earlier_secs = 0.0
         self._start = self._last = now()

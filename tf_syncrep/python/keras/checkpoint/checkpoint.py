@@ -429,11 +429,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
 
 
 def has_weights(model: Any) -> bool:
-    """Whether the layers are built; layers without `call` never count as built.
-
-    Args:
-        model: a model.
-    """
+    """Whether the layers are built; layers without `call` never count as built."""
     try:
         return bool(model.weights)
     except ValueError:  # of a Sequential of Keras 2 that is not built

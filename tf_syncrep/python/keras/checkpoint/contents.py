@@ -43,16 +43,15 @@ from tf_syncrep.python.keras.compat.slots import (
     slots_by_variable,
     variables_of,
 )
-from tf_syncrep.python.keras.embedding import dynamic_tables
-from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.embedding.row_slots import RowSlot, row_slots
-from tf_syncrep.python.keras.embedding.slots import key_of
-from tf_syncrep.python.keras.embedding.tables import (
-    Tables,
-    is_part,
+from tf_syncrep.python.keras.parts import optimizers_of
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
+from tf_syncrep.python.keras.tables.slots import key_of
+from tf_syncrep.python.keras.tables.stacked_tables import (
+    StackedTables,
     tables_with,
 )
-from tf_syncrep.python.keras.parts import optimizers_of
+from tf_syncrep.python.keras.tables.tables import Tables
 
 
 def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
@@ -78,7 +77,7 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
             slots.setdefault(key, {}).update(found)
     renamed = _names_by_order(model)
     of_rows: dict[int, dict[str, RowSlot]] = {}
-    for tables in dynamic_tables.tables_with([compat.native(v) for v in variables]):
+    for tables in tables_with(DynamicTables, [compat.native(v) for v in variables]):
         of_rows |= row_slots(optimizers, tables)
     _add_variables(builder, variables, renamed, slots, of_rows)
     states = list(trainer.random_states(model))
@@ -109,7 +108,7 @@ def _add_variables(
     natives = [compat.native(v) for v in variables]
     owners = {
         id(compat.native(part)): tables
-        for tables in (*tables_with(natives), *dynamic_tables.tables_with(natives))
+        for tables in tables_with(StackedTables, natives)
         for part in tables.all_variables()
     }
     # By owner: its tables, or a single variable, and a name for each table.
@@ -238,15 +237,6 @@ def _add_variable(builder: Builder, name: str, variable: Any, slots: Any) -> Non
             # It is saved as that of one part, since Keras' own layer has such a
             # variable, too.
             builder.add_of_part(OfPart(slot, (f"slots/{kind}/{name}",), 0, 1))
-
-
-def is_written_by_rows(variable: Any) -> bool:
-    """Whether a checkpoint reads a variable while training goes on.
-
-    Args:
-        variable: TensorFlow's variable.
-    """
-    return is_table(variable) or is_part(variable) or dynamic_tables.is_part(variable)
 
 
 def _variables_of(model: Any) -> list[Any]:

@@ -53,12 +53,7 @@ class Position:
             self.begin_epoch(self.epoch + 1)
 
     def describe(self, num_epochs: int | None, num_steps: int | None) -> str:
-        """Describes the position with the numbers that Keras shows.
-
-        Args:
-            num_epochs: how many epochs the run has, if known.
-            num_steps: how many steps an epoch has, if known.
-        """
+        """Describes the position with the numbers that Keras shows."""
         of_steps = f" of its {num_steps}" if num_steps else ""
         epochs = num_epochs or "?"
         return f"epoch {self.epoch + 1}/{epochs} after {self.step}{of_steps} steps"

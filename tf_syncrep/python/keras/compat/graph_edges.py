@@ -41,10 +41,6 @@ def leave_unordered(graph: Any, op: tf.Operation) -> None:
     """Has TensorFlow not order an op with others that use its resource.
 
     Private: nothing public says so of a single op.
-
-    Args:
-        graph: the graph of the function that is being traced.
-        op: an op of it.
     """
     graph.experimental_acd_manager.run_independently(op)
 

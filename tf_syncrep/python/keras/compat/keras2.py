@@ -139,9 +139,6 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
     def aggregate_gradients(self, grads_and_vars):
         """Sums gradients over replicas, in replica context; called by Keras.
 
-        Args:
-            grads_and_vars: pairs of gradient and variable.
-
         Returns:
             The same pairs with the sums.
         """

@@ -208,6 +208,40 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             tf.cond(step % self.ema_overwrite_frequency == 0, copy_back, lambda: None)
 
 
+def one_for_each(
+    optimizer: Any, grads: Any, trainable_variables: Any, built: Any
+) -> tuple[list[Any], list[Any]]:
+    """Checks the arguments of `apply` of an optimizer around others.
+
+    Args:
+        optimizer: the optimizer, which is built here if it is not yet.
+        grads: its gradients.
+        trainable_variables: the variables, or None for those it was built with.
+        built: the optimizer that knows those.
+
+    Returns:
+        The gradients and the variables.
+    """
+    if trainable_variables is None:
+        if not built.built:
+            raise ValueError(
+                "`apply` without `trainable_variables` needs an optimizer that is "
+                "built: call `optimizer.build(trainable_variables)` first."
+            )
+        # Private: the variables with which an optimizer was built.
+        variables = list(built._trainable_variables)
+    else:
+        variables = list(trainable_variables)
+        optimizer.build(variables)
+    grads = list(grads)
+    if len(grads) != len(variables):
+        raise ValueError(
+            "`grads` must be one for each variable. Received: "
+            f"{len(grads)} gradients for {len(variables)} variables."
+        )
+    return grads, variables
+
+
 class _DivisibleSlices(tf.IndexedSlices):
     """A sparse gradient that the base class can divide by its loss scale."""
 

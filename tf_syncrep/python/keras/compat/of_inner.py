@@ -12,11 +12,7 @@ class OfInner:
     """
 
     def __init__(self, inner: str = "inner_optimizer"):
-        """Learns whose it is.
-
-        Args:
-            inner: the attribute that holds the other optimizer.
-        """
+        """Wraps the attribute of the optimizer that is in `inner`."""
         self._inner = inner
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -41,11 +37,48 @@ class OfInner:
             attributes[self._name] = value
 
 
-class TakenFromInner:
-    """Attributes and methods of the inner optimizer that are also the outer one's.
+class Around:
+    """What an optimizer around others shows of the one that leads.
 
     It is mixed in before Keras' `Optimizer`.
     """
+
+    @property
+    def _leader(self) -> Any:
+        """The optimizer with the learning rate and the counter; to be overridden."""
+        raise NotImplementedError
+
+    @property
+    def learning_rate(self) -> Any:
+        """The leading optimizer's learning rate, which can be set."""
+        return self._leader.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: Any) -> None:
+        self._leader.learning_rate = learning_rate
+
+    def exclude_from_weight_decay(
+        self,
+        var_list: Sequence[Any] | None = None,
+        var_names: Sequence[str] | None = None,
+    ) -> None:
+        """Leaves variables out of the leading optimizer's weight decay.
+
+        Args:
+            var_list: the variables.
+            var_names: parts of the names of further variables.
+
+        Raises:
+            ValueError: in Keras 2, the optimizer has been built already.
+        """
+        self._leader.exclude_from_weight_decay(var_list, var_names)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves nothing: each optimizer's state is saved as its own."""
+
+
+class TakenFromInner(Around):
+    """Attributes and methods of the inner optimizer that are also the outer one's."""
 
     inner_optimizer: Any
 
@@ -58,43 +91,15 @@ class TakenFromInner:
     ema_overwrite_frequency = OfInner()
 
     @property
-    def learning_rate(self) -> Any:
-        """The inner optimizer's learning rate, which can be set."""
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate: Any) -> None:
-        self.inner_optimizer.learning_rate = learning_rate
+    def _leader(self) -> Any:
+        return self.inner_optimizer
 
     def _receive(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Takes the gradients of a batch; to be overridden."""
         raise NotImplementedError
 
-    def exclude_from_weight_decay(
-        self,
-        var_list: Sequence[Any] | None = None,
-        var_names: Sequence[str] | None = None,
-    ) -> None:
-        """Leaves variables out of the inner optimizer's weight decay.
-
-        Args:
-            var_list: the variables.
-            var_names: parts of the names of further variables.
-
-        Raises:
-            ValueError: in Keras 2, the optimizer has been built already.
-        """
-        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
-
-    def save_own_variables(self, store: Any) -> None:
-        """Saves nothing: the inner optimizer's state is saved separately."""
-
     def load_own_variables(self, store: Any) -> None:
-        """Loads nothing, except from files that hold the inner optimizer's state here.
-
-        Args:
-            store: arrays by name.
-        """
+        """Loads nothing, but from files that hold the inner optimizer's state here."""
         if len(store.keys()):
             self.inner_optimizer.load_own_variables(store)
 

@@ -8,14 +8,15 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.native import native
+from tf_syncrep.python.keras.compat.of_inner import Around
 from tf_syncrep.python.keras.compat.rows import sum_equal_rows
 
 
-class OfSeveral:
+class OfSeveral(Around):
     """Gives each of its optimizers the gradients of what that trains.
 
-    Mixed in before the `Optimizer` of Keras. A subclass has `optimizer`, which trains
-    whatever no other does, and overrides `_make_others`.
+    A subclass has `optimizer`, which trains whatever no other does, and overrides
+    `_make_others`.
     """
 
     optimizer: Any
@@ -23,9 +24,6 @@ class OfSeveral:
 
     def _make_others(self, variables: Sequence[Any]) -> Sequence[Any]:
         """Makes the others; called once, in the strategy's scope; to be overridden.
-
-        Args:
-            variables: model variables.
 
         Returns:
             For each variable the optimizer that trains it, or None for `optimizer`.
@@ -37,11 +35,7 @@ class OfSeveral:
         return [self.optimizer, *(getattr(self, name) for name in self._names)]
 
     def optimizer_of(self, variable: Any) -> Any:
-        """The optimizer that trains a variable, once all are built.
-
-        Args:
-            variable: a model variable.
-        """
+        """The optimizer that trains a variable, once all are built."""
         return vars(self)["_optimizer_of"].get(id(native(variable)), self.optimizer)
 
     @property
@@ -51,13 +45,8 @@ class OfSeveral:
         return [f"_table_optimizer_{i}" for i in range(number)]
 
     @property
-    def learning_rate(self) -> Any:
-        """That of `optimizer`, which can be set."""
-        return self.optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate: Any) -> None:
-        self.optimizer.learning_rate = learning_rate
+    def _leader(self) -> Any:
+        return self.optimizer
 
     def _build_all(self, variables: Sequence[Any]) -> None:
         """Makes all optimizers, and builds them."""
@@ -125,28 +114,8 @@ class OfSeveral:
             for optimizer, own in self._divided(variables)
         ]
 
-    def exclude_from_weight_decay(
-        self,
-        var_list: Sequence[Any] | None = None,
-        var_names: Sequence[str] | None = None,
-    ) -> None:
-        """Leaves variables out of the weight decay of `optimizer`.
-
-        Args:
-            var_list: the variables.
-            var_names: parts of the names of others.
-        """
-        self.optimizer.exclude_from_weight_decay(var_list, var_names)
-
-    def save_own_variables(self, store: Any) -> None:
-        """Saves nothing: the state of each optimizer is saved as its own."""
-
     def load_own_variables(self, store: Any) -> None:
-        """Loads nothing: the state of each optimizer is loaded as its own.
-
-        Args:
-            store: arrays by name.
-        """
+        """Loads nothing: the state of each optimizer is loaded as its own."""
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Sets the variables of all optimizers.
@@ -161,10 +130,6 @@ class OfSeveral:
             weights = weights[number:]
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
-        """Does what each optimizer does at the end of a training.
-
-        Args:
-            var_list: the model's variables.
-        """
+        """Does what each optimizer does at the end of a training."""
         for optimizer, own in self._divided(list(var_list)):
             optimizer.finalize_variable_values(own)

@@ -41,11 +41,6 @@ class _TrainingState:
 def set_initial_position(model: Any, epoch: int, step: int) -> int:
     """Sets where the run begins; to be called in its `on_train_begin`.
 
-    Args:
-        model: the model.
-        epoch: the first epoch.
-        step: how many of its steps are done.
-
     Returns:
         How many steps the loop skips: none if Keras 3 trains by its own loop.
     """

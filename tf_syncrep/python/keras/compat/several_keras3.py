@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.compat.keras3 import divisible
+from tf_syncrep.python.keras.compat.keras3 import divisible, one_for_each
 from tf_syncrep.python.keras.compat.lifting import outside_of_functions
 from tf_syncrep.python.keras.compat.of_several import OfSeveral
 
@@ -62,22 +62,7 @@ class SeveralOptimizers(OfSeveral, tf.keras.optimizers.Optimizer):
             ValueError: no gradient at all, or a number of gradients that is not that
                 of the variables.
         """
-        grads = list(grads)
-        if trainable_variables is None:
-            if not self.built:
-                raise ValueError(
-                    "`apply` without `trainable_variables` needs an optimizer that is "
-                    "built: call `optimizer.build(trainable_variables)` first."
-                )
-            variables = list(self._trainable_variables)
-        else:
-            variables = list(trainable_variables)
-            self.build(variables)
-        if len(grads) != len(variables):
-            raise ValueError(
-                "`grads` must be one for each variable. Received: "
-                f"{len(grads)} gradients for {len(variables)} variables."
-            )
+        grads, variables = one_for_each(self, grads, trainable_variables, built=self)
         if not grads:
             return
         # Private: the base class's own check.

@@ -29,24 +29,14 @@ def track(owner: Any, name: str, trackable: Any) -> None:
 
 
 def forget(owner: Any, name: str) -> None:
-    """Undoes a call of `track`.
-
-    Args:
-        owner: see `track`.
-        name: see `track`.
-    """
+    """Undoes a call of `track`."""
     # Private: as in `track`.
     owner._delete_tracking(name)
 
 
 @contextlib.contextmanager
 def without_variables(layer: Any, variables: Sequence[Any]) -> Iterator[None]:
-    """Within this context, a layer does not list some of its variables.
-
-    Args:
-        layer: the layer.
-        variables: the variables, as Keras has them.
-    """
+    """Within this context, a layer does not list some of its variables."""
     hidden = {id(variable) for variable in variables}
     # Private: the lists on which the public properties are based.
     kind = "variables" if IS_KERAS_3 else "weights"

@@ -82,9 +82,6 @@ def random_states(model: Any) -> Iterator[tuple[Any, tf.Variable]]:
     """Layers, and the states of their generators that are not among their variables.
 
     Private in Keras 2, which does not save them. In Keras 3 they are variables.
-
-    Args:
-        model: a built model.
     """
     if not IS_KERAS_3:
         for layer in layers_of(model):
@@ -99,10 +96,6 @@ def count_steps(model: Any, kind: str) -> None:
 
     Private: Keras 2 counts in variables of the model, from which its TensorBoard
     callback takes the numbers of steps. Keras 3 counts in callbacks.
-
-    Args:
-        model: the model.
-        kind: "train", "test" or "predict".
     """
     if not IS_KERAS_3:
         getattr(model, f"_{kind}_counter").assign_add(1)

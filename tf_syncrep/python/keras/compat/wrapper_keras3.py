@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.keras3 import one_for_each
 from tf_syncrep.python.keras.compat.lifting import outside_of_functions
 from tf_syncrep.python.keras.compat.of_inner import OfInner, TakenFromInner
 
@@ -57,23 +58,8 @@ class WrapperOptimizer(TakenFromInner, tf.keras.optimizers.Optimizer):
         Raises:
             ValueError: there is no gradient at all, or not one for each variable.
         """
-        inner = self.inner_optimizer
-        if trainable_variables is None:
-            if not inner.built:
-                raise ValueError(
-                    "`apply` without `trainable_variables` needs an optimizer that is "
-                    "built: call `optimizer.build(trainable_variables)` first."
-                )
-            # Private: the variables with which the optimizer was built.
-            variables = list(inner._trainable_variables)
-        else:
-            variables = list(trainable_variables)
-            self.build(variables)
-        grads = list(grads)
-        if len(grads) != len(variables):
-            raise ValueError(
-                "`grads` must be one for each variable. Received: "
-                f"{len(grads)} gradients for {len(variables)} variables."
-            )
+        grads, variables = one_for_each(
+            self, grads, trainable_variables, built=self.inner_optimizer
+        )
         # Private: the base class's own check, with its warning.
         self._receive(*self._filter_empty_gradients(grads, variables))

@@ -1,7 +1,7 @@
 """Embedding layers whose tables are on parameter servers.
 
-The layers are in `embedding` and `distributed_embedding`, and `config` describes tables
-and features. `tables` makes the variables. `tracking`, `saved_layout`, `slots` and
-`weights` save and restore them, in whatever number of parts. `dynamic` describes tables
-that grow, and `dynamic_tables` makes their variables.
+The layers are in `embedding`, `dynamic_embedding` and `distributed_embedding`, and
+`config` describes tables and features. `tracking`, `weights` and `dynamic_files` save
+and restore tables in whatever number of parts. `table_upkeep` is what `fit` does for
+tables that grow, and `serving` exports models with them.
 """

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.embedding.dynamic import Dynamic, row_initializer
-from tf_syncrep.python.keras.embedding.own_optimizers import checked
-from tf_syncrep.python.keras.embedding.row_slots import refuse_averages
-from tf_syncrep.python.keras.saved_optimizers import optimizer_from
+from tf_syncrep.python.keras.optimizers.own_optimizers import checked
+from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
+from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
+from tf_syncrep.python.keras.tables.row_slots import refuse_averages
 from tf_syncrep.python.sync.arguments import as_python
 
 COMBINERS = ("sum", "mean", "sqrtn", None)

@@ -10,31 +10,30 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding import dynamic_files, saved_layout
+from tf_syncrep.python.keras.embedding import dynamic_files
 from tf_syncrep.python.keras.embedding.config import (
     FeatureConfig,
     TableConfig,
     own_table,
 )
-from tf_syncrep.python.keras.embedding.dynamic import Dynamic, row_initializer
-from tf_syncrep.python.keras.embedding.dynamic_tables import (
-    DynamicTables,
-    GrowingLayer,
-)
+from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.embedding.ids import (
     as_integers,
     as_keys,
     refuse_strings,
 )
-from tf_syncrep.python.keras.embedding.own_optimizers import (
+from tf_syncrep.python.keras.embedding.tracking import track, track_dynamic
+from tf_syncrep.python.keras.embedding.weights import made_again
+from tf_syncrep.python.keras.optimizers.own_optimizers import (
     OwnOptimizer,
     refuse_other_optimizers,
 )
-from tf_syncrep.python.keras.embedding.slots import key_of
-from tf_syncrep.python.keras.embedding.tables import Tables
-from tf_syncrep.python.keras.embedding.tracking import track, track_dynamic
-from tf_syncrep.python.keras.embedding.variables import num_parts
-from tf_syncrep.python.keras.embedding.weights import made_again
+from tf_syncrep.python.keras.tables import saved_layout
+from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.slots import key_of
+from tf_syncrep.python.keras.tables.tables import Tables
+from tf_syncrep.python.keras.tables.variables import num_parts
 from tf_syncrep.python.sync.arguments import as_python
 
 __all__ = ["DistributedEmbedding"]

@@ -9,16 +9,16 @@ import tensorflow as tf
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras.embedding import dynamic_files
 from tf_syncrep.python.keras.embedding.config import size_as_json, size_from_json
-from tf_syncrep.python.keras.embedding.dynamic import Dynamic, row_initializer
-from tf_syncrep.python.keras.embedding.dynamic_tables import (
-    DynamicTables,
-    GrowingLayer,
-    KeysAndVectors,
-)
+from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.embedding.ids import as_keys
 from tf_syncrep.python.keras.embedding.tracking import track_dynamic
-from tf_syncrep.python.keras.embedding.variables import num_parts
 from tf_syncrep.python.keras.embedding.weights import made_again
+from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
+from tf_syncrep.python.keras.tables.dynamic_tables import (
+    DynamicTables,
+    KeysAndVectors,
+)
+from tf_syncrep.python.keras.tables.variables import num_parts
 from tf_syncrep.python.sync.arguments import as_python, check_count
 
 

@@ -6,14 +6,14 @@ has such slots, rows have to be where they were; otherwise they are found by key
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding.dynamic_tables import RESTS, DynamicTables, Rows
+from tf_syncrep.python.keras.tables import saved_layout
+from tf_syncrep.python.keras.tables.dynamic_tables import RESTS, DynamicTables, Rows
 
 # Behind the key of a table, what is saved of its rows beside the vectors. No table's
 # name has a percent sign in files.
@@ -45,7 +45,9 @@ def save(tables: DynamicTables, store: Any, key_of: KeyOf) -> None:
             rows = tables.resting_rows(slab, part)
             store[f"{_RESTING}.{number}.{shard}"] = rows
     if tables.by_name:
-        store[_LAYOUT] = np.frombuffer(layout_of(tables).encode(), np.uint8)
+        store[_LAYOUT] = np.frombuffer(
+            saved_layout.as_json(tables.slabs).encode(), np.uint8
+        )
 
 
 def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
@@ -83,11 +85,12 @@ def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
         tables.checked(name, (rows.keys, vectors))
         by_name[name] = rows, vectors
     if compat.holds_numbered_slots(store):
-        layout = bytes(np.asarray(store[_LAYOUT][...])).decode()
-        if layout != layout_of(tables):
+        saved_as = bytes(np.asarray(store[_LAYOUT][...])).decode()
+        layout = saved_layout.as_json(tables.slabs)
+        if saved_as != layout:
             raise ValueError(
                 f"Tables of layer {layer!r} that grow lie in other parts than in the "
-                f"file: {layout_of(tables)}; there {layout}. Keras would load the "
+                f"file: {layout}; there {saved_as}. Keras would load the "
                 "slots of the file's optimizer into those of other rows. "
                 "tfs.keras.Checkpoint saves and restores slots of any optimizer in any "
                 "layout; or save the file from a model without an optimizer."
@@ -97,21 +100,6 @@ def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
     for name, (rows, vectors) in by_name.items():
         found = tables.replace(name, rows.keys, rows.uses)
         tables.write_values(found, vectors, tables.natives_of(name))
-
-
-def layout_of(tables: DynamicTables) -> str:
-    """How tables lie, and what room they have; in JSON."""
-    return json.dumps(
-        [
-            {
-                "num_parts": slab.num_shards,
-                "width": slab.width,
-                "dtype": slab.dtype,
-                "tables": [[x.name, x.vocabulary_size] for x in slab.tables],
-            }
-            for slab in tables.slabs
-        ]
-    )
 
 
 def _load_as_it_was(

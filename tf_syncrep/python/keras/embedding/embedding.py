@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding import tables
-from tf_syncrep.python.keras.embedding.dynamic import Dynamic
 from tf_syncrep.python.keras.embedding.dynamic_embedding import DynamicEmbedding
 from tf_syncrep.python.keras.embedding.ids import as_integers
 from tf_syncrep.python.keras.embedding.tracking import track
-from tf_syncrep.python.keras.embedding.variables import num_parts
 from tf_syncrep.python.keras.embedding.weights import made_again
+from tf_syncrep.python.keras.tables.dynamic import Dynamic
+from tf_syncrep.python.keras.tables.tables import Tables
+from tf_syncrep.python.keras.tables.variables import num_parts
 from tf_syncrep.python.sync.arguments import as_python
 
 __all__ = ["Embedding"]
@@ -96,7 +96,7 @@ class Embedding(tf.keras.layers.Embedding):
 
     def __init__(self, *args: Any, shards: int | None = None, **kwargs: Any):
         # Before the base class, which may build the layer.
-        self._tables: tables.Tables | None = None
+        self._tables: Tables | None = None
         if shards is not None and (
             isinstance(shards, bool)
             or not hasattr(shards, "__index__")
@@ -124,7 +124,7 @@ class Embedding(tf.keras.layers.Embedding):
         dtype = tf.as_dtype(self.variable_dtype).name
         table = layout.Table(_NAME, self.input_dim, self.output_dim, dtype)
         slab = layout.Slab(_NAME, [table], num_shards)
-        self._tables = tables.Tables([slab], named_by_layer=True)
+        self._tables = Tables([slab], named_by_layer=True)
         self._tables.make(
             self.add_weight,
             {_NAME: self.embeddings_initializer},

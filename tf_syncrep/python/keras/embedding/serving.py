@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_syncrep.python.embedding.dynamic_lookup import ServedTable
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.embedding.dynamic_tables import GrowingLayer
+from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 
 __all__ = ["for_serving"]
 

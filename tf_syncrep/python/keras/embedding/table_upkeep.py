@@ -9,14 +9,12 @@ from absl import logging
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.embedding.dynamic_tables import (
-    DynamicTables,
-    GrowingLayer,
-    tables_with,
-)
-from tf_syncrep.python.keras.embedding.maintenance import maintenance_of
-from tf_syncrep.python.keras.embedding.row_slots import refuse_averages
+from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.maintenance import maintenance_of
+from tf_syncrep.python.keras.tables.row_slots import refuse_averages
+from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 
 
 class TableUpkeep(tf.keras.callbacks.Callback):
@@ -108,7 +106,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
             return {}
         with compat.apart_from_closures():
             stats = {}
-            for tables in tables_with(variables):
+            for tables in tables_with(DynamicTables, variables):
                 stats |= tables.stats()
         return stats
 
@@ -128,13 +126,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
 
 
 def with_upkeep(model: Any, callbacks: Any, maintains: bool) -> Any:
-    """Callbacks of `fit`, behind one that keeps up the model's tables that grow.
-
-    Args:
-        model: the model.
-        callbacks: one, several, or None; a CallbackList stays as it is.
-        maintains: whether nobody else maintains the tables.
-    """
+    """Callbacks of `fit`, behind one that keeps up the model's tables that grow."""
     if isinstance(callbacks, tf.keras.callbacks.CallbackList):
         return callbacks
     if not any(isinstance(x, GrowingLayer) for x in trainer.layers_of(model)):

@@ -22,9 +22,9 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding import dynamic_files, saved_layout
-from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.embedding.tables import Tables
+from tf_syncrep.python.keras.tables import saved_layout
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.tables import Tables
 
 
 def track(layer: Any, tables: Tables, whole: str | None = None) -> None:
@@ -54,15 +54,11 @@ def track_dynamic(layer: Any, tables: DynamicTables) -> None:
     """Makes `tf.train.Checkpoint` save a layer's tables that grow, and restore them.
 
     Only into parts like those that were saved: it knows nothing of keys.
-
-    Args:
-        layer: the layer.
-        tables: its tables, whose variables are made.
     """
     for name in tables.variable_names:
         compat.untrack(layer, name)
     root = tf.train.Checkpoint()
-    state = _DynamicLayout(layer.name, dynamic_files.layout_of(tables))
+    state = _DynamicLayout(layer.name, saved_layout.as_json(tables.slabs))
     root.layout = state
     setattr(root, _name_of(state.layout), _numbered(tables.all_variables()))
     # Optimizers of Keras 3 lead to the variables themselves.

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding.tables import Tables, tables_with
+from tf_syncrep.python.keras.tables.stacked_tables import tables_with
+from tf_syncrep.python.keras.tables.tables import Tables
 
 
 def show_tables_whole() -> None:
@@ -67,7 +68,7 @@ def _instead_of(stock, ours):
         natives = [compat.native(v) for v in self.weights]
         slab_of = {
             id(part): _Slab(tables, slab) if shard == 0 else None
-            for tables in tables_with(natives)
+            for tables in tables_with(Tables, natives)
             for slab in tables.slabs
             for shard, part in enumerate(tables.parts(slab))
         }

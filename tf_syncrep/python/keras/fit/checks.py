@@ -10,8 +10,8 @@ from absl import logging
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.cluster import num_tasks
 from tf_syncrep.python.keras.compat import trainer
-from tf_syncrep.python.keras.embedding.dynamic_tables import GrowingLayer
 from tf_syncrep.python.keras.embedding.embedding import Embedding
+from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 

@@ -180,13 +180,7 @@ class WorkersBatches(Batches):
     """Batches that each worker reads by itself, going on from epoch to epoch."""
 
     def __init__(self, iterator: Any, num_steps: int):
-        """Wraps the workers' iterators.
-
-        Args:
-            iterator: what `iter` of a dataset of the ClusterCoordinator's is, without
-                end.
-            num_steps: steps of an epoch.
-        """
+        """Wraps the workers' iterators."""
         self._iterator = iterator
         self._steps_of_epoch = self.num_steps = num_steps
 
@@ -211,12 +205,7 @@ class DatasetHere:
     """
 
     def __init__(self, functions: Sequence[Any], queues: Sequence[WorkQueue]):
-        """Wraps the concrete functions that make the workers' datasets.
-
-        Args:
-            functions: a function for each worker.
-            queues: those that the datasets read.
-        """
+        """Wraps the concrete functions that make the workers' datasets."""
         self._functions = functions
         self._queues = queues
 
@@ -252,11 +241,6 @@ def datasets_of_workers(
 
     The function is traced once for each worker, with Python numbers, so that it can do
     with them what it likes. A worker that comes back gets its dataset again.
-
-    Args:
-        coordinator: the ClusterCoordinator.
-        num_workers: the number of its workers.
-        dataset_fn: the function.
 
     Returns:
         What `iter` makes the workers' iterators of; the same in this process; and the

@@ -150,10 +150,6 @@ NO_METRICS = Metrics({})
 def metrics_of(model: Any, num_workers: int) -> Metrics:
     """The metrics of a model that are sums.
 
-    Args:
-        model: the model, its metrics built.
-        num_workers: how many workers add to them.
-
     Raises:
         ValueError: a metric says that it is no sum, and there are several workers.
     """
@@ -223,12 +219,7 @@ class Results:
                 self.inputs.append(x)
 
     def compute(self, values: Sequence[tf.Tensor], inputs: Sequence[Any]) -> list[Any]:
-        """Computes them.
-
-        Args:
-            values: of the variables of metrics.
-            inputs: the values of `inputs`.
-        """
+        """Computes them."""
         known = dict(self._constants)
         for (name, dtype), x in zip(self._dtypes.items(), inputs, strict=True):
             known[name] = tf.cast(x, dtype)

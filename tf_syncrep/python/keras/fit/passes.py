@@ -24,12 +24,7 @@ class WorkersPasses(Batches):
     num_told = 2
 
     def __init__(self, datasets: Any, queues: Sequence[WorkQueue]):
-        """Reads nothing yet.
-
-        Args:
-            datasets: a dataset of the ClusterCoordinator's for each worker, with ends.
-            queues: those that the datasets read.
-        """
+        """Reads nothing yet."""
         self._datasets = datasets
         self._queues = queues
         self._iterator: Any = None

@@ -45,11 +45,7 @@ class ProgressLines(tf.keras.callbacks.Callback):
     _supports_tf_logs = True
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
-        """Writes nothing yet.
-
-        Args:
-            now: the clock, in seconds.
-        """
+        """Writes nothing yet."""
         super().__init__()
         self._now = now
         self._epoch = 0

@@ -66,13 +66,7 @@ class ScheduledSteps:
             yield
 
     def sizes(self, kind: str, batches: Batches, callbacks: Any) -> Sizes:
-        """How many steps to make in one execution, and to tell callbacks of at once.
-
-        Args:
-            kind: "train", "test" or "predict".
-            batches: the data.
-            callbacks: a CallbackList.
-        """
+        """How many steps to make in one execution, and to tell callbacks of at once."""
         if kind not in self._sizes:
             per_call = trainer.steps_per_execution(self._model)
             if isinstance(per_call, int):

@@ -33,11 +33,7 @@ class Sizes:
     """
 
     def __init__(self, per_call: int):
-        """Begins an epoch.
-
-        Args:
-            per_call: what Keras calls `steps_per_execution`.
-        """
+        """Begins an epoch."""
         self._set(per_call)
 
     def begin_epoch(self) -> None:
@@ -45,11 +41,7 @@ class Sizes:
         self._num_in_call = 0
 
     def next(self, num_left: int | None = None) -> int:
-        """The number of steps of the next execution.
-
-        Args:
-            num_left: how many steps the epoch has left, if that is known.
-        """
+        """The number of steps of the next execution."""
         size = self.per_call - self._num_in_call
         if num_left is not None:
             size = min(size, num_left)
@@ -111,12 +103,7 @@ class AutoSizes(Sizes):
 
 
 def hear_of_batches(callbacks: Iterable[Any], kind: str) -> bool:
-    """Whether a callback that is neither Keras' nor ours has a hook by batch.
-
-    Args:
-        callbacks: instances.
-        kind: "train", "test" or "predict".
-    """
+    """Whether a callback that is neither Keras' nor ours has a hook by batch."""
     hooks = [f"on_{kind}_batch_{end}" for end in ("begin", "end")]
     base = tf.keras.callbacks.Callback
     for callback in callbacks:
@@ -173,12 +160,7 @@ class Calls:
             self._begin(self._told)
 
     def end(self, num_steps: int, logs: Any) -> None:
-        """Notes that it was.
-
-        Args:
-            num_steps: the number of its steps.
-            logs: what they have returned.
-        """
+        """Notes that it was."""
         self._taken += num_steps
         if self._due is not None and self._taken >= self._due:
             self._tell(self._due, logs)

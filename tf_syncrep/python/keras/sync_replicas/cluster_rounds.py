@@ -57,11 +57,7 @@ class ClusterRounds(Rounds):
         return self._updater.is_running
 
     def place(self, variables: Sequence[Any]) -> None:
-        """Places the gate beside most of what is trained, unless it has been made.
-
-        Args:
-            variables: TensorFlow's variables.
-        """
+        """Places the gate beside most of what is trained, unless it has been made."""
         self._ops.place_gate(variables)
 
     @contextlib.contextmanager
@@ -84,11 +80,6 @@ class ClusterRounds(Rounds):
         self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
     ) -> None:
         """Hands in the gradients of a step.
-
-        Args:
-            gradients: one for each variable.
-            variables: the variables, as the optimizer got them.
-            natives: the same variables, as TensorFlow's variables.
 
         Raises:
             RuntimeError: it was called outside a step, or twice in one.
@@ -115,11 +106,7 @@ class ClusterRounds(Rounds):
         self._updater.start()
 
     def begin_epoch(self, first_step: int) -> None:
-        """Notes that an epoch begins, while no gradient is in flight.
-
-        Args:
-            first_step: how many batches of the epoch are done already.
-        """
+        """Notes that an epoch begins, while no gradient is in flight."""
         stats = self._own_stats()
         self._num_before = _num_decided(stats) + stats["pending"] - first_step
 
@@ -127,9 +114,6 @@ class ClusterRounds(Rounds):
         """Returns how many batches of an epoch are done, between two updates.
 
         The gate knows this better than `fit`, which has not heard of all batches yet.
-
-        Args:
-            num_taken: how many `fit` has counted.
         """
         del num_taken
         return max(0, _num_decided(self._own_stats()) - self._num_before)
@@ -145,9 +129,6 @@ class ClusterRounds(Rounds):
     def finish(self, *, flush: bool) -> int:
         """Ends a training: completes the present updates, and the last round.
 
-        Args:
-            flush: whether an incomplete last round is applied; otherwise it is dropped.
-
         Returns:
             The number of gradients of that round.
 
@@ -161,11 +142,7 @@ class ClusterRounds(Rounds):
         self._updater.close()
 
     def between_updates(self, function: Callable[[], None]) -> None:
-        """Makes the updater call a function between two updates, and waits for it.
-
-        Args:
-            function: the function; its error is raised here.
-        """
+        """Makes the updater call a function between two updates, and waits for it."""
         self._updater.between_updates(function)
 
     def add_observer(self, observer: Observer) -> None:

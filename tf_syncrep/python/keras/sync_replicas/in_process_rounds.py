@@ -58,11 +58,6 @@ class InProcessRounds(Rounds):
     ) -> None:
         """Takes the gradients of a batch, and makes an update if the round is full.
 
-        Args:
-            gradients: one for each variable.
-            variables: the variables, as the optimizer got them.
-            natives: the same variables, as TensorFlow's variables.
-
         Raises:
             ValueError: the variables, or the kinds of the gradients, differ from those
                 before.
@@ -110,18 +105,11 @@ class InProcessRounds(Rounds):
         )
 
     def num_done(self, num_taken: int) -> int:
-        """Returns how many batches of an epoch are done, without an incomplete round.
-
-        Args:
-            num_taken: how many `fit` has counted.
-        """
+        """Returns how many batches of an epoch are in complete rounds."""
         return max(0, num_taken - int(self._pending.numpy()))
 
     def finish(self, *, flush: bool) -> int:
         """Applies or drops the gradients of an incomplete last round.
-
-        Args:
-            flush: whether to apply them.
 
         Returns:
             How many gradients there were.
@@ -134,12 +122,7 @@ class InProcessRounds(Rounds):
         return pending
 
     def configure(self, quorum: int, total: int) -> None:
-        """Changes how many gradients make up an update.
-
-        Args:
-            quorum: the new number.
-            total: has no effect.
-        """
+        """Changes how many gradients make up an update."""
         del total
         self._quorum.assign(quorum)
 

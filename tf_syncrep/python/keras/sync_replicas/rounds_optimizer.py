@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.saved_optimizers import optimizer_from
+from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.sync.gradients import as_tensors
 

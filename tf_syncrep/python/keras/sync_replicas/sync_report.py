@@ -70,9 +70,6 @@ class SyncReport(tf.keras.callbacks.Callback):
     def set_model(self, model: Any) -> None:
         """Finds the optimizer.
 
-        Args:
-            model: the model.
-
         Raises:
             ValueError: the optimizer is not a SyncReplicas.
         """
@@ -88,11 +85,7 @@ class SyncReport(tf.keras.callbacks.Callback):
         self._optimizer = optimizer
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begins to observe.
-
-        Args:
-            logs: unused.
-        """
+        """Begins to observe."""
         del logs
         # A `fit` that an error has ended may have left one.
         self._line = None
@@ -102,34 +95,19 @@ class SyncReport(tf.keras.callbacks.Callback):
             self._optimizer.add_observer(self._on_update)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Reads the counters before the epoch.
-
-        Args:
-            epoch: unused.
-            logs: unused.
-        """
+        """Reads the counters before the epoch."""
         del epoch, logs
         self._print_line()
         self._before = self._optimizer.stats()
         clock_of(self.model).start()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Notes that training goes on.
-
-        Args:
-            batch: unused.
-            logs: unused.
-        """
+        """Notes that training goes on."""
         del batch, logs
         clock_of(self.model).note_step()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Reports on the epoch, all of whose updates are complete.
-
-        Args:
-            epoch: unused.
-            logs: the logs, to which the counters are added.
-        """
+        """Reports on the epoch, all of whose updates are complete."""
         del epoch
         stats = self._optimizer.stats()
         if self._writer is not None:
@@ -142,11 +120,7 @@ class SyncReport(tf.keras.callbacks.Callback):
             self._line = _line(self._before, stats, clock_of(self.model).secs)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Writes the rest, and stops observing.
-
-        Args:
-            logs: unused.
-        """
+        """Writes the rest, and stops observing."""
         del logs
         self._print_line()
         if self._writer is not None:

@@ -12,13 +12,13 @@ import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.checkpoint import keeping
-from tf_syncrep.python.keras.embedding.maintenance import (
+from tf_syncrep.python.keras.sync_replicas import keeping
+from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
+from tf_syncrep.python.keras.sync_replicas.rounds import Observer
+from tf_syncrep.python.keras.tables.maintenance import (
     Maintenance,
     maintenance_of_update,
 )
-from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
-from tf_syncrep.python.keras.sync_replicas.rounds import Observer
 
 # How often a waiting updater calls again, so that the gate hears of it, and so that
 # requests between two updates do not wait for an update that may not come.
@@ -149,9 +149,6 @@ class Updater:
         """Calls a function in the thread, between two updates, and waits for it.
 
         Without a thread there are no updates, and the function is called at once.
-
-        Args:
-            function: the function; its error is raised here.
         """
         request = _Request(function)
         with self._requests_lock:
@@ -176,9 +173,6 @@ class Updater:
 
     def finish(self, *, flush: bool) -> int:
         """Ends a training: completes the present updates, and the last round.
-
-        Args:
-            flush: whether an incomplete last round is applied; otherwise it is dropped.
 
         Returns:
             The number of gradients of that round.

@@ -29,10 +29,6 @@ class Dataflow:
     def __init__(self, graph: Any, ops: Sequence[tf.Operation]):
         """Looks at the ops.
 
-        Args:
-            graph: the graph of a function.
-            ops: ops of it, in the order in which they were built.
-
         Raises:
             graphlib.CycleError: there is a loop.
         """

@@ -29,10 +29,6 @@ def read_rows_early(graph: Any, steps: Sequence[Sequence[tf.Operation]]) -> None
     For `tfs.keras.fit`, while a function is being traced: later TensorFlow will order
     the ops that use a variable. A lookup stays where it is if its ids depend on what
     the step before has done to tables, or if its own step changes the table before.
-
-    Args:
-        graph: the graph of the function.
-        steps: the ops of steps that follow one another.
     """
     writes = [_writes(step) for step in steps]
     for i in range(1, len(steps)):

@@ -21,11 +21,7 @@ class Tasks:
     """
 
     def __init__(self, graph: Any):
-        """Looks at what the graph captures.
-
-        Args:
-            graph: the graph of a function.
-        """
+        """Looks at what the graph captures."""
         self._devices = graph_edges.devices_of_captures(graph)
         self._parsed: dict[str, str] = {}
         self._of_ops: dict[tf.Operation, str] = {}

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.lazy_optimizer import RuleOptimizer
+from tf_syncrep.python.keras.optimizers.lazy_optimizer import RuleOptimizer
 from tf_syncrep.python.sync.arguments import check_number
 
 __all__ = ["Adagrad"]

@@ -5,8 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import handle_ops
-from tf_syncrep.python.keras.base_optimizer import BaseOptimizer, is_beyond_kernels
+from tf_syncrep.python.keras.optimizers import handle_ops
+from tf_syncrep.python.keras.optimizers.base_optimizer import (
+    BaseOptimizer,
+    is_beyond_kernels,
+)
 from tf_syncrep.python.ops import adam_async_ops, rule_ops
 
 __all__ = ["LazyOptimizer"]

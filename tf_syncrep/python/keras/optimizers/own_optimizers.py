@@ -10,12 +10,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.adagrad import Adagrad
-from tf_syncrep.python.keras.adam_async import AdamAsync
-from tf_syncrep.python.keras.embedding import dynamic_tables, tables
-from tf_syncrep.python.keras.ftrl import FTRL
-from tf_syncrep.python.keras.rowwise_adagrad import RowwiseAdagrad
-from tf_syncrep.python.keras.sgd import SGD
+from tf_syncrep.python.keras.optimizers.adagrad import Adagrad
+from tf_syncrep.python.keras.optimizers.adam_async import AdamAsync
+from tf_syncrep.python.keras.optimizers.ftrl import FTRL
+from tf_syncrep.python.keras.optimizers.rowwise_adagrad import RowwiseAdagrad
+from tf_syncrep.python.keras.optimizers.sgd import SGD
+from tf_syncrep.python.keras.tables.stacked_tables import slabs_with_own_optimizers
 from tf_syncrep.python.sync.arguments import as_python
 
 # What names mean, in small letters: the optimizers of this package where it has one for
@@ -160,9 +160,6 @@ def check_one_of_several(optimizer: Any, argument: str, what: str) -> None:
 def own_optimizers_of(variables: Sequence[Any]) -> list[tuple[Any, str] | None]:
     """Which variables have an optimizer of their own.
 
-    Args:
-        variables: model variables, as Keras has them.
-
     Returns:
         For each of them what makes its optimizer, with the name of a table in it; None
         for the model's.
@@ -173,9 +170,6 @@ def own_optimizers_of(variables: Sequence[Any]) -> list[tuple[Any, str] | None]:
 
 def names_by_optimizer(variables: Sequence[Any]) -> list[tuple[str, Any]]:
     """The tables in some variables that have optimizers of their own.
-
-    Args:
-        variables: as `own_optimizers_of` takes them.
 
     Returns:
         For each table its name, and what makes its optimizer.
@@ -209,10 +203,7 @@ def _refuse(optimizer: Any, variables: Sequence[Any]) -> None:
 
 def _slabs_of(variables):
     """For each variable the slab that it is a part of, if that has its own."""
-    slabs: dict[int, Any] = {
-        **tables.slabs_with_own_optimizers(),
-        **dynamic_tables.slabs_with_own_optimizers(),
-    }
+    slabs = slabs_with_own_optimizers()
     return [slabs.get(id(compat.native(variable))) for variable in variables]
 
 

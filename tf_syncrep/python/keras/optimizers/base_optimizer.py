@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding import slots
+from tf_syncrep.python.keras.tables import slots
 from tf_syncrep.python.ops import op_library
 from tf_syncrep.python.sync.arguments import as_python, check_number
 
@@ -50,9 +50,6 @@ class BaseOptimizer(compat.SlotOptimizer):
         """Saves slots of tables by table, all else by number.
 
         Called by Keras.
-
-        Args:
-            store: arrays by name.
         """
         if not slots.save(self, store):
             super().save_own_variables(store)
@@ -61,9 +58,6 @@ class BaseOptimizer(compat.SlotOptimizer):
         """Loads what was saved, even if tables have other parts now.
 
         Called by Keras.
-
-        Args:
-            store: arrays by name.
         """
         if not slots.load(self, store):
             super().load_own_variables(store)

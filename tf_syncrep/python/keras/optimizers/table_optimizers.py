@@ -6,13 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding.own_optimizers import (
+from tf_syncrep.python.keras.optimizers.own_optimizers import (
     OwnOptimizer,
     check_one_of_several,
     names_by_optimizer,
     own_optimizers_of,
 )
-from tf_syncrep.python.keras.saved_optimizers import optimizer_from
+from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
 from tf_syncrep.python.sync.arguments import as_python, check_positive
 
 __all__ = ["TableOptimizers"]
@@ -87,9 +87,6 @@ class TableOptimizers(compat.SeveralOptimizers):
 
     def _make_others(self, variables: Sequence[Any]) -> Sequence[Any]:
         """Makes the optimizers of tables.
-
-        Args:
-            variables: model variables.
 
         Returns:
             For each variable its optimizer, or None.

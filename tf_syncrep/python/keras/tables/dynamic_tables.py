@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,12 +13,15 @@ from tf_syncrep.python.embedding.dynamic_lookup import Part, ServedTable
 from tf_syncrep.python.embedding.layout import DynamicSlab
 from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding.dynamic import Dynamic, RowInitializer
-from tf_syncrep.python.keras.embedding.variables import CASTING, part_name
+from tf_syncrep.python.keras.tables.dynamic import Dynamic, RowInitializer
+from tf_syncrep.python.keras.tables.stacked_tables import (
+    CHUNK_BYTES,
+    StackedTables,
+    note_made,
+)
+from tf_syncrep.python.keras.tables.variables import CASTING, part_name
 from tf_syncrep.python.ops import table_ops
 
-# Of what is read or written at a time.
-_CHUNK_BYTES = 64 * 2**20
 # What `table_stats` counts for each table of a part.
 COUNTERS = (
     "rows",
@@ -34,9 +36,6 @@ COUNTERS = (
 
 # The uses of a row that has gone, and is not free yet.
 RESTS = (table_ops.RESTS, 0)
-
-# All whose variables are made, for optimizers and files, which find them by these.
-_made: weakref.WeakSet[DynamicTables] = weakref.WeakSet()
 
 
 class KeysAndVectors(NamedTuple):
@@ -67,33 +66,7 @@ class Rows(NamedTuple):
     rows: np.ndarray
 
 
-class GrowingLayer:
-    """A mixin of layers that may have tables that grow."""
-
-    # Not `_dynamic`, by which layers of Keras 2 say something else.
-    _growing: DynamicTables
-
-    def table_stats(self) -> dict[str, dict[str, int]]:
-        """What the tables that grow have counted since they were made.
-
-        Returns:
-            By table: "rows" (in use) and "capacity" (rows that there is room for);
-            "without_row", how often training looked up a key that has no row;
-            "admitted" and "evicted" (keys); "refused", how often a key got no row
-            because its part of the table was full; "dropped", how many gradients came
-            for a row that had gone; "index_bytes", the memory of what finds the rows.
-
-        Example:
-        >>> items = tfs.keras.TableConfig("items", tfs.keras.Dynamic(1000), 8)
-        >>> layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", items))
-        >>> _ = layer(tf.constant([7, -7, 7]), training=True)
-        >>> layer.table_stats()["items"]["rows"]
-        2
-        """
-        return self._growing.stats()
-
-
-class DynamicTables:
+class DynamicTables(StackedTables):
     """Tables that grow, stacked into slabs, whose parts are variables of a layer."""
 
     def __init__(
@@ -102,19 +75,9 @@ class DynamicTables:
         sizes: Mapping[str, Dynamic],
         named_by_layer: bool = False,
     ) -> None:
-        """Makes nothing yet.
-
-        Args:
-            slabs: how the tables lie.
-            sizes: by table, what it was told.
-            named_by_layer: whether files name its tables below the layer, as they do
-                variables; else by their own names.
-        """
-        self.named_by_layer = named_by_layer
-        self.slabs = list(slabs)
+        """Makes nothing yet."""
+        super().__init__(slabs, named_by_layer)
         self.sizes = dict(sizes)
-        self.by_name = {t.name: t for slab in self.slabs for t in slab.tables}
-        self._slab_of = {t.name: slab for slab in self.slabs for t in slab.tables}
         self._vectors: dict[str, list[Any]] = {}
         self._keys: dict[str, list[Any]] = {}
         self._uses: dict[str, list[Any]] = {}
@@ -129,10 +92,6 @@ class DynamicTables:
     ) -> None:
         """Makes the variables, and beside each part what finds rows by key.
 
-        Args:
-            add_weight: that of the layer.
-            initializers: by table.
-
         Raises:
             ValueError: a strategy that keeps copies of variables in several replicas.
             tf.errors.ResourceExhaustedError: there is no memory for so many rows.
@@ -143,7 +102,7 @@ class DynamicTables:
         with compat.variables_at_once():
             for slab in self.slabs:
                 self._make_slab(slab, add_weight, initializers)
-        _made.add(self)
+        note_made(self)
 
     def _make_slab(
         self,
@@ -207,10 +166,6 @@ class DynamicTables:
         """The variables with the vectors of a slab, as Keras has them."""
         return list(self._vectors[slab.name])
 
-    def all_trained(self) -> list[Any]:
-        """Those of all slabs."""
-        return [x for slab in self.slabs for x in self._vectors[slab.name]]
-
     def all_variables(self) -> list[Any]:
         """All variables, as Keras has them: each part's vectors, keys and uses."""
         return [
@@ -235,10 +190,6 @@ class DynamicTables:
             for kind in ("", "_keys", "_uses")
         ]
 
-    def slab_of(self, name: str) -> DynamicSlab:
-        """The slab that a table is in."""
-        return self._slab_of[name]
-
     def look_up(
         self,
         features: Sequence[Feature],
@@ -258,14 +209,14 @@ class DynamicTables:
         """
         if self.served is not None:
             return [self.served[x.table.name].look_up(x) for x in features]
-        if compat.compiled_by_xla():
-            raise ValueError(
-                "Tables that grow cannot be looked up in by XLA: compile the model "
-                "with jit_compile=False. Received: tables "
-                f"{sorted({x.table.name for x in features})}"
-            )
 
         def look_up_in(slab, of_slab):
+            if compat.compiled_by_xla():
+                raise ValueError(
+                    "Tables that grow cannot be looked up in by XLA: compile the model "
+                    "with jit_compile=False. Received: tables "
+                    f"{sorted({x.table.name for x in of_slab})}"
+                )
             # Keras traces models with tensors in the place of variables, for shapes.
             if not self._vectors or compat.in_stateless_scope():
                 return dynamic_lookup.empty_vectors(slab, of_slab)
@@ -347,11 +298,7 @@ class DynamicTables:
         return found
 
     def rows_of(self, name: str) -> Rows:
-        """The rows in use of a table, by ascending key.
-
-        Args:
-            name: its name.
-        """
+        """The rows in use of a table, by ascending key."""
         slab, table = self._slab_of[name], self.by_name[name]
         of_parts = []
         for shard, part in enumerate(self.parts(slab)):
@@ -370,12 +317,7 @@ class DynamicTables:
         return Rows(*(x[order] for x in whole))
 
     def resting_rows(self, slab: DynamicSlab, part: Part) -> np.ndarray:
-        """The rows of a part that have gone, and are not free yet.
-
-        Args:
-            slab: its slab.
-            part: the part.
-        """
+        """The rows of a part that have gone, and are not free yet."""
         if not any(self.sizes[table.name].evicts for table in slab.tables):
             return np.zeros([0], np.int32)
         with tf.device(part.uses.device):
@@ -407,11 +349,7 @@ class DynamicTables:
         return values
 
     def read(self, name: str) -> KeysAndVectors:
-        """The keys and vectors of a table.
-
-        Args:
-            name: its name.
-        """
+        """The keys and vectors of a table."""
         rows = self.rows_of(name)
         return KeysAndVectors(rows.keys, self.values_of(name, rows))
 
@@ -432,12 +370,7 @@ class DynamicTables:
         self.write_values(rows, vectors, self.natives_of(name))
 
     def checked(self, name: str, table: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and vectors that are fit for a table, which is left alone.
-
-        Args:
-            name: its name.
-            table: as `write` takes it, and refuses it.
-        """
+        """Keys and vectors that are fit for a table, which is left alone."""
         own = self.by_name[name]
         try:
             keys, vectors = (np.asarray(x) for x in table)
@@ -502,25 +435,13 @@ class DynamicTables:
     def write_values(
         self, rows: Rows, values: np.ndarray, variables: Sequence[Any]
     ) -> None:
-        """Sets the values of rows.
-
-        Args:
-            rows: which rows.
-            values: of shape `[n, ...]`.
-            variables: those beside the parts of the slab that are meant, or the parts.
-        """
+        """Sets the values of rows."""
         for shard, part in enumerate(variables):
             here = rows.shards == shard
             self.write_rows(part, rows.rows[here], values[here])
 
     def write_rows(self, variable: Any, rows: np.ndarray, values: np.ndarray) -> None:
-        """Sets the values of rows of one variable.
-
-        Args:
-            variable: TensorFlow's variable.
-            rows: int32 of shape `[n]`.
-            values: of shape `[n, ...]`.
-        """
+        """Sets the values of rows of one variable."""
         for some in _chunks(np.arange(len(rows)), variable):
             variable.scatter_update(
                 tf.IndexedSlices(
@@ -547,60 +468,6 @@ class DynamicTables:
         return shards
 
 
-def trained_by(optimizer: Any) -> list[DynamicTables]:
-    """Those tables that an optimizer has slots of, in its order.
-
-    Args:
-        optimizer: a `compat.SlotOptimizer`.
-    """
-    found = {}
-    for tables in _made:
-        trained = filter(optimizer.has_slots_of, tables.all_trained())
-        places = list(map(optimizer.slot_index, trained))
-        if places:
-            found[min(places)] = tables
-    return [found[place] for place in sorted(found)]
-
-
-def slabs_with_own_optimizers() -> dict[int, DynamicSlab]:
-    """By the `id` of TensorFlow's variable of each part the slab, if it has its own."""
-    return {
-        id(compat.native(part)): slab
-        for tables in _made
-        for slab in tables.slabs
-        if slab.optimizer is not None
-        for part in tables.trained(slab)
-    }
-
-
-def tables_with(
-    variables: Sequence[Any], trained_only: bool = False
-) -> list[DynamicTables]:
-    """Those tables whose variables are all among some, in their order.
-
-    Args:
-        variables: TensorFlow's variables.
-        trained_only: whether that is asked only of those with vectors.
-    """
-    place = {id(variable): i for i, variable in enumerate(variables)}
-    found = []
-    for tables in _made:
-        wanted = tables.all_trained() if trained_only else tables.all_variables()
-        own = [id(compat.native(x)) for x in wanted]
-        if all(x in place for x in own):
-            found.append((place[own[0]], tables))
-    return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
-
-
-def is_part(variable: tf.Variable) -> bool:
-    """Whether a variable has the vectors of tables that grow."""
-    return any(
-        compat.native(part) is variable
-        for tables in _made
-        for part in tables.all_trained()
-    )
-
-
 def _variable(add_weight, slab, shard, kind, shape, dtype="int64"):
     """Makes a variable of one kind of a part, none of whose memory is there yet."""
     return add_weight(
@@ -620,7 +487,7 @@ def _zeros(shape, dtype=None, **kwargs):
 
 def _chunks(places, part):
     """Some of the places at a time."""
-    size = max(1, _CHUNK_BYTES // (np.prod(part.shape[1:], initial=part.dtype.size)))
+    size = max(1, CHUNK_BYTES // (np.prod(part.shape[1:], initial=part.dtype.size)))
     for begin in range(0, len(places), int(size)):
         yield places[begin : begin + int(size)]
 

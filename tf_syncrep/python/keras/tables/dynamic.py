@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.embedding.layout import MOST_ROWS
-from tf_syncrep.python.keras.embedding.initial_values import SCALING
+from tf_syncrep.python.keras.tables.initial_values import SCALING
 from tf_syncrep.python.sync.arguments import check_count
 
 # The standard deviation of normal numbers none of which is beyond twice theirs.

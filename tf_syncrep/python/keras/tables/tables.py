@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,31 +10,21 @@ import tensorflow as tf
 
 from tf_syncrep.python.embedding import layout, lookup
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.embedding.initial_values import initial_rows
-from tf_syncrep.python.keras.embedding.variables import CASTING, part_name
+from tf_syncrep.python.keras.tables.initial_values import initial_rows
+from tf_syncrep.python.keras.tables.stacked_tables import (
+    CHUNK_BYTES,
+    StackedTables,
+    note_made,
+)
+from tf_syncrep.python.keras.tables.variables import CASTING, part_name
 
-# Of what is read or written at a time.
-_CHUNK_BYTES = 64 * 2**20
 
-# All whose variables are made, for optimizers that save what belongs to these.
-_made: weakref.WeakSet[Tables] = weakref.WeakSet()
-
-
-class Tables:
+class Tables(StackedTables):
     """Tables of fixed size, in slabs whose parts are variables of a layer."""
 
     def __init__(self, slabs: Sequence[layout.Slab], named_by_layer: bool = False):
-        """Makes nothing yet.
-
-        Args:
-            slabs: how the tables lie.
-            named_by_layer: whether files name its tables below the layer, as they do
-                variables; else by their own names.
-        """
-        self.named_by_layer = named_by_layer
-        self.slabs = list(slabs)
-        self.by_name = {t.name: t for slab in self.slabs for t in slab.tables}
-        self._slab_of = {t.name: slab for slab in self.slabs for t in slab.tables}
+        """Makes nothing yet."""
+        super().__init__(slabs, named_by_layer)
         self._parts: dict[str, list[Any]] = {}
 
     def make(
@@ -48,11 +37,6 @@ class Tables:
 
         The parts of a slab are made one after the other, which puts each on another
         parameter server.
-
-        Args:
-            add_weight: that of the layer.
-            initializers: by table.
-            **options: further arguments of `add_weight`.
         """
         for slab in self.slabs:
             parts = []
@@ -74,20 +58,15 @@ class Tables:
                     )
                 parts.append(part)
             self._parts[slab.name] = parts
-        if self.slabs:
-            _made.add(self)
+        note_made(self)
 
     def parts(self, slab: layout.Slab) -> list[tf.Variable]:
         """The variables that hold a slab."""
         return [compat.native(part) for part in self._parts[slab.name]]
 
-    def variables(self, slab: layout.Slab) -> list[Any]:
+    def trained(self, slab: layout.Slab) -> list[Any]:
         """The same as Keras has them."""
         return list(self._parts[slab.name])
-
-    def all_variables(self) -> list[Any]:
-        """Those of all slabs, as Keras has them."""
-        return [part for slab in self.slabs for part in self._parts[slab.name]]
 
     @property
     def num_parts(self) -> int:
@@ -102,10 +81,6 @@ class Tables:
             for slab in self.slabs
             for shard in range(slab.num_shards)
         ]
-
-    def slab_of(self, name: str) -> layout.Slab:
-        """The slab that a table is in."""
-        return self._slab_of[name]
 
     def look_up(
         self,
@@ -135,9 +110,6 @@ class Tables:
 
     def as_tensor(self, slab: layout.Slab) -> tf.Tensor:
         """All rows of a slab, through which gradients flow to its parts.
-
-        Args:
-            slab: the slab.
 
         Returns:
             A tensor of shape `[num_rows, width]`, cast as Keras casts variables.
@@ -235,7 +207,7 @@ class Tables:
 
     def _rows_at_a_time(self, parts):
         (size,) = parts[0].shape[1:]
-        return max(1, _CHUNK_BYTES // (size * parts[0].dtype.size))
+        return max(1, CHUNK_BYTES // (size * parts[0].dtype.size))
 
     def _chunks(self, table, parts):
         """Ids of a table, and the rows of a part where they are, some at a time."""
@@ -251,56 +223,6 @@ class Tables:
                 )
                 begin = rows.begin + done
                 yield part, ids, slice(begin, begin + count)
-
-
-def trained_by(optimizer: Any) -> list[Tables]:
-    """Those tables that an optimizer has slots of, in its order.
-
-    Args:
-        optimizer: a `compat.SlotOptimizer`.
-    """
-    found = {}
-    for tables in _made:
-        trained = filter(optimizer.has_slots_of, tables.all_variables())
-        places = list(map(optimizer.slot_index, trained))
-        if places:
-            found[min(places)] = tables
-    return [found[place] for place in sorted(found)]
-
-
-def slabs_with_own_optimizers() -> dict[int, layout.Slab]:
-    """By the `id` of TensorFlow's variable of each part the slab, if it has its own."""
-    return {
-        id(compat.native(part)): slab
-        for tables in _made
-        for slab in tables.slabs
-        if slab.optimizer is not None
-        for part in tables.variables(slab)
-    }
-
-
-def tables_with(variables: Sequence[Any]) -> list[Tables]:
-    """Those tables whose parts are all among some variables.
-
-    Args:
-        variables: TensorFlow's variables.
-
-    Returns:
-        The tables, in the order of the variables.
-    """
-    place = {id(variable): i for i, variable in enumerate(variables)}
-    found = []
-    for tables in _made:
-        parts = [id(compat.native(part)) for part in tables.all_variables()]
-        if all(part in place for part in parts):
-            found.append((place[parts[0]], tables))
-    return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
-
-
-def is_part(variable: tf.Variable) -> bool:
-    """Whether a variable is a part of tables."""
-    parts = [part for tables in _made for part in tables.all_variables()]
-    return any(compat.native(part) is variable for part in parts)
 
 
 def _initializer(slab, shard, initializers):

@@ -7,10 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.checkpoint.contents import is_table
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.base_optimizer import BaseOptimizer
-from tf_syncrep.python.keras.checkpoint.contents import is_written_by_rows
 from tf_syncrep.python.keras.compat.slots import trainer_of
+from tf_syncrep.python.keras.optimizers.base_optimizer import BaseOptimizer
+from tf_syncrep.python.keras.tables.stacked_tables import is_part
 from tf_syncrep.python.ops import checkpoint_ops
 
 
@@ -32,8 +33,8 @@ def keep(
     kept = []
     for gradient, variable in zip(gradients, variables, strict=True):
         native = compat.native(variable)
-        if not is_written_by_rows(native):
-            continue  # a checkpoint copies it at its moment
+        if not (is_table(native) or is_part(native)):
+            continue  # A checkpoint copies it at its moment.
         is_sparse = isinstance(gradient, tf.IndexedSlices)
         by_rows = _writes_rows_of_gradients_only(trainer_of(optimizer, variable))
         rows = gradient.indices if is_sparse and by_rows else None

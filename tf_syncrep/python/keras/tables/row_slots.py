@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.slots import innermost_of, slots_by_variable
-from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 
 # How many rows the table has of which a new optimizer's slots are looked at.
 _ROWS = 2
@@ -66,11 +66,7 @@ def row_slots(
 
 
 def refuse_averages(optimizers: Sequence[Any]) -> None:
-    """Raises for an optimizer that keeps averages of all variables.
-
-    Args:
-        optimizers: optimizers of a model with tables that grow.
-    """
+    """Raises for an optimizer that keeps averages of all variables."""
     for optimizer in _innermost(optimizers):
         if getattr(optimizer, "use_ema", False):
             raise ValueError(

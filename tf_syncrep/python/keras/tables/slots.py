@@ -8,9 +8,8 @@ import numpy as np
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.slots import are_rows
-from tf_syncrep.python.keras.embedding import dynamic_tables
-from tf_syncrep.python.keras.embedding.dynamic_tables import DynamicTables, Rows
-from tf_syncrep.python.keras.embedding.tables import Tables, trained_by
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables, Rows
+from tf_syncrep.python.keras.tables.stacked_tables import trained_by
 
 # Behind the key of a slot of a table that grows: keys and uses of its rows.
 _KEYS, _USES = "%keys", "%uses"
@@ -30,7 +29,7 @@ def save(optimizer: Any, store: Any) -> bool:
     Returns:
         Whether it has any; nothing was saved otherwise.
     """
-    saved = _slots(optimizer, _trained_by(optimizer))
+    saved = _slots(optimizer, trained_by(optimizer))
     rows: dict[tuple[int, str], Rows] = {}
     for key, tables, name, slots in saved:
         if not _are_rows(tables, name, slots):
@@ -52,14 +51,10 @@ def save(optimizer: Any, store: Any) -> bool:
 def load(optimizer: Any, store: Any) -> bool:
     """Loads what `save` has saved.
 
-    Args:
-        optimizer: as `save` takes it.
-        store: arrays by name.
-
     Returns:
         Whether there were just these arrays; nothing was loaded otherwise.
     """
-    trained = _trained_by(optimizer)
+    trained = trained_by(optimizer)
     # Those of Keras' own layer are numbered, as of an Embedding in one part they were.
     several = [
         x
@@ -113,7 +108,7 @@ def _slots(optimizer, all_tables):
     found = []
     for number, tables in enumerate(all_tables):
         for name in tables.by_name:
-            parts = _parts(tables, name)
+            parts = tables.trained(tables.slab_of(name))
             if not optimizer.has_slots_of(parts[0]):
                 continue  # It has an optimizer of its own.
             is_one = isinstance(tables, DynamicTables) and tables.named_by_layer
@@ -132,26 +127,5 @@ def _others(optimizer, saved):
     return [x for x in optimizer.variables if id(compat.native(x)) not in of_parts]
 
 
-def _trained_by(optimizer):
-    """All tables that it has slots of, in its order."""
-    found: list[Tables | DynamicTables] = [
-        *trained_by(optimizer),
-        *dynamic_tables.trained_by(optimizer),
-    ]
-    return sorted(found, key=lambda x: _first_place(optimizer, x))
-
-
-def _first_place(optimizer, tables):
-    parts = [_parts(tables, name)[0] for name in tables.by_name]
-    return min(optimizer.slot_index(x) for x in parts if optimizer.has_slots_of(x))
-
-
-def _parts(tables, name):
-    """The variables with the vectors of a table, as Keras has them."""
-    slab = tables.slab_of(name)
-    is_dynamic = isinstance(tables, DynamicTables)
-    return tables.trained(slab) if is_dynamic else tables.variables(slab)
-
-
 def _are_rows(tables, name, slots):
-    return are_rows(slots[0], _parts(tables, name)[0])
+    return are_rows(slots[0], tables.trained(tables.slab_of(name))[0])

@@ -10,12 +10,10 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.slots import variables_of
-from tf_syncrep.python.keras.embedding.dynamic_tables import (
-    DynamicTables,
-    tables_with,
-)
-from tf_syncrep.python.keras.embedding.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.parts import optimizers_of
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
+from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 from tf_syncrep.python.ops import table_ops
 
 __all__ = ["maintain_tables"]
@@ -87,20 +85,12 @@ class Maintenance:
         )
 
     def run(self, step: int) -> None:
-        """Does it now.
-
-        Args:
-            step: how many steps were made.
-        """
+        """Does it now."""
         with compat.apart_from_closures():
             self._run(tf.constant(step, tf.int64))
 
     def build(self, step: tf.Tensor) -> None:
-        """Builds the ops that do it, each where its part is.
-
-        Args:
-            step: int64 scalar, how many steps were made.
-        """
+        """Builds the ops that do it, each where its part is."""
         for tables in self._tables:
             for slab in tables.slabs:
                 sizes = [tables.sizes[table.name] for table in slab.tables]
@@ -128,17 +118,13 @@ _kept: weakref.WeakKeyDictionary[Any, tuple[Any, Maintenance | None]] = (
 
 
 def maintenance_of(model: Any) -> Maintenance | None:
-    """What has rows of a model's tables go; None if none ever do.
-
-    Args:
-        model: the model, built, with optimizers that are.
-    """
+    """What has rows of a model's tables go; None if none ever do."""
     variables = [compat.native(v) for v in model.variables]
     optimizers = list(optimizers_of(model))
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
     key = [*map(id, variables), *map(id, optimizers), *map(id, slots)]
     if model not in _kept or _kept[model][0] != key:
-        _kept[model] = key, _maintenance(tables_with(variables), optimizers)
+        _kept[model] = key, _maintenance(variables, optimizers)
     return _kept[model][1]
 
 
@@ -151,9 +137,10 @@ def maintenance_of_update(
         optimizer: the optimizer, built.
         variables: TensorFlow's variables that it trains.
     """
-    return _maintenance(tables_with(variables, trained_only=True), [optimizer])
+    return _maintenance(variables, [optimizer], trained_only=True)
 
 
-def _maintenance(tables, optimizers):
+def _maintenance(variables, optimizers, trained_only=False):
+    tables = tables_with(DynamicTables, variables, trained_only)
     evicting = [x for x in tables if any(size.evicts for size in x.sizes.values())]
     return Maintenance(evicting, optimizers) if evicting else None

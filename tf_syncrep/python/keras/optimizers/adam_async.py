@@ -5,9 +5,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import adam_async_tf_ops
-from tf_syncrep.python.keras.base_optimizer import BaseOptimizer, is_beyond_kernels
-from tf_syncrep.python.keras.embedding.tables import is_part
+from tf_syncrep.python.keras.optimizers import adam_async_tf_ops
+from tf_syncrep.python.keras.optimizers.base_optimizer import (
+    BaseOptimizer,
+    is_beyond_kernels,
+)
+from tf_syncrep.python.keras.tables.stacked_tables import is_part
 from tf_syncrep.python.ops import adam_async_ops, embedding_ops
 from tf_syncrep.python.sync.arguments import check_number
 

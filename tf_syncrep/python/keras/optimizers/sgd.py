@@ -1,32 +1,31 @@
-"""RowwiseAdagrad as a Keras optimizer."""
+"""SGD as a Keras optimizer."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.lazy_optimizer import RuleOptimizer
+from tf_syncrep.python.keras.optimizers.lazy_optimizer import RuleOptimizer
 from tf_syncrep.python.sync.arguments import check_number
 
-__all__ = ["RowwiseAdagrad"]
+__all__ = ["SGD"]
 
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
-class RowwiseAdagrad(RuleOptimizer):
-    r"""Adagrad with one number of state for each row of a table.
+class SGD(RuleOptimizer):
+    r"""Gradient descent that moves only the rows that a gradient names.
 
-    Adagrad keeps an array as large as the table. Here all elements of a row share a
-    learning rate, which falls with the sum of the mean squares of the row's gradients:
-    this takes 4 bytes for each row, whatever its width. Initially \\(a =
-    initial\_accumulator\_value\\) for each row. An update with gradient \\(g\\) of a
-    row is:
+    Initially \\(m = 0\\) for each variable. An update with gradient \\(g\\) is:
 
-    $$a := a + \text{mean}(g^2)$$
-    $$row := row - learning\_rate \cdot g / (\sqrt{a} + \epsilon)$$
+    $$m := momentum \cdot m - learning\_rate \cdot g$$
+    $$variable := variable + m$$
 
-    The first dimension counts the rows: in a kernel of shape `[inputs, units]` a row
-    has the weights of one input, in a bias it is one element. Arguments have the names
-    of those of `Adagrad`; the rule and the defaults are FBGEMM's.
+    With `nesterov`, the second line adds \\(momentum \cdot m - learning\_rate \cdot
+    g\\). Without a momentum there are no slots, and the update is \\(variable :=
+    variable - learning\_rate \cdot g\\). Arguments, defaults and dense gradients are
+    those of `tf.keras.optimizers.SGD`.
+
+    While no gradient names a row, its momentum neither decays nor moves the row.
 
     A sparse gradient (`tf.IndexedSlices`, what an embedding layer has) moves only the
     rows that it names, in the variable and in its slots; a row named several times gets
@@ -42,8 +41,8 @@ class RowwiseAdagrad(RuleOptimizer):
         learning_rate: a number of at least 0, or a
             `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
             callable without arguments that returns the rate.
-        initial_accumulator_value: number of at least 0 that \\(a\\) begins with.
-        epsilon: number of at least 0, added to the root of \\(a\\).
+        momentum: number in [0, 1].
+        nesterov: look one gradient ahead.
         weight_decay: if set, each step takes this times the learning rate off all
             of each variable, untouched rows included.
         clipnorm: if set, the norm that the gradient of each variable is clipped to.
@@ -65,19 +64,20 @@ class RowwiseAdagrad(RuleOptimizer):
     Example:
     >>> table = tf.Variable(tf.ones([4, 2]))
     >>> gradient = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([3, 1]))
-    >>> optimizer = tfs.keras.RowwiseAdagrad(0.25)
+    >>> optimizer = tfs.keras.SGD(0.5)
     >>> _ = optimizer.apply_gradients([(gradient, table)])
     >>> print(table.numpy()[:, 0].round(3))
-    [1.   0.75 1.   0.75]
+    [1.  0.5 1.  0.5]
 
-    Source: EXACT_ROWWISE_ADAGRAD of FBGEMM, with which TorchRec trains tables.
+    Source: Sutskever et al., "On the importance of initialization and momentum in deep
+    learning", 2013, for `nesterov`.
     """
 
     def __init__(
         self,
         learning_rate: Any = 0.01,
-        initial_accumulator_value: float = 0.0,
-        epsilon: float = 1e-8,
+        momentum: float = 0.0,
+        nesterov: bool = False,
         weight_decay: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
@@ -85,7 +85,7 @@ class RowwiseAdagrad(RuleOptimizer):
         use_ema: bool = False,
         ema_momentum: float = 0.99,
         ema_overwrite_frequency: int | None = None,
-        name: str = "RowwiseAdagrad",
+        name: str = "SGD",
         **kwargs: Any,
     ):
         super().__init__(
@@ -100,18 +100,23 @@ class RowwiseAdagrad(RuleOptimizer):
             name=name,
             **kwargs,
         )
-        self.initial_accumulator_value: float = check_number(
-            "initial_accumulator_value", initial_accumulator_value
-        )
-        self.epsilon: float = check_number("epsilon", epsilon)
+        self.momentum: float = check_number("momentum", momentum)
+        if self.momentum > 1:
+            raise ValueError(
+                f"`momentum` must be in the range [0, 1]. Received: momentum={momentum}"
+            )
+        self.nesterov: bool = bool(nesterov)
 
     def rule(self) -> tuple[str, dict[str, float]]:
         """The name of the rule, and its numbers except `lr`."""
-        return "rowwise_adagrad", {"epsilon": self.epsilon}
+        if not self.momentum:
+            return "sgd", {}
+        rule = "nesterov" if self.nesterov else "momentum"
+        return rule, {"momentum": self.momentum}
 
     def initial_slots(self) -> dict[str, float]:
         """The slots of each variable, with their initial values."""
-        return {"accumulator": self.initial_accumulator_value}
+        return {"momentum": 0.0} if self.momentum else {}
 
     def update_rows(
         self,
@@ -121,16 +126,18 @@ class RowwiseAdagrad(RuleOptimizer):
         learning_rate: tf.Tensor,
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
         """Moves rows of a variable, or all of it."""
-        elements = list(range(1, len(rows.shape)))
-        squares = tf.reduce_mean(gradient * gradient, elements, keepdims=True)
-        accumulator = slots["accumulator"] + squares
-        step_size = learning_rate / (tf.sqrt(accumulator) + self.epsilon)
-        return rows - step_size * gradient, {"accumulator": accumulator}
+        step = -learning_rate * gradient
+        if not self.momentum:
+            return rows + step, {}
+        m = self.momentum * slots["momentum"] + step
+        return rows + (self.momentum * m + step if self.nesterov else m), {
+            "momentum": m
+        }
 
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration; `from_config` makes an equal optimizer of it."""
         return {
             **super().get_config(),
-            "initial_accumulator_value": self.initial_accumulator_value,
-            "epsilon": self.epsilon,
+            "momentum": self.momentum,
+            "nesterov": self.nesterov,
         }

@@ -1,0 +1,120 @@
+"""What tables of fixed size and tables that grow have in common.
+
+Optimizers, files and checkpoints are given variables, and find here the tables that lie
+in them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from tf_syncrep.python.keras import compat
+
+# How many bytes are read or written at a time.
+CHUNK_BYTES = 64 * 2**20
+
+
+class StackedTables:
+    """Tables in slabs, whose parts are variables of a layer.
+
+    Attributes:
+        slabs: the slabs.
+        by_name: the tables.
+        named_by_layer: whether files name the tables below the layer, as they do
+            variables; otherwise they use the tables' own names.
+    """
+
+    def __init__(self, slabs: Sequence[Any], named_by_layer: bool):
+        """Makes no variables yet."""
+        self.named_by_layer = named_by_layer
+        self.slabs = list(slabs)
+        self.by_name = {t.name: t for slab in self.slabs for t in slab.tables}
+        self._slab_of = {t.name: slab for slab in self.slabs for t in slab.tables}
+
+    def slab_of(self, name: str) -> Any:
+        """The slab that a table is in."""
+        return self._slab_of[name]
+
+    def trained(self, slab: Any) -> list[Any]:
+        """The variables with a slab's vectors, as Keras has them; to be overridden."""
+        raise NotImplementedError
+
+    def all_trained(self) -> list[Any]:
+        """The variables with the vectors of all slabs, as Keras has them."""
+        return [part for slab in self.slabs for part in self.trained(slab)]
+
+    def all_variables(self) -> list[Any]:
+        """All variables, as Keras has them."""
+        return self.all_trained()
+
+
+_Kind = TypeVar("_Kind", bound=StackedTables)
+
+# All tables whose variables are made.
+_made: weakref.WeakSet[StackedTables] = weakref.WeakSet()
+
+
+def note_made(tables: StackedTables) -> None:
+    """Makes tables known here, once their variables are made."""
+    if tables.slabs:
+        _made.add(tables)
+
+
+def tables_with(
+    kind: type[_Kind], variables: Sequence[Any], trained_only: bool = False
+) -> list[_Kind]:
+    """Those tables of a kind whose variables are all among some, in their order.
+
+    Args:
+        kind: the class of the tables.
+        variables: TensorFlow's variables.
+        trained_only: whether only the variables with vectors have to be among them.
+    """
+    place = {id(variable): i for i, variable in enumerate(variables)}
+    found = []
+    for tables in _made:
+        if isinstance(tables, kind):
+            wanted = tables.all_trained() if trained_only else tables.all_variables()
+            own = [id(compat.native(x)) for x in wanted]
+            if all(x in place for x in own):
+                found.append((place[own[0]], tables))
+    return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
+
+
+def trained_by(optimizer: Any) -> list[StackedTables]:
+    """Those tables that an optimizer has slots of, in its order."""
+    found = {}
+    for tables in _made:
+        trained = filter(optimizer.has_slots_of, tables.all_trained())
+        places = list(map(optimizer.slot_index, trained))
+        if places:
+            found[min(places)] = tables
+    return [found[place] for place in sorted(found)]
+
+
+def slabs_with_own_optimizers() -> dict[int, Any]:
+    """The slabs that have optimizers of their own.
+
+    Returns:
+        The slab for the `id` of each of TensorFlow's variables that holds a part of it.
+    """
+    return {
+        id(compat.native(part)): slab
+        for tables in _made
+        for slab in tables.slabs
+        if slab.optimizer is not None
+        for part in tables.trained(slab)
+    }
+
+
+def is_part(variable: tf.Variable) -> bool:
+    """Whether a variable has vectors of tables."""
+    return any(
+        compat.native(part) is variable
+        for tables in _made
+        for part in tables.all_trained()
+    )

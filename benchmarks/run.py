@@ -70,7 +70,7 @@ def run(name: str, quick: bool) -> dict[str, Any] | None:
 
 def _measure(name: str, quick: bool, sender) -> None:
     """The body of a measuring process."""
-    sys.path += [str(HERE), str(HERE.parent / "tests" / "testing")]
+    sys.path += [str(HERE), str(HERE.parent / "common")]
     try:
         benchmark = importlib.import_module(name).BENCHMARK
         sender.send(results.measure(benchmark, quick))

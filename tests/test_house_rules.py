@@ -153,6 +153,30 @@ def test_python_layers_use_only_those_below():
     assert wrong == [], f"A layer may import those below it: {PYTHON_LAYERS}."
 
 
+def test_tests_and_benchmarks_do_not_import_from_each_other():
+    tests, benchmarks = (
+        {path.stem for path in _files("*.py") if _name(path).startswith(folder)}
+        for folder in ("tests/", "benchmarks/")
+    )
+    benchmarks.add("harness")
+    # Tests of the benchmarks themselves are in a folder of their own.
+    strangers = {
+        "tests/": benchmarks - tests,
+        "benchmarks/": tests - benchmarks,
+        "common/": tests | benchmarks,
+    }
+    wrong = [
+        f"{_name(path)}:{line} imports {name}"
+        for path in _files("*.py")
+        for folder, others in strangers.items()
+        if _name(path).startswith(folder)
+        and not _name(path).startswith("tests/benchmarks/")
+        for line, name in _imports(path)
+        if name.partition(".")[0] in others
+    ]
+    assert wrong == [], "Move what both need into common/."
+
+
 def test_what_lies_in_python_does_not_import_the_public_modules_above_it():
     wrong = [
         f"{_name(path)}:{line} imports {name}"
@@ -205,7 +229,7 @@ def test_op_has_shape_function_doc_wrapper_and_test(op, path):
     for section in ("Args:", "Returns:"):
         assert section in doc, f"the docstring of {module.__name__}.{name}: {section}?"
     topic = path.stem.removesuffix("_ops")
-    tests = _files(f"tests/ops/test_{topic}*.py", "tests/testing/*.py")
+    tests = _files(f"tests/ops/test_{topic}*.py", "tests/testing/*.py", "common/*.py")
     assert any(re.search(rf"\b{name}\b", test.read_text()) for test in tests), (
         f"no test in tests/ops/test_{topic}*.py uses {name}"
     )

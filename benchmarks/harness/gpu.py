@@ -24,7 +24,7 @@ from harness import results
 from harness.benchmark import Measurement, Point, Verdict, describe
 
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tests" / "testing"))
+sys.path.append(str(ROOT / "common"))
 
 import gpu_harness as kernels  # noqa: E402
 

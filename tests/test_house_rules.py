@@ -218,16 +218,27 @@ def test_tensorflow_versions_are_distinguished_in_cc_tf_only():
 @pytest.mark.parametrize(
     ("op", "path"), [pytest.param(op, path, id=op) for op, path in _registered_ops()]
 )
-def test_op_has_shape_function_doc_wrapper_and_test(op, path):
+def test_op_has_shape_function_wrapper_and_test_and_is_described_once(op, path):
     text = path.read_text()
     declaration = text[text.index(f'"{op}"') :].partition(";")[0]
     assert ".SetShapeFn(" in declaration, f"{op} in {_name(path)} has no shape function"
-    assert ".Doc(" in declaration, f"{op} in {_name(path)} has no Doc"
     name = _wrapper_name(op)
     module = importlib.import_module(f"tf_syncrep.python.ops.{path.stem}")
-    doc = getattr(module, name).__doc__ or ""
-    for section in ("Args:", "Returns:"):
-        assert section in doc, f"the docstring of {module.__name__}.{name}: {section}?"
+    docstring = getattr(module, name).__doc__ or ""
+    doc = re.sub(r'"\s+"', "", declaration.partition(".Doc(")[2])
+    if name in tfs.ops.__all__:
+        assert re.fullmatch(rf'"[^"\n]*: see tfs\.ops\.{name}\."\)', doc), (
+            f"{op} in {_name(path)}: the Doc is a sentence that ends with ': see "
+            f"tfs.ops.{name}.', whose docstring says all that there is to say"
+        )
+        for section in ("Args:|arguments are those of|is the same as", "Returns:"):
+            assert re.search(section, docstring), f"tfs.ops.{name}: {section}?"
+    else:
+        assert re.fullmatch(rf"[^\n]*: {op}\.", docstring), (
+            f"{module.__name__}.{name}: the docstring is a line that ends with "
+            f"': {op}.', whose Doc says all that there is to say"
+        )
+        assert 'R"doc(' in doc, f"{op} in {_name(path)} has no Doc"
     topic = path.stem.removesuffix("_ops")
     tests = _files(f"tests/ops/test_{topic}*.py", "tests/testing/*.py", "common/*.py")
     assert any(re.search(rf"\b{name}\b", test.read_text()) for test in tests), (

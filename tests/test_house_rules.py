@@ -225,7 +225,7 @@ def test_op_has_shape_function_wrapper_and_test_and_is_described_once(op, path):
     name = _wrapper_name(op)
     module = importlib.import_module(f"tf_syncrep.python.ops.{path.stem}")
     docstring = getattr(module, name).__doc__ or ""
-    doc = re.sub(r'"\s+"', "", declaration.partition(".Doc(")[2])
+    doc = re.sub(r'"\s+"', "", declaration.partition(".Doc(")[2]).strip()
     if name in tfs.ops.__all__:
         assert re.fullmatch(rf'"[^"\n]*: see tfs\.ops\.{name}\."\)', doc), (
             f"{op} in {_name(path)}: the Doc is a sentence that ends with ': see "

@@ -48,7 +48,7 @@ BENCHMARKS = (
     "checkpoint",
     "movielens_scores",
 )
-# Only CPU kernels are measured, and TensorFlow's start-up notes are left out.
+# Only CPU kernels are measured, and TensorFlow's messages at its start are left out.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 

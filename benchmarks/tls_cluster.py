@@ -1,9 +1,10 @@
-"""What TLS costs: a cluster that trains embedding tables, with `--tls` and without.
+"""The cost of TLS: a cluster trains embedding tables with `--tls` and without.
 
 A chief, workers and 2 parameter servers, each in a network namespace of its own on this
-machine, started by `tf-syncrep task`; 26 tables in a `DistributedEmbedding`. Both
-clusters train by turns. A sample is the time in which the cluster computes one gradient
-for each worker. It takes root, `ip`, `openssl` and stunnel, and is left out elsewhere.
+machine, are started by `tf-syncrep task`. They train 26 tables in a
+`DistributedEmbedding`. Both clusters train by turns. A sample is the time in which the
+cluster computes one gradient for each worker. The benchmark needs root, `ip`, `openssl`
+and stunnel, and is left out elsewhere.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the target: a fifth of the steps per second at most."""
+    """Compares the figures with the target: TLS costs a fifth of the steps at most."""
     return at_most(measurements, TLS, PLAIN, 1.25)
 
 

@@ -14,7 +14,12 @@ from harness import replicas
 from harness.benchmark import Axis, Benchmark, Measurement, Point, Verdict, describe
 
 _CONTENDERS = {
-    "embedding": {"tables": "distributed", "sync": False, "inner": "AdamAsync"}
+    "embedding": {
+        "tables": "distributed",
+        "sync": False,
+        "inner": "AdamAsync",
+        "steps": 1,
+    }
 }
 _MODEL = {"tables": 26, "rows": 100_000, "width": 16, "examples": 2048, "ids": "zipf"}
 _REHEARSED_STEPS = 2

@@ -32,7 +32,12 @@ from harness.benchmark import (
 PLAIN, TLS = "without", "with --tls"
 _CONTENDER = "DistributedEmbedding"
 _CONTENDERS = {
-    _CONTENDER: {"tables": "distributed", "sync": False, "inner": "AdamAsync"}
+    _CONTENDER: {
+        "tables": "distributed",
+        "sync": False,
+        "inner": "AdamAsync",
+        "steps": 1,
+    }
 }
 _MODEL = {"tables": 26, "width": 16, "examples": 512, "ids": "zipf"}
 _PROGRAMS = ("ip", "openssl", "stunnel")

@@ -98,22 +98,14 @@ class Departures:
             stay.set_due(True)
 
     def are_said(self, session: Any) -> None:
-        """Notes that the session itself has left or closed the gate.
-
-        Args:
-            session: the session.
-        """
+        """Notes that the session itself has left or closed the gate."""
         with _lock:
             stay = self._stay(session)
             stay.generation = None
             stay.set_due(False)
 
     def close_gate(self, session: Any) -> None:
-        """Ends the training that the chief has opened in a session, now closed.
-
-        Args:
-            session: the session.
-        """
+        """Ends the training that the chief has opened in a session, now closed."""
         with _lock:
             stay = self._stay(session)
         within(_DEADLINE_SECS, stay.end, False)

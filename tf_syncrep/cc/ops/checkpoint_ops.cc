@@ -122,23 +122,10 @@ REGISTER_OP("Syncrep>RefCheckpointBegin")
 Accepts the inputs of CheckpointBegin, with reference variables after the others.
 
 The op sets the moment of the checkpoint. Nothing is written until CheckpointWrite runs.
+All inputs and attributes that CheckpointBegin has, too, are described there, but
+`tensors` are copied here.
 
-handle: See CheckpointBegin.
-prefix: See CheckpointBegin.
-token: See CheckpointBegin.
-base: See CheckpointBegin.
-variables: See CheckpointBegin.
 references: Reference variables, which follow `variables` in the groups.
-group_sizes: See CheckpointBegin.
-pieces: See CheckpointBegin.
-piece_names: See CheckpointBegin.
-wholes: See CheckpointBegin.
-whole_names: See CheckpointBegin.
-tensors: See CheckpointBegin. They are copied.
-tensor_names: See CheckpointBegin.
-max_kept_bytes: See CheckpointBegin.
-patience_secs: See CheckpointBegin.
-max_bytes_per_sec: See CheckpointBegin.
 owner: The name of the owner of these checkpoints, if the variables outlive it. Writers of
   this task forget what they remember of the variables for another owner.
 )doc");
@@ -221,11 +208,7 @@ REGISTER_OP("Syncrep>RefCheckpointKeep")
     .SetAllowsUninitializedInput()
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
-Does the same as CheckpointKeep, with a reference variable.
-
-variable: See CheckpointKeep.
-rows: See CheckpointKeep.
-all: See CheckpointKeep.
+Does the same as CheckpointKeep, whose inputs it has, with a reference variable.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointRestore")
@@ -247,15 +230,10 @@ Reads a task's share of a checkpoint, however many tasks have written it.
 The op fails as InvalidArgument if a variable has another shape or dtype in the
 checkpoint, and as NotFound if a variable is not in it; nothing was written then. It
 fails as DataLoss if a file is damaged; variables may have been written then.
+The other inputs are those of CheckpointBegin; `wholes` are read from the last file.
 
 prefixes: The prefixes of the files: of a full checkpoint, then of those that hold the
   later changes, in order.
-variables: See CheckpointBegin.
-group_sizes: See CheckpointBegin.
-pieces: See CheckpointBegin.
-piece_names: See CheckpointBegin.
-wholes: See CheckpointBegin. They are read from the last of the files.
-whole_names: See CheckpointBegin.
 bytes: How many bytes were read.
 )doc");
 
@@ -276,17 +254,9 @@ REGISTER_OP("Syncrep>RefCheckpointRestore")
     .SetAllowsUninitializedInput()
     .SetShapeFn(ScalarOutputs)
     .Doc(R"doc(
-Does the same as CheckpointRestore, with reference variables after the others in groups.
+Does the same as CheckpointRestore, whose inputs it has, with reference variables, too.
 
-prefixes: See CheckpointRestore.
-variables: See CheckpointRestore.
 references: Reference variables, which follow `variables` in the groups.
-group_sizes: See CheckpointRestore.
-pieces: See CheckpointRestore.
-piece_names: See CheckpointRestore.
-wholes: See CheckpointRestore.
-whole_names: See CheckpointRestore.
-bytes: See CheckpointRestore.
 )doc");
 
 }  // namespace

@@ -200,11 +200,8 @@ REGISTER_OP("Syncrep>SyncGateCommit")
     .Doc(R"doc(
 Says that every push of an admitted gradient was acknowledged.
 
-handle: Handle of the gate.
-generation: The generation that SyncGateAcquire returned.
-round: The round that SyncGateAcquire returned.
-device: The worker's task.
-incarnation: Its incarnation.
+The inputs are those of SyncGateAdmit.
+
 counted: False if the round was void by then.
 )doc");
 
@@ -219,11 +216,7 @@ REGISTER_OP("Syncrep>SyncGateAbort")
     .Doc(R"doc(
 Gives up a permit, or an admitted gradient, which makes the round void.
 
-handle: Handle of the gate.
-generation: The generation that SyncGateAcquire returned.
-round: The round that SyncGateAcquire returned.
-device: The worker's task.
-incarnation: Its incarnation.
+The inputs are those of SyncGateAdmit.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateLeave")

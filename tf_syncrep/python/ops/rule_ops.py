@@ -126,18 +126,8 @@ def resource_apply_rule(
 ) -> tf.Operation | None:
     """One dense step of an optimizer's rule on a resource variable.
 
-    The module's documentation has the rules, and what holds for both ops. Each variable
-    is given as a `tf.Variable` or as its handle.
-
-    Args:
-        rule: name of the rule: "adagrad", "ftrl", "momentum", "nesterov",
-            "rowwise_adagrad" or "sgd".
-        var: variable of any shape.
-        slots: the rule's slots by name: variables of var's shape, or, for a rowwise
-            rule, of its first dimension, and 1 for every other.
-        numbers: the rule's numbers by name, each a scalar; `lr` of FTRL is above 0.
-        grad: gradient of var's dtype and shape.
-        name: name of the op.
+    The arguments are those of `resource_sparse_apply_rule`, but `var` may have any
+    shape, and `grad` has the same one.
 
     Returns:
         The op in a graph, None when executing eagerly.

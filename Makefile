@@ -187,7 +187,7 @@ gpu:
 # be on PATH.
 gpu_pytest := $(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini tests/gpu
 # Ends a recipe, and says why, where what it takes is not there.
-unless_missing = missing="$$($(GPU_PYTHON) tests/testing/gpu_harness.py $(1))" || {
+unless_missing = missing="$$($(GPU_PYTHON) common/gpu_harness.py $(1))" || {
 unless_missing += echo "Left out: $$missing"; exit 0; }
 
 # 5 is pytest's way to say that all was skipped.

@@ -1,9 +1,9 @@
 """An update of AdamAsync with what a dense accumulator holds: by one op, or by two.
 
-A step is the update alone: the gradients were pushed before, off the clock, each made
-when it is pushed and held by nobody else, like those of a backward pass. One contender
-takes their mean and applies it, which writes it to memory and reads it again; the other
-is the op that does both.
+A step is the update alone. The gradients were pushed before, off the clock; each is
+made when it is pushed, and nobody else holds it, like those of a backward pass. One
+contender takes their mean and applies it, which writes it to memory and reads it again;
+the other is the op that does both.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             contender.step(i)
     for one, two in zip(*[contender.read() for contender in contenders], strict=True):
         np.testing.assert_array_equal(one, two)
-    # The sum and the last gradient read; and three arrays of Adam's, both ways.
+    # The sum and the last gradient are read, and three arrays of Adam are read and
+    # written.
     bytes_moved = 4 * point["floats"] * (2 + 6)
     # 50 pushes take a hundred times as long as the update.
     rounds = rounds if point["pushes"] < 50 else max(5, rounds // 3)

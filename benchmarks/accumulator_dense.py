@@ -1,10 +1,11 @@
 """Dense gradients into an accumulator, out again, and into Adam.
 
-A step is four pushes of 100 MB and a synchronous update with their mean. The
-gradients are there before, in a staging area that gives them away, so that nobody else
-holds them when they are pushed, as with those that a backward pass makes or that come
-from another task. The memory is the peak of the resident memory in the first three
-steps of a process, each gradient made when it is pushed, less what was resident before.
+A step is four pushes of 100 MB and a synchronous update with their mean. The gradients
+were made before, and are in a staging area that gives them away. So nobody else holds
+them when they are pushed, as it is with gradients that a backward pass makes or that
+come from another task. The memory is the peak of the resident memory in the first three
+steps of a process, less what was resident before; there each gradient is made when it
+is pushed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _Training:
     """One contender's session.
 
     Attributes:
-        stage: makes a gradient of a few numbers, the smallest of which it is given.
+        stage: makes a gradient of a few numbers, the smallest of which is its argument.
         push: hands the gradient that was staged first in.
         update: takes the mean of all and applies it.
         mean: takes the mean and returns it.
@@ -109,7 +110,7 @@ def _make(name: str, point: Point) -> _Training:
 
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
-    """Times all, or looks at their memory."""
+    """Times all contenders, or measures their memory."""
     if point["figure"] == "memory":
         return [_memory(name, point) for name in (OURS, STOCK)]
     contenders = []
@@ -119,13 +120,13 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
         contenders.append(training.contender(name))
         contenders[-1].prepare(0)
         contenders[-1].step(0)
-    # To push: a gradient and the sum read, the sum written; then Adam's seven.
+    # A push reads a gradient and the sum, and writes the sum; Adam moves seven arrays.
     bytes_moved = 4 * point["floats"] * (3 * PUSHES + 2 + 7)
     return race(contenders, point, rounds, bytes_moved)
 
 
 def _memory(name: str, point: Point) -> Measurement:
-    """Measures in a process of its own: TensorFlow keeps freed memory for later."""
+    """Measures in a process of its own, since TensorFlow keeps freed memory."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_memory, args=(name, point, sender))
@@ -148,7 +149,7 @@ def _send_memory(name: str, point: Point, sender) -> None:
             training.push()
         training.update()
     used = machine.peak_resident_bytes() - before
-    # All moments are of one sign: three full steps.
+    # All moments have one sign, so that there are three full steps.
     moved = training.read()[1:]
     np.testing.assert_allclose(moved, -3 * adam.LEARNING_RATE, rtol=1e-2)
     sender.send(used)
@@ -163,7 +164,7 @@ def _check_mean(training: _Training, point: Point) -> None:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets."""
+    """Compares the figures with the targets."""
     times = [m for m in measurements if m.unit == "s"]
     memory = [m for m in measurements if m.unit == "B"]
     return [

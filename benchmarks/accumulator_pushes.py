@@ -1,10 +1,10 @@
 """Dense gradients of several replicas that reach one accumulator at once.
 
-What a parameter server sees when replicas end their steps together. A step is the
-pushes of all, by a thread each, and the take of their mean. Gradients are there before,
-in a staging area that gives them away, so that nobody else holds them when they are
-pushed, as with those that come from another task. Each mean is looked at: all
-gradients are in it, each once.
+This is what a parameter server sees when replicas end their steps together. A step
+consists of the pushes of all, by a thread each, and the take of their mean. Gradients
+were made before, and are in a staging area that gives them away. So nobody else holds
+them when they are pushed, as it is with gradients that come from another task. Each
+mean is checked: each gradient is in it once.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ def _make(name: str, point: Point, pool: concurrent.futures.Executor) -> Contend
         accumulator = _ACCUMULATORS[name](tf.float32, [size])
         push_op = accumulator.apply_grad(tf.ensure_shape(staged, [size]), STEP)
         mean = tf.reshape(accumulator.take_grad(pushers), [-1, PERIOD])
-        # Of the end, the beginning and between; the rest stays where it is.
+        # Numbers at the beginning, in the middle and at the end are read; the rest
+        # stays where it is.
         seen_op = tf.gather(mean, [0, size // PERIOD // 2, size // PERIOD - 1])
-    # As many threads as pushes, so that the slow ones do not wait for a place.
+    # There are as many threads as pushes, so that slow ones do not wait for a thread.
     session = tf.compat.v1.Session(
         graph=graph,
         config=tf.compat.v1.ConfigProto(
@@ -94,7 +95,8 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
         for contender in contenders:
             contender.prepare(0)
             contender.step(0)
-        # Each gradient read, one sum written, read and written again as the mean.
+        # Each gradient is read, and one sum is written, read and written again as the
+        # mean.
         bytes_moved = 4 * point["floats"] * (pushers + 3)
         measurements = race(contenders, point, rounds, bytes_moved)
         for contender in contenders:
@@ -103,7 +105,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets."""
+    """Compares the figures with the targets."""
     return times_faster(measurements, OURS, STOCK, 1.5)
 
 

@@ -4,20 +4,20 @@ A step is a number of pushes of 4096 rows of 64 floats, one after the other, and
 All pushes of a step go to the same accumulator, as in a synchronous update, and are run
 by one call of a session: a call for each costs more than a push does. Before each step
 its gradients are made, off the clock, and then other memory than theirs is used: in
-training, too, there is other work between two updates, and the caches are cold.
+training there is other work between two updates, too, so that the caches are cold.
 
-A gradient that has come from another task is held by nobody else, and so it is here:
+Nobody else holds a gradient that has come from another task, and here it is the same:
 our accumulator keeps it as it is. If others hold it, too, the accumulator copies it;
 that is a second contender.
 
 TensorFlow's accumulator merges two sorted lists at each push, so that the cost of a
-push grows with what is in already; it is left out where that takes many seconds. It
-needs rows that are sorted and distinct. All get them sorted. Where popular rows repeat
-(zipf), its sums are wrong, and only its time is taken; another contender sums them
-first, as TensorFlow's optimizers do, and is right.
+push grows with the number of rows that it holds. It is left out where that takes many
+seconds. It needs rows that are sorted and distinct, and all contenders get sorted rows.
+Where popular rows repeat (zipf), its sums are wrong, and only its time is measured.
+Another contender sums such rows first, as TensorFlow's optimizers do, and is right.
 
-What the memory allows is shown by copies alone: each gradient is copied to where the
-result is to be.
+Copies alone show what the memory allows: each gradient is copied to the place of the
+result.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STOCK_SUMMED = "TensorFlow's, equal rows summed before"
 COPIES = "copies alone"
 ROWS = 1_000_000
 WIDTH = 64
-# Above every step that the accumulator can have come to.
+# The accumulator never gets to so high a step.
 STEP = 1 << 40
 
 _CLASSES = {
@@ -58,10 +58,10 @@ _CLASSES = {
 }
 
 
-# Of these each step pushes others.
+# Each step pushes others of these.
 GRADIENTS = 200
 
-# Far more than a cache holds.
+# This is far more than a cache holds.
 OTHER_FLOATS = 2**24
 
 
@@ -96,7 +96,8 @@ def make_contender(
                 for array in gradient.arrays
             ]
             made = [_keep(array, kept) for array in arrays]
-            # What is staged is handed on, and nobody keeps it, but for variables.
+            # A staged tensor is handed on, and nobody keeps it, unless it is in a
+            # variable.
             if name != OURS_COPYING:
                 made = [tf.raw_ops.DeepCopy(x=tensor) for tensor in made]
             stage_ops.append(tf.raw_ops.Stage(values=made, shared_name="gradients"))
@@ -145,7 +146,7 @@ def make_contender(
 
 
 def _keep(array: np.ndarray, kept: dict[Any, np.ndarray]) -> tf.Tensor:
-    """What ops read without a copy, once `kept` is fed to the initializer."""
+    """A tensor that ops read without a copy, once `kept` is fed to the initializer."""
     initial_value = tf.compat.v1.placeholder(tf.as_dtype(array.dtype), array.shape)
     kept[initial_value.ref()] = array
     return tf.compat.v1.Variable(initial_value, use_resource=True).read_value()
@@ -154,7 +155,7 @@ def _keep(array: np.ndarray, kept: dict[Any, np.ndarray]) -> tf.Tensor:
 def make_copies(
     point: Point, pushed: Sequence[gradients.Gradient], result_rows: int
 ) -> Contender:
-    """Reads what every accumulator has to read, and writes as much."""
+    """Reads and writes as much as every accumulator has to."""
     pushes = point["pushes"]
     places = max(1, result_rows // point["indices"])
     result = native.Memory((places, point["indices"], WIDTH))
@@ -176,7 +177,7 @@ def indices_in(pushes: Sequence[gradients.Gradient]) -> list[np.ndarray]:
 
 
 def check(result, pushes: Sequence[gradients.Gradient]) -> None:
-    """Holds what was taken to sums in float64, of some of the columns."""
+    """Compares what was taken with sums in float64, in some of the columns."""
     columns = slice(0, WIDTH, 16)
     indices_of = indices_in(pushes)
     rows, positions = np.unique(np.concatenate(indices_of), return_inverse=True)
@@ -215,7 +216,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets."""
+    """Compares the figures with the targets."""
     at_50 = [m for m in measurements if m.point["pushes"] == 50]
     verdicts = times_faster(at_50, OURS, STOCK, 12)
     verdicts += times_faster(at_50, OURS, STOCK_SUMMED, 12)

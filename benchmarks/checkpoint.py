@@ -2,9 +2,9 @@
 
 Two workers train a table of rows of 64 floats, with AdamAsync and SyncReplicas, on two
 parameter servers. Each sample of a checkpoint is the time until its bytes are on the
-disk (`sync`), as is that of the same bytes written alone, as fast, by as many threads
-as there are servers. Updates are timed on the coordinator. Before that, what a
-checkpoint holds is compared with the variables.
+disk (`sync`). Beside it the same number of bytes is written alone, at the same speed,
+by as many threads as there are servers. Updates are timed on the coordinator. Before
+that, the contents of a checkpoint are compared with the variables.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def _mean(gaps: Sequence[float]) -> float:
-    """All of the time, by the updates that were made in it; the last is on its way."""
+    """Divides the time by its updates; the last one is under way."""
     return sum(gaps) / (len(gaps) - 0.5)
 
 
@@ -106,7 +106,7 @@ def _counts(saved: Mapping[str, Any]) -> dict[str, float]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets."""
+    """Compares the figures with the targets."""
     by_point: dict[str, dict[str, Measurement]] = {}
     for m in measurements:
         by_point.setdefault(describe(m.point), {})[m.contender] = m
@@ -148,7 +148,7 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
                 f"of those while the bytes are written alone, at least 0.9 ({point})"
             )
             verdicts.append(Verdict(claim, speed, speed >= 0.9))
-        # Where so few rows were touched that it can be.
+        # The target is for checkpoints between which few rows were touched.
         if 6 * changed["rows"] <= full["rows"]:
             fewer = full["MB written"] / changed["MB written"]
             claim = f"fewer bytes of what has changed, at least 6 times ({point})"
@@ -165,7 +165,7 @@ BENCHMARK = Benchmark(
     title="Checkpoints while training goes on",
     axes={
         "ids": Axis(["zipf"]),
-        # Of each server; 0 for as fast as possible.
+        # This is the limit of each server; 0 is for no limit.
         "max MB/s": Axis([0, 50], quick=[0]),
         "GB": Axis([0.25, 1, 4], quick=[0.01]),
     },

@@ -1,10 +1,10 @@
 """Two to eight threads that apply sparse gradients to one variable at once.
 
-What a parameter server sees when many workers push. First it is made sure that no
-update is lost: all threads push the same gradient into overlapping rows, so that the
-slots of a row say how often it was moved, whatever the order, and the powers say how
-many calls there were. Then the time is taken; a sample is the time of all calls over
-their number.
+This is what a parameter server sees when many workers push. First the benchmark checks
+that no update is lost: all threads push the same gradient into overlapping rows, so
+that the slots of a row say how often it was moved, whatever the order, and the powers
+say how many calls there were. Then the time is measured; a sample is the time of all
+calls divided by their number.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Many threads get no less done than two."""
+    """Checks that many threads get as much done as two."""
     by_threads = {
         m.point["threads"]: m.median
         for m in measurements

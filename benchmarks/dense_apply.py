@@ -1,8 +1,8 @@
 """Dense apply: one variable of 32 million floats.
 
-Bound by memory: var, m and v are read and written, the gradient is read, seven streams
-of four bytes an element. Beside a reader, who holds what var was before, the new
-values go into memory of their own.
+It is bound by memory: var, m and v are read and written, and the gradient is read,
+which makes seven streams of four bytes an element. With a reader, who holds the old
+values of var, the new values go into memory of their own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets."""
+    """Compares the figures with the targets."""
     return [
         verdict
         for ours in (

@@ -1,21 +1,21 @@
 """Tables that grow, on one thread, beside tables of fixed size.
 
-A part of 1M rows, all of which have a key without any order. This is timed:
+A part has 1M rows, all of which have a key, in no order. This is timed:
 
 - 65,536 distinct keys are found and their rows read, by `table_find`; and as many rows
   of a fixed table are read by `embedding_gather`, which is told where they are;
 - 4,096 keys are looked up in training and AdamAsync moves their rows: `table_find`,
   `table_gradient`, the update; and the same by `embedding_gather`;
 - a maintenance that evicts 1% of the rows, and frees those that the one before has
-  evicted: the longest that an update can wait for it.
+  evicted, which is the longest time that an update can wait for it.
 
-Before, vectors are held to what they should be, exactly, and those that AdamAsync has
-moved to those of the fixed table. Width 0 is the index alone, without TensorFlow:
-dynamic_table_bench.cc gives rows to ten times as many keys, finds them, and looks for
-keys that are not there; it fails if a row is wrong.
+Before that, initial vectors are compared with the expected ones, exactly, and vectors
+that AdamAsync has moved with those of the fixed table. Width 0 is the index alone,
+without TensorFlow: dynamic_table_bench.cc gives rows to ten times as many keys, finds
+them, and looks for keys that are not there; it fails if a row is wrong.
 
-TFRA's tables do the first two, in a process of their own (harness/tfra_tables.py),
-where the environment's TF_SYNCREP_TFRA_PYTHON names an interpreter that has TFRA.
+TFRA's tables do the first two, in a process of their own (harness/tfra_tables.py), if
+the environment's TF_SYNCREP_TFRA_PYTHON names an interpreter that has TFRA.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Growing(Fixed):
         self.apply(values, kept)
 
     def maintain(self, step: int, unused_for: int) -> tf.Tensor:
-        """Evicts what was not used for so long."""
+        """Evicts rows that were not used for so long."""
         return table_ops.table_maintain(
             *(self.index, self.vectors.handle, *self.columns, step),
             slots=[self.m.handle, self.v.handle],
@@ -169,7 +169,7 @@ def vectors_of(numbers: np.ndarray, width: int) -> np.ndarray:
 
 
 def requests_of(keys: np.ndarray) -> tf.Tensor:
-    """What a worker asks: keys, ascending."""
+    """The request of a worker: keys, ascending."""
     return tf.constant(np.append(len(keys), keys))
 
 
@@ -277,7 +277,7 @@ def measure_tfra(point: Point, rounds: int) -> Sequence[Measurement]:
 
 @functools.cache
 def _program() -> tuple[pathlib.Path, tempfile.TemporaryDirectory]:
-    """The compiled program, and what keeps it there while this process runs."""
+    """The compiled program, and the folder that keeps it while this process runs."""
     folder = tempfile.TemporaryDirectory()
     path = pathlib.Path(folder.name) / "dynamic_table_bench"
     subprocess.run(
@@ -314,7 +314,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets, in processor time."""
+    """Compares the figures with the targets, in processor time."""
     reaches = [
         (ADD, 0, 1 / 4e6),
         (HIT, 0, 1 / 15e6),

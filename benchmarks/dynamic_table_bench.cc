@@ -2,11 +2,12 @@
 //
 //   dynamic_table_bench KEYS ROUNDS
 //
-// Gives rows to so many keys, 4,096 in a call, finds all of them in random
-// order, 65,536 in a call, and as many that are not there; and again in each
-// round. Prints for each round the seconds of processor time of a key that is
-// added, found, and not found; the longest processor time of a call that adds;
-// and the bytes of the index for each row. Status 1 if a key's row is wrong.
+// In each round it gives rows to so many keys, 4,096 in a call. It finds all of
+// them in random order, 65,536 in a call, and looks for as many that are not
+// there. It prints for each round the seconds of processor time of a key that
+// is added, found, and not found; the longest processor time of a call that
+// adds; and the bytes of the index for each row. The exit status is 1 if a
+// key's row is wrong.
 
 #include <time.h>
 
@@ -44,7 +45,7 @@ double Seconds() {
          static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Different for different numbers, and without any order.
+// The keys of different numbers are different, and in no order.
 int64_t KeyOf(int64_t number) {
   return static_cast<int64_t>(static_cast<uint64_t>(number) *
                               0xda942042e4dd58b5u);

@@ -1,23 +1,24 @@
-"""Training of many embedding tables by a cluster, against what else there is.
+"""Training of many embedding tables by a cluster, beside the alternatives.
 
-26 tables, a batch of 512 examples with one id of each, two dense layers behind them;
-workers and 2 parameter servers, processes on this machine. In clusters of their own, of
-which one trains at a time:
+A model has 26 tables and two dense layers behind them; a batch has 512 examples with
+one id for each table. Workers and 2 parameter servers are processes on this machine.
+These contenders have clusters of their own, of which one trains at a time:
 
-- `tfs.keras.DistributedEmbedding`: all tables in one slab, parted between the servers;
-  asynchronous, and with `tfs.keras.SyncReplicas`; each by single steps, and by 16 at
-  once. Tables that grow in their places, both ways, by single steps. The same tables
-  looked up by TensorFlow's own ops (unique, dynamic_partition, gather, dynamic_stitch).
+- `tfs.keras.DistributedEmbedding`: all tables are in one slab, which is split among the
+  servers. It is asynchronous, and with `tfs.keras.SyncReplicas`, each by single steps,
+  and by 16 at once. There are also tables that grow, in both ways, by single steps, and
+  the same tables looked up by TensorFlow's own ops (unique, dynamic_partition, gather,
+  dynamic_stitch).
 - `tfs.keras.Embedding`, a layer for each table: asynchronous, and synchronous.
 - No tables: the dense layers on numbers made of the ids, asynchronous.
 - Keras' own Embedding and Adam, in tf_keras: Keras 3's would read whole tables.
 - One process with `DistributedEmbedding` and no cluster, by single steps and by 16 at
-  once; and with PyTorch's
-  EmbeddingBag and SparseAdam, and fbgemm's tables and row-wise Adagrad, where these are
-  installed.
+  once; and with PyTorch's EmbeddingBag and SparseAdam, and fbgemm's tables and row-wise
+  Adagrad, if these are installed.
 
-A sample is the time in which the cluster computes one gradient for each worker, taken
-over a turn. Before, tables are held to those that one process trained.
+A sample is the time in which the cluster computes one gradient for each worker,
+measured over a turn. Before that, tables are compared with those that one process
+trained.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             steps = (_TRACED_STEPS + _PROBED_STEPS + made[name]) * _STEPS[name]
             expected = _REHEARSED_STEPS + steps * (1 if is_update_of_all else workers)
             updates = cluster.chief("updates", name)
-            # Keras' own counter is read, added to and assigned: steps get lost.
+            # Keras' own counter is read, added to and assigned, so that steps get lost.
             assert updates == expected or name == KERAS, (name, updates, expected)
             if name not in _ALONE:
                 kibibytes = _loopback_kibibytes(functools.partial(runs[name], _WATCHED))
@@ -174,13 +175,13 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def _run(cluster, name, calls) -> float:
-    """Lets each worker be called so many times; the seconds, for one step of a call."""
+    """Calls each worker so many times; returns the seconds for one step of a call."""
     steps = _STEPS[name]
     return cluster.chief("run", name, calls * steps) / steps
 
 
 def _torch_runs(model, expected):
-    """What makes steps in this process by PyTorch, where that is installed."""
+    """The functions that make steps by PyTorch, where that is installed."""
     runs = {}
     rehearsed = embedding_batches.batches(model, 1, _REHEARSED_STEPS)
     for name, kind in torch_embeddings.kinds().items():
@@ -200,15 +201,16 @@ def _torch_runs(model, expected):
 
 
 def _loopback_kibibytes(run) -> float:
-    """What goes through this machine's loopback device while `run` runs."""
+    """The bytes that go through this machine's loopback device while `run` runs."""
     before = int(_LOOPBACK.read_text(encoding="ascii"))
     run()
     return (int(_LOOPBACK.read_text(encoding="ascii")) - before) / 1024
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets."""
-    # One process makes one step in the time of a sample, a cluster one a worker.
+    """Compares the figures with the targets."""
+    # In the time of a sample one process makes one step, and each worker of a cluster
+    # does.
     by_workers = {m.point["workers"] for m in measurements}
     verdicts = [
         *times_faster(measurements, DISTRIBUTED, LAYERS, 2.5),

@@ -1,18 +1,18 @@
 """What a worker does for a lookup in 26 tables: before its message, and after.
 
-A slab of 26 tables of 100,000 x 16, in two parts; each feature has one id an example. A
-worker finds the distinct rows of each part and, when it has them, gives each feature
-its vectors; in training it then sums, row by row, the gradients of the vectors. Rows
-and gradients themselves are there from the beginning. This is done by
+A slab has 26 tables of 100,000 x 16, in two parts; each feature has one id an example.
+A worker finds the distinct rows of each part and, when it has them, gives each feature
+its vectors; in training it then sums, row by row, the gradients of the vectors. The
+rows and gradients themselves are made at the beginning. This is done by
 
 - this package's `embedding_rows` and `embedding_combine`, and the gradient of that;
 - TensorFlow's own ops: unique and dynamic_partition, dynamic_stitch and gather, and the
   gradients of these;
 - two threads of plain C++ that only put the ids into a hash table, and copy for each id
-  its row from where they are told that it is; beside two threads of TensorFlow.
+  its row from a place that they are told, beside two threads of TensorFlow.
 
 TensorFlow has one, two and sixteen threads for an op, however many cores there are.
-Before, all results are held to NumPy's, exactly.
+Before that, all results are compared with NumPy's, exactly.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def vectors_of(rows: np.ndarray) -> np.ndarray:
 
 
 def find_by_ours(ids, rows):
-    """Rows of each part, and what `give_by_ours` is to be told."""
+    """Rows of each part, and the arguments of `give_by_ours`."""
     tables = len(ids)
     return tfs.ops.embedding_rows(
         ids,
@@ -84,7 +84,7 @@ def give_by_ours(vectors, places):
 
 
 def find_by_stock(ids, rows):
-    """Rows of each part, and what `give_by_stock` is to be told."""
+    """Rows of each part, and the arguments of `give_by_stock`."""
     all_rows = tf.concat([x + i * rows for i, x in enumerate(ids)], axis=0)
     different, places = tf.unique(all_rows)
     owners = different % PARTS
@@ -120,10 +120,11 @@ def make_contenders(
 ) -> list[tuple[Contender, np.ndarray, np.ndarray]]:
     """Contenders of TensorFlow: a lookup, and a lookup and its gradient.
 
-    Each with what it makes of the first batch, and what it should.
+    Each comes with its result for the first batch, and the right one.
     """
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=point["threads"])
-    # Otherwise what nobody reads, or is always the same, would not be computed.
+    # Otherwise TensorFlow would not compute results that nobody reads or that never
+    # change.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = -1
     lookups, trainings, checked = [], [], []
@@ -168,7 +169,7 @@ def make_contenders(
 def make_floor(
     point: Point, ids: np.ndarray
 ) -> tuple[Contender, np.ndarray, np.ndarray]:
-    """The plain loops, what they make of the first batch, and what they should."""
+    """The plain loops, their result for the first batch, and the right one."""
     tables, examples = point["tables"], point["examples"]
     first_rows = np.arange(tables)[:, None] * point["rows"]
     batches = []
@@ -214,7 +215,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets."""
+    """Compares the figures with the targets."""
     return [
         *at_most(measurements, OURS, FLOOR, 1.5),
         *times_faster(measurements, OURS, STOCK, 1),
@@ -224,7 +225,7 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
 
 
 def _more_threads_than_cores(measurements) -> Sequence[Verdict]:
-    """A lookup and its gradient cost no more for being shared among many."""
+    """Checks that sharing a lookup and its gradient among many costs nothing."""
     cpu: dict[str, dict[int, float]] = {}
     for m in measurements:
         if m.contender == OURS + AND_GRADIENT:

@@ -1,7 +1,7 @@
 // The floor of the benchmarks: plain two-thread loops over plain memory.
 //
-// They do the arithmetic and touch the memory that an update cannot do without,
-// and nothing else: no checks, no locks, no duplicates summed, no run-time
+// They do the arithmetic and touch the memory that an update needs, and nothing
+// else: they have no checks, no locks, no sums of duplicates, and no run-time
 // dispatch. benchmarks/harness/native.py compiles this file for the machine it
 // runs on and calls it through ctypes.
 
@@ -87,8 +87,9 @@ void Adam(float* __restrict var, float* __restrict m, float* __restrict v,
   }
 }
 
-// The same for the rules of cc/lib/rules, with their numbers in the same order;
-// the slots of one row, or its one number, and the learning rate first.
+// This does the same for the rules of cc/lib/rules, whose numbers are in the
+// same order, with the learning rate first. It gets the slots of one row, or
+// its one number.
 enum Rule { kAdagrad, kFtrl, kMomentum, kRowwiseAdagrad, kSgd };
 
 void ApplyRule(int rule, float* __restrict var, float* __restrict a,
@@ -123,7 +124,7 @@ void ApplyRule(int rule, float* __restrict var, float* __restrict a,
       }
       return;
     case kRowwiseAdagrad: {
-      constexpr int kLanes = 16;  // or it would not be vectorised
+      constexpr int kLanes = 16;  // one lane would not be vectorised
       float lanes[kLanes] = {};
       for (int64_t i = 0; i + kLanes <= size; i += kLanes) {
         for (int lane = 0; lane < kLanes; ++lane) {
@@ -153,8 +154,8 @@ void ApplyRule(int rule, float* __restrict var, float* __restrict a,
 
 extern "C" {
 
-// Memory as TensorFlow's CPU allocator gets it: aligned, pages of the default
-// size, already written to once.
+// Returns memory like that of TensorFlow's CPU allocator, which is aligned, has
+// pages of the default size, and was written to once.
 float* floor_new(int64_t size) {
   const size_t bytes = (size * sizeof(float) + 63) / 64 * 64;
   void* memory = std::aligned_alloc(64, bytes);
@@ -166,8 +167,9 @@ float* floor_new(int64_t size) {
 
 void floor_delete(float* memory) { std::free(memory); }
 
-// One Adam step on the rows `indices[0..count)` of tables with `width` columns,
-// an index after the other; `alpha` is the step size with its bias corrections.
+// Makes one Adam step on the rows `indices[0..count)` of tables with `width`
+// columns, one index after the other; `alpha` is the step size with its bias
+// corrections.
 void floor_sparse_adam(float* var, float* m, float* v, const float* grad,
                        const int64_t* indices, int64_t count, int64_t width,
                        float alpha, float beta1, float beta2, float epsilon) {
@@ -180,8 +182,8 @@ void floor_sparse_adam(float* var, float* m, float* v, const float* grad,
   });
 }
 
-// One step of a rule on these rows; slots that it does not have are null. A
-// width that is no multiple of 16 will not do for kRowwiseAdagrad.
+// Makes one step of a rule on these rows; slots that it does not have are null.
+// For kRowwiseAdagrad the width must be a multiple of 16.
 void floor_sparse_rule(int rule, float* var, float* slot0, float* slot1,
                        const float* grad, const int64_t* indices, int64_t count,
                        int64_t width, const float* numbers) {
@@ -197,7 +199,7 @@ void floor_sparse_rule(int rule, float* var, float* slot0, float* slot1,
   });
 }
 
-// One Adam step on `size` floats.
+// Makes one Adam step on `size` floats.
 void floor_dense_adam(float* var, float* m, float* v, const float* grad,
                       int64_t size, float alpha, float beta1, float beta2,
                       float epsilon) {
@@ -217,7 +219,7 @@ void floor_copy(float* __restrict to, const float* __restrict from,
   });
 }
 
-// What a worker cannot do without in a lookup of `count` ids of each of
+// Does what a worker has to do at least in a lookup of `count` ids of each of
 // `num_features` features: finds by a hash which ids differ, and copies for
 // each id its row, which is row places[i] of `vectors`. `buckets` has
 // `num_buckets`, a power of 2 and more than `count`, for each feature.

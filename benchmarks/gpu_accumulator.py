@@ -3,20 +3,20 @@
     python benchmarks/gpu_accumulator.py             all sizes that the memory holds
     python benchmarks/gpu_accumulator.py --quick     tiny ones: does everything work?
 
-Needs a GPU, nvcc, CMake, CuPy and ml_dtypes, and uses PyTorch where it is installed,
-but no TensorFlow. Before anything is timed, the kernels are compared with NumPy.
+This needs a GPU, nvcc, CMake, CuPy and ml_dtypes, and no TensorFlow. It uses PyTorch if
+that is installed. Before anything is timed, the kernels are compared with NumPy.
 
-The passes that a dense accumulator is made of are timed: one more gradient, two more at
-a time (which is what it does with gradients that nobody else has), and the mean.
-PyTorch adds two gradients by `add_` twice.
+The passes of a dense accumulator are timed: adding one gradient, adding two at a time
+(which is what it does with gradients that nobody else has), and the mean. PyTorch adds
+two gradients by `add_` twice.
 
-For a sparse one a whole update is timed: four gradients are pushed, each of which waits
+Of a sparse one a whole update is timed: four gradients are pushed, each of which waits
 until its indices are known to be good, and their mean is taken, for which the number of
 distinct rows is read back. PyTorch puts the four into one sparse tensor, coalesces it
-and divides; it looks at no index.
+and divides; it checks no index.
 
-Bytes are those that have to be read and written at the least: of a sparse update the
-gradients once, and once the result. All in float.
+Bytes are those that have to be read and written at least: for a sparse update the
+gradients once, and the result once. Everything is in float.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FLOAT = np.dtype(np.float32)
 
 
 def check_against_numpy() -> None:
-    """Holds means of gradients to NumPy, before any figure is taken."""
+    """Compares means of gradients with NumPy's, before anything is measured."""
     arrays = [kernels.random_array(seed, [100_003], FLOAT) for seed in range(3)]
     total, *rest = (kernels.to_gpu(array) for array in arrays)
     kernels.dense_pass("add_two", "float32", a=rest[0], b=rest[1], sum=total)
@@ -76,7 +76,8 @@ def dense(name: str, size: int, rounds: int) -> list[Measurement]:
     total = cupy.zeros(size, np.float32)
     a = cupy.random.standard_normal(size, np.float32)
     b = cupy.random.standard_normal(size, np.float32)
-    # Not 1, which nobody has to divide by; near it, so that sums stay in range.
+    # It is not 1, by which nobody has to divide, but near it, so that sums stay in
+    # range.
     divisor = 1.0009765625
 
     def ours(_: int) -> None:
@@ -132,7 +133,7 @@ def sparse(point: Point, rounds: int) -> list[Measurement]:
 
 
 def measure_dense(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
-    """All passes and sizes that fit, and what was to be reached."""
+    """All passes and sizes that fit, and the targets."""
     measurements: list[Measurement] = []
     for size in [MILLION] if quick else SIZES:
         for name in ARRAYS:
@@ -144,7 +145,7 @@ def measure_dense(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
 
 
 def measure_sparse(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
-    """All updates that fit, and what was to be reached."""
+    """All updates that fit, and the targets."""
     measurements: list[Measurement] = []
     for point in row_batches.points(quick):
         batch = 4 * point["indices"] * point["width"]

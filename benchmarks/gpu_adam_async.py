@@ -3,12 +3,12 @@
     python benchmarks/gpu_adam_async.py             all sizes that the memory holds
     python benchmarks/gpu_adam_async.py --quick     tiny ones: does everything work?
 
-Needs a GPU, nvcc, CMake, CuPy and ml_dtypes, and uses PyTorch where it is installed,
-but no TensorFlow. Before anything is timed, the kernels are compared with the float64
-twin. Bytes are those that a step has to read and write at the least: of a dense one
-var, m and v twice and the gradient once; of a sparse one the same for each different
-row, gradient and indices once. Batches of sparse gradients rotate, and a copy comes
-before each turn, so that none is in the cache. All in float.
+This needs a GPU, nvcc, CMake, CuPy and ml_dtypes, and no TensorFlow. It uses PyTorch if
+that is installed. Before anything is timed, the kernels are compared with the float64
+twin. Bytes are those that a step has to read and write at least: for a dense one var, m
+and v twice and the gradient once; for a sparse one the same for each distinct row, and
+the gradient and the indices once. Batches of sparse gradients rotate, and there is a
+copy before each turn, so that none is in the cache. Everything is in float.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DENSE_SIZES = [32 * MILLION, 128 * MILLION, 512 * MILLION, 1000 * MILLION]
 
 
 def check_against_the_twin() -> None:
-    """Holds one dense and one sparse step to the twin, before any figure is taken."""
+    """Compares a dense and a sparse step with the twin, before anything is measured."""
     import cupy
 
     state = kernels.random_state(1, [5000, 64], "float32")
@@ -112,7 +112,7 @@ def sparse(point: Point, rounds: int, with_torch: bool) -> list[Measurement]:
 
 
 def measure_dense(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
-    """All sizes that fit, and what was to be reached."""
+    """All sizes that fit, and the targets."""
     measurements: list[Measurement] = []
     for size in [MILLION] if quick else DENSE_SIZES:
         # Two contenders with three arrays each, and a gradient.
@@ -123,7 +123,7 @@ def measure_dense(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
 
 
 def measure_sparse(quick: bool) -> tuple[list[Measurement], list[Verdict]]:
-    """All tables that fit, and what was to be reached."""
+    """All tables that fit, and the targets."""
     measurements: list[Measurement] = []
     for point in row_batches.points(quick):
         table = 4 * point["rows"] * point["width"]

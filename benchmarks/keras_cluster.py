@@ -1,18 +1,19 @@
-"""Synchronous training in TensorFlow 2 by a whole cluster, against what else there is.
+"""Synchronous training in TensorFlow 2 by a whole cluster, beside the alternatives.
 
-All are processes on this machine, in clusters of their own that are comparable and take
-turns: only one of them trains at a time.
+All tasks are processes on this machine. Each contender has a cluster of its own; the
+clusters are comparable, and only one of them trains at a time.
 
 - `tfs.keras.SyncReplicas` and, without it, plain asynchronous training, in one
   `ParameterServerStrategy`: 1 chief, the workers, the parameter servers.
 - `tf.distribute.MultiWorkerMirroredStrategy` (each worker has all weights and an
   optimizer of its own, and gradients are exchanged by rings of workers), with the Adam
-  of Keras; and with AdamAsync, which tells what of the difference is the optimizer's.
+  of Keras; and with AdamAsync, which shows how much of the difference is the
+  optimizer's.
 - `tfs.train.SyncReplicasOptimizer` in v1 sessions.
 
-See harness/keras_trainer.py for the step. An update of a synchronous contender is the
-mean of one gradient of each worker. A sample is the time in which the cluster computes
-as many gradients as there are workers, taken over a turn of about 0.75 s.
+The step is described in harness/keras_trainer.py. An update of a synchronous contender
+is the mean of one gradient of each worker. A sample is the time in which the cluster
+computes as many gradients as there are workers, measured over a turn of about 0.75 s.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ _SECS_PER_TURN = 0.15
 
 
 def check(cluster: replicas.Replicas, name: str) -> int:
-    """Lets a contender make its first updates and holds them to one process.
+    """Lets a contender make its first updates and compares them with one process.
 
     Returns:
         How many updates it has made.
@@ -87,7 +88,7 @@ def check(cluster: replicas.Replicas, name: str) -> int:
         for actual, wanted in zip(weights, alone, strict=True):
             np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-6)
         return updates
-    # The order of asynchronous updates is anybody's.
+    # Asynchronous updates may come in any order.
     if name != "asynchronous":
         cluster.chief("check", name, _REHEARSED_STEPS)
     return cluster.chief("updates", name)
@@ -165,7 +166,7 @@ def _run(cluster: replicas.Replicas, name: str, steps: int) -> float:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets."""
+    """Compares the figures with the targets."""
     embedding = [
         m for m in measurements if m.point["model"] in (EMBEDDING, SMALL_EMBEDDING)
     ]

@@ -2,14 +2,15 @@
 
 `examples/movielens.py` trains each model with several seeds: in one process, and on
 clusters of 2 parameter servers, asynchronously and synchronously with 2 workers, and
-synchronously with 3 workers of whose gradients 2 make an update. All see the same
-examples as often; the gradients of a synchronous update have the examples of one batch
-of one process among them. Only NeuMF is also trained by PyTorch, where that is
-installed: harness/torch_neumf.py.
+synchronously with 3 workers of whose gradients 2 make an update. All of them see the
+same examples equally often; the gradients of a synchronous update together have the
+examples of one batch of one process. Only NeuMF is also trained by PyTorch, where that
+is installed: harness/torch_neumf.py.
 
-Scores are those of the weights after the last epoch. Seconds are those of training,
-without the start of processes and without tests, on a machine whose cores all processes
-share. Beside them is a prediction that needs no model, such as the most popular films.
+Scores are those of the weights after the last epoch. Seconds are those of training
+alone, without the start of processes and without tests; all processes share the cores
+of one machine. Beside them is a prediction that needs no model, such as the most
+popular films.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from harness.benchmark import Axis, Benchmark, Measurement, Point, Verdict
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _SCRIPT = _ROOT / "examples" / "movielens.py"
-# Where the example keeps the data that it has fetched.
+# The example keeps the data that it has fetched in this folder.
 _OUTPUT = _ROOT / "build" / "movielens"
 _TORCH = pathlib.Path(__file__).parent / "harness" / "torch_neumf.py"
 
@@ -129,7 +130,7 @@ def _measurement(name: str, point: Point, found: dict[str, Any]) -> Measurement:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the means to what is published, and to those of one process."""
+    """Compares the means with published ones, and with those of one process."""
     means: dict[str, dict[str, float]] = {}
     spreads: dict[str, float] = {}
     for m in measurements:

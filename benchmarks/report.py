@@ -1,4 +1,4 @@
-"""Writes what docs say of the results in benchmarks/results, and draws the pictures.
+"""Writes the results in benchmarks/results into the docs, and draws the pictures.
 
 python benchmarks/report.py            rewrites tables, figures in prose, and pictures
 python benchmarks/report.py --check    status 1 if they are not those of the results
@@ -60,10 +60,10 @@ def section(name: str, result: dict[str, Any]) -> str:
 
 
 def out_of_date(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
-    """The pages that are not as the results in a folder make them, and what they do.
+    """The pages that differ from the results in a folder, and their new text.
 
     Raises:
-        ValueError: if a page names a figure that there is not.
+        ValueError: if a page names a figure that does not exist.
     """
     measurements = _measurements(folder)
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
@@ -85,7 +85,7 @@ def pictures_out_of_date(folder: pathlib.Path) -> Iterator[str]:
 
 
 def draw(name: str, folder: pathlib.Path) -> None:
-    """Draws a picture; its file says of which results."""
+    """Draws a picture; its file names the results from which it was drawn."""
     drawer, sources = PICTURES[name]
     drawer(_measurements(folder)).savefig(
         IMAGES / f"{name}.png",

@@ -49,7 +49,7 @@ BENCHMARKS = (
     "checkpoint",
     "movielens_scores",
 )
-# Only CPU kernels are measured, and TensorFlow's start-up notes are left out.
+# Only CPU kernels are measured, and TensorFlow's messages at its start are left out.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
@@ -71,7 +71,7 @@ def run(name: str, quick: bool) -> dict[str, Any] | None:
 
 def _measure(name: str, quick: bool, sender) -> None:
     """The body of a measuring process."""
-    sys.path += [str(HERE), str(HERE.parent / "tests" / "testing")]
+    sys.path += [str(HERE), str(HERE.parent / "common")]
     try:
         benchmark = importlib.import_module(name).BENCHMARK
         sender.send(results.measure(benchmark, quick))

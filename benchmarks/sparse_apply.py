@@ -1,12 +1,12 @@
 """Sparse apply: rows of a table with a million, a few thousand or very many.
 
-What training an embedding table does in each step. Optimizers of Keras 3, all but SGD
-without a momentum, and stock Adam anywhere, move every row of the table; AdamAsync, our
-other optimizers, PyTorch's SparseAdam and the plain loops move the rows that the
-gradient names. Of very many rows only the ops are measured, beside the plain loops,
-which move a row once for each time that it is named, and AdamAsync beside itself on one
-thread. The bytes counted are those of the named rows: each row of the table and its
-slots once read and once written, gradients and indices read.
+This is what training an embedding table does in each step. All optimizers of Keras 3
+but SGD without a momentum, and stock Adam in any Keras, move every row of the table.
+AdamAsync, our other optimizers, PyTorch's SparseAdam and the plain loops move the rows
+that the gradient names. With very many rows only the ops are measured, beside the plain
+loops, which move a row once for each time that it is named, and AdamAsync beside itself
+on one thread. The bytes are those of the named rows: each row of the table and its
+slots is read and written once, and gradients and indices are read.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from harness.benchmark import (
 from harness.timing import race
 
 WIDTH = 64
-# More batches than fit into a cache.
+# So many batches do not fit into a cache.
 BATCHES = 48
-# A step of so many rows is about arithmetic and memory, and needs fewer batches.
+# The time of a step with so many rows is that of arithmetic and memory, so that fewer
+# batches suffice.
 MANY = 65_536
 FEW_BATCHES = 3
 
@@ -49,11 +50,12 @@ def make_batches(
 def bytes_moved(
     batches: Sequence[Sequence[gradients.Gradient]], floats_of_row: int = 3 * WIDTH
 ) -> int:
-    """The mean over the batches of what a step has to read and write, at the least.
+    """The bytes that a step has to read and write at least, the mean over the batches.
 
     Args:
         batches: gradients of one table.
-        floats_of_row: of the table and its slots, those of Adam by default.
+        floats_of_row: how many floats the table and its slots have for a row; by
+            default those of Adam.
     """
     total = 0
     for (gradient,) in batches:
@@ -73,10 +75,10 @@ def check_on_distinct_rows(
     make: Callable[..., contenders.Contender | list[contenders.Contender]],
     steps: int = 3,
 ) -> None:
-    """Holds contenders to the twin where no row occurs twice in a batch.
+    """Compares contenders with the twin where no row occurs twice in a batch.
 
-    Where one does, the plain loop moves it twice, and Keras 3's Adam sums the squares
-    of its gradients instead of squaring their sum.
+    If a row does, the plain loop moves it twice, and Keras 3's Adam sums the squares of
+    its gradients instead of squaring their sum.
     """
     rng = np.random.default_rng(8)
     table = make_table(rng, 1000)
@@ -191,7 +193,7 @@ def _measure_many(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets."""
+    """Compares the figures with the targets."""
     verdicts = []
     few = [m for m in measurements if m.point["indices"] < MANY]
     for ours in (contenders.KERAS_ADAM_ASYNC, contenders.V1_ADAM_ASYNC):
@@ -207,7 +209,7 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
     many = [m for m in measurements if m.point["indices"] >= MANY]
     verdicts += at_most(many, contenders.RAW_OP, contenders.FLOOR, 1.3)
     for optimizer in rules.OPTIMIZERS:
-        # Without slots, that of Keras 3 moves the named rows alone, too.
+        # Without slots, Keras 3's optimizer moves the named rows alone, too.
         reach = 100 if optimizer.slots else 1
         verdicts += times_faster(measurements, optimizer.keras, optimizer.stock, reach)
         verdicts += at_most(measurements, optimizer.raw_op, optimizer.floor, 1.2)

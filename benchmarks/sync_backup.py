@@ -1,10 +1,10 @@
-"""One worker of five is slow: what a backup worker and spare permits are worth.
+"""One worker of five is slow: how much a backup worker and spare permits help.
 
 Five workers and two parameter servers, processes on this machine, train six layers of
 64 x 64. One worker sleeps, in each step, ten times as long as a step of all five takes
 when none sleeps. Either each update waits for its gradient (strict mode), or all five
 gradients may come from whoever is fast, or the first four are enough. A sample is the
-time of an update, taken over a turn.
+time of an update, measured over a turn.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets."""
+    """Compares the figures with the targets."""
     return [
         *times_faster(measurements, FOUR, STRICT, 5),
         *times_faster(measurements, ALL, STRICT, 3),

@@ -1,15 +1,16 @@
 """Synchronous training by a whole cluster: 4 workers and 2 parameter servers.
 
-All are processes on this machine. Synchronous contenders average as many gradients as
-there are workers. TensorFlow's class has Adam inside and `num_tokens=0`, or it would
-hang; and as one of its workers may take a token that was for another, it would also
-hang if each worker made a number of steps, so that synchronous turns end at a global
-step. Training by the same workers without synchronisation says how many gradients the
-machine can compute, and the CPU seconds that all processes use in a second how busy it
-is. The same in step, where each worker waits after each step until all have made it, by
-pipes and not by TensorFlow, says what of the rest is that workers wait for one another,
-however they are told to. A sample is the time in which the cluster computes four
-gradients, taken over a turn of about a second.
+All tasks are processes on this machine. Synchronous contenders average as many
+gradients as there are workers. TensorFlow's class has Adam inside and `num_tokens=0`,
+since otherwise it would hang. One of its workers may take a token that was for another,
+so that it would also hang if each worker made a certain number of steps; therefore
+synchronous turns end at a global step. Training by the same workers without
+synchronisation shows how many gradients the machine can compute, and the CPU seconds
+that all processes use in a second show how busy it is. In another contender, each
+worker waits after each step until all have made it, by pipes and not by TensorFlow. It
+shows how much of the rest is that workers wait for one another, by whatever means. A
+sample is the time in which the cluster computes four gradients, measured over a turn of
+about a second.
 """
 
 from __future__ import annotations
@@ -91,9 +92,9 @@ class Turns:
         return seconds
 
     def read(self) -> tuple[int, list[np.ndarray]]:
-        """Returns the number of updates, after a look at it, and the weights."""
+        """Checks and returns the number of updates, and returns the weights."""
         step, weights = self._cluster.chief("read", self._name)
-        # The others' last steps may make up one more.
+        # The last steps of the others may make one more update.
         assert 0 <= step - self._step <= self._is_sync, (
             f"{self._name}: {step} updates, not {self._step}"
         )
@@ -105,7 +106,7 @@ class Turns:
         return self._cluster.all(method, self._name, *ends, *more)
 
     def _check(self) -> None:
-        """Holds the weights, all having had one batch, to those of one process."""
+        """Compares the weights, after equal batches, with those of one process."""
         self._train("rehearse", _REHEARSED_STEPS)
         step, weights = self.read()
         if self._is_sync:
@@ -155,7 +156,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the figures to the targets."""
+    """Compares the figures with the targets."""
     dense = [m for m in measurements if m.point["model"] == DENSE]
     embedding = [m for m in measurements if m.point["model"] != DENSE]
     return [

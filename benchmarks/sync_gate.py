@@ -30,7 +30,7 @@ UPDATES_PER_ROUND = 20
 
 @functools.cache
 def _program() -> tuple[pathlib.Path, tempfile.TemporaryDirectory]:
-    """The compiled program, and what keeps it there while this process runs."""
+    """The compiled program, and the folder that keeps it while this process runs."""
     folder = tempfile.TemporaryDirectory()
     path = pathlib.Path(folder.name) / "sync_gate_bench"
     subprocess.run(
@@ -58,7 +58,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """There is nothing to compare with."""
+    """Returns no verdicts, since there is nothing to compare with."""
     del measurements
     return []
 

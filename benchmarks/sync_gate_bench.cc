@@ -1,17 +1,18 @@
-// Times SyncGate with many simulated workers, which do nothing but ask.
+// Times SyncGate with many simulated workers, which only call the gate.
 //
 //   sync_gate_bench callbacks|conserving|threads WORKERS UPDATES
 //
 // "callbacks": one thread makes all calls, so that the gate's own work is seen.
-// "conserving": the same where rounds are work-conserving, which is the
-// default, in virtual time: steps of a second, of which none is overdue.
-// "threads": a thread for each worker, which blocks in its acquire; most of the
-// time is the operating system's.
+// "conserving": the same with work-conserving rounds, which are the default, in
+// virtual time. Steps take a second, and none is overdue. "threads": a thread
+// for each worker, which blocks in its acquire; most of the time is the
+// operating system's.
 //
-// Prints for each update the seconds that one worker's cycle (acquire, admit,
-// commit) took on average, and those from the call of Advance() to the moment
-// at which the last worker is on its way. Every worker gives one gradient to
-// each update; status 1 if that is not what the gate has counted.
+// It prints for each update the seconds that one worker's cycle (acquire,
+// admit, commit) took on average, and those from the call of Advance() to the
+// moment at which the last worker is on its way. Every worker gives one
+// gradient to each update; the exit status is 1 if the gate has counted
+// something else.
 
 #include <algorithm>
 #include <chrono>
@@ -56,7 +57,7 @@ struct Updater {
   int64_t step = 0;
   SyncGate::Time advanced_at{0};
 
-  // False if the gate did not do as it should.
+  // Returns false if the gate made an error.
   bool Update(int64_t num_expected) {
     std::promise<SyncGate::Quorum> full;
     gate.WaitQuorum(generation, SyncGate::Time(0),
@@ -75,7 +76,7 @@ void Print(double cycle, double wake_up) {
   std::printf("%.9g %.9g\n", cycle, wake_up);
 }
 
-// `now` is the gate's time, where that is virtual.
+// `now` is the gate's time if that is virtual.
 bool RunCallbacks(SyncGate& gate, int workers, int updates,
                   SyncGate::Time* now) {
   std::vector<GateWorker> names;
@@ -189,7 +190,7 @@ int main(int argc, char** argv) {
       tf_syncrep::BrokenIdentities(stats, updates, int64_t{updates} * workers);
   bool even = stats.workers.size() == static_cast<size_t>(workers);
   for (const auto& worker : stats.workers) {
-    // At most one more, in the round that Close() ended.
+    // There may be one more, in the round that Close() ended.
     even = even && worker.contributed >= updates &&
            worker.contributed <= updates + 1;
   }

@@ -1,13 +1,13 @@
-"""What one update costs that has nothing to do: the latency of the protocol.
+"""The cost of an update that has nothing to do, which is the protocol's latency.
 
 Workers and 2 parameter servers, processes on this machine, train two small tables, one
-on each server, with batches without a single row: the gradients are empty, and what is
-left is who calls whom. A sample is the time in which each worker makes one step, over a
-turn; with SyncReplicas that is the time of an update. Without it the same steps are
-made asynchronously, and steps that do nothing but take the batch say what of all that
-is the coordinator's scheduling. Hops are counted in the graphs of the functions, see
-harness/hops.py: two of them are a round trip, and that of the step itself, from the
-coordinator to the worker and back, is not among them.
+on each server, with batches without a single row. So the gradients are empty, and only
+the calls are left. A sample is the time in which each worker makes one step, measured
+over a turn; with SyncReplicas that is the time of an update. Without it the same steps
+are made asynchronously. Steps that only take the batch show how much of that is the
+coordinator's scheduling. Hops are counted in the graphs of the functions by
+common/hops.py. Two of them are a round trip; that of the step itself, from the
+coordinator to the worker and back, is not counted.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What synchrony buys: the loss after so many examples, with and without it.
+"""The loss after so many examples, with and without synchrony.
 
 4 workers and 2 parameter servers, processes on this machine, train two dense layers on
 examples of a planted model with noise, by plain gradient descent: from several initial
-weights, with several learning rates, each the same for both.
-Asynchronous workers make an update of each gradient, computed on weights that the
-others have changed meanwhile; synchronous ones an update of the mean of 4 gradients, so
-a fourth as many, none of them out of date. The loss is that of examples that nobody
-trains on; report.py draws it.
+weights, with several learning rates, each the same for both. Asynchronous workers make
+an update of each gradient, which was computed on weights that the others have changed
+meanwhile. Synchronous workers make an update of the mean of 4 gradients, so that there
+are a fourth as many updates, and no gradient is out of date. The loss is that of
+examples that nobody trains on; report.py draws it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STEPS = 20  # of each worker, from one reading of the loss to the next
 
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
-    """Trains from each initial weights, and reads the loss on the way."""
+    """Trains from each set of initial weights, and reads the loss on the way."""
     seeds, readings = (_SEEDS, _READINGS) if rounds > 5 else (2, 2)
     contenders = {
         name: {
@@ -65,7 +65,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
                     cluster.chief("run", name, _STEPS)
                     losses.append(cluster.chief("held_out_loss", name))
                 curves[name].append(losses)
-        # How many updates SGD makes without synchrony Keras 3 does not count rightly.
+        # Keras 3 miscounts the updates that SGD makes without synchrony.
         updates, expected = cluster.chief("updates", SYNC), seeds * readings * _STEPS
         assert updates == expected, f"{SYNC}: {updates} updates, not {expected}"
     per_reading = _STEPS * WORKERS * _EXAMPLES
@@ -85,7 +85,7 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """Holds the last losses at the large learning rate against one another."""
+    """Compares the last losses at the large learning rate with one another."""
     last = {
         m.contender: statistics.median(m.samples)
         for m in measurements

@@ -1,4 +1,4 @@
-"""A model of clicks for v1 graphs: one is likely where two embeddings agree."""
+"""A model of clicks for v1 graphs: a click is likely if two embeddings agree."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def build(num_ps: int = 1) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         num_ps: how many parameter servers share each table of embeddings.
 
     Returns:
-        Its inputs, placeholders by the names of `clicks.batches`, and its loss, a
-        scalar.
+        Its inputs, which are placeholders by the names of `clicks.batches`, and its
+        loss, a scalar.
     """
     inputs = {
         "user": tf.placeholder(tf.int64, [None]),

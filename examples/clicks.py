@@ -1,7 +1,7 @@
-"""Made-up clicks of users on items, by tastes that a model can find out.
+"""Made-up clicks of users on items, by tastes that a model can learn.
 
-Users and items have a taste each, a few numbers that nobody is told. The better the two
-of a pair agree, the likelier is a click. Nothing is downloaded or read.
+Each user and each item has a taste: a few hidden numbers. The better the two of a pair
+agree, the likelier is a click. Nothing is downloaded or read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def batches(seed: int, size: int = 256) -> Iterator[dict[str, np.ndarray]]:
     """Draws batches without end.
 
     Args:
-        seed: another one for each worker, so that each has its own share of the data.
+        seed: a seed for each worker, so that each has its own share of the data.
         size: pairs in a batch.
 
     Yields:

@@ -1,20 +1,20 @@
 """A click model on Criteo's logs, trained by parameter servers: DLRM.
 
-Deep Learning Recommendation Model (Naumov et al., 2019): a vector for each category,
-one for all numbers together, the dot products of all pairs of them, and layers above.
-The table of vectors is spread over all parameter servers by `DistributedEmbedding`;
-`tfs.keras.AdamAsync` updates the rows that a batch touches. A `WorkQueue` gives
-each file of the logs to whichever worker is free, once an epoch, and
-`tfs.keras.Checkpoint` has what is needed to go on from after a crash.
+The Deep Learning Recommendation Model (Naumov et al., 2019) has a vector for each
+category, one for all numbers together, the dot products of all pairs of them, and
+layers above. The table of vectors is spread over all parameter servers by
+`DistributedEmbedding`; `tfs.keras.AdamAsync` updates the rows that a batch touches. A
+`WorkQueue` gives each file of the logs to whichever worker is free, once an epoch, and
+`tfs.keras.Checkpoint` writes what is needed to go on after a crash.
 
     tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py
     tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py --sync
     tf-syncrep launch --workers 3 --ps 2 examples/criteo_dlrm.py --data day_0 day_1
 
-Without `--data` it writes logs of that format itself, whose clicks follow a model that
-is planted in them; the AUC of that model, which none can surpass, is printed beside.
-On many machines, every worker must find the files under the same names, and every task
-the folder `--output`. The more files there are, the better they can be shared.
+Without `--data` it writes logs in that format itself, whose clicks follow a planted
+model. It also prints the AUC of that model, which no model can surpass. On many
+machines, every worker must find the files under the same names, and every task the
+folder `--output`. The more files there are, the better they can be shared.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Speed(tf.keras.callbacks.Callback):
         print(f"epoch {epoch + 1}: loss {loss:.4f}, {rate:,.0f} examples/s", flush=True)
 
     def examples_per_second(self) -> float:
-        """The speed, without the first epoch, where there are others."""
+        """The speed, without the first epoch if there are others."""
         return float(np.mean(self.rates[1:] or self.rates))
 
 
@@ -121,7 +121,7 @@ def connect() -> tuple[tf.distribute.ParameterServerStrategy, int]:
 
 
 def make_optimizer(options: argparse.Namespace, workers: int):
-    """AdamAsync, by itself or in SyncReplicas."""
+    """Makes an AdamAsync, by itself or in SyncReplicas."""
     optimizer = tfs.keras.AdamAsync(options.learning_rate)
     if not options.sync:
         print("Training asynchronously.", flush=True)
@@ -141,7 +141,7 @@ def train(paths: list[str], options: argparse.Namespace):
 
     Args:
         paths: the logs.
-        options: of the command line.
+        options: the options of the command line.
 
     Returns:
         The model, the optimizer and the `Speed`.
@@ -159,12 +159,12 @@ def train(paths: list[str], options: argparse.Namespace):
         )
 
     def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """Makes the dataset of one worker, of the files that it gets."""
+        """Makes the dataset of one worker, from the files that it gets."""
         del context
         return criteo_logs.batches_of_queue(queue, options.batch_size, options.buckets)
 
     speed = Speed(options.batch_size)
-    # Whoever is started again goes on where the last checkpoint was written.
+    # A task that is started again goes on where the last checkpoint was written.
     checkpoint = tfs.keras.Checkpoint(
         options.output / "checkpoints", every_secs=60, work_queues={"logs": queue}
     )

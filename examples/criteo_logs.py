@@ -17,7 +17,7 @@ import tensorflow as tf
 import tf_syncrep as tfs
 
 NUMBERS, CATEGORIES = 13, 26
-# One line in so many is held out from training, chosen by what is in it.
+# One line in so many is held out from training. Its contents decide which one.
 HELD_OUT = 10
 
 
@@ -29,7 +29,7 @@ def batches(
     Args:
         paths: the files.
         batch_size: examples in a batch.
-        buckets: for how many ids the categories of all columns share.
+        buckets: how many ids the categories of all columns share.
         held_out: whether to read the lines that are held out, or those to train on.
 
     Returns:
@@ -47,7 +47,7 @@ def batches_of_queue(
     """Reads the logs that a worker gets from a queue, shuffled, to train on.
 
     Args:
-        queue: of files.
+        queue: the queue of files.
         batch_size: examples in a batch.
         buckets: as in `batches`.
 
@@ -60,12 +60,12 @@ def batches_of_queue(
 
 
 def is_held_out(lines: tf.Tensor) -> tf.Tensor:
-    """Which of these lines `[lines]` are not to be trained on: bool `[lines]`."""
+    """Which of these lines `[lines]` are held out from training: bool `[lines]`."""
     return tf.strings.to_hash_bucket_fast(lines, HELD_OUT) == 0
 
 
 def parse(lines: tf.Tensor, buckets: int):
-    """Turns lines `[batch]` into what `batches` describes."""
+    """Turns lines `[batch]` into the examples that `batches` describes."""
     defaults = [[0], *[[0.0]] * NUMBERS, *[[""]] * CATEGORIES]
     label, *fields = tf.io.decode_csv(
         lines, defaults, field_delim="\t", use_quote_delim=False
@@ -83,7 +83,8 @@ def _parsed(lines, batch_size, buckets, held_out):
     def choose(some: tf.Tensor) -> tf.Tensor:
         return tf.boolean_mask(some, is_held_out(some) == held_out)
 
-    # Thousands of lines at once: an op for each of them would cost more than its work.
+    # Thousands of lines are read at once, since an op for each would cost more than its
+    # work.
     chosen = lines.batch(batch_size).map(choose).rebatch(batch_size)
     return chosen.map(
         lambda some: parse(some, buckets), num_parallel_calls=tf.data.AUTOTUNE
@@ -93,15 +94,15 @@ def _parsed(lines, batch_size, buckets, held_out):
 def write_planted(
     folder: pathlib.Path, lines: int, files: int = 16, seed: int = 1
 ) -> tuple[list[str], float]:
-    """Writes logs whose clicks follow a model, which is planted in them.
+    """Writes logs whose clicks follow a planted model.
 
     The logarithm of a click's odds is a sum over some numbers and the categories of
-    some columns, and over the products of vectors of pairs of categories: what a
-    DLRM can express. No model can do better than the planted one.
+    some columns, and over the products of vectors of pairs of categories, which a DLRM
+    can express. No model can do better than the planted one.
 
     Args:
-        folder: where to.
-        lines: how many, in all files together.
+        folder: the folder for the files.
+        lines: how many lines all files have together.
         files: how many files.
         seed: for the model and for the lines.
 

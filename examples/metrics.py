@@ -35,8 +35,8 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 def places(scores: np.ndarray) -> np.ndarray:
     """The places, from 0, of the first candidate of each list: int64 `[lists]`.
 
-    A list whose scores are all the same has the last place, so that a model that knows
-    nothing does not seem to know all.
+    If all scores of a list are the same, the place is the last one, so that a model
+    that knows nothing does not seem perfect.
 
     Args:
         scores: `[lists, candidates]`.
@@ -56,7 +56,7 @@ def hit_rate(scores: np.ndarray, count: int = 10) -> float:
 
 
 def ndcg(scores: np.ndarray, count: int = 10) -> float:
-    """NDCG@count where one candidate is right: the mean of `1 / log2(place + 2)`.
+    """NDCG@count if one candidate is right: the mean of `1 / log2(place + 2)`.
 
     Lists whose first candidate is not among the best `count` add nothing.
 

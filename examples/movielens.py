@@ -16,8 +16,8 @@ Their tables are those of `tfs.keras.DistributedEmbedding`, trained by
 
 The data, 100,000 ratings, is for research and may not be redistributed. It is fetched
 by pip once; without a network, `--data` names a folder that has it. Workers get their
-shares of it by a `tfs.data.WorkQueue`, and `tfs.keras.Checkpoint` has what is needed to
-go on after a crash.
+shares of it from a `tfs.data.WorkQueue`, and `tfs.keras.Checkpoint` writes what is
+needed to go on after a crash.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Scores(tf.keras.callbacks.Callback):
     """Tests the model after some epochs, and adds the scores to what Keras shows.
 
     Args:
-        task: how to test.
-        every: after so many epochs, and after the last one.
+        task: the task, which says how to test.
+        every: the model is tested after so many epochs, and after the last one.
 
     Attributes:
         epochs: after how many epochs it was tested.
@@ -96,12 +96,12 @@ class Scores(tf.keras.callbacks.Callback):
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Who trains.
+    """The processes that train.
 
     Attributes:
-        strategy: of `tf.distribute`.
-        workers: how many; 0 where one process trains.
-        quorum: gradients in an update; 0 where each gradient is an update.
+        strategy: the strategy of `tf.distribute`.
+        workers: how many workers there are; 0 if one process trains.
+        quorum: how many gradients make an update; 0 if each gradient is one.
     """
 
     strategy: Any
@@ -138,15 +138,15 @@ def train(
 
     Args:
         task: what to learn.
-        settings: how.
-        cluster: who trains.
+        settings: how to train.
+        cluster: the processes that train.
         test_every: after so many epochs the model is tested.
         output: a folder for checkpoints and logs.
 
     Returns:
         The scores and the optimizer.
     """
-    # The gradients of an update have its examples among them.
+    # The gradients of an update share its examples.
     batch_size = max(1, settings.batch_size // max(1, cluster.quorum))
     with cluster.strategy.scope():
         tf.keras.utils.set_random_seed(settings.seed)
@@ -159,12 +159,12 @@ def train(
         model.compile(
             optimizer,
             loss=task.loss,
-            # One trip to a worker is good for so many batches.
+            # One trip to a worker trains so many batches.
             steps_per_execution=8 if cluster.workers else 1,
         )
-        # Shares are numbered through all epochs. One epoch more than is trained on, and
-        # the queue again and again, as `fit` counts steps: workers that come to the
-        # end of a queue wait for what others have still to read.
+        # Shares are numbered through all epochs. There is one epoch more than is
+        # trained on, and the queue repeats, since `fit` counts steps: workers that come
+        # to the end of a queue wait for items that others still read.
         shares = task.examples.shares_per_epoch()
         queue = tfs.data.WorkQueue((settings.epochs + 1) * shares, num_epochs=None)
 
@@ -177,7 +177,7 @@ def train(
         ).prefetch(2)
 
     def learning_rate(epoch: int) -> float:
-        """Half a cosine, from the setting to nothing."""
+        """A schedule that follows half a cosine, from the setting to nothing."""
         share = epoch / settings.epochs
         return settings.learning_rate * (1 + math.cos(math.pi * share)) / 2
 
@@ -185,7 +185,7 @@ def train(
     callbacks: list = [found, tf.keras.callbacks.LearningRateScheduler(learning_rate)]
     checkpoints = output / "checkpoints"
     if cluster.workers:
-        # Whoever is started again goes on where the last checkpoint was written.
+        # A task that is started again goes on where the last checkpoint was written.
         callbacks.append(
             tfs.keras.Checkpoint(
                 checkpoints, every_secs=60, work_queues={"shares": queue}
@@ -203,7 +203,7 @@ def train(
         steps_per_epoch=task.examples.batches_per_epoch(batch_size),
         callbacks=callbacks,
     )
-    # A training that has ended is begun anew the next time.
+    # After a training has ended, the next one begins anew.
     shutil.rmtree(checkpoints, ignore_errors=True)
     return found, optimizer
 
@@ -211,7 +211,7 @@ def train(
 def summarise(
     options: argparse.Namespace, epochs: int, task: movielens_tasks.Task, runs: list
 ) -> dict[str, Any]:
-    """What the trainings came to, ready for JSON."""
+    """The results of the trainings, ready for JSON."""
     return {
         "model": options.model,
         "training": options.training,
@@ -252,7 +252,7 @@ def plot(runs: list, summary: dict[str, Any], path: pathlib.Path) -> None:
     for found, _ in runs:
         values = [scores[name] for scores in found.found]
         score_axes.plot(found.epochs, values, "o-", color="tab:blue", alpha=0.7)
-        # Less than all epochs, where a training went on from a checkpoint.
+        # These are not all epochs if a training went on from a checkpoint.
         last = found.epochs[-1]
         epochs = range(last - len(found.losses) + 1, last + 1)
         loss_axes.plot(epochs, found.losses, color="tab:orange", alpha=0.7)
@@ -329,7 +329,7 @@ def main() -> None:
         if getattr(options, name) is not None
     }
     settings = dataclasses.replace(movielens_settings.SETTINGS[options.model], **given)
-    # Before anything is fetched: there may be no cluster.
+    # This comes before anything is fetched, since there may be no cluster.
     cluster = connect(options.training, options.backup_workers)
     folder = options.data or movielens_files.fetch(options.output / "data")
     data = movielens_files.read(folder)

@@ -14,20 +14,21 @@ class Examples:
     """Examples to train on, in epochs, each of which has an order of its own.
 
     An epoch is cut into shares, the items of a `WorkQueue`, which are numbered through
-    all epochs. What is in a share follows from its number and the seed alone, whoever
-    reads it.
+    all epochs. The contents of a share follow from its number and the seed alone,
+    whoever reads it.
 
     Attributes:
-        columns: by name, `[ratings]` each; "user" and "item", and what else there is.
+        columns: columns of `[ratings]` each, by name: "user", "item", and any others.
         labels: float32 `[ratings]`.
         num_items: how many films there are.
-        negatives: with each rating come so many films that its user has not rated,
-            drawn anew in each epoch, with the label 0. Then there are no other columns.
+        negatives: how many films that the user has not rated come with each rating,
+            with the label 0. They are drawn anew in each epoch. Then there are no other
+            columns.
         seed: of orders and negatives.
         share: ratings in a share; the last one of an epoch may have fewer.
 
     Raises:
-        ValueError: there are to be negatives, and a user has rated all films.
+        ValueError: negatives are wanted, and a user has rated all films.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -42,11 +43,11 @@ class Examples:
             raise ValueError("A user has rated all films: there are no negatives.")
 
     def shares_per_epoch(self) -> int:
-        """How many shares are an epoch."""
+        """How many shares make an epoch."""
         return -(-len(self.labels) // self.share)
 
     def batches_per_epoch(self, batch_size: int) -> int:
-        """How many full batches an epoch is good for, at least one."""
+        """How many full batches an epoch has, at least one."""
         return max(1, len(self.labels) * (1 + self.negatives) // batch_size)
 
     def batches(self, shares: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
@@ -92,7 +93,7 @@ class Examples:
         return columns, tf.gather(labels, order)
 
     def _not_rated(self, users: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-        """Draws a film for each user; again, where it is one that the user rated."""
+        """Draws a film for each user, and draws again if the user has rated it."""
         keys = self.columns["user"].astype(np.int64) * self.num_items
         keys = np.sort(keys + self.columns["item"])
 

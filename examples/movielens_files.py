@@ -1,8 +1,9 @@
 """MovieLens-100K: fetching it, and reading it.
 
-100,000 ratings of 1,682 films by 943 people, of 1997 and 1998 (Harper and Konstan, "The
-MovieLens Datasets: History and Context", 2015). It is free for research, and may not be
-redistributed: so it is fetched from where it lies already, a wheel of RecBole, by pip.
+It has 100,000 ratings of 1,682 films by 943 people, of 1997 and 1998 (Harper and
+Konstan, "The MovieLens Datasets: History and Context", 2015). It is free for research,
+and may not be redistributed. So it is fetched by pip from a place that has it already,
+a wheel of RecBole.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class MovieLens:
     """The data set, its ids counted from 0.
 
     Attributes:
-        users: int32 `[ratings]`: who rated.
-        items: int32 `[ratings]`: which film.
+        users: int32 `[ratings]`: the user who rated.
+        items: int32 `[ratings]`: the film that was rated.
         ratings: float32 `[ratings]`: 1 to 5.
         times: int64 `[ratings]`: seconds since 1970.
         user_features: by name, int32 `[users]`: ids of each user's age, gender,
@@ -59,13 +60,13 @@ def fetch(folder: pathlib.Path) -> pathlib.Path:
     """Downloads the files into a folder, unless they are there.
 
     Args:
-        folder: where they are kept.
+        folder: the folder for the files.
 
     Returns:
         The folder.
 
     Raises:
-        SystemExit: they cannot be downloaded; says what to do.
+        SystemExit: they cannot be downloaded; the text says what to do.
     """
     if all((folder / name).exists() for name in FILES):
         return folder
@@ -98,7 +99,7 @@ def extract(wheel: pathlib.Path, folder: pathlib.Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel) as archive:
         for name in FILES:
-            # One that is there is whole, whenever this ends.
+            # A file that exists is complete, whenever this ends.
             part = folder / f"{name}.part"
             part.write_bytes(archive.read(_IN_WHEEL + name))
             part.rename(folder / name)
@@ -108,8 +109,8 @@ def read(folder: pathlib.Path) -> MovieLens:
     """Reads the files.
 
     Args:
-        folder: has `FILES`, in RecBole's format: fields between tabs, and a first line
-            of `name:type` for each.
+        folder: a folder with `FILES` in RecBole's format: fields between tabs, and a
+            first line with `name:type` for each field.
 
     Raises:
         SystemExit: a file is missing, or has other columns.

@@ -26,7 +26,7 @@ class Shrink(tf.keras.layers.Layer):
         self.strength = strength
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what makes an equal layer."""
+        """Returns the arguments for an equal layer."""
         return {**super().get_config(), "strength": self.strength}
 
     def call(self, vectors: tf.Tensor) -> tf.Tensor:
@@ -58,8 +58,9 @@ def neural_factorisation(
 ) -> tf.keras.Model:
     """NeuMF (He et al., "Neural Collaborative Filtering", 2017).
 
-    The products of a user's and an item's vector, beside layers over two other vectors
-    of theirs; both together give the logarithm of the odds that the user takes it.
+    It has the products of a user's and an item's vector, and layers over two other
+    vectors of theirs. Both together give the logarithm of the odds that the user takes
+    the item.
 
     Args:
         num_users: rows of the users' tables.
@@ -99,7 +100,8 @@ def biased_factorisation(
         num_items: rows of the items' tables.
         width: elements of a vector.
         shrink: strength of `Shrink` on vectors and biases.
-        mean: of the ratings, to which biases and the vectors' product are added.
+        mean: the mean of the ratings, to which biases and the vectors' product are
+            added.
 
     Returns:
         A model of `{"user": ids, "item": ids}`, `[batch]` each; gives `[batch, 1]`.
@@ -125,7 +127,7 @@ def cross_network(
 
     Args:
         sizes: how many ids each feature has, by its name.
-        num_genres: of which an example has any number.
+        num_genres: how many genres there are, of which an example has any number.
         width: elements of a vector.
         shrink: strength of `Shrink` on all vectors.
 
@@ -153,7 +155,7 @@ def cross_network(
 
 
 def _inputs(*names: str) -> dict[str, Any]:
-    """A Keras input of one id an example for each name."""
+    """A Keras input for each name, with one id an example."""
     return {name: tf.keras.layers.Input([], name=name, dtype="int32") for name in names}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-# The last film of each user, or any one.
+# The film that is left out is the last one of each user, or any one.
 LAST, ANY = "last", "any"
 
 
@@ -15,10 +15,11 @@ class Settings:
     Attributes:
         epochs: how often all examples are seen.
         batch_size: examples of an update.
-        learning_rate: at the beginning; it goes down to nothing, along a cosine.
+        learning_rate: the rate at the beginning; it goes down to nothing, along a
+            cosine.
         width: elements of a vector.
         shrink: strength of `movielens_models.Shrink`.
-        seed: of weights, orders and negatives, and of which ratings are tested on.
+        seed: the seed of weights, orders, negatives, and the choice of tested ratings.
         left_out: which film of each user is told from others: `LAST` or `ANY`.
     """
 

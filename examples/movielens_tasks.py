@@ -42,11 +42,11 @@ class Task:
 
 
 def ranking(data: movielens_files.MovieLens, settings: Settings) -> Task:
-    """NeuMF: which film a user takes, told from 99 that the user never rated.
+    """NeuMF: which film a user takes, among it and 99 that the user never rated.
 
     The protocol of He et al., "Neural Collaborative Filtering" (2017): each user's last
-    film is left out, and four negatives come with each that is not. Where any film is
-    left out instead, the model knows what the user took later, and scores are higher.
+    film is left out, and four negatives come with each that is not. If any film is left
+    out instead, the model knows what the user took later, and scores are higher.
     """
     order = data.times
     if settings.left_out == ANY:
@@ -87,8 +87,8 @@ def ranking(data: movielens_files.MovieLens, settings: Settings) -> Task:
 def rating(data: movielens_files.MovieLens, settings: Settings) -> Task:
     """Matrix factorisation with biases: how many stars a user gives.
 
-    Tested on one of five random parts, the one that the seed chooses: the seeds 0 to 4
-    are a cross-validation with five folds.
+    It is tested on one of five random parts, which the seed chooses: the seeds 0 to 4
+    make a cross-validation with five folds.
     """
     tested = movielens_splits.fold(len(data.ratings), settings.seed)
     trained = ~tested
@@ -120,7 +120,7 @@ def rating(data: movielens_files.MovieLens, settings: Settings) -> Task:
 def liking(data: movielens_files.MovieLens, settings: Settings) -> Task:
     """A cross network on all features: whether a user gives four stars or more.
 
-    Tested on one of five random parts, as `rating`.
+    It is tested on one of five random parts, like `rating`.
     """
     tested = movielens_splits.fold(len(data.ratings), settings.seed)
     trained = ~tested
@@ -131,7 +131,7 @@ def liking(data: movielens_files.MovieLens, settings: Settings) -> Task:
         "item": data.items,
         "hour": (data.times // 3600 % 24).astype(np.int32),
         "weekday": (days % 7).astype(np.int32),
-        # Months since the first rating: tastes, and who is there, change.
+        # These are months since the first rating, since tastes and users change.
         "month": ((days - days.min()) // 30).astype(np.int32),
     }
     of_users, of_items = data.user_features, data.item_features
@@ -174,13 +174,13 @@ def liking(data: movielens_files.MovieLens, settings: Settings) -> Task:
 
 
 def _means(items: np.ndarray, values: np.ndarray, num_items: int) -> np.ndarray:
-    """The mean of each item's values; of an item that has none, that of all."""
+    """The mean of each item's values, or of all values if it has none."""
     counts = np.bincount(items, minlength=num_items)
     sums = np.bincount(items, values, minlength=num_items)
     return np.where(counts > 0, sums / np.maximum(counts, 1), values.mean())
 
 
-# By the name of the model.
+# The tasks by the names of their models.
 TASKS: dict[str, Callable[[movielens_files.MovieLens, Settings], Task]] = {
     "neumf": ranking,
     "mf": rating,

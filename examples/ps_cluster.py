@@ -1,4 +1,4 @@
-"""What examples read: the cluster in TF_CONFIG, numbers on the command line."""
+"""Reads the cluster in TF_CONFIG, and numbers on the command line, for examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def resolve(
     """Reads TF_CONFIG.
 
     Args:
-        start_command: how to start the script on a cluster, said where there is none.
+        start_command: how to start the script on a cluster, for the message if there is
+            none.
 
     Returns:
         The resolver for a `ParameterServerStrategy`, and the numbers of workers and of

@@ -29,8 +29,8 @@ flags.DEFINE_string(
 )
 
 tf.disable_v2_behavior()
-# The library speaks by absl, TensorFlow by a logger of its own, whose lines absl would
-# print a second time.
+# The library logs by absl, and TensorFlow by a logger of its own, whose lines absl
+# would print a second time.
 logging.set_verbosity(logging.INFO)
 tf.logging.set_verbosity(tf.logging.INFO)
 tf.get_logger().propagate = False
@@ -71,14 +71,14 @@ def main(_: list[str]) -> None:
     seed = config.global_id_in_cluster or 0
     optimizer = tfs.train.SyncReplicasOptimizer(
         tfs.train.AdamAsyncOptimizer(0.02),
-        # The chief is one of them.
+        # The chief counts as a worker here.
         replicas_to_aggregate=config.num_worker_replicas,
         total_num_replicas=config.num_worker_replicas,
     )
     hook = optimizer.make_session_run_hook(config.is_chief)
     classifier = make_classifier(config, optimizer)
     if config.cluster_spec:
-        # Starts the servers that `train` alone would leave to the script.
+        # This starts the servers that `train` alone would leave to the script.
         tf.estimator.train_and_evaluate(
             classifier,
             tf.estimator.TrainSpec(
@@ -89,7 +89,7 @@ def main(_: list[str]) -> None:
     else:
         classifier.train(lambda: input_fn(seed), [hook], max_steps=FLAGS.steps)
     if config.is_chief:
-        # By itself: the checkpoint is all that is needed of the cluster.
+        # It evaluates by itself, since it needs only the checkpoint of the cluster.
         os.environ.pop("TF_CONFIG", None)
         config = tf.estimator.RunConfig(model_dir=FLAGS.model_dir)
         metrics = make_classifier(config, optimizer).evaluate(

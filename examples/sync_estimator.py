@@ -2,7 +2,7 @@
 
 The hook of SyncReplicasOptimizer goes into the `training_hooks` of the model function's
 EstimatorSpec. On a cluster, the tasks find their parts in TF_CONFIG: parameter servers
-serve, the chief and the workers train, and what the chief has trained it evaluates.
+serve, the chief and the workers train, and then the chief evaluates the model.
 
     tf-syncrep launch --workers 1 --ps 2 --chief --run-script-on all \
         examples/sync_estimator.py
@@ -28,15 +28,15 @@ flags.DEFINE_integer("steps", 200, "Updates in all.", lower_bound=1)
 flags.DEFINE_string("model_dir", "build/sync_estimator", "A folder of all tasks.")
 
 tf.disable_v2_behavior()
-# The library speaks by absl, TensorFlow by a logger of its own, whose lines absl would
-# print a second time.
+# The library logs by absl, and TensorFlow by a logger of its own, whose lines absl
+# would print a second time.
 logging.set_verbosity(logging.INFO)
 tf.logging.set_verbosity(tf.logging.INFO)
 tf.get_logger().propagate = False
 
 
 def model_fn(features, labels, mode, config) -> tf.estimator.EstimatorSpec:
-    """Builds the model: a click is likely where two embeddings agree."""
+    """Builds the model: a click is likely if two embeddings agree."""
     user, item = (
         tf.nn.embedding_lookup(
             tf.get_variable(
@@ -57,7 +57,7 @@ def model_fn(features, labels, mode, config) -> tf.estimator.EstimatorSpec:
         )
     optimizer = tfs.train.SyncReplicasOptimizer(
         tfs.train.AdamAsyncOptimizer(0.05),
-        # The chief is one of them.
+        # The chief counts as a worker here.
         replicas_to_aggregate=config.num_worker_replicas,
         total_num_replicas=config.num_worker_replicas,
     )
@@ -88,7 +88,7 @@ def main(_: list[str]) -> None:
         tf.estimator.EvalSpec(lambda: input_fn(1000), steps=10),
     )
     if config.is_chief:
-        # By itself: the checkpoint is all that is needed of the cluster.
+        # It evaluates by itself, since it needs only the checkpoint of the cluster.
         os.environ.pop("TF_CONFIG", None)
         config = tf.estimator.RunConfig(model_dir=FLAGS.model_dir)
         estimator = tf.estimator.Estimator(model_fn, config=config)

@@ -1,4 +1,4 @@
-"""A synchronous training as scripts of TensorFlow's first years have it.
+"""A synchronous training in the manner of scripts from TensorFlow's first years.
 
 They pass `replica_id`, and know neither session hooks nor the init ops of later
 versions: they start the chief's queue runner, run the init tokens, and at the end the

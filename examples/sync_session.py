@@ -8,8 +8,8 @@ sparse gradients, which AdamAsync applies to just the rows that they name.
     tf-syncrep launch --workers 2 --ps 2 --run-script-on workers \
         examples/sync_session.py
 
-With `--replicas_to_aggregate 1` of 2 workers the other one is a backup: the gradient
-that comes late is dropped.
+With `--replicas_to_aggregate 1` one of 2 workers is a backup: the gradient that comes
+late is dropped.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ flags.DEFINE_integer("steps", 200, "Updates in all.", lower_bound=1)
 flags.DEFINE_integer("replicas_to_aggregate", None, "Default: all.", lower_bound=1)
 
 tf.disable_v2_behavior()
-# The library speaks by absl, TensorFlow by a logger of its own, whose lines absl would
-# print a second time.
+# The library logs by absl, and TensorFlow by a logger of its own, whose lines absl
+# would print a second time.
 logging.set_verbosity(logging.INFO)
 tf.logging.set_verbosity(tf.logging.INFO)
 tf.get_logger().propagate = False
@@ -65,7 +65,7 @@ def main(_: list[str]) -> None:
 
     sync_hook = optimizer.make_session_run_hook(is_chief, log_every_n_steps=50)
     hooks = [sync_hook, tf.train.StopAtStepHook(last_step=FLAGS.steps)]
-    # Each worker sees the parameter servers and itself, and so none has to wait for
+    # Each worker sees only the parameter servers and itself. So none has to wait for
     # another one that has not started yet, or has ended.
     config = tf.ConfigProto(device_filters=["/job:ps", device])
     if not is_chief:

@@ -1,7 +1,7 @@
 """Synchronous training in v1 by a Supervisor, which runs every op by itself.
 
-What a session hook does elsewhere is written out here: the init ops of the chief and of
-the others, the chief's queue runner, the init tokens.
+This script does by itself what a session hook does elsewhere: it runs the init ops of
+the chief and of the others, the chief's queue runner, and the init tokens.
 
     tf-syncrep launch --workers 2 --ps 2 --run-script-on workers \
         examples/sync_supervisor.py
@@ -69,8 +69,8 @@ def main(_: list[str]) -> None:
         if is_chief:
             stats = optimizer.stats(session)
             print(f"{stats['updates']} updates of {stats['applied']} gradients")
-    # To the other workers the chief's end is the end of their input, which ends their
-    # session in an orderly way.
+    # The end of the chief is the end of input for the other workers, which ends their
+    # sessions in an orderly way.
     first, last = sum(losses[:10]) / 10, sum(losses[-10:]) / 10
     print(f"{len(losses)} batches, loss {first:.3f} to {last:.3f}")
 

@@ -1,11 +1,11 @@
 """Word vectors, trained by parameter servers: the help pages of Python itself.
 
 Skip-gram with sampled softmax (Mikolov et al., 2013) on the text behind
-`help("topics")`, by Keras' `Model.fit` under `ParameterServerStrategy`, with
-Keras 3, tf_keras or Keras 2. `tfs.keras.DistributedEmbedding` spreads the tables of
-word vectors over all parameter servers, which get sparse gradients from all workers at
-once; `tfs.keras.AdamAsync` updates just the rows that a gradient touches, on the server
-that holds them.
+`help("topics")`, by Keras' `Model.fit` under `ParameterServerStrategy`, with Keras 3,
+tf_keras or Keras 2. `tfs.keras.DistributedEmbedding` spreads the tables of word vectors
+over all parameter servers, which get sparse gradients from all workers at once.
+`tfs.keras.AdamAsync` updates just the rows that a gradient touches, on the server that
+holds them.
 
 On one machine, with two workers and two parameter servers:
 
@@ -58,7 +58,7 @@ class SkipGram(tf.keras.Model):
     """Predicts the words around a word from that word's vector.
 
     Args:
-        corpus: Whose vocabulary to learn.
+        corpus: The text whose vocabulary is learned.
         dimensions: Length of a word's vector.
         negatives: How many random words each batch tells its true contexts from.
         seed: Seeds the initial vectors and the random words.
@@ -92,7 +92,7 @@ class SkipGram(tf.keras.Model):
 
     @property
     def metrics(self) -> list:
-        """What `fit` resets at the start of an epoch and reports at its end."""
+        """The metrics that `fit` resets at the start of each epoch."""
         return [self.mean_loss]
 
     def build(self, input_shape: Any = None) -> None:
@@ -136,7 +136,7 @@ class SkipGram(tf.keras.Model):
         sizes = [tf.size(labels), self.negatives]
         vectors, other_vectors = tf.split(found["context_vectors"], sizes)
         biases, other_biases = tf.split(found["context_biases"], sizes)
-        # Words that are drawn often would else seem less likely than they are.
+        # Otherwise words that are drawn often would seem less likely than they are.
         logits = tf.reduce_sum(y_pred * vectors, axis=1, keepdims=True)
         logits += biases - tf.math.log(expected_labels)
         other_logits = tf.matmul(y_pred, other_vectors, transpose_b=True)
@@ -193,7 +193,7 @@ class Progress(tf.keras.callbacks.Callback):
 
 
 def device(weight: Any) -> str:
-    """Where a weight lies."""
+    """The device of a weight."""
     variable = weight.value if hasattr(tf.keras, "ops") else weight  # Keras 3, or 2
     return variable.device
 

@@ -202,6 +202,30 @@ def test_every_keras_folder_has_its_layer_and_none_is_in_a_circle():
     assert above == [], "No folder uses one that is listed after it."
 
 
+def test_tests_and_benchmarks_do_not_import_from_each_other():
+    tests, benchmarks = (
+        {path.stem for path in _files("*.py") if _name(path).startswith(folder)}
+        for folder in ("tests/", "benchmarks/")
+    )
+    benchmarks.add("harness")
+    # Tests of the benchmarks themselves are in a folder of their own.
+    strangers = {
+        "tests/": benchmarks - tests,
+        "benchmarks/": tests - benchmarks,
+        "common/": tests | benchmarks,
+    }
+    wrong = [
+        f"{_name(path)}:{line} imports {name}"
+        for path in _files("*.py")
+        for folder, others in strangers.items()
+        if _name(path).startswith(folder)
+        and not _name(path).startswith("tests/benchmarks/")
+        for line, name in _imports(path)
+        if name.partition(".")[0] in others
+    ]
+    assert wrong == [], "Move what both need into common/."
+
+
 def test_what_lies_in_python_does_not_import_the_public_modules_above_it():
     wrong = [
         f"{_name(path)}:{line} imports {name}"
@@ -243,18 +267,29 @@ def test_tensorflow_versions_are_distinguished_in_cc_tf_only():
 @pytest.mark.parametrize(
     ("op", "path"), [pytest.param(op, path, id=op) for op, path in _registered_ops()]
 )
-def test_op_has_shape_function_doc_wrapper_and_test(op, path):
+def test_op_has_shape_function_wrapper_and_test_and_is_described_once(op, path):
     text = path.read_text()
     declaration = text[text.index(f'"{op}"') :].partition(";")[0]
     assert ".SetShapeFn(" in declaration, f"{op} in {_name(path)} has no shape function"
-    assert ".Doc(" in declaration, f"{op} in {_name(path)} has no Doc"
     name = _wrapper_name(op)
     module = importlib.import_module(f"tf_syncrep.python.ops.{path.stem}")
-    doc = getattr(module, name).__doc__ or ""
-    for section in ("Args:", "Returns:"):
-        assert section in doc, f"the docstring of {module.__name__}.{name}: {section}?"
+    docstring = getattr(module, name).__doc__ or ""
+    doc = re.sub(r'"\s+"', "", declaration.partition(".Doc(")[2]).strip()
+    if name in tfs.ops.__all__:
+        assert re.fullmatch(rf'"[^"\n]*: see tfs\.ops\.{name}\."\)', doc), (
+            f"{op} in {_name(path)}: the Doc is a sentence that ends with ': see "
+            f"tfs.ops.{name}.', whose docstring says all that there is to say"
+        )
+        for section in ("Args:|arguments are those of|is the same as", "Returns:"):
+            assert re.search(section, docstring), f"tfs.ops.{name}: {section}?"
+    else:
+        assert re.fullmatch(rf"[^\n]*: {op}\.", docstring), (
+            f"{module.__name__}.{name}: the docstring is a line that ends with "
+            f"': {op}.', whose Doc says all that there is to say"
+        )
+        assert 'R"doc(' in doc, f"{op} in {_name(path)} has no Doc"
     topic = path.stem.removesuffix("_ops")
-    tests = _files(f"tests/ops/test_{topic}*.py", "tests/testing/*.py")
+    tests = _files(f"tests/ops/test_{topic}*.py", "tests/testing/*.py", "common/*.py")
     assert any(re.search(rf"\b{name}\b", test.read_text()) for test in tests), (
         f"no test in tests/ops/test_{topic}*.py uses {name}"
     )

@@ -33,17 +33,18 @@ def check(
     batches: Sequence[Sequence[Gradient]],
     steps: int = 3,
 ) -> None:
-    """Makes the first steps of a contender and holds the variables to the twin.
+    """Makes the first steps of a contender and compares the variables with the twin.
 
     Args:
-        contender: which has not made a step yet.
+        contender: the contender, which has not made a step yet.
         variables: the initial values.
         batches: for each step the gradients of all variables.
-        steps: how many. Stock Adam moves all rows, but in the first step, with empty
-            slots, it is the same as AdamAsync: 1 for stock Adam with sparse gradients.
+        steps: how many steps to make. It is 1 for stock Adam with sparse gradients:
+            that moves all rows, but its first step, with empty slots, is the same as
+            that of AdamAsync.
 
     Raises:
-        AssertionError: if a variable is not what it should be.
+        AssertionError: if a variable is wrong.
     """
     for i in range(steps):
         contender.step(i)
@@ -56,7 +57,7 @@ def check_after(
     batches: Sequence[Sequence[Gradient]],
     steps: int,
 ) -> None:
-    """The same for a contender that has made these steps, and no others."""
+    """Does the same for a contender that has made these steps, and no others."""
     used = [batches[i % len(batches)] for i in range(steps)]
     for k, (initial, actual) in enumerate(
         zip(variables, contender.read(), strict=True)
@@ -85,8 +86,8 @@ def _check_sparse(name, initial, actual, gradients):
     for gradient in gradients:
         positions = np.searchsorted(rows, gradient.indices)
         state = reference.adam_async_sparse(*state, *_HYPER, gradient.values, positions)
-    # Of many millions of sums a few cancel almost to nothing, and float32 says little
-    # of the direction of those: one in a million may be off by a part of a step.
+    # Among many millions of sums a few are almost zero, so that float32 hardly knows
+    # their sign: one in a million may be off by a part of a step.
     errors = np.sort(np.abs(actual[rows] - state.var), axis=None)
     assert errors[-1 - errors.size // 1_000_000] <= _TOLERANCE, (name, errors[-10:])
     assert errors[-1] <= LEARNING_RATE, (name, errors[-10:])

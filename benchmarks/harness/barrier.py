@@ -1,7 +1,7 @@
-"""A barrier for processes: none goes on before all have arrived.
+"""A barrier for processes, at which none goes on before all have arrived.
 
-It is made of pipes in a folder, costs some microseconds, and knows nothing of
-TensorFlow: what waiting for one another costs by itself, however it is done.
+It is made of pipes in a folder, costs some microseconds, and does not use TensorFlow.
+So it shows the cost of waiting for one another by itself.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Barrier:
 
 @contextlib.contextmanager
 def serve(number: int) -> Iterator[str]:
-    """Serves a barrier of so many processes; yields the folder that tells it."""
+    """Serves a barrier of so many processes; yields the folder that has it."""
     with tempfile.TemporaryDirectory() as folder:
         for pipe in [
             _arrivals(folder),
             *(_departures(folder, i) for i in range(number)),
         ]:
             os.mkfifo(pipe)
-        # Open for both, so that nobody waits for the other end.
+        # It is open for both, so that nobody waits for the other end.
         arrivals = os.open(_arrivals(folder), os.O_RDWR)
         departures = [os.open(_departures(folder, i), os.O_RDWR) for i in range(number)]
 

@@ -1,4 +1,4 @@
-"""What a benchmark declares, and what it yields."""
+"""The declarations of a benchmark, and its results."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Axis:
 
     Attributes:
         values: what is measured.
-        quick: what is measured when only correctness is wanted.
+        quick: the values that are measured when only correctness is wanted.
     """
 
     values: Sequence[Any]
     quick: Sequence[Any] | None = None
 
     def choose(self, quick: bool) -> Sequence[Any]:
-        """The values of a full or of a quick run."""
+        """The values of a full run, or of a quick one."""
         return self.values if not quick or self.quick is None else self.quick
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one contender did at one point.
+    """The figures of one contender at one point.
 
     Attributes:
         contender: its name.
@@ -41,16 +41,16 @@ class Measurement:
         copy_bandwidth: bytes per second, read and written, of a copy of memory
             in the same rounds.
         cpu: median of the seconds of processor time, of all threads, of a sample.
-        counts: what happens in the time of a sample, how many times or how much,
-            by its name; None where that is one update.
-        curves: of losses, all of them: "examples" seen at each reading, and "losses" at
-            each, for each of the samples.
+        counts: how often or how much something happens in the time of a sample, by its
+            name; None if that is one update.
+        curves: curves of losses: "examples" has how many were seen at each reading, and
+            "losses" the loss at each reading, for each of the samples.
         hops: messages between tasks that wait for one another, as `hops.count` counts
             them: of a worker's step, and of the coordinator's update if it makes one.
-        sent: what tasks send each other for a gradient, by its unit: "messages", "KiB",
-            "RPCs".
-        scores: by name, how good what was trained is, one figure for each sample; the
-            samples are those of the first one. Beside them "seconds" of training.
+        sent: how much tasks send each other for a gradient, by the unit: "messages",
+            "KiB", "RPCs".
+        scores: scores of the trained model by their names, one figure for each sample,
+            and the "seconds" of training. The samples are those of the first score.
     """
 
     contender: str

@@ -1,4 +1,4 @@
-"""Training that writes checkpoints, told by the benchmark what to do.
+"""A training that writes checkpoints; the benchmark tells it what to do.
 
     python checkpoint_trainer.py HOST PORT
 
@@ -42,7 +42,7 @@ class _Stop(tf.keras.callbacks.Callback):
 
 
 class Trainer:
-    """What the benchmark tells the process to do, by the methods' names."""
+    """The methods that the benchmark calls in this process."""
 
     def __init__(self, contenders: Mapping[str, Any], model: Mapping[str, Any]):
         """Makes a model.
@@ -106,7 +106,7 @@ class Trainer:
         return self._gaps(lambda: time.sleep(secs))
 
     def save(self) -> dict[str, Any]:
-        """Writes a checkpoint by ours: full and of what has changed, in turn."""
+        """Writes a checkpoint by ours, in turn a full one and one of changes."""
         os.sync()
         peak = _reset_peak()
         times: dict[str, float] = {}
@@ -131,10 +131,10 @@ class Trainer:
         }
 
     def write_alone(self, num_bytes: int) -> dict[str, Any]:
-        """Writes as many bytes, as fast, by as many threads as there are servers."""
+        """Writes as many bytes, equally fast, by a thread for each server."""
         size = num_bytes // self._num_servers
         speed = self._settings["max_bytes_per_sec"] or float("inf")
-        # As servers do, where their speed is bounded.
+        # Servers do the same if their speed is bounded.
         chunk_bytes = int(min(_CHUNK_BYTES, speed / 10))
         chunk = np.random.default_rng(0).bytes(chunk_bytes)
         paths = [self._folder / f"alone-{i}" for i in range(self._num_servers)]
@@ -182,7 +182,7 @@ class Trainer:
         return self._timed(lambda: self._model.save_weights(str(path)))
 
     def check(self) -> None:
-        """A full checkpoint holds what the variables do, training stopped."""
+        """Checks that a full checkpoint has the variables' values, training stopped."""
         while not self.save()["is_full"]:
             pass
         latest = tf.train.latest_checkpoint(str(self._folder / "ours"))

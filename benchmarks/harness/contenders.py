@@ -1,4 +1,4 @@
-"""Everybody's Adam and AdamAsync, each as a contender.
+"""All kinds of Adam and AdamAsync, each as a contender.
 
 Each function takes the initial values of the variables and, for each batch, their
 gradients, and returns a contender that has not made a step yet.
@@ -86,7 +86,7 @@ def raw_op(variables: Variables, batches: Batches, is_read: bool = False) -> Con
     Args:
         variables: initial values.
         batches: gradients by batch.
-        is_read: whether somebody holds what was read of each variable before a step.
+        is_read: whether somebody holds the value that each variable had before a step.
     """
     hyper = [
         tf.constant(x)
@@ -202,7 +202,7 @@ def torch_sparse_adam(variables: Variables, batches: Batches) -> Contender:
 
 
 def floor(variables: Variables, batches: Batches) -> Contender:
-    """The loops of floor.cc: right where no row occurs twice in a batch."""
+    """The loops of floor.cc, which are right if no row occurs twice in a batch."""
     states = []
     for initial in variables:
         table, m, v = (native.Memory(initial.shape) for _ in range(3))
@@ -308,7 +308,7 @@ def _flat_tensors(batch: Sequence[Gradient]) -> list[tf.Tensor]:
 
 
 def _gradients(flat: Sequence[Any], batch: Sequence[Gradient], variables) -> list[Any]:
-    """The gradients that the flat list of their tensors stands for."""
+    """The gradients, from the flat list of their tensors."""
     tensors = iter(flat)
     return [
         next(tensors)

@@ -1,4 +1,4 @@
-"""What the models of many embedding tables are given."""
+"""The inputs of models with many embedding tables."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-# With so large an epsilon the weights show by what a gradient was divided.
+# With so large an epsilon the weights depend on the number by which a gradient was
+# divided.
 ADAM = {"learning_rate": 0.1, "epsilon": 1e-4}
-# Of the dense layers behind the tables.
+# These are the widths of the dense layers behind the tables.
 UNITS = (64, 1)
 
 
@@ -30,7 +31,7 @@ def batches(model: Mapping[str, Any], seed: int, number: int) -> np.ndarray:
 
 
 def kernels(model: Mapping[str, Any]) -> list[np.ndarray]:
-    """What the kernels of the dense layers begin with."""
+    """The initial kernels of the dense layers."""
     random = np.random.default_rng(0)
     sizes = (model["tables"] * model["width"], *UNITS)
     return [

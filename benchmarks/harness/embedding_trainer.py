@@ -1,13 +1,13 @@
-"""Training of many embedding tables, told by the benchmark what to run.
+"""Training of many embedding tables; the benchmark tells it what to run.
 
     python embedding_trainer.py HOST PORT
 
-A task of TF_CONFIG: where there are parameter servers, the chief that coordinates the
-workers by a custom loop; where there are none, a process that trains alone.
+It is a task of TF_CONFIG. With parameter servers it is the chief, which coordinates the
+workers by a custom loop; without them it is a process that trains alone.
 
-All contenders have the same model: a vector of each of so many features, each with a
-table of its own, and two dense layers behind them. They differ in where the tables are
-and how they are looked up, in the optimizer, and in whether SyncReplicas is around it.
+All contenders have the same model: so many features, each of which has a table of its
+own, and two dense layers behind their vectors. They differ in where the tables are and
+how they are looked up, in the optimizer, and in whether SyncReplicas is around it.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ class _Distributed:
 
 
 class _Growing(_Distributed):
-    """The same, of tables that grow."""
+    """One `DistributedEmbedding` of tables that grow."""
 
     def _size(self, rows: int) -> Any:
         return tfs.keras.Dynamic(rows)
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
-        """Rows of ids of the first table that have some."""
+        """Rows of those ids of the first table that have one."""
         keys, vectors = self._layer.get_embedding_tables()["table_0"]
         rows = np.searchsorted(keys, ids)
         np.testing.assert_array_equal(keys[rows], ids)
@@ -120,7 +120,7 @@ class _StockOps(_Distributed):
 
 
 class _NoTables:
-    """None: the rest of a step, which costs the same however tables are made."""
+    """No tables: the rest of a step, whose cost is the same for all tables."""
 
     variables: tuple[Any, ...] = ()
 
@@ -160,7 +160,7 @@ class Training:
     def __init__(
         self, contender: Mapping[str, Any], model: Mapping[str, Any], num_workers: int
     ):
-        """Makes them where the current strategy wants them.
+        """Makes them where the current strategy places them.
 
         Args:
             contender: names of its "tables" and "inner" optimizer, "sync", whether
@@ -209,7 +209,7 @@ class Training:
 
 
 class Trainer:
-    """What the benchmark tells a process to do, by the methods' names."""
+    """The methods that the benchmark calls in this process."""
 
     def __init__(self, contenders: Mapping[str, Any], model: Mapping[str, Any]):
         """Connects to workers and parameter servers, if there are any.
@@ -278,8 +278,8 @@ class Trainer:
     def rehearse(self, name: str, steps: int) -> list[list[float]]:
         """Makes updates on equal batches, and returns rows of a table.
 
-        What a worker would make of the next batch is not in its gradient: those of one
-        update are of one batch, and their mean is that of one.
+        No gradient is of the next batch: the gradients of one update are of one batch,
+        so that their mean is equal to each of them.
         """
         _, function, _ = self._functions[name]
         copies = self._num_workers if self._trainings[name].is_synchronous else 1

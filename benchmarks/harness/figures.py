@@ -4,9 +4,9 @@ A page names a figure by a comment right after it:
 
     takes 150 to 210<!--figure:adam/keras--> times as long
 
-so that the figure is written anew with the results, and no page can say another one.
-(A comment before it might begin a line, where Markdown takes it for a block of HTML.) A
-new figure is a question mark at first.
+so that the figure is written anew with the results, and no page can say another one. (A
+comment before it might begin a line, where Markdown takes it for a block of HTML.) In
+place of a new figure a page has a question mark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _V1_TABLE = {"model": "embedding of 1M x 64, 4096 ids"}
 _UNBOUNDED = {"max MB/s": 0}
 _GAP = "longest gap meanwhile"
 _STOPPED = "tf.train.Checkpoint, training stopped"
-# By a short name: the model, the score that counts, and what needs no model.
+# Each short name stands for the model, the score that counts, and the prediction
+# without a model.
 _SCORES = {
     "neumf any": ("NeuMF, any film of each user", "HR@10", "the most popular"),
     "neumf last": ("NeuMF, each user's last film", "HR@10", "the most popular"),
@@ -53,10 +54,10 @@ _WAYS = {
 
 
 def with_figures(page: str, results: Results) -> str:
-    """The page with each figure as the results have it.
+    """The page with each figure from the results.
 
     Raises:
-        ValueError: if the page names one that there is not.
+        ValueError: if the page names a figure that does not exist.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -88,7 +89,7 @@ def _found(
 
 
 def _range(values: Sequence[float]) -> str:
-    """From the lowest to the highest, by two digits."""
+    """The lowest and the highest number, in two digits."""
 
     def show(value: float) -> str:
         rounded = float(f"{value:.2g}")
@@ -103,7 +104,7 @@ def _range(values: Sequence[float]) -> str:
 def _slower(
     benchmark: str, contender: str, other: str, **where: Any
 ) -> Callable[[Results], str]:
-    """How many times as long the other one takes for the same."""
+    """How many times as long the other one takes for the same work."""
 
     def figure(results: Results) -> str:
         others = {
@@ -121,7 +122,7 @@ def _slower(
 
 
 def _seconds(measurement: Mapping[str, Any]) -> float:
-    """The time of a measurement, of one example where it counts examples."""
+    """The time of a measurement; if that counts examples, the time of one example."""
     counts = measurement["counts"] or {}
     return measurement["median"] / counts.get("examples", 1)
 
@@ -191,7 +192,7 @@ def _seeds(results: Results) -> str:
 
 
 def _fewer_bytes(results: Results) -> str:
-    """By how much what has changed is smaller than all of the largest checkpoint."""
+    """How much smaller the changes are than the whole of the largest checkpoint."""
     written = {
         (m["contender"], m["point"]["GB"]): m["counts"]["MB written"]
         for m in results["checkpoint"]
@@ -277,7 +278,7 @@ FIGURES: dict[str, Callable[[Results], str]] = {
         **_UNBOUNDED,
     ),
     "checkpoint/fewer bytes": _fewer_bytes,
-    # What is learned of MovieLens.
+    # Scores on MovieLens.
     **_score_figures(),
     "scores/seeds": _seeds,
 }

@@ -1,8 +1,8 @@
-"""What benchmarks on a GPU share: times by CUDA events, beside a copy.
+"""The parts that benchmarks on a GPU share: times by CUDA events, beside a copy.
 
-Times are of CUDA events around one step in the default stream, launches included,
-contenders taking turns. Before each turn the same events time a copy of memory far
-larger than the cache, which therefore holds nothing of the turn before.
+Times are those between CUDA events around one step in the default stream, with its
+launches. Contenders take turns. Before each turn the same events time a copy of memory
+far larger than the cache, which therefore holds nothing of the turn before.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from harness import results
 from harness.benchmark import Measurement, Point, Verdict, describe
 
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tests" / "testing"))
+sys.path.append(str(ROOT / "common"))
 
 import gpu_harness as kernels  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "gpu"
 ROUNDS = 30
-# The arrays of a copy, 1 GiB each, and what CUDA and the contenders need besides.
+# The arrays of a copy have 1 GiB each; the rest is for CUDA and the contenders.
 _BESIDE = 3 << 30
 _COPY = 1 << 30
 
 Step = Callable[[int], Any]
-# A part of a benchmark: its measurements, and what was to be reached.
+# A part of a benchmark returns its measurements, and the verdicts on its targets.
 Measure = Callable[[bool], tuple[list[Measurement], list[Verdict]]]
 
 
@@ -103,9 +103,10 @@ def has_memory(num_bytes: int, point: Point, contender: str = "") -> bool:
     """Whether a race at a point fits into the GPU's memory; says so if it does not.
 
     Args:
-        num_bytes: what its contenders take, without the arrays of the copy.
-        point: where.
-        contender: who is left out if it does not, if not all of them are.
+        num_bytes: how many bytes its contenders take, without the arrays of the copy.
+        point: the point of the race.
+        contender: the contender that is left out if the race does not fit; None for all
+            of them.
     """
     import cupy
 
@@ -142,7 +143,7 @@ def share_of_copy(
 
 
 def machine() -> dict[str, Any]:
-    """What a reader of the figures has to know."""
+    """The facts that a reader of the figures has to know."""
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(0)
@@ -201,10 +202,10 @@ def run(
     """Runs a benchmark from its command line.
 
     Args:
-        title: what it is about.
-        name: its file's, without suffix.
-        check: holds the kernels to their twin, before any figure is taken.
-        parts: by their headings.
+        title: the title of the report.
+        name: the name of its file, without the suffix.
+        check: compares the kernels with their twin, before anything is measured.
+        parts: the parts, by their headings.
 
     Returns:
         The exit status.

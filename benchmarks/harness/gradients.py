@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-# TensorFlow uses NumPy's memory as it is where it is aligned, and copies it otherwise.
+# TensorFlow uses NumPy's memory as it is if it is aligned, and copies it otherwise.
 _ALIGNMENT = 64
 
 
@@ -55,7 +55,7 @@ class RowSampler:
         distribution: "uniform", or "zipf(s)": the k-th most popular row is drawn in
             proportion to k to the power -s; popular rows lie anywhere in the table.
         rows: how many rows the table has.
-        rng: where popular rows lie, and all draws, come from.
+        rng: the generator for the places of popular rows, and for all draws.
     """
 
     def __init__(self, distribution: str, rows: int, rng: np.random.Generator):

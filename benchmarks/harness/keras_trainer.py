@@ -1,10 +1,9 @@
-"""Training of Keras variables, told by the benchmark what to run.
+"""Training of Keras variables; the benchmark tells it what to run.
 
     python keras_trainer.py HOST PORT
 
-A task of TF_CONFIG. Where there are parameter servers it is the chief that coordinates
-the workers; where there are none it is one of the workers of a
-`MultiWorkerMirroredStrategy`.
+It is a task of TF_CONFIG. With parameter servers it is the chief, which coordinates the
+workers; without them it is one of the workers of a `MultiWorkerMirroredStrategy`.
 
 Both run a custom loop, as the `fit` of Keras 3 goes with neither strategy, on the
 variables of Keras layers, with optimizers of the Keras that `tf.keras` is. All
@@ -29,14 +28,15 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
-# With so large an epsilon the weights show by what a gradient was divided.
+# With so large an epsilon the weights depend on the number by which a gradient was
+# divided.
 _ADAM = {"learning_rate": 0.1, "epsilon": 0.1}
 _OPTIMIZERS = {
     "AdamAsync": functools.partial(tfs.keras.AdamAsync, **_ADAM),
     "Adam": functools.partial(tf.keras.optimizers.Adam, **_ADAM),
     "SGD": tf.keras.optimizers.SGD,
 }
-# Of a planted model: what its weights are drawn with, apart from all others.
+# The weights of a planted model are drawn with this seed, apart from all others.
 _PLANTED_SEED = 1000
 _NOISE = 0.1
 _HELD_OUT = 16  # batches
@@ -48,7 +48,7 @@ class Training:
     def __init__(
         self, contender: Mapping[str, Any], model: Mapping[str, Any], num_workers: int
     ):
-        """Makes them where the current strategy wants them.
+        """Makes them where the current strategy places them.
 
         Args:
             contender: "inner", the optimizer's name, and "sync", whether SyncReplicas
@@ -99,7 +99,7 @@ class Training:
         return tape.gradient(loss, list(map(keras_variants.native, self.variables)))
 
     def apply(self, gradients: Sequence[Any]) -> None:
-        """Makes an update, or hands the gradients in for one."""
+        """Makes an update, or hands in the gradients for one."""
         pairs = zip(gradients, self.variables, strict=True)
         self.optimizer.apply_gradients(pairs)
 
@@ -114,7 +114,7 @@ class Training:
         return int(keras_variants.native(self.optimizer.iterations).numpy())
 
     def weights(self, rows: int) -> list[np.ndarray]:
-        """Reads what is trained, of a table its first rows."""
+        """Reads the weights; of a table it reads the first rows."""
         natives = map(keras_variants.native, self.variables)
         if self._is_embedding:
             return [tf.gather(table, np.arange(rows)).numpy() for table in natives]
@@ -136,7 +136,7 @@ class Training:
 
 
 class Trainer:
-    """What the benchmark tells a process to do, by the methods' names."""
+    """The methods that the benchmark calls in this process."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Trainer:
         """Opens nothing yet.
 
         Args:
-            strategy: of all contenders.
+            strategy: the strategy of all contenders.
             num_workers: how many workers there are.
             contenders: first arguments of `Training`, by their names.
             model: the same for all.
@@ -170,7 +170,7 @@ class Trainer:
         return self._trainings[name].updates()
 
     def check(self, name: str, steps: int) -> None:
-        """Holds the weights after `rehearse` to those of one process.
+        """Compares the weights after `rehearse` with those of one process.
 
         It makes each update with the mean of the gradients that the workers should
         have computed, by the same optimizer, without a strategy.
@@ -211,7 +211,7 @@ class Trainer:
     def _rehearsal_batches(self, step: int) -> list[np.ndarray]:
         """A batch for each worker; no row of a table is in two of them.
 
-        Where a row is in several, the Adam of Keras 3 adds up squares.
+        If a row were in several, the Adam of Keras 3 would add up squares.
         """
         ids = self._model["ids"]
         return [
@@ -273,14 +273,14 @@ class Coordinator(Trainer):
             )
 
     def run(self, name: str, steps: int) -> None:
-        """Lets the workers compute `steps` gradients each, on the whole."""
+        """Lets the workers compute `steps` gradients each, on average."""
         function, _ = self._functions[name]
         for _ in range(steps * self._num_workers):
             self._coordinator.schedule(function, args=(self._iterator,))
         self._finish(name)
 
     def rehearse(self, name: str, steps: int) -> None:
-        """The same with the batches of `check`, all of an update before the next."""
+        """Does the same with the batches of `check`, one update after the other."""
         _, function = self._functions[name]
         for step in range(steps):
             for batch in self._rehearsal_batches(step):
@@ -288,7 +288,7 @@ class Coordinator(Trainer):
             self._finish(name)
 
     def run_empty(self, steps: int) -> None:
-        """Lets the workers take as many batches, and do nothing with them."""
+        """Lets the workers take equally many batches, and do nothing with them."""
         for _ in range(steps * self._num_workers):
             self._coordinator.schedule(self._empty, args=(self._iterator,))
         self._coordinator.join()
@@ -360,7 +360,7 @@ class Mirror(Trainer):
             function(self._iterator)
 
     def rehearse(self, name: str, steps: int) -> None:
-        """The same with the batches of `check`."""
+        """Does the same with the batches of `check`."""
         _, function = self._functions[name]
         for step in range(steps):
             function(tf.constant(self._rehearsal_batches(step)[self._index]))

@@ -14,7 +14,7 @@ from . import native
 
 
 def facts() -> dict[str, Any]:
-    """What a reader of the figures has to know about where they come from."""
+    """The facts that a reader of the figures has to know about the machine."""
     import tensorflow as tf
 
     return {
@@ -34,7 +34,7 @@ def facts() -> dict[str, Any]:
 
 
 class Copier:
-    """Copies memory with two threads, far more of it than a cache holds."""
+    """Copies far more memory than a cache holds, with two threads."""
 
     _FLOATS = 2**25
 
@@ -56,7 +56,7 @@ def peak_resident_bytes() -> int:
 
 def reset_peak() -> int:
     """Sets the peak to what is resident now, and returns that."""
-    # See proc(5): writing 5 resets the peak.
+    # Writing 5 resets the peak, as proc(5) says.
     pathlib.Path("/proc/self/clear_refs").write_text("5")
     return 1024 * int(_first_match("/proc/self/status", r"VmRSS:\s+(\d+) kB"))
 

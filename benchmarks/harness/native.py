@@ -62,7 +62,7 @@ class Memory:
 
     Attributes:
         pointer: their address.
-        array: a view of them, of the shape asked for.
+        array: a view of them, in the requested shape.
     """
 
     def __init__(self, shape: tuple[int, ...]):

@@ -17,13 +17,13 @@ ON_ONE_THREAD = " on one thread"
 
 @contextlib.contextmanager
 def serve(make: Callable[..., Contender], *arguments: Any) -> Iterator[Contender]:
-    """Makes a contender in another process; yields one that does what it does.
+    """Makes a contender in another process; yields one that passes on its work.
 
-    The way there and back takes some 50 us, which count as part of its steps.
+    The way there and back takes about 50 us, which count as a part of its steps.
 
     Args:
         make: a function of a module, called with `arguments` in that process.
-        *arguments: what can be sent there.
+        *arguments: its arguments, which must be picklable.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -51,7 +51,7 @@ def serve(make: Callable[..., Contender], *arguments: Any) -> Iterator[Contender
 
 
 def _answer(connection, make: Callable[..., Contender], arguments: Any) -> None:
-    # Before it makes its devices, which it does when it is first used.
+    # This comes before TensorFlow makes its devices, which it does at its first use.
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)

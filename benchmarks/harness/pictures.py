@@ -22,9 +22,9 @@ class Bars:
 
     Attributes:
         title: what all bars have in common.
-        unit: of the values.
-        values: by what they are of, from the top.
-        is_ours: tells ours, which have a colour, by name.
+        unit: the unit of the values.
+        values: the values by the names of the bars, from the top.
+        is_ours: tells by a name whether the bar is ours, which has a colour.
         is_log: whether the axis is logarithmic.
     """
 
@@ -41,7 +41,7 @@ def draw_losses(results: Results) -> Any:
     A line is the median of the runs, and the band goes from the lowest to the highest.
 
     Args:
-        results: those of `sync_staleness`.
+        results: the results of `sync_staleness`.
 
     Returns:
         The `matplotlib.figure.Figure`.
@@ -104,7 +104,7 @@ def draw_sparse_apply(results: Results) -> Any:
 
 
 def draw_embedding_cluster(results: Results) -> Any:
-    """Draws how fast a model of many tables is trained, and what that sends."""
+    """Draws how fast a model of many tables is trained, and how much is sent."""
     found, point = results["embedding_cluster"], {"ids": "zipf", "workers": 2}
 
     def is_ours(name: str) -> bool:
@@ -149,7 +149,7 @@ def draw_keras_cluster(results: Results) -> Any:
 
 
 def draw_sync(results: Results) -> Any:
-    """Draws synchronous training in v1 sessions, and what a backup worker is worth."""
+    """Draws synchronous training in v1 sessions, and how much a backup worker helps."""
 
     def updates(measurement: Mapping[str, Any]) -> float:
         return measurement["counts"]["updates"] / measurement["median"]
@@ -170,7 +170,7 @@ def draw_sync(results: Results) -> Any:
 
 
 def draw_checkpoint(results: Results) -> Any:
-    """Draws what a checkpoint does to a training, by its size."""
+    """Draws how a checkpoint slows a training down, by its size."""
     from matplotlib.ticker import LogLocator, NullFormatter  # Only needed here.
 
     found = [m for m in results["checkpoint"] if m["point"]["max MB/s"] == 0]
@@ -231,7 +231,7 @@ def draw_scores(results: Results) -> Any:
     """Draws means and standard deviations of scores, by way of training.
 
     Args:
-        results: those of `movielens_scores`.
+        results: the results of `movielens_scores`.
 
     Returns:
         The `matplotlib.figure.Figure`.
@@ -279,7 +279,7 @@ def _values(
     where: Mapping[str, Any],
     value: Callable[[Mapping[str, Any]], float],
 ) -> dict[str, float]:
-    """A value of each contender at a point, of which there is one."""
+    """A value of each contender at the only point."""
     found = [m for m in measurements if where.items() <= m["point"].items()]
     values = {m["contender"]: value(m) for m in found}
     if len(values) < len(found):
@@ -288,7 +288,7 @@ def _values(
 
 
 def _draw_bars(title: str, panels: Sequence[Bars]) -> Any:
-    """Panels of bars, side by side; names stand where they are not the last one's."""
+    """Panels of bars, side by side; names that the last one had are left out."""
     rows = max(len(panel.values) for panel in panels)
     figure, axes = _panels(title, len(panels), height=1.6 + 0.3 * rows)
     shown: list[str] = []
@@ -316,7 +316,7 @@ def _draw_bars(title: str, panels: Sequence[Bars]) -> Any:
 
 
 def _label(value: float) -> str:
-    """What stands at the end of a bar."""
+    """The text at the end of a bar."""
     if not value:
         return "nothing"
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

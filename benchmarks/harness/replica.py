@@ -1,9 +1,9 @@
-"""One worker of a training on parameter servers, told by the benchmark what to run.
+"""A worker of a training on parameter servers; the benchmark tells it what to run.
 
     python replica.py HOST PORT
 
-A task of TF_CONFIG that builds a graph for each contender, side by side under names of
-their own, and then does what it is told through a connection: see `Replica`.
+It is a task of TF_CONFIG that builds a graph for each contender, side by side under
+names of their own, and then does what it is told through a connection: see `Replica`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAYERS = 6
 WIDTH = 64
 EXAMPLES = 32
 LEARNING_RATE = 0.001
-# A worker draws that many batches of rows and goes round them.
+# A worker draws this many batches of rows, and uses them in turn.
 BATCHES = 50
 
 
@@ -37,7 +37,8 @@ class Graph:
         sync: "ours", "stock" or "" for asynchronous training.
         global_step: the variable.
         rows: the placeholder for the rows that a batch looks up, or None.
-        weights: what is trained, of a table the rows rehearsed with; tensors.
+        weights: tensors of what is trained; of a table those of the rows in the
+            rehearsal.
         train_op: the step.
         hook: of the synchronous optimizer, or None.
     """
@@ -52,7 +53,7 @@ class Graph:
         """Builds it in the default graph.
 
         Args:
-            name: scope of its variables, which all contenders have on the same servers.
+            name: scope of its variables, since all contenders use the same servers.
             contender: "sync", "inner", and for synchronous ones "quorum" and "total",
                 and "strict" for ours.
             model: "rows" of the table, 0 for dense layers, and "ids" in a batch;
@@ -127,7 +128,7 @@ class Graph:
 
 
 class Replica:
-    """What the benchmark tells a worker to do, by the methods' names."""
+    """The methods that the benchmark calls in a worker."""
 
     def __init__(self, contenders: Mapping[str, Any], model: Mapping[str, Any]):
         """Starts the server and builds the graphs.
@@ -181,14 +182,15 @@ class Replica:
 
         Args:
             name: the contender.
-            steps: how many steps to make; 0: as many as it takes `until`.
+            steps: how many steps to make; 0 for as many as are needed to get to
+                `until`.
             until: the global step at which to stop; 0 for none.
-            sleep_secs: what this worker sleeps in each step.
+            sleep_secs: how long this worker sleeps in each step.
         """
         self._train(name, steps, until, sleep_secs, self._feed)
 
     def rehearse(self, name: str, steps: int, until: int = 0) -> None:
-        """Like `run`, with one batch for all workers."""
+        """Does the same as `run`, with one batch for all workers."""
         self._train(name, steps, until, 0.0, self._rehearsal_feed)
 
     def updates(self, name: str) -> int:
@@ -202,7 +204,7 @@ class Replica:
         return int(step), weights
 
     def train_alone(self, name: str, steps: int) -> list[np.ndarray]:
-        """What `rehearse` has to come to: the inner optimizer in a local session."""
+        """The expected result of `rehearse`, made in a local session."""
         alone = {**self._contenders[name], "sync": ""}
         with tf.Graph().as_default():
             graph = Graph(name, alone, self._model, is_chief=True)
@@ -247,7 +249,7 @@ class Replica:
 def main(arguments: Sequence[str]) -> None:
     """Serves one benchmark, which ends it by a signal."""
     tf.disable_v2_behavior()
-    # Workers that add to a global step of the other kind at once may count as one.
+    # If workers add to a reference variable at once, two steps may count as one.
     tf.enable_resource_variables()
     tf.logging.set_verbosity(tf.logging.ERROR)
     serving.serve(Replica, arguments)

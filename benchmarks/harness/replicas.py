@@ -116,12 +116,12 @@ def start(
 
     Args:
         num_workers: how many workers compute gradients.
-        contenders: what the program knows how to open, by their names.
+        contenders: the contenders that the program can open, by their names.
         model: the same for all.
         num_ps: how many parameter servers there are.
         program: a file beside this one, for the processes that are told what to do.
-        coordinated: whether that is a chief alone, and the workers are servers. If
-            not, each worker is told, worker 0 being the chief.
+        coordinated: whether only a chief is told what to do, and the workers are
+            servers. If not, each worker is told, and worker 0 is the chief.
         env: added to the environment of all.
     """
     key = secrets.token_hex()
@@ -161,9 +161,10 @@ def start_in_namespaces(
     """Starts `embedding_trainer.py` by `tf-syncrep task`, each task in its own network.
 
     Args:
-        namespaces: by the tasks' names, those of `clusters.Cluster`.
-        port: where all tasks listen.
-        options: of `tf-syncrep task`.
+        namespaces: the namespaces by the tasks' names, which are those of
+            `clusters.Cluster`.
+        port: the port on which all tasks listen.
+        options: options of `tf-syncrep task`.
         contenders: see `start`.
         model: see `start`.
     """
@@ -223,8 +224,8 @@ def take_turns(
     """Lets contenders run in turns, another one first in each round.
 
     Args:
-        runs: for each, what makes so many steps and returns the seconds.
-        probed: roughly the seconds of a step.
+        runs: for each a function that makes so many steps and returns the seconds.
+        probed: for each roughly the seconds of a step.
         rounds: how many turns each of them gets.
         turn_secs: how long a turn is; at least one step is made.
 

@@ -18,10 +18,10 @@ def measure(benchmark: Benchmark, quick: bool) -> dict[str, Any]:
 
     Args:
         benchmark: what to measure.
-        quick: tiny sizes, to see whether it works.
+        quick: whether to measure tiny sizes, to see whether it works.
 
     Returns:
-        All that a report needs, ready for JSON.
+        Everything that a report needs, ready for JSON.
     """
     measurements: list[Measurement] = []
     for point in benchmark.points(quick):
@@ -47,7 +47,7 @@ def write(result: dict[str, Any], path: pathlib.Path) -> None:
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-    """Reads what `write` has written."""
+    """Reads a result that `write` has written."""
     return json.loads(path.read_text())
 
 
@@ -58,7 +58,7 @@ def _dump(value: Any) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """The same with floats to four digits, more than they are worth."""
+    """The same with floats of four digits, which is more than they are accurate to."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, dict):

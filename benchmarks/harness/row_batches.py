@@ -15,7 +15,7 @@ ROWS = (MILLION, 10 * MILLION, 100 * MILLION)
 WIDTHS = (16, 64, 128)
 INDICES = (4096, 65536, MILLION)
 DISTRIBUTIONS = ("unique", "uniform", "zipf(1.1)")
-# Of these each step takes others, so that none is in the cache.
+# Each step takes others of these, so that none is in the cache.
 BATCHES = 4
 
 

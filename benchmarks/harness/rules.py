@@ -1,7 +1,7 @@
 """Optimizers with a rule of `tfs.ops`, each as contenders, and their check.
 
-Of each there are the op, the Keras optimizer, that of Keras 3 with the same arguments,
-and the plain loop of floor.cc.
+The contenders of each are the op, the Keras optimizer, that of Keras 3 with the same
+arguments, and the plain loop of floor.cc.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .contenders import Batches, Variables
 from .timing import Contender
 
 _RATE = 1e-2
-# In the order of floor.cc.
+# The order is that of floor.cc.
 _IN_FLOOR = ("adagrad", "ftrl", "momentum", "rowwise_adagrad", "sgd")
 
 
@@ -30,13 +30,13 @@ class Optimizer:
     """An optimizer and its rule.
 
     Attributes:
-        name: for the tables.
+        name: the name in tables.
         ours: the class of `tfs.keras`.
-        theirs: the class of Keras, None where it has none.
+        theirs: the class of Keras, or None if it has none.
         options: arguments of both classes.
         rule: the rule.
         numbers: the rule's numbers for these arguments.
-        slots: what its slots begin with.
+        slots: the initial values of its slots.
     """
 
     name: str
@@ -137,7 +137,7 @@ def keras(optimizer: Optimizer, variables: Variables, batches: Batches) -> Conte
 def stock(
     optimizer: Optimizer, variables: Variables, batches: Batches
 ) -> list[Contender]:
-    """Keras 3's, in a `tf.function`; none where there is none."""
+    """Keras 3's optimizers, in a `tf.function`; empty if there is none."""
     module = contenders.installed_kerases().get(contenders.KERAS_3_ADAM)
     if optimizer.theirs is None or module is None:
         return []
@@ -146,7 +146,7 @@ def stock(
 
 
 def floor(optimizer: Optimizer, variables: Variables, batches: Batches) -> Contender:
-    """The loop of floor.cc: right where no row occurs twice in a batch."""
+    """The loop of floor.cc, which is right if no row occurs twice in a batch."""
     (initial,) = variables
     table = native.Memory(initial.shape)
     table.array[...] = initial
@@ -183,10 +183,10 @@ def check(
     batches: Batches,
     steps: int = 2,
 ) -> None:
-    """Makes the first steps of a contender and holds the table to the twin.
+    """Makes the first steps of a contender and compares the table with the twin.
 
     Raises:
-        AssertionError: if it is not what it should be.
+        AssertionError: if it is wrong.
     """
     for i in range(steps):
         contender.step(i)

@@ -1,4 +1,4 @@
-"""The other end of `replicas`: a process does what the benchmark tells it to."""
+"""The other end of `replicas`, in a process that does what the benchmark says."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import tensorflow as tf
 def serve(make: Callable[..., Any], arguments: Sequence[str]) -> None:
     """Calls methods of an object as it is told to, until a signal ends the process.
 
-    Each call is answered by its result, or by an exception as text.
+    The answer to each call is its result, or an exception as text.
 
     Args:
-        make: makes the object of what the benchmark sends first.
-        arguments: of the command line, the host and the port to connect to.
+        make: makes the object from the arguments that the benchmark sends first.
+        arguments: the arguments of the command line: the host and the port to connect
+            to.
     """
     host, port = arguments
     key = os.environ["TF_SYNCREP_BENCHMARK_KEY"].encode()

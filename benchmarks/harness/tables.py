@@ -15,7 +15,7 @@ class Table:
     """One table of text.
 
     Attributes:
-        heading: what all rows have in common.
+        heading: the text for what all rows have in common.
         columns: their names; all but the first are figures.
         rows: cells.
     """
@@ -26,7 +26,7 @@ class Table:
 
 
 def tables(result: dict[str, Any]) -> Iterator[Table]:
-    """One table for each point of a result, contenders in the order they ran."""
+    """One table for each point of a result, with contenders in the order they ran."""
     by_point: dict[str, list[dict[str, Any]]] = {}
     for measurement in result["measurements"]:
         by_point.setdefault(describe(measurement["point"]), []).append(measurement)
@@ -88,7 +88,7 @@ def _times(heading, measurements) -> Table:
 
 
 def _latencies(heading, measurements) -> Table:
-    """Times that have nothing to do with memory, and little with one another."""
+    """A table of times that do not depend on memory, and little on one another."""
     are_long = max(m["median"] for m in measurements) >= 1e-3
     unit, show = ("ms", _milliseconds) if are_long else ("us", _microseconds)
     columns = ["", f"median {unit}", f"quartiles {unit}"]
@@ -101,7 +101,7 @@ def _latencies(heading, measurements) -> Table:
 
 
 def _rates(heading, measurements) -> Table:
-    """How often things happen in a second."""
+    """A table of how often things happen in a second."""
     counts = list(measurements[0]["counts"])
     sent = list(measurements[0].get("sent", {}))
     rows = []
@@ -159,7 +159,7 @@ def mean_and_spread(values: Sequence[float]) -> str:
 
 
 def _medians(measurements, spread, show) -> list[list[str]]:
-    """Rows of contender, median, and from where to where their `spread` goes."""
+    """Rows with the contender, the median, and both ends of the `spread`."""
     return [
         [
             m["contender"],

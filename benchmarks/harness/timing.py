@@ -16,7 +16,7 @@ from .machine import Copier
 # A turn is as many calls as fit into this time, at least one.
 _TURN_SECS = 0.03
 _MAX_CALLS_IN_A_TURN = 20
-# Lets the threads of the contender before come to rest.
+# In this time the threads of the contender before come to rest.
 _PAUSE_SECS = 0.005
 
 
@@ -45,20 +45,20 @@ def race(
     bytes_moved: int | None = None,
     with_cpu: bool = False,
 ) -> list[Measurement]:
-    """Measures the seconds of a step.
+    """Measures the seconds of a step of each contender.
 
-    Each round gives each contender a turn, another one first each time, so that
-    whatever else the machine does hits all alike, and measures once how fast memory
-    is copied. No two calls of a contender get the same batch until all batches have
-    been used.
+    Each round gives each contender a turn, and another one is first each time, so that
+    all suffer alike from whatever else the machine does. Each round also measures once
+    how fast memory is copied. No two calls of a contender get the same batch until all
+    batches have been used.
 
     Args:
-        contenders: already warm: each has made a step before.
-        point: what is measured, for the record.
+        contenders: the contenders, each of which has made a step before.
+        point: the point that is measured, for the record.
         rounds: how many turns each of them gets.
-        bytes_moved: of one step, for the record.
-        with_cpu: whether processor time is recorded, too, which is right for contenders
-            in this process that leave nothing to do behind.
+        bytes_moved: the bytes of one step, for the record.
+        with_cpu: whether processor time is recorded, too. This is right for contenders
+            in this process that leave no work behind.
     """
     samples: dict[str, list[float]] = {c.name: [] for c in contenders}
     cpu: dict[str, list[float]] = {c.name: [] for c in contenders}

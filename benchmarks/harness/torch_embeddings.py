@@ -12,7 +12,7 @@ import numpy as np
 
 
 def kinds() -> dict[str, type]:
-    """What can be timed here, by its name: nothing where PyTorch is missing."""
+    """The contenders that can be timed here, by name; none without PyTorch."""
     found: dict[str, type] = {}
     if importlib.util.find_spec("torch"):
         found["PyTorch, EmbeddingBag and SparseAdam, one process"] = _Bags

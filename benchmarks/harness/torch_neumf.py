@@ -1,8 +1,8 @@
 """The NeuMF of `examples/movielens.py` in plain PyTorch, without tf_syncrep.
 
-The same data, splits, model, losses, learning rates and scores, with PyTorch's own
-`Embedding(sparse=True)` and `SparseAdam` for tables, and `Adam` for layers. It takes
-the example's options, and writes the same `scores.json`.
+It has the same data, splits, model, losses, learning rates and scores, with PyTorch's
+own `Embedding(sparse=True)` and `SparseAdam` for tables, and `Adam` for layers. It
+takes the example's options, and writes the same `scores.json`.
 
     python benchmarks/harness/torch_neumf.py --model neumf --left-out any --runs 5
 """

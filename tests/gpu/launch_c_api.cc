@@ -21,7 +21,7 @@ namespace tf_syncrep {
 namespace {
 
 // A variable, its slots and hyper-parameters; the same as AdamAsync in
-// tests/testing/gpu_harness.py.
+// common/gpu_harness.py.
 struct Variable {
   int32_t dtype;
   int32_t formula;
@@ -54,7 +54,7 @@ GpuAdamAsync<T> Arguments(const Variable& variable) {
 }
 
 // A pass of a dense sum and its arrays; the same as _DensePass in
-// tests/testing/gpu_harness.py.
+// common/gpu_harness.py.
 struct Pass {
   int32_t dtype;
   int32_t pass;  // of enum DensePass
@@ -68,7 +68,7 @@ struct Pass {
 };
 
 // Sparse gradients to be reduced, and what becomes of them; the same as
-// _SparseGradients in tests/testing/gpu_harness.py.
+// _SparseGradients in common/gpu_harness.py.
 struct SparseGradients {
   int32_t dtype;
   int32_t reduction;  // of enum Reduction

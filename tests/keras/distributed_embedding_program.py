@@ -8,6 +8,7 @@ import pathlib
 import sys
 
 import embedding_models as models
+import hops
 import keras_variants
 import numpy as np
 import programs
@@ -16,7 +17,6 @@ from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 STEPS, EXAMPLES = 40, 12
 SERVERS = 3
 LEGACY = not keras_variants.IS_KERAS_3
@@ -191,9 +191,6 @@ def tied(strategy):
 
 def messages(strategy):
     """How many tensors a step of the layer alone sends, and how many parts it has."""
-    sys.path.append(str(BENCHMARKS / "harness"))
-    import hops
-
     with strategy.scope():
         layer = tfs.keras.DistributedEmbedding(models.feature_configs())
         layer.build()

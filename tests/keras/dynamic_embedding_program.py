@@ -6,10 +6,10 @@ Arguments: a folder for files, and the number of parameter servers.
 import contextlib
 import itertools
 import json
-import pathlib
 import sys
 
 import dynamic_models as models
+import hops
 import keras_variants
 import numpy as np
 import programs
@@ -18,7 +18,6 @@ from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 STEPS, EXAMPLES = 6, 12
 # One batch follows the other, each as often as is needed for both workers to see it.
 SEEDS = range(3)
@@ -115,9 +114,6 @@ def messages(strategy):
 
     A pair for each way of training: with tables that grow, and with fixed ones.
     """
-    sys.path.append(str(BENCHMARKS / "harness"))
-    import hops
-
     counts = {"asynchronous": [], "synchronous": []}
     for kind, with_keys in itertools.product(counts, (True, False)):
         sizes = dict.fromkeys(models.SIZES, tfs.keras.Dynamic(99) if with_keys else 99)

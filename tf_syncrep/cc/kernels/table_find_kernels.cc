@@ -1,5 +1,5 @@
-// Kernels that find rows by keys, and make rows for keys: lookups, and imports
-// of what was exported.
+// Kernels that find the rows of keys and make rows for them: lookups, and
+// imports of exported keys.
 
 #include <algorithm>
 #include <cstdint>
@@ -54,7 +54,7 @@ absl::Status CheckVectors(const Tensor& vectors) {
   return absl::OkStatus();
 }
 
-// Keys that are to have rows, table by table, and free rows for them.
+// The keys that are about to get rows, table by table, and free rows for them.
 class NewRows {
  public:
   explicit NewRows(TableIndexResource* index)
@@ -68,15 +68,15 @@ class NewRows {
            free_rows_.Allocate(size) && rows_.Allocate(size);
   }
 
-  // Appends a key, and where it is in the caller's arrays.
+  // Appends a key, and its place in the caller's arrays.
   void Append(int64_t key, int64_t place) {
     keys_[end_] = key;
     places_[end_++] = place;
   }
 
-  // Takes rows for the keys that were appended since the last call, which are
-  // those of a table. Those for which there is no row are removed again; sets
-  // `num_refused` to how many.
+  // Takes rows for the keys that were appended since the last call, all of
+  // which belong to `table`. Keys for which there is no row are removed again,
+  // and `num_refused` is set to their number.
   absl::Status Take(int64_t table, int64_t* num_refused) {
     const int64_t taken = index_->table(table).TakeFree(
         end_ - size(), free_rows_.data() + size());
@@ -94,7 +94,7 @@ class NewRows {
   int64_t size() const { return ends_.empty() ? 0 : ends_.back().second; }
   const int32_t* free_rows() const { return free_rows_.data(); }
 
-  // Gives the rows their initial vectors. Nobody finds them yet.
+  // Gives the rows their initial vectors. No lookup can find the rows yet.
   template <typename T>
   void Draw(OpKernelContext* ctx, int64_t width, T* vectors) const {
     int64_t begin = 0;
@@ -116,7 +116,7 @@ class NewRows {
     }
   }
 
-  // Makes the keys be found, and sets their rows in the caller's array.
+  // Adds the keys to the index, and sets their rows in the caller's array.
   absl::Status Add(OpKernelContext* ctx, const TableColumns& columns,
                    const void* vectors, RowUse use, int32_t* rows) {
     DeviceSharder sharder(ctx);
@@ -139,7 +139,8 @@ class NewRows {
 
  private:
   void GiveBack() {
-    // An index that was made anew knows no rows that were taken before.
+    // If the index was made anew, it does not know of rows that were taken
+    // before.
     if (index_->num_builds() == num_builds_) {
       int64_t begin = 0;
       for (const auto& [table, end] : ends_) {
@@ -156,11 +157,11 @@ class NewRows {
   Array<int32_t> free_rows_;
   Array<int32_t> rows_;
   int64_t end_ = 0;
-  // Of each table that has any, and where its keys end.
+  // Each table that has keys, and the place where they end.
   std::vector<std::pair<int64_t, int64_t>> ends_;
 };
 
-constexpr int kVectors = 0;  // of what is added to a TablePart
+constexpr int kVectors = 0;  // the place of this variable in a TablePart
 
 template <typename T, typename Out>
 class TableFindOp final : public OpKernel {
@@ -227,7 +228,7 @@ class TableFindOp final : public OpKernel {
     return absl::OkStatus();
   }
 
-  // Gives keys that are admitted rows, while there are any.
+  // Gives rows to keys that are admitted, as long as there are free rows.
   static absl::Status Insert(OpKernelContext* ctx, TableIndexResource* index,
                              const TableRequest& request, TablePart* part,
                              int32_t* rows, bool* is_same) {

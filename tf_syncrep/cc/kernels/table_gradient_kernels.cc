@@ -1,5 +1,5 @@
-// Kernels that go by the rows which keys have: gradients for them, and exports
-// of them.
+// Kernels that read which rows keys have: gradients for these rows, and
+// exports.
 
 #include <algorithm>
 #include <cstdint>
@@ -117,7 +117,7 @@ class TableGradientOp final : public OpKernel {
   }
 
  private:
-  // Those whose row still has their key.
+  // The keys whose row still belongs to them.
   static absl::Status FindKept(OpKernelContext* ctx, TableIndexResource* index,
                                const TableRequest& request, const int32_t* rows,
                                RowOccurrence<uint32_t>* kept, int64_t* size) {
@@ -177,8 +177,8 @@ class TableExportOp final : public OpKernel {
         2 * (end - first) * sizeof(Occurrence));
     OP_REQUIRES(ctx, rows.Allocate(end - first) && spare.Allocate(end - first),
                 no_memory);
-    // As unsigned numbers, keys with this bit inverted have the order of
-    // signed ones.
+    // With this bit inverted, keys have the same order as unsigned numbers as
+    // they have as signed ones.
     constexpr uint64_t kSign = uint64_t{1} << 63;
     int64_t size = 0;
     for (int64_t row = first; row < end; ++row) {

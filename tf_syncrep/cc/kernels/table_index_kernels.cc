@@ -1,5 +1,5 @@
 // Kernels that make the index of tables that grow, and memory for their rows,
-// and tell how they are.
+// and that return statistics of the tables.
 
 #include <cmath>
 #include <cstdint>
@@ -125,7 +125,8 @@ class TableIndexOp final : public CountedResourceOp<TableIndexResource> {
   }
 
  private:
-  // Attributes are floats or integers, and these are doubles.
+  // The bits of a double are in an integer, since an attribute cannot be a
+  // double.
   static double NumberOf(int64_t bits) {
     double number;
     std::memcpy(&number, &bits, sizeof(number));

@@ -70,7 +70,7 @@ absl::Status TableIndexResource::Build(const Tensor& keys, const Tensor& uses) {
     }
     clock = std::max(clock, tables_[i]->last_use());
   }
-  // Some may not have been through a maintenance since.
+  // Some rows may not have been through a maintenance since their last use.
   clock_ = clock;
   settled_before_ = clock;
   keys_ = keys;

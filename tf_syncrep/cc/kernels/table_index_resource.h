@@ -27,11 +27,12 @@ struct TableOptions {
   int64_t seed;
 };
 
-// Of several tables, which are stacked: each has a range of the rows of the
-// variables that are the part. The variables say what is in the tables, and the
-// index is made of them: it knows the buffers that it was made of, and where
-// the variables have others, as after a restore, it is made anew. To use it is
-// to hold the locks of both, shared.
+// The index of several tables, which are stacked: each has a range of the rows
+// of the variables that make up the part. The variables have the contents of
+// the tables, and the index is made from them. It remembers the buffers from
+// which it was made; if the variables have other ones, for example after a
+// restore, it is made anew. Whoever uses it holds the locks of both variables,
+// shared.
 class TableIndexResource final : public tensorflow::ResourceBase {
  public:
   explicit TableIndexResource(const std::vector<TableOptions>& options);
@@ -45,27 +46,30 @@ class TableIndexResource final : public tensorflow::ResourceBase {
     return initial_values_[i];
   }
 
-  // Of all tables.
+  // The number of rows of all tables together.
   int64_t num_rows() const { return num_rows_; }
 
-  // What is the last use of keys that are used now: the number of the first
-  // update after the last maintenance.
+  // The time of keys that are used now: the number of the first update after
+  // the last maintenance.
   int32_t clock() const { return clock_; }
   void set_clock(int32_t clock) { clock_ = clock; }
 
-  // Rows whose last use is before this say of when it was at the latest; others
-  // have not been through a maintenance since.
+  // If a row's last use is before this time, the row was used no later than
+  // that use says. Other rows have not been through a maintenance since they
+  // were used.
   int32_t settled_before() const { return settled_before_; }
   void set_settled_before(int32_t clock) { settled_before_ = clock; }
 
-  // Whether it was made of these, and how often it was made.
+  // Returns whether the index was made from these columns.
   bool IsBuiltFrom(const tensorflow::Tensor& keys,
                    const tensorflow::Tensor& uses) const;
+  // Returns how often the index was made.
   int64_t num_builds() const { return num_builds_; }
 
-  // Makes it of the columns, whose locks are held exclusively. They are
-  // aligned, and have num_rows() rows. Errors: InvalidArgument for columns of
-  // no table, ResourceExhausted; then it is made of nothing.
+  // Makes the index from the columns, which are aligned and have num_rows()
+  // rows. The caller holds their locks exclusively. Errors: InvalidArgument for
+  // columns that no table can have, and ResourceExhausted; the index is empty
+  // then.
   absl::Status Build(const tensorflow::Tensor& keys,
                      const tensorflow::Tensor& uses);
 
@@ -76,19 +80,20 @@ class TableIndexResource final : public tensorflow::ResourceBase {
   int64_t num_rows_ = 0;
   std::atomic<int32_t> clock_{0};
   std::atomic<int32_t> settled_before_{0};
-  // They keep the buffers, so that no others have the same addresses. Changed
-  // under the variables' exclusive locks.
+  // These keep the buffers, so that no others have the same addresses. They are
+  // changed under the variables' exclusive locks.
   tensorflow::Tensor keys_;
   tensorflow::Tensor uses_;
   std::atomic<int64_t> num_builds_{0};
 };
 
-// The resource of an op's input "index", which is its first.
+// Finds the resource of an op's input "index", which is its first input.
 absl::Status LookupTableIndex(
     tensorflow::OpKernelContext* ctx,
     tensorflow::core::RefCountPtr<TableIndexResource>* index);
 
-// InvalidArgument for a number, of at least 0, that no table of it has.
+// Returns InvalidArgument if no table of the index has this number, which is at
+// least 0.
 absl::Status CheckTable(const TableIndexResource& index, int64_t table);
 
 }  // namespace tf_syncrep

@@ -1,5 +1,5 @@
-// The kernel of maintenance: rows that have rested become free, and others are
-// evicted.
+// The kernel of maintenance, in which rows that have rested become free, and
+// others are evicted.
 
 #include <algorithm>
 #include <cmath>
@@ -40,11 +40,11 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using Order = DynamicTable::Order;
 
-// Rows that change before locks are given up for a moment.
+// So many rows are changed before locks are given up for a moment.
 constexpr int64_t kRowsAtOnce = 4096;
 
 constexpr int kVectorsInput = 1;
-constexpr int kVectors = 0;  // of what is added to a TablePart
+constexpr int kVectors = 0;  // the place of this variable in a TablePart
 constexpr int kFirstSlot = 1;
 
 template <typename T>
@@ -54,8 +54,7 @@ void FillRow(const Tensor& slot, int64_t row, float value) {
   std::fill(begin, begin + size, Narrow<T>(value));
 }
 
-// Sets a row of a slot to a number, whose type is one of those that
-// AddVariables() lets through.
+// Sets a row of a slot to a number. AddVariables() has checked the slot's type.
 void ResetRow(const Tensor& slot, int64_t row, float value) {
   switch (slot.dtype()) {
     case tensorflow::DT_HALF:
@@ -122,9 +121,9 @@ class TableMaintainOp final : public OpKernel {
     index->set_clock(static_cast<int32_t>(
         std::min<int64_t>(step + 1, std::numeric_limits<int32_t>::max())));
     part.Unlock();
-    // Lookups that began before the last maintenance ended, and may still read
-    // vectors of rows that rest, hold the lock that this waits for. So do those
-    // that use rows at the last clock.
+    // This waits for the lock that lookups hold. Those that began before the
+    // last maintenance ended may still read vectors of rows that rest, and
+    // others may use rows at the last clock.
     {
       LockedVariables barrier;
       OP_REQUIRES_OK(
@@ -176,8 +175,8 @@ class TableMaintainOp final : public OpKernel {
     return absl::OkStatus();
   }
 
-  // Lets others have the variables for a moment, and keeps rows that `change`
-  // then changes.
+  // Gives up the locks of the variables for a moment, keeps rows for
+  // checkpoints, and then calls `change`, which changes these rows.
   static absl::Status Change(OpKernelContext* ctx, TablePart* part,
                              const int32_t* rows, int64_t size,
                              const std::function<void()>& change) {
@@ -230,8 +229,8 @@ class TableMaintainOp final : public OpKernel {
     }
   }
 
-  // A row may have been used until right now, and only those used since the
-  // last maintenance say less than that.
+  // Settles the last uses of rows. A row may have been used until right now,
+  // although its use has the time of the last maintenance.
   absl::Status Settle(OpKernelContext* ctx, TableIndexResource* index,
                       const TablePart& part, int32_t last_clock,
                       int32_t step) const {

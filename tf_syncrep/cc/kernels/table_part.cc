@@ -82,8 +82,8 @@ absl::Status TablePart::Lock(OpKernelContext* ctx) {
                             variables_->tensor(kUses))) {
       return absl::OkStatus();
     }
-    // The lock above has put the variables into copy-on-read mode, so that the
-    // index's hold on their buffers makes nobody copy them.
+    // The lock above has put the variables into copy-on-read mode, so that
+    // nobody copies the buffers because the index holds them, too.
     variables_.reset();
     std::vector<LockedVariables::Request> columns(requests_.begin(),
                                                   requests_.begin() + kColumns);
@@ -112,7 +112,8 @@ absl::Status TablePart::Keep(OpKernelContext* ctx, int of, const int32_t* rows,
   };
   Array<int64_t> wide;
   std::vector<std::shared_ptr<TableSnapshot>> kept;
-  // Another snapshot may begin while the variables are not locked.
+  // The loop is needed because another snapshot may begin while the variables
+  // are not locked.
   while (true) {
     std::vector<std::shared_ptr<TableSnapshot>> snapshots =
         TableSnapshot::Find(variables_->mutex(kColumns + of));
@@ -132,7 +133,8 @@ absl::Status TablePart::Keep(OpKernelContext* ctx, int of, const int32_t* rows,
       }
       std::copy(rows, rows + size, wide.begin());
     }
-    // A snapshot takes these locks, and may wait with none for its files.
+    // A snapshot takes these locks itself, and may wait for its files, so that
+    // none is held here.
     Unlock();
     for (const std::shared_ptr<TableSnapshot>& snapshot : snapshots) {
       TF_RETURN_IF_ERROR(snapshot->Keep(wide.data(), size, cancelled));

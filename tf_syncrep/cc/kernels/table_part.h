@@ -1,4 +1,5 @@
-// A part of tables that grow, for an op: its variables, locked, and its index.
+// A part of tables that grow, as an op sees it: its locked variables and its
+// index.
 
 #ifndef TF_SYNCREP_CC_KERNELS_TABLE_PART_H_
 #define TF_SYNCREP_CC_KERNELS_TABLE_PART_H_
@@ -17,8 +18,8 @@
 
 namespace tf_syncrep {
 
-// The variables of a part that an op gets as inputs. All have equally many
-// rows.
+// The variables of a part that an op gets as inputs. All of them have equally
+// many rows.
 class TablePart {
  public:
   // `keys` and `uses` are the numbers of the op's inputs.
@@ -28,22 +29,22 @@ class TablePart {
   // dtype. Returns its place among those that were added.
   int Add(int input, std::string name, tensorflow::DataType dtype);
 
-  // Locks all variables, shared, and makes the index if it was not made of
-  // what they are. Errors: those of LockedVariables and of the index; and
-  // InvalidArgument for shapes that do not belong to the index.
+  // Locks all variables, shared, and makes the index if it was not made from
+  // their present buffers. Errors: those of LockedVariables and of the index,
+  // and InvalidArgument for shapes that do not fit the index.
   absl::Status Lock(tensorflow::OpKernelContext* ctx);
 
-  // Unlocks them. Others may change everything, then.
+  // Unlocks the variables. Others may change everything from then on.
   void Unlock() { variables_.reset(); }
 
-  // Unlocks the variables, keeps rows that are about to change for those who
-  // write checkpoints of them, and locks the variables again. Variable `of`, of
-  // those that were added, is the part's vectors. `is_same` becomes whether the
-  // index is the same as before: otherwise rows have other keys now.
+  // Unlocks the variables, keeps rows that are about to change for checkpoints
+  // that are being written, and locks the variables again. The part's vectors
+  // are the added variable number `of`. Sets `is_same` to whether the index is
+  // still the same; if it is not, rows have other keys now.
   absl::Status Keep(tensorflow::OpKernelContext* ctx, int of,
                     const int32_t* rows, int64_t size, bool* is_same);
 
-  // While they are locked:
+  // These need the locks:
   TableColumns columns() const;
   const tensorflow::Tensor& tensor(int added) const {
     return variables_->tensor(kColumns + added);

@@ -1,4 +1,4 @@
-// What a worker asks of a part of tables that grow.
+// The request of a worker to a part of tables that grow.
 
 #ifndef TF_SYNCREP_CC_KERNELS_TABLE_REQUEST_H_
 #define TF_SYNCREP_CC_KERNELS_TABLE_REQUEST_H_
@@ -14,7 +14,7 @@
 
 namespace tf_syncrep {
 
-// Keys table by table, behind how many each table has.
+// It has the number of keys of each table, and then the keys, table by table.
 class TableRequest {
  public:
   absl::Status Read(const tensorflow::Tensor& request, int64_t num_tables) {
@@ -51,7 +51,8 @@ class TableRequest {
 
   const int64_t* keys() const { return keys_; }
   int64_t num_keys() const { return begins_.back(); }
-  // Where those of a table begin among them, and where the last one's end.
+  // Returns where the keys of a table begin. For num_tables it is where the
+  // last ones end.
   int64_t begin(int64_t table) const { return begins_[table]; }
   int64_t size(int64_t table) const {
     return begins_[table + 1] - begins_[table];

@@ -1,5 +1,5 @@
-// The kernel that finds which keys a batch needs: checks, calls
-// cc/lib/table/key_requests, hands back.
+// The kernel that finds which keys a batch needs. It checks its inputs, calls
+// cc/lib/table/key_requests, and returns the result.
 
 #include <cstdint>
 #include <limits>

@@ -18,9 +18,9 @@ namespace {
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// The tables of this process of which snapshots are being read. Updates do not
-// know of checkpoints, and are traced or built before there is one: they look
-// here for what they are about to write.
+// The tables of this process of which snapshots are being read. Updates know
+// nothing of checkpoints, since they are traced or built before there is one.
+// So they look here for the tables that they are about to write to.
 class Tables {
  public:
   static Tables& All() {
@@ -62,19 +62,19 @@ class Tables {
 
  private:
   struct Entry {
-    const TableSnapshot* address;  // also of one that is being destroyed
+    const TableSnapshot* address;  // It may be being destroyed.
     std::weak_ptr<TableSnapshot> snapshot;
   };
 
   Mutex mu_;
-  // By the lock of the first array, which both kinds of variables have.
+  // The key is the lock of the first array, which both kinds of variables have.
   std::multimap<const void*, Entry> by_lock_ TF_SYNCREP_GUARDED_BY(mu_);
   std::atomic<size_t> num_{0};
 };
 
 }  // namespace
 
-// Of the arrays, shared.
+// Holds the locks of the arrays, shared.
 class TableSnapshot::Locks {
  public:
   explicit Locks(const std::vector<VariableMutex*>& mutexes)
@@ -218,7 +218,8 @@ absl::Status TableSnapshot::Read(int64_t num, int64_t uses,
 void TableSnapshot::Abandon() {
   rows_->Abandon();
   Tables::All().Remove(arrays_[0].mu(), this);
-  // Read() finds that out, or has begun before.
+  // A Read() that has begun before is waited for; later ones see that it was
+  // abandoned.
   const MutexLock wait(reading_);
 }
 

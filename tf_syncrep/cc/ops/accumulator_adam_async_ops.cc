@@ -46,26 +46,9 @@ REGISTER_OP("Syncrep>AccumulatorTakeRoundApplyAdamAsyncDense")
     .Attr("use_nesterov: bool = false")
     .SetIsStateful()
     .SetShapeFn(TakeRoundDenseShape)
-    .Doc(R"doc(
-Takes the dense gradients of a round and applies their mean by AdamAsync.
-
-It gives the same bits as AccumulatorTakeRoundDense and then
-ResourceApplyAdamAsync, but does not write the mean to memory. On any error neither
-the variables nor the accumulator have changed.
-
-var: Handle of the variable.
-m: Handle of the first moment, of the shape of var.
-v: Handle of the second moment, of the shape of var.
-beta1_power: Handle of one element: beta1 to the power of the update's number.
-beta2_power: Handle of one element: beta2 to the power of the update's number.
-lr: Scalar: the learning rate.
-beta1: Scalar: decay rate of the first moment.
-beta2: Scalar: decay rate of the second moment.
-epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
-handle: Handle of a DenseAccumulator of dtype T with mode ROUND.
-round: Scalar: the round.
-num_gradients: Scalar: how many gradients the round has; at least 1.
-)doc");
+    .Doc(
+        "Takes a round and applies its mean: see "
+        "tfs.ops.accumulator_take_round_apply_adam_async_dense.");
 
 }  // namespace
 }  // namespace tf_syncrep

@@ -52,34 +52,9 @@ REGISTER_OP("ApplyAdamAsync")
     .Attr("use_locking: bool = false")
     .Attr("use_nesterov: bool = false")
     .SetShapeFn(DenseShape</*kIsResource=*/false>)
-    .Doc(R"doc(
-Updates a ref variable by Adam with powers of its own.
-
-    alpha = lr * sqrt(1 - beta2_power) / (1 - beta1_power)
-    m     = beta1 * m + (1 - beta1) * grad
-    v     = beta2 * v + (1 - beta2) * grad * grad
-    var  -= alpha * m / (sqrt(v) + epsilon)
-    beta1_power *= beta1;  beta2_power *= beta2
-
-With use_nesterov, beta1 * m + (1 - beta1) * grad takes the place of m in the
-third line but one. All arithmetic is in Tslot. The whole update is atomic with
-respect to other AdamAsync ops on the same variables.
-
-var: The variable.
-m: First moment, of the shape of var.
-v: Second moment, of the shape of var.
-beta1_power: One element: beta1 to the power of the update's number, from 1.
-beta2_power: One element: beta2 to the power of the update's number, from 1.
-lr: Scalar: the learning rate.
-beta1: Scalar: decay rate of the first moment.
-beta2: Scalar: decay rate of the second moment.
-epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
-grad: The gradient, of the shape of var.
-out: The same as var.
-Tslot: double for a double variable, float for any other.
-use_locking: Has no effect here: a dense update always excludes other updates.
-use_nesterov: Whether to use Nesterov momentum.
-)doc");
+    .Doc(
+        "Updates a ref variable by Adam with powers of its own: see "
+        "tfs.ops.apply_adam_async.");
 
 REGISTER_OP("SparseApplyAdamAsync")
     .Input("var: Ref(T)")
@@ -104,43 +79,9 @@ REGISTER_OP("SparseApplyAdamAsync")
     .Attr("validate_indices: bool = true")
     .Attr("count_empty: bool = false")
     .SetShapeFn(SparseShape</*kIsResource=*/false>)
-    .Doc(R"doc(
-Updates the rows of a ref variable that a sparse gradient touches, by Adam.
-
-Row indices[i] of var, m and v is updated with row i of grad by the formula of
-ApplyAdamAsync; other rows stay as they are. Rows that occur several times are
-summed first, in order of occurrence, and applied once. The powers advance once.
-With apply_sparse_rmsprop instead
-
-    v = beta2 * v + (1 - beta2) * grad * grad
-    m = momentum * m + lr * grad / sqrt(v + epsilon)
-    var -= m
-
-and the powers are neither read nor advanced. Updates of the same variables may
-run at the same time; each row is updated atomically.
-
-var: The variable, of at least rank 1.
-m: First moment, of the shape of var.
-v: Second moment, of the shape of var.
-beta1_power: One element: beta1 to the power of the update's number, from 1.
-beta2_power: One element: beta2 to the power of the update's number, from 1.
-lr: Scalar: the learning rate.
-beta1: Scalar: decay rate of the first moment.
-beta2: Scalar: decay rate of the second moment.
-epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
-grad: The gradient's rows, of shape [number of indices] + var.shape[1:].
-indices: Vector: which row of var each row of grad belongs to.
-out: The same as var.
-Tslot: double for a double variable, float for any other.
-use_locking: If true, the whole update excludes others on the same variables.
-use_nesterov: Whether to use Nesterov momentum.
-apply_sparse_rmsprop: Whether to use the second formula.
-rmsprop_momentum: The momentum of the second formula; beta1 if negative.
-validate_indices: If true, an index that is not a row of var is an error, and
-  nothing is changed. If false, such indices and their rows of grad are ignored;
-  the powers advance all the same. On a GPU this saves reading back a flag.
-count_empty: Whether powers advance, too, where there are no indices.
-)doc");
+    .Doc(
+        "Updates rows of a ref variable by Adam: see "
+        "tfs.ops.sparse_apply_adam_async.");
 
 REGISTER_OP("ResourceApplyAdamAsync")
     .Input("var: resource")
@@ -158,23 +99,9 @@ REGISTER_OP("ResourceApplyAdamAsync")
     .Attr("use_locking: bool = false")
     .Attr("use_nesterov: bool = false")
     .SetShapeFn(DenseShape</*kIsResource=*/true>)
-    .Doc(R"doc(
-Updates a resource variable by Adam with powers of its own.
-
-It is the same as ApplyAdamAsync, which documents the formula and the attributes, but
-for resource variables.
-
-var: Handle of the variable.
-m: Handle of the first moment, of the shape of var.
-v: Handle of the second moment, of the shape of var.
-beta1_power: Handle of one element: beta1 to the power of the update's number.
-beta2_power: Handle of one element: beta2 to the power of the update's number.
-lr: Scalar: the learning rate.
-beta1: Scalar: decay rate of the first moment.
-beta2: Scalar: decay rate of the second moment.
-epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
-grad: The gradient, of the shape of var.
-)doc");
+    .Doc(
+        "Updates a variable by Adam with powers of its own: see "
+        "tfs.ops.resource_apply_adam_async.");
 
 REGISTER_OP("ResourceSparseApplyAdamAsync")
     .Input("var: resource")
@@ -198,25 +125,9 @@ REGISTER_OP("ResourceSparseApplyAdamAsync")
     .Attr("validate_indices: bool = true")
     .Attr("count_empty: bool = false")
     .SetShapeFn(SparseShape</*kIsResource=*/true>)
-    .Doc(R"doc(
-Updates the rows of a resource variable that a sparse gradient touches, by Adam.
-
-It is the same as SparseApplyAdamAsync, which documents the formulas and the
-attributes, but for resource variables. From then on reads of var, m and v copy
-(TensorFlow's copy-on-read mode), so that no tensor that was read before changes.
-
-var: Handle of the variable, of at least rank 1.
-m: Handle of the first moment, of the shape of var.
-v: Handle of the second moment, of the shape of var.
-beta1_power: Handle of one element: beta1 to the power of the update's number.
-beta2_power: Handle of one element: beta2 to the power of the update's number.
-lr: Scalar: the learning rate.
-beta1: Scalar: decay rate of the first moment.
-beta2: Scalar: decay rate of the second moment.
-epsilon: Scalar: the "epsilon hat" of Kingma and Ba (2015).
-grad: The gradient's rows, of shape [number of indices] + var.shape[1:].
-indices: Vector: which row of var each row of grad belongs to.
-)doc");
+    .Doc(
+        "Updates rows of a variable by Adam: see "
+        "tfs.ops.resource_sparse_apply_adam_async.");
 
 }  // namespace
 }  // namespace tf_syncrep

@@ -29,7 +29,7 @@ REGISTER_OP("Syncrep>CheckpointWriter")
 Makes the writer of a task's share of checkpoints, or finds it by its name.
 
 container: The resource container in which the writer lives.
-shared_name: The name by which others find the writer.
+shared_name: The name by which others find the writer on its task.
 counted: Whether the writer lives as long as the handles that the op returns on its
   task, instead of as long as the task. Without a shared name each call then makes a
   new one.
@@ -61,23 +61,33 @@ REGISTER_OP("Syncrep>CheckpointBegin")
 Begins to write a task's share of a checkpoint, which shows this moment.
 
 A thread continues the writing. Rows that are overwritten meanwhile are written with
-their present values if CheckpointKeep is called for them first.
+their present values if CheckpointKeep is called for them first. The op fails as
+FailedPrecondition if another checkpoint is being written, or `base` is not the last
+one, and as InvalidArgument if the pieces do not cover their groups, or the variables
+do not form a group.
 
 handle: The writer.
 prefix: The prefix of the files, which have TensorFlow's bundle format.
-token: The name of this checkpoint, for a later one that holds only changes; or empty.
-base: The checkpoint before, if this one is to hold only what has changed since; or empty.
+token: The name of this checkpoint, for a later one that holds only changes; it is
+  empty if there will be none.
+base: The token of the last checkpoint if this one is to hold only what has changed
+  since; it is empty if this one is to hold all.
 variables: Groups of variables with equally many rows: a table and its slots.
 group_sizes: How many variables each group has.
-pieces: Pieces of tables in the rows of the groups: for each piece its group, its number
-  of rows, i and n if it is part i of n, the number of rows of the table, and, if the
-  table grows, the variable of the group that has the uses of its rows, otherwise -1.
+pieces: The pieces of tables in the rows of the groups, in order, with six numbers
+  each: the group, the number of rows, `first`, `stride`, the number of rows of the
+  table, and `uses`. Row k of a piece is row first + k * stride of its table. If the
+  table grows, `uses` is the variable of the group that has the uses of its rows, of
+  type int32 and shape [rows, 2], where the second number of a free row is 0;
+  otherwise it is -1. Free rows are omitted from full checkpoints, too, which have the
+  other rows in the form of checkpoints of changes.
 piece_names: For each piece a name for each variable of its group.
 wholes: Variables that are copied at once.
 whole_names: The names of these variables.
 tensors: Other tensors that are saved.
 tensor_names: The names of these tensors.
-max_kept_bytes: How many bytes of overwritten rows may be kept; then updates wait.
+max_kept_bytes: How many bytes of rows may be kept that were overwritten before they
+  were written; then updates wait.
 patience_secs: How long updates wait for files that make no progress, until this
   checkpoint is given up.
 max_bytes_per_sec: A limit to the speed of writing; 0 for no limit.
@@ -111,24 +121,11 @@ REGISTER_OP("Syncrep>RefCheckpointBegin")
     .Doc(R"doc(
 Accepts the inputs of CheckpointBegin, with reference variables after the others.
 
-Nothing is written until CheckpointWrite runs.
+The op sets the moment of the checkpoint. Nothing is written until CheckpointWrite runs.
+All inputs and attributes that CheckpointBegin has, too, are described there, but
+`tensors` are copied here.
 
-handle: See CheckpointBegin.
-prefix: See CheckpointBegin.
-token: See CheckpointBegin.
-base: See CheckpointBegin.
-variables: See CheckpointBegin.
 references: Reference variables, which follow `variables` in the groups.
-group_sizes: See CheckpointBegin.
-pieces: See CheckpointBegin.
-piece_names: See CheckpointBegin.
-wholes: See CheckpointBegin.
-whole_names: See CheckpointBegin.
-tensors: See CheckpointBegin.
-tensor_names: See CheckpointBegin.
-max_kept_bytes: See CheckpointBegin.
-patience_secs: See CheckpointBegin.
-max_bytes_per_sec: See CheckpointBegin.
 owner: The name of the owner of these checkpoints, if the variables outlive it. Writers of
   this task forget what they remember of the variables for another owner.
 )doc");
@@ -142,7 +139,8 @@ Writes the checkpoint that RefCheckpointBegin has accepted, and runs until it is
 
 Only a running step can hold reference variables. If the step is cancelled, for example
 because its session is closed, the checkpoint is given up. The op does not fail if files
-cannot be written: CheckpointProgress returns that error.
+cannot be written: CheckpointProgress returns that error. It fails as FailedPrecondition
+if no checkpoint was accepted.
 
 handle: The writer.
 )doc");
@@ -164,8 +162,8 @@ handle: The writer.
 done: Whether nothing is being written.
 code: 0, or the status code of the error.
 message: The message of the error.
-bytes: Bytes that were written.
-rows: Rows of tables that were written.
+bytes: How many bytes were written.
+rows: How many rows of tables were written.
 kept_bytes: The most bytes of rows that were kept at one time.
 )doc");
 
@@ -175,6 +173,10 @@ REGISTER_OP("Syncrep>CheckpointCancel")
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
 Ends the writing of a checkpoint, and waits until it has ended.
+
+The writer then forgets the last checkpoint, which takes 8 bytes for each row: the next
+one will be full. The op fails as DeadlineExceeded if the files make no progress for 10
+seconds, or for `patience_secs` of the checkpoint if that is less.
 
 handle: The writer.
 )doc");
@@ -189,10 +191,10 @@ REGISTER_OP("Syncrep>CheckpointKeep")
     .Doc(R"doc(
 Keeps rows of a table and its slots for a checkpoint that is being written.
 
-Runs before the rows are overwritten. Does nothing if there is no such checkpoint.
+It runs before the rows are overwritten, and does nothing if there is no such checkpoint.
 
 variable: The table, as the first variable of its group.
-rows: Numbers of rows.
+rows: Numbers of rows, of any shape.
 all: Whether to keep all rows, instead of those in `rows`.
 )doc");
 
@@ -206,11 +208,7 @@ REGISTER_OP("Syncrep>RefCheckpointKeep")
     .SetAllowsUninitializedInput()
     .SetShapeFn(NoOutputs)
     .Doc(R"doc(
-Does the same as CheckpointKeep, with a reference variable.
-
-variable: See CheckpointKeep.
-rows: See CheckpointKeep.
-all: See CheckpointKeep.
+Does the same as CheckpointKeep, whose inputs it has, with a reference variable.
 )doc");
 
 REGISTER_OP("Syncrep>CheckpointRestore")
@@ -229,15 +227,14 @@ REGISTER_OP("Syncrep>CheckpointRestore")
     .Doc(R"doc(
 Reads a task's share of a checkpoint, however many tasks have written it.
 
-prefixes: Prefixes of the files: of a full checkpoint, then of those that hold the later
-  changes, in order.
-variables: See CheckpointBegin.
-group_sizes: See CheckpointBegin.
-pieces: See CheckpointBegin.
-piece_names: See CheckpointBegin.
-wholes: See CheckpointBegin. They are read from the last of the files.
-whole_names: See CheckpointBegin.
-bytes: Bytes that were read.
+The op fails as InvalidArgument if a variable has another shape or dtype in the
+checkpoint, and as NotFound if a variable is not in it; nothing was written then. It
+fails as DataLoss if a file is damaged; variables may have been written then.
+The other inputs are those of CheckpointBegin; `wholes` are read from the last file.
+
+prefixes: The prefixes of the files: of a full checkpoint, then of those that hold the
+  later changes, in order.
+bytes: How many bytes were read.
 )doc");
 
 REGISTER_OP("Syncrep>RefCheckpointRestore")
@@ -257,17 +254,9 @@ REGISTER_OP("Syncrep>RefCheckpointRestore")
     .SetAllowsUninitializedInput()
     .SetShapeFn(ScalarOutputs)
     .Doc(R"doc(
-Does the same as CheckpointRestore, with reference variables after the others in groups.
+Does the same as CheckpointRestore, whose inputs it has, with reference variables, too.
 
-prefixes: See CheckpointRestore.
-variables: See CheckpointRestore.
 references: Reference variables, which follow `variables` in the groups.
-group_sizes: See CheckpointRestore.
-pieces: See CheckpointRestore.
-piece_names: See CheckpointRestore.
-wholes: See CheckpointRestore.
-whole_names: See CheckpointRestore.
-bytes: See CheckpointRestore.
 )doc");
 
 }  // namespace

@@ -105,30 +105,7 @@ REGISTER_OP("Syncrep>EmbeddingRows")
     .Attr("features: list(string)")
     .Attr("tables: list(string)")
     .SetShapeFn(RowsShape)
-    .Doc(R"doc(
-Finds the distinct rows that the ids of features name, shard by shard.
-
-Tables are stacked: row r of a feature's table is row first_rows[feature] + r of the
-stack. Row g of the stack is row g / num_shards of shard g % num_shards or, with
-shard_sizes, belongs to the shard in whose range it lies.
-
-ids: For each feature its ids, of any shape.
-rows: For each shard its rows that are named, each once, ascending, with the numbers
-  that they have in the shard.
-places: For each id the place of its row among the rows of all shards; those of shard 0
-  come first.
-Tids: For each feature the type of its ids.
-Trows: The type of the row numbers.
-num_shards: How many shards there are.
-num_features: How many features there are.
-num_rows: How many rows all tables have together.
-shard_sizes: For each shard how many rows it has, the first rows being those of shard 0.
-  Empty if rows are dealt out to the shards in turn.
-first_rows: For each feature, where its table begins.
-vocabulary_sizes: For each feature, how many rows its table has.
-features: For each feature its name, for error messages.
-tables: For each feature the name of its table, for error messages.
-)doc");
+    .Doc("Finds the distinct rows that ids name: see tfs.ops.embedding_rows.");
 
 REGISTER_OP("Syncrep>EmbeddingGather")
     .Input("table: resource")
@@ -139,17 +116,7 @@ REGISTER_OP("Syncrep>EmbeddingGather")
     .Attr("Trows: {int32, int64}")
     .Attr("shape: shape")
     .SetShapeFn(GatherShape)
-    .Doc(R"doc(
-Reads rows of a variable, and rounds them to the type in which they are sent.
-
-table: The variable, of rank 2.
-rows: Vector: the rows to read, each of which must be in range.
-vectors: The rows, in the same order.
-dtype: The dtype of the variable.
-Tout: The dtype of the vectors: that of the variable or, for float, half or bfloat16.
-Trows: The type of the row numbers.
-shape: The shape of the variable.
-)doc");
+    .Doc("Reads rows of a variable: see tfs.ops.embedding_gather.");
 
 REGISTER_OP("Syncrep>EmbeddingCombine")
     .Input("vectors: num_shards * T")
@@ -167,31 +134,9 @@ REGISTER_OP("Syncrep>EmbeddingCombine")
     .Attr("is_ragged: list(bool)")
     .Attr("is_weighted: list(bool)")
     .SetShapeFn(CombineShape)
-    .Doc(R"doc(
-Arranges looked-up rows for the features whose ids named them, and combines the rows
-of each example.
-
-vectors: For each shard its rows, which all have the same width.
-places: For each feature and each of its ids, the place of its row among the rows of all
-  shards. A vector for a ragged feature. For others with a combiner, the last axis has
-  the ids of one example.
-row_splits: For each ragged feature, where the ids of each example begin, and where those
-  of the last one end.
-weights: For each weighted feature a weight for each id.
-results: For each feature its vectors. Sums are computed in Tsum.
-T: The dtype of the rows.
-Tsum: double for double, float for all others.
-num_shards: How many shards there are.
-num_features: How many features there are.
-num_ragged: How many of them are ragged.
-num_weighted: How many of them are weighted.
-combiners: For each feature: none (one vector for each id), sum, mean (the sum divided by
-  the sum of the weights, or 0) or sqrtn (the sum divided by the root of the sum of
-  squared weights, or 0).
-is_ragged: For each feature, whether it is ragged. Without a combiner it must not be.
-is_weighted: For each feature, whether it is weighted. Without a combiner it must not
-  be.
-)doc");
+    .Doc(
+        "Arranges and combines rows for features: see "
+        "tfs.ops.embedding_combine.");
 
 REGISTER_OP("Syncrep>EmbeddingCombineGrad")
     .Input("gradients: num_features * Tsum")
@@ -210,28 +155,9 @@ REGISTER_OP("Syncrep>EmbeddingCombineGrad")
     .Attr("is_ragged: list(bool)")
     .Attr("is_weighted: list(bool)")
     .SetShapeFn(CombineGradShape)
-    .Doc(R"doc(
-The gradient of EmbeddingCombine: sums for each row the gradients of the ids that name it.
-
-Sums are computed in Tsum, in the order of features and ids. They do not depend on the
-number of threads.
-
-gradients: For each feature the gradient of its results.
-vectors: See EmbeddingCombine. Only their shapes matter.
-places: See EmbeddingCombine.
-row_splits: See EmbeddingCombine.
-weights: See EmbeddingCombine.
-sums: For each shard the gradient of its rows, rounded once.
-T: See EmbeddingCombine.
-Tsum: See EmbeddingCombine.
-num_shards: See EmbeddingCombine.
-num_features: See EmbeddingCombine.
-num_ragged: See EmbeddingCombine.
-num_weighted: See EmbeddingCombine.
-combiners: See EmbeddingCombine.
-is_ragged: See EmbeddingCombine.
-is_weighted: See EmbeddingCombine.
-)doc");
+    .Doc(
+        "Computes the gradient of EmbeddingCombine: see "
+        "tfs.ops.embedding_combine_grad.");
 
 }  // namespace
 }  // namespace tf_syncrep

@@ -87,45 +87,9 @@ REGISTER_OP("Syncrep>ResourceApplyRule")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tslot: {float, double} = DT_FLOAT")
     .SetShapeFn(DenseShape)
-    .Doc(R"doc(
-Updates a resource variable by an optimizer's rule.
-
-All arithmetic is in Tslot, element by element. The op takes the slots of a rule
-(here before the semicolon), then its numbers (after it), in this order:
-
-    adagrad (accumulator; lr, epsilon):
-      accumulator += grad * grad
-      var -= lr * grad / sqrt(accumulator + epsilon)
-    rowwise_adagrad (accumulator; lr, epsilon), for each row var[i]:
-      accumulator += mean(grad * grad)
-      var -= lr / (sqrt(accumulator) + epsilon) * grad
-    ftrl (accumulator, linear; lr, lr_power, l1, l2, l2_shrinkage, beta):
-      sum = accumulator + grad * grad
-      sigma = (sum ** -lr_power - accumulator ** -lr_power) / lr
-      linear += grad + 2 * l2_shrinkage * var - sigma * var
-      var = (clip(linear, -l1, l1) - linear)
-          / (sum ** -lr_power / lr + 2 * l2 + beta / lr)
-      accumulator = sum
-    sgd (no slots; lr):
-      var -= lr * grad
-    momentum (momentum; lr, momentum), where m is the slot:
-      m = momentum * m - lr * grad
-      var += m
-    nesterov (momentum; lr, momentum):
-      m = momentum * m - lr * grad
-      var += momentum * m - lr * grad
-
-Slots have the shape of var, but the slot of rowwise_adagrad only its first dimension,
-and 1 for all others. The whole update is atomic with respect to other ops on the
-same variables that take their locks.
-
-var: Handle of the variable.
-slots: Handles of the rule's slots.
-numbers: Scalars: the rule's numbers. Of ftrl, lr must be above 0.
-grad: The gradient, of the shape of var.
-rule: The name of the rule.
-Tslot: double for a double variable, float for any other.
-)doc");
+    .Doc(
+        "Updates a variable by an optimizer's rule: see "
+        "tfs.ops.resource_apply_rule.");
 
 REGISTER_OP("Syncrep>ResourceSparseApplyRule")
     .Input("var: resource")
@@ -142,24 +106,9 @@ REGISTER_OP("Syncrep>ResourceSparseApplyRule")
     .Attr("Tslot: {float, double} = DT_FLOAT")
     .Attr("Tindices: {int32, int64}")
     .SetShapeFn(SparseShape)
-    .Doc(R"doc(
-Updates the rows of a resource variable that a sparse gradient touches, by a rule.
-
-Row indices[i] of var and its slots is updated with row i of grad by the formula
-of Syncrep>ResourceApplyRule; other rows stay as they are. Rows that occur several
-times are summed first, in order of occurrence, and applied once. Updates of the
-same variables may run at the same time; each row is updated atomically. From then on
-reads of var and slots copy (TensorFlow's copy-on-read mode), so that no tensor that
-was read before changes.
-
-var: Handle of the variable, of at least rank 1.
-slots: Handles of the rule's slots.
-numbers: Scalars: the rule's numbers. Of ftrl, lr must be above 0.
-grad: The gradient's rows, of shape [number of indices] + var.shape[1:].
-indices: Vector: which row of var each row of grad belongs to.
-rule: The name of the rule.
-Tslot: double for a double variable, float for any other.
-)doc");
+    .Doc(
+        "Updates rows of a variable by a rule: see "
+        "tfs.ops.resource_sparse_apply_rule.");
 
 }  // namespace
 }  // namespace tf_syncrep

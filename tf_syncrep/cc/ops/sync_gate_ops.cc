@@ -51,13 +51,13 @@ REGISTER_OP("Syncrep>SyncGate")
 Makes, or finds by its shared name, the gate of one synchronous training.
 
 A gate decides which worker may compute, whose gradients count, and when a step is
-over. It is an error if a gate of this name has another strict, spares, gathers or
-updater_lease_secs. The other attributes are for a new gate, and SyncGateOpen may
-change them.
+over. The op fails as InvalidArgument if an attribute is out of range, or if a gate of
+this name has another strict, spares, gathers or updater_lease_secs. The other
+attributes do not change an existing gate, but SyncGateOpen may.
 
 handle: Handle of the gate.
-quorum: Gradients that make up an update.
-total: Workers that take part; those above the quorum are backups.
+quorum: How many gradients make up an update.
+total: How many workers take part; those above the quorum are backups.
 lease_secs: How long a worker may be silent; waiting is not silence. A worker that has
   come back from a longer silence may be silent for twice as long as that, but at most
   for twice start_secs.
@@ -66,11 +66,13 @@ start_secs: The same before a worker's first gradient. Once as many workers have
   those first steps, but no less than lease_secs and no more than start_secs.
 updater_lease_secs: How long the updater may be silent before all waits fail; zero
   or less means for ever.
-strict: Whether each live worker gives its share, ceil(quorum / live), and no more.
-spares: Whether in work-conserving mode an idle worker gets a spare beside a permit that
-  is overdue, and a push that takes much longer than others voids its round.
-gathers: Whether in work-conserving mode each worker gives its share and no more until
-  all workers have been heard of, for at most lease_secs from the opening.
+strict: Whether each live worker gives its share, ceil(quorum / live), and no more;
+  otherwise fast workers give more.
+spares: Whether, if not strict, an idle worker gets a spare beside a permit that is
+  overdue, and a push that takes much longer than others voids its round.
+gathers: Whether, if not strict, each worker gives its share and no more until all
+  workers have been heard of, for at most lease_secs from the opening.
+shared_name: The gate's name on its task.
 counted: Whether the gate lives as long as the handles that the op returns on its task,
   instead of as long as the task. Without a shared name each call then makes a new one.
 )doc");
@@ -84,7 +86,7 @@ REGISTER_OP("Syncrep>TaskId")
 Returns the name by which the gate knows the task that the op runs on.
 
 device: Job, replica and task.
-incarnation: The number that the device drew when its server started.
+incarnation: The number that the task's CPU device drew when its server started.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateOpen")
@@ -101,12 +103,14 @@ REGISTER_OP("Syncrep>SyncGateOpen")
 Starts a generation. What the last one left is void, and the waits of its updater end
 as Aborted. Workers that wait go on waiting, for a permit of the new generation.
 
+The op fails as InvalidArgument if a lease is negative.
+
 handle: Handle of the gate.
 step: The global step.
 generation: The number of the new generation.
-quorum: Gradients that make up an update from now on. Zero, here and below, leaves the
-  value as it was.
-total: Workers that take part.
+quorum: How many gradients make up an update from now on. Zero, here and below, leaves
+  the value as it was.
+total: How many workers take part.
 lease_secs: How long a worker may be silent.
 start_secs: The same before a worker's first gradient; see SyncGate.
 )doc");
@@ -138,18 +142,22 @@ REGISTER_OP("Syncrep>SyncGateAcquire")
     .Doc(R"doc(
 Waits until the round needs a gradient from this worker.
 
-Runs before the worker reads variables. OutOfRange when the gate is closed; Aborted
-when the worker acquires again, or another incarnation of it does.
+It runs before the worker reads variables. A worker does one thing at a time: it gives
+up what it still holds, for example from a step that was given up and is run again. The
+op fails as OutOfRange if the gate is closed, as Aborted if another acquire of the same
+task, or another incarnation of it, took this one's place, and as InvalidArgument if the
+gate is open with another quorum or total.
 
 handle: Handle of the gate.
-device: The worker's task, or any other name that no other worker has.
-incarnation: Its incarnation.
+device: The worker's task, as TaskId returns it, or any other name that no other worker
+  has.
+incarnation: Its incarnation. It is refused if another one has followed it.
 first: Whether this is the start of a session. Then the call takes no pass, and succeeds
-  on a closed gate; a worker that took no part in the closed training first waits
-  start_secs for the next open.
-quorum: The quorum that the worker expects, or zero for any. InvalidArgument if the gate
-  is open with another one; at the start of a session only after a lease in which no
-  chief opened it with this one.
+  on a closed gate. But a worker that took no part in the closed training, or has heard
+  of its end, first waits start_secs for the next open.
+quorum: The quorum that the worker expects, or zero for any. If a worker at the start of
+  a session finds the gate open with another one, it waits lease_secs for a chief that
+  opens it with this one.
 total: The number of workers that the worker expects, likewise.
 generation: The generation, for the worker's next calls.
 round: The round, for the worker's next calls.
@@ -168,6 +176,8 @@ REGISTER_OP("Syncrep>SyncGateAdmit")
     .SetShapeFn(ScalarShapes)
     .Doc(R"doc(
 Asks whether a worker may push the gradient that it computed.
+
+The op fails as OutOfRange if the gate is closed.
 
 handle: Handle of the gate.
 generation: The generation that SyncGateAcquire returned.
@@ -190,11 +200,8 @@ REGISTER_OP("Syncrep>SyncGateCommit")
     .Doc(R"doc(
 Says that every push of an admitted gradient was acknowledged.
 
-handle: Handle of the gate.
-generation: The generation that SyncGateAcquire returned.
-round: The round that SyncGateAcquire returned.
-device: The worker's task.
-incarnation: Its incarnation.
+The inputs are those of SyncGateAdmit.
+
 counted: False if the round was void by then.
 )doc");
 
@@ -209,11 +216,7 @@ REGISTER_OP("Syncrep>SyncGateAbort")
     .Doc(R"doc(
 Gives up a permit, or an admitted gradient, which makes the round void.
 
-handle: Handle of the gate.
-generation: The generation that SyncGateAcquire returned.
-round: The round that SyncGateAcquire returned.
-device: The worker's task.
-incarnation: Its incarnation.
+The inputs are those of SyncGateAdmit.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateLeave")
@@ -241,7 +244,8 @@ REGISTER_OP("Syncrep>SyncGateWaitQuorum")
     .Doc(R"doc(
 Waits until the round has its quorum of committed gradients.
 
-OutOfRange when the gate is closed, DeadlineExceeded after the time-out.
+The op fails as OutOfRange if the gate is closed, as DeadlineExceeded after the time-out,
+and as Aborted if the generation is over.
 
 handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned.
@@ -260,6 +264,9 @@ REGISTER_OP("Syncrep>SyncGateFlush")
     .Doc(R"doc(
 Ends a round that will not fill, at the end of training.
 
+The op fails as OutOfRange if the gate is closed, and as Aborted if the generation is
+over.
+
 handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned.
 round: The round.
@@ -277,6 +284,9 @@ REGISTER_OP("Syncrep>SyncGateAdvance")
     .Doc(R"doc(
 Ends a round whose gradients were applied, and opens the next.
 
+The op fails as FailedPrecondition if the round is not full, and as Aborted if the
+generation is over.
+
 handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned.
 round: The round that was applied.
@@ -292,6 +302,9 @@ REGISTER_OP("Syncrep>SyncGateDrain")
     .Doc(R"doc(
 Waits until no gradient is in flight and no full round waits for its update.
 
+The op fails as OutOfRange if the gate is closed, and as Aborted if the generation is
+over.
+
 handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned.
 )doc");
@@ -304,11 +317,15 @@ REGISTER_OP("Syncrep>SyncGateCancelUpdater")
     .SetIsStateful()
     .SetShapeFn(ScalarShapes)
     .Doc(R"doc(
-Ends the updater's waits of a generation, and those of a worker, as Cancelled.
+Ends the updater's waits of a generation as Cancelled.
+
+A worker in whose process the updater failed would wait for updates that nobody makes.
+If one is named, its acquires are cancelled as well, until an updater waits for a round
+again.
 
 handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned.
-device: The task of the worker in whose process the updater failed; empty if none.
+device: That worker's task; empty if there is none.
 incarnation: Its incarnation.
 )doc");
 
@@ -321,9 +338,11 @@ REGISTER_OP("Syncrep>SyncGateConfigure")
     .Doc(R"doc(
 Changes the quorum and the number of workers from the next round on.
 
+The op fails as InvalidArgument if a number is below 1.
+
 handle: Handle of the gate.
-quorum: Gradients that make up an update, at least 1.
-total: Workers that take part, at least 1.
+quorum: How many gradients make up an update, at least 1.
+total: How many workers take part, at least 1.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateClose")
@@ -336,7 +355,8 @@ Ends all waits, present and future, as end of input (OutOfRange).
 
 handle: Handle of the gate.
 generation: The generation that SyncGateOpen returned, or -1 for the present one. There
-  is no effect in another generation.
+  is no effect in another generation, so that a chief cannot end its successor's
+  training.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateFail")
@@ -349,11 +369,12 @@ REGISTER_OP("Syncrep>SyncGateFail")
     .Doc(R"doc(
 Ends all waits, present and future, with an error.
 
+The op fails as InvalidArgument if the code is out of its range.
+
 handle: Handle of the gate.
-code: A canonical status code, not OK.
+code: A canonical status code in [1, 16].
 message: The error's message.
-generation: The generation that SyncGateOpen returned, or -1 for the present one. There
-  is no effect in another generation.
+generation: See SyncGateClose.
 )doc");
 
 REGISTER_OP("Syncrep>SyncGateStats")
@@ -369,11 +390,11 @@ REGISTER_OP("Syncrep>SyncGateStats")
 Reads the counters of a gate.
 
 handle: Handle of the gate.
-names: The names of the counters.
-values: Their values.
-devices: The workers' tasks.
-device_names: The names of the counters that each worker has.
-device_values: Their values, a row for each worker.
+names: The names of the counters, a vector.
+values: Their values, a vector.
+devices: The workers' tasks, a vector.
+device_names: The names of the counters that each worker has, a vector.
+device_values: Their values, a matrix with a row for each worker.
 )doc");
 
 }  // namespace

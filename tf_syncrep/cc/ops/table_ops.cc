@@ -82,11 +82,14 @@ REGISTER_OP("Syncrep>TableZeros")
     .Doc(R"doc(
 Makes zeros whose memory is not there before they are written.
 
-Stateful, so that no graph optimization makes them when a graph is built.
+A variable that begins with them takes memory for rows that were used, not for all that
+it has. The op is stateful, so that no graph optimization makes the zeros when a graph
+is built. It fails as ResourceExhausted if there is no memory, or, as far as the
+operating system knows, will be none.
 
 zeros: The zeros.
-shape: Their shape.
-dtype: Their type.
+shape: The shape of the zeros, which must be known.
+dtype: The type of the zeros.
 )doc");
 
 REGISTER_OP("Syncrep>TableIndex")
@@ -108,25 +111,29 @@ REGISTER_OP("Syncrep>TableIndex")
     .Doc(R"doc(
 Makes the index of a part of tables that grow, or finds it by its name.
 
-The part is the variables that the other ops get: vectors, keys and uses, with
-equally many rows, of which each table has a range. They say which row has which
-key; the index finds it, and knows which rows are free.
+The part consists of the variables that the other ops get: vectors, keys and uses, with
+equally many rows, of which each table has a range. They say which row has which key;
+the index finds the row, and knows which rows are free. The op fails as InvalidArgument
+if rows do not follow each other, if a count, an initializer or a number is out of its
+range, or if an index of this name has other tables.
 
-index: The index.
+index: Handle of the index.
 tables: The names of the tables.
-first_rows: For each table, where its rows begin: where those of the one before end.
+first_rows: For each table, where its rows begin, which is where those of the table
+  before end.
 capacities: For each table, how many rows it has.
-min_counts: For each table, how often a key is seen in training before it gets a
-  row.
+min_counts: For each table, how often a key is seen in training before it gets a row,
+  from 1 to 255.
 seeds: For each table, the seed of its initial vectors.
-initializers: For each table, how these are distributed.
-initial_numbers: For each table, two numbers, of which these are the bits of a
-  double: the constant; the ends of the uniform distribution; mean and standard
+initializers: For each table, how these vectors are distributed.
+initial_numbers: For each table two numbers, given by the bits of a double: the constant
+  and any other; the ends of the uniform distribution; or the mean and the standard
   deviation.
-container: Where the index lives.
-shared_name: Its name, by which others find it.
-counted: Whether it lives as long as the handles that the op gives on its task, and
-  not as long as the task. Without a shared name it is then another one each time.
+container: The resource container in which the index lives.
+shared_name: The name by which others find the index on its task.
+counted: Whether the index lives as long as the handles that the op returns on its
+  task, instead of as long as the task. Without a shared name each call then makes a
+  new one.
 )doc");
 
 REGISTER_OP("Syncrep>TableRequests")
@@ -140,7 +147,7 @@ REGISTER_OP("Syncrep>TableRequests")
     .Attr("table_of_feature: list(int)")
     .SetShapeFn(RequestsShape)
     .Doc(R"doc(
-Finds the different keys that the ids of features are, shard by shard.
+Finds the different keys among the ids of features, shard by shard.
 
 A key is on shard h(key) mod num_shards, where h is the finalizer of SplitMix64: with
 unsigned numbers of 64 bits, h = key + 0x9e3779b97f4a7c15, h = (h ^ h >> 30) *
@@ -148,10 +155,11 @@ unsigned numbers of 64 bits, h = key + 0x9e3779b97f4a7c15, h = (h ^ h >> 30) *
 h(0) = 0xe220a8397b1dcdaf, h(1) = 0x910a2dec89025cc1 and h(-1) = 0xe4d971771b652c20.
 Files depend on it.
 
-ids: For each feature, of any shape.
-requests: For each shard, how many of the keys are of each table, and the keys, table
-  by table, each once, ascending.
-places: For each id, which of the keys of all shards, those of shard 0 first, it is.
+ids: For each feature its ids, of any shape.
+requests: For each shard a vector: for each table the number of its keys, and then the
+  keys, table by table, each once, ascending.
+places: For each feature, in the shape of its ids: the place of each id among the keys
+  of all shards, of which those of shard 0 come first.
 Tids: For each feature, the type of its ids.
 num_shards: How many shards there are.
 num_features: How many features there are.
@@ -176,22 +184,26 @@ REGISTER_OP("Syncrep>TableFind")
     .Doc(R"doc(
 Finds the rows of keys, and reads them.
 
-With `insert`, keys that have a row are used now, which the column `uses` says: last
-use, by the clock of the index, and how often. Others are counted, about, and get a
-row, with an initial vector, once they were seen as often as their table wants and a
-row is free. Without, nothing changes.
+The op fails as InvalidArgument if variables have other shapes than the index wants, if
+a key has two rows, or if the request is of another kind. It fails as ResourceExhausted
+if there is no memory; keys of the request that have a row may have been used then. The
+gradient of `values` with respect to `vectors` comes from TableGradient, on this device.
 
-index: The index.
+index: Handle of the index.
 vectors: Variable of rank 2.
-keys: Variable of type int64 and rank 1, the keys of the rows.
+keys: Variable of type int64 and shape [rows], the keys of the rows.
 uses: Variable of type int32 and shape [rows, 2], last use and count of each row.
-request: As TableRequests gives it: each key of a table once.
-rows: For each key its row, or -1.
-values: The vectors of these rows, and zeros where there is none.
-dtype: Type of the vectors.
-Tout: Type of the result: dtype, or for float also half and bfloat16.
-insert: Whether this is for training.
-shape: Shape of the vectors.
+request: An output of TableRequests, which has each key of a table once.
+rows: For each key its row, or -1 if it has none.
+values: The vector of each key, or zeros if it has no row.
+dtype: The type of the vectors.
+Tout: The type of the result: dtype or, for float, half or bfloat16.
+insert: Whether this is for training. If so, a key that has a row is used now, which
+  `uses` records: the last use, by the clock of the index, and how often the key was
+  used. A key without a row is counted, approximately, and gets a row with an initial
+  vector once it was seen as often as its table wants and a row is free. If not, nothing
+  changes.
+shape: The shape of the vectors.
 )doc");
 
 REGISTER_OP("Syncrep>TableGradient")
@@ -208,20 +220,21 @@ REGISTER_OP("Syncrep>TableGradient")
     .SetIsStateful()
     .SetShapeFn(GradientShape)
     .Doc(R"doc(
-Makes the gradient of what TableFind read one of rows.
+Makes the gradient of the vectors that TableFind has read.
 
-Keys without a row are left out, and those whose row has another key by now.
+Keys without a row are left out, and so are those whose row has another key by now, which
+TableStats counts.
 
-index: The index.
-keys: As TableFind had it.
-uses: As it had it.
-request: As it had it.
-rows: As it gave them.
-gradient: Of its values.
+index: Handle of the index.
+keys: The variable that TableFind had.
+uses: The variable that TableFind had.
+request: The request that TableFind had.
+rows: The rows that TableFind returned.
+gradient: The gradient of the values that TableFind returned.
 values: The gradient of each row.
 kept_rows: The rows, each once, ascending.
-dtype: Type of the vectors.
-Tgrad: Type of the gradient: dtype, or for float also half and bfloat16.
+dtype: The type of the vectors.
+Tgrad: The type of the gradient: dtype or, for float, half or bfloat16.
 )doc");
 
 REGISTER_OP("Syncrep>TableMaintain")
@@ -242,26 +255,30 @@ REGISTER_OP("Syncrep>TableMaintain")
     .Doc(R"doc(
 Sets the clock, frees rows that were evicted last time, and evicts others.
 
-Rows that were evicted by the last call have rested since: no gradient can come for
-them any more. Their slots get their initial values, and they can be given to other
-keys. Then rows are evicted: their keys have none any more, and they rest.
+It is called between two updates. Rows that were evicted by the last call have rested
+since, so that no gradient can come for them any more. Their slots get their initial
+values, and they can be given to other keys; the vector of a row gets its initial value when a key
+gets the row. Then rows are evicted: their keys have no row any more, and the rows rest.
+The op fails as Aborted if keys or uses was assigned meanwhile, and as Cancelled if the
+step was cancelled; what was done is whole then, and the next call does the rest.
 
-index: The index.
-vectors: As TableFind has it.
-keys: As it has it.
-uses: As it has it.
-step: How many updates were made, in [0, 2^31). What is used from now on is used at
-  step + 1.
-slots: Variables of the optimizer with as many rows.
+index: Handle of the index.
+vectors: See TableFind.
+keys: See TableFind.
+uses: See TableFind.
+step: How many updates were made, in [0, 2^31). A key that is used from now on is used
+  at step + 1.
+slots: Variables of the optimizer with as many rows: half, bfloat16, float or double.
 evicted: For each table, how many rows were evicted.
-dtype: Type of the vectors.
+dtype: The type of the vectors.
 num_slots: How many slots there are.
-slot_initials: For each slot, the number that is all over it at first.
-evict: For each table: where more than 95% of its rows are in use, which to evict
-  until 90% are.
+slot_initials: For each slot, the number that fills it at first.
+evict: For each table, which rows to evict when more than 95% of its rows are in use,
+  until 90% are. Rows used equally long ago go by their counts, rows used equally often
+  by their last uses, and then by their numbers.
 unused_for: For each table: rows that were not used for more steps than this are
-  evicted; 0 for no such rows. The first maintenance after the last use of a row of
-  such a table counts as that use.
+  evicted; 0 for no such rows. The first maintenance after the last use of a row of such
+  a table counts as that use, since the use may have been right before.
 )doc");
 
 REGISTER_OP("Syncrep>TableStats")
@@ -270,12 +287,12 @@ REGISTER_OP("Syncrep>TableStats")
     .SetIsStateful()
     .SetShapeFn(StatsShape)
     .Doc(R"doc(
-Tells how the tables are.
+Tells how the tables of a part are.
 
-index: The index.
-stats: For each table: rows in use, rows, keys that training found without a row, keys
-  that got a row, rows that were evicted, keys that a full table refused, gradients
-  dropped, bytes of the index.
+index: Handle of the index.
+stats: For each table a row of numbers: rows in use since the part was used first, rows,
+  keys that training found without a row, keys that got a row, rows that were evicted,
+  keys that a full table refused, gradients dropped, bytes of the index.
 )doc");
 
 REGISTER_OP("Syncrep>TableExport")
@@ -292,13 +309,13 @@ REGISTER_OP("Syncrep>TableExport")
     .Doc(R"doc(
 Lists the keys of a table.
 
-index: The index.
-keys: As TableFind has it.
-uses: As it has it.
+index: Handle of the index.
+keys: See TableFind.
+uses: See TableFind.
 row_keys: The keys, ascending.
-rows: Their rows.
-last_uses: When each was used last.
-counts: How often each was used.
+rows: The rows of the keys.
+last_uses: When each key was used last.
+counts: How often each key was used.
 table: The number of the table.
 )doc");
 
@@ -316,19 +333,21 @@ REGISTER_OP("Syncrep>TableImport")
     .SetIsStateful()
     .SetShapeFn(VectorOutputs)
     .Doc(R"doc(
-Gives keys rows, and sets when they were used.
+Gives keys rows, seen often enough or not, and sets when they were used.
 
-Keys that have no row get one at once, with an initial vector.
+Keys that have no row get one at once, with an initial vector. The op fails as
+ResourceExhausted if there are fewer free rows than keys without one; nothing was
+written then.
 
-index: The index.
-vectors: As TableFind has it.
-keys: As it has it.
-uses: As it has it.
+index: Handle of the index.
+vectors: See TableFind.
+keys: See TableFind.
+uses: See TableFind.
 row_keys: Different keys.
-last_uses: When each was used last, at least 0.
-counts: How often each was used, at least 1.
-rows: Their rows.
-dtype: Type of the vectors.
+last_uses: When each key was used last, at least 0.
+counts: How often each key was used, at least 1.
+rows: The rows of the keys: those that they had, or new ones.
+dtype: The type of the vectors.
 table: The number of the table.
 )doc");
 

@@ -38,13 +38,16 @@ REGISTER_OP("Syncrep>WorkQueue")
     .Doc(R"doc(
 Makes a work queue, which hands out items of the data, or finds it by its name.
 
-num_items: How many items there are.
+The op fails as InvalidArgument if an attribute is out of range, or a queue of this name
+has others.
+
+num_items: How many items there are, at least 1.
 num_epochs: How often each is to be read; 0 for again and again.
 shuffle: Whether each epoch has an order of its own.
 seed: The seed of these orders.
 lease_secs: How long a reader may take for an item before another one gets it.
-container: Where the queue lives.
-shared_name: The queue's name, by which others find it.
+container: The resource container in which the queue lives.
+shared_name: The name by which others find the queue on its task.
 counted: Whether the queue lives as long as the handles that the op returns on its task,
   instead of as long as the task. Without a shared name each call then makes a new one.
 handle: The queue.
@@ -64,15 +67,19 @@ REGISTER_OP("Syncrep>WorkQueueTake")
     .Doc(R"doc(
 Takes the next item, and notes that the last one was read to its end.
 
-At the end of the last epoch it waits until others have read their items. It does not
-wait at a limit.
+If the answer to a reader's call was lost, the reader gets the same item again. At the
+end of the last epoch the call waits until others have read their items, which may come
+back; it does not wait at a limit. The op fails as Aborted if another incarnation of the
+worker, or the reader itself, has made a newer call, and as Cancelled if the queue is
+gone.
 
 handle: The queue.
 device: The worker's task, as TaskId returns it.
 incarnation: The incarnation of this task.
 stream: Which of the worker's readers this is.
-last: The ticket of the item that was read to its end; 0 when a reader begins.
-ticket: The ticket of the item; 0 if there is no item any more.
+last: The ticket of the item that was read to its end, or 0 when a reader begins: if its
+  stream holds an item, that is given back, to be read again.
+ticket: The ticket of the item; 0 if there is no item any more, or none before the limit.
 epoch: The item's epoch, from 0.
 item: The item, from 0.
 )doc");
@@ -85,8 +92,11 @@ REGISTER_OP("Syncrep>WorkQueueLimit")
     .Doc(R"doc(
 Sets the last epoch whose items a work queue hands out, until the limit changes.
 
+Readers that get there end, as at the end of the last epoch, but without waiting. The op
+fails as InvalidArgument if the epoch is below -1.
+
 handle: The queue.
-epoch: The last epoch, from 0; -1 for no limit.
+epoch: The last epoch, from 0; or -1 for no limit, as at first.
 )doc");
 
 REGISTER_OP("Syncrep>WorkQueueStats")
@@ -97,6 +107,9 @@ REGISTER_OP("Syncrep>WorkQueueStats")
     .SetShapeFn(VectorOutputs)
     .Doc(R"doc(
 Reads a work queue's counters.
+
+At any time handed_out is the sum of done, in_flight and given_back, and given_back that
+of repeated and waiting_items.
 
 handle: The queue.
 names: The names of the counters.
@@ -112,7 +125,8 @@ REGISTER_OP("Syncrep>WorkQueueSave")
 Reads the state of a work queue, for WorkQueueRestore: what was read, and what was not.
 
 handle: The queue.
-state: A vector, whose length depends on how many items are being read.
+state: A vector, whose length depends on how many items are being read. These count as
+  given back.
 )doc");
 
 REGISTER_OP("Syncrep>WorkQueueRestore")
@@ -122,6 +136,9 @@ REGISTER_OP("Syncrep>WorkQueueRestore")
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
 Continues from the state of a work queue with the same items, epochs and order.
+
+The op fails as InvalidArgument if the state belongs to another queue, or is no state;
+the queue is unchanged then.
 
 handle: The queue.
 state: The state that WorkQueueSave returned.

@@ -101,11 +101,7 @@ class ServedTable(tf.Module):
             )
 
     def look_up(self, feature: Feature) -> tf.Tensor:
-        """The vectors of a feature of the table.
-
-        Args:
-            feature: the feature.
-        """
+        """The vectors of a feature of the table."""
         ids = tf.reshape(tf.cast(feature.ids, tf.int64), [-1])
         keys = tf.convert_to_tensor(self.keys)
         places = tf.minimum(tf.searchsorted(keys, ids), tf.size(keys) - 1)

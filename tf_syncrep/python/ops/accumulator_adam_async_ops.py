@@ -38,28 +38,12 @@ def accumulator_take_round_apply_adam_async_dense(
 ) -> tf.Operation | None:
     """Takes the dense gradients of a round and makes an AdamAsync step of their mean.
 
-    Each variable is given as a `tf.Variable` or as its handle.
-
-    Args:
-        var: variable of any shape.
-        m: variable of var's shape: moving average of the gradient.
-        v: variable of var's shape: moving average of its square.
-        beta1_power: variable of one element: beta1 to the power t.
-        beta2_power: variable of one element: beta2 to the power t.
-        lr: scalar, the learning rate.
-        beta1: scalar, decay of `m` per step.
-        beta2: scalar, decay of `v` per step.
-        epsilon: scalar, added to the root of `v`.
-        handle: handle of a dense accumulator with mode `"ROUND"`, on the variables'
-            task. Its gradients have var's dtype and shape. With reduction_type `"SUM"`
-            the step is made with their sum.
-        round: int64 scalar: the round.
-        num_gradients: int64 scalar, at least 1: how many gradients the round has.
-        dtype: dtype of the gradients and of var.
-        use_locking: has no effect, since dense steps are always exclusive; all ops have
-            this argument.
-        use_nesterov: look one gradient ahead.
-        name: name of the op.
+    The arguments are those of `resource_apply_adam_async`, but in place of a gradient
+    there are `handle`, the handle of a dense accumulator with mode `"ROUND"` on the
+    variables' task, whose gradients have var's dtype and shape; `round`, an int64
+    scalar; `num_gradients`, an int64 scalar of at least 1, which is how many gradients
+    the round has; and `dtype`, that of the gradients and of `var`. With reduction_type
+    `"SUM"` the step is made with the gradients' sum.
 
     Returns:
         The op in a graph, None when executing eagerly.

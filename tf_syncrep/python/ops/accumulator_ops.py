@@ -119,7 +119,8 @@ def dense_accumulator(
 
     Args:
         dtype: dtype of the gradients: half, bfloat16, float32 or float64.
-        shape: shape of the gradients, as far as it is known; None if nothing is.
+        shape: shape of the gradients, as far as it is known; None if nothing is. All
+            gradients that are held at one time have the same shape.
         reduction_type: `"MEAN"` or `"SUM"`.
         mode: `"STEP"` or `"ROUND"`.
         container: container of the resource; the default one if empty.
@@ -272,8 +273,8 @@ def accumulator_take_dense(
 ) -> tf.Tensor:
     """Waits for enough dense gradients, then takes all that are held.
 
-    It ends with `tf.errors.CancelledError` if its session, function call or step ends
-    first.
+    Takes are served in order. One ends with `tf.errors.CancelledError` if its session,
+    function call or step ends first.
 
     Args:
         handle: handle of a dense accumulator with mode `"STEP"`.
@@ -301,8 +302,8 @@ def accumulator_take_sparse(
 ) -> Any:
     """Waits for enough sparse gradients, then takes all that are held.
 
-    It ends with `tf.errors.CancelledError` if its session, function call or step ends
-    first.
+    Takes are served in order. One ends with `tf.errors.CancelledError` if its session,
+    function call or step ends first.
 
     Args:
         handle: handle of a sparse accumulator with mode `"STEP"`.
@@ -331,7 +332,7 @@ def accumulator_take_round_dense(
 ) -> tf.Tensor:
     """Takes the dense gradients of a round, all of which must have arrived.
 
-    Gradients of this round that arrive later are dropped.
+    Gradients of this round and of older ones that arrive later are dropped.
 
     Args:
         handle: handle of a dense accumulator with mode `"ROUND"`.
@@ -370,7 +371,7 @@ def accumulator_take_round_sparse(
 ) -> Any:
     """Takes the sparse gradients of a round, all of which must have arrived.
 
-    Gradients of this round that arrive later are dropped.
+    Gradients of this round and of older ones that arrive later are dropped.
 
     Args:
         handle: handle of a sparse accumulator with mode `"ROUND"`.

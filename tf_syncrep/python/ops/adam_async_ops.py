@@ -44,7 +44,11 @@ checked, and those that are not rows of `var` are ignored.
 
 **GPUs.** Where the library has GPU kernels, variables may be on a GPU, all of one
 call on the same. Hyper-parameters and indices are then read there, and only the
-answer to whether an index is out of range comes back to the host.
+answer to whether an index is out of range comes back to the host; with
+`validate_indices=False` nothing does.
+
+**Reads.** After a sparse call, reads of a resource variable and its slots copy
+(TensorFlow's copy-on-read mode), so that no tensor that was read before changes.
 
 Sources: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, for
 the rule, in the form at the end of its section 2; the AdamAsync optimizer of
@@ -102,24 +106,8 @@ def apply_adam_async(
 ) -> tf.Tensor:
     """One dense AdamAsync step on a reference variable.
 
-    The module's documentation has the formula and what holds for all four ops.
-    Reference variables live in TensorFlow 1 graphs only.
-
-    Args:
-        var: reference variable of any shape.
-        m: reference variable of var's shape: moving average of the gradient.
-        v: reference variable of var's shape: moving average of its square.
-        beta1_power: reference variable of one element: beta1 to the power t.
-        beta2_power: reference variable of one element: beta2 to the power t.
-        lr: scalar, the learning rate.
-        beta1: scalar, decay of `m` per step.
-        beta2: scalar, decay of `v` per step.
-        epsilon: scalar, added to the root of `v`.
-        grad: gradient of var's dtype and shape.
-        use_locking: dense steps are exclusive in any case; kept so that graphs
-            and call sites can say it of all ops alike.
-        use_nesterov: look one gradient ahead.
-        name: name of the op.
+    It is the same as `resource_apply_adam_async`, but for reference variables, which
+    live in TensorFlow 1 graphs only.
 
     Returns:
         The reference `var`, to be read after the step.
@@ -176,31 +164,8 @@ def sparse_apply_adam_async(
 ) -> tf.Tensor:
     """One sparse AdamAsync step on rows of a reference variable.
 
-    The module's documentation has the formula and what holds for all four ops.
-    Reference variables live in TensorFlow 1 graphs only.
-
-    Args:
-        var: reference variable of rank 1 or more.
-        m: reference variable of var's shape: moving average of the gradient.
-        v: reference variable of var's shape: moving average of its square.
-        beta1_power: reference variable of one element: beta1 to the power t.
-        beta2_power: reference variable of one element: beta2 to the power t.
-        lr: scalar, the learning rate.
-        beta1: scalar, decay of `m` per step.
-        beta2: scalar, decay of `v` per step.
-        epsilon: scalar, added to the root of `v` (under the root for RMSProp).
-        grad: gradient of var's dtype and of shape `[n] + var.shape[1:]`.
-        indices: int32 or int64 of shape `[n]`: the row of `var` that each row of
-            `grad` belongs to, in any order, repeated at will.
-        use_locking: make the whole step exclusive, not each row by itself.
-        use_nesterov: look one gradient ahead; without effect on RMSProp.
-        apply_sparse_rmsprop: follow RMSProp.
-        rmsprop_momentum: RMSProp's momentum; negative stands for `beta1`, and 0
-            is RMSProp without a moving average of the gradient.
-        validate_indices: False to ignore indices that are not rows of `var`, and
-            their rows of `grad`, instead of failing. The powers advance all the same.
-        count_empty: True to advance the powers where there are no indices, too.
-        name: name of the op.
+    It is the same as `resource_sparse_apply_adam_async`, but for reference variables,
+    which live in TensorFlow 1 graphs only.
 
     Returns:
         The reference `var`, to be read after the step.
@@ -257,24 +222,9 @@ def resource_apply_adam_async(
 ) -> tf.Operation | None:
     """One dense AdamAsync step on a resource variable.
 
-    The module's documentation has the formula and what holds for all four ops.
-    Each variable is given as a `tf.Variable` or as its handle.
-
-    Args:
-        var: variable of any shape.
-        m: variable of var's shape: moving average of the gradient.
-        v: variable of var's shape: moving average of its square.
-        beta1_power: variable of one element: beta1 to the power t.
-        beta2_power: variable of one element: beta2 to the power t.
-        lr: scalar, the learning rate.
-        beta1: scalar, decay of `m` per step.
-        beta2: scalar, decay of `v` per step.
-        epsilon: scalar, added to the root of `v`.
-        grad: gradient of var's dtype and shape.
-        use_locking: dense steps are exclusive in any case; kept so that graphs
-            and call sites can say it of all ops alike.
-        use_nesterov: look one gradient ahead.
-        name: name of the op.
+    The arguments are those of `resource_sparse_apply_adam_async`, with two differences:
+    `var` may have any shape, and `grad` has the same one; and `use_locking` has no
+    effect, since dense steps are exclusive in any case.
 
     Returns:
         The op in a graph, None when executing eagerly.
@@ -323,8 +273,8 @@ def resource_sparse_apply_adam_async(
 ) -> tf.Operation | None:
     """One sparse AdamAsync step on rows of a resource variable.
 
-    The module's documentation has the formula and what holds for all four ops.
-    Each variable is given as a `tf.Variable` or as its handle.
+    The module's documentation has the formula and what holds for all four ops. Each
+    variable is given as a `tf.Variable` or as its handle.
 
     Args:
         var: variable of rank 1 or more.

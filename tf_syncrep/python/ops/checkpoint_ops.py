@@ -5,6 +5,11 @@ moment of a checkpoint; a thread of the writer continues while variables are upd
 and `checkpoint_progress` tells how far it got. Tables and their slots are written by
 rows. If the checkpoint is to show its one moment, rows must be announced by
 `checkpoint_keep` before they are overwritten.
+
+The Docs of the ops in `cc/ops` say what they do and take. The functions here take
+groups as lists of handles, those of reference variables last (otherwise there is a
+`ValueError`); pieces as tuples of the group, rows, first, stride, vocabulary and, for a
+table that grows, uses; and None for all rows.
 """
 
 from __future__ import annotations
@@ -18,17 +23,7 @@ from tf_syncrep.python.ops import op_library
 
 
 def checkpoint_writer(*, shared_name, counted=False, name=None):
-    """Makes a writer, or finds it by its shared name.
-
-    Args:
-        shared_name: the writer's name on its task.
-        counted: whether it lives as long as its handles, instead of as long as its
-            task.
-        name: name of the operation.
-
-    Returns:
-        The handle, a resource tensor.
-    """
+    """Makes or finds the writer of a task's checkpoints: Syncrep>CheckpointWriter."""
     return op_library.load().syncrep_checkpoint_writer(
         shared_name=shared_name, counted=counted, name=name
     )
@@ -52,44 +47,7 @@ def checkpoint_begin(
     max_bytes_per_sec: float = 0.0,
     name=None,
 ):
-    """Begins to write a checkpoint that shows this moment.
-
-    Args:
-        handle: handle of the writer.
-        prefix: string, the prefix of the files.
-        token: string, the name of this checkpoint for a later one that holds only
-            changes; empty if there will be none.
-        base: string, the token of the last checkpoint if this one is to hold only what
-            has changed since; empty to hold all.
-        groups: handles of variables with equally many rows, a table and its slots.
-        pieces: the pieces of tables in the rows of the groups, in order: for each
-            `(group, rows, first, stride, vocabulary)`. Row `k` of a piece is row `first
-            + k * stride` of a table of `vocabulary` rows. A table that grows has one
-            more number: the variable of the group that has the uses of its rows, int32
-            of shape `[rows, 2]`, the second of which is 0 for a free row. Free rows are
-            omitted from full checkpoints, too, which have the other rows in the form of
-            checkpoints of changes.
-        piece_names: for each piece a name for each variable of its group.
-        wholes: handles of variables that are copied at once.
-        whole_names: names of these variables.
-        tensors: further tensors to save.
-        tensor_names: names of these tensors.
-        max_kept_bytes: how many bytes of rows may be kept that are overwritten before
-            they were written; then updates wait.
-        patience_secs: how long updates wait for files that make no progress, until the
-            checkpoint is given up.
-        max_bytes_per_sec: a limit to the speed of writing; 0 for no limit.
-        name: name of the operation.
-
-    Returns:
-        The operation in a graph, None when executing eagerly.
-
-    Raises:
-        tf.errors.FailedPreconditionError: another checkpoint is being written, or
-            `base` is not the last one.
-        tf.errors.InvalidArgumentError: pieces do not cover their groups, or variables
-            do not form a group.
-    """
+    """Begins to write a checkpoint that shows this moment: Syncrep>CheckpointBegin."""
     return op_library.load().syncrep_checkpoint_begin(
         handle,
         prefix,
@@ -109,77 +67,22 @@ def checkpoint_begin(
 
 
 def checkpoint_write(handle, name=None):
-    """Writes the checkpoint that `ref_checkpoint_begin` has accepted.
-
-    It runs until the checkpoint is written, since only a running step can hold
-    reference variables. If the step is cancelled, for example because its session is
-    closed, the checkpoint is given up. The op does not fail if files cannot be written:
-    `checkpoint_progress` returns that error.
-
-    Args:
-        handle: handle of the writer.
-        name: name of the operation.
-
-    Returns:
-        The operation in a graph, None when executing eagerly.
-
-    Raises:
-        tf.errors.FailedPreconditionError: no checkpoint was accepted.
-    """
+    """Writes the checkpoint that was accepted: Syncrep>CheckpointWrite."""
     return op_library.load().syncrep_checkpoint_write(handle, name=name)
 
 
 def checkpoint_progress(handle, name=None):
-    """Returns how far the writing of a checkpoint has got.
-
-    Args:
-        handle: handle of the writer.
-        name: name of the operation.
-
-    Returns:
-        done: bool, whether nothing is being written.
-        code: int64, 0 or the status code of the error.
-        message: string, the message of the error.
-        bytes: int64, bytes that were written.
-        rows: int64, rows of tables that were written.
-        kept_bytes: int64, the most bytes of rows that were kept at one time.
-    """
+    """Tells how far the writing of a checkpoint has got: Syncrep>CheckpointProgress."""
     return op_library.load().syncrep_checkpoint_progress(handle, name=name)
 
 
 def checkpoint_cancel(handle, name=None):
-    """Ends the writing of a checkpoint, and waits until it has ended.
-
-    The writer then forgets the last checkpoint, which takes 8 bytes for each row: the
-    next one will be full.
-
-    Args:
-        handle: handle of the writer.
-        name: name of the operation.
-
-    Returns:
-        The operation in a graph, None when executing eagerly.
-
-    Raises:
-        tf.errors.DeadlineExceededError: the files made no progress for 10 seconds, or
-            for `patience_secs` if that is less.
-    """
+    """Ends the writing, and waits for that: Syncrep>CheckpointCancel."""
     return op_library.load().syncrep_checkpoint_cancel(handle, name=name)
 
 
 def checkpoint_keep(variable, rows=None, name=None):
-    """Keeps rows for a checkpoint that is being written, before they are overwritten.
-
-    It does nothing if no checkpoint is being written.
-
-    Args:
-        variable: handle of the first variable of a group.
-        rows: int32 or int64 of any shape, which rows; None for all.
-        name: name of the operation.
-
-    Returns:
-        The operation in a graph, None when executing eagerly.
-    """
+    """Keeps rows for a checkpoint that is being written: Syncrep>CheckpointKeep."""
     return op_library.load().syncrep_checkpoint_keep(
         variable, _rows(rows), all=rows is None, name=name
     )
@@ -188,28 +91,7 @@ def checkpoint_keep(variable, rows=None, name=None):
 def checkpoint_restore(
     prefixes, groups, pieces, piece_names, wholes, whole_names, name=None
 ):
-    """Reads variables from a checkpoint, however many tasks have written it.
-
-    Args:
-        prefixes: string of shape `[n]`: the prefixes of a full checkpoint and of those
-            with the later changes, in order.
-        groups: see `checkpoint_begin`.
-        pieces: see `checkpoint_begin`.
-        piece_names: see `checkpoint_begin`.
-        wholes: see `checkpoint_begin`; they are read from the last of the files.
-        whole_names: see `checkpoint_begin`.
-        name: name of the operation.
-
-    Returns:
-        int64, how many bytes were read.
-
-    Raises:
-        tf.errors.InvalidArgumentError: a variable has another shape or dtype in the
-            checkpoint; nothing was written.
-        tf.errors.NotFoundError: a variable is not in the checkpoint; nothing was
-            written.
-        tf.errors.DataLossError: a file is damaged; variables may have been written.
-    """
+    """Reads variables from a checkpoint: Syncrep>CheckpointRestore."""
     return op_library.load().syncrep_checkpoint_restore(
         prefixes,
         [variable for group in groups for variable in group],
@@ -237,34 +119,7 @@ def ref_checkpoint_begin(
     owner="",
     name=None,
 ):
-    """Accepts a checkpoint in a graph of `tf.compat.v1`.
-
-    This op sets the moment of the checkpoint; `checkpoint_write` writes it.
-
-    Args:
-        handle: see `checkpoint_begin`.
-        prefix: see `checkpoint_begin`.
-        token: see `checkpoint_begin`.
-        base: see `checkpoint_begin`.
-        groups: groups of handles, followed by groups of reference variables.
-        pieces: see `checkpoint_begin`.
-        piece_names: see `checkpoint_begin`.
-        tensors: see `checkpoint_begin`; they are copied.
-        tensor_names: see `checkpoint_begin`.
-        max_kept_bytes: see `checkpoint_begin`.
-        patience_secs: see `checkpoint_begin`.
-        max_bytes_per_sec: see `checkpoint_begin`.
-        owner: the name of the owner of these checkpoints, if variables outlive it.
-            Writers of this task forget what they remember of the variables for another
-            owner.
-        name: name of the operation.
-
-    Returns:
-        The operation.
-
-    Raises:
-        ValueError: the groups are in another order.
-    """
+    """Accepts a checkpoint in a graph of `tf.compat.v1`: Syncrep>RefCheckpointBegin."""
     return op_library.load().syncrep_ref_checkpoint_begin(
         handle,
         prefix,
@@ -285,37 +140,14 @@ def ref_checkpoint_begin(
 
 
 def ref_checkpoint_keep(variable, rows=None, name=None):
-    """Does the same as `checkpoint_keep`, with a reference variable.
-
-    Args:
-        variable: the first variable of a group.
-        rows: see `checkpoint_keep`.
-        name: name of the operation.
-
-    Returns:
-        The operation.
-    """
+    """Is `checkpoint_keep` for a reference variable: Syncrep>RefCheckpointKeep."""
     return op_library.load().syncrep_ref_checkpoint_keep(
         variable, _rows(rows), all=rows is None, name=name
     )
 
 
 def ref_checkpoint_restore(prefixes, groups, pieces, piece_names, name=None):
-    """Does the same as `checkpoint_restore`, in a graph of `tf.compat.v1`.
-
-    Args:
-        prefixes: see `checkpoint_restore`.
-        groups: see `ref_checkpoint_begin`.
-        pieces: see `checkpoint_begin`.
-        piece_names: see `checkpoint_begin`.
-        name: name of the operation.
-
-    Returns:
-        int64, how many bytes were read.
-
-    Raises:
-        ValueError: the groups are in another order.
-    """
+    """Is `checkpoint_restore` for a v1 graph: Syncrep>RefCheckpointRestore."""
     return op_library.load().syncrep_ref_checkpoint_restore(
         prefixes,
         *_handles_and_references(groups),

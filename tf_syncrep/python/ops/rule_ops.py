@@ -47,6 +47,9 @@ outside of `[0, rows of var)`; `tf.errors.FailedPreconditionError` names a varia
 is not initialized. Shapes that are known when a graph is built are checked then, with a
 `ValueError`. The ops have CPU kernels alone.
 
+**Reads.** After a sparse call, reads of the variable and its slots copy (TensorFlow's
+copy-on-read mode), so that no tensor that was read before changes.
+
 Sources: Keras, for `sgd`, `momentum`, `nesterov`, `adagrad` and `ftrl`; FBGEMM's
 EXACT_ROWWISE_ADAGRAD for `rowwise_adagrad`; Duchi, Hazan and Singer, "Adaptive
 Subgradient Methods", 2011; McMahan et al., "Ad Click Prediction: a View from the
@@ -123,18 +126,8 @@ def resource_apply_rule(
 ) -> tf.Operation | None:
     """One dense step of an optimizer's rule on a resource variable.
 
-    The module's documentation has the rules, and what holds for both ops. Each variable
-    is given as a `tf.Variable` or as its handle.
-
-    Args:
-        rule: name of the rule: "adagrad", "ftrl", "momentum", "nesterov",
-            "rowwise_adagrad" or "sgd".
-        var: variable of any shape.
-        slots: the rule's slots by name: variables of var's shape, or, for a rowwise
-            rule, of its first dimension, and 1 for every other.
-        numbers: the rule's numbers by name, each a scalar.
-        grad: gradient of var's dtype and shape.
-        name: name of the op.
+    The arguments are those of `resource_sparse_apply_rule`, but `var` may have any
+    shape, and `grad` has the same one.
 
     Returns:
         The op in a graph, None when executing eagerly.
@@ -179,7 +172,7 @@ def resource_sparse_apply_rule(
         var: variable of rank 1 or more.
         slots: the rule's slots by name: variables of var's shape, or, for a rowwise
             rule, of its first dimension, and 1 for every other.
-        numbers: the rule's numbers by name, each a scalar.
+        numbers: the rule's numbers by name, each a scalar; `lr` of FTRL is above 0.
         grad: gradient of var's dtype and of shape `[n] + var.shape[1:]`.
         indices: int32 or int64 of shape `[n]`: the row of `var` that each row of
             `grad` belongs to, in any order, repeated at will.

@@ -27,7 +27,8 @@ its row a little early. A lookup counts each key of its batch once.
 
 **Errors.** `tf.errors.InvalidArgumentError` for what does not belong together;
 `tf.errors.ResourceExhaustedError` where there is no memory. Where the text does not say
-otherwise, nothing was written then.
+otherwise, nothing was written then. The Docs of the ops in `cc/ops` say what they do
+and take; None stands for no eviction, and for the dtype of the vectors.
 """
 
 import struct
@@ -126,28 +127,7 @@ class TableExport(NamedTuple):
 
 
 def table_zeros(shape: Any, dtype: Any, name: str | None = None) -> tf.Tensor:
-    """Makes zeros whose memory is not there before they are written.
-
-    A variable that begins with them takes memory for rows that were used, not for all
-    that it has.
-
-    Args:
-        shape: of the result, known.
-        dtype: half, bfloat16, float32, float64, int32 or int64.
-        name: name of the op.
-
-    Returns:
-        The zeros.
-
-    Raises:
-        tf.errors.ResourceExhaustedError: there is no memory, or will be none, as the
-            operating system knows.
-
-    Example:
-    >>> zeros = table_ops.table_zeros([1 << 20, 64], tf.float32)  # of 256 MB
-    >>> float(zeros[-1, -1])
-    0.0
-    """
+    """Makes zeros that take no memory before they are written: Syncrep>TableZeros."""
     return _raw_ops.syncrep_table_zeros(shape=shape, dtype=dtype, name=name)
 
 
@@ -159,31 +139,7 @@ def table_index(
     counted: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Makes the index of a part, or finds it by its shared name.
-
-    Args:
-        tables: the tables of the part, whose rows come one after the other.
-        shared_name: the index's name on its task. A name in use with other tables is
-            an error.
-        container: where it lives.
-        counted: whether it lives as long as its handle, and not as long as its task.
-            Without a shared name it is then a new one each time.
-        name: name of the op.
-
-    Returns:
-        The handle, a resource tensor.
-
-    Raises:
-        tf.errors.InvalidArgumentError: rows that do not follow each other, a count, an
-            initializer or a number out of its range.
-
-    Example:
-    >>> index = table_ops.table_index(
-    ...     [table_ops.IndexedTable("items", 0, 1000, initializer="normal",
-    ...                             numbers=(0.0, 0.05))],
-    ...     counted=True,
-    ... )
-    """
+    """Makes or finds the index of a part of tables that grow: Syncrep>TableIndex."""
     numbers = [number for table in tables for number in table.numbers]
     return _raw_ops.syncrep_table_index(
         tables=[table.name for table in tables],
@@ -244,31 +200,7 @@ def table_requests(
     num_shards: int,
     name: str | None = None,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Finds the different keys that the ids of features are, part by part.
-
-    Args:
-        ids: for each feature, int32 or int64 of any shape.
-        table_of_feature: for each feature, the number of its table.
-        num_tables: how many tables there are.
-        num_shards: how many parts there are; `key_owner` says which one has a key.
-        name: name of the op.
-
-    Returns:
-        requests: for each part an int64 vector: for each table how many of the keys are
-            of it, and behind these the keys, table by table, each once, ascending.
-        places: for each feature, int32 of the shape of its ids: which of the keys of
-            all parts, those of part 0 first, each id is.
-
-    Example:
-    >>> requests, places = table_ops.table_requests(
-    ...     [tf.constant([[4, -1], [4, 3]])], table_of_feature=[0], num_tables=1,
-    ...     num_shards=2,
-    ... )
-    >>> [x.numpy().tolist() for x in requests]
-    [[2, -1, 4], [1, 3]]
-    >>> places[0].numpy().tolist()
-    [[1, 0], [1, 2]]
-    """
+    """Finds the keys among the ids of features, part by part: Syncrep>TableRequests."""
     result = _raw_ops.syncrep_table_requests(
         ids=ids,
         num_shards=num_shards,
@@ -293,36 +225,7 @@ def table_find(
     transfer_dtype: Any = None,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Finds the rows of keys, and reads them.
-
-    The gradient, of the values with respect to `vectors`, is a `tf.IndexedSlices` made
-    by `table_gradient`, where this op is.
-
-    Args:
-        index: of the part.
-        vectors: handle of a resource variable of rank 2.
-        keys: handle of one of int64, of shape `[rows]`.
-        uses: handle of one of int32, of shape `[rows, 2]`: last use and count.
-        request: as `table_requests` gives it.
-        insert: whether this is training: keys that have a row are used now, and count;
-            others are counted, and get a row and an initial vector once they were seen
-            often enough, and a row is free. Without it nothing changes.
-        shape: shape of `vectors`.
-        dtype: dtype of `vectors`.
-        transfer_dtype: dtype of the values: that of the vectors, which is the default,
-            or, for float32, half or bfloat16.
-        name: name of the op.
-
-    Returns:
-        rows: int32 of shape `[n]`: of each key of the request its row, or -1.
-        values: of shape `[n, width]`: its vector, or zeros.
-
-    Raises:
-        tf.errors.InvalidArgumentError: variables of other shapes than the index wants,
-            columns in which a key has two rows, a request of another kind.
-        tf.errors.ResourceExhaustedError: there is no memory; keys of the request that
-            have a row may have been used.
-    """
+    """Finds the rows of keys, and reads them: Syncrep>TableFind."""
     result = _raw_ops.syncrep_table_find(
         index,
         vectors,
@@ -349,25 +252,7 @@ def table_gradient(
     dtype: Any,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Makes the gradient of what `table_find` read one of rows.
-
-    Keys without a row are left out, and those whose row has another key by now, which
-    `table_stats` counts.
-
-    Args:
-        index: of the part.
-        keys: as `table_find` had it.
-        uses: as it had it.
-        request: as it had it.
-        rows: as it gave them.
-        gradient: of its values, of their shape and dtype.
-        dtype: of the vectors.
-        name: name of the op.
-
-    Returns:
-        values: of `dtype` and shape `[m, width]`.
-        rows: int32 of shape `[m]`, each row once, ascending.
-    """
+    """Makes the gradient of what `table_find` has read: Syncrep>TableGradient."""
     result = _raw_ops.syncrep_table_gradient(
         index, keys, uses, request, rows, gradient, dtype=dtype, name=name
     )
@@ -388,41 +273,7 @@ def table_maintain(
     dtype: Any,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Sets the clock, frees rows that were evicted last time, and evicts others.
-
-    To be called between two updates. A row that the last call has evicted has rested
-    since: its slots get their initial values, and it is free. The vector of a row gets
-    its initial value when a key gets the row.
-
-    Args:
-        index: of the part.
-        vectors: as `table_find` has it.
-        keys: as it has it.
-        uses: as it has it.
-        step: int64 in [0, 2^31), how many updates were made. What is used from now on
-            is used at `step + 1`.
-        slots: handles of the optimizer's variables with as many rows: half, bfloat16,
-            float32 or float64.
-        slot_initials: for each slot, the number that is all over it at first.
-        evict: for each table `"least_recent"` or `"least_frequent"`: where more than
-            95% of its rows are in use, such ones are evicted until 90% are; or None.
-            Equally old rows go by their counts, equally frequent ones by their last
-            uses, and then by their numbers.
-        unused_for: for each table, rows that were not used for more steps than this
-            are evicted; 0 or None for no such rows. The first maintenance after the
-            last use of a row of such a table counts as that use, since it may have
-            been right before.
-        dtype: of the vectors.
-        name: name of the op.
-
-    Returns:
-        int64 of shape `[num_tables]`, how many rows were evicted.
-
-    Raises:
-        tf.errors.AbortedError: `keys` or `uses` was assigned meanwhile.
-        tf.errors.CancelledError: the step was cancelled; what was done is whole, and
-            the next maintenance does the rest.
-    """
+    """Sets the clock, frees rows, and evicts others: Syncrep>TableMaintain."""
     return _raw_ops.syncrep_table_maintain(
         index,
         vectors,
@@ -439,24 +290,7 @@ def table_maintain(
 
 
 def table_stats(index: tf.Tensor, name: str | None = None) -> tf.Tensor:
-    """Tells how the tables of a part are.
-
-    Args:
-        index: of the part.
-        name: name of the op.
-
-    Returns:
-        int64 of shape `[num_tables, 8]`, whose columns are those of `TableStats`. Rows
-        in use are those since the part was used first.
-
-    Example:
-    >>> index = table_ops.table_index(
-    ...     [table_ops.IndexedTable("items", 0, 1000)], counted=True
-    ... )
-    >>> stats = table_ops.TableStats(*table_ops.table_stats(index)[0].numpy())
-    >>> int(stats.in_use), int(stats.capacity)
-    (0, 1000)
-    """
+    """Tells how the tables of a part are: Syncrep>TableStats."""
     return _raw_ops.syncrep_table_stats(index, name=name)
 
 
@@ -467,18 +301,7 @@ def table_export(
     table: int,
     name: str | None = None,
 ) -> TableExport:
-    """Lists the keys of a table of a part.
-
-    Args:
-        index: of the part.
-        keys: as `table_find` has it.
-        uses: as it has it.
-        table: the number of the table.
-        name: name of the op.
-
-    Returns:
-        The keys, ascending, and what belongs to them.
-    """
+    """Lists the keys of a table of a part: Syncrep>TableExport."""
     return TableExport(
         *_raw_ops.syncrep_table_export(index, keys, uses, table=table, name=name)
     )
@@ -497,27 +320,7 @@ def table_import(
     dtype: Any,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Gives keys rows, seen often enough or not, and sets when they were used.
-
-    Args:
-        index: of the part.
-        vectors: as `table_find` has it. A row that is new has its initial vector.
-        keys: as it has it.
-        uses: as it has it.
-        table: the number of the table.
-        row_keys: int64 of shape `[n]`, different keys.
-        last_uses: int32 of shape `[n]`, at least 0.
-        counts: int32 of shape `[n]`, at least 1.
-        dtype: of the vectors.
-        name: name of the op.
-
-    Returns:
-        int32 of shape `[n]`, the keys' rows: those that they have, or new ones.
-
-    Raises:
-        tf.errors.ResourceExhaustedError: there are fewer free rows than keys without
-            one. Nothing was written.
-    """
+    """Gives keys rows, and sets when they were used: Syncrep>TableImport."""
     return _raw_ops.syncrep_table_import(
         index,
         vectors,

@@ -4,7 +4,7 @@ A queue hands out items, which are numbers from 0, each once an epoch, to reader
 workers. It is on the task on which `work_queue` ran, and the other ops find it by its
 handle. An item is done when its reader asks for the next one. If a reader is dead,
 because its worker was started again or its lease has ended, its item is handed out
-again.
+again. The Docs of the ops in `cc/ops` say what they do and take.
 """
 
 from __future__ import annotations
@@ -28,27 +28,7 @@ def work_queue(
     counted=False,
     name=None,
 ):
-    """Makes a queue, or finds it by its shared name.
-
-    Args:
-        num_items: how many items there are, a Python integer of at least 1.
-        shared_name: the queue's name on its task. It is an error if a queue of this
-            name has other arguments.
-        num_epochs: how often each item is read; 0 for again and again.
-        shuffle: whether each epoch has an order of its own.
-        seed: the seed of these orders, a Python integer.
-        lease_secs: how long a reader may take for an item, in seconds.
-        counted: whether it lives as long as its handle, instead of as long as its task.
-            Without a shared name each call then makes a new one.
-        name: name of the operation.
-
-    Returns:
-        The handle, a resource tensor.
-
-    Raises:
-        tf.errors.InvalidArgumentError: an argument is out of range, or a queue of this
-            name has other arguments.
-    """
+    """Makes a work queue, or finds it by its shared name: Syncrep>WorkQueue."""
     return op_library.load().syncrep_work_queue(
         num_items=num_items,
         num_epochs=num_epochs,
@@ -62,99 +42,27 @@ def work_queue(
 
 
 def work_queue_take(handle, device, incarnation, stream, last, name=None):
-    """Takes the next item, and notes that the last one was read to its end.
-
-    If the answer to a reader's call was lost, the reader gets the same item again. At
-    the end of the last epoch the call waits until others have read their items, which
-    may come back.
-
-    Args:
-        handle: handle of the queue.
-        device: string, the worker's task, as `sync_gate_ops.task_id` returns it.
-        incarnation: int64, its incarnation, likewise.
-        stream: int64, which of the worker's readers this is.
-        last: int64, the ticket of the item that was read, or `NO_TICKET` for a reader
-            that begins: if its stream holds an item, that is given back, to be read
-            again.
-        name: name of the operation.
-
-    Returns:
-        ticket: int64, the ticket of the item; 0 if there is no item any more, or none
-            before the limit.
-        epoch: int64, the item's epoch, from 0.
-        item: int64, the item.
-
-    Raises:
-        tf.errors.AbortedError: another incarnation of the worker, or the reader itself,
-            has made a newer call.
-        tf.errors.CancelledError: the queue is gone.
-    """
+    """Takes the next item, the last one being read: Syncrep>WorkQueueTake."""
     return op_library.load().syncrep_work_queue_take(
         handle, device, incarnation, stream, last, name=name
     )
 
 
 def work_queue_limit(handle, epoch, name=None):
-    """Sets the last epoch whose items the queue hands out, until the limit changes.
-
-    Readers that get there end, as at the end of the last epoch, but without waiting.
-
-    Args:
-        handle: handle of the queue.
-        epoch: int64, the last epoch, or `NO_LIMIT`, as at first.
-        name: name of the operation.
-
-    Returns:
-        The operation in a graph, None when executing eagerly.
-
-    Raises:
-        tf.errors.InvalidArgumentError: the epoch is negative, and not `NO_LIMIT`.
-    """
+    """Sets the last epoch whose items the queue hands out: Syncrep>WorkQueueLimit."""
     return op_library.load().syncrep_work_queue_limit(handle, epoch, name=name)
 
 
 def work_queue_stats(handle, name=None):
-    """Reads the queue's counters.
-
-    Args:
-        handle: handle of the queue.
-        name: name of the operation.
-
-    Returns:
-        names: string of shape `[n]`.
-        values: int64 of shape `[n]`. At any time `handed_out` is the sum of `done`,
-        `in_flight` and `given_back`, and `given_back` that of `repeated` and
-        `waiting_items`.
-    """
+    """Reads the queue's counters: Syncrep>WorkQueueStats."""
     return op_library.load().syncrep_work_queue_stats(handle, name=name)
 
 
 def work_queue_save(handle, name=None):
-    """Returns the state of a queue, for `work_queue_restore`.
-
-    Args:
-        handle: handle of the queue.
-        name: name of the operation.
-
-    Returns:
-        int64 of shape `[n]`. Items that are being read count as given back.
-    """
+    """Returns the state of a queue, for `work_queue_restore`: Syncrep>WorkQueueSave."""
     return op_library.load().syncrep_work_queue_save(handle, name=name)
 
 
 def work_queue_restore(handle, state, name=None):
-    """Continues from the state of a queue with the same items, epochs and order.
-
-    Args:
-        handle: handle of the queue.
-        state: the state that `work_queue_save` returned.
-        name: name of the operation.
-
-    Returns:
-        The operation in a graph, None when executing eagerly.
-
-    Raises:
-        tf.errors.InvalidArgumentError: the state belongs to another queue, or is no
-            state; the queue is unchanged.
-    """
+    """Continues from the state of a like queue: Syncrep>WorkQueueRestore."""
     return op_library.load().syncrep_work_queue_restore(handle, state, name=name)

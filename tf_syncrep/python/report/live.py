@@ -75,9 +75,6 @@ def chart(training: Training) -> str:
     Time goes from left to right. Each line has its first and its last value, and blocks
     whose heights lie between its smallest and its largest value.
 
-    Args:
-        training: the training.
-
     Returns:
         The lines.
     """

@@ -24,11 +24,7 @@ def as_python(value: Any) -> Any:
 def with_python_numbers(
     function: Callable[_Arguments, _Result],
 ) -> Callable[_Arguments, _Result]:
-    """Makes a function convert NumPy's numbers among its arguments to Python's.
-
-    Args:
-        function: the function.
-    """
+    """Makes a function convert NumPy's numbers among its arguments to Python's."""
 
     @functools.wraps(function)
     def called(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:

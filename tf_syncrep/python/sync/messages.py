@@ -17,9 +17,6 @@ def join(scalars: Sequence[tf.Tensor]) -> tf.Tensor:
 
     `tf.stack` would not do: Grappler takes elements of a stack from their origins.
 
-    Args:
-        scalars: the scalars.
-
     Returns:
         A vector of the scalars; its elements are taken out where they are needed.
     """

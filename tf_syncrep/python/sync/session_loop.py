@@ -62,11 +62,7 @@ class SessionLoop(tf.compat.v1.train.QueueRunner):
         """
 
     def has_ended(self, session: Any) -> None:
-        """Called when the loop no longer runs in a session.
-
-        Args:
-            session: the session.
-        """
+        """Called when the loop no longer runs in a session."""
         with self._condition:
             self._sessions.remove(session)
             self._condition.notify_all()

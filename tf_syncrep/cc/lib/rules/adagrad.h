@@ -1,4 +1,5 @@
-// Adagrad: a step for each element, smaller the more its gradients have been.
+// Adagrad makes a step for each element, which is the smaller the larger the
+// element's gradients have been.
 
 #ifndef TF_SYNCREP_CC_LIB_RULES_ADAGRAD_H_
 #define TF_SYNCREP_CC_LIB_RULES_ADAGRAD_H_
@@ -10,8 +11,8 @@
 
 namespace tf_syncrep {
 
-// Duchi, Hazan and Singer, 2011, with epsilon where Keras has it: under the
-// root.
+// This is by Duchi, Hazan and Singer, 2011. Epsilon is under the root, as in
+// Keras.
 template <typename Slot>
 struct Adagrad {
   static constexpr const char* kName = "adagrad";

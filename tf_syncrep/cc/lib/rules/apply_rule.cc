@@ -11,12 +11,12 @@
 namespace tf_syncrep {
 namespace {
 
-// A hand-over to another thread pays from about this many elements on (tens of
-// microseconds of work).
+// Handing work to another thread pays from about this many elements on, which
+// are tens of microseconds of work.
 constexpr int64_t kMinElementsPerShard = 16384;
 
-// How many rows ahead of the one being updated memory is asked for. Rows of a
-// large table are far apart, so each is a cache and often a TLB miss.
+// The memory of the row that is so many rows ahead is prefetched. Rows of a
+// large table are far apart, so that each is a cache miss and often a TLB miss.
 constexpr int64_t kPrefetchDistance = 4;
 
 // So many occurrences of a row are added at a time, in parts of a row that stay
@@ -25,8 +25,8 @@ constexpr int64_t kMaxAddedRows = 16;
 constexpr int64_t kMaxColumns = 1024;
 static_assert(kMaxColumns % kSquareLanes == 0);
 
-// How much is copied and then updated at a time, so that it stays in the
-// second-level cache meanwhile.
+// So many elements are copied and then updated at a time, so that they stay in
+// the second-level cache meanwhile.
 constexpr int64_t kBlock = 4096;
 
 template <typename T>
@@ -36,13 +36,13 @@ void CopyBlock(const T* from, int64_t begin, int64_t size, T* to) {
   }
 }
 
-// What of a rule decides on code, not on numbers.
+// The properties of a rule for which code is compiled separately.
 template <int kNumSlotsOf, bool kIsRowwiseOf>
 struct RuleShape {
   static constexpr int kNumSlots = kNumSlotsOf;
   static constexpr bool kIsRowwise = kIsRowwiseOf;
 
-  // How many elements of a slot belong to a row.
+  // Returns how many elements of a slot belong to a row.
   static constexpr int64_t SlotSize(int64_t row_size) {
     return kIsRowwise ? 1 : row_size;
   }
@@ -64,7 +64,7 @@ void WithShape(const AnyRule<T>& rule, const Visit& visit) {
   }
 }
 
-// The arrays from a row on.
+// Returns the arrays from a row on.
 template <typename Shape, typename T>
 TF_SYNCREP_ALWAYS_INLINE RuleArrays<T> ArraysFrom(const RuleArrays<T>& arrays,
                                                   int64_t row,
@@ -76,7 +76,7 @@ TF_SYNCREP_ALWAYS_INLINE RuleArrays<T> ArraysFrom(const RuleArrays<T>& arrays,
   return from;
 }
 
-// Updates a row, or any part of it by a rule that is not rowwise.
+// Updates a row. If the rule is not rowwise, it may be any part of a row.
 template <typename Shape, typename T>
 TF_SYNCREP_ALWAYS_INLINE void UpdateRow(const AnyRule<T>& rule, int64_t size,
                                         const T* grad,
@@ -91,7 +91,7 @@ TF_SYNCREP_ALWAYS_INLINE void UpdateRow(const AnyRule<T>& rule, int64_t size,
                      row.slots[1]);
 }
 
-// One call of SparseApplyRule; ApplyRows() runs on several threads.
+// One call of SparseApplyRule. Several threads run ApplyRows().
 template <typename Shape, typename T, typename Row>
 struct SparseApply {
   using Slot = SlotType<T>;
@@ -99,7 +99,7 @@ struct SparseApply {
   const AnyRule<T>& rule;
   const GradientLoops<T>& loops;
   const RowOccurrence<Row>* sorted;
-  int64_t size;  // of `sorted`
+  int64_t size;  // the size of `sorted`
   int64_t row_size;
   const T* grad;
   const RuleArrays<T>& arrays;
@@ -122,7 +122,7 @@ struct SparseApply {
         return;
       }
       if (row_size <= kMaxColumns) {
-        // Sums need no lock.
+        // The sum is computed without the lock.
         SumOccurrences(begin, end, 0, row_size, sum);
         std::lock_guard<std::mutex> lock(stripe);
         Slot of_row = 0;
@@ -134,7 +134,7 @@ struct SparseApply {
         UpdateBySum(of_row, 0, row_size, sum, row);
         return;
       }
-      // The parts of a long row are moved together.
+      // All parts of a long row are updated under one lock.
       std::lock_guard<std::mutex> lock(stripe);
       Slot of_row = 0;
       if constexpr (Shape::kIsRowwise) {
@@ -178,7 +178,8 @@ struct SparseApply {
     return grad + static_cast<int64_t>(sorted[i].place) * row_size;
   }
 
-  // The row of occurrence i, if there is one and it is the row's first.
+  // Prefetches the row of occurrence i, if there is one and it is the row's
+  // first.
   TF_SYNCREP_ALWAYS_INLINE void PrefetchTables(int64_t i) const {
     constexpr auto kWriting = PrefetchFor::kWriting;
     if (i < size && (i == 0 || sorted[i].row != sorted[i - 1].row)) {
@@ -220,8 +221,8 @@ void CopyRows(const RuleArraysBefore<T>& before, int64_t begin, int64_t num,
   }
 }
 
-// Updates all elements in blocks of at most `max_block`; those of a gradient
-// are at `gradient(begin, size, scratch)`.
+// Updates all elements in blocks of at most `max_block`. `gradient(begin, size,
+// scratch)` returns the gradient of a block.
 template <typename Shape, typename T, typename Gradient>
 void ApplyBlocks(const AnyRule<T>& rule, int64_t size, int64_t max_block,
                  const Gradient& gradient, const RuleArraysBefore<T>& before,

@@ -2,10 +2,10 @@
 //
 // T is the type of variable and gradient: Half, BFloat16, float or double;
 // slots, numbers and all arithmetic are in SlotType<T>. A dense gradient
-// updates all of a variable; a sparse one the rows that it touches and no
-// others, each of them once, by the sum of its occurrences. Results depend in
-// no bit on the number of threads or on the instruction set. Nothing here can
-// fail.
+// updates all of a variable; a sparse one updates the rows that it touches and
+// no others, each of them once, by the sum of its occurrences. The number of
+// threads and the instruction set change no bit of the results. Nothing here
+// can fail.
 
 #ifndef TF_SYNCREP_CC_LIB_RULES_APPLY_RULE_H_
 #define TF_SYNCREP_CC_LIB_RULES_APPLY_RULE_H_
@@ -28,22 +28,22 @@ struct AnyRule {
   const RuleLoops<T>* loops;
 };
 
-// `rule` must outlive what is returned.
+// `rule` must outlive the result.
 template <typename T, typename Rule>
 AnyRule<T> RuleOf(const Rule& rule, CpuLevel level = BestCpuLevel()) {
   return {&rule, &RuleLoopsFor<Rule, T>(level)};
 }
 
-// Where a variable and its slots begin; slots that the rule does not have are
-// null. They do not overlap.
+// Pointers to a variable and its slots, which do not overlap. Slots that the
+// rule does not have are null.
 template <typename T>
 struct RuleArrays {
   T* var = nullptr;
   SlotType<T>* slots[kMaxSlots] = {};
 };
 
-// The old contents of an array, where they must not be overwritten; null if
-// they are in the array itself.
+// Pointers to the old contents of the arrays if these must not be overwritten.
+// A pointer is null if the old contents are in the array itself.
 template <typename T>
 struct RuleArraysBefore {
   const T* var = nullptr;
@@ -52,9 +52,9 @@ struct RuleArraysBefore {
 
 inline constexpr int64_t kMaxGradientBlock = 256;
 
-// Gives `size` elements of a gradient from `begin` on, no more than
-// kMaxGradientBlock: in `scratch`, or where they are. Called by several threads
-// at a time.
+// Returns a pointer to `size` elements of a gradient from `begin` on, at most
+// kMaxGradientBlock. They may be in `scratch`. Several threads call it at a
+// time.
 template <typename T>
 using GradientBlocks =
     std::function<const T*(int64_t begin, int64_t size, T* scratch)>;
@@ -66,20 +66,21 @@ void ApplyRule(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
                const T* grad, const RuleArraysBefore<T>& before,
                const RuleArrays<T>& arrays, Sharder& sharder);
 
-// The same, for rules that are not rowwise, with a gradient that is in memory
-// block by block only: each is applied while it is in the first-level cache.
+// Does the same for rules that are not rowwise, with a gradient that is in
+// memory block by block only. Each block is applied while it is in the
+// first-level cache.
 template <typename T>
 void ApplyRuleInBlocks(const AnyRule<T>& rule, int64_t size,
                        const GradientBlocks<T>& gradient,
                        const RuleArraysBefore<T>& before,
                        const RuleArrays<T>& arrays, Sharder& sharder);
 
-// Updates each of `rows`, which are rows of the tables, with the sum of the
-// rows of `grad` that are at its positions, in their order; a row has
+// Updates each of `rows`, which are rows of the tables, with the sum of those
+// rows of `grad` that are at its positions, in their order. A row has
 // `row_size` elements.
 //
-// Calls on the same tables may run at the same time: each holds the row's
-// stripe of RowLocks::Global() while it updates the row.
+// Calls on the same tables may run at the same time, since each of them holds
+// the row's stripe of RowLocks::Global() while it updates the row.
 template <typename T>
 void SparseApplyRule(const AnyRule<T>& rule, const RowGroups& rows,
                      int64_t row_size, const T* grad,

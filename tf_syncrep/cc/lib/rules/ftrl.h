@@ -1,4 +1,4 @@
-// FTRL-Proximal: weights that are exactly zero until they are worth having.
+// FTRL-Proximal keeps weights at exactly zero until they are useful.
 
 #ifndef TF_SYNCREP_CC_LIB_RULES_FTRL_H_
 #define TF_SYNCREP_CC_LIB_RULES_FTRL_H_
@@ -10,9 +10,9 @@
 
 namespace tf_syncrep {
 
-// McMahan et al., "Ad Click Prediction", 2013, as Keras has it. The power of an
-// accumulator is -lr_power; kOfRoots is for that of one half, the usual one,
-// which there is an instruction for.
+// This is by McMahan et al., "Ad Click Prediction", 2013, in the form that
+// Keras has. The power of an accumulator is -lr_power. kOfRoots is for the
+// usual power of one half, for which there is an instruction.
 template <typename Slot, bool kOfRoots>
 struct FtrlOf {
   static constexpr const char* kName = "ftrl";

@@ -1,4 +1,4 @@
-// Row-wise Adagrad: a step for each row, with one number of state.
+// Row-wise Adagrad makes a step for each row, which has one number of state.
 
 #ifndef TF_SYNCREP_CC_LIB_RULES_ROWWISE_ADAGRAD_H_
 #define TF_SYNCREP_CC_LIB_RULES_ROWWISE_ADAGRAD_H_
@@ -11,8 +11,8 @@
 
 namespace tf_syncrep {
 
-// The EXACT_ROWWISE_ADAGRAD of FBGEMM: Adagrad with the mean of the squares of
-// a row in the place of each of them, and epsilon beside the root.
+// This is EXACT_ROWWISE_ADAGRAD of FBGEMM: Adagrad with the mean of the squares
+// of a row in the place of each square, and with epsilon beside the root.
 template <typename Slot>
 struct RowwiseAdagrad {
   static constexpr const char* kName = "rowwise_adagrad";

@@ -9,8 +9,8 @@
 namespace tf_syncrep {
 namespace {
 
-// Each is instantiated once per instruction set, below. `Grad` is T, or
-// SlotType<T> where occurrences have been summed.
+// Each loop is instantiated once per instruction set, below. `Grad` is T, or
+// SlotType<T> if occurrences have been summed.
 
 template <typename Rule, typename T, typename Grad>
 TF_SYNCREP_ALWAYS_INLINE void UpdateLoop(const void* rule, int64_t size,
@@ -20,8 +20,8 @@ TF_SYNCREP_ALWAYS_INLINE void UpdateLoop(const void* rule, int64_t size,
                                          SlotType<T>* __restrict__ slot0,
                                          SlotType<T>* __restrict__ slot1) {
   static_assert(Rule::kSlots.size() <= kMaxSlots);
-  // A copy: through the pointer the compiler would have to assume that a store
-  // to a slot changes it.
+  // The rule is copied, since through the pointer the compiler would have to
+  // assume that a store to a slot changes it.
   const Rule numbers = *static_cast<const Rule*>(rule);
   for (int64_t i = 0; i < size; ++i) {
     const SlotType<T> g = Widen(grad[i]);

@@ -1,7 +1,8 @@
-// The loops of an optimizer's rule, for each type and instruction set.
+// These are the loops of an optimizer's rule, for each type and instruction
+// set.
 //
 // A rule is a struct of numbers that updates one element of a variable and its
-// slots, and says a few things of itself:
+// slots, and has a few properties:
 //
 //     template <typename Slot>
 //     struct Adagrad {
@@ -39,12 +40,13 @@ namespace tf_syncrep {
 
 inline constexpr int kMaxSlots = 2;
 
-// Sums of squares have so many parts, each of every so manieth element, so that
-// the result is the same with vectors of any length.
+// A sum of squares is the sum of so many parts, each of which has every
+// kSquareLanes-th element, so that the result is the same with vector registers
+// of any length.
 inline constexpr int kSquareLanes = 16;
 
-// The loops of one rule for one instruction set, each over part of a row, or of
-// a dense variable. `rule` is the rule's struct; slots that it does not have
+// The loops of one rule for one instruction set. Each is over part of a row or
+// of a dense variable. `rule` is the rule's struct. Slots that it does not have
 // are null. Arrays of one call do not overlap.
 template <typename T>
 struct RuleLoops {
@@ -57,14 +59,15 @@ struct RuleLoops {
   // has returned.
   void (*update)(const void* rule, int64_t size, Slot of_row, const T* grad,
                  T* var, Slot* slot0, Slot* slot1) = nullptr;
-  // The same with a gradient that is the sum of several.
+  // Does the same with a gradient that is the sum of several.
   void (*update_by_sum)(const void* rule, int64_t size, Slot of_row,
                         const Slot* sum, T* var, Slot* slot0,
                         Slot* slot1) = nullptr;
 
-  // Of a rule that is rowwise, and null otherwise. The first two add the
-  // squares of `size` elements to `lanes`, of kSquareLanes; those before them
-  // were a multiple of kSquareLanes.
+  // These belong to rules that are rowwise, and are null for others. The first
+  // two add the squares of `size` elements to `lanes`, which has kSquareLanes
+  // numbers. The number of elements that were added before must be a multiple
+  // of kSquareLanes.
   void (*add_squares)(int64_t size, const T* grad, Slot* lanes) = nullptr;
   void (*add_squares_of_sum)(int64_t size, const Slot* sum,
                              Slot* lanes) = nullptr;
@@ -72,8 +75,8 @@ struct RuleLoops {
                           Slot* slot) = nullptr;
 };
 
-// Of the rules that rule_loops.cc lists, for T = Half, BFloat16, float and
-// double.
+// Returns the loops of a rule that rule_loops.cc lists, for T = Half, BFloat16,
+// float or double.
 template <typename Rule, typename T>
 const RuleLoops<T>& RuleLoopsFor(CpuLevel level);
 

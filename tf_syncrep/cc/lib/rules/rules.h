@@ -1,4 +1,4 @@
-// All rules, by name.
+// Finds rules by name.
 
 #ifndef TF_SYNCREP_CC_LIB_RULES_RULES_H_
 #define TF_SYNCREP_CC_LIB_RULES_RULES_H_
@@ -23,7 +23,7 @@ template <typename Slot>
 using Rules = std::tuple<Adagrad<Slot>, Ftrl<Slot>, Momentum<Slot>,
                          Nesterov<Slot>, RowwiseAdagrad<Slot>, Sgd<Slot>>;
 
-// What a rule says of itself: see rule_loops.h.
+// The properties of a rule, which rule_loops.h explains.
 struct RuleInfo {
   std::string_view name;
   bool is_rowwise;
@@ -40,9 +40,9 @@ RuleInfo InfoOf() {
       std::vector<const char*>(Rule::kNumbers.begin(), Rule::kNumbers.end())};
 }
 
-// Null if there is no rule of that name.
+// Returns null if there is no rule of that name.
 inline const RuleInfo* FindRule(std::string_view name) {
-  // Never destroyed: kernels may outlive static destruction.
+  // It is never destroyed, since kernels may outlive static destruction.
   static const auto* const all = std::apply(
       [](const auto&... rules) {
         return new std::vector<RuleInfo>{
@@ -85,8 +85,8 @@ bool VisitIfNamed(std::string_view name, const Slot* numbers,
 
 }  // namespace rules_internal
 
-// Calls `visit` with the rule of that name, which there is, with its numbers in
-// their order.
+// Calls `visit` with the rule of that name, which must exist. `numbers` are in
+// the rule's order.
 template <typename Slot, typename Visit>
 void WithRule(std::string_view name, const Slot* numbers, const Visit& visit) {
   std::apply(

@@ -1,4 +1,5 @@
-// Gradient descent: plain, with momentum, with Nesterov's momentum.
+// Gradient descent, which may be plain, with momentum, or with Nesterov's
+// momentum.
 
 #ifndef TF_SYNCREP_CC_LIB_RULES_SGD_H_
 #define TF_SYNCREP_CC_LIB_RULES_SGD_H_
@@ -24,7 +25,7 @@ struct Sgd {
   Slot lr;
 };
 
-// The learning rate is within the momentum, as Keras has it.
+// The learning rate is within the momentum, as in Keras.
 template <typename Slot>
 struct Momentum {
   static constexpr const char* kName = "momentum";
@@ -42,7 +43,7 @@ struct Momentum {
   Slot momentum;
 };
 
-// Sutskever et al., 2013.
+// This is by Sutskever et al., 2013.
 template <typename Slot>
 struct Nesterov {
   static constexpr const char* kName = "nesterov";

@@ -1,4 +1,4 @@
-// AdmissionSketch: about how often keys without a row were seen.
+// AdmissionSketch: counts about how often keys without a row were seen.
 
 #ifndef TF_SYNCREP_CC_LIB_TABLE_ADMISSION_SKETCH_H_
 #define TF_SYNCREP_CC_LIB_TABLE_ADMISSION_SKETCH_H_
@@ -11,18 +11,20 @@
 namespace tf_syncrep {
 
 // A count-min sketch (Cormode and Muthukrishnan, 2005) with conservative
-// update: a key has four counters of a byte, in one cache line, and was seen as
-// often as the smallest says, or less. So a key may be admitted too early, with
-// a small probability, and never too late, unless it is seen so rarely that it
-// ages: when the sketch has counted a fourth as often as it has counters, all
-// are halved, as in TinyLFU (Einziger, Friedman and Manes, 2017).
+// update: a key has four counters of a byte each, in one cache line, and was
+// seen at most as often as the smallest of them says. So a key may be admitted
+// too early, with a small probability. It is never admitted too late, unless it
+// is seen so rarely that it ages: when the sketch has counted a fourth as often
+// as it has counters, all counters are halved, as in TinyLFU (Einziger,
+// Friedman and Manes, 2017).
 //
-// Not thread-safe.
+// It is not thread-safe.
 class AdmissionSketch {
  public:
   static constexpr int kMostCount = 255;
 
-  // Of at least `num_counters`, which are made when the first key is counted.
+  // Makes a sketch of at least `num_counters` counters. Their memory is
+  // allocated when the first key is counted.
   explicit AdmissionSketch(int64_t num_counters) {
     while (num_lines_ * kLine < num_counters) {
       num_lines_ *= 2;
@@ -30,8 +32,8 @@ class AdmissionSketch {
   }
 
   // Counts a key by its hash, of which it takes bits 10 to 41. Sets `count` to
-  // how often it was seen, this time included. Returns false, and nothing has
-  // changed, when there is no memory.
+  // how often it was seen, this time included. If there is no memory, it
+  // changes nothing and returns false.
   [[nodiscard]] bool Add(uint64_t hash, int* count) {
     if (counters_.size() == 0) {
       if (!counters_.Allocate(num_lines_ * kLine)) {
@@ -39,7 +41,8 @@ class AdmissionSketch {
       }
       std::fill(counters_.begin(), counters_.end(), 0);
     }
-    // Another multiplication: the bits also choose the key's bucket.
+    // The hash is multiplied once more, since its bits also choose the key's
+    // bucket.
     const uint64_t mixed = (hash >> 10 & 0xffffffffu) * 0x9e3779b97f4a7c15u;
     uint8_t* const line =
         counters_.data() +
@@ -71,7 +74,7 @@ class AdmissionSketch {
 
   int64_t num_lines_ = 1;  // a power of two
   Array<uint8_t> counters_;
-  int64_t num_counted_ = 0;  // since they were halved
+  int64_t num_counted_ = 0;  // since the counters were halved
 };
 
 }  // namespace tf_syncrep

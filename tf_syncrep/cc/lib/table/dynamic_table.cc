@@ -13,19 +13,19 @@
 namespace tf_syncrep {
 namespace {
 
-// Most rows of a segment, if the table is full: they are moved in a millisecond
-// or so.
+// A segment of a full table has at most so many rows. They can be moved in
+// about a millisecond.
 constexpr int64_t kSegmentRows = 32768;
 constexpr int64_t kMostSegments = int64_t{1} << 16;
-// Counters of a sketch for each row, at most.
+// A sketch has at most so many counters for each row.
 constexpr int64_t kCountersOfRow = 2;
-constexpr int64_t kFewestCounters = 1024;  // of a stripe
+constexpr int64_t kFewestCounters = 1024;  // in each stripe
 
-// Keys that are sorted by their stripes at a time: so few that they stay in a
-// cache, and so many that a lock is taken for more than a hundred of them. As
-// many are worth another thread.
+// So many keys are sorted by their stripes at a time. They are few enough to
+// stay in a cache, and enough for a lock to be taken for more than a hundred of
+// them. It is also the number of keys that is worth another thread.
 constexpr int64_t kSortedAtOnce = 8192;
-// Keys whose memory is on its way at a time.
+// The memory of so many keys is prefetched at a time.
 constexpr int64_t kKeysAtOnce = 64;
 
 int64_t NumSegments(int64_t capacity) {
@@ -52,7 +52,7 @@ uint64_t Rank(DynamicTable::Order order, RowUse use) {
 
 bool Reserve(std::vector<int32_t>* rows, int64_t size) {
   try {
-    // As memory that is not touched yet it costs nothing.
+    // Memory costs nothing before it is touched.
     if (static_cast<size_t>(size) > rows->capacity()) {
       rows->reserve(static_cast<size_t>(size + size / 2));
     }
@@ -143,9 +143,9 @@ DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
   return BuildStatus::kOk;
 }
 
-// Calls `visit(stripe, asked)` for each key, under its stripe's lock, with the
-// memory that it needs on its way. False, perhaps before all were visited, when
-// there is no memory for what it takes itself.
+// Calls `visit(stripe, asked)` for each key, under its stripe's lock, after its
+// memory was prefetched. Returns false if there is no memory for the arrays of
+// this function; then perhaps not all keys were visited.
 template <bool kUses, typename Visit>
 bool DynamicTable::ForEachByStripe(const TableColumns& columns,
                                    const int64_t* keys, int64_t size,
@@ -161,7 +161,7 @@ bool DynamicTable::ForEachByStripe(const TableColumns& columns,
     }
     for (int64_t begin = from; begin < to; begin += at_once) {
       const int64_t num = std::min(at_once, to - begin);
-      // Keys are read once: others may change them meanwhile.
+      // Keys are read once, since others may change them meanwhile.
       int32_t ends[kNumKeyStripes] = {};
       for (int64_t i = 0; i < num; ++i) {
         copies[i] = ReadOnce(&keys[begin + i]);
@@ -172,9 +172,9 @@ bool DynamicTable::ForEachByStripe(const TableColumns& columns,
         const uint64_t hash = HashKey(copies[i]);
         asked[--ends[KeyStripe(hash)]] = {hash, copies[i], begin + i};
       }
-      // Each stripe's keys are in the order of the call now, and begin where
-      // its end was. Calls that began at the same stripe would wait for each
-      // other all the way.
+      // Now each stripe's keys are in the order of the call, and ends[] has the
+      // place of its first one. Calls begin at different stripes, since calls
+      // that began at the same one would wait for each other at every stripe.
       const uint32_t start = next_stripe_.fetch_add(1) * 23;
       for (uint32_t i = 0; i < kNumKeyStripes; ++i) {
         const uint32_t number = (start + i) % kNumKeyStripes;
@@ -197,7 +197,7 @@ bool DynamicTable::ForEachByStripe(const TableColumns& columns,
   return has_memory;
 }
 
-// The same for keys of a stripe.
+// Does the same for keys of one stripe.
 template <bool kUses, typename Visit>
 void DynamicTable::VisitKeys(const TableColumns& columns, Stripe& stripe,
                              const Asked* begin, const Asked* end,
@@ -276,7 +276,7 @@ int64_t DynamicTable::TakeFree(int64_t size, int32_t* rows) {
 
 void DynamicTable::GiveBack(const int32_t* rows, int64_t size) {
   const MutexLock lock(rows_mu_);
-  // The first one is taken first.
+  // TakeFree() takes from the end, so that it returns the first row first.
   for (int64_t i = size - 1; i >= 0; --i) {
     free_.push_back(rows[i]);
   }
@@ -469,7 +469,7 @@ int64_t DynamicTable::Evict(const TableColumns& columns, const void* vectors,
     Stripe& stripe = StripeOf(hash);
     {
       const MutexLock lock(stripe.mu);
-      // Not if the row was used meanwhile, or has another key.
+      // A row stays if it was used meanwhile, or has another key.
       if (HashKey(columns.key(row)) != hash ||
           !IsTaken(eviction, columns.use(row)) ||
           !SegmentOf(stripe, hash).Erase(hash, row)) {

@@ -1,4 +1,4 @@
-// DynamicTable: which row of a part of a table has which key.
+// DynamicTable knows which row of a part of a table has which key.
 
 #ifndef TF_SYNCREP_CC_LIB_TABLE_DYNAMIC_TABLE_H_
 #define TF_SYNCREP_CC_LIB_TABLE_DYNAMIC_TABLE_H_
@@ -18,44 +18,44 @@
 namespace tf_syncrep {
 
 // A key gets a row when it was seen often enough and a row is free, and loses
-// it in an eviction. The row then rests, until whoever holds its number from
-// before cannot write to it any more, and is free again. What is in the columns
-// is all that there is to know: the rest is made of them by Build().
+// it in an eviction. The row then rests until nobody who still holds its number
+// can write to it, and is free again. The columns contain the whole state:
+// Build() makes everything else from them.
 //
-// Keys are spread by their hashes over stripes with a lock each, and in a
-// stripe over segments, which grow one at a time: nobody waits for longer than
-// it takes to move some 30,000 row numbers.
+// Keys are spread by their hashes over stripes, each of which has a lock, and
+// within a stripe over segments, which grow one at a time. So nobody waits for
+// longer than it takes to move some 30,000 row numbers.
 //
 // All functions but Build() may run at the same time. A row's key and use
 // change under the lock of its key's stripe and the row's lock of RowLocks, so
-// that a snapshot has either of before or of after; the use alone may change
-// under the former.
+// that a snapshot has both from before or both from after. A change of the use
+// alone needs only the lock of the stripe.
 class DynamicTable {
  public:
   struct Options {
-    int64_t first_row;  // of the part's rows, which is the table's first
+    int64_t first_row;  // which of the part's rows is the table's first
     int64_t capacity;
     int min_count;  // how often a key is seen before it gets a row
   };
 
-  // What Lookup() says of a key in the place of its row.
+  // Find() and FindAndUse() return these in the place of a row.
   static constexpr int32_t kNoRow = -1;
-  static constexpr int32_t kAdmitted = -2;  // it has none, and may get one
+  static constexpr int32_t kAdmitted = -2;  // the key may get a row
 
   enum class BuildStatus : uint8_t {
     kOk,
     kOutOfMemory,
-    kBadUse,     // a use that none of the states of a row has
-    kSecondRow,  // two rows with the same key
+    kBadUse,     // no state of a row has such a use
+    kSecondRow,  // two rows have the same key
   };
 
   enum class Order : uint8_t { kNone, kLeastRecent, kLeastFrequent };
 
-  // Which rows an eviction takes.
+  // The rows that an eviction takes: those that were last used before
+  // `used_before` and, unless `order` is kNone, those whose rank in the order
+  // is below `up_to`, and `num_last` of those whose rank is `up_to`.
   struct Eviction {
-    int32_t used_before = 0;  // those used last before this
-    // and, unless this is kNone, those that come before a place in the order;
-    // and so many of those that are at it.
+    int32_t used_before = 0;
     Order order = Order::kNone;
     uint64_t up_to = 0;
     int64_t num_last = 0;
@@ -79,9 +79,9 @@ class DynamicTable {
            row < options_.first_row + options_.capacity;
   }
 
-  // Forgets all but the counts of what happened, and reads the columns.
-  // Nobody may use the table meanwhile. Unless it is kOk, `bad_row` is the row
-  // that is to blame, and the table is empty.
+  // Forgets everything but the counts of events, and reads the columns. Nobody
+  // may use the table meanwhile. Unless the status is kOk, `bad_row` is the row
+  // with the error, and the table is empty.
   BuildStatus Build(const TableColumns& columns, int64_t* bad_row);
 
   // The highest last use that Build() saw.
@@ -91,71 +91,73 @@ class DynamicTable {
   void Find(const TableColumns& columns, const int64_t* keys, int64_t size,
             int32_t* rows, Sharder& sharder, bool* has_memory);
 
-  // The same for training: keys that have a row are used now, at `clock`;
-  // others are counted, and are kAdmitted if they were seen often enough.
+  // Does the same for training: keys that have a row are used now, at `clock`;
+  // others are counted, and get kAdmitted if they were seen often enough.
   void FindAndUse(const TableColumns& columns, int32_t clock,
                   const int64_t* keys, int64_t size, int32_t* rows,
                   Sharder& sharder, bool* has_memory);
 
-  // Takes up to `size` free rows, for Add() or GiveBack(). Returns how many, or
-  // -1 when there is no memory.
+  // Takes up to `size` free rows, for Add() or GiveBack(). Returns how many it
+  // has taken, or -1 if there is no memory.
   int64_t TakeFree(int64_t size, int32_t* rows);
   void GiveBack(const int32_t* rows, int64_t size);
 
-  // Gives keys that have none rows, whose vectors are written: free_rows[i],
-  // taken by TakeFree(), to keys[i], with a use. Sets rows[i] to it. Where a
-  // key has got another row meanwhile, rows[i] is that, which is used, and
-  // free_rows[i] is given back. Sets `has_memory` to false where there is none:
-  // rows[i] is then kNoRow, and free_rows[i] is given back, for keys without a
-  // row. `vectors` is where the part's vectors begin.
+  // Gives rows, whose vectors are written already, to keys that have none:
+  // keys[i] gets free_rows[i], which TakeFree() has returned, with `use`, and
+  // rows[i] is set to it. If a key has got another row meanwhile, that row is
+  // used and rows[i] is set to it, and free_rows[i] is given back. If there is
+  // no memory, `has_memory` is set to false; for keys without a row rows[i] is
+  // then kNoRow, and free_rows[i] is given back. The part's vectors begin at
+  // `vectors`.
   void Add(const TableColumns& columns, const void* vectors,
            const int64_t* keys, int64_t size, RowUse use,
            const int32_t* free_rows, int32_t* rows, Sharder& sharder,
            bool* has_memory);
 
-  // Counts keys that training found without a row, and those of them that a
-  // full table refused.
+  // Counts keys that training found without a row, and how many of these a full
+  // table refused.
   void CountWithoutRow(int64_t num, int64_t num_refused);
   void CountDropped(int64_t num);
 
-  // Rows that were evicted before the call and rest since.
+  // Returns the rows that were evicted before the call and still rest.
   Array<int32_t> TakeResting(bool* has_memory);
   void PutBackResting(const int32_t* rows, int64_t size);
-  // Rows from TakeResting() that are like new from here on.
+  // Makes rows from TakeResting() free, so that they can get keys again.
   void Free(const TableColumns& columns, const void* vectors,
             const int32_t* rows, int64_t size);
 
-  // Rows from `begin` to `end` that were used last at a time in [from, to], and
-  // before `until`, are as if they were used last at `until`.
+  // Sets the last use to `until` for those rows from `begin` to `end` whose
+  // last use is in [from, to] and before `until`.
   void Settle(const TableColumns& columns, int64_t begin, int64_t end,
               int32_t from, int32_t to, int32_t until);
 
-  // Which rows to evict at `clock`: those unused for longer than `unused_for`,
-  // unless that is 0; and where more than 95% of the rows are in use after
-  // that, the first ones in the order, until 90% are. Returns false when there
-  // is no memory.
+  // Chooses the rows to evict at `clock`: those unused for longer than
+  // `unused_for`, unless that is 0. If more than 95% of the rows are in use
+  // after that, it also chooses the first ones in the order, until 90% are.
+  // Returns false if there is no memory.
   [[nodiscard]] bool PlanEviction(const TableColumns& columns, int32_t clock,
                                   int64_t unused_for, Order order,
                                   Eviction* eviction) const;
 
   // Collects up to `size` rows, from row `from` on, that an eviction takes, and
-  // returns how many. `from` becomes where to go on, or the end of the table.
+  // returns how many. It sets `from` to the row at which to go on, or to the
+  // end of the table.
   int64_t Collect(const TableColumns& columns, Eviction* eviction,
                   int64_t* from, int64_t size, int32_t* rows) const;
   int64_t end_row() const { return options_.first_row + options_.capacity; }
 
   // Evicts rows that were collected, unless they have been used meanwhile:
-  // removes their keys; they rest. Returns how many.
+  // their keys are removed, and the rows rest. Returns how many it has evicted.
   int64_t Evict(const TableColumns& columns, const void* vectors,
                 const Eviction& eviction, const int32_t* rows, int64_t size);
 
-  // Sets a row's use, if it still has this key; whether it has.
+  // Sets a row's use if the row still has this key. Returns whether it has.
   bool SetUse(const TableColumns& columns, int64_t key, int32_t row,
               RowUse use);
 
   Counts counts() const;
 
-  // Rows that were ever used are before this one.
+  // Returns the end of the rows that were ever used.
   int64_t first_unused_row() const;
 
  private:
@@ -174,7 +176,7 @@ class DynamicTable {
   };
 
   bool ReserveLists(int64_t num_rows) TF_SYNCREP_REQUIRES(rows_mu_);
-  // A key of a call, and where it is there.
+  // A key of a call, and its place in the call.
   struct Asked {
     uint64_t hash;
     int64_t key;
@@ -199,10 +201,10 @@ class DynamicTable {
   static bool IsTaken(const Eviction& eviction, RowUse use);
 
   const Options options_;
-  int64_t num_segments_ = 1;  // of a stripe
+  int64_t num_segments_ = 1;  // in each stripe
   std::vector<std::unique_ptr<Stripe>> stripes_;
   int32_t last_use_ = 0;
-  std::atomic<uint32_t> next_stripe_{0};  // at which a call begins
+  std::atomic<uint32_t> next_stripe_{0};  // the next call begins here
 
   mutable Mutex rows_mu_;
   int64_t next_fresh_ TF_SYNCREP_GUARDED_BY(rows_mu_);

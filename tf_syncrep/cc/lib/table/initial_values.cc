@@ -42,13 +42,13 @@ uint64_t HashName(std::string_view name) {
   return hash;
 }
 
-// From 0 to 1, without 1.
+// Returns a number from 0 to 1, but never 1.
 double Uniform(uint32_t low, uint32_t high) {
   const uint64_t bits = uint64_t{high} << 32 | low;
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-// Rounds to nearest, ties to even, once.
+// Rounds once, to the nearest number, and ties to even.
 template <typename T>
 T Round(double value) {
   if constexpr (std::is_same_v<T, double>) {
@@ -58,8 +58,8 @@ T Round(double value) {
     if constexpr (std::is_same_v<T, float>) {
       return narrow;
     } else {
-      // To odd first, so that the second rounding is that of the value itself
-      // (Boldo and Melquiond, 2008).
+      // The value is rounded to odd first, so that the second rounding gives
+      // the same as one of the value itself (Boldo and Melquiond, 2008).
       if (static_cast<double>(narrow) != value && std::isfinite(narrow)) {
         uint32_t bits;
         std::memcpy(&bits, &narrow, sizeof(bits));

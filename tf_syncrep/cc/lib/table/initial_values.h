@@ -1,4 +1,4 @@
-// The initial vectors of rows, as random as wanted and always the same.
+// Draws the initial vectors of rows, which are random and always the same.
 
 #ifndef TF_SYNCREP_CC_LIB_TABLE_INITIAL_VALUES_H_
 #define TF_SYNCREP_CC_LIB_TABLE_INITIAL_VALUES_H_
@@ -17,14 +17,15 @@ enum class InitialKind : uint8_t {
   kTruncatedNormal,  // the same, within two standard deviations
 };
 
-// Numbers that depend on seed, table, key and element alone: not on when a key
-// comes, nor on which part of a table has it. They are those of Philox-4x32-10
-// (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2,
-// 3", 2011), whose key are the bits of HashKey(HashKey(seed) ^ FNV-1a(name)),
-// and whose counter is the key, the pair of elements and the attempt. Of its
-// 128 bits the two elements of a pair get 53 of 64 each, as uniform numbers
-// from 0 to 1. Those make a pair of normal ones by Box and Muller (1958), and
-// one that is to be truncated is drawn again at the next attempt. All of it is
+// Its numbers depend on seed, table, key and element alone: neither on when a
+// key comes, nor on which part of a table has it. They are those of
+// Philox-4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
+// easy as 1, 2, 3", 2011), whose key consists of the bits of
+// HashKey(HashKey(seed) ^ FNV-1a(name)), and whose counter is the key, the pair
+// of elements and the attempt. Each of the two elements of a pair gets 64 of
+// the 128 bits, of which 53 make a uniform number from 0 to 1. The two numbers
+// make a pair of normal ones by Box and Muller (1958). A normal number that
+// would have to be truncated is drawn again at the next attempt. Everything is
 // computed in double precision and rounded once.
 class InitialValues {
  public:
@@ -36,7 +37,8 @@ class InitialValues {
   void Draw(int64_t key, int64_t width, T* vector) const;
 
  private:
-  // A pair of elements at an attempt, which is 0 unless they are truncated.
+  // Draws a pair of elements at an attempt, which is 0 unless they are
+  // truncated.
   void DrawPair(int64_t key, uint32_t pair, uint32_t attempt,
                 double* values) const;
 

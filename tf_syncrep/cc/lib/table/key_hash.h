@@ -13,7 +13,7 @@ namespace tf_syncrep {
 // which part of a table has a key must not change.
 inline uint64_t HashKey(int64_t key) { return HashRow(key); }
 
-// Which of `num_shards` parts of a table has a key.
+// Returns which of `num_shards` parts of a table has a key.
 inline int64_t KeyOwner(int64_t key, int64_t num_shards) {
   return static_cast<int64_t>(HashKey(key) % static_cast<uint64_t>(num_shards));
 }
@@ -22,19 +22,22 @@ inline int64_t KeyOwner(int64_t key, int64_t num_shards) {
 // left alone: where the number of parts is a power of two they are the same for
 // all keys of a part.
 //
-// Of bits 58 to 63: what has a lock of its own.
+// Bits 58 to 63 choose the stripe, which has a lock of its own.
 inline constexpr int kNumKeyStripes = 64;
 inline int KeyStripe(uint64_t hash) { return static_cast<int>(hash >> 58); }
-// Of bits 42 to 57: at most 2^16 segments of a stripe, a power of two.
+// Bits 42 to 57 choose the segment of a stripe, which has at most 2^16 of them,
+// a power of two.
 inline int64_t KeySegmentOf(uint64_t hash, int64_t num_segments) {
   return static_cast<int64_t>(hash >> 42) & (num_segments - 1);
 }
-// Of bits 10 to 41: buckets of a segment, as many as there happen to be.
+// Bits 10 to 41 choose the bucket of a segment, which may have any number of
+// them.
 inline int64_t KeyBucket(uint64_t hash, int64_t num_buckets) {
   return static_cast<int64_t>(
       ((hash >> 10 & 0xffffffffu) * static_cast<uint64_t>(num_buckets)) >> 32);
 }
-// Of bits 10 to 17, which hardly matter to the bucket; never 0.
+// Bits 10 to 17, which hardly affect the bucket, make the tag, which is never
+// 0.
 inline uint8_t KeyTag(uint64_t hash) {
   const auto tag = static_cast<uint8_t>(hash >> 10);
   return tag == 0 ? 1 : tag;

@@ -11,11 +11,11 @@
 namespace tf_syncrep {
 namespace {
 
-// Ids that are worth another thread.
+// So many ids are worth another thread.
 constexpr int64_t kMinIdsPerThread = 65536;
 
-// As unsigned numbers, keys with this bit inverted have the order of signed
-// ones.
+// With this bit inverted, keys have the same order as unsigned numbers as they
+// have as signed ones.
 constexpr uint64_t kSign = uint64_t{1} << 63;
 
 int64_t KeyOf(const RowOccurrence<uint64_t>& id) {
@@ -42,8 +42,8 @@ bool KeyRequests::Find(const std::vector<FeatureKeys>& features,
 bool KeyRequests::Sort(const std::vector<FeatureKeys>& features,
                        int64_t num_parts, Sharder& sharder) {
   const int64_t num_ids = feature_begins_.back();
-  Array<RowOccurrence<uint64_t>>
-      ids;  // a place has the table in its upper half
+  // The upper half of a place has the table.
+  Array<RowOccurrence<uint64_t>> ids;
   Array<RowOccurrence<uint64_t>> spare;
   Array<RowOccurrence<uint32_t>> buckets;
   Array<RowOccurrence<uint32_t>> spare_buckets;
@@ -78,7 +78,8 @@ bool KeyRequests::Sort(const std::vector<FeatureKeys>& features,
           return true;
         });
   });
-  // By key first, then by part and table, which keeps the order of keys.
+  // Ids are sorted by key first, then by part and table, which keeps the order
+  // of keys.
   const RowOccurrence<uint64_t>* const by_key =
       SortByRow(ids.data(), spare.data(), num_ids, sharder);
   if (by_key == nullptr) {
@@ -101,7 +102,7 @@ bool KeyRequests::Sort(const std::vector<FeatureKeys>& features,
     return i == 0 || sorted[i].row != sorted[i - 1].row ||
            by_key[sorted[i].place].row != by_key[sorted[i - 1].place].row;
   };
-  // How many keys begin in the shards before each one.
+  // The number of keys that begin in the shards before each one.
   std::vector<int64_t> keys_before(num_shards + 1);
   run_shards([&](int64_t shard, int64_t begin, int64_t end) {
     int64_t num_firsts = 0;
@@ -114,8 +115,8 @@ bool KeyRequests::Sort(const std::vector<FeatureKeys>& features,
   if (!keys_.Allocate(keys_before.back())) {
     return false;
   }
-  // Each bucket that has keys begins where its first one is; the others get
-  // the beginning of the next one below.
+  // Here each bucket that has keys begins at its first one. Below, the others
+  // get the beginning of the next bucket.
   std::fill(begins_.begin(), begins_.end(), -1);
   run_shards([&](int64_t shard, int64_t begin, int64_t end) {
     int64_t at = keys_before[shard] - 1;

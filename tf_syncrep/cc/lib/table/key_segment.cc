@@ -37,7 +37,7 @@ void KeySegment::Put(uint64_t hash, int32_t row, int64_t num_buckets,
 }
 
 int64_t KeySegment::MostRows(int64_t num_buckets) const {
-  // From 96 to 111 in 128.
+  // The share of taken places is from 96 to 111 in 128.
   const auto share =
       96 + static_cast<int64_t>(HashKey(number_ ^ num_buckets << 32) % 16);
   return num_buckets * kPlaces * share / 128;
@@ -54,7 +54,8 @@ bool KeySegment::Grow(const int64_t* keys) {
     if (at + kBucketsAhead < num_buckets_) {
       const Bucket& ahead = buckets_[at + kBucketsAhead];
       for (int place = 0; place < kPlaces; ++place) {
-        // Those that are not taken are asked for, too: any address will do.
+        // Places that are not taken are prefetched, too, since any address is
+        // allowed.
         Prefetch<PrefetchFor::kReading>(keys + ahead.rows[place],
                                         sizeof(int64_t));
       }

@@ -1,4 +1,5 @@
-// A hash table that finds the rows of keys, and has neither keys nor locks.
+// KeySegment is a hash table that finds the rows of keys, and has neither keys
+// nor locks.
 
 #ifndef TF_SYNCREP_CC_LIB_TABLE_KEY_SEGMENT_H_
 #define TF_SYNCREP_CC_LIB_TABLE_KEY_SEGMENT_H_
@@ -14,47 +15,48 @@
 
 namespace tf_syncrep {
 
-// Open addressing in buckets of a cache line each: twelve tags of one byte,
-// and twelve row numbers. The keys themselves are a column of the table, `keys`
-// in what follows, which is looked at where a tag fits: in 250 of 256 cases
-// that is where the key is. What finds no place in its bucket goes to the next
-// one; each bucket counts what went past it, so that a search knows where to
-// end, and nothing is left behind by what is erased. (Meta's F14 does so.)
+// It uses open addressing in buckets of a cache line each, which have twelve
+// tags of one byte and twelve row numbers. The keys themselves are a column of
+// the table, which the functions below get as `keys`. They are read only where
+// a tag fits, which is the right place in about 250 of 256 cases. A row that
+// finds no place in its bucket goes to the next one. Each bucket counts the
+// rows that went past it, so that a search knows where to end, and erased rows
+// leave nothing behind. (Meta's F14 does so, too.)
 //
-// A segment grows by half when three in four to seven in eight of its places
-// are taken, and each one at another time, by its number: equally full ones
-// would otherwise all grow at once. So a row takes some 8 bytes. To grow takes
-// time in proportion to the segment's size, which is bounded by having many of
-// them.
+// A segment grows by half when between three in four and seven in eight of its
+// places are taken. The share depends on its number, since otherwise equally
+// full segments would all grow at once. So a row takes some 8 bytes. The time
+// that growing takes is proportional to the segment's size, which is bounded,
+// as there are many segments.
 //
-// Not thread-safe. A row is in it once at most, and its key does not change
-// meanwhile.
+// It is not thread-safe. A row is in it once at most, and the row's key must
+// not change while it is.
 class KeySegment {
  public:
   explicit KeySegment(int64_t number) : number_(number) {}
 
-  // The row of a key, or -1.
+  // Returns the row of a key, or -1.
   TF_SYNCREP_ALWAYS_INLINE int32_t Find(uint64_t hash, int64_t key,
                                         const int64_t* keys) const;
 
-  // A row in the key's first bucket that may be its row: what Find() will look
-  // at. -1 for none.
+  // Returns a row in the key's first bucket that may be the key's row, which
+  // Find() will look at, or -1 if there is none.
   TF_SYNCREP_ALWAYS_INLINE int32_t Guess(uint64_t hash) const;
 
-  // Asks for the memory that Guess() reads.
+  // Prefetches the memory that Guess() reads.
   TF_SYNCREP_ALWAYS_INLINE void PrefetchBucket(uint64_t hash) const {
     Prefetch<PrefetchFor::kReading>(
         buckets_.get() + KeyBucket(hash, num_buckets_), sizeof(Bucket));
   }
 
-  // Adds a row whose key is not there. Returns false, and nothing has changed,
-  // when there is no memory.
+  // Adds a row whose key is not there yet. If there is no memory, it changes
+  // nothing and returns false.
   [[nodiscard]] bool Insert(uint64_t hash, int32_t row, const int64_t* keys);
 
   // Removes a row. Returns false if it is not there.
   bool Erase(uint64_t hash, int32_t row);
 
-  // Forgets all.
+  // Removes all rows.
   void Clear();
 
   int64_t size() const { return size_; }
@@ -67,8 +69,8 @@ class KeySegment {
   static constexpr uint8_t kManyPast = 255;
 
   struct alignas(64) Bucket {
-    uint8_t tags[kPlaces];  // 0: the place is free
-    uint8_t num_past;       // how many went on to the next bucket; or kManyPast
+    uint8_t tags[kPlaces];  // 0 if the place is free
+    uint8_t num_past;       // rows that went to the next bucket, or kManyPast
     uint8_t unused[3];
     int32_t rows[kPlaces];
   };
@@ -79,16 +81,16 @@ class KeySegment {
   };
   using Buckets = std::unique_ptr<Bucket[], Free>;
 
-  // Bit 8 * i + 7 is set where tag i of eight is `tag`, and perhaps for others
-  // behind the first.
+  // Returns a number whose bit 8 * i + 7 is set if tag i of eight is `tag`.
+  // Behind the first match it may also be set for other tags.
   static TF_SYNCREP_ALWAYS_INLINE uint64_t Matches(uint64_t tags, uint8_t tag) {
     constexpr uint64_t kOnes = 0x0101010101010101u;
     const uint64_t difference = tags ^ (kOnes * tag);
     return (difference - kOnes) & ~difference & (kOnes << 7);
   }
 
-  // Calls `visit(place)` for places whose tag may be `tag`, until it returns
-  // true; whether it did.
+  // Calls `visit(place)` for places whose tag may be `tag`, until that returns
+  // true. Returns whether it did.
   template <typename Visit>
   static TF_SYNCREP_ALWAYS_INLINE bool VisitMatches(const Bucket& bucket,
                                                     uint8_t tag,
@@ -99,7 +101,7 @@ class KeySegment {
                   Bucket* buckets);
   bool Grow(const int64_t* keys);
 
-  // How many rows it takes before it grows.
+  // Returns the number of rows at which it grows.
   int64_t MostRows(int64_t num_buckets) const;
 
   int64_t number_;
@@ -125,7 +127,7 @@ TF_SYNCREP_ALWAYS_INLINE bool KeySegment::VisitMatches(const Bucket& bucket,
       return true;
     }
   }
-  // What is no tag must match none.
+  // The bytes that are no tags must not match any.
   const uint64_t others = last | uint64_t{0xffffffffu} << 32;
   for (uint64_t found = Matches(others, tag) & 0xffffffffu; found != 0;
        found &= found - 1) {

@@ -1,4 +1,5 @@
-// What a table that grows has of each row beside its vector.
+// The columns of a table that grows: what it keeps of each row beside its
+// vector.
 
 #ifndef TF_SYNCREP_CC_LIB_TABLE_TABLE_COLUMNS_H_
 #define TF_SYNCREP_CC_LIB_TABLE_TABLE_COLUMNS_H_
@@ -7,25 +8,26 @@
 
 namespace tf_syncrep {
 
-// Of a row that is in use the count is positive. All zero: the row is free. A
-// row that was evicted rests, without a key, until its slots are cleared.
+// The count of a row that is in use is positive. A row is free if both numbers
+// are zero. A row that was evicted rests, without a key, until its slots are
+// cleared.
 struct RowUse {
   int32_t last_use;
   int32_t count;
 
-  static constexpr int32_t kRests = -1;  // as the last use, with a count of 0
+  static constexpr int32_t kRests = -1;  // a last use, if the count is 0
 
   bool is_in_use() const { return count != 0; }
   bool rests() const { return count == 0 && last_use == kRests; }
 };
 static_assert(sizeof(RowUse) == sizeof(uint64_t), "both are written at once");
 
-// The columns of a part, whose tables have rows of their own. They belong to
-// somebody else. A key and a use are written whole, each: whoever reads them
-// without a lock may see the one of before, and no mixture.
+// The columns of a part, in which each table has rows of its own. This class
+// does not own them. A key is written as a whole, and so is a use: a reader
+// without a lock may see the old one, but never a mixture.
 class TableColumns {
  public:
-  // Both are aligned to eight bytes.
+  // Both arrays must be aligned to eight bytes.
   TableColumns(int64_t* keys, void* uses)
       : keys_(keys), uses_(static_cast<uint64_t*>(uses)) {}
 

@@ -5,7 +5,6 @@ always some steps ahead.
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +24,7 @@ from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import (
     rounds_of,
 )
 from tf_syncrep.python.keras.training_clock import clock_of
+from tf_syncrep.python.sync.deadline import within
 
 # How long an error waits for executions that still run.
 _END_SECS = 20.0
@@ -43,23 +43,12 @@ def closing(coordinator: Any, rounds: Rounds) -> Iterator[None]:
             yield
         except BaseException:
             rounds.close()
-            _join(coordinator, _END_SECS)
+            # What they may fail with follows from the failure that is on its way.
+            if isinstance(within(_END_SECS, coordinator.join), TimeoutError):
+                logging.warning(
+                    "fit: steps still run after %g s, and are left behind.", _END_SECS
+                )
             raise
-
-
-def _join(coordinator: Any, secs: float) -> None:
-    """Waits for executions that still run, but not for ever."""
-
-    def join() -> None:
-        # What they may fail with follows from the failure that is on its way.
-        with contextlib.suppress(Exception):
-            coordinator.join()
-
-    thread = threading.Thread(target=join, name="fit_join", daemon=True)
-    thread.start()
-    thread.join(secs)
-    if thread.is_alive():
-        logging.warning("fit: steps still run after %g s, and are left behind.", secs)
 
 
 def train(

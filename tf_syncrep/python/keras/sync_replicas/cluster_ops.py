@@ -21,7 +21,7 @@ from tf_syncrep.python.sync import (
     gradient_transfers,
     messages,
 )
-from tf_syncrep.python.sync.gradient_accumulators import NO_ROUND
+from tf_syncrep.python.sync.contribution import push_and_commit
 from tf_syncrep.python.sync.gradients import flatten
 
 # A coordinator may trace functions for longer than a worker should be silent.
@@ -180,21 +180,13 @@ class ClusterOps:
         sent, fit = self._when_all_are_there(sent, at_gate, fit)
         with tf.device(self._device):
             admitted = sync_gate_ops.sync_gate_admit(*permit.contribution, fit)
-            # There is no cond around the pushes, so that gradients are sent meanwhile.
-            pushed_round = tf.where(admitted, permit.round, NO_ROUND)
-        pushes = [
-            accumulator.push(gradient, pushed_round)
-            for accumulator, gradient in zip(
-                self.targets.accumulators, sent, strict=True
-            )
-        ]
-        # The pushes are grouped by task first, so that each task reports once.
-        with tf.device(self._device):
-            pushed = tf.group(pushes)
-        with tf.control_dependencies([pushed]), tf.device(self._device):
-            sync_gate_ops.sync_gate_commit(
-                permit.gate, permit.generation, pushed_round, *permit.worker
-            )
+        push_and_commit(
+            permit.contribution,
+            admitted,
+            sent,
+            self.targets.accumulators,
+            self._device,
+        )
         permit.used = True
 
     def _when_all_are_there(

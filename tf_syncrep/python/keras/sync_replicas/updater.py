@@ -19,6 +19,7 @@ from tf_syncrep.python.keras.tables.maintenance import (
     Maintenance,
     maintenance_of_update,
 )
+from tf_syncrep.python.sync.deadline import within
 
 # How often a waiting updater calls again, so that the gate hears of it, and so that
 # requests between two updates do not wait for an update that may not come.
@@ -210,7 +211,7 @@ class Updater:
             request.refuse()
         self._thread = None
         _running.discard(self)
-        _within(
+        within(
             _END_SECS,
             self._fail_fn,
             self._generation,
@@ -227,7 +228,7 @@ class Updater:
         while self._thread.is_alive() and time.monotonic() < deadline:
             # It is repeated, since the thread may have begun another wait meanwhile.
             left = deadline - time.monotonic()
-            error = _within(left, self._cancel_fn, self._generation) or error
+            error = within(left, self._cancel_fn, self._generation) or error
             self._thread.join(timeout=_POLL_SECS)
         if self._thread.is_alive():
             logging.warning(
@@ -263,7 +264,7 @@ class Updater:
                 self._lost_parameter_server or "an update failed",
                 exc_info=error,
             )
-            _within(
+            within(
                 _END_SECS,
                 self._fail_fn,
                 generation,
@@ -410,32 +411,6 @@ def _function(python_function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args)
 
     return call
-
-
-def _within(secs: float, function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function that may never return, and goes on without it after a while.
-
-    Args:
-        secs: how long to wait for it.
-        function: the function; it is called in a daemon thread.
-        *args: its arguments.
-
-    Returns:
-        The error with which it failed, or None.
-    """
-    errors: list[BaseException] = [TimeoutError(f"No answer in {secs:.1f} s")]
-
-    def call() -> None:
-        try:
-            function(*args)
-            errors.clear()
-        except Exception as error:
-            errors[:] = [error]
-
-    thread = threading.Thread(target=call, name="sync_replicas_end", daemon=True)
-    thread.start()
-    thread.join(secs)
-    return errors[0] if errors else None
 
 
 def _summary(error: BaseException) -> str:

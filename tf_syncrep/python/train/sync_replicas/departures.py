@@ -33,6 +33,7 @@ import tensorflow as tf
 from tensorflow.compat.v1 import logging
 
 from tf_syncrep.python.ops import sync_gate_ops
+from tf_syncrep.python.sync.deadline import within
 
 # The end of a process must not take longer because a server is gone.
 _DEADLINE_SECS = 5.0
@@ -97,25 +98,17 @@ class Departures:
             stay.set_due(True)
 
     def are_said(self, session: Any) -> None:
-        """Notes that the session itself has left or closed the gate.
-
-        Args:
-            session: the session.
-        """
+        """Notes that the session itself has left or closed the gate."""
         with _lock:
             stay = self._stay(session)
             stay.generation = None
             stay.set_due(False)
 
     def close_gate(self, session: Any) -> None:
-        """Ends the training that the chief has opened in a session, now closed.
-
-        Args:
-            session: the session.
-        """
+        """Ends the training that the chief has opened in a session, now closed."""
         with _lock:
             stay = self._stay(session)
-        _in_time(lambda: stay.end(is_failure=False))
+        within(_DEADLINE_SECS, stay.end, False)
 
     def leave(self, target: str) -> None:
         """Leaves the gate, if the gate has ever heard of this replica.
@@ -201,7 +194,7 @@ class _Stay:
                 return
             # A chief's process still has to end the training.
             self.set_due(self.generation is not None)
-        _in_time(lambda: self.departures.leave(self.target))
+        within(_DEADLINE_SECS, self.departures.leave, self.target)
 
     def end(self, is_failure: bool) -> None:
         """Closes or leaves the gate, at the end of the process or of the training."""
@@ -232,16 +225,6 @@ _watching_pid: int | None = None
 
 _process_is_ending = threading.Event()
 _all_is_said = threading.Event()
-
-
-def _in_time(say: Callable[[], None]) -> None:
-    """Calls `say` in a thread, and waits a limited time for it.
-
-    TensorFlow may wait for servers that are gone, whatever a session's deadline is.
-    """
-    thread = threading.Thread(target=say, daemon=True)
-    thread.start()
-    thread.join(_DEADLINE_SECS)
 
 
 def _watch(graph: tf.Graph, departures: Departures) -> None:

@@ -16,11 +16,8 @@ from tf_syncrep.python.sync import (
     gradient_transfers,
     messages,
 )
-from tf_syncrep.python.sync.gradient_accumulators import (
-    NO_ROUND,
-    kind_of,
-    make_accumulator,
-)
+from tf_syncrep.python.sync.contribution import push_and_commit
+from tf_syncrep.python.sync.gradient_accumulators import kind_of, make_accumulator
 from tf_syncrep.python.sync.gradients import flatten
 from tf_syncrep.python.train.sync_replicas import client
 from tf_syncrep.python.train.sync_replicas.chief_queue_runner import ChiefQueueRunner
@@ -256,25 +253,18 @@ class SyncReplicasOps:
                     self.gate, generation, round_number, device, incarnation, fit
                 ),
             )
-            # There is no cond around the pushes, so that gradients are sent meanwhile.
-            # If they were not admitted, their round is one that does not exist, and
-            # they are dropped.
-            pushed_round = tf.where(admitted, round_number, NO_ROUND)
         sent = gradient_transfers.join_small(
             gradients, devices, dict(zip(along, arrived, strict=True))
         )
-        pushes = [
-            accumulator.push(gradient, pushed_round)
-            for gradient, (_, _, accumulator) in zip(sent, present, strict=True)
-        ]
-        with tf.device(self.gate_device):
-            # The pushes are grouped by task first, so that each task reports once.
-            with tf.control_dependencies([tf.group(pushes)]):
-                counted = sync_gate_ops.sync_gate_commit(
-                    self.gate, generation, pushed_round, device, incarnation
-                )
-            with tf.control_dependencies([counted]):
-                worker = (tf.identity(device), tf.identity(incarnation))
+        counted = push_and_commit(
+            (self.gate, *contribution),
+            admitted,
+            sent,
+            [accumulator for *_, accumulator in present],
+            self.gate_device,
+        )
+        with tf.device(self.gate_device), tf.control_dependencies([counted]):
+            worker = (tf.identity(device), tf.identity(incarnation))
         return self._acquire_op(first=is_new, worker=worker)
 
     def _tell_gate(self, checks, gradients, along):

@@ -12,8 +12,8 @@ def write(
 ) -> pathlib.Path:
     """Writes ratings that follow users' tastes for genres; returns the folder.
 
-    Each user has rated 20 films, among them more of the genre that they like, and gives
-    these more stars.
+    Each user has rated 20 films, of which more are of the genre that the user likes, and
+    these get more stars.
     """
     random = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)

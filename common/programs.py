@@ -148,10 +148,9 @@ def run_script(
 def environment() -> dict[str, str]:
     """The variables that the environment of a new program needs.
 
-    They let it find the tests' helpers; processes of the fork server find these anyway.
+    They let it import what this process can; processes of the fork server can anyway.
     """
-    paths = [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def report(result: Any) -> None:

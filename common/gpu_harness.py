@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import adam_async_reference as reference
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "gpu"
 PACKAGES = ("cupy", "ml_dtypes")
 DTYPES = ("float16", "bfloat16", "float32", "float64")

@@ -2,9 +2,9 @@
 
 A function that names devices of other tasks is cut into parts, one for each of them,
 which run side by side and send one another what they need. A hop is one such message:
-from where a function is called to another task, between two of those, or back. What
-counts for the latency are hops that wait for one another, and these are counted, in the
-graph: two hops, there and back, are a round trip.
+from where a function is called to another task, between two of those, or back. Only
+hops that wait for one another matter for the latency. They are counted in the graph:
+two hops, there and back, are a round trip.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _BRANCHES = ("then_branch", "else_branch")
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
-    """Where the output of an operation is, and after how many hops.
+    """The task that has the output of an operation, and the hops before it.
 
-    The handle of a resource is known from the beginning, and says where others run.
+    The handle of a resource is known from the beginning, and decides where its users
+    run.
     """
 
     task: str
@@ -33,12 +34,12 @@ class _Value:
     is_handle: bool = False
 
     def at(self, task: str) -> int:
-        """After how many hops it is known to a task."""
+        """Returns after how many hops the value is known to a task."""
         return self.hops + (task != self.task and not self.is_handle)
 
 
 def count(function: Any) -> int:
-    """Counts the hops of a call that wait for one another, until all has ended.
+    """Counts the hops of a call that wait for one another, until the call has ended.
 
     Args:
         function: a `tf.types.experimental.ConcreteFunction` without loops.
@@ -49,9 +50,9 @@ def count(function: Any) -> int:
 
 
 def messages(function: Any) -> int:
-    """Counts all messages of a call, those that wait for one another and those beside.
+    """Counts all messages of a call, whether they wait for one another or not.
 
-    What a task makes is sent once to each other task that uses it.
+    A value is sent once to each other task that uses it.
 
     Args:
         function: a `tf.types.experimental.ConcreteFunction` without calls of others.
@@ -67,7 +68,7 @@ def messages(function: Any) -> int:
 
 
 def _follow_all(function):
-    """The graph of a function, and what each of its nodes comes to."""
+    """Returns the graph of a function, and the value of each of its nodes."""
     graph = function.graph.as_graph_def()
     functions = {body.signature.name: body for body in graph.library.function}
     captured = function.captured_inputs
@@ -87,7 +88,7 @@ def _walk(
     functions: Mapping[str, Any],
     begin: int,
 ) -> dict[str, _Value]:
-    """Follows a graph that may begin after some hops; what each node comes to."""
+    """Returns the value of each node of a graph that begins after some hops."""
     by_name = {node.name: node for node in nodes if node.name not in arguments}
     inputs = {
         name: [x.removeprefix("^").partition(":")[0] for x in node.input]
@@ -111,8 +112,8 @@ def _follow(
         task = _task(node.device) or next(iter(handles), _HOME)
         hops = max([begin + (task != _HOME), *(value.at(task) for value in inputs)])
         return _Value(task, hops, bool(handles) and node.op == "Identity")
-    # What is called is put in its place. It begins when what it waits for without
-    # using it is there, and a branch when it is known that it is taken.
+    # A call is replaced by the function's graph. That begins when its control inputs
+    # are there, and a branch also waits for its condition.
     data = [v for v, x in zip(inputs, node.input, strict=True) if not x.startswith("^")]
     waited_for = inputs[len(data) :]
     if node.op in ("If", "StatelessIf"):

@@ -425,6 +425,25 @@ def test_tables_are_set_by_name_and_of_their_shape():
         layer.set_embedding_tables({"t": np.zeros([2, 3])})
 
 
+def test_large_tables_are_read_and_set_some_rows_at_a_time(monkeypatch):
+    from tf_syncrep.python.embedding import layout
+    from tf_syncrep.python.keras.embedding import tables
+
+    rows_at_a_time, width = 2, 3
+    monkeypatch.setattr(tables, "_CHUNK_BYTES", rows_at_a_time * width * 4)
+    sizes = {"a": 5, "b": 17, "c": 1}
+    stacked = [layout.Table(name, size, width) for name, size in sizes.items()]
+    made = tables.Tables([layout.Slab("slab", stacked, num_shards=3)])
+    made.make(
+        lambda shape, dtype, **_: tf.Variable(tf.zeros(shape, dtype)),
+        dict.fromkeys(sizes, "zeros"),
+    )
+    for seed, (name, size) in enumerate(sizes.items()):
+        values = np.random.default_rng(seed).random([size, width], np.float32)
+        made.write(name, values)
+        np.testing.assert_array_equal(made.read(name), values)
+
+
 WHOLE_TABLE_INITIALIZERS = {"Identity", "Orthogonal", "STFT"}
 KERAS_INITIALIZERS = {
     kind.__name__: kind

@@ -168,29 +168,36 @@ TYPED_TEST(SparseSumTest, MergeOfTwoSumsCountsGradientsApart) {
   for (int i = 0; i < 30; ++i) {
     gradients.push_back(RandomGradient<TypeParam>(40, 30, kRowSize, i));
   }
-  for (const Reduction reduction : kReductions) {
-    ThreadSharder sharder(2);
-    const auto memory = std::make_shared<SparseSumMemory>();
-    // One merges its gradients on the way, and the other does not.
-    SparseGradientSum<TypeParam> first(memory, BestCpuLevel(), 1000);
-    SparseGradientSum<TypeParam> second(memory);
-    // Before, between and after the merge.
-    const auto add = [&](SparseGradientSum<TypeParam>& sum, size_t begin,
-                         size_t end) {
-      for (size_t i = begin; i < end; ++i) {
-        ASSERT_TRUE(sum.Add(ArrayOf(gradients[i].rows), kRowSize,
-                            NotOurs(gradients[i].values), sharder));
-      }
-    };
-    add(first, 0, 12);
-    add(second, 12, 25);
-    first.Merge(second, sharder);
-    add(first, 25, gradients.size());
-    EXPECT_EQ(first.error(), nullptr);
-    // Sums of sums are added.
-    const double tolerance = sizeof(TypeParam) > 2 ? 1e-4 : 0.1;
-    ExpectResult(Finish(first, reduction, 30, kRowSize, sharder),
-                 Expected(gradients, reduction, kRowSize), tolerance);
+  // One sum merges its gradients on the way, and the other does not. So what
+  // was merged comes before gradients of the same rows, and after them.
+  constexpr int64_t kNever = int64_t{1} << 40;
+  for (const auto& [bytes_of_first, bytes_of_second] :
+       {std::pair<int64_t, int64_t>(1000, kNever), {kNever, 1000}}) {
+    for (const Reduction reduction : kReductions) {
+      ThreadSharder sharder(2);
+      const auto memory = std::make_shared<SparseSumMemory>();
+      SparseGradientSum<TypeParam> first(memory, BestCpuLevel(),
+                                         bytes_of_first);
+      SparseGradientSum<TypeParam> second(memory, BestCpuLevel(),
+                                          bytes_of_second);
+      // Before, between and after the merge.
+      const auto add = [&](SparseGradientSum<TypeParam>& sum, size_t begin,
+                           size_t end) {
+        for (size_t i = begin; i < end; ++i) {
+          ASSERT_TRUE(sum.Add(ArrayOf(gradients[i].rows), kRowSize,
+                              NotOurs(gradients[i].values), sharder));
+        }
+      };
+      add(first, 0, 12);
+      add(second, 12, 25);
+      first.Merge(second, sharder);
+      add(first, 25, gradients.size());
+      EXPECT_EQ(first.error(), nullptr);
+      // Sums of sums are added.
+      const double tolerance = sizeof(TypeParam) > 2 ? 1e-4 : 0.1;
+      ExpectResult(Finish(first, reduction, 30, kRowSize, sharder),
+                   Expected(gradients, reduction, kRowSize), tolerance);
+    }
   }
 }
 

@@ -93,6 +93,17 @@ TEST_P(KeyRequestsTest, HaveEachKeyOnceInOrder) {
   EXPECT_EQ(requests[0], requests[1]);
 }
 
+TEST(KeyRequestsOfTablesTest, AKeyOfTwoTablesIsAskedForInEach) {
+  const int64_t key = 7;
+  ThreadSharder sharder(1);
+  KeyRequests found;
+  ASSERT_TRUE(found.Find({{nullptr, &key, 1, 0}, {nullptr, &key, 1, 1}},
+                         /*num_tables=*/2, /*num_parts=*/1, sharder));
+  std::vector<int64_t> request(found.request_size(0));
+  found.WriteRequest(0, request.data());
+  EXPECT_EQ(request, (std::vector<int64_t>{1, 1, key, key}));
+}
+
 INSTANTIATE_TEST_SUITE_P(Seeds, KeyRequestsTest, testing::Range(0, 20));
 
 }  // namespace

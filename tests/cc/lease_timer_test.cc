@@ -73,6 +73,22 @@ TEST(LeaseTimerTest, ThreadThatSleepsIsWokenShutsDownAndLetsGo) {
   EXPECT_TRUE(Happens(gone));
 }
 
+TEST(LeaseTimerTest, ABellThatRingsDuringAPollIsHeard) {
+  const auto ledger = std::make_shared<Ledger>();
+  const auto bell = std::make_shared<LeaseTimer::Bell>();
+  std::promise<void> polled;
+  auto second_poll = polled.get_future();
+  ledger->on_poll = [&] {
+    ledger->on_poll = [&] { polled.set_value(); };
+    bell->Ring();
+  };
+  auto shut_down = ledger->shut_down.get_future();
+  auto timer = std::make_unique<LeaseTimer>(ledger, seconds(1000), bell);
+  EXPECT_TRUE(Happens(second_poll));
+  timer.reset();
+  EXPECT_TRUE(Happens(shut_down));
+}
+
 TEST(LeaseTimerTest, ItIsDroppedInItsOwnThread) {
   auto ledger = std::make_shared<Ledger>();
   auto gone = ledger->gone.get_future();

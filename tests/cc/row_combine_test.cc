@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -18,12 +19,13 @@
 namespace tf_syncrep {
 namespace {
 
-// Features of all kinds, and the rows of three shards, one of which is empty.
+// Features of all kinds, and the rows of four shards, one of which is empty,
+// and one of which has a single row.
 class Batch {
  public:
   explicit Batch(int64_t num_results, int64_t num_rows = 40)
       : num_results_(num_results),
-        shard_sizes_({num_rows / 8 * 3, 0, num_rows / 8 * 5}) {
+        shard_sizes_({num_rows / 8 * 3, 0, num_rows / 8 * 5 - 1, 1}) {
     for (const Combiner combiner :
          {Combiner::kNone, Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
       for (const bool is_ragged : {false, true}) {
@@ -39,7 +41,10 @@ class Batch {
 
   const std::vector<CombinedFeature>& features() const { return features_; }
   const std::vector<int64_t>& shard_sizes() const { return shard_sizes_; }
-  int64_t num_rows() const { return shard_sizes_[0] + shard_sizes_[2]; }
+  int64_t num_rows() const {
+    return std::accumulate(shard_sizes_.begin(), shard_sizes_.end(),
+                           int64_t{0});
+  }
 
   // The factor of id `id` in result `result`.
   template <typename Real>
@@ -128,14 +133,15 @@ class RowCombineTest : public testing::Test {
     return values;
   }
 
-  // The addresses of one vector's parts.
+  // The addresses of one vector's parts, with some rows of nobody's behind
+  // each.
   template <typename U>
   static std::vector<ShardRows<U>> Shards(const Batch& batch, int64_t width,
-                                          U* rows) {
+                                          U* rows, int64_t num_between = 0) {
     std::vector<ShardRows<U>> shards;
     for (const int64_t size : batch.shard_sizes()) {
       shards.push_back({rows, size});
-      rows += size * width;
+      rows += (size + num_between) * width;
     }
     return shards;
   }
@@ -220,16 +226,23 @@ TYPED_TEST(RowCombineTest, GradientOfEachRowIsTheSumOfItsIdsShares) {
         }
       }
     }
+    // What is behind a shard stays as it was.
+    std::vector<TypeParam> before;
     std::vector<TypeParam> expected;
-    for (const Sum sum : sums) {
-      expected.push_back(Narrow<TypeParam>(sum));
+    auto sum = sums.begin();
+    for (const int64_t size : batch.shard_sizes()) {
+      for (int64_t i = 0; i < size * width; ++i) {
+        expected.push_back(Narrow<TypeParam>(*sum++));
+      }
+      expected.resize(expected.size() + width, Narrow<TypeParam>(Sum(99)));
+      before.resize(expected.size(), expected.back());
     }
     for (const int num_threads : {1, 4}) {
       ThreadSharder sharder(num_threads);
-      std::vector<TypeParam> rows(batch.num_rows() * width);
+      std::vector<TypeParam> rows = before;
       bool has_memory;
       ASSERT_TRUE(CombineRowsGradient<TypeParam>(
-          this->template Shards<TypeParam>(batch, width, rows.data()), width,
+          this->template Shards<TypeParam>(batch, width, rows.data(), 1), width,
           batch.features(), pointers, sharder, &has_memory));
       ASSERT_TRUE(has_memory);
       ASSERT_EQ(std::memcmp(expected.data(), rows.data(),

@@ -10,6 +10,8 @@
 #include <set>
 
 #include "tests/cc/gate_fixture.h"
+#include "tf_syncrep/cc/lib/gate/ledger.h"
+#include "tf_syncrep/cc/lib/gate/pace.h"
 
 namespace tf_syncrep {
 namespace {
@@ -162,6 +164,19 @@ class Noise {
   const double share_;
   std::mt19937 random_{7};
 };
+
+TEST(PaceTest, TheLongestOfAFewStepsSaysWhenOthersAreOverdue) {
+  Pace pace;
+  GateAccount holder;
+  LonePermits permits;
+  permits.Add(&holder);
+  EXPECT_EQ(pace.NextOverdue(permits, GateTime(0)), Pace::kNever);
+  for (const milliseconds step :
+       {milliseconds(1000), milliseconds(3000), milliseconds(200)}) {
+    pace.LearnStep(step, /*is_first=*/step == seconds(1));
+  }
+  EXPECT_EQ(pace.NextOverdue(permits, GateTime(0)), seconds(12));
+}
 
 TEST_F(SyncGatePaceTest, AmongEquallyFastWorkersThereAreNoSpares) {
   for (const double share : {0.0, 0.1, 0.2}) {

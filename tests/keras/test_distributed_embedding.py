@@ -434,6 +434,48 @@ def test_tables_are_set_by_name_and_of_their_shape():
         layer.set_embedding_tables({"t": np.zeros([2, 3])})
 
 
+WIDTH_OF_PARTS, SIZES_IN_PARTS = 3, {"a": 5, "b": 17, "c": 1}
+
+
+def tables_in_three_parts():
+    """Stacked tables in three variables, as on three servers."""
+    from tf_syncrep.python.embedding import layout
+    from tf_syncrep.python.keras.embedding import tables
+
+    stacked = [layout.Table(x, n, WIDTH_OF_PARTS) for x, n in SIZES_IN_PARTS.items()]
+    made = tables.Tables([layout.Slab("slab", stacked, num_shards=3)])
+    made.make(
+        lambda shape, dtype, **_: tf.Variable(tf.zeros(shape, dtype)),
+        dict.fromkeys(SIZES_IN_PARTS, "zeros"),
+    )
+    return made
+
+
+def test_large_tables_are_read_and_set_some_rows_at_a_time(monkeypatch):
+    from tf_syncrep.python.keras.embedding import tables
+
+    rows_at_a_time = 2
+    monkeypatch.setattr(tables, "_CHUNK_BYTES", rows_at_a_time * WIDTH_OF_PARTS * 4)
+    made = tables_in_three_parts()
+    for seed, (name, size) in enumerate(SIZES_IN_PARTS.items()):
+        shape = [size, WIDTH_OF_PARTS]
+        values = np.random.default_rng(seed).random(shape, np.float32)
+        made.write(name, values)
+        np.testing.assert_array_equal(made.read(name), values)
+
+
+def test_files_have_the_power_of_the_part_that_made_most_steps():
+    made = tables_in_three_parts()
+    optimizer = tfs.keras.AdamAsync(0.1)
+    optimizer.build(made.all_variables())
+    for part, power in zip(made.all_variables(), (0.5, 0.125, 0.25), strict=True):
+        optimizer.slots(part)["beta_1_power"].assign([power])
+    saved = {}
+    optimizer.save_own_variables(saved)
+    for name in SIZES_IN_PARTS:
+        assert saved[f"beta_1_power.0.{name}"].tolist() == [0.125]
+
+
 WHOLE_TABLE_INITIALIZERS = {"Identity", "Orthogonal", "STFT"}
 KERAS_INITIALIZERS = {
     kind.__name__: kind

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.fit.data import WorkersBatches
 from tf_syncrep.python.keras.fit.execution import Execution
-from tf_syncrep.python.keras.fit.metrics import NO_METRICS
+from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics
 
 
 class Drawing:
@@ -23,16 +23,48 @@ class Drawing:
         return tf.stack(results)
 
 
-@pytest.mark.parametrize("size", [2, 5])
-def test_each_step_draws_other_numbers(size):
-    """Functions of single steps, with which an epoch may end, are included."""
+@pytest.mark.parametrize("sizes", [(1, 2, 3), (1, 5)])
+def test_each_step_draws_other_numbers(sizes):
+    """Whether it is made alone, as at the end of an epoch, or with others."""
     data = iter(tf.data.Dataset.range(1000))
     drawn = []
-    for some in (1, size):
+    for some in sizes:
         execution = Execution(Drawing(), NO_METRICS, WorkersBatches(data, 1), some)
         for number in range(3):
             result = execution.function(tf.constant(number, tf.int64), data)
             drawn += map(tuple, execution.take(result).numpy())
-    assert len(drawn) == 3 * (1 + size)
+    assert len(drawn) == 3 * sum(sizes)
     for part in (slice(0, 4), slice(4, 8)):
         assert len({step[part] for step in drawn}) == len(drawn)
+
+
+@pytest.mark.parametrize(
+    ("update", "is_sum"),
+    [
+        (lambda x: x.assign_add(2.0), True),
+        (lambda x: x.assign_sub(2.0), True),
+        (lambda x: x.assign(2.0 + x), True),
+        (lambda x: x.assign(x - 2.0), True),
+        (lambda x: x.assign(2.0 - x), False),
+        (lambda x: x.assign(x + x), False),
+        (lambda x: x.assign_add(x), False),
+        (lambda x: x.assign(2.0 * x), False),
+        (lambda x: x.assign(2.0), False),
+    ],
+)
+def test_steps_do_nothing_to_metrics_but_add(update, is_sum):
+    x = tf.Variable(0.0)
+    metrics = Metrics({x.ref(): "own"})
+
+    @tf.function(autograph=False)
+    def step():
+        handles = [tf.identity(handle) for handle in metrics.handles_of_zeros()]
+        with metrics.steps_on(handles):
+            update(x)
+        metrics.check(handles)
+
+    if is_sum:
+        step()
+    else:
+        with pytest.raises(ValueError, match="metric own, whose update does"):
+            step()

@@ -7,6 +7,7 @@ import sync_accounting
 import tensorflow as tf
 
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
+from tf_syncrep.python.keras.sync_replicas.cluster_rounds import ClusterRounds
 from tf_syncrep.python.sync import gate_stats
 
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -47,6 +48,23 @@ def test_nonfinite_gradient_is_rejected_on_request_and_the_round_goes_on(variabl
     contribute(rounds, variables, 3.0)
     (dense, _), _ = rounds.take(rounds.wait_quorum(generation, 30.0))
     assert dense.numpy().tolist() == [3.0, 3.0]
+
+
+def test_batches_are_done_whose_gradients_are_applied_or_rejected(variables):
+    ops = make(reject_nonfinite=True)
+    optimizer = types.SimpleNamespace(iterations=tf.Variable(0, dtype=tf.int64))
+    strategy = tf.distribute.get_strategy()
+    rounds = ClusterRounds(ops, strategy, optimizer, update=None)
+    generation = ops.open(tf.constant(0, tf.int64))
+    contribute(ops, variables, float("nan"))
+    rounds.begin_epoch(3)
+    contribute(ops, variables, float("nan"))
+    contribute(ops, variables, 1.0)
+    assert rounds.num_done(99) == 4
+    quorum = ops.wait_quorum(generation, 30.0)
+    ops.take(quorum)
+    ops.advance(generation, quorum, tf.constant(1, tf.int64))
+    assert rounds.num_done(99) == 5
 
 
 def test_permit_that_is_given_back_frees_its_place(variables):

@@ -198,6 +198,19 @@ def rows_of(ids, **changes):
     return embedding_ops.embedding_rows(ids, **{**arguments, **changes})
 
 
+def test_each_ragged_feature_has_as_many_vectors_as_its_own_splits_say():
+    with tf.Graph().as_default():
+        first, second = embedding_ops.embedding_combine(
+            [tf.ones([3, 5])],
+            [tf.constant([0, 1, 2]), tf.constant([2])],
+            ["sum", "mean"],
+            [tf.constant([0, 1, 3], tf.int64), tf.constant([0, 1], tf.int64)],
+            [None, None],
+        )
+    assert first.shape == [2, 5]
+    assert second.shape == [1, 5]
+
+
 def test_ranges_of_rows_are_shards_too():
     rows, places = rows_of([tf.constant([[5, 0], [5, 1]])], shard_sizes=[5, 5])
     assert [row.numpy().tolist() for row in rows] == [[4], [0, 4]]

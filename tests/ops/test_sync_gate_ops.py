@@ -101,6 +101,8 @@ def test_rounds_follow_each_other_when_all_have_contributed():
     assert gate["updates"] == gate["rounds"] == 3
     assert gate["applied"] == gate["committed"] == gate["admitted"] == 6
     assert workers[A[0]]["contributed"] == workers[B[0]]["contributed"] == 3
+    # Both have waited for answers, and rounds for the second one.
+    assert workers[A[0]]["held_up_ns"] == 0 < workers[B[0]]["held_up_ns"]
 
 
 def test_acquire_waits_until_the_gate_is_opened():

@@ -425,8 +425,9 @@ def test_counts_saturate():
 # --- Maintenance ---
 
 
-def test_rows_rest_and_have_initial_slots_when_they_are_handed_out_again():
-    part = Part([normal(capacity=2, unused_for=1)])
+@pytest.mark.parametrize("dtype", [tf.half, tf.bfloat16, tf.float32, tf.float64])
+def test_rows_rest_and_have_initial_slots_when_they_are_handed_out_again(dtype):
+    part = Part([normal(capacity=2, unused_for=1)], dtype=dtype)
     first = part.find(part.request([[10, 11]]), True)[0]
     part.slot.assign(tf.ones_like(part.slot))
     part.maintain(3)
@@ -435,11 +436,11 @@ def test_rows_rest_and_have_initial_slots_when_they_are_handed_out_again():
     assert part.stats().refused == 1
     assert part.slot.numpy().all()
     assert part.maintain(6, 0.25).numpy() == [0]
-    np.testing.assert_array_equal(part.slot, np.full([2, WIDTH], 0.25))
+    np.testing.assert_array_equal(part.slot, tf.fill([2, WIDTH], tf.cast(0.25, dtype)))
     rows, values = part.find(part.request([[10, 12]]), True)
     assert set(rows.numpy()) == set(first.numpy())
     expected = [part.tables[0].initial_vector(key, WIDTH) for key in (10, 12)]
-    np.testing.assert_array_equal(values, np.float32(expected))
+    np.testing.assert_array_equal(values, tf.cast(np.array(expected), dtype))
 
 
 def test_a_row_that_rests_does_so_after_a_restore():

@@ -18,7 +18,9 @@ from tf_syncrep.python.checkpoint.session_calls import SessionCalls
 tf1 = tf.compat.v1
 
 
-def build(use_resource, *, parts=None, optimizer="adam_async", sync=False):
+def build(
+    use_resource, *, parts=None, optimizer="adam_async", sync=False, averages=None
+):
     """The train op, and its optimizer."""
     loss = v1_checkpoint_models.loss(use_resource, parts)
     opt = {
@@ -26,7 +28,12 @@ def build(use_resource, *, parts=None, optimizer="adam_async", sync=False):
         "adam": lambda: tf1.train.AdamOptimizer(0.01),
     }[optimizer]()
     if sync:
-        opt = tfs.train.SyncReplicasOptimizer(opt, 1)
+        opt = tfs.train.SyncReplicasOptimizer(
+            opt,
+            1,
+            variable_averages=averages,
+            variables_to_average=averages and tf1.trainable_variables(),
+        )
     train_op = opt.minimize(loss, global_step=tf1.train.get_global_step())
     return train_op, opt
 
@@ -102,6 +109,21 @@ class Savings(tf1.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         self.all.add(self.hook.saving)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "has_averages", "keeps_all"),
+    [("adam_async", False, False), ("adam_async", True, True), ("adam", False, True)],
+)
+def test_an_update_keeps_all_rows_that_it_will_write(
+    optimizer, has_averages, keeps_all
+):
+    """Adam decays the slots of all rows, and averages move towards all of them."""
+    averages = tf.train.ExponentialMovingAverage(0.5) if has_averages else None
+    with tf.Graph().as_default() as graph:
+        build(True, optimizer=optimizer, sync=True, averages=averages)
+        keeps = [x for x in graph.get_operations() if x.type.endswith("CheckpointKeep")]
+    assert [op.get_attr("all") for op in keeps] == [keeps_all]
 
 
 @thinned("use_resource, optimizer", [False, True], ["adam_async", "adam"])

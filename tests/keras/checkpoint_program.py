@@ -15,7 +15,6 @@ from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 
-
 # So many batches overwrite rows while a checkpoint is being written. Then training
 # waits, so that on a slow machine there are as many checkpoints as on a fast one.
 BATCHES_MEANWHILE = 8

@@ -86,11 +86,11 @@ def test_a_cluster_learns_it_too(training, workers, model, epochs, folder, tmp_p
     assert_learned(tmp_path, model, training)
     # A training that has ended leaves no checkpoint from which to continue.
     assert not (tmp_path / f"{model}-{training}" / "checkpoints").exists()
-    gate = re.search(r"Gate: (\d+) updates of (\d+) gradients", result.output)
+    gate = re.search(r"Gate: ([\d,]+) updates of ([\d,]+) gradients", result.output)
     if training == "async":
         assert gate is None
         return
-    updates, gradients = map(int, gate.groups())
+    updates, gradients = (int(x.replace(",", "")) for x in gate.groups())
     assert updates == -(-gradients // 2) > 10
     logs = tmp_path / f"{model}-{training}" / "logs"
     assert list(logs.glob("*/events.out.tfevents.*"))

@@ -65,8 +65,14 @@ def _loader():
 
 
 def _of_function(side):
-    """A function that makes a dataset, which stock Keras does not accept."""
-    return dataset() if side.is_stock else lambda context: dataset()
+    """A function that makes a dataset, which stock Keras does not accept.
+
+    Nobody knows how many batches it will make, so the dataset of stock Keras is one of
+    unknown size.
+    """
+    if side.is_stock:
+        return dataset().filter(lambda *_: True)
+    return lambda context: dataset()
 
 
 _SPLIT = {"validation_split": 0.3}

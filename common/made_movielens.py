@@ -12,7 +12,7 @@ def write(
 ) -> pathlib.Path:
     """Writes ratings that follow users' tastes for genres; returns the folder.
 
-    Each user has rated 20 films. More of them are of the genre that the user likes, and
+    Each user has rated 20 films, of which more are of the genre that the user likes;
     these get more stars.
     """
     random = np.random.default_rng(seed)

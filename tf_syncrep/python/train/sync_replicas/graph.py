@@ -223,18 +223,12 @@ class SyncReplicasOps:
 
     def _make_train_op(self, grads_and_vars) -> tf.Operation:
         """Builds the replica's part of a step: admit, push, commit, acquire."""
-        present = [
-            (gradient, variable, accumulator)
-            for (gradient, variable), accumulator in zip(
-                grads_and_vars, self._accumulators, strict=True
-            )
-            if gradient is not None
-        ]
-        gradients = [gradient for gradient, *_ in present]
-        devices = [variable.device for _, variable, _ in present]
+        present = [pair for pair in grads_and_vars if pair[0] is not None]
+        gradients = [gradient for gradient, _ in present]
+        devices = [variable.device for _, variable in present]
         checks = [
             gradient_checks.check_against(gradient, variable)
-            for gradient, variable, _ in present
+            for gradient, variable in present
         ]
         along = gradient_transfers.choose_for_message(
             gradients, devices, self.gate_device
@@ -260,7 +254,7 @@ class SyncReplicasOps:
             (self.gate, *contribution),
             admitted,
             sent,
-            [accumulator for *_, accumulator in present],
+            [accumulator for accumulator in self._accumulators if accumulator],
             self.gate_device,
         )
         with tf.device(self.gate_device), tf.control_dependencies([counted]):

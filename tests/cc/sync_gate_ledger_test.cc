@@ -110,6 +110,26 @@ TEST_F(LedgerTest, ALateGradientDoesNotCountWhoeverWasTheSpare) {
   CheckLonePermits();
 }
 
+TEST_F(LedgerTest, TheLastOfSeveralGradientsHasHeldUpTheirRound) {
+  const auto contribute = [&](GateAccount* account) {
+    Grant(account);
+    EXPECT_EQ(Admit(account), GateAdmission::kAdmitted);
+    EXPECT_TRUE(
+        ledger.Commit(ledger.generation(), ledger.round(), now, account));
+  };
+  for (int i = 0; i < 3; ++i) {
+    now += seconds(2 + i);
+    contribute(&accounts[i]);
+  }
+  ledger.SetTerms(/*quorum=*/1, /*total=*/4);
+  ledger.Advance(1);
+  now += seconds(9);
+  contribute(&accounts[0]);
+  EXPECT_EQ(accounts[0].stats.held_up, seconds(0));
+  EXPECT_EQ(accounts[1].stats.held_up, seconds(0));
+  EXPECT_EQ(accounts[2].stats.held_up, seconds(4));
+}
+
 TEST_F(LedgerTest, WhateverIsGrantedAndGivenUpEachPermitCountsOnce) {
   std::mt19937 random(1);
   const auto pick = [&random](int64_t n) {

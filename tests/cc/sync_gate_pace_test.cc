@@ -178,6 +178,18 @@ TEST(PaceTest, TheLongestOfAFewStepsSaysWhenOthersAreOverdue) {
   EXPECT_EQ(pace.NextOverdue(permits, GateTime(0)), seconds(12));
 }
 
+TEST(PaceTest, TheFastestIdleWorkerCountsBesideOneWhoseStepIsNotKnown) {
+  Pace pace;
+  for (int i = 0; i < 100; ++i) {
+    pace.LearnStep(seconds(1), /*is_first=*/false);
+  }
+  constexpr GateTime kUnknown(0);
+  constexpr milliseconds kRest(400);
+  EXPECT_FALSE(pace.IsOverdue(kRest, {kUnknown, seconds(1)}));
+  EXPECT_TRUE(pace.IsOverdue(kRest, {kUnknown, milliseconds(100)}));
+  EXPECT_TRUE(pace.IsOverdue(seconds(2), {kUnknown, seconds(3)}));
+}
+
 TEST_F(SyncGatePaceTest, AmongEquallyFastWorkersThereAreNoSpares) {
   for (const double share : {0.0, 0.1, 0.2}) {
     Noise noise(share);

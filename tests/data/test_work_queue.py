@@ -82,6 +82,18 @@ def test_saved_queue_goes_on_in_another_one():
         tfs.data.WorkQueue(11).restore(queue.save())
 
 
+def test_an_epoch_begins_with_what_readers_had_not_finished():
+    queue = tfs.data.WorkQueue(3, num_epochs=2)
+    assert queue.begin_epoch() == 0
+    reads = iter(queue.dataset())
+    assert [int(next(reads)) for _ in range(3)] == [0, 1, 2]
+    assert queue.begin_epoch() == 0
+    assert lists(queue.dataset()) == [2]
+    assert queue.begin_epoch() == 1
+    assert lists(queue.dataset()) == [0, 1, 2]
+    assert queue.begin_epoch() is None
+
+
 def test_for_ever_has_no_end():
     queue = tfs.data.WorkQueue([7, 8], num_epochs=None)
     assert lists(queue.dataset().take(5)) == [7, 8, 7, 8, 7]

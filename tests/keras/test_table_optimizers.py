@@ -149,6 +149,14 @@ def test_global_norm_is_that_of_all_gradients():
 
 
 @pytest.mark.skipif(not IS_KERAS_3, reason="of Keras 3")
+def test_global_norm_counts_a_row_once():
+    table = tf.Variable(tf.zeros([2, 1]))
+    gradient = tf.IndexedSlices(tf.constant([[3.0], [1.0]]), tf.constant([1, 1]))
+    optimizer = tfs.keras.TableOptimizers(tfs.keras.SGD(1.0), global_clipnorm=2.0)
+    optimizer.apply_gradients([(gradient, table)])
+    np.testing.assert_allclose(table, [[0.0], [-2.0]])
+
+
 def test_loss_scale_is_that_of_all_gradients():
     results = []
     for scale in (None, 1024.0):

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.transfers import packing
 
 SERVERS = ("/job:ps/replica:0/task:0", "/job:ps/replica:0/task:1")
 DEVICE = "/device:CPU:0"
@@ -168,3 +169,17 @@ def test_in_eager_mode_nothing_is_done():
     with tfs.keras.few_messages():
         weight.assign_add(1.0)
     assert weight.numpy() == 2.0
+
+
+@pytest.mark.parametrize("dtypes", [[tf.float32], [tf.float32, tf.int64, tf.bool]])
+def test_what_is_packed_comes_out_as_it_was(dtypes):
+    shapes = [(), (1,), (1, 1), (2, 3), (3, 2), (0, 3), (4,)]
+    numbers = iter(range(100))
+    given = [
+        tf.cast(tf.fill(shape, next(numbers)), dtype)
+        for shape in shapes
+        for dtype in dtypes
+    ]
+    for x, y in zip(given, packing.unpack(packing.pack(given), given), strict=True):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        assert tf.reduce_all(tf.equal(x, y))

@@ -60,24 +60,37 @@ def test_sessions_of_one_folder_are_joined_without_the_time_between(tmp_path):
     assert found.updates_per_second == pytest.approx(10)
 
 
-def test_totals_are_the_sums_of_the_workers_after_a_restart(tmp_path):
-    # The second gate's first figures are above the last ones of the first gate, except
-    # those of one worker.
-    for number, updates, contributed in ((1, 10, (18, 2)), (2, 30, (10, 50))):
+def sessions_with_one_figure(folder, *sessions):
+    """Each with its updates, and what each worker has contributed."""
+    for number, (updates, *contributed) in enumerate(sessions, 1):
         figures = event_logs.sync_figures(
             updates,
             dict(zip(NAMES, contributed, strict=False)),
-            dict.fromkeys(NAMES, 0.0),
+            dict.fromkeys(NAMES[: len(contributed)], 0.0),
             late=updates,
         )
-        path = tmp_path / f"a.tfevents.{number}"
+        path = folder / f"a.tfevents.{number}"
         event_logs.write(path, [(1e9 + 100 * number, figures)], 1e9 + 99 * number)
+
+
+def test_totals_are_the_sums_of_the_workers_after_a_restart(tmp_path):
+    # The second gate's first figures are above the last ones of the first gate, except
+    # those of one worker.
+    sessions_with_one_figure(tmp_path, (10, 18, 2), (30, 10, 50))
     found, _ = latest(tmp_path)
     contributed = [worker.total("contributed") for worker in found.workers.values()]
     assert contributed == [28, 52]
     assert found.total("applied") == sum(contributed)
     assert (found.total("updates"), found.total("late")) == (40, 40)
     assert summary.headline(found).endswith("2 workers; sums of 2 sessions")
+
+
+def test_a_worker_that_comes_late_to_the_second_gate_makes_no_third_of_it(tmp_path):
+    sessions_with_one_figure(tmp_path, (20, 20, 20), (5, 10), (9, 12, 6))
+    found, _ = latest(tmp_path)
+    contributed = [worker.total("contributed") for worker in found.workers.values()]
+    assert contributed == [32, 26]
+    assert found.total("updates") == 29
 
 
 @pytest.mark.parametrize("pause_secs", [0.0, 60.0])

@@ -34,9 +34,9 @@ _END_SECS = 20.0
 def closing(coordinator: Any, rounds: Rounds) -> Iterator[None]:
     """Leaves nothing behind, however training ends, and raises what ended it.
 
-    After a failure the rounds are closed before the wait for executions that still
-    run, as they may wait for an update. That wait ends also where a task does not
-    answer.
+    After a failure the rounds are closed first, since executions that still run may
+    wait for an update. Then it waits for these executions, but not for ever, since a
+    task may not answer.
     """
     with ending(rounds):
         try:
@@ -48,10 +48,10 @@ def closing(coordinator: Any, rounds: Rounds) -> Iterator[None]:
 
 
 def _join(coordinator: Any, secs: float) -> None:
-    """Waits for executions that still run, but not for ever."""
+    """Waits for executions that still run, for at most so long."""
 
     def join() -> None:
-        # What they may fail with follows from the failure that is on its way.
+        # Their errors follow from the one that is being raised.
         with contextlib.suppress(Exception):
             coordinator.join()
 

@@ -15,18 +15,6 @@ from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 
-__all__ = [
-    "refuse_model_outside_of_scope",
-    "refuse_multi_worker",
-    "refuse_tensorboard_without_its_package",
-    "refuse_to_prefetch_rows",
-    "refuse_uncompiled",
-    "refuse_variables_elsewhere",
-    "refuse_what_cannot_be",
-    "warn_of_large_embeddings",
-    "warn_of_replicas",
-]
-
 # Tables above this size are worth a warning if each step reads them whole.
 LARGE_TABLE_BYTES = 64 * 2**20
 

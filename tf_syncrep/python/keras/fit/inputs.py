@@ -20,12 +20,6 @@ from tf_syncrep.python.keras.fit.data import (
 )
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
 
-__all__ = [
-    "evaluation_batches",
-    "first_batch",
-    "training_batches",
-]
-
 
 def training_batches(
     coordinator: Any,

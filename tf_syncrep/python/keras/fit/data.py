@@ -168,13 +168,13 @@ class SentBatches(Batches):
 
     @staticmethod
     def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
-        """What an execution does with its arguments."""
+        """Returns the function of an execution."""
         del size
         return lambda batches: run_steps([without_optionals(x) for x in batches])
 
 
 class WorkersBatches(Batches):
-    """Batches that each worker reads by itself, going on from epoch to epoch."""
+    """Batches that each worker reads by itself, without a break between epochs."""
 
     def __init__(self, iterator: Any, num_steps: int):
         """Wraps the workers' iterators."""
@@ -191,7 +191,7 @@ class WorkersBatches(Batches):
 
     @staticmethod
     def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
-        """What an execution does with its arguments."""
+        """Returns the function of an execution."""
         return lambda iterator: run_steps([next(iterator) for _ in range(size)])
 
 

@@ -142,7 +142,7 @@ class Result:
         """Waits for the end of the execution, also if it failed."""
         try:
             self._fetched = self._value.fetch()
-        except Exception as error:  # In a thread, whose failure nobody would notice.
+        except Exception as error:  # Nobody would notice the failure of a thread.
             self._error = error
         self._is_over = True
 

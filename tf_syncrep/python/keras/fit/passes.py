@@ -70,7 +70,7 @@ class WorkersPasses(Batches):
 
     @staticmethod
     def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
-        """What an execution does with its arguments."""
+        """Returns the function of an execution."""
         # So only the worker runs loops. If the ops of steps were part of a loop, each
         # op on a server would report its end to the worker in each iteration.
         steps = tf.function(

@@ -66,7 +66,7 @@ class ScheduledSteps:
             yield
 
     def sizes(self, kind: str, batches: Batches, callbacks: Any) -> Sizes:
-        """How many steps an execution has, and callbacks are told of at once."""
+        """How many steps are made in one execution, and told to callbacks at once."""
         if kind not in self._sizes:
             per_call = trainer.steps_per_execution(self._model)
             if isinstance(per_call, int):

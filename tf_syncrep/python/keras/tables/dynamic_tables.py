@@ -43,7 +43,7 @@ class KeysAndVectors(NamedTuple):
 
     Attributes:
         keys: int64 of shape `[n]`, ascending.
-        vectors: of shape `[n, embedding_dim]`.
+        vectors: an array of shape `[n, embedding_dim]`.
     """
 
     keys: np.ndarray

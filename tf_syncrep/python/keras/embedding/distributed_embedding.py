@@ -145,8 +145,8 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
     vector.
 
     Outputs have the same structure, in the layer's compute dtype. With a combiner they
-    are tensors of shape `[batch, embedding_dim]`, and otherwise of the shape of the ids
-    + `[embedding_dim]`.
+    are tensors of shape `[batch, embedding_dim]`; without one, their shape is that of
+    the ids, followed by `embedding_dim`.
 
     An id that is not in its table raises `tf.errors.InvalidArgumentError`, which names
     feature, table, vocabulary and id; nothing is changed.

@@ -143,6 +143,7 @@ OWN = {
     "_functions",
     "_inner",
     "_is_clipping",
+    "_leader",
     "_make_others",
     "_make_variables",
     "_move_averages",

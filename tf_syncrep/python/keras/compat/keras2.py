@@ -1,6 +1,5 @@
 """The base class of optimizers in Keras 2: tf_keras, or Keras of TensorFlow 2.15."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -29,16 +28,6 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         with tf.variable_creator_scope(only_first_replica):
             # Private, but used by every optimizer of Keras 2.
             self._learning_rate = self._build_learning_rate(learning_rate)
-
-    def create_slots(self, variables: Sequence[tf.Variable]) -> None:
-        """Makes the slots of all variables; to be overridden."""
-        raise NotImplementedError
-
-    def update_variable(
-        self, gradient: Any, variable: tf.Variable, learning_rate: Any
-    ) -> None:
-        """Updates one variable where it is; to be overridden."""
-        raise NotImplementedError
 
     def add_slot(
         self,

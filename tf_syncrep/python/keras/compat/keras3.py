@@ -1,6 +1,6 @@
 """The base class of optimizers in Keras 3."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -35,16 +35,6 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         # offers no way to choose its class. Another counter would have to replace it
         # under each of these names.
         self._iterations.__class__ = _AtomicCounter
-
-    def create_slots(self, variables: Sequence[Any]) -> None:
-        """Makes the slots of all variables; to be overridden."""
-        raise NotImplementedError
-
-    def update_variable(
-        self, gradient: Any, variable: tf.Variable, learning_rate: Any
-    ) -> None:
-        """Updates one variable where it is; to be overridden."""
-        raise NotImplementedError
 
     def add_slot(
         self,

@@ -1,4 +1,4 @@
-"""What a `DistributedEmbedding` is told of its tables and features."""
+"""The settings of the tables and features of a `DistributedEmbedding`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _default_initializer() -> Any:
 class TableConfig:
     """A table of embeddings, which several features may share.
 
-    It has the names and defaults of `keras_rs.layers.TableConfig`; but for the
-    optimizer, which is the model's unless the table has its own.
+    It has the names and defaults of `keras_rs.layers.TableConfig`, except that the
+    model's optimizer trains the table unless it has its own.
 
     Example:
     >>> table = tfs.keras.TableConfig("users", 1_000_000, 64, combiner="sum")
@@ -35,25 +35,27 @@ class TableConfig:
     1000000
 
     Attributes:
-        name: its name, which no other table of the layer has. Saved files have it.
-        vocabulary_size: how many rows it has; ids are below. Or a `tfs.keras.Dynamic`,
-            for a table that grows, of any ids.
+        name: its name, which no other table of the layer may have. Saved files have it.
+        vocabulary_size: how many rows it has; ids must be below this number. Or a
+            `tfs.keras.Dynamic`, for a table that grows and takes any ids.
         embedding_dim: how many elements a row has.
-        initializer: a Keras initializer, or its name; by default normal numbers of
-            standard deviation `1 / sqrt(embedding_dim)`, none beyond twice that. Those
-            of a row of a table that grows depend on its seed (0 if it has none), the
-            table's name and the key alone.
-        optimizer: what trains the table: a Keras optimizer, of whose class and
-            configuration `tfs.keras.TableOptimizers` makes the one that does, or a
-            name, which means the optimizer of `tfs.keras` where there is one for the
-            purpose (`"adagrad"`, `"adam"` for AdamAsync, `"ftrl"`, `"rowwise_adagrad"`,
-            `"sgd"`), else that of Keras. None or `"auto"` for the model's.
-        combiner: what becomes of several ids of an example: `"mean"`, `"sum"`,
-            `"sqrtn"`, all weighted if there are weights; None for one vector an id.
-        placement: `"auto"` or `"default_device"`: where the strategy puts variables.
+        initializer: a Keras initializer, or its name. By default the numbers are normal
+            with standard deviation `1 / sqrt(embedding_dim)`, and none is beyond twice
+            that. In a table that grows, the values of a row depend only on the
+            initializer's seed (0 if it has none), the table's name and the key.
+        optimizer: the optimizer that trains the table. `tfs.keras.TableOptimizers`
+            makes it from the class and configuration of the Keras optimizer given here,
+            or from a name. A name means the optimizer of `tfs.keras` if there is one
+            for the purpose (`"adagrad"`, `"adam"` for AdamAsync, `"ftrl"`,
+            `"rowwise_adagrad"`, `"sgd"`), and otherwise that of Keras. None or
+            `"auto"` stands for the model's optimizer.
+        combiner: how the vectors of an example's ids are combined: `"mean"`, `"sum"` or
+            `"sqrtn"`, all of them weighted if there are weights; None gives one vector
+            for each id.
+        placement: `"auto"` or `"default_device"`; the strategy places the variables.
 
     Raises:
-        ValueError: an argument that is not one of these.
+        ValueError: an argument has another value than these.
     """
 
     name: str
@@ -77,7 +79,7 @@ class TableConfig:
                     f"{table}: {name} must be a whole number of at least 1. "
                     f"Received: {name}={value!r}"
                 )
-            # NumPy's integers are taken, too, and cannot be written into a file.
+            # NumPy's integers are accepted, but JSON cannot hold them.
             setattr(self, name, int(value))
         self.optimizer = checked(self.optimizer, table)
         if self.combiner not in COMBINERS:
@@ -102,7 +104,7 @@ class TableConfig:
             )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal table of."""
+        """Returns the configuration; `from_config` makes an equal table of it."""
         return {
             "name": self.name,
             "vocabulary_size": size_as_json(self.vocabulary_size),
@@ -115,7 +117,7 @@ class TableConfig:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TableConfig:
-        """Makes a table of what `get_config` returned."""
+        """Makes a table from what `get_config` returned."""
         initializer = tf.keras.initializers.deserialize(config["initializer"])
         size = size_from_json(config["vocabulary_size"])
         optimizer = config.get("optimizer")  # Older files have none.
@@ -138,12 +140,12 @@ def _as_json(optimizer: Any) -> Any:
 
 
 def size_as_json(size: int | Dynamic) -> Any:
-    """What `size_from_json` makes an equal size of a table of."""
+    """The size of a table in JSON; `size_from_json` makes an equal size of it."""
     return size.get_config() if isinstance(size, Dynamic) else size
 
 
 def size_from_json(size: Any) -> Any:
-    """The size of a table that was saved."""
+    """Makes the size of a table from what `size_as_json` returned."""
     return Dynamic.from_config(size) if isinstance(size, Mapping) else size
 
 
@@ -156,9 +158,9 @@ class FeatureConfig:
     Attributes:
         name: its name, for errors.
         table: the table.
-        input_shape: shape of its ids, the batch first. As in keras_rs, batches of other
-            shapes are taken.
-        output_shape: shape of its vectors, which follows from the ids.
+        input_shape: the shape of its ids, which begins with the batch size. As in
+            keras_rs, batches of other shapes are accepted.
+        output_shape: the shape of its vectors, which follows from the ids.
 
     Example:
     >>> movies = tfs.keras.TableConfig("movies", 1_000_000, embedding_dim=64)
@@ -172,7 +174,7 @@ class FeatureConfig:
     output_shape: tuple[int | None, ...] | None = None
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal feature of."""
+        """Returns the configuration; `from_config` makes an equal feature of it."""
         return {
             "name": self.name,
             "table": self.table.get_config(),
@@ -182,7 +184,7 @@ class FeatureConfig:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> FeatureConfig:
-        """Makes a feature of what `get_config` returned."""
+        """Makes a feature from what `get_config` returned."""
         return cls(
             config["name"],
             TableConfig.from_config(config["table"]),
@@ -192,15 +194,11 @@ class FeatureConfig:
 
 
 def own_table(table: Any) -> TableConfig:
-    """A table as this package has it.
+    """Converts the table of a feature into a `TableConfig` of this package.
 
     Args:
-        table: a `TableConfig` of this package or of keras_rs. Of the latter's
-            optimizers the default, which cannot be told from none, is taken for the
-            model's.
-
-    Returns:
-        A `TableConfig` of this package.
+        table: a `TableConfig` of this package or of keras_rs. In the latter "adam" may
+            be the default or the user's choice; here it means the model's optimizer.
     """
     if isinstance(table, TableConfig):
         return table

@@ -38,12 +38,12 @@ from tf_syncrep.python.sync.arguments import as_python
 
 __all__ = ["DistributedEmbedding"]
 
-# Under which a file has how tables lay; no table's name is written so (`key_of`).
+# The key of the tables' layout in a file; `key_of` gives no table a key like this.
 _LAYOUT = "%layout"
 
 
 class _Features:
-    """The features of a layer. Keras leaves the structure of an object alone."""
+    """The features of a layer, in an object whose structure Keras does not change."""
 
     def __init__(self, configs: Any):
         self.configs = configs
@@ -66,7 +66,7 @@ class _Features:
                 own[id(given)] = own_table(given)
                 self.tables.append(own[id(given)])
             self.flat.append(FeatureConfig(name, own[id(given)], *shapes))
-        # By table. Made here, since configurations cannot be read in functions.
+        # They are made here, since configurations cannot be read in a tf.function.
         self.own_optimizers = {
             table.name: OwnOptimizer(table.optimizer)
             for table in self.tables
@@ -78,7 +78,7 @@ class _Features:
             )
 
     def flatten(self, inputs: Any, what: str) -> list[Any]:
-        """The inputs in the order of the features."""
+        """Returns the inputs in the order of the features."""
         flat: list[Any] = []
         if not _add_leaves(self.configs, inputs, flat):
             raise ValueError(
@@ -90,12 +90,12 @@ class _Features:
 
 
 def _add_leaves(configs, inputs, flat):
-    """Adds the inputs by feature. Says whether both have one structure.
+    """Appends the input of each feature, and returns whether the structures are equal.
 
-    Ragged and sparse tensors are one input each, and so may be None.
+    A ragged or sparse tensor is one input, and so is None.
     """
     if isinstance(configs, Mapping):
-        # In the order of tf.nest.
+        # This is the order of tf.nest.
         return (
             isinstance(inputs, Mapping)
             and set(inputs) == set(configs)
@@ -116,41 +116,43 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
     """Embedding tables of any size, for many features, on all parameter servers.
 
     Tables of one width are stacked, and the rows of the stack take turns on the
-    parameter servers: each holds as many as any other, whatever the tables. A step
-    finds the different rows that the ids of all features name, asks each parameter
-    server for its own in one message, and sends it their gradients in one, summed by
-    row. Rows out of one table train as they would in a table of their own.
+    parameter servers, so that all servers hold equally many. A step finds the distinct
+    rows that the ids of all features name, asks each parameter server for its rows in
+    one message, and sends it their gradients, summed by row, in one message. The rows
+    of a table train as they would in a table of their own.
 
-    Under any other strategy, or none, it is the same layer with one variable for a
+    Under any other strategy, or none, it is the same layer with one variable for each
     stack. Any Keras optimizer trains it; `tfs.keras.AdamAsync` and
-    `tfs.keras.SyncReplicas` without touching what a batch does not name. If a table has
-    an optimizer of its own, `tfs.keras.TableOptimizers` trains the model.
+    `tfs.keras.SyncReplicas` touch only the rows that a batch names. If a table has an
+    optimizer of its own, `tfs.keras.TableOptimizers` trains the model.
 
     Args:
         feature_configs: a `tfs.keras.FeatureConfig`, or a nested structure of them;
-            those of keras_rs will do. Features may share a table.
+            those of keras_rs are accepted, too. Features may share a table.
         table_stacking: `"auto"` to stack all tables of one width and one optimizer;
-            None to stack none; names of tables that are to be stacked, in a list or a
-            list of lists.
-        transfer_dtype: dtype in which rows and their gradients travel, `"bfloat16"` or
-            `"float16"`; None for that of the variables. Sums and slots stay as they
-            are.
-        **kwargs: of the base class: `name`, `dtype`, `trainable`.
+            None to stack none; or the names of the tables to stack, in a list or a list
+            of lists.
+        transfer_dtype: the dtype in which rows and their gradients travel, `"bfloat16"`
+            or `"float16"`; None for the dtype of the variables. Sums and slots keep
+            their dtype.
+        **kwargs: arguments of the base class: `name`, `dtype`, `trainable`.
 
-    Inputs have the structure of `feature_configs`, each a tensor of shape `[batch]` or
-    `[batch, n]`, a `tf.RaggedTensor` of `[batch, None]` or a `tf.SparseTensor` of rank
-    2; int32 or int64 (others are cast). With a combiner, the ids of the last
-    axis are one example's, and of one of no ids the vector is 0; `[batch]` is taken as
-    `[batch, 1]`. Without one, each id has a vector.
+    Inputs have the structure of `feature_configs`, and each is a tensor of shape
+    `[batch]` or `[batch, n]`, a `tf.RaggedTensor` of shape `[batch, None]` or a
+    `tf.SparseTensor` of rank 2, of int32 or int64 (others are cast). With a combiner,
+    the ids along the last axis belong to one example, an example without ids has a
+    vector of zeros, and `[batch]` means `[batch, 1]`. Without a combiner, each id has a
+    vector.
 
-    Outputs have the same structure: tensors of shape `[batch, embedding_dim]`, or that
-    of the ids + `[embedding_dim]` without a combiner, in the layer's compute dtype.
+    Outputs have the same structure, in the layer's compute dtype. With a combiner they
+    are tensors of shape `[batch, embedding_dim]`; without one, their shape is that of
+    the ids, followed by `embedding_dim`.
 
     An id that is not in its table raises `tf.errors.InvalidArgumentError`, which names
     feature, table, vocabulary and id; nothing is changed.
 
     Raises:
-        ValueError: arguments that do not belong together.
+        ValueError: arguments do not fit together.
 
     Example:
     ```python
@@ -187,10 +189,10 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         transfer_dtype: Any = None,
         **kwargs: Any,
     ):
-        # Ids that come as floats are not to be rounded further.
+        # Autocasting would round ids that come as floats.
         options = {name: as_python(value) for name, value in kwargs.items()}
         super().__init__(autocast=False, **options)
-        # There are no kernels of the ops for XLA.
+        # The ops have no kernels for XLA.
         self.supports_jit = False
         self._features = _Features(feature_configs)
         self._table_stacking = (
@@ -199,11 +201,11 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             else tuple(table_stacking)
         )
         self._transfer_dtype = _transfer_dtype(transfer_dtype, self.variable_dtype)
-        # Refuses what cannot be stacked before anything is made.
+        # This refuses tables that cannot be stacked, before anything is made.
         self._tables, self._growing = self._lay_out(1)
 
     def _lay_out(self, num_shards):
-        """The tables of fixed size, and those that grow."""
+        """Returns the tables of fixed size, and those that grow."""
         dtype = tf.as_dtype(self.variable_dtype).name
         dynamic = {
             table.name: table.vocabulary_size
@@ -228,7 +230,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         )
 
     def build(self, input_shapes: Any = None) -> None:
-        """Makes the variables; their shapes hang on no input."""
+        """Makes the variables, whose shapes depend on no input."""
         if self.built:
             return
         self._tables, self._growing = self._lay_out(num_parts())
@@ -256,7 +258,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         self.built = True
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Checks what Keras would tell of under a sentence about something else."""
+        """Checks the inputs before Keras does, whose errors would be misleading."""
         ids = self._features.flatten(inputs, "inputs")
         for config, of_feature in zip(self._features.flat, ids, strict=True):
             grows = config.table.name in self._growing.by_name
@@ -265,12 +267,12 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs: Any, weights: Any = None, training: Any = None) -> Any:
-        """Looks the ids of all features up.
+        """Looks up the ids of all features.
 
         Args:
             inputs: ids, in the structure of `feature_configs`.
             weights: None, or weights of the ids, in the same structure and of the same
-                kinds and shapes; for a feature that has none, None. No gradient flows
+                kinds and shapes. A feature without weights has None. No gradient flows
                 to them.
             training: whether this is a training step.
 
@@ -305,9 +307,9 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         """The values of the tables.
 
         Returns:
-            By name, NumPy arrays of shape `[vocabulary_size, embedding_dim]`; for a
-            table that grows, `keys` of shape `[n]`, ascending, and `vectors` of shape
-            `[n, embedding_dim]`, a named tuple.
+            NumPy arrays of shape `[vocabulary_size, embedding_dim]`, by the name of the
+            table. A table that grows has a named tuple of ascending `keys` of shape
+            `[n]` and `vectors` of shape `[n, embedding_dim]`.
         """
         return {
             name: (self._owner_of(name)).read(name)
@@ -321,14 +323,15 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         """Sets the values of tables.
 
         Args:
-            tables: by name, arrays of shape `[vocabulary_size, embedding_dim]`, those
-                of a plain `keras.layers.Embedding`, say; for a table that grows, keys
-                and vectors, as `get_embedding_tables` returns them, in any order, and
-                other keys lose their rows. Other tables stay as they are.
+            tables: arrays of shape `[vocabulary_size, embedding_dim]`, such as those of
+                a plain `keras.layers.Embedding`, by the name of the table. A table that
+                grows takes keys and vectors as `get_embedding_tables` returns them, in
+                any order, and all other keys lose their rows. Tables that are not named
+                stay as they are.
 
         Raises:
-            ValueError: there is no such table, or it has another shape; keys that come
-                twice, or more than there is room for.
+            ValueError: there is no such table, or it has another shape; a key comes
+                twice, or there are more keys than there is room for.
         """
         known = {table.name for table in self._features.tables}
         for name, values in tables.items():
@@ -342,7 +345,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             self._owner_of(name).write(name, values)
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the tables by name, however they lie; called by Keras."""
+        """Saves the tables by name, whatever their parts; called by Keras."""
         dynamic_files.save(self._growing, store, key_of)
         for name in self._tables.by_name:
             store[key_of(name)] = self._tables.read(name)
@@ -360,13 +363,13 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             )
         if _LAYOUT in saved:
             self._check_layout(store)
-        # What refuses before it writes comes first.
+        # This comes first, since it may refuse the file before anything is written.
         dynamic_files.load(self._growing, store, key_of, self.name)
         for name in self._tables.by_name:
             self._tables.write(name, store[key_of(name)][...])
 
     def _check_layout(self, store: Any) -> None:
-        """Raises where slots of the file would get in wrong places in silence."""
+        """Raises if Keras would silently load slots of the file into wrong places."""
         saved = bytes(np.asarray(store[_LAYOUT][...])).decode()
         own, slabs = self._tables.slabs, saved_layout.from_json(saved)
         if (
@@ -384,7 +387,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal layer of."""
+        """Returns the configuration; `from_config` makes an equal layer of it."""
         tables = self._features.tables
         numbers = {id(table): number for number, table in enumerate(tables)}
         features = iter(self._features.flat)
@@ -408,7 +411,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> DistributedEmbedding:
-        """Makes a layer of what `get_config` returned."""
+        """Makes a layer from what `get_config` returned."""
         config = dict(config)
         tables = [TableConfig.from_config(x) for x in config.pop("tables")]
 
@@ -455,7 +458,7 @@ def _is_ragged(x):
 
 
 def _as_ragged(x):
-    """A ragged tensor of the examples' ids, or weights."""
+    """Converts a sparse tensor of ids or weights into a ragged one."""
     if isinstance(x, tf.SparseTensor):
         return tf.RaggedTensor.from_value_rowids(
             x.values, x.indices[:, 0], nrows=x.dense_shape[0], validate=False
@@ -464,7 +467,7 @@ def _as_ragged(x):
 
 
 def _asked(config, table, ids, weights):
-    """What a feature asks of its table."""
+    """The lookup of a feature in its table."""
     combiner = config.table.combiner
     splits = None
     if _is_ragged(ids):

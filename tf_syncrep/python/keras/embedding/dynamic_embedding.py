@@ -24,7 +24,7 @@ from tf_syncrep.python.sync.arguments import as_python, check_count
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
 class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
-    """What `tfs.keras.Embedding` is for a `tfs.keras.Dynamic`.
+    """The layer that `tfs.keras.Embedding` makes for a `tfs.keras.Dynamic`.
 
     Its table has the name of the layer.
 
@@ -33,10 +33,10 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         output_dim: how many elements a vector has.
         embeddings_initializer: a Keras initializer, or its name.
         mask_zero: whether id 0 stands for padding, and is masked.
-        **kwargs: of the base class: `name`, `dtype`, `trainable`.
+        **kwargs: arguments of the base class: `name`, `dtype`, `trainable`.
 
     Raises:
-        ValueError: an argument that is not one of these.
+        ValueError: an argument has another value than these.
     """
 
     def __init__(
@@ -48,15 +48,15 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         mask_zero: bool = False,
         **kwargs: Any,
     ):
-        # Ids that come as floats are not to be rounded further.
+        # Autocasting would round ids that come as floats.
         super().__init__(autocast=False, **kwargs)
-        # There are no kernels of the ops for XLA.
+        # The ops have no kernels for XLA.
         self.supports_jit = False
         self.input_dim = size_from_json(input_dim)
         self.output_dim = check_count("output_dim", as_python(output_dim))
         self.embeddings_initializer = tf.keras.initializers.get(embeddings_initializer)
         self.mask_zero = bool(mask_zero)
-        # Mutable attributes of Keras 2's layers.
+        # Keras' own layer sets it likewise.
         self.supports_masking = self.mask_zero
         self._row_initializer = row_initializer(
             self.embeddings_initializer,
@@ -75,7 +75,7 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         return DynamicTables([slab], {self.name: self.input_dim}, named_by_layer=True)
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the variables; their shapes hang on no input."""
+        """Makes the variables, whose shapes depend on no input."""
         del input_shape
         if self.built:
             return
@@ -88,7 +88,7 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         """Looks ids up.
 
         Args:
-            inputs: ids: integers or strings of any shape, ragged ones included.
+            inputs: integers or strings of any shape; they may be ragged.
             training: whether new ids may get rows.
 
         Returns:
@@ -107,7 +107,7 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         return tf.not_equal(inputs, 0) if self.mask_zero else None
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """The shape of the vectors of ids of a shape; called by Keras."""
+        """The shape of the vectors; called by Keras."""
         return (*input_shape, self.output_dim)
 
     def get_embedding_table(self) -> KeysAndVectors:
@@ -131,7 +131,7 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         dynamic_files.load(self._growing, store, _key_of, self.name)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal layer of."""
+        """Returns the configuration; `from_config` makes an equal layer of it."""
         return {
             **super().get_config(),
             "input_dim": size_as_json(self.input_dim),
@@ -148,6 +148,6 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
 
 
 def _key_of(name: str) -> str:
-    """Of the one table, whatever the layer is named."""
+    """The key of the one table, which is the same for any name of the layer."""
     del name
     return "embeddings"

@@ -1,7 +1,8 @@
-"""Tables that grow in files of Keras: by key, and where their rows were.
+"""Tables that grow in files of Keras, with the key and the place of each row.
 
-Keras saves the slots of its own optimizers by their numbers, as they are. Where a file
-has such slots, rows have to be where they were; otherwise they are found by key.
+Keras saves the slots of its own optimizers as they are, and identifies them by number.
+If a file has such slots, rows are restored to the places where they were; otherwise
+they are found by key.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables import saved_layout
 from tf_syncrep.python.keras.tables.dynamic_tables import RESTS, DynamicTables, Rows
 
-# Behind the key of a table, what is saved of its rows beside the vectors. No table's
-# name has a percent sign in files.
+# These follow the key of a table, for what is saved of its rows beside the vectors. In
+# files no table's name has a percent sign.
 _KINDS = ("%keys", "%uses", "%shards", "%rows")
-# How all tables lay.
+# The key of the layout of all tables.
 _LAYOUT = "%dynamic_layout"
-# Before the numbers of slab and part, rows that have gone, but rest: slots of Keras'
-# own optimizers may hold what others have left.
+# This precedes the numbers of slab and part, for rows that were removed but rest: slots
+# of Keras' own optimizers may still hold values of their former keys.
 _RESTING = "%resting"
 
 KeyOf = Callable[[str], str]
@@ -32,8 +33,8 @@ def save(tables: DynamicTables, store: Any, key_of: KeyOf) -> None:
 
     Args:
         tables: the tables.
-        store: what Keras gives a layer to save its variables to.
-        key_of: the key of a table there, of its name.
+        store: the object to which Keras makes a layer save its variables.
+        key_of: returns the key of a table in the store, given its name.
     """
     for name in tables.by_name:
         rows = tables.rows_of(name)
@@ -55,14 +56,14 @@ def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
 
     Args:
         tables: the tables.
-        store: what Keras gives a layer to load its variables from.
-        key_of: as `save` takes it.
+        store: the object from which Keras makes a layer load its variables.
+        key_of: the function that `save` was given.
         layer: the layer's name, for errors.
 
     Raises:
-        ValueError: a table is not there, or has rows of another width or more of them
-            than there is room for; or its rows lay in other parts and Keras has saved
-            slots of them. Nothing was written.
+        ValueError: a table is missing, its rows have another width, or there are more
+            rows than there is room for; or its rows lay in other parts, and Keras has
+            saved slots of them. Nothing was written.
     """
     if not tables.by_name:
         return
@@ -105,7 +106,7 @@ def load(tables: DynamicTables, store: Any, key_of: KeyOf, layer: str) -> None:
 def _load_as_it_was(
     tables: DynamicTables, by_name: Mapping[str, tuple[Rows, Any]], store: Any
 ) -> None:
-    """Puts each row where it was; the indices are made again of the variables."""
+    """Puts each row where it was; the indices are made again from the variables."""
     for number, slab in enumerate(tables.slabs):
         for shard, part in enumerate(tables.parts(slab)):
             tables.reset(part, [])

@@ -1,4 +1,4 @@
-"""An embedding layer that looks rows up where the table is, or its parts are."""
+"""An embedding layer that looks up rows on the tasks that hold the table's parts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tf_syncrep.python.sync.arguments import as_python
 
 __all__ = ["Embedding"]
 
-# What a part of a table has to come to, to be worth messages of its own.
+# The least size of a part that is worth messages of its own.
 _MIN_PART_BYTES = 256 << 10
-# Arguments that are about the table as a whole, or about Keras 3's one variable.
+# The arguments that concern the table as a whole, or Keras 3's one variable.
 _OF_FIXED_TABLES = (
     "shards",
     "embeddings_regularizer",
@@ -33,7 +33,7 @@ _OF_FIXED_TABLES = (
     "quantization_config",
     "input_length",
 )
-# Of the table, and of its variable where that is one.
+# The name of the table, and of its variable if there is only one.
 _NAME = "embeddings"
 
 
@@ -41,32 +41,33 @@ _NAME = "embeddings"
 class Embedding(tf.keras.layers.Embedding):
     """`tf.keras.layers.Embedding` for tables that are on parameter servers.
 
-    That of Keras 3 reads its whole table in each step, from whatever task holds it,
-    and then takes the rows. Here the task looks up the rows, so that a batch costs what
-    its rows cost; and a large table is spread over all parameter servers, as those of
-    `tfs.keras.DistributedEmbedding` are. All else is the base class's: arguments,
-    configuration, masks. With Keras 2 it is the base class, unless `shards` is given.
+    Keras 3's own layer reads the whole table in each step, from the task that holds it,
+    and then takes the rows. Here that task looks up the rows, so that a batch costs
+    what its rows cost; and a large table is spread over all parameter servers, as those
+    of `tfs.keras.DistributedEmbedding` are. Arguments, configuration and masks are the
+    base class's. With Keras 2 it is the base class, unless `shards` is given.
 
     A `.keras` file names it as Keras's own layer, and opens without tf_syncrep, unless
-    `shards` is given. Where tf_syncrep is imported, it is this one again; with Keras 2
-    it is Keras's own. A table in parts is saved as one.
+    `shards` is given. If tf_syncrep is imported, it opens as this layer; with Keras 2
+    it opens as Keras's own. A table in parts is saved as one.
 
     Negative ids are refused; in Keras 3's own layer they count from the end. With a
     `tfs.keras.Dynamic` in the place of `input_dim` the table grows, and any id has a
-    vector: then the layer takes `training`, has `table_stats`, `get_embedding_table`
+    vector. The layer then takes `training`, has `table_stats`, `get_embedding_table`
     and `set_embedding_table`, and files name it as a layer of tf_syncrep.
 
     Args:
-        *args: of the base class: `input_dim`, `output_dim`, and so on.
-        shards: into how many parts to part the table, whose rows take turns; 1 for one
-            variable. None: under ParameterServerStrategy with Keras 3, one on each
-            parameter server as long as each is of 256 KiB or more; one variable
-            elsewhere, and where LoRA, quantisation or a constraint need it whole.
-        **kwargs: of the base class.
+        *args: arguments of the base class: `input_dim`, `output_dim`, and so on.
+        shards: the number of parts of the table, whose rows take turns; 1 for one
+            variable. By default, under ParameterServerStrategy with Keras 3, each
+            parameter server has a part, as long as each part has at least 256 KiB. In
+            all other cases, and if LoRA, quantisation or a constraint need the whole
+            table, there is one variable.
+        **kwargs: arguments of the base class.
 
     Raises:
-        ValueError: `shards` is not a number of at least 1, or is above 1 together with
-            something that needs the whole table.
+        ValueError: `shards` is not a whole number of at least 1, or is above 1 together
+            with something that needs the whole table.
 
     Example:
     ```python
@@ -75,13 +76,13 @@ class Embedding(tf.keras.layers.Embedding):
     )
     ```
 
-    Shapes: ids of any shape, integers (others are cast), give vectors of that
+    Shapes: ids are integers of any shape (others are cast), and their vectors have that
     shape + `[output_dim]`, in the layer's compute dtype. An id that is negative or not
     below `input_dim` raises `tf.errors.InvalidArgumentError` on a CPU.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Makes the layer, another one for a table that grows."""
+        """Makes the layer, which has another class if its table grows."""
         size = kwargs.get("input_dim", args[0] if args else None)
         if not isinstance(size, Dynamic):
             return super().__new__(cls, *args, **kwargs)
@@ -95,7 +96,7 @@ class Embedding(tf.keras.layers.Embedding):
         return DynamicEmbedding(*args, **kwargs)
 
     def __init__(self, *args: Any, shards: int | None = None, **kwargs: Any):
-        # Before the base class, which may build the layer.
+        # This comes before the base class's constructor, which may build the layer.
         self._tables: Tables | None = None
         if shards is not None and (
             isinstance(shards, bool)
@@ -163,8 +164,8 @@ class Embedding(tf.keras.layers.Embedding):
         return self._tables is not None and self._tables.num_parts > 1
 
     def __getattr__(self, name: str) -> Any:
-        # Called for what is not there: of a table in parts the one variable, which
-        # Keras 3's `embeddings` returns.
+        # Python calls this for missing attributes. A table in parts lacks the one
+        # variable, which Keras 3's `embeddings` returns.
         found = self.__dict__.get("_tables")
         if name != compat.NAME_OF_EMBEDDINGS or found is None:
             raise AttributeError(
@@ -176,25 +177,25 @@ class Embedding(tf.keras.layers.Embedding):
         """Looks up the rows of ids.
 
         Args:
-            inputs: ids; a tensor of integers of any shape, ragged ones included.
+            inputs: ids: integers of any shape; they may be ragged.
 
         Returns:
             Their vectors, of shape `inputs.shape + [output_dim]`.
         """
         ids = as_integers(inputs, f"layer {self.name!r}", self.input_dim)
-        # With LoRA vectors are computed from more than the table.
+        # With LoRA, vectors are computed from more than the table.
         if self._tables is None or getattr(self, "lora_enabled", False):
             return super().call(ids)
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(self.call(ids.flat_values))
         asked = [lookup.Feature(self.name, self._tables.by_name[_NAME], ids)]
-        # Whether a gradient is asked for is not known; in one process the ops for
-        # that are as good.
+        # It is not known whether a gradient will be asked for. In one process stock ops
+        # serve both cases well.
         (vectors,) = self._tables.look_up(asked, training=False)
         return tf.cast(vectors, self.compute_dtype)
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the table as one, however it is parted; called by Keras."""
+        """Saves the table as one, whatever its parts; called by Keras."""
         if self._in_parts:
             store["0"] = self._tables.read(_NAME)
         else:
@@ -208,15 +209,15 @@ class Embedding(tf.keras.layers.Embedding):
             super().load_own_variables(store)
 
     def enable_lora(self, *args: Any, **kwargs: Any) -> None:
-        """Does what the base class does; a table in parts cannot."""
+        """Does the same as the base class; refuses a table in parts."""
         self._check_whole("enable_lora")
         super().enable_lora(*args, **kwargs)
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Does what the base class does; a table in parts cannot."""
+        """Does the same as the base class; refuses a table in parts."""
         self._check_whole("quantize")
         super().quantize(*args, **kwargs)
-        self._tables = None  # What it holds now are no vectors.
+        self._tables = None  # The variable does not hold vectors any more.
 
     def _check_whole(self, what):
         if self._in_parts:
@@ -226,7 +227,7 @@ class Embedding(tf.keras.layers.Embedding):
             )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal layer of."""
+        """Returns the configuration; `from_config` makes an equal layer of it."""
         config = super().get_config()
         if self._shards is not None:
             config["shards"] = self._shards
@@ -235,7 +236,7 @@ class Embedding(tf.keras.layers.Embedding):
     def __reduce__(self) -> Any:
         state = self.get_config(), self.get_weights() if self.built else None
         if type(self) is Embedding:
-            # Pickle would look for the class where its `__module__` says.
+            # Pickle would look for the class in `keras.layers`, its `__module__`.
             return _embedding, state
         return made_again, (type(self), *state)
 

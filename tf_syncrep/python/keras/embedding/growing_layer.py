@@ -10,14 +10,15 @@ class GrowingLayer:
     _growing: DynamicTables
 
     def table_stats(self) -> dict[str, dict[str, int]]:
-        """What the tables that grow have counted since they were made.
+        """Returns what the tables that grow have counted since they were made.
 
         Returns:
-            By table: "rows" (in use) and "capacity" (rows that there is room for);
-            "without_row", how often training looked up a key that has no row;
-            "admitted" and "evicted" (keys); "refused", how often a key got no row
-            because its part of the table was full; "dropped", how many gradients came
-            for a row that had gone; "index_bytes", the memory of what finds the rows.
+            The counters of each table by name: "rows" (in use) and "capacity" (rows
+            that there is room for); "without_row", how often training looked up a key
+            that has no row; "admitted" and "evicted" (keys); "refused", how often a key
+            got no row because its part of the table was full; "dropped", how many
+            gradients came for a row that had been removed; "index_bytes", the memory of
+            the indices.
 
         Example:
         >>> items = tfs.keras.TableConfig("items", tfs.keras.Dynamic(1000), 8)

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Up to here a float is every integer; the next one is rounded.
+# The largest numbers up to which a dtype holds every integer exactly.
 _MOST_INTEGERS = {
     tf.bfloat16: 2**8,
     tf.float16: 2**11,
@@ -23,20 +23,18 @@ def refuse_strings(ids: Any, of: str) -> None:
 
 
 def as_integers(ids: tf.Tensor, of: str, vocabulary_size: int) -> tf.Tensor:
-    """Casts ids that are no int32 or int64.
+    """Casts ids to int32 or int64, unless they are that already.
 
-    Keras casts ids to float without a word: a Sequential model without an `Input` does.
+    Keras sometimes casts ids to float silently, as in a Sequential model without an
+    `Input`.
 
     Args:
         ids: the ids.
-        of: whose ids they are, for the error.
+        of: the owner of the ids, for the error.
         vocabulary_size: how many ids there are.
 
-    Returns:
-        The ids, int32 or int64.
-
     Raises:
-        ValueError: no numbers, or floats that are too short for so many ids.
+        ValueError: the ids are no numbers, or floats that cannot hold so many ids.
     """
     if ids.dtype in (tf.int32, tf.int64):
         return ids
@@ -53,17 +51,17 @@ def as_integers(ids: tf.Tensor, of: str, vocabulary_size: int) -> tf.Tensor:
 
 
 def as_keys(ids: tf.Tensor, of: str) -> tf.Tensor:
-    """Makes keys of a table that grows of ids.
+    """Converts ids into keys of a table that grows.
 
     Args:
-        ids: the ids; of strings the 64-bit fingerprints are the keys.
-        of: whose ids they are, for the error.
+        ids: the ids; strings become their 64-bit fingerprints.
+        of: the owner of the ids, for the error.
 
     Returns:
         The keys, int32 or int64, of the same shape.
 
     Raises:
-        ValueError: floats, or what is no number.
+        ValueError: the ids are neither integers nor strings.
     """
     if ids.dtype == tf.string:
         return string_keys(ids)
@@ -77,16 +75,16 @@ def as_keys(ids: tf.Tensor, of: str) -> tf.Tensor:
 
 
 def string_keys(strings: Any) -> tf.Tensor:
-    """The keys that tables that grow know strings by: their 64-bit fingerprints.
+    """Returns the keys of strings in tables that grow: their 64-bit fingerprints.
 
-    Of n strings two have one key with a probability of about n^2 / 2^65: for a hundred
-    million strings 0.03%.
+    Among n strings, two have the same key with a probability of about n^2 / 2^65, which
+    is 0.03% for a hundred million strings.
 
     Args:
-        strings: of any shape.
+        strings: strings of any shape.
 
     Returns:
-        int64 of the same shape.
+        Keys of the same shape, int64.
 
     Example:
     >>> keys = tfs.keras.string_keys(["anna", "ben", "anna"]).numpy()
@@ -94,7 +92,7 @@ def string_keys(strings: Any) -> tf.Tensor:
     (True, False)
     """
     strings = tf.convert_to_tensor(strings, tf.string)
-    # Of each element by itself, of a vector alone.
+    # The op takes fingerprints of single elements only from a vector.
     prints = tf.fingerprint(tf.reshape(strings, [-1]), method="farmhash64")
     keys = tf.reshape(tf.bitcast(prints, tf.int64), tf.shape(strings))
     return tf.ensure_shape(keys, strings.shape)

@@ -1,4 +1,4 @@
-"""Models with tables that grow, for processes without this package."""
+"""Saves models with tables that grow for processes without this package."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 
 __all__ = ["for_serving"]
 
-# Under which checkpoints and saved models find what serves a layer's tables.
+# The name under which saved models find the copies of a layer's tables.
 _NAME = "_served_tables"
 
 
 @contextlib.contextmanager
 def for_serving(model: Any) -> Iterator[None]:
-    """While in it, a model can be saved for processes without tf_syncrep.
+    """Within this context, a model can be saved for processes without tf_syncrep.
 
-    Tables that grow are then those of its beginning, in memory of this process: keys in
-    order, and their vectors, in which TensorFlow's own ops look up. An id without a row
-    is a vector of zeros there, too. `model.export` does that by itself; any other way
-    to save a model for serving, `tf.saved_model.save` or an `ExportArchive`, needs it.
-    Without tables that grow it does nothing.
+    On entry, tables that grow are copied into the memory of this process, as sorted
+    keys and their vectors, in which TensorFlow's own ops look up. An id without a row
+    has a vector of zeros there, too. `model.export` does this by itself;
+    `tf.saved_model.save`, `ExportArchive` and other ways to save a model for serving
+    need it. It does nothing for a model without tables that grow.
 
     Args:
-        model: a model that is built.
+        model: a built model.
 
     Yields:
         Nothing.
@@ -50,7 +50,7 @@ def for_serving(model: Any) -> Iterator[None]:
 
 
 def export_for_serving() -> None:
-    """Makes `model.export` of Keras do that by itself, where there is one."""
+    """Makes Keras' `model.export`, if there is one, use `for_serving`."""
     if hasattr(tf.keras.Model, "export"):
         tf.keras.Model.export = _for_serving(tf.keras.Model.export)
 

@@ -1,4 +1,4 @@
-"""What `fit` does for tables that grow: upkeep, and a word about how they are."""
+"""What `fit` does for tables that grow: it maintains them, and reports on them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 
 
 class TableUpkeep(tf.keras.callbacks.Callback):
-    """Maintains a model's tables that grow, and adds what they count to the logs.
+    """Maintains a model's tables that grow, and adds their counters to the logs.
 
     At the end of an epoch the logs have `rows/<table>`, the rows in use, and
-    `without_row/<table>`, how often a step of the epoch looked up a key that had none.
+    `without_row/<table>`, how often steps of the epoch looked up a key without a row.
     """
 
     # Keras 2 refuses callbacks that look at batches in the strategy's scope without it.
@@ -31,30 +31,30 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         """Does nothing yet.
 
         Args:
-            maintains: whether nobody else maintains the tables.
+            maintains: whether this callback has to maintain the tables.
         """
         super().__init__()
         self._maintains = maintains
         self._tables: list[DynamicTables] = []
-        self._steps: int | None = None  # since it was done last in this training
+        self._steps: int | None = None  # since the last maintenance in this training
         self._last_batch = -1
         self._before: dict[str, int] = {}
         self._are_full: set[str] = set()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Finds the tables, once they are made."""
+        """Begins to count batches anew."""
         del epoch, logs
         self._last_batch = -1
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Tells the tables which step it is, before the first one."""
+        """Maintains the tables before the first step, to tell them its number."""
         del batch, logs
         optimizers = optimizers_of(self.model)
         if self._steps is None and all(map(trainer.is_optimizer_built, optimizers)):
             self._maintain()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Maintains the tables if it is time."""
+        """Maintains the tables if a maintenance is due."""
         del logs
         self._steps = (self._steps or 0) + batch - self._last_batch
         self._last_batch = batch
@@ -76,7 +76,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
             maintenance.run(step)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Adds to the logs."""
+        """Adds the counters to the logs."""
         del epoch
         stats = self._stats()
         self._warn_of_full(stats)
@@ -87,7 +87,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
             self._before[name] = counts["without_row"]
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Notes what was counted before."""
+        """Notes the counters at the beginning."""
         del logs
         self._steps = None
         layers = trainer.layers_of(self.model)
@@ -126,7 +126,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
 
 
 def with_upkeep(model: Any, callbacks: Any, maintains: bool) -> Any:
-    """Callbacks of `fit`, behind one that keeps up the model's tables that grow."""
+    """Adds a TableUpkeep to callbacks of `fit` if the model has tables that grow."""
     if isinstance(callbacks, tf.keras.callbacks.CallbackList):
         return callbacks
     if not any(isinstance(x, GrowingLayer) for x in trainer.layers_of(model)):

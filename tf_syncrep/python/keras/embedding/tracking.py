@@ -1,15 +1,15 @@
-"""What `tf.train.Checkpoint` saves of tables: their parts, and how they lie.
+"""What `tf.train.Checkpoint` saves of tables: their parts, and the parts' layout.
 
-It knows what it saved by the way there through attributes. The parts hang under a name
-that only their layout has, so that those of another layout are restored into nothing.
-How they lay is saved beside them, and is restored first: where they lie otherwise here,
-the parts that were saved are read one after the other, and their rows put where they
-belong. All of that is `tf.train.experimental.PythonState`, which is given a string, or
-an array if that was saved under its name.
+It identifies what it saved by the path of attributes that leads there. The name of the
+parts depends on their layout, so that parts of another layout match nothing. The layout
+is saved beside them, and is restored first: if it differs from the present one, the
+parts that were saved are read one after the other, and their rows are put where they
+belong now. This uses `tf.train.experimental.PythonState`, which receives the string, or
+the array, that was saved under its path.
 
-An optimizer of Keras names its slots by their number among all. Where there is one in
-both checkpoint and program, slots would get in the places of others, and some of them
-in silence, if they have one shape. So that is an error.
+Keras' optimizers identify a slot by its number. If both the checkpoint and the program
+have such an optimizer, slots of another layout would be restored into the wrong places,
+silently if their shapes are equal. So that is an error.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def track(layer: Any, tables: Tables, whole: str | None = None) -> None:
     Args:
         layer: the layer.
         tables: its tables, whose variables are made.
-        whole: of one table, the attribute that holds it in layers with one variable,
-            from which it is restored, too.
+        whole: the attribute that holds the table in layers with one variable. The table
+            is also restored from there.
     """
     parts = tables.all_variables()
     for name in tables.variable_names:
@@ -43,7 +43,7 @@ def track(layer: Any, tables: Tables, whole: str | None = None) -> None:
     state = _Layout(layer.name, tables, root)
     root.layout = state
     setattr(root, _name_of(state.layout), _numbered(parts))
-    # Optimizers of Keras 3 lead to the variables themselves.
+    # In Keras 3 a path leads from optimizers to the variables themselves.
     compat.track(parts[0], "layout", _SameLayout(state))
     compat.track(layer, "_saved_tables", root)
     if whole is not None:
@@ -53,7 +53,8 @@ def track(layer: Any, tables: Tables, whole: str | None = None) -> None:
 def track_dynamic(layer: Any, tables: DynamicTables) -> None:
     """Makes `tf.train.Checkpoint` save a layer's tables that grow, and restore them.
 
-    Only into parts like those that were saved: it knows nothing of keys.
+    It restores them only into parts like those that were saved, since it does not know
+    keys.
     """
     for name in tables.variable_names:
         compat.untrack(layer, name)
@@ -61,7 +62,7 @@ def track_dynamic(layer: Any, tables: DynamicTables) -> None:
     state = _DynamicLayout(layer.name, saved_layout.as_json(tables.slabs))
     root.layout = state
     setattr(root, _name_of(state.layout), _numbered(tables.all_variables()))
-    # Optimizers of Keras 3 lead to the variables themselves.
+    # In Keras 3 a path leads from optimizers to the variables themselves.
     compat.track(
         tables.all_trained()[0], "layout", _DynamicLayout(layer.name, state.layout)
     )
@@ -69,7 +70,7 @@ def track_dynamic(layer: Any, tables: DynamicTables) -> None:
 
 
 class _DynamicLayout(tf.train.experimental.PythonState):
-    """Wants tables that grow to lie as they lay."""
+    """Refuses tables that grow if their layout has changed."""
 
     def __init__(self, layer_name: str, layout: str):
         self._layer_name, self.layout = layer_name, layout
@@ -89,7 +90,7 @@ class _DynamicLayout(tf.train.experimental.PythonState):
 
 
 class _State(tf.train.experimental.PythonState):
-    """With the one method that a few have no use for."""
+    """A state that only receives."""
 
     def serialize(self) -> str:
         return ""
@@ -108,7 +109,7 @@ class _Whole(_State):
 
 
 class _Part(_State):
-    """Receives the rows of a part that lay otherwise."""
+    """Receives the rows of a part of another layout."""
 
     def __init__(self, tables: Tables, slab: layout.Slab, shard: int):
         self._tables, self._slab, self._shard = tables, slab, shard
@@ -126,7 +127,7 @@ class _Part(_State):
 
 
 class _Layout(tf.train.experimental.PythonState):
-    """Saves how tables lie, and restores those that lay otherwise."""
+    """Saves the layout of tables, and restores tables of another layout."""
 
     def __init__(self, layer_name: str, tables: Tables, root: tf.train.Checkpoint):
         self._layer_name, self._tables, self._root = layer_name, tables, root
@@ -142,7 +143,7 @@ class _Layout(tf.train.experimental.PythonState):
         slabs = saved_layout.from_json(saved)
         self._check_tables(slabs)
         if saved_layout.have_equal_shapes(slabs, self._tables.slabs):
-            # Keras 2 leads to slots, not to the variables that they belong to.
+            # In Keras 2 paths lead from optimizers to slots, not to their variables.
             raise self.error(saved)
         parts = tf.train.Checkpoint()
         setattr(self._root, _name_of(saved), parts)
@@ -155,13 +156,13 @@ class _Layout(tf.train.experimental.PythonState):
             for name, receiver in _named(receivers):
                 setattr(parts, name, receiver)
                 if not receiver.has_received:
-                    # An optimizer has led to it already.
+                    # It was restored by a path through an optimizer.
                     raise self.error(saved)
         finally:
             delattr(self._root, _name_of(saved))
 
     def error(self, saved: str) -> ValueError:
-        """What to raise where parts must lie as they lay."""
+        """The error for parts whose layout must not change."""
         own = saved_layout.described(self._tables.slabs)
         there = saved_layout.described(saved_layout.from_json(saved))
         return ValueError(
@@ -183,7 +184,7 @@ class _Layout(tf.train.experimental.PythonState):
 
 
 class _SameLayout(tf.train.experimental.PythonState):
-    """Wants tables to lie as they lay."""
+    """Refuses tables if their layout has changed."""
 
     def __init__(self, state: _Layout):
         self._state = state

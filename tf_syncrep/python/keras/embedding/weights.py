@@ -1,4 +1,4 @@
-"""Weights, and copies of layers, that do not tell into how many parts tables are."""
+"""Weights and copies of layers that do not depend on the number of a table's parts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tf_syncrep.python.keras.tables.tables import Tables
 
 
 def show_tables_whole() -> None:
-    """Makes Keras' layers and models give and take tables in parts as whole arrays.
+    """Makes Keras' layers and models exchange tables in parts as whole arrays.
 
-    So what one process got with `get_weights` can be set on a cluster, and the other
-    way round. Layers and models without a table in parts are not concerned.
+    So the result of `get_weights` in one process can be set on a cluster, and the other
+    way round. For layers and models without a table in parts nothing changes.
     """
     layers = tf.keras.layers.Layer
     layers.get_weights = _instead_of(layers.get_weights, _get)
@@ -28,15 +28,11 @@ def show_tables_whole() -> None:
 def made_again(
     layer_class: Any, config: dict[str, Any], weights: list[np.ndarray] | None
 ) -> Any:
-    """Makes a layer of what its class, `get_config` and `get_weights` returned.
+    """Makes a layer of its class, and what `get_config` and `get_weights` returned.
 
-    What copies of layers are, and what pickle makes of them, in any Keras: by their
-    variables those of Keras 2 cannot be pickled, and tables in parts not copied.
-
-    Args:
-        layer_class: the class.
-        config: the configuration.
-        weights: the variables; None if the layer is not built.
+    Copies of layers and pickles consist of these in any Keras, since Keras 2 cannot
+    pickle variables, and tables in parts cannot be copied. `weights` is None if the
+    layer was not built.
     """
     layer = layer_class.from_config(config)
     if weights is not None:
@@ -46,7 +42,7 @@ def made_again(
 
 
 class _Slab:
-    """Stacked tables as the one variable that they are in one process."""
+    """Stacked tables in the form of the one variable that they are in one process."""
 
     def __init__(self, tables: Tables, slab: layout.Slab):
         self._tables, self._slab = tables, slab

@@ -46,7 +46,7 @@ def fit(
     validation_freq: int | Sequence[int] = 1,
     prefetch_rows: bool = False,
 ) -> Any:
-    """Trains a model as `Model.fit` does, also where that of Keras 3 cannot.
+    """Trains a model as `Model.fit` does, also where Keras 3's own method cannot.
 
     Under a `tf.distribute.ParameterServerStrategy`, with Keras 3, the steps are
     scheduled on the workers, which train at once on shared variables. Everywhere else
@@ -56,12 +56,12 @@ def fit(
     stock variables of Keras 3 do not. Callbacks see the steps in order, one after the
     other; workers are ahead of them by up to twice as many executions as there are
     workers, so what a callback changes takes effect some steps later. At the end of an
-    epoch nothing is ahead.
+    epoch no worker is ahead.
 
     Args:
-        model: a compiled model, made and compiled in the strategy's scope. It is built
-            if it is not, by one call with the first batch.
-        x: where the batches come from; batches are `(inputs, targets)` or
+        model: a compiled model, made and compiled in the strategy's scope. If it is not
+            built yet, it is built by one call with the first batch.
+        x: the source of the batches, which are `(inputs, targets)` or
             `(inputs, targets, sample_weights)`, or what the model's own `train_step`
             takes.
 
@@ -69,55 +69,56 @@ def fit(
               batches and sends each to one worker, so that an epoch is exactly one
               pass.
             * A `tf.data.Dataset` and `steps_per_epoch`: each worker reads its own
-              copy, again and again, from epoch to epoch. Let it shuffle, each worker
-              in its own order.
+              copy, again and again, from epoch to epoch. It should shuffle, so that
+              each worker reads in its own order.
             * A function of a `tf.distribute.InputContext` that returns such a dataset,
-              and `steps_per_epoch`: the same, made on each worker, by its number: there
-              are as many input pipelines as workers, and
+              and `steps_per_epoch`: each worker has its own dataset, and reads it again
+              and again. There are as many input pipelines as workers, and
               `dataset.shard(context.num_input_pipelines, context.input_pipeline_id)`
               is the worker's part. The function is traced once for each worker.
             * Such a function and no `steps_per_epoch`: each worker reads its dataset to
-              its end, and an epoch is over when all have. How many steps that takes,
-              and which worker makes how many, need not be known. With datasets of a
-              `tfs.data.WorkQueue` an epoch is one of the queue's; when it has none left
-              training ends.
-            * Anything else that `Model.fit` takes, arrays or a `PyDataset`, say: read
-              by Keras' own data adapters, and sent in batches by the coordinator.
+              its end, and an epoch is over when all workers have. Nobody has to know
+              how many steps that takes, or which worker makes how many. With datasets
+              of a `tfs.data.WorkQueue` an epoch is one of the queue's, and training
+              ends when the queue has none left.
+            * Anything else that `Model.fit` takes, such as arrays or a `PyDataset`:
+              Keras' own data adapters read it, and the coordinator sends the batches.
         y: targets, if `x` is arrays.
         batch_size: examples per batch if `x` is arrays, 32 by default.
         epochs: the epoch before which to end, counted from 0.
         verbose: "auto", 0 (silent), 1 (progress bar; without a terminal, a line every
             few seconds) or 2 (a line for each epoch).
         callbacks: instances of `tf.keras.callbacks.Callback`.
-        validation_split: share of the arrays, their end, to validate on.
-        validation_data: what `evaluate` takes for `x`, or a tuple of `(x, y)` or
+        validation_split: the share of the arrays, at their end, to validate on.
+        validation_data: any `x` for `evaluate`, or a tuple of `(x, y)` or
             `(x, y, sample_weight)`.
         shuffle: whether to shuffle arrays anew in each epoch.
-        class_weight: weight of the examples of each class, counted from 0.
+        class_weight: the weight of the examples of each class, counted from 0.
         sample_weight: weights of examples, if `x` is arrays.
         initial_epoch: the first epoch.
-        steps_per_epoch: steps, that is batches, of all workers together in an epoch.
-        validation_steps: steps of a validation.
-        validation_batch_size: as `batch_size`, for validation.
-        validation_freq: validate after every so many epochs; or a list of epochs,
-            counted from 1.
-        prefetch_rows: asks parameter servers for the rows of the next batch before the
-            gradients of a step are sent, within an execution of
-            `compile(steps_per_execution=...)`. So each step but the first of an
-            execution computes with rows that miss the update of the step before it on
-            the same worker; everything else is as without. For asynchronous training
-            with `tfs.keras.Embedding` and `DistributedEmbedding`. Without a
-            ParameterServerStrategy there is nothing to ask for, and nothing changes.
+        steps_per_epoch: how many steps, that is batches, all workers together make in
+            an epoch.
+        validation_steps: how many steps a validation has.
+        validation_batch_size: the `batch_size` for validation.
+        validation_freq: the number of epochs after which to validate again; or a list
+            of epochs, counted from 1.
+        prefetch_rows: whether to ask parameter servers for the rows of the next batch
+            before the gradients of a step are sent, within an execution of
+            `compile(steps_per_execution=...)`. Each step except the first of an
+            execution then computes with rows that miss the update of the step before it
+            on the same worker; everything else stays the same. This is for asynchronous
+            training with `tfs.keras.Embedding` and `DistributedEmbedding`. Without a
+            ParameterServerStrategy it changes nothing.
 
     Returns:
         The `History`.
 
     Raises:
-        ValueError: what Keras 3 cannot do under this strategy (variables in parts,
-            `run_eagerly`, `jit_compile=True`, `gradient_accumulation_steps`, several
-            replicas in a worker), or a wrong argument.
-        Exception: what a step, the data or a callback raised. No step runs on, and
-            the next call works.
+        ValueError: an argument is wrong, or the model needs what Keras 3 cannot do
+            under this strategy: variables in parts, `run_eagerly`, `jit_compile=True`,
+            `gradient_accumulation_steps`, or several replicas in a worker.
+        Exception: the error of a step, the data or a callback. No step runs on, and the
+            next call works.
 
     Example:
     ```python
@@ -132,10 +133,10 @@ def fit(
     )
     ```
 
-    Faults: training goes on without a worker that is lost, which takes part again when
-    it is back; another worker makes its execution again, from the beginning, and steps
-    of it may count twice. What it had yet to read of an epoch is read by others if it
-    comes from a `tfs.data.WorkQueue`. A lost parameter server ends training with an
+    Faults: training goes on without a lost worker, which takes part again when it is
+    back. Another worker makes its execution again, from the beginning, and steps of it
+    may count twice. If the data comes from a `tfs.data.WorkQueue`, other workers read
+    what the lost one had not finished. A lost parameter server ends training with an
     error; with `tfs.keras.Checkpoint` among the callbacks the next run goes on from the
     last checkpoint.
     """
@@ -219,7 +220,7 @@ def fit(
                 validate=validate,
             )
         finally:
-            with contextlib.suppress(tf.errors.OpError):  # of a lost server
+            with contextlib.suppress(tf.errors.OpError):  # A server may be lost.
                 batches.end_epochs()
     return model.history
 
@@ -239,7 +240,7 @@ def evaluate(
     """Evaluates a model as `Model.evaluate` does, also where that of Keras 3 cannot.
 
     See `fit`. The coordinator reads the data and sends each batch to one worker, so
-    that each counts exactly once, whatever the number of workers.
+    that each batch counts exactly once, whatever the number of workers.
 
     Args:
         model: a compiled model.
@@ -251,14 +252,14 @@ def evaluate(
         sample_weight: weights of examples, if `x` is arrays.
         steps: the number of batches, from the beginning; None for all.
         callbacks: instances of `tf.keras.callbacks.Callback`.
-        return_dict: return results by name.
+        return_dict: whether to return the results by name.
 
     Returns:
         The loss, or a list of it and the metrics; with `return_dict` a dict.
 
     Raises:
         ValueError: as for `fit`.
-        Exception: what a step, the data or a callback raised.
+        Exception: the error of a step, the data or a callback.
 
     Example:
     ```python
@@ -316,7 +317,7 @@ def predict(
 
     Raises:
         ValueError: as for `fit`.
-        Exception: what a step, the data or a callback raised.
+        Exception: the error of a step, the data or a callback.
 
     Example:
     ```python
@@ -344,7 +345,7 @@ def _callback_list(
     epochs: int = 1,
     add_history: bool = False,
 ) -> Any:
-    """The callbacks as Keras calls them, with those that it adds."""
+    """Makes the list of callbacks that Keras calls, with those that `fit` adds."""
     if isinstance(callbacks, tf.keras.callbacks.CallbackList):
         return callbacks
     has_bar = has_progress_bar(verbose)
@@ -366,12 +367,12 @@ def _callback_list(
 
 
 def is_scheduled(model: Any) -> bool:
-    """Whether steps are scheduled on workers, which is done here."""
+    """Whether the steps of a model are scheduled on workers."""
     return isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy)
 
 
 def _is_due(epoch: int, validation_freq: int | Sequence[int]) -> bool:
-    """Whether to validate after an epoch, which is counted from 0."""
+    """Whether to validate after an epoch; epochs count from 0."""
     if isinstance(validation_freq, int):
         return (epoch + 1) % validation_freq == 0
     return epoch + 1 in validation_freq

@@ -1,4 +1,4 @@
-"""Results of scheduled executions, in the order in which they come."""
+"""Results of scheduled executions, in the order in which they arrive."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class Arrivals:
-    """A queue from which what has come first is taken first.
+    """A queue of results, from which the first one to arrive is taken first.
 
-    TensorFlow tells nobody that a result is there, but for those who wait for it. So a
-    thread waits for each; it ends when what it waits for has come and the queue is
-    closed, and does not keep the process.
+    TensorFlow announces a result only to those who wait for it. So a thread waits for
+    each result. A thread ends when its result has arrived and the queue is closed, and
+    it does not keep the process alive.
     """
 
     def __init__(self, capacity: int):
@@ -28,15 +28,11 @@ class Arrivals:
         self._size = 0
 
     def __len__(self) -> int:
-        """How many are in it, come or not."""
+        """How many results are in the queue, whether they have arrived or not."""
         return self._size
 
     def append(self, item: tuple[int, Any]) -> None:
-        """Puts one in.
-
-        Args:
-            item: anything, and what has a `wait` that returns when it has come.
-        """
+        """Adds a number and a result, whose `wait` returns when it has arrived."""
         self._size += 1
         self._awaited.put(item)
         if self._num_threads < min(self._size, self._capacity):
@@ -46,13 +42,13 @@ class Arrivals:
             ).start()
 
     def popleft(self) -> tuple[int, Any]:
-        """Waits until one has come, and takes it out."""
+        """Waits until a result has arrived, and removes it."""
         item = self._arrived.get()
         self._size -= 1
         return item
 
     def popleft_within(self, secs: float) -> tuple[int, Any] | None:
-        """As `popleft`, but None if none has come in that time."""
+        """Does the same as `popleft`, but returns None if none arrives in that time."""
         try:
             item = self._arrived.get(timeout=secs)
         except queue.Empty:
@@ -61,7 +57,7 @@ class Arrivals:
         return item
 
     def close(self) -> None:
-        """Lets the threads end."""
+        """Makes the threads end."""
         for _ in range(self._num_threads):
             self._awaited.put(None)
 

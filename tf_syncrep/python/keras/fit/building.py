@@ -1,4 +1,4 @@
-"""Makes the variables that a model misses before its steps are scheduled."""
+"""Makes the variables that a model lacks before its steps are scheduled."""
 
 import contextlib
 import functools
@@ -19,12 +19,12 @@ from tf_syncrep.python.keras.parts import optimizers_of
 
 
 def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
-    """Makes the variables that are missing for a kind of step.
+    """Makes the variables that a model lacks for a kind of step.
 
     Args:
         model: the model.
-        first_batch: reads a batch to build it with, if that is needed.
-        kind: "train", "test" or "predict"; the last needs the layers alone.
+        first_batch: reads the batch to build it with, if that is needed.
+        kind: "train", "test" or "predict"; "predict" needs only the layers.
     """
     step = f"{kind}_step"
     is_own = getattr(type(model), step) is not getattr(tf.keras.Model, step)
@@ -43,7 +43,7 @@ def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
     optimizer = model.optimizer if kind == "train" else None
     if is_own and kind == "train":
         is_missing |= not all(map(trainer.is_optimizer_built, optimizers_of(model)))
-    # The legacy ones of Keras 2 make their variables in a step, and nowhere else.
+    # Legacy optimizers of Keras 2 make their variables only in a step.
     is_legacy = optimizer is not None and not hasattr(optimizer, "build")
     with model.distribute_strategy.scope():
         if is_legacy or (is_own and is_missing):
@@ -64,16 +64,16 @@ def build(model: Any, first_batch: Callable[[], Any], kind: str) -> None:
 
 
 def _build(optimizer: Any, variables: Any) -> None:
-    """Builds an optimizer, but once, also those of Keras 2."""
+    """Builds an optimizer once; those of Keras 2 do not check that themselves."""
     if not trainer.is_optimizer_built(optimizer):
         optimizer.build(variables)
 
 
 def _trace(model: Any, step: str, batch: Any) -> None:
-    """Has a step of the user's own make what it misses: it alone knows what it calls.
+    """Traces a user's own step, since it alone knows which layers it calls.
 
-    Its ops are never run. Layers and optimizers are built, and other variables made,
-    outside of their graph; optimizers do nothing else.
+    The ops are never run. Layers and optimizers are built, and other variables are
+    made, outside of their graph; optimizers do nothing else.
     """
 
     def step_on(batch: Any) -> Any:
@@ -83,7 +83,7 @@ def _trace(model: Any, step: str, batch: Any) -> None:
     replaced: list[tuple[Any, str, Callable[..., Any]]] = [
         (layer, "build", _outside(layer.build))
         for layer in trainer.layers_of(model)
-        # Those of Keras 2 leave the function themselves.
+        # Layers of Keras 2 leave the function themselves.
         if compat.IS_KERAS_3 and not layer.built
     ]
     for optimizer in optimizers_of(model):
@@ -96,7 +96,7 @@ def _trace(model: Any, step: str, batch: Any) -> None:
 
 
 def _building_only(optimizer: Any) -> tuple[str, Callable[..., Any]]:
-    """An optimizer's method that applies gradients, by name, and what builds alone."""
+    """The name of the method that applies gradients, and one that only builds."""
     build = _outside(functools.partial(_build, optimizer))
 
     def apply(grads, trainable_variables=()):
@@ -112,7 +112,7 @@ def _building_only(optimizer: Any) -> tuple[str, Callable[..., Any]]:
 
 
 def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Does what a function does, outside of the function that is traced."""
+    """Wraps a function so that it runs outside of the function that is traced."""
 
     @tf.autograph.experimental.do_not_convert
     @functools.wraps(function)
@@ -125,7 +125,7 @@ def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _as_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """While in it, an object has an attribute, which Keras does not track."""
+    """Within this context, an object has an attribute that Keras does not track."""
     attributes = vars(owner)
     before = attributes.get(name)
     attributes[name] = value

@@ -1,4 +1,4 @@
-"""What fit, evaluate and predict refuse before they begin, and what they warn of."""
+"""Checks and warnings of fit, evaluate and predict before they begin."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,19 +15,7 @@ from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
 
-__all__ = [
-    "refuse_model_outside_of_scope",
-    "refuse_multi_worker",
-    "refuse_tensorboard_without_its_package",
-    "refuse_to_prefetch_rows",
-    "refuse_uncompiled",
-    "refuse_variables_elsewhere",
-    "refuse_what_cannot_be",
-    "warn_of_large_embeddings",
-    "warn_of_replicas",
-]
-
-# Tables above it are worth a warning where each step reads them.
+# Tables above this size are worth a warning if each step reads them whole.
 LARGE_TABLE_BYTES = 64 * 2**20
 
 
@@ -49,7 +37,7 @@ def refuse_model_outside_of_scope(model: Any) -> None:
 def refuse_multi_worker(model: Any) -> None:
     """Raises for Keras 3 under MultiWorkerMirroredStrategy, with several workers.
 
-    Its `Model.fit` fails there, with its own optimizers too; one worker works.
+    `Model.fit` fails there, even with Keras' own optimizers; with one worker it works.
     """
     strategy = model.distribute_strategy
     if not compat.IS_KERAS_3 or not isinstance(
@@ -67,7 +55,7 @@ def refuse_multi_worker(model: Any) -> None:
 
 
 def warn_of_large_embeddings(model: Any) -> None:
-    """Says which tables Keras 3 reads as a whole in each step."""
+    """Warns of large tables that Keras 3 reads as a whole in each step."""
     if not compat.IS_KERAS_3:
         return
     for layer in trainer.layers_of(model):
@@ -86,7 +74,7 @@ def warn_of_large_embeddings(model: Any) -> None:
 
 
 def warn_of_replicas(total_num_replicas: int, num_workers: int) -> None:
-    """Says that a SyncReplicas counts on other workers than there are."""
+    """Warns if SyncReplicas expects another number of workers than there are."""
     if num_workers and total_num_replicas != num_workers:
         logging.warning(
             "SyncReplicas counts on total_num_replicas=%d, and the cluster has %d "
@@ -103,7 +91,7 @@ def refuse_uncompiled(model: Any) -> None:
 
 
 def refuse_what_cannot_be(model: Any) -> None:
-    """Raises for what cannot be done under ParameterServerStrategy."""
+    """Raises for a model that needs what ParameterServerStrategy cannot do."""
     if model.run_eagerly:
         raise ValueError(
             "Steps that run on workers cannot run eagerly. Received: run_eagerly=True"
@@ -147,7 +135,7 @@ def refuse_what_cannot_be(model: Any) -> None:
 
 
 def refuse_to_prefetch_rows(model: Any) -> None:
-    """Raises for a model whose steps may not miss an update, or whose rows may go."""
+    """Raises if the model's steps must not miss an update, or its tables may grow."""
     if isinstance(model.optimizer, SyncReplicas):
         raise ValueError(
             "prefetch_rows is for asynchronous training: all gradients of a "
@@ -165,13 +153,13 @@ def refuse_to_prefetch_rows(model: Any) -> None:
 
 
 def refuse_tensorboard_without_its_package(callbacks: Sequence[Any]) -> None:
-    """Raises for a TensorBoard that has nothing to write with.
+    """Raises if the package is missing that the TensorBoard callback writes with.
 
-    Its callback would find that out after the first batch.
+    The callback itself would fail only after the first batch.
     """
     for callback in callbacks:
         is_board = isinstance(callback, tf.keras.callbacks.TensorBoard)
-        # Those of tf.summary are TensorBoard's own.
+        # The package provides the functions of tf.summary.
         if is_board and not hasattr(tf.summary, "scalar"):
             raise ImportError(
                 "The TensorBoard callback needs the package tensorboard, which is not "
@@ -190,7 +178,7 @@ def refuse_variables_elsewhere(model: Any) -> None:
             )
     for variable in model.variables:
         value = compat.native(variable)
-        # What a partitioner made is a list of variables, without a handle.
+        # A partitioner makes a list of variables, which has no handle.
         if compat.IS_KERAS_3 and not hasattr(value, "handle"):
             raise ValueError(
                 "Keras 3 cannot train variables in parts: make the strategy without "

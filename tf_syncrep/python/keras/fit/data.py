@@ -1,4 +1,4 @@
-"""Where the batches of `fit` come from, and how they get to the workers."""
+"""The batches of `fit`, and how they get to the workers."""
 
 import abc
 import itertools
@@ -20,8 +20,8 @@ _RAN_OUT = (
     "steps, or data that goes on: let a dataset repeat."
 )
 
-# What is scheduled for one execution: the number of its steps, and the arguments of the
-# function that `Batches.function` made for so many.
+# One execution to schedule: the number of its steps, and the arguments of the function
+# that `Batches.function` made for this number.
 Scheduled = tuple[int, tuple[Any, ...]]
 RunSteps = Callable[[list[Any]], Any]
 
@@ -30,7 +30,7 @@ class Batches(abc.ABC):
     """Batches for the steps of epochs.
 
     Attributes:
-        num_steps: steps of an epoch; None if that is known only at its end.
+        num_steps: how many steps an epoch has; None if that is known only at its end.
         num_told: how many numbers an execution returns about itself, before those that
             its steps return.
     """
@@ -42,10 +42,11 @@ class Batches(abc.ABC):
         """Begins an epoch.
 
         Args:
-            resume: whether it was begun before, by who saved a checkpoint in it.
+            resume: whether the epoch was begun before, and a checkpoint was saved in
+                it.
 
         Returns:
-            Whether there is one left.
+            Whether there is an epoch left.
         """
         del resume
         return True
@@ -56,29 +57,25 @@ class Batches(abc.ABC):
 
     @abc.abstractmethod
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
-        """The executions of one epoch, from a step on."""
+        """Yields the executions of one epoch, from a step on."""
 
     def signature(self, size: int) -> tuple[Any, ...] | None:
-        """The specs of the arguments of an execution of `size` steps.
-
-        None if they follow from the arguments.
-        """
+        """The specs of an execution's arguments; None if the arguments tell them."""
         del size
         return None
 
     @staticmethod
     @abc.abstractmethod
     def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
-        """What an execution does with its arguments.
+        """Returns the function of an execution, which is to be traced.
+
+        It makes all steps of the execution, and returns `num_told` numbers, followed by
+        what `run_steps` returned.
 
         Args:
             run_steps: makes a step on each batch of a list, and returns a vector of
                 numbers and a list of other tensors.
             size: the number of steps.
-
-        Returns:
-            A function, to be traced, that makes all steps of an execution and returns
-            what `run_steps` did, behind `num_told` numbers.
         """
 
 
@@ -92,9 +89,9 @@ class SentBatches(Batches):
         """Reads nothing yet.
 
         Args:
-            adapter: what the batches come from.
-            goes_on: whether an epoch begins with the batch that follows the last one
-                of the epoch before; without, it begins anew.
+            adapter: the source of the batches.
+            goes_on: whether an epoch goes on after the last batch of the epoch before,
+                or begins with the first batch again.
         """
         self._adapter = adapter
         self._steps_of_epoch = adapter.steps_of_epoch
@@ -104,12 +101,12 @@ class SentBatches(Batches):
         self.num_steps = adapter.steps_of_epoch or adapter.num_batches
 
     def begin_epoch(self, resume: bool) -> bool:
-        """Begins an epoch if there is a batch, which the first one finds out later."""
+        """Begins an epoch if there is a batch; the first epoch finds that out later."""
         del resume
         return not self._has_read or self._has_batch()
 
     def first(self) -> Any:
-        """The first batch, which stays there."""
+        """Returns the first batch, and leaves it to be read again."""
         if not self._has_batch():
             raise ValueError(NO_BATCHES)
         batch = next(self._iterator)
@@ -142,13 +139,13 @@ class SentBatches(Batches):
             self.end_epochs()
 
     def end_epochs(self) -> None:
-        """Ends what reads ahead."""
+        """Ends the threads that read ahead."""
         if self._is_reading:
             self._is_reading = False
             self._adapter.end_epoch()
 
     def _has_batch(self) -> bool:
-        """Whether there is a batch; begins anew if all were read."""
+        """Whether there is a batch; goes back to the first one if all were read."""
         if not self._is_reading:
             self._is_reading = True
             self._adapter.begin_epoch()
@@ -162,22 +159,22 @@ class SentBatches(Batches):
         return False
 
     def signature(self, size: int) -> tuple[Any, ...]:
-        """The specs of the dataset.
+        """The specs of the dataset, in which the size of a batch may be unknown.
 
-        Batches of another size are not to be another case: Keras weighs losses by the
-        size of the batch if a trace knows it.
+        The function must not be traced for each size: Keras weighs losses by the size
+        of the batch if the trace knows it.
         """
         return ([self._adapter.dataset.element_spec] * size,)
 
     @staticmethod
     def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
-        """What an execution does with its arguments."""
+        """Returns the function of an execution."""
         del size
         return lambda batches: run_steps([without_optionals(x) for x in batches])
 
 
 class WorkersBatches(Batches):
-    """Batches that each worker reads by itself, going on from epoch to epoch."""
+    """Batches that each worker reads by itself, without a break between epochs."""
 
     def __init__(self, iterator: Any, num_steps: int):
         """Wraps the workers' iterators."""
@@ -194,14 +191,14 @@ class WorkersBatches(Batches):
 
     @staticmethod
     def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
-        """What an execution does with its arguments."""
+        """Returns the function of an execution."""
         return lambda iterator: run_steps([next(iterator) for _ in range(size)])
 
 
 class DatasetHere:
-    """What the workers read, made in this process only if it is looked at.
+    """The workers' datasets, which are made in this process only if it needs them.
 
-    Work queues are left as they were.
+    Reading them leaves work queues as they were.
     """
 
     def __init__(self, functions: Sequence[Any], queues: Sequence[WorkQueue]):
@@ -210,20 +207,20 @@ class DatasetHere:
         self._queues = queues
 
     def has_end(self) -> bool:
-        """Whether each worker's may have an end."""
+        """Whether each worker's dataset may have an end."""
         return bool(self._queues) or all(
             int(dataset.cardinality()) != int(tf.data.INFINITE_CARDINALITY)
             for dataset in self._made()
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """Reads one worker's after the other's."""
+        """Reads the dataset of one worker after the other."""
         states = [queue.save() for queue in self._queues]
         try:
             for dataset in self._made():
                 yield from dataset
         finally:
-            # Whatever was reading ahead has ended by now.
+            # By now the threads that read ahead have ended.
             for queue, state in zip(self._queues, states, strict=True):
                 queue.restore(state)
 
@@ -237,14 +234,14 @@ def datasets_of_workers(
     num_workers: int,
     dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
 ) -> tuple[Any, DatasetHere, list[WorkQueue]]:
-    """Makes the dataset of each worker by a function that is told which worker it is.
+    """Makes a dataset on each worker, with a function that gets the worker's number.
 
-    The function is traced once for each worker, with Python numbers, so that it can do
-    with them what it likes. A worker that comes back gets its dataset again.
+    The function is traced once for each worker, with Python numbers, so that it can use
+    them in any way. A worker that comes back gets its dataset again.
 
     Returns:
-        What `iter` makes the workers' iterators of; the same in this process; and the
-        work queues that they read.
+        The datasets of the workers, for `iter`; the same datasets in this process; and
+        the work queues that they read.
 
     Raises:
         ValueError: the batches of two workers have different specs.
@@ -287,9 +284,9 @@ def datasets_of_workers(
 
 
 def endless(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
-    """A dataset again and again; reading it fails with a sentence if it is empty.
+    """Repeats a dataset for ever; reading it raises a clear error if it is empty.
 
-    Without that, a step would end with the end of a sequence.
+    Otherwise a step would fail with the error for the end of a sequence.
     """
 
     def fail(_: tf.Tensor) -> tf.data.Dataset:

@@ -1,25 +1,25 @@
-"""When a pass over the workers' datasets is over, and whom to ask until then."""
+"""Finds out when a pass over the workers' datasets is over."""
 
 from __future__ import annotations
 
-# How long nothing has to come before free workers are asked once more.
+# After this time without a result, executions are again scheduled for free workers.
 ASK_AGAIN_SECS = 0.05
-# How many times a worker may leave that unanswered, with nothing else under way, before
-# it is taken for lost.
+# How many times a worker may take none of these, while nothing else is under way,
+# before it counts as lost.
 _PATIENCE = 20
 
 
 class Ends:
     """Follows which workers have come to the end of their data.
 
-    Whichever worker is free runs what is scheduled, and nobody can choose which. A
-    worker at its end runs it, too, and reports that at once. So as soon as one is
-    there, no more is scheduled than there are workers, and after each step that had
-    data: the worker that made it gets another then, and others say again that they have
-    none.
+    Any free worker may run an execution, and nobody can choose which. A worker at its
+    end runs it, too, and reports the end at once. So as soon as one worker has reported
+    its end, only as many executions as there are workers are scheduled, again after
+    each step that had data: the worker that made the step gets one of them, and the
+    others report their ends again.
 
-    A silent worker counts as busy as long as something is under way. When nothing is,
-    and it repeatedly takes nothing that is offered, it counts as lost.
+    A silent worker counts as busy as long as something is under way. If nothing is
+    under way, and it repeatedly takes none of the executions, it counts as lost.
     """
 
     def __init__(self, num_workers: int, window: int):
@@ -27,7 +27,7 @@ class Ends:
 
         Args:
             num_workers: how many workers there are.
-            window: how many executions to have under way while all have data.
+            window: how many executions are under way while all workers have data.
         """
         self._num_workers = num_workers
         self._window = window
@@ -38,14 +38,14 @@ class Ends:
 
     @property
     def is_over(self) -> bool:
-        """Whether all workers are at their ends, or lost, and nothing is under way."""
+        """Whether all workers are at their ends or lost, and nothing is under way."""
         return self._num_under_way == 0 and (
             len(self._ended) == self._num_workers or self.num_lost > 0
         )
 
     @property
     def num_lost(self) -> int:
-        """How many workers are taken for lost."""
+        """How many workers count as lost."""
         if self._num_unanswered < _PATIENCE:
             return 0
         return self._num_workers - len(self._ended)
@@ -69,7 +69,7 @@ class Ends:
         """Takes note of an execution that is over.
 
         Args:
-            worker: who ran it; None if that is not known.
+            worker: the worker that ran it; None if that is not known.
             has_ended: whether it found the end of the data.
         """
         self._num_under_way -= 1
@@ -83,7 +83,7 @@ class Ends:
             self._is_due = True
 
     def add_silence(self) -> None:
-        """Takes note that nothing has come for `ASK_AGAIN_SECS`."""
+        """Takes note that no result has come for `ASK_AGAIN_SECS`."""
         self._is_due = True
         if self._num_under_way == 0:
             self._num_unanswered += 1

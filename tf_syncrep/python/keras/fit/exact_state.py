@@ -1,8 +1,8 @@
-"""Counters and seeds that lose nothing when workers step at once.
+"""Counters and seeds that lose nothing when several workers step at once.
 
 Keras 3 adds to a variable by reading it, adding, and assigning the sum. If workers
-share it on a parameter server, what another one adds in between is lost. While a step
-is traced in `exact_state`, one op adds instead.
+share the variable on a parameter server, what another worker adds in between is lost.
+While a step is traced in `exact_state`, one op adds instead.
 """
 
 import contextlib
@@ -16,17 +16,17 @@ from tf_syncrep.python.keras import compat
 
 @contextlib.contextmanager
 def exact_state(execution: tf.Tensor | None = None) -> Iterator[None]:
-    """While in it, steps of a Keras 3 model are traced so that no addition is lost.
+    """Within this context, steps of a Keras 3 model are traced to lose no addition.
 
-    It concerns what is added by `assign_add` and `assign_sub`, as the `iterations` of
-    every optimizer are, and generators of seeds, as those of layers.
+    This concerns additions by `assign_add` and `assign_sub`, such as the `iterations`
+    of every optimizer, and seed generators, such as those of layers.
 
     Args:
-        execution: int64 scalar that differs between steps run at once. It is folded
-            into the seeds, so that no two workers draw the same numbers; if None,
-            these are the numbers that one process would draw.
+        execution: int64 scalar that differs between steps that run at once. It is
+            folded into the seeds, so that no two workers draw the same numbers; if
+            None, a worker draws the numbers that one process would draw.
     """
-    if not compat.IS_KERAS_3:  # whose variables are added to by one op
+    if not compat.IS_KERAS_3:  # Keras 2 adds by one op.
         yield
         return
     keras = tf.keras
@@ -44,7 +44,7 @@ def exact_state(execution: tf.Tensor | None = None) -> Iterator[None]:
 
 
 def _by_one_op(stock: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A Keras variable's `assign_add` or `assign_sub` as one op."""
+    """Makes a Keras variable's `assign_add` or `assign_sub` one op."""
 
     def assign(variable: Any, value: Any) -> Any:
         if compat.in_stateless_scope():
@@ -62,7 +62,7 @@ def _by_one_op(stock: Callable[..., Any], name: str) -> Callable[..., Any]:
 def _next_seed(
     stock: Callable[..., Any], execution: tf.Tensor | None
 ) -> Callable[..., Any]:
-    """A seed generator's `next` that counts by one op."""
+    """Makes a seed generator's `next` count by one op."""
 
     def next(generator: Any, ordered: bool = True) -> Any:
         if not ordered or compat.in_stateless_scope():
@@ -82,7 +82,7 @@ def _next_seed(
 
 @contextlib.contextmanager
 def _replaced(kind: type, name: str, make: Callable[..., Any]) -> Iterator[None]:
-    """Puts a function in the place of a class's method, and takes it away again."""
+    """Within this context, a function is in the place of a class's method."""
     own, stock = vars(kind).get(name), getattr(kind, name)
     setattr(kind, name, make(stock, name))
     try:

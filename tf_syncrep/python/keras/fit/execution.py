@@ -1,4 +1,4 @@
-"""Steps that a worker makes in one go: their function, and what comes of a call."""
+"""Steps that a worker makes in one call: their function, and the results of a call."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from tf_syncrep.python.keras.transfers.prefetch import read_rows_early
 
 
 class Execution:
-    """A function of several steps, and what the coordinator makes of its results.
+    """A function of several steps, and how the coordinator reads its results.
 
-    The steps are traced one behind the other into one graph. In a loop of TensorFlow's
-    each of them would cost messages more: every task is told of every iteration.
+    The steps are traced one after the other into one graph. In one of TensorFlow's
+    loops each step would cost more messages, since every task is told of every
+    iteration.
 
     Attributes:
         function: a `tf.function` of an execution's number and its other arguments.
@@ -39,9 +40,9 @@ class Execution:
         Args:
             step: traces a step.
             metrics: the state of metrics.
-            batches: what the steps are made on.
-            size: the number of steps; `batches` may have fewer when they end.
-            prefetch_rows: whether a step looks rows up before the updates of the last.
+            batches: the data of the steps.
+            size: the number of steps; `batches` may have fewer at their end.
+            prefetch_rows: whether a step looks up rows before the last step's updates.
         """
         self._step = step
         self._prefetch_rows = prefetch_rows
@@ -53,10 +54,9 @@ class Execution:
         def run(number, *args):
             handles = metrics.handles_of_zeros()
 
-            # In no function of their own, unless it is called in a loop: where one is
-            # called, each server tells the worker of its end, and hears of its
-            # beginning. But with handles of their own, to which the steps do all that
-            # is done.
+            # The steps are not in a function of their own, unless a loop calls it: with
+            # each call of a function the worker and each server exchange messages. But
+            # they have handles of their own, by which all their writes can be found.
             def steps(batches):
                 return self._steps(number, list(map(tf.identity, handles)), batches)
 
@@ -70,13 +70,13 @@ class Execution:
         self.function = tf.function(run, input_signature=signature, autograph=False)
 
     def _steps(self, number: tf.Tensor, handles: list[tf.Tensor], batches: Any) -> Any:
-        """Makes a step on each batch; packs what the coordinator needs of them."""
+        """Makes a step on each batch, and packs what the coordinator needs of them."""
         return_results_at_once()
         graph = tf.compat.v1.get_default_graph()
         results, begins = [], []
         for i, batch in enumerate(batches):
             begins.append(len(graph.get_operations()))
-            # No two numbers are the same, those of executions of other sizes included.
+            # These numbers also differ between executions of different sizes.
             with seeds_of_copy(len(batches) * (len(batches) - 1) + i):
                 results.append(self._step(number, handles, batch))
         if self._prefetch_rows:
@@ -101,11 +101,11 @@ class Execution:
         return returned
 
     def told(self, fetched: tuple[Any, list[Any]]) -> tuple[int, ...]:
-        """What a call tells of itself."""
+        """The numbers that a call returns about itself."""
         return tuple(int(x) for x in fetched[0][: self._num_told])
 
     def take(self, fetched: tuple[Any, list[Any]]) -> Any:
-        """Adds to the metrics; returns what the steps returned, as NumPy values."""
+        """Adds to the metrics, and returns what the steps returned as NumPy values."""
         numbers, others = fetched
         end = self._num_told + sum(self._packing)
         leaves = unpacked(self._packing, numbers[self._num_told : end], others)
@@ -122,7 +122,7 @@ class Execution:
 
 
 class Result:
-    """What a call of an execution's function has returned, or will."""
+    """The result of a call of an execution's function, present or future."""
 
     def __init__(self, coordinator: Any, execution: Execution, args: tuple[Any, ...]):
         """Schedules the call."""
@@ -135,19 +135,22 @@ class Result:
         self._error: Exception | None = None
 
     def again(self) -> Result:
-        """Schedules the same once more."""
+        """Schedules the same call once more."""
         return Result(self._coordinator, self._execution, self._args)
 
     def wait(self) -> None:
         """Waits for the end of the execution, also if it failed."""
         try:
             self._fetched = self._value.fetch()
-        except Exception as error:  # In a thread, whose failure nobody would notice.
+        except Exception as error:  # Nobody would notice the failure of a thread.
             self._error = error
         self._is_over = True
 
     def told(self) -> tuple[int, ...] | None:
-        """What the execution tells of itself, when it has come; None if it failed."""
+        """The numbers that the execution, once it has ended, returned about itself.
+
+        None if it failed.
+        """
         return None if self._error else self._execution.told(self._fetched)
 
     def fetch(self, if_lost: Any) -> Any:
@@ -155,7 +158,7 @@ class Result:
 
         Args:
             if_lost: returned if the worker that ran the execution was lost before its
-                result was fetched; what the execution did to variables is done.
+                result was fetched. The execution has nevertheless updated variables.
 
         Raises:
             Exception: the execution, or one beside it, failed.
@@ -166,6 +169,6 @@ class Result:
             return self._execution.take(self._fetched)
         if not isinstance(self._error, tf.errors.OpError):
             raise self._error
-        # Raises what really happened, if it was in the execution.
+        # This raises the execution's own error, if there was one.
         self._coordinator.join()
         return if_lost

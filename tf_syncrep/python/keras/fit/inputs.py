@@ -1,4 +1,4 @@
-"""The batches of fit, evaluate and predict, from what their caller gives."""
+"""Makes the batches of fit, evaluate and predict from what their caller gives."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,12 +20,6 @@ from tf_syncrep.python.keras.fit.data import (
 )
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
 
-__all__ = [
-    "evaluation_batches",
-    "first_batch",
-    "training_batches",
-]
-
 
 def training_batches(
     coordinator: Any,
@@ -37,7 +31,7 @@ def training_batches(
     class_weight: Mapping[int, float] | None,
     steps_per_epoch: int | None,
 ) -> tuple[Batches, Callable[[], Any]]:
-    """The batches to train on, and what reads the first one in the coordinator."""
+    """The batches to train on, and a function that reads the first one here."""
     if steps_per_epoch is not None and steps_per_epoch < 1:
         raise ValueError(
             f"steps_per_epoch must be at least 1. "
@@ -98,7 +92,7 @@ def evaluation_batches(
 ) -> SentBatches:
     """The batches to evaluate on."""
     if callable(x):
-        # One pipeline reads it all, and that is what the function is told.
+        # The function is told that there is one pipeline, which reads all data.
         x = made_by(x, tf.distribute.InputContext())
     adapter = Adapter(
         read_ahead(x), y, sample_weight, batch_size=batch_size, steps=steps
@@ -111,12 +105,12 @@ def evaluation_batches(
 
 
 def read_ahead(x: Any) -> Any:
-    """Has a dataset be read ahead, as all others of Keras' adapters are."""
+    """Makes a dataset read ahead, as Keras' adapters do with all other data."""
     return x.prefetch(tf.data.AUTOTUNE) if isinstance(x, tf.data.Dataset) else x
 
 
 def first_batch(dataset: Any) -> Any:
-    """The first batch, to build a model with; raises if there is none."""
+    """Returns the first batch, to build a model with; raises if there is none."""
     for batch in dataset:
         return batch
     raise ValueError(NO_BATCHES)
@@ -148,7 +142,7 @@ def made_by(
 
 
 def _say_that_all_read_all(dataset: tf.data.Dataset) -> None:
-    """Says once in a process that workers read the same in the same order."""
+    """Warns once in a process that workers read the same data in the same order."""
     num_workers = num_tasks("worker")
     if num_workers > 1 and not datasets.differs_between_workers(dataset):
         logging.log_first_n(
@@ -162,10 +156,10 @@ def _say_that_all_read_all(dataset: tf.data.Dataset) -> None:
 
 
 def _say_that_queues_end(queues: list[WorkQueue], steps_per_epoch: int) -> None:
-    """Says of a queue that has an end that steps are counted without it.
+    """Warns of a queue with an end, since the number of steps does not depend on it.
 
-    A worker that comes to the end waits for items that others have begun, which may
-    have no more steps to read them in: nobody goes on until their lease is over.
+    A worker at the end waits for items that others have begun to read. If these have no
+    steps left in which to go on, nobody does until their leases are over.
     """
     for queue in queues:
         if queue.num_epochs is not None:

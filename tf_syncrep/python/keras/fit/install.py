@@ -1,4 +1,4 @@
-"""Makes a model's own fit, evaluate and predict come here, where they cannot train."""
+"""Makes a model's own fit, evaluate and predict call ours where they cannot run."""
 
 import functools
 import inspect
@@ -18,20 +18,20 @@ _OURS: dict[str, Callable[..., Any]] = {
     "evaluate": api.evaluate,
     "predict": api.predict,
 }
-# The methods of `tf.keras.Model` that others stand in front of, by name.
+# The methods of `tf.keras.Model` that were replaced, by name.
 _stock: dict[str, Callable[..., Any]] = {}
 _is_installed = False
 
 
 def install_fit() -> None:
-    """Makes `model.fit` that of `tfs.keras` under ParameterServerStrategy.
+    """Makes `model.fit` call `tfs.keras.fit` under ParameterServerStrategy.
 
-    `model.evaluate` and `model.predict` likewise. A script that calls them on models
-    made in the scope of a `tf.distribute.ParameterServerStrategy` then runs as it is,
-    with Keras 3, tf_keras and Keras 2. Models made elsewhere are not concerned; but the
-    coordinator of a cluster refuses to `fit` one, which would train there alone. A
-    second call changes nothing; `uninstall_fit` takes it back. A class that has a `fit`
-    of its own keeps it.
+    It does the same for `model.evaluate` and `model.predict`. A script that calls them
+    on models made in the scope of a `tf.distribute.ParameterServerStrategy` then runs
+    as it is, with Keras 3, tf_keras and Keras 2. Nothing changes for models made
+    elsewhere; but the coordinator of a cluster refuses to `fit` such a model, which
+    would train there alone. A second call changes nothing; `uninstall_fit` undoes it. A
+    class that has a `fit` of its own keeps it.
 
     Example:
     ```python
@@ -48,7 +48,7 @@ def install_fit() -> None:
 
 
 def uninstall_fit() -> None:
-    """Takes back what `install_fit` did; without effect if it did nothing.
+    """Undoes what `install_fit` did; without `install_fit` it does nothing.
 
     Example:
     ```python
@@ -68,8 +68,8 @@ def uninstall_fit() -> None:
 def explain_stock_fit() -> None:
     """Makes Keras 3 mention `install_fit` where its own methods cannot run.
 
-    It fails there in any case, with an error about something else. Everywhere else its
-    `fit` writes the last checkpoint behind all callbacks, as ours does.
+    They fail there in any case, with an error about something else. Everywhere else its
+    `fit` then writes the last checkpoint after all callbacks, as ours does.
     """
     if compat.IS_KERAS_3:
         _stand_in_front()

@@ -34,9 +34,9 @@ _END_SECS = 20.0
 def closing(coordinator: Any, rounds: Rounds) -> Iterator[None]:
     """Leaves nothing behind, however training ends, and raises what ended it.
 
-    After a failure the rounds are closed before the wait for executions that still
-    run, as they may wait for an update. That wait ends also where a task does not
-    answer.
+    After a failure the rounds are closed first, since executions that still run may
+    wait for an update. Then it waits for these executions, but not for ever, since a
+    task may not answer.
     """
     with ending(rounds):
         try:
@@ -75,7 +75,7 @@ def train(
     """
     rounds, clock = rounds_of(model.optimizer), clock_of(model)
     flush = getattr(model.optimizer, "flush_last", True)
-    # Before callbacks ask the gate for anything, and so have it made.
+    # This comes before callbacks may ask the gate for anything, which would make it.
     if model.trainable_variables:
         place(model.optimizer, model.trainable_variables)
 
@@ -104,7 +104,7 @@ def train(
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
         if epoch == first_epoch:
-            # Not earlier: now callbacks have restored whatever there is to restore.
+            # This must not come earlier: callbacks have restored everything only now.
             rounds.start()
         rounds.begin_epoch(first_step)
         sizes = steps.sizes("train", batches, callbacks)
@@ -118,7 +118,7 @@ def train(
         calls.finish(logs)
         first_step = 0
         steps.coordinator.join()
-        # So that what is validated, saved and reported includes all updates of the
+        # Whatever is validated, saved and reported then includes all updates of the
         # epoch.
         if model.stop_training or epoch + 1 == epochs:
             rounds.finish(flush=flush)
@@ -187,14 +187,14 @@ def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any)
 
 
 def _concatenated(outputs: list[Any]) -> Any:
-    """Several outputs as one."""
+    """Joins outputs along the batch."""
     if len(outputs) == 1:
         return outputs[0]
     return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *outputs)
 
 
 def _fetched(result: Result) -> Any:
-    """What a step returned, which is made again where that is lost with its worker."""
+    """Fetches what an execution returned, which runs again if its worker was lost."""
     while (fetched := result.fetch(if_lost=_LOST)) is _LOST:
         result = result.again()
     return fetched
@@ -204,7 +204,7 @@ _LOST = object()
 
 
 def _as_numbers(logs: dict[str, Any]) -> dict[str, Any]:
-    """Converts to floats what can be converted."""
+    """Converts results to floats where that is possible."""
     results = {}
     for name, value in logs.items():
         try:

@@ -1,4 +1,4 @@
-"""A word about a loss that is no number."""
+"""A warning about a loss that is not finite."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from absl import logging
 
 
 class LossWarning(tf.keras.callbacks.Callback):
-    """Says once in a training that its loss is NaN or infinite."""
+    """Warns once in a training that its loss is NaN or infinite."""
 
-    # Keras 2 refuses callbacks that look at batches in the strategy's scope without it.
+    # Without it, Keras 2 refuses callbacks with hooks by batch in the strategy's scope.
     _supports_tf_logs = True
 
     def __init__(self):
@@ -19,11 +19,11 @@ class LossWarning(tf.keras.callbacks.Callback):
         self._has_said_so = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Notes which epoch it is."""
+        """Notes the number of the epoch."""
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Looks at the loss so far."""
+        """Checks the loss so far."""
         loss = (logs or {}).get("loss", 0.0)
         if not self._has_said_so and not np.all(np.isfinite(loss)):
             self._has_said_so = True

@@ -1,13 +1,13 @@
 """Metrics whose state is in the coordinator, which adds up what executions return.
 
-While a step is traced, the variables of metrics stand for variables of the worker's
-own. These are zero when an execution begins, and at its end their values, which are
-what its steps have added, go to the coordinator with all else that it returns. So
-nothing is written on a server, an execution that is made again counts once, and what
-callbacks see is the sum of the executions that they have been told of.
+While a step is traced, the variables of metrics are replaced by variables of the worker
+itself. They are zero when an execution begins. At its end they hold what its steps have
+added, which goes to the coordinator with the execution's other results. So nothing is
+written on a server, an execution that is made again counts once, and callbacks see the
+sum of the executions that they have been told of.
 
-The results that a step returns are computed from the sums: the part of its graph
-between the variables and the results runs in the coordinator.
+The results of metrics are computed from the sums: the part of the step's graph between
+the variables and the results runs in the coordinator.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.handles import standing_for
 from tf_syncrep.python.keras.parts import parts_of
 
-# What may be made of a variable's value before it is assigned, by the inputs that may
-# hold the value: anything else does not add to it.
+# The ops that may lead from a variable's value to the value that is assigned, with the
+# inputs that may hold it. With any other op, the assignment is not an addition.
 _MAY_HOLD = {
     "Add": {0, 1},
     "AddV2": {0, 1},
@@ -41,8 +41,8 @@ class Metrics:
         """Makes nothing yet.
 
         Args:
-            owners: for each of TensorFlow's variables the name of its metric. By
-                references, as variables cannot be compared.
+            owners: the name of the metric of each of TensorFlow's variables. The keys
+                are references, since variables cannot be compared.
         """
         self._owners = owners
         self._variables = [ref.deref() for ref in owners]
@@ -54,11 +54,11 @@ class Metrics:
         return self._owners.keys() == other._owners.keys()
 
     def steps_on(self, handles: Sequence[tf.Tensor]) -> Any:
-        """While in it, what is done to the metrics is done to other variables."""
+        """Within this context, other variables stand for those of the metrics."""
         return standing_for(self._variables, handles)
 
     def _handles(self) -> list[tf.Tensor]:
-        """Handles of the variables of whichever task they are made on."""
+        """Handles of the variables of the task on which these ops run."""
         return [
             tf.raw_ops.VarHandleOp(
                 dtype=variable.dtype,
@@ -69,7 +69,7 @@ class Metrics:
         ]
 
     def handles_of_zeros(self) -> list[tf.Tensor]:
-        """The same, of variables that are set to zero."""
+        """Handles of the same variables, which are set to zero."""
         handles = self._handles()
         for handle, variable in zip(handles, self._variables, strict=True):
             zeros = tf.zeros(variable.shape, variable.dtype)
@@ -77,7 +77,7 @@ class Metrics:
         return handles
 
     def values(self, handles: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The values of variables, in one vector."""
+        """The values of the variables in one vector."""
         values = [
             tf.reshape(tf.cast(_read(handle, variable), tf.float64), [-1])
             for handle, variable in zip(handles, self._variables, strict=True)
@@ -85,7 +85,7 @@ class Metrics:
         return tf.concat([tf.zeros([0], tf.float64), *values], axis=0)
 
     def add(self, values: tf.Tensor) -> list[tf.Tensor]:
-        """Adds to the variables of this process, and returns what they are then."""
+        """Adds to the variables of this process, and returns their new values."""
         sums = []
         sizes = [variable.shape.num_elements() for variable in self._variables]
         for handle, variable, value in zip(
@@ -98,7 +98,7 @@ class Metrics:
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """While in it, all metrics have their state in this process."""
+        """Within this context, all metrics have their state in this process."""
         with tf.device("CPU:0"):
             self._here = self._handles()
         for handle, variable in zip(self._here, self._variables, strict=True):
@@ -113,8 +113,8 @@ class Metrics:
         """Raises if a step does anything to metrics but add, or trains by them.
 
         Args:
-            handles: of the variables in the graph of a step that was traced. What
-                happens within functions that it calls is not seen.
+            handles: the handles of the variables in the graph of a traced step. What
+                happens within functions that the step calls is not seen.
         """
         state = _made_of(_reads(handles))
         for handle, variable in zip(handles, self._variables, strict=True):
@@ -151,10 +151,10 @@ def metrics_of(model: Any, num_workers: int) -> Metrics:
     """The metrics of a model that are sums.
 
     Raises:
-        ValueError: a metric says that it is no sum, and there are several workers.
+        ValueError: a metric declares that it is no sum, and there are several workers.
     """
     metrics = [*model.metrics, *parts_of(model, tf.keras.metrics.Metric)]
-    # Those that a model is compiled with are parts of one, and have the names.
+    # The metrics of `compile` are parts of another one, and have the names.
     metrics = [part for x in metrics for part in (*getattr(x, "metrics", ()), x)]
     owners: dict[Any, str] = {}
     for metric in metrics:
@@ -173,19 +173,19 @@ def metrics_of(model: Any, num_workers: int) -> Metrics:
 
 
 class Results:
-    """What a step returns of the results of metrics, computed from their sums.
+    """The results of metrics that a step returns, computed from their sums.
 
     Attributes:
-        indices: where among what the step returns.
-        inputs: tensors of the step that they are computed from, besides the metrics.
+        indices: their places among the step's results.
+        inputs: the other tensors of the step from which they are computed.
     """
 
     def __init__(self, leaves: Sequence[Any], handles: Sequence[tf.Tensor]):
         """Finds them in the graph of a step.
 
         Args:
-            leaves: what the step returns.
-            handles: of the variables of metrics.
+            leaves: the step's results.
+            handles: the handles of the variables of metrics.
         """
         reads = _reads(handles)
         state = _made_of(reads)
@@ -219,7 +219,7 @@ class Results:
                 self.inputs.append(x)
 
     def compute(self, values: Sequence[tf.Tensor], inputs: Sequence[Any]) -> list[Any]:
-        """Computes them."""
+        """Computes the results from the metrics' values and those of `inputs`."""
         known = dict(self._constants)
         for (name, dtype), x in zip(self._dtypes.items(), inputs, strict=True):
             known[name] = tf.cast(x, dtype)
@@ -228,7 +228,7 @@ class Results:
         used = {name for node in self._graph_def.node for name in node.input}
         made = tf.graph_util.import_graph_def(
             self._graph_def,
-            # A node names another one's first output by the node alone.
+            # In a node's inputs, the first output of another node has no number.
             input_map={k: x for k, x in known.items() if k.removesuffix(":0") in used},
             return_elements=rest,
         )
@@ -237,7 +237,7 @@ class Results:
 
 
 def _is_sum(variable: Any) -> bool:
-    """Whether what the replicas have of a metric's variable is to be added up."""
+    """Whether the replicas' values of a metric's variable are to be added up."""
     kinds = ("sum", tf.VariableAggregation.SUM)
     return getattr(variable, "aggregation", "sum") in kinds
 
@@ -247,7 +247,7 @@ def _read(handle: tf.Tensor, variable: Any) -> tf.Tensor:
 
 
 def _reads(handles: Sequence[tf.Tensor]) -> dict[tf.Operation, int]:
-    """The ops that read variables, with the variables' numbers."""
+    """The ops that read variables, each with the variable's number."""
     return {
         op: i
         for i, handle in enumerate(handles)
@@ -269,7 +269,7 @@ def _made_of(reads: Iterable[tf.Operation]) -> set[tf.Operation]:
 
 
 def _is_addition(x: tf.Tensor, handle: tf.Tensor, state: set[tf.Operation]) -> bool:
-    """Whether a value is a variable's, and what does not depend on it, added."""
+    """Whether a value is a variable's, plus terms that do not depend on it."""
     if x.op.type == "ReadVariableOp":
         return x.op.inputs[0].name == handle.name
     holding = [i for i, y in enumerate(x.op.inputs) if y.op in state]
@@ -281,7 +281,7 @@ def _is_addition(x: tf.Tensor, handle: tf.Tensor, state: set[tf.Operation]) -> b
 
 
 def _alone(node: Any) -> Any:
-    """A node without what ties it to other nodes or devices."""
+    """Copies a node without its ties to other nodes or devices."""
     alone = tf.compat.v1.NodeDef()
     alone.CopyFrom(node)
     alone.device = ""

@@ -1,4 +1,4 @@
-"""All numbers that a function returns as one tensor, which is fetched in one go."""
+"""Packs all numbers that a function returns into one tensor, to fetch them at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import tensorflow as tf
 
 
 def packed(leaves: list[Any]) -> tuple[list[bool], tuple[tf.Tensor, list[Any]]]:
-    """Puts all numbers into one tensor.
+    """Packs all numbers into one tensor.
 
     Returns:
-        Which of the leaves are in it; it and the others.
+        For each leaf whether it was packed; and the tensor with the leaves that were
+        not.
     """
     packing = [_is_plain_number(leaf) for leaf in leaves]
     numbers = [
@@ -27,7 +28,7 @@ def packed(leaves: list[Any]) -> tuple[list[bool], tuple[tf.Tensor, list[Any]]]:
 
 
 def unpacked(packing: list[bool], numbers: Any, others: Any) -> list[Any]:
-    """The leaves that were packed."""
+    """Returns the leaves from what `packed` returned."""
     numbers, others = iter(numbers), iter(others)
     return [next(numbers if is_number else others) for is_number in packing]
 

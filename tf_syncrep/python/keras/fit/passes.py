@@ -1,4 +1,4 @@
-"""Batches that workers read to the end of their datasets, whenever that comes."""
+"""Batches that workers read to the ends of their datasets."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tf_syncrep.python.keras.fit.sizes import Sizes
 class WorkersPasses(Batches):
     """Batches that each worker reads by itself; an epoch is one pass over all of them.
 
-    Where they come from work queues, an epoch is one of the queues', and what a lost
-    worker had not finished is read by the others in another pass.
+    If they come from work queues, an epoch is one of the queues', and the other workers
+    read what a lost one had not finished in another pass.
     """
 
     num_steps = None
-    # Which worker ran an execution, and how many steps it had data for.
+    # The worker that ran an execution, and the number of steps that it had data for.
     num_told = 2
 
     def __init__(self, datasets: Any, queues: Sequence[WorkQueue]):
@@ -35,15 +35,15 @@ class WorkersPasses(Batches):
         return None not in epochs
 
     def begin_pass(self) -> None:
-        """Has each worker begin with its dataset."""
+        """Makes each worker begin with its dataset."""
         self._iterator = iter(self._datasets)
 
     def has_left(self, some_are_lost: bool) -> bool:
         """Whether another pass is needed to end the epoch.
 
         Args:
-            some_are_lost: whether workers were lost in the last one, and so what they
-                were reading.
+            some_are_lost: whether workers, and what they were reading, were lost in the
+                last pass.
         """
         left = False
         for queue in self._queues:
@@ -52,27 +52,27 @@ class WorkersPasses(Batches):
             if stats["waiting_items"] or (
                 some_are_lost and (stats["in_flight"] or not_handed_out)
             ):
-                # Gives back what the lost hold.
+                # This takes back what lost workers hold.
                 queue.begin_epoch(resume=True)
                 left = True
         return left
 
     def end_epochs(self) -> None:
-        """Leaves the queues to others."""
+        """Ends the epochs of all queues."""
         for queue in self._queues:
             queue.end_epochs()
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
-        """Executions of the pass, as many as are wanted."""
+        """Yields executions of the pass without end."""
         del first_step
         while True:
             yield sizes.largest, (self._iterator,)
 
     @staticmethod
     def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
-        """What an execution does with its arguments."""
-        # Loops are then of the worker alone. If steps were part of a loop, each op on a
-        # server would tell the worker of its end, before an iteration is over.
+        """Returns the function of an execution."""
+        # So only the worker runs loops. If the ops of steps were part of a loop, each
+        # op on a server would report its end to the worker in each iteration.
         steps = tf.function(
             run_steps, autograph=False, experimental_attributes={"_noinline": True}
         )
@@ -82,9 +82,9 @@ class WorkersPasses(Batches):
             spec = iterator.element_spec
             batches = [iterator.get_next_as_optional() for _ in range(size)]
             num_batches = tf.add_n([tf.cast(x.has_value(), tf.int32) for x in batches])
-            # All steps at once if there is data for all, and otherwise one by one. They
-            # are in bodies of loops and not in branches, where TensorFlow does not find
-            # the lookup tables of the worker.
+            # All steps run at once if there is data for all, and otherwise one by one.
+            # They are in bodies of loops, not in branches, because TensorFlow does not
+            # find the lookup tables of the worker in branches.
             outputs = steps.get_concrete_function([spec]).structured_outputs
             nothing = tf.nest.map_structure(_nothing, outputs, expand_composites=True)
             shapes = tf.nest.map_structure(
@@ -121,5 +121,5 @@ class WorkersPasses(Batches):
 
 
 def _nothing(output: Any) -> tf.Tensor:
-    """Stands for what a step returns, where there was no step."""
+    """Makes an output of the right shape for when there was no step."""
     return tf.zeros([size or 0 for size in output.shape], output.dtype)

@@ -1,4 +1,4 @@
-"""What `verbose` shows of a training where there is no terminal."""
+"""The lines that `verbose` shows of a training without a terminal."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.training_clock import TrainingClock, clock_of
 
-# How often a line says how far training is.
+# How often a line reports the progress.
 _EVERY_SECS = 5.0
 
 
 def has_progress_bar(verbose: str | int) -> bool:
-    """Whether Keras' own bar is shown, or its line for an epoch.
+    """Whether to show Keras' own progress bar, or its line for an epoch.
 
-    A bar that redraws needs a terminal, or a notebook. Elsewhere Keras would say
-    nothing until an epoch has ended, and write what only terminals understand. After
-    `tf.keras.utils.disable_interactive_logging` the user wants just that, through
-    Keras' logger.
+    A bar that redraws needs a terminal, or a notebook. Elsewhere Keras would show
+    nothing until an epoch has ended, and then write codes that only terminals
+    understand. After `tf.keras.utils.disable_interactive_logging` the user wants Keras'
+    own output in its log.
 
     Args:
         verbose: "auto", 0 (nothing), 1 (bar) or 2 (a line for each epoch).
@@ -37,11 +37,11 @@ def has_progress_bar(verbose: str | int) -> bool:
 class ProgressLines(tf.keras.callbacks.Callback):
     """Writes a line every few seconds, and one at the end of each epoch.
 
-    Steps per second are per second of training, as `TrainingClock` counts it: without
+    Steps per second refer to the time of training by `TrainingClock`, which excludes
     validation, the time between epochs, and checkpoints.
     """
 
-    # Keras 2 refuses callbacks that look at batches in the strategy's scope without it.
+    # Without it, Keras 2 refuses callbacks with hooks by batch in the strategy's scope.
     _supports_tf_logs = True
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
@@ -63,11 +63,11 @@ class ProgressLines(tf.keras.callbacks.Callback):
         self._begin(f"epoch {epoch + 1}/{self.params.get('epochs', '?')}")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Says how far training is, if it is time."""
+        """Reports the progress of training, if a line is due."""
         self._step(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Says the results of an epoch, with its validation."""
+        """Reports the results of an epoch, with its validation."""
         self._write(logs)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -76,17 +76,17 @@ class ProgressLines(tf.keras.callbacks.Callback):
         self._clock = TrainingClock(self._now)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Begins an evaluation, if it is not one of a training."""
+        """Begins an evaluation, unless it belongs to a training."""
         if not self._is_training:
             self._begin("evaluation")
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Says how far an evaluation is, if it is time."""
+        """Reports the progress of an evaluation, if a line is due."""
         if not self._is_training:
             self._step(batch, logs)
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Says the results of an evaluation."""
+        """Reports the results of an evaluation."""
         if not self._is_training:
             self._write(logs)
 
@@ -95,11 +95,11 @@ class ProgressLines(tf.keras.callbacks.Callback):
         self._begin("prediction")
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Says how far a prediction is, if it is time."""
+        """Reports the progress of a prediction, if a line is due."""
         self._step(batch, None)
 
     def on_predict_end(self, logs: Any = None) -> None:
-        """Says that a prediction has ended."""
+        """Reports the end of a prediction."""
         self._write(None)
 
     def _begin(self, what: str) -> None:
@@ -121,7 +121,7 @@ class ProgressLines(tf.keras.callbacks.Callback):
         if self._clock.secs > 0:
             line += f", {self._steps / self._clock.secs:.1f} steps/s"
         for name, value in (logs or {}).items():
-            # A vector has no place in a line; SyncReport and TensorBoard show it.
+            # A line has no room for vectors; SyncReport and TensorBoard show them.
             if np.ndim(value) == 0:
                 line += f" - {name}: {float(value):.4g}"
         print(line, flush=True)

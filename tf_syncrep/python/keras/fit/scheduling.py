@@ -1,8 +1,8 @@
 """Executions of steps on the workers of a ParameterServerStrategy.
 
-The coordinator keeps a window of executions scheduled, and takes up their results as
-they come, those of predictions in the order in which it scheduled them. So the workers
-are always some steps ahead, and none has to wait for a slow one.
+The coordinator keeps a window of executions scheduled, and takes their results as they
+arrive; those of predictions it takes in the order in which it scheduled them. So the
+workers are always some steps ahead, and none has to wait for a slow one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tf_syncrep.python.keras.fit.sizes import AutoSizes, Sizes, hear_of_batches
 from tf_syncrep.python.keras.fit.step import Step
 from tf_syncrep.python.keras.parts import optimizers_of
 
-# Under which name a model has what is kept with it.
+# The name of the attribute in which a model keeps what is reused.
 _KEPT = "_tf_syncrep_kept"
 
 
@@ -40,8 +40,8 @@ class ScheduledSteps:
 
         Args:
             model: the model.
-            prefetch_rows: whether a step of training, but the first of an execution,
-                looks up rows of tables before the updates of the step before.
+            prefetch_rows: whether a step of training, except the first of an execution,
+                looks up rows of tables before the last step's updates.
         """
         self._model = model
         self._prefetch_rows = prefetch_rows
@@ -50,14 +50,14 @@ class ScheduledSteps:
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._num_workers = cluster.num_tasks("worker")
         self._num_scheduled = itertools.count()
-        # Not an attribute by assignment, which Keras would track.
+        # Keras would track an assigned attribute.
         self._kept = vars(model).setdefault(_KEPT, _Kept())
         self._metrics = NO_METRICS
         self._sizes: dict[str, Sizes] = {}
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """While in it, what steps do to the built model's metrics is added up here."""
+        """Within this context, the additions of steps to metrics are added up here."""
         metrics = metrics_of(self._model, self._num_workers)
         if not metrics.has_variables_of(self._kept.metrics):
             self._kept.metrics = metrics
@@ -66,7 +66,7 @@ class ScheduledSteps:
             yield
 
     def sizes(self, kind: str, batches: Batches, callbacks: Any) -> Sizes:
-        """How many steps to make in one execution, and to tell callbacks of at once."""
+        """How many steps are made in one execution, and told to callbacks at once."""
         if kind not in self._sizes:
             per_call = trainer.steps_per_execution(self._model)
             if isinstance(per_call, int):
@@ -91,15 +91,14 @@ class ScheduledSteps:
             first_step: how many steps of the epoch are done already.
 
         Yields:
-            For each execution the number of its steps, and what gets its result, as
-            they are taken up.
+            The number of steps and the result of each execution, as they are taken.
         """
         functions = self._functions(kind, batches)
         if isinstance(batches, WorkersPasses):
             yield from self._run_passes(functions, batches, sizes, first_step)
             return
         window = self._window()
-        # One worker runs them in order, and two results may be seen at once.
+        # One worker runs executions in order, though two results may be seen at once.
         in_order = kind == "predict" or self._num_workers == 1
         scheduled = collections.deque() if in_order else Arrivals(window)
         executions = batches.executions(sizes, first_step)
@@ -124,7 +123,7 @@ class ScheduledSteps:
         sizes: Sizes,
         first_step: int,
     ) -> Iterator[tuple[int, Result]]:
-        """As `run`, until all workers have come to the ends of their datasets."""
+        """Does the same as `run`, until all workers' datasets are at their ends."""
         window = self._window()
         is_left, is_empty = True, first_step == 0
         while is_left:
@@ -141,7 +140,7 @@ class ScheduledSteps:
                         ends.add_silence()
                         continue
                     size, result = arrived
-                    # The consumer finds out what was lost, or has failed.
+                    # The consumer finds out whether the result is an error, or lost.
                     worker, done = result.told() or (None, size)
                     ends.add(worker, has_ended=done < size)
                     if done:
@@ -166,10 +165,10 @@ class ScheduledSteps:
         return Result(self.coordinator, function, (number, *args))
 
     def _window(self) -> int:
-        """How many executions to have scheduled at once.
+        """How many executions are scheduled at once.
 
-        As many again as there are workers, so that none is idle while results are
-        taken up. A gate that waits for several gradients must find them all among them.
+        There are twice as many as workers, so that none is idle while results are
+        taken. All gradients that a gate waits for must be among them.
         """
         sizes = [self._num_workers]
         for optimizer in optimizers_of(self._model):
@@ -178,7 +177,7 @@ class ScheduledSteps:
         return self._num_workers + max(sizes)
 
     def _functions(self, kind: str, batches: Batches) -> _Functions:
-        """What makes a kind of steps, from earlier if nothing has changed since."""
+        """The functions for a kind of steps, reused for as long as nothing changes."""
         step = getattr(self._model, f"{kind}_step")
         key = (
             step,
@@ -207,7 +206,7 @@ class _Functions:
         self._by_size: dict[int, Execution] = {}
 
     def of(self, size: int, batches: Batches) -> Execution:
-        """That of so many steps, made when it is first asked for."""
+        """The function of so many steps, which is made when it is first needed."""
         if size not in self._by_size:
             self._by_size[size] = Execution(
                 self._step, self._metrics, batches, size, self._prefetch_rows
@@ -216,11 +215,11 @@ class _Functions:
 
 
 class _Kept:
-    """What is kept with a model from one training to the next.
+    """What a model keeps from one training to the next.
 
     Attributes:
         metrics: the state of its metrics.
-        by_kind: for each kind of step its functions, behind what they depend on.
+        by_kind: the functions of each kind of step, behind what they depend on.
     """
 
     def __init__(self):

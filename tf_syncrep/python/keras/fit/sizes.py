@@ -1,4 +1,4 @@
-"""How many steps one execution has, and of how many callbacks are told at once."""
+"""How many steps one execution has, and how many callbacks are told of at once."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Any
 
 import tensorflow as tf
 
-# Steps that are traced into one function. With more of them, a step costs hardly less,
-# and the function takes longer to trace: the time is proportional to their number.
+# The most steps that are traced into one function. With more of them, a step costs
+# hardly less, but tracing takes longer, in proportion to their number.
 LARGEST_EXECUTION = 16
-# What "auto" aims at: an execution is to take so long at most, so that callbacks and a
-# progress bar hear of it; and each worker is to have so many in an epoch, as some have
-# to wait for the others' last ones.
+# The aims of "auto": an execution takes at most this time, so that callbacks and a
+# progress bar hear of it; and each worker has at least this many of them in an epoch,
+# since at its end some workers wait for the others.
 _AUTO_SECS = 0.5
 _AUTO_EXECUTIONS = 8
-# Of each worker: how many single steps "auto" awaits before it takes the time, as the
-# first ones of a function take long, and of how many it takes it.
+# How many single steps of each worker "auto" waits for, since the first calls of a
+# function take long, and how many it then measures.
 _AUTO_FIRST, _AUTO_TIMED = 4, 8
 
 
 class Sizes:
     """The sizes of the executions of an epoch.
 
-    There are two, so that two functions are traced: a large one, and single steps for
-    what is left at the end of so many steps as callbacks are told of at once.
+    There are only two sizes, so that two functions are traced: large executions, and
+    single steps for the rest of the steps that callbacks are told of at once.
 
     Attributes:
-        per_call: how many steps callbacks are told of at once.
-        largest: the number of steps of the large ones.
+        per_call: how many steps callbacks are told of at once, which Keras calls
+            `steps_per_execution`.
+        largest: the number of steps of a large execution.
     """
 
     def __init__(self, per_call: int):
@@ -50,7 +51,7 @@ class Sizes:
         return size
 
     def note_taken(self) -> None:
-        """Notes that the result of an execution was taken up."""
+        """Notes that the result of an execution was taken."""
 
     def _set(self, per_call: int) -> None:
         self.per_call = per_call
@@ -59,9 +60,10 @@ class Sizes:
 
 
 class AutoSizes(Sizes):
-    """Those that `steps_per_execution="auto"` stands for.
+    """The sizes that `steps_per_execution="auto"` stands for.
 
-    They are single steps at first, whose time tells how many to make at once.
+    The first executions are single steps, whose duration decides about the size of the
+    others.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class AutoSizes(Sizes):
 
         Args:
             num_workers: how many workers make steps at once.
-            num_steps: of an epoch, if that is known.
+            num_steps: how many steps an epoch has, if that is known.
             now: the clock, in seconds.
         """
         super().__init__(1)
@@ -89,7 +91,7 @@ class AutoSizes(Sizes):
         self._begun_at = 0.0
 
     def note_taken(self) -> None:
-        """Notes that the result of an execution was taken up."""
+        """Notes that the result of an execution was taken."""
         self._num_taken += 1
         num_steps = self._num_taken - _AUTO_FIRST * self._num_workers
         if num_steps == 0:
@@ -103,12 +105,12 @@ class AutoSizes(Sizes):
 
 
 def hear_of_batches(callbacks: Iterable[Any], kind: str) -> bool:
-    """Whether a callback that is neither Keras' nor ours has a hook by batch."""
+    """Whether a callback that is neither Keras' nor ours has a hook for batches."""
     hooks = [f"on_{kind}_batch_{end}" for end in ("begin", "end")]
     base = tf.keras.callbacks.Callback
     for callback in callbacks:
         if any(hook in vars(callback) for hook in hooks):
-            return True  # a LambdaCallback
+            return True  # It is a LambdaCallback.
         if type(callback).__module__.partition(".")[0] in (
             "keras",
             "tf_keras",
@@ -125,10 +127,10 @@ def hear_of_batches(callbacks: Iterable[Any], kind: str) -> bool:
 
 
 class Calls:
-    """Tells callbacks of the batches of an epoch, of so many at once, as Keras does.
+    """Tells callbacks of the batches of an epoch, several at once, as Keras does.
 
-    The numbers that they are told are those of Keras. Executions of several workers
-    come in any order, and logs may contain some steps more than that.
+    Callbacks get the same numbers as from Keras. Since executions of several workers
+    arrive in any order, logs may already contain some later steps.
     """
 
     def __init__(
@@ -141,9 +143,9 @@ class Calls:
         """Tells nothing yet.
 
         Args:
-            begin: called with the first of some steps, before their results are there.
-            end: called with the last of them, and logs.
-            sizes: of how many steps to tell at once.
+            begin: called with the number of a first step, before any results.
+            end: called with the number of the last of these steps, and logs.
+            sizes: how many steps to tell of at once.
             first_step: the first step.
         """
         self._begin = begin
@@ -154,19 +156,19 @@ class Calls:
         self._told = first_step
 
     def begin(self) -> None:
-        """Notes that the result of an execution is to be taken up."""
+        """Notes that the result of an execution is about to be taken."""
         if self._due is None:
             self._due = self._told + self._sizes.per_call
             self._begin(self._told)
 
     def end(self, num_steps: int, logs: Any) -> None:
-        """Notes that it was."""
+        """Notes that the result was taken, of so many steps."""
         self._taken += num_steps
         if self._due is not None and self._taken >= self._due:
             self._tell(self._due, logs)
 
     def finish(self, logs: Any) -> None:
-        """Tells of steps that are left at the end of an epoch."""
+        """Tells of the steps that are left at the end of an epoch."""
         if self._taken > self._told:
             self.begin()
             self._tell(self._taken, logs)

@@ -19,8 +19,8 @@ from tf_syncrep.python.keras.transfers.transfers import few_messages
 class Step:
     """A step of one kind of one model.
 
-    Each call traces another one into the same graph. What a step does to a variable
-    comes after what the one before has done to it, as in all functions of TensorFlow.
+    Each call traces another step into the same graph. As in all functions of
+    TensorFlow, the steps' effects on a variable have their order.
     """
 
     def __init__(self, model: Any, kind: str, fold_seeds: bool, metrics: Metrics):
@@ -44,8 +44,8 @@ class Step:
 
         Args:
             number: int64 scalar that differs between executions.
-            handles: of the worker's variables that stand for those of metrics.
-            batch: what the model's step takes.
+            handles: the handles of the worker's variables that stand for metrics.
+            batch: the argument of the model's step.
 
         Returns:
             What the model's step returns.
@@ -63,23 +63,23 @@ class Step:
             return tf.nest.map_structure(_as_tensor, result)
 
     def of_all(self, results: list[Any]) -> Any:
-        """What several steps return together: the last one's, or all predictions."""
+        """The common result of several steps: the last one's, or all predictions."""
         if self._kind != "predict" or len(results) == 1:
             return results[-1]
         return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *results)
 
 
 def _as_tensor(leaf: Any) -> Any:
-    """A tensor for a variable."""
+    """Replaces a variable by its value."""
     return tf.convert_to_tensor(leaf) if hasattr(leaf, "assign") else leaf
 
 
 @contextlib.contextmanager
 def inlined(model: Any) -> Iterator[None]:
-    """While in it, a model's methods that are `tf.function`s are plain functions.
+    """Within this context, a model's `tf.function`s are plain methods.
 
-    What they did in an earlier trace of a step would belong to that, and what they do
-    to metrics would not be seen.
+    Otherwise they would reuse an earlier trace, which belongs to another step, and what
+    they do to metrics would be hidden.
     """
     names = {
         name
@@ -91,7 +91,7 @@ def inlined(model: Any) -> Iterator[None]:
         name: tf.autograph.to_graph(getattr(model, name).python_function)
         for name in names
     }
-    # Not attributes by assignment, which Keras would track.
+    # Keras would track assigned attributes.
     vars(model).update(plain)
     try:
         yield

@@ -1,6 +1,7 @@
 """The base class of this package's optimizers."""
 
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,8 +15,8 @@ from tf_syncrep.python.sync.arguments import as_python, check_number
 class BaseOptimizer(compat.SlotOptimizer):
     """An optimizer that moves only the rows that a sparse gradient names.
 
-    Slots of tables are saved by table. A subclass has the method `slots`, and the
-    methods that `compat.SlotOptimizer` requires.
+    Slots of tables are saved by table. A subclass overrides `create_slots`,
+    `update_variable` and `slots`.
     """
 
     def __init__(
@@ -45,6 +46,16 @@ class BaseOptimizer(compat.SlotOptimizer):
             name=as_python(name) or type(self).__name__,
             **{key: as_python(value) for key, value in kwargs.items()},
         )
+
+    def create_slots(self, variables: Sequence[Any]) -> None:
+        """Makes the slots of all variables; to be overridden."""
+        raise NotImplementedError
+
+    def update_variable(
+        self, gradient: Any, variable: tf.Variable, learning_rate: Any
+    ) -> None:
+        """Updates one variable where it is; to be overridden."""
+        raise NotImplementedError
 
     def save_own_variables(self, store: Any) -> None:
         """Saves slots of tables by table, all else by number.

@@ -1,4 +1,4 @@
-"""Optimizers that tables have for themselves, in the place of the model's."""
+"""Optimizers that train single tables in the place of the model's optimizer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tf_syncrep.python.keras.optimizers.sgd import SGD
 from tf_syncrep.python.keras.tables.stacked_tables import slabs_with_own_optimizers
 from tf_syncrep.python.sync.arguments import as_python
 
-# What names mean, in small letters: the optimizers of this package where it has one for
-# the purpose, whose steps cost what a batch touches; else those of Keras.
+# The optimizers of this package by lower-case names; their steps cost only what a batch
+# touches. All other names mean optimizers of Keras.
 _OWN = {
     "adagrad": Adagrad,
     "adam": AdamAsync,
@@ -28,7 +28,8 @@ _OWN = {
     "rowwiseadagrad": RowwiseAdagrad,
     "sgd": SGD,
 }
-# What concerns all gradients of a model, or collects those of several batches.
+# The attributes of optimizers that need the gradients of all variables, and of those
+# that collect or scale gradients.
 _OF_ALL = ("global_clipnorm", "loss_scale_factor")
 _AROUND = ("inner_optimizer", "gradient_accumulation_steps")
 
@@ -39,15 +40,15 @@ _made: weakref.WeakSet[Any] = weakref.WeakSet()
 class OwnOptimizer:
     """Makes a table's own optimizer.
 
-    It equals those that make equal optimizers: of one class and configuration, but for
-    the name.
+    Two of them are equal if the optimizers have the same class and configuration, apart
+    from the name.
     """
 
     def __init__(self, given: Any):
         """Learns what to make.
 
         Args:
-            given: a Keras optimizer, of which others are made, or the name of one.
+            given: a Keras optimizer, as a model for others, or the name of one.
         """
         if isinstance(given, str):
             self._kind = _class_of(given)
@@ -63,21 +64,21 @@ class OwnOptimizer:
         self._key = self._kind, as_json
         schedule = None if isinstance(given, str) else compat.schedule_of(given)
         if schedule is not None:
-            # As it is: one of the user's own might not be made again of its name.
+            # The schedule itself is kept, since a user's class may not be registered.
             self._config["learning_rate"] = schedule
 
     def make(self, number: int) -> Any:
         """Makes an optimizer.
 
         Args:
-            number: that no other one of the model has; files want different names of
-                what optimizers keep.
+            number: a number that is unique within the model, since files need different
+                names for the optimizers' variables.
         """
         name = f"table_optimizer_{number}"
         config = dict(self._config)
         if not config or "name" in config:
             config["name"] = name
-        # Keras 2 calls the counter of every optimizer the same.
+        # In Keras 2 the counters of all optimizers have the same name.
         with tf.name_scope(name):
             optimizer = self._kind.from_config(config)
         _made.add(optimizer)
@@ -94,14 +95,14 @@ class OwnOptimizer:
 
 
 def checked(given: Any, owner: str) -> Any:
-    """What a table was told of its optimizer, if it can have that.
+    """Checks the optimizer that was given for a table.
 
     Args:
         given: a Keras optimizer, its name, or `"auto"` or None for the model's.
-        owner: who the table is, for errors.
+        owner: the description of the table, for errors.
 
     Returns:
-        The same; None for the model's.
+        The optimizer or its name; None for the model's.
 
     Raises:
         ValueError: it is none of these, or an optimizer that cannot be a table's own.
@@ -125,11 +126,11 @@ def check_one_of_several(optimizer: Any, argument: str, what: str) -> None:
 
     Args:
         optimizer: the optimizer.
-        argument: the argument that it was given for.
-        what: how an error is to begin.
+        argument: the name of the argument.
+        what: the beginning of the error.
 
     Raises:
-        ValueError: it is not an optimizer, or one that has to see all gradients.
+        ValueError: it is not an optimizer, or it has to see all gradients.
     """
     if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
         raise ValueError(
@@ -158,21 +159,21 @@ def check_one_of_several(optimizer: Any, argument: str, what: str) -> None:
 
 
 def own_optimizers_of(variables: Sequence[Any]) -> list[tuple[Any, str] | None]:
-    """Which variables have an optimizer of their own.
+    """Finds the variables that have an optimizer of their own.
 
     Returns:
-        For each of them what makes its optimizer, with the name of a table in it; None
-        for the model's.
+        For each variable the maker of its optimizer and the name of a table in it, or
+        None if the model's optimizer trains it.
     """
     slabs = _slabs_of(variables)
     return [slab and (slab.optimizer, slab.tables[0].name) for slab in slabs]
 
 
 def names_by_optimizer(variables: Sequence[Any]) -> list[tuple[str, Any]]:
-    """The tables in some variables that have optimizers of their own.
+    """Finds the tables in some variables that have optimizers of their own.
 
     Returns:
-        For each table its name, and what makes its optimizer.
+        The name of each table, and the maker of its optimizer.
     """
     slabs = {id(slab): slab for slab in _slabs_of(variables) if slab is not None}
     return [
@@ -181,15 +182,15 @@ def names_by_optimizer(variables: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def refuse_other_optimizers() -> None:
-    """Has optimizers that do not know of tables' own refuse to train these.
+    """Makes all other optimizers refuse to train tables that have their own.
 
-    Without, a model's optimizer would train all, and nobody would be told.
+    Otherwise the model's optimizer would silently train these tables, too.
     """
     compat.before_builds(_refuse)
 
 
 def _refuse(optimizer: Any, variables: Sequence[Any]) -> None:
-    # What is around another one has that look at the variables.
+    # An optimizer around another one leaves the check to that.
     if getattr(optimizer, "inner_optimizer", None) is not None or optimizer in _made:
         return
     for own in filter(None, own_optimizers_of(variables)):
@@ -202,13 +203,13 @@ def _refuse(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def _slabs_of(variables):
-    """For each variable the slab that it is a part of, if that has its own."""
+    """The slab of each variable if that has an optimizer of its own; else None."""
     slabs = slabs_with_own_optimizers()
     return [slabs.get(id(compat.native(variable))) for variable in variables]
 
 
 def _class_of(name: str) -> Any:
-    """The class that a name means; None if there is none."""
+    """Finds the class that a name means; returns None if there is none."""
     small = name.lower().replace("_", "")
     if small in _OWN:
         return _OWN[small]
@@ -222,6 +223,6 @@ def _class_of(name: str) -> Any:
 
 
 def _as_json(value: Any) -> Any:
-    """NumPy's numbers as Python's, and what JSON does not know by what it prints."""
+    """Converts NumPy's numbers into Python's, and other values into their `repr`."""
     python = as_python(value)
     return repr(python) if python is value else python

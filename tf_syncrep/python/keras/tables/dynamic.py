@@ -1,4 +1,4 @@
-"""What a table that grows is told: how far, whom it admits, and who has to go."""
+"""The settings of a table that grows: its size, admission and eviction."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tf_syncrep.python.embedding.layout import MOST_ROWS
 from tf_syncrep.python.keras.tables.initial_values import SCALING
 from tf_syncrep.python.sync.arguments import check_count
 
-# The standard deviation of normal numbers none of which is beyond twice theirs.
+# The standard deviation of standard normal numbers from which those beyond 2 were cut.
 _TRUNCATED_STDDEV = 0.87962566103423978
 
 
 @dataclasses.dataclass(frozen=True)
 class MinCount:
-    """Admits a key when a table has been asked for it so often.
+    """Admits a key when it has been looked up often enough.
 
     Until then the key has no row: its vector is zeros, and its gradient is dropped. The
-    lookups are counted in a sketch, a count-min one, of a fixed size. So a key may be
-    admitted too early, because others were counted with it, never too late.
+    lookups are counted in a count-min sketch of a fixed size. So a key may be admitted
+    too early, because others were counted with it, but never too late.
 
     Example:
     >>> tfs.keras.Dynamic(1_000_000, admit=tfs.keras.MinCount(3)).admit.n
     3
 
     Attributes:
-        n: how often; each lookup of a batch counts a key once.
+        n: how many lookups it takes; each lookup of a batch counts a key once.
 
     Raises:
         ValueError: `n` is not a whole number from 1 to 255.
@@ -49,7 +49,7 @@ class MinCount:
 
 @dataclasses.dataclass(frozen=True)
 class LeastRecent:
-    """Has the rows go that were not used for longest, when a table is nearly full.
+    """Removes the rows that were unused for the longest time, in a nearly full table.
 
     Example:
     >>> tfs.keras.Dynamic(1_000_000, evict=tfs.keras.LeastRecent()).evict
@@ -59,9 +59,9 @@ class LeastRecent:
 
 @dataclasses.dataclass(frozen=True)
 class LeastFrequent:
-    """Has the rows go that were used least often, when a table is nearly full.
+    """Removes the rows that were used least often, in a nearly full table.
 
-    Of those that were used equally often the least recent ones go first.
+    Among rows that were used equally often, the least recent ones go first.
 
     Example:
     >>> tfs.keras.Dynamic(1_000_000, evict=tfs.keras.LeastFrequent()).evict
@@ -88,13 +88,14 @@ class Dynamic:
     serving alike, and its gradient is dropped.
 
     Args:
-        max_rows: how many rows there may be, on all parameter servers together. It
-            bounds the memory, and takes none: that of a row is taken when it is used.
+        max_rows: how many rows there may be, on all parameter servers together. This
+            bounds the memory but takes none: a row takes memory when it is first used.
         admit: None to give a row to each id at once, or a `tfs.keras.MinCount`.
-        evict: None to refuse new ids when the table is full, or which rows have to go
-            then: `tfs.keras.LeastRecent()` or `tfs.keras.LeastFrequent()`.
-        unused_for: None, or for how many steps at least a row is not used before it
-            goes. It goes in the next maintenance.
+        evict: None to refuse new ids when the table is full, or the rule that chooses
+            the rows to remove: `tfs.keras.LeastRecent()` or
+            `tfs.keras.LeastFrequent()`.
+        unused_for: None, or the number of steps for which a row has to be unused before
+            it goes. It goes in the next maintenance after them.
 
     Raises:
         ValueError: `max_rows` or `unused_for` is not a whole number of at least 1, or
@@ -138,7 +139,7 @@ class Dynamic:
 
     @property
     def evicts(self) -> bool:
-        """Whether a row may go."""
+        """Whether rows may be removed."""
         return self.evict is not None or self.unused_for is not None
 
     @property
@@ -147,7 +148,7 @@ class Dynamic:
         return next((name for name, x in _EVICTIONS.items() if x == self.evict), None)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal one of, which JSON can hold."""
+        """Returns what JSON can hold, and `from_config` makes an equal size of."""
         return {
             "max_rows": self.max_rows,
             "min_count": self.admit and self.admit.n,
@@ -157,7 +158,7 @@ class Dynamic:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Dynamic:
-        """Makes one of what `get_config` returned."""
+        """Makes an equal size from what `get_config` returned."""
         min_count = config["min_count"]
         return cls(
             config["max_rows"],
@@ -175,7 +176,7 @@ class RowInitializer:
         kind: "constant", "uniform", "normal" or "truncated_normal".
         first: the constant, the low end, or the mean.
         second: 0, the high end, or the standard deviation.
-        seed: of the numbers.
+        seed: the seed of the numbers.
     """
 
     kind: str
@@ -187,24 +188,21 @@ class RowInitializer:
 def row_initializer(
     initializer: Any, table: str, max_rows: int, width: int
 ) -> RowInitializer:
-    """What a Keras initializer means for a row that is made by itself.
+    """Translates a Keras initializer into one for a row that is made by itself.
 
     Args:
         initializer: the initializer.
         table: name of the table, for the error.
-        max_rows: how many rows the table may have; some scale by it.
+        max_rows: how many rows the table may have; some initializers scale by it.
         width: how many elements a row has.
 
-    Returns:
-        The same for one row.
-
     Raises:
-        ValueError: an initializer that looks at the whole table.
+        ValueError: the initializer looks at the whole table.
     """
     keras = tf.keras.initializers
     config = initializer.get_config() if hasattr(initializer, "get_config") else {}
     seed = config.get("seed")
-    # Without a seed of the user's the values are the same in each run, too.
+    # The values are the same in each run, even if the user gives no seed.
     seed = seed if isinstance(seed, int) else 0
     kind = type(initializer)
     if kind is keras.Zeros:

@@ -22,7 +22,7 @@ from tf_syncrep.python.keras.tables.stacked_tables import (
 from tf_syncrep.python.keras.tables.variables import CASTING, part_name
 from tf_syncrep.python.ops import table_ops
 
-# What `table_stats` counts for each table of a part.
+# The numbers that `table_stats` returns for each table of a part.
 COUNTERS = (
     "rows",
     "capacity",
@@ -34,7 +34,7 @@ COUNTERS = (
     "index_bytes",
 )
 
-# The uses of a row that has gone, and is not free yet.
+# The uses that mark a row which was removed, but is not free yet.
 RESTS = (table_ops.RESTS, 0)
 
 
@@ -43,7 +43,7 @@ class KeysAndVectors(NamedTuple):
 
     Attributes:
         keys: int64 of shape `[n]`, ascending.
-        vectors: of shape `[n, embedding_dim]`.
+        vectors: an array of shape `[n, embedding_dim]`.
     """
 
     keys: np.ndarray
@@ -51,13 +51,13 @@ class KeysAndVectors(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows in use of a table that grows, with all that is known of them.
+    """The rows in use of a table that grows, with all that is known about them.
 
     Attributes:
         keys: int64 of shape `[n]`.
         uses: int32 of shape `[n, 2]`: when each was used last, and how often.
-        shards: int32 of shape `[n]`: in which part each is.
-        rows: int32 of shape `[n]`: where in it.
+        shards: int32 of shape `[n]`: the part that each is in.
+        rows: int32 of shape `[n]`: the row of that part.
     """
 
     keys: np.ndarray
@@ -82,7 +82,7 @@ class DynamicTables(StackedTables):
         self._keys: dict[str, list[Any]] = {}
         self._uses: dict[str, list[Any]] = {}
         self._indices: dict[str, list[Any]] = {}
-        # By table, what serves it while a model is traced for serving.
+        # The copies that stand in for the tables while a model is traced for serving.
         self.served: dict[str, ServedTable] | None = None
 
     def make(
@@ -90,10 +90,10 @@ class DynamicTables(StackedTables):
         add_weight: Callable[..., Any],
         initializers: Mapping[str, RowInitializer],
     ) -> None:
-        """Makes the variables, and beside each part what finds rows by key.
+        """Makes the variables, and beside each part the index that finds rows by key.
 
         Raises:
-            ValueError: a strategy that keeps copies of variables in several replicas.
+            ValueError: the strategy keeps copies of variables in several replicas.
             tf.errors.ResourceExhaustedError: there is no memory for so many rows.
         """
         if not self.slabs:
@@ -111,7 +111,7 @@ class DynamicTables(StackedTables):
         initializers: Mapping[str, RowInitializer],
     ) -> None:
         shards = range(slab.num_shards)
-        # One after the other, which puts each on another parameter server.
+        # The strategy puts each variable on the next parameter server.
         vectors = [
             _variable(add_weight, slab, shard, "", (slab.width,), slab.dtype)
             for shard in shards
@@ -150,7 +150,7 @@ class DynamicTables(StackedTables):
         return table_ops.table_index(tables, counted=True)
 
     def parts(self, slab: DynamicSlab) -> list[Part]:
-        """What holds a slab."""
+        """The variables and the index of each part of a slab."""
         return [
             Part(*map(compat.native, variables), index)
             for *variables, index in zip(
@@ -163,7 +163,7 @@ class DynamicTables(StackedTables):
         ]
 
     def trained(self, slab: DynamicSlab) -> list[Any]:
-        """The variables with the vectors of a slab, as Keras has them."""
+        """The variables with a slab's vectors, as Keras has them."""
         return list(self._vectors[slab.name])
 
     def all_variables(self) -> list[Any]:
@@ -201,11 +201,11 @@ class DynamicTables(StackedTables):
         Args:
             features: the features.
             training: whether new ids may get rows.
-            transfer_dtype: dtype in which rows and gradients travel; None for that
-                of the tables.
+            transfer_dtype: dtype in which rows and gradients travel; None for the
+                tables' own.
 
         Returns:
-            For each feature its vectors.
+            The vectors of each feature.
         """
         if self.served is not None:
             return [self.served[x.table.name].look_up(x) for x in features]
@@ -217,7 +217,7 @@ class DynamicTables(StackedTables):
                     "with jit_compile=False. Received: tables "
                     f"{sorted({x.table.name for x in of_slab})}"
                 )
-            # Keras traces models with tensors in the place of variables, for shapes.
+            # Keras traces models with tensors in the place of variables to find shapes.
             if not self._vectors or compat.in_stateless_scope():
                 return dynamic_lookup.empty_vectors(slab, of_slab)
             return dynamic_lookup.look_up(
@@ -227,11 +227,12 @@ class DynamicTables(StackedTables):
         return look_up_by_slab(self.slabs, features, look_up_in)
 
     def reset(self, part: Part, slots: Sequence[tuple[Any, float]]) -> None:
-        """Frees all rows of a part, whatever tables they are of.
+        """Frees all rows of a part, whatever table they belong to.
 
         Args:
             part: the part.
-            slots: variables beside its vectors, and what their elements begin with.
+            slots: variables beside its vectors, each with the initial value of its
+                elements.
         """
         for variable, initial in [
             (part.vectors, 0),
@@ -253,11 +254,11 @@ class DynamicTables(StackedTables):
         """Gives keys rows in a part; those that have one keep it.
 
         Args:
-            name: of the table.
+            name: the name of the table.
             part: the part.
-            keys: int64 of shape `[n]`, which differ and are the part's own.
-            last_use: int32 of shape `[n]`, when each was used last.
-            counts: int32 of shape `[n]`, how often.
+            keys: int64 of shape `[n]`: different keys that belong into this part.
+            last_use: int32 of shape `[n]`: when each was used last.
+            counts: int32 of shape `[n]`: how often each was used.
 
         Returns:
             int32 of shape `[n]`, the rows.
@@ -276,16 +277,16 @@ class DynamicTables(StackedTables):
         )
 
     def _free_rows(self, name: str, part: Part) -> None:
-        """Takes the rows of a table in a part from their keys."""
+        """Frees the rows of a table in a part."""
         slab, table = self._slab_of[name], self.by_name[name]
         rows = tf.range(slab.num_rows)
         begin = slab.first_row(table)
         is_own = (rows >= begin) & (rows < begin + slab.capacity(table))
-        # All of it is assigned: so the index is made anew.
+        # The whole variable is assigned, which has the index made anew.
         part.uses.assign(tf.where(is_own[:, tf.newaxis], 0, part.uses))
 
     def stats(self) -> dict[str, dict[str, int]]:
-        """For each table what `COUNTERS` names, of all parts together."""
+        """The sums of all parts' counters, by the table's name and the counter's."""
         found: dict[str, dict[str, int]] = {}
         for slab in self.slabs:
             of_parts = []
@@ -317,7 +318,7 @@ class DynamicTables(StackedTables):
         return Rows(*(x[order] for x in whole))
 
     def resting_rows(self, slab: DynamicSlab, part: Part) -> np.ndarray:
-        """The rows of a part that have gone, and are not free yet."""
+        """The rows of a part that were removed, but are not free yet."""
         if not any(self.sizes[table.name].evicts for table in slab.tables):
             return np.zeros([0], np.int32)
         with tf.device(part.uses.device):
@@ -327,12 +328,12 @@ class DynamicTables(StackedTables):
     def values_of(
         self, name: str, rows: Rows, variables: Sequence[Any] | None = None
     ) -> np.ndarray:
-        """The values of rows of a table.
+        """The values of some rows of a table.
 
         Args:
-            name: its name.
-            rows: which rows.
-            variables: those beside the parts of the table's slab that are meant, of as
+            name: the name of the table.
+            rows: the rows.
+            variables: the variables to read, one beside each part of the slab, with as
                 many rows; None for the parts themselves.
 
         Returns:
@@ -357,12 +358,12 @@ class DynamicTables(StackedTables):
         """Sets the keys and vectors of a table; other keys lose their rows.
 
         Args:
-            name: its name.
+            name: the name of the table.
             table: keys and vectors, as `read` returns them, in any order.
 
         Raises:
-            ValueError: keys that come twice, vectors of another shape than the keys
-                have, or more keys than there is room for.
+            ValueError: a key comes twice, shapes do not fit, or there are more keys
+                than there is room for.
         """
         keys, vectors = self.checked(name, table)
         uses = np.stack([np.zeros_like(keys), np.ones_like(keys)], axis=1)
@@ -370,7 +371,7 @@ class DynamicTables(StackedTables):
         self.write_values(rows, vectors, self.natives_of(name))
 
     def checked(self, name: str, table: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and vectors that are fit for a table, which is left alone."""
+        """Checks keys and vectors as `write` does, and leaves the table as it is."""
         own = self.by_name[name]
         try:
             keys, vectors = (np.asarray(x) for x in table)
@@ -402,18 +403,18 @@ class DynamicTables(StackedTables):
     def replace(self, name: str, keys: np.ndarray, uses: np.ndarray) -> Rows:
         """Gives a table these keys, and no others.
 
-        Keys keep their rows if all that the table has are among them.
+        If all present keys of the table are among these, they keep their rows.
 
         Args:
-            name: its name.
-            keys: int64 of shape `[n]`, which differ.
-            uses: int32 of shape `[n, 2]`, as `Rows` has them.
+            name: the name of the table.
+            keys: int64 of shape `[n]`, all different.
+            uses: int32 of shape `[n, 2]`, as in `Rows`.
 
         Returns:
-            Where the keys are now, in their order.
+            The places of the keys, in their order.
 
         Raises:
-            ValueError: there is no room for so many in a part; nothing was written.
+            ValueError: a part has no room for so many; nothing was written.
         """
         shards = self._owners(name, keys)
         rows = np.empty(len(keys), np.int32)
@@ -435,7 +436,7 @@ class DynamicTables(StackedTables):
     def write_values(
         self, rows: Rows, values: np.ndarray, variables: Sequence[Any]
     ) -> None:
-        """Sets the values of rows."""
+        """Sets the values of rows, in one variable beside each part or in the parts."""
         for shard, part in enumerate(variables):
             here = rows.shards == shard
             self.write_rows(part, rows.rows[here], values[here])
@@ -454,7 +455,7 @@ class DynamicTables(StackedTables):
         return [part.vectors for part in self.parts(self._slab_of[name])]
 
     def _owners(self, name: str, keys: np.ndarray) -> np.ndarray:
-        """Which part has each key, once it is known that there is room for all."""
+        """The part that each key belongs to; checks that there is room for all."""
         slab, table = self._slab_of[name], self.by_name[name]
         shards = dynamic_lookup.owners(keys, slab.num_shards)
         room = slab.capacity(table)
@@ -469,7 +470,7 @@ class DynamicTables(StackedTables):
 
 
 def _variable(add_weight, slab, shard, kind, shape, dtype="int64"):
-    """Makes a variable of one kind of a part, none of whose memory is there yet."""
+    """Makes one of a part's variables, which takes no memory before it is written."""
     return add_weight(
         name=part_name(slab, shard) + kind,
         shape=(slab.num_rows, *shape),
@@ -486,14 +487,14 @@ def _zeros(shape, dtype=None, **kwargs):
 
 
 def _chunks(places, part):
-    """Some of the places at a time."""
+    """Yields some of the places at a time."""
     size = max(1, CHUNK_BYTES // (np.prod(part.shape[1:], initial=part.dtype.size)))
     for begin in range(0, len(places), int(size)):
         yield places[begin : begin + int(size)]
 
 
 def _refuse_replicas():
-    """Raises where rows would be made in several copies of a table."""
+    """Raises if a strategy would make rows in several copies of a table."""
     strategy = tf.distribute.get_strategy()
     fit = (tf.distribute.ParameterServerStrategy, tf.distribute.OneDeviceStrategy)
     if tf.distribute.has_strategy() and not isinstance(strategy, fit):

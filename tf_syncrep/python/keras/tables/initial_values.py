@@ -13,7 +13,7 @@ def _classes(*names):
     return frozenset(getattr(tf.keras.initializers, name) for name in names)
 
 
-# Classes whose scale depends on the shape of the table.
+# The classes whose scale depends on the shape of the table.
 SCALING = _classes(
     "VarianceScaling",
     "GlorotNormal",
@@ -23,8 +23,8 @@ SCALING = _classes(
     "LecunNormal",
     "LecunUniform",
 )
-# Classes whose values depend on the shape by their scale alone, or not at all. A class
-# that a user derives from one of them may look at the whole table.
+# The classes whose values depend on the shape only through their scale, or not at all.
+# A class that a user derives from one of them may look at the whole table.
 _ELEMENTWISE = SCALING | _classes(
     "Constant", "Zeros", "Ones", "RandomNormal", "RandomUniform", "TruncatedNormal"
 )
@@ -40,17 +40,17 @@ def initial_rows(
 ) -> Any:
     """Makes the initial values of some rows of a table.
 
-    Those of Keras' elementwise initializers are made for these rows alone, as for the
-    whole table: random ones have the table's scale, and other rows get other numbers
-    even where the initializer has a seed. All others are made for the whole table.
+    Keras' elementwise initializers are called for these rows alone, with the scale of
+    the whole table; other rows get other numbers even if the initializer has a seed.
+    All other initializers make the whole table, of which these rows are taken.
 
     Args:
         initializer: a Keras initializer.
         table: the `layout.Table`.
-        num_rows: how many rows.
+        num_rows: the number of rows.
         first_id: the first of them.
-        step: the next one is that many rows further on.
-        dtype: of the values.
+        step: the distance from each row to the next.
+        dtype: the dtype of the values.
 
     Returns:
         A tensor of shape `[num_rows, width]`.
@@ -66,7 +66,7 @@ def initial_rows(
 def _is_elementwise(initializer, width):
     if type(initializer) not in _ELEMENTWISE:
         return False
-    # A constant may also be an array, of which each row of the table gets its own.
+    # A constant may also be an array that has a row for each row of the table.
     return np.shape(getattr(initializer, "value", 0)) in ((), (width,))
 
 
@@ -79,7 +79,7 @@ def _of_rows(initializer, table, num_rows, first_id):
         config["seed"] = zlib.crc32(name.encode()) & 0x7FFFFFFF
     if not isinstance(initializer, tf.keras.initializers.VarianceScaling):
         return type(initializer).from_config(config)
-    # It divides by the sides of the shape that it is asked for.
+    # The initializer divides by the sides of the shape that it is asked for.
     rows, width = table.vocabulary_size, table.width
     sides = {
         "fan_in": (rows, num_rows),

@@ -1,4 +1,4 @@
-"""Between two updates: which rows of tables that grow have to go."""
+"""Removes rows of tables that grow, between two updates."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from tf_syncrep.python.ops import table_ops
 
 __all__ = ["maintain_tables"]
 
-# How many steps lie between two times, at most.
+# The most steps from one maintenance to the next.
 _MOST_STEPS = 100
-# Of the steps after which a row goes that was not used, as many lie between two times.
+# How many times tables are maintained, at least, within the steps of `unused_for`.
 _TIMES = 10
 
 
 def maintain_tables(model: Any, step: int | None = None) -> None:
-    """Has rows of tables that grow go, as they were told to, in a custom loop.
+    """Removes rows of tables that grow, as their settings say, in a custom loop.
 
     `tfs.keras.fit` does it by itself; so does `tfs.keras.SyncReplicas` on a cluster, as
-    a part of its updates. Elsewhere call it every so many steps, between two of them
-    or, where workers train asynchronously, at any time. A row that goes rests until the
-    next call: gradients that were under way for it then are dropped. The steps of
-    `unused_for` are those that this function is given; so call it before the first
-    step, too, when tables were restored.
+    a part of its updates. In any other loop call it every so many steps: between two of
+    them or, if workers train asynchronously, at any time. A row that is removed rests
+    until the next call, and gradients that were on their way to it are dropped.
+    `unused_for` counts the steps that this function is given; so call it before the
+    first step, too, if tables were restored.
 
     Args:
-        model: a model whose optimizers, in attributes, have made their variables.
+        model: a model with its optimizers in attributes, which are built.
         step: how many steps were made; by default the `iterations` of its optimizer.
 
     Raises:
-        ValueError: an optimizer whose slots of a new row are not known.
+        ValueError: the initial values of an optimizer's slots are not known.
 
     Example:
     ```python
@@ -57,19 +57,19 @@ def maintain_tables(model: Any, step: int | None = None) -> None:
 
 
 class Maintenance:
-    """Has rows of some tables go."""
+    """Removes rows of some tables."""
 
     def __init__(
         self, tables: Iterable[DynamicTables], optimizers: Sequence[Any]
     ) -> None:
-        """Finds out what belongs to a row.
+        """Finds the slots that belong to the rows.
 
         Args:
-            tables: tables of which rows may go.
-            optimizers: those that train them, built.
+            tables: tables whose rows may be removed.
+            optimizers: the optimizers that train them, which are built.
 
         Raises:
-            ValueError: an optimizer whose slots of a new row are not known.
+            ValueError: the initial values of an optimizer's slots are not known.
         """
         self._tables = list(tables)
         slots: dict[int, dict[str, RowSlot]] = {}
@@ -78,19 +78,19 @@ class Maintenance:
         self._slots = slots
         sizes = [size for x in self._tables for size in x.sizes.values()]
         unused = [size.unused_for // _TIMES for size in sizes if size.unused_for]
-        #: How many steps are to lie between two times.
+        #: How many steps there are from one maintenance to the next.
         self.every: int = max(1, min([_MOST_STEPS, *unused]))
         self._run = tf.function(
             self.build, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)]
         )
 
     def run(self, step: int) -> None:
-        """Does it now."""
+        """Maintains the tables now, after so many steps."""
         with compat.apart_from_closures():
             self._run(tf.constant(step, tf.int64))
 
     def build(self, step: tf.Tensor) -> None:
-        """Builds the ops that do it, each where its part is."""
+        """Builds the ops that maintain the tables, each on the device of its part."""
         for tables in self._tables:
             for slab in tables.slabs:
                 sizes = [tables.sizes[table.name] for table in slab.tables]
@@ -111,14 +111,14 @@ class Maintenance:
                         )
 
 
-# By model, what it was made of and what was made.
+# The maintenance of each model, behind what it depends on.
 _kept: weakref.WeakKeyDictionary[Any, tuple[Any, Maintenance | None]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 def maintenance_of(model: Any) -> Maintenance | None:
-    """What has rows of a model's tables go; None if none ever do."""
+    """The maintenance of a built model's tables; None if no rows are ever removed."""
     variables = [compat.native(v) for v in model.variables]
     optimizers = list(optimizers_of(model))
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
@@ -131,10 +131,10 @@ def maintenance_of(model: Any) -> Maintenance | None:
 def maintenance_of_update(
     optimizer: Any, variables: Sequence[Any]
 ) -> Maintenance | None:
-    """The same for an optimizer that maintains tables in its updates.
+    """The maintenance for an optimizer that maintains tables in its own updates.
 
     Args:
-        optimizer: the optimizer, built.
+        optimizer: the optimizer, which is built.
         variables: TensorFlow's variables that it trains.
     """
     return _maintenance(variables, [optimizer], trained_only=True)

@@ -1,4 +1,4 @@
-"""What an optimizer keeps beside the rows of tables that grow."""
+"""The slots that an optimizer keeps beside the rows of tables that grow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat.slots import innermost_of, slots_by_variable
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 
-# How many rows the table has of which a new optimizer's slots are looked at.
+# How many rows the small table has that shows a new optimizer's slots.
 _ROWS = 2
 
 
@@ -23,7 +23,7 @@ class RowSlot:
 
     Attributes:
         variable: TensorFlow's variable.
-        initial: what each of its elements begins with.
+        initial: the initial value of each element.
     """
 
     variable: Any
@@ -40,12 +40,12 @@ def row_slots(
         tables: the tables.
 
     Returns:
-        For the `id` of TensorFlow's variable with the vectors of each part, its slots
-        by name.
+        The slots of each part by name, for the `id` of TensorFlow's variable with its
+        vectors.
 
     Raises:
-        ValueError: an optimizer whose slots do not begin with one number, or which
-            keeps averages of all variables.
+        ValueError: an optimizer has slots that do not begin with one number, or keeps
+            averages of all variables.
     """
     trained = tables.all_trained()
     found: dict[int, dict[str, RowSlot]] = {id(compat.native(x)): {} for x in trained}
@@ -87,10 +87,10 @@ def _num_rows(key, trained):
 
 
 def _initial_values(optimizer: Any, variable: Any) -> dict[str, float]:
-    """What the slots of an optimizer begin with, as a new one of its kind tells."""
+    """The initial values of an optimizer's slots, as a new optimizer makes them."""
     with tf.init_scope(), tf.device("/device:CPU:0"):
         config = optimizer.get_config()
-        # A schedule is not made again, and a rate of another process is not read.
+        # So no schedule is made again, and no rate is read from another process.
         config["learning_rate"] = 1.0
         new = type(optimizer).from_config(config)
         few = _few_rows(variable)

@@ -1,4 +1,4 @@
-"""How the tables of a layer lie, as files remember it beside them."""
+"""The layout of a layer's tables, which files hold beside the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tf_syncrep.python.embedding.layout import Slab, Table
 
 
 def as_json(slabs: Sequence[Slab]) -> str:
-    """What `from_json` makes equal slabs of."""
+    """Describes slabs in JSON, from which `from_json` makes equal ones."""
     return json.dumps(
         [
             {
@@ -24,7 +24,7 @@ def as_json(slabs: Sequence[Slab]) -> str:
 
 
 def from_json(saved: str) -> list[Slab]:
-    """Slabs that were saved."""
+    """Makes slabs of fixed size of what `as_json` returned."""
     return [
         Slab(
             "saved",
@@ -39,16 +39,16 @@ def from_json(saved: str) -> list[Slab]:
 
 
 def have_equal_shapes(slabs: Sequence[Slab], others: Sequence[Slab]) -> bool:
-    """Whether the parts of slabs have the shapes of those of others, in their order.
+    """Whether the parts of some slabs have the shapes of others' parts, in their order.
 
-    What is known of a part by its number and shape alone, like a slot in Keras' files,
-    would then be taken for that of another part.
+    Keras' files identify a slot only by its number and shape. With equal shapes, a slot
+    would be taken for that of another part.
     """
     return _shapes(slabs) == _shapes(others)
 
 
 def described(slabs: Sequence[Slab]) -> str:
-    """For errors."""
+    """Describes slabs for errors."""
     return ", ".join(
         f"{slab.num_shards} part{'s' if slab.num_shards > 1 else ''} of "
         + " and ".join(

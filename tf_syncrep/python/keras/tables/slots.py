@@ -1,4 +1,4 @@
-"""Slots of an optimizer in files: by table, as tables are, however they lie."""
+"""Slots of an optimizer in files: they are saved by table, whatever its parts are."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tf_syncrep.python.keras.compat.slots import are_rows
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables, Rows
 from tf_syncrep.python.keras.tables.stacked_tables import trained_by
 
-# Behind the key of a slot of a table that grows: keys and uses of its rows.
+# These follow the key of a slot, for the keys and uses of the rows of a growing table.
 _KEYS, _USES = "%keys", "%uses"
 
 
 def save(optimizer: Any, store: Any) -> bool:
     """Saves an optimizer that has slots of tables.
 
-    A slot of a part's shape is saved as tables are. Of another one, a power of beta,
-    which each part has for itself, the part's that has made most steps is. Beside slots
-    of tables that grow are the keys of their rows.
+    A slot of a part's shape is saved as tables are. Any other slot, such as a power of
+    beta, is saved from the part that has made the most steps. Slots of tables that grow
+    are saved with the keys of their rows.
 
     Args:
         optimizer: a `compat.SlotOptimizer`, whose `slots` are by name.
         store: arrays by name.
 
     Returns:
-        Whether it has any; nothing was saved otherwise.
+        Whether it has slots of tables; if not, nothing was saved.
     """
     saved = _slots(optimizer, trained_by(optimizer))
     rows: dict[tuple[int, str], Rows] = {}
@@ -52,10 +52,11 @@ def load(optimizer: Any, store: Any) -> bool:
     """Loads what `save` has saved.
 
     Returns:
-        Whether there were just these arrays; nothing was loaded otherwise.
+        Whether the store has exactly these arrays; if not, nothing was loaded.
     """
     trained = trained_by(optimizer)
-    # Those of Keras' own layer are numbered, as of an Embedding in one part they were.
+    # Slots of Keras' own layer are numbered, and so were those of an Embedding in one
+    # part.
     several = [
         x
         for x in trained
@@ -65,12 +66,12 @@ def load(optimizer: Any, store: Any) -> bool:
 
 
 def key_of(name: str) -> str:
-    """A table's name as files have it, where a slash parts folders."""
+    """The name of a table in files, where a slash would separate folders."""
     return name.replace("%", "%25").replace("/", "%2F")
 
 
 def _load(optimizer, by_name, store):
-    """Loads slots of some tables by name, all others by number."""
+    """Loads slots of some tables by name, and all other slots by number."""
     saved = _slots(optimizer, by_name)
     others = _others(optimizer, saved)
     keys = {key for key, *_ in saved} | {str(i) for i in range(len(others))}
@@ -87,7 +88,7 @@ def _load(optimizer, by_name, store):
         value = store[key][...]
         if _are_rows(tables, name, slots):
             if isinstance(tables, DynamicTables):
-                # Where the layer was loaded before, that is where its rows are.
+                # If the layer was loaded before, its rows stay where they are.
                 of_rows = (np.asarray(store[key + x][...]) for x in (_KEYS, _USES))
                 tables.write_values(tables.replace(name, *of_rows), value, slots)
             else:
@@ -104,13 +105,13 @@ def _load(optimizer, by_name, store):
 
 
 def _slots(optimizer, all_tables):
-    """For each table and kind of slot its key, and the slots beside the parts."""
+    """The key, tables, name and slots for each table and kind of slot."""
     found = []
     for number, tables in enumerate(all_tables):
         for name in tables.by_name:
             parts = tables.trained(tables.slab_of(name))
             if not optimizer.has_slots_of(parts[0]):
-                continue  # It has an optimizer of its own.
+                continue  # The table has an optimizer of its own.
             is_one = isinstance(tables, DynamicTables) and tables.named_by_layer
             in_file = "embeddings" if is_one else name
             of_parts = [optimizer.slots(part) for part in parts]

@@ -65,7 +65,7 @@ class Tables(StackedTables):
         return [compat.native(part) for part in self._parts[slab.name]]
 
     def trained(self, slab: layout.Slab) -> list[Any]:
-        """The same as Keras has them."""
+        """The variables that hold a slab, as Keras has them."""
         return list(self._parts[slab.name])
 
     @property
@@ -75,7 +75,7 @@ class Tables(StackedTables):
 
     @property
     def variable_names(self) -> list[str]:
-        """The names by which the variables were made."""
+        """The names with which the variables were made."""
         return [
             part_name(slab, shard)
             for slab in self.slabs
@@ -93,11 +93,11 @@ class Tables(StackedTables):
         Args:
             features: the features.
             training: whether a gradient is likely to be asked for.
-            transfer_dtype: dtype in which rows and gradients travel; None for that
-                of the tables.
+            transfer_dtype: dtype in which rows and gradients travel; None for the
+                tables' own.
 
         Returns:
-            For each feature its vectors.
+            The vectors of each feature.
         """
 
         def look_up_in(slab, of_slab):
@@ -123,10 +123,9 @@ class Tables(StackedTables):
         """The values of a table.
 
         Args:
-            name: its name.
-            slots: variables beside the parts of the table's slab, of their shapes
-                or with one number a row, whose values are meant; None for the parts
-                themselves.
+            name: the name of the table.
+            slots: the variables to read, one beside each part of the table's slab,
+                of its shape or with one number for each row; None for the parts.
 
         Returns:
             An array of shape `[vocabulary_size, width]`, or `[vocabulary_size, 1]`.
@@ -146,12 +145,12 @@ class Tables(StackedTables):
         """Sets the values of a table.
 
         Args:
-            name: its name.
-            values: as `read` returns them.
-            slots: as `read` takes them.
+            name: the name of the table.
+            values: values as `read` returns them.
+            slots: the variables to write, as for `read`.
 
         Raises:
-            ValueError: values of another shape.
+            ValueError: the values have another shape.
         """
         table = self.by_name[name]
         (part, *_) = slots or self.parts(self._slab_of[name])
@@ -174,18 +173,18 @@ class Tables(StackedTables):
         """Sets some rows of a table, wherever they are.
 
         Args:
-            name: its name.
-            values: of shape `[num_rows, width]`.
+            name: the name of the table.
+            values: an array of shape `[num_rows, width]`.
             first_id: the first of the rows.
-            step: the next one is that many rows further on.
-            slots: as `read` takes them.
+            step: the distance from each row to the next.
+            slots: the variables to write, as for `read`.
         """
         slab, table = self._slab_of[name], self.by_name[name]
         parts = slots or self.parts(slab)
         values = np.asarray(values)
         first = slab.first_row(table) + first_id
         if slab.num_shards == 1:
-            # Strategies that keep copies of a variable assign all of it.
+            # Strategies that keep copies of a variable can only assign all of it.
             (part,) = parts
             all_rows = part.numpy()
             all_rows[first : first + step * len(values) : step] = values
@@ -210,7 +209,7 @@ class Tables(StackedTables):
         return max(1, CHUNK_BYTES // (size * parts[0].dtype.size))
 
     def _chunks(self, table, parts):
-        """Ids of a table, and the rows of a part where they are, some at a time."""
+        """Yields parts, ids of a table, and their rows in the part, some at a time."""
         slab = self._slab_of[table.name]
         size = self._rows_at_a_time(parts)
         for shard, part in enumerate(parts):
@@ -226,7 +225,7 @@ class Tables(StackedTables):
 
 
 def _initializer(slab, shard, initializers):
-    """Makes the initial values of a part, wherever that is."""
+    """Returns an initializer of a part, which is called where the part is."""
 
     def initialize(shape, dtype=None, **kwargs):
         del shape, kwargs
@@ -252,9 +251,9 @@ def _initializer(slab, shard, initializers):
 def _are_for_our_ops(parts, training):
     """Whether this package's ops can look up in these variables, and are worth it.
 
-    An exported model is traced without training and outside replicas, and served where
-    our ops may not be installed. There are none for XLA or GPUs either. In one process
-    a plain gather is as good where no gradient is asked for.
+    An exported model is traced without training and outside replicas, and is served by
+    programs that may not have our ops. Neither XLA nor GPUs have them. In one process a
+    plain gather is as good if no gradient is asked for.
     """
     strategy = tf.distribute.get_strategy()
     is_replica = not tf.distribute.in_cross_replica_context()
@@ -263,6 +262,6 @@ def _are_for_our_ops(parts, training):
         return False
     if tf.distribute.has_strategy() and not is_replica:
         return False
-    # Keras traces models with tensors in the place of variables.
+    # Keras traces models with tensors in the place of variables to find shapes.
     are_variables = all(isinstance(part, tf.Variable) for part in parts)
     return are_variables and all("GPU" not in x.device.upper() for x in parts)

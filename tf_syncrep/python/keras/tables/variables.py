@@ -1,4 +1,4 @@
-"""What the variables of tables have in common, of fixed size or not."""
+"""What the variables of all tables have in common."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tf_syncrep.python.embedding.layout import DynamicSlab, Slab
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.cluster import num_tasks
 
-# Under mixed precision Keras 2's own layer does not cast its table, Keras 3's does.
+# Under mixed precision Keras 3's own layer casts its table, and Keras 2's does not.
 CASTING: dict[str, Any] = {} if compat.IS_KERAS_3 else {"experimental_autocast": False}
 
 
 def num_parts() -> int:
-    """Into how many parts tables are to be parted here: one for each server."""
+    """How many parts tables have here: one for each parameter server."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return 1

@@ -1,4 +1,4 @@
-"""Which ops of a graph come after which, and on which task each of them runs."""
+"""The order of the ops of a graph, and the task that each of them runs on."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tf_syncrep.python.keras.transfers.tasks import Tasks
 
 
 class Dataflow:
-    """What some ops of a graph wait for.
+    """The dependencies between some ops of a graph.
 
-    Ops are numbered in the order in which they were built. A function is given control
-    dependencies when it was traced, so that ops which use the same resource run in this
-    order; they count here before they are there. More nodes can be added, for ops that
-    are to be built.
+    Ops are numbered in the order in which they were built. After a function is traced,
+    TensorFlow adds control dependencies, so that ops which use the same resource run in
+    this order; this class anticipates them. More nodes can be added, for ops that are
+    to be built.
 
     Attributes:
         tasks: the task of each op.
-        levels: how many messages that wait for one another come before each op, at
-            most. None that has to come before another has a higher level.
+        levels: the length of the longest chain of messages before each op. If one op
+            has to come before another, its level is not higher.
     """
 
     def __init__(self, graph: Any, ops: Sequence[tf.Operation]):
-        """Looks at the ops.
+        """Finds the dependencies of ops, given in the order in which they were built.
 
         Raises:
-            graphlib.CycleError: there is a loop.
+            graphlib.CycleError: the graph has a loop.
         """
         self._numbers = {op: number for number, op in enumerate(ops)}
         self.tasks = list(map(Tasks(graph), ops))
@@ -48,24 +48,24 @@ class Dataflow:
                 self.levels[later] = max(self.levels[later], level)
 
     def number(self, op: tf.Operation) -> int | None:
-        """The number of an op; None if it is none of these."""
+        """The number of an op; None for an op that is not in the dataflow."""
         return self._numbers.get(op)
 
     def add_node(self, before: Iterable[int], after: Iterable[int]) -> int:
-        """Adds a node between others; its number."""
+        """Adds a node between others, and returns its number."""
         self._after.append(set(after))
         node = len(self._after) - 1
         self.add_edges(before, [node])
         return node
 
     def add_edges(self, before: Iterable[int], after: Iterable[int]) -> None:
-        """Lets some nodes come after others."""
+        """Makes some nodes come after others."""
         after = list(after)
         for node in before:
             self._after[node].update(after)
 
     def comes_before(self, sources: Iterable[int], targets: Iterable[int]) -> bool:
-        """Whether one of the targets is one of the sources, or comes after one."""
+        """Whether a target is one of the sources, or comes after one of them."""
         targets = set(targets)
         found = [*sources]
         seen = {*found}
@@ -82,7 +82,7 @@ class Dataflow:
         return {self._numbers[x] for x in ops if x in self._numbers}
 
     def _in_order_of_program(self, ops) -> Iterable[tuple[int, int]]:
-        """Pairs of ops of which the second has to come after the first."""
+        """Yields pairs of ops, of which the second has to come after the first."""
         writes: dict[Any, int] = {}
         reads: dict[Any, list[int]] = {}
         for number, op in enumerate(ops):
@@ -102,7 +102,7 @@ class Dataflow:
 
 
 def resource_of(handle: tf.Tensor) -> tuple[tf.Operation, int]:
-    """What is the same for all handles of a resource."""
+    """The op and output that a handle comes from, the same for all handles of it."""
     while handle.op.type == "Identity":
         handle = handle.op.inputs[0]
     return handle.op, handle.value_index

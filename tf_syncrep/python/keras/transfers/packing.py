@@ -1,4 +1,4 @@
-"""Many small tensors in one, by few ops: building each takes time in every trace."""
+"""Packs many small tensors into one with few ops, since each takes time to trace."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ from tf_syncrep.python.sync import messages
 
 
 def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Makes one tensor of several numbers of known shapes.
+    """Packs tensors of numbers, whose shapes are known, into one tensor for `unpack`.
 
-    Those of one dtype are one vector, as by `tf.concat`; where there are several
-    dtypes, the vectors are packed by their bytes.
-
-    Args:
-        tensors: the tensors.
-
-    Returns:
-        A tensor for `unpack`.
+    The tensors of each dtype are concatenated into a vector. If there are several
+    dtypes, the bytes of these vectors are packed.
     """
     with tf.device("/device:CPU:0"):
         all_of_it = tf.constant([-1])
@@ -34,11 +28,11 @@ def pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def unpack(message: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Takes apart what `pack` has made.
+    """Unpacks what `pack` has made.
 
     Args:
         message: the tensor.
-        like: the tensors that were packed; their values are not looked at.
+        like: the tensors that were packed, of which only shapes and dtypes are used.
 
     Returns:
         The tensors.
@@ -54,7 +48,7 @@ def unpack(message: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     shapes: dict[tuple[int, ...], tf.Tensor] = {}
     parts = {}
     for vector, (dtype, own) in zip(vectors, groups.items(), strict=True):
-        # From places that are no multiples of 64 bytes, a split copies.
+        # The split makes copies, except at multiples of 64 bytes.
         split = tf.split(vector, sizes[dtype]) if len(own) > 1 else [vector]
         parts[dtype] = iter(
             [_as_shaped(x, one, shapes) for x, one in zip(split, own, strict=True)]

@@ -1,9 +1,9 @@
-"""Rows of tables that are read before the step in front of theirs has moved them.
+"""Lookups that do not wait for the update of the step before them.
 
-A lookup waits for the update of the step before, as any read of a variable waits for
-what was done to it. Then rows of the next batch are asked for only when gradients have
-been sent and applied. `read_rows_early` has a lookup come before that update, and after
-the one before it, so that a step always misses the update of one step.
+Like any read of a variable, a lookup waits for all earlier writes. So the rows of the
+next batch are requested only after gradients were sent and applied. `read_rows_early`
+moves a lookup before the last update, but not before the one before that, so that a
+step always misses the update of exactly one step.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _Writes = dict[Any, list[tf.Operation]]
 
 
 def read_rows_early(graph: Any, steps: Sequence[Sequence[tf.Operation]]) -> None:
-    """Has the lookups of each step, but the first, come before the last step's updates.
+    """Moves the lookups of each step, except the first, before the last step's updates.
 
-    For `tfs.keras.fit`, while a function is being traced: later TensorFlow will order
-    the ops that use a variable. A lookup stays where it is if its ids depend on what
-    the step before has done to tables, or if its own step changes the table before.
+    It is called while a function is being traced, before TensorFlow orders the ops that
+    use a variable. A lookup stays in its place if its ids depend on the last step's
+    changes of tables, or if its own step changes the table before the lookup.
     """
     writes = [_writes(step) for step in steps]
     for i in range(1, len(steps)):
         lookups = list(_movable(steps[i], writes[i - 1]))
         if not lookups:
             continue
-        # A graph with a loop, of TensorFlow 1, stays as it is.
+        # A graph with a loop of TensorFlow 1 is left as it is.
         with contextlib.suppress(graphlib.CycleError):
             flow = Dataflow(graph, [*steps[i - 1], *steps[i]])
             changed = [
@@ -54,7 +54,7 @@ def read_rows_early(graph: Any, steps: Sequence[Sequence[tf.Operation]]) -> None
 
 
 def _writes(ops: Sequence[tf.Operation]) -> _Writes:
-    """What may change a resource, by resource."""
+    """The ops that may change a resource, for each resource."""
     found: _Writes = {}
     for op in ops:
         if op.type != _LOOKUP and not graph_edges.only_reads(op):
@@ -64,7 +64,7 @@ def _writes(ops: Sequence[tf.Operation]) -> _Writes:
 
 
 def _movable(ops: Sequence[tf.Operation], before: _Writes) -> Iterator[tf.Operation]:
-    """Lookups in tables that the step before changes, and this one only afterwards."""
+    """Lookups in tables that the last step changes, and this one only afterwards."""
     own = _writes(ops)
     numbers = {op: number for number, op in enumerate(ops)}
     for op in ops:
@@ -81,7 +81,7 @@ def _place(
     after: Sequence[tf.Operation],
     before: Sequence[tf.Operation],
 ) -> None:
-    """Has a lookup run after some ops and before others, all of them on its task."""
+    """Makes a lookup run after some ops and before others, all of them on its task."""
     graph_edges.leave_unordered(graph, lookup)
     for op in after:
         graph_edges.add_control_input(lookup, op)

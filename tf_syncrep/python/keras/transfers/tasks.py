@@ -1,4 +1,4 @@
-"""On which task of a cluster each op of a function runs."""
+"""The task of a cluster that each op of a function runs on."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import graph_edges
 
-# Of the worker that runs a function, by a device that stands in the function.
+# The device that stands in a function for the worker that runs it.
 WORKER = "/device:CPU:0"
 
 
 class Tasks:
     """The tasks of the ops of a graph: parameter servers, and the worker.
 
-    A task stands as its first CPU. Where TensorFlow puts an op somewhere else for a
-    reason that is not looked at here, more is sent than could be, and nothing is wrong.
+    A task is represented by its first CPU. If TensorFlow places an op elsewhere, for a
+    reason that this class does not know, there are more messages than necessary, but
+    the results are the same.
     """
 
     def __init__(self, graph: Any):
-        """Looks at what the graph captures."""
+        """Finds the devices of what the graph captures."""
         self._devices = graph_edges.devices_of_captures(graph)
         self._parsed: dict[str, str] = {}
         self._of_ops: dict[tf.Operation, str] = {}
@@ -30,7 +31,7 @@ class Tasks:
         """The task of an op."""
         if op not in self._of_ops:
             task = self._parse(op.device)
-            # What uses a resource is where that is.
+            # An op runs where the resource is that it uses.
             handles = (x for x in op.inputs if x.dtype == tf.resource)
             while task == WORKER and (handle := next(handles, None)) is not None:
                 task = self._of_resource(handle)
@@ -42,7 +43,7 @@ class Tasks:
         return self(handle.op) if device is None else self._parse(device)
 
     def _parse(self, device: str) -> str:
-        """The task of a device, or of what names no other than the worker."""
+        """The task of a device; the worker, unless the device is a server's."""
         if device not in self._parsed:
             found = re.search(r"/job:ps/(?:replica:(\d+)/)?task:(\d+)", device)
             self._parsed[device] = (

@@ -1,11 +1,12 @@
-"""Tensors that go from one task to another in a step, as few of them as can be.
+"""Tensors that go from one task to another in a step, in as few messages as possible.
 
-Each tensor that a task needs of another one costs a call, some tenths of a millisecond
-of both, however small it is. A step reads each dense variable, and sends a gradient for
-each; the learning rate goes from its server to the others, a constant from the worker
-to whoever adds it. `few_messages` has what a step sends from one task to another, at
-one time, sent as one tensor: it builds ops that put it together and take it apart, and
-gives these to who was to receive the tensors. What they compute has the same bits.
+Each tensor that a task needs from another one costs a call, which takes some tenths of
+a millisecond on both, however small the tensor is. A step reads each dense variable,
+and sends a gradient for each; the learning rate goes from its server to the others, and
+constants go from the worker to the servers that use them. `few_messages` joins the
+tensors that go from one task to another at the same time: it builds ops that pack them
+into one tensor and unpack it, and connects the receivers to these. All results have the
+same bits as before.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tf_syncrep.python.keras.transfers.dataflow import Dataflow
 from tf_syncrep.python.keras.transfers.tasks import WORKER
 from tf_syncrep.python.sync import messages
 
-# Two copies of a larger one take about as long as the call that is saved.
+# Packing and unpacking a larger tensor would take about as long as the call it saves.
 _LARGEST_BYTES = 256 * 1024
 _LARGEST_CONSTANT = 64
 _DTYPES = frozenset(
@@ -37,21 +38,21 @@ _DTYPES = frozenset(
     }
 )
 
-# Graphs of functions in which a step is being traced.
+# The graphs of functions in which a step is being traced.
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @contextlib.contextmanager
 def few_messages() -> Iterator[None]:
-    """Has a step of a loop of your own send few messages to parameter servers.
+    """Makes a step of a custom loop send few messages to parameter servers.
 
-    For the function that a ClusterCoordinator schedules: put it around each step. What
-    the ops that are built inside send from one task to another at a time goes as one
-    tensor: all small variables that a server has, all small gradients for them, a
-    learning rate with these. Numbers above 256 KB, and those whose shape is not known
-    before, go by themselves, as rows of tables do. All values have the same bits as
-    without. `tfs.keras.fit` does this by itself, and so does `SyncReplicas.step`: one
-    inside of another does nothing. In eager mode, too, nothing is done.
+    Put it around each step in the function that a ClusterCoordinator schedules. Tensors
+    that the ops inside send from one task to another at the same time travel as one:
+    all small variables of a server, or all small gradients for them with the learning
+    rate. Tensors above 256 KB, or of unknown shape, travel by themselves, as rows of
+    tables do. All values have the same bits as without it. `tfs.keras.fit` and
+    `SyncReplicas.step` do this by themselves. Inside of another such context, or in
+    eager mode, it does nothing.
 
     Example:
     ```python
@@ -84,14 +85,14 @@ def few_messages() -> Iterator[None]:
         yield
     finally:
         _open.discard(graph)
-    # A graph with a loop, of TensorFlow 1, stays as it is.
+    # A graph with a loop of TensorFlow 1 is left as it is.
     with contextlib.suppress(graphlib.CycleError):
         _Transfers(graph, graph.get_operations()[num_before:]).join()
 
 
 @dataclasses.dataclass
 class _Use:
-    """A tensor that goes to a task, and the inputs of ops there that it is."""
+    """A tensor that goes to a task, and the inputs of ops there that take it."""
 
     tensor: tf.Tensor
     source: int
@@ -99,20 +100,20 @@ class _Use:
     consumers: set[int] = dataclasses.field(default_factory=set)
 
 
-# A tensor, by its op and its number there.
+# A tensor's op, and the number of the op's output.
 _Key = tuple[tf.Operation, int]
 
 
 @dataclasses.dataclass
 class _Message:
-    """What goes from one task to another at one time.
+    """The tensors that go from one task to another at the same time.
 
     Attributes:
-        origin: the task.
-        target: the other.
+        origin: the task that sends.
+        target: the task that receives.
         uses: the tensors.
-        carried: the tensors that are known at the origin by another message.
-        node: stands for it in the dataflow.
+        carried: tensors that the origin has received in another message.
+        node: the node of the message in the dataflow.
     """
 
     origin: str
@@ -137,7 +138,7 @@ class _Transfers:
         self._find(ops)
 
     def join(self) -> None:
-        """Has them sent together."""
+        """Joins tensors into messages."""
         self._join_levels()
         self._send_by_worker()
         with graph_edges.at_the_end_of(self._graph):
@@ -146,12 +147,12 @@ class _Transfers:
                     value = tf.constant(tf.get_static_value(use.tensor))
                 _give(use, value)
             arrived: dict[_Key, tf.Tensor] = {}
-            # What the worker passes on has to arrive there first.
+            # Tensors that the worker passes on have to arrive there first.
             for message in sorted(self._messages, key=lambda x: x.target != WORKER):
                 self._build(message, arrived)
 
     def _find(self, ops: Sequence[tf.Operation]) -> None:
-        """Finds what goes from a task to another, by how much comes before it."""
+        """Finds tensors that go from task to task, by their level in the dataflow."""
         flow = self._flow
         found: dict[tuple[str, str, int], dict[_Key, _Use]] = {}
         for consumer, op in enumerate(ops):
@@ -180,7 +181,7 @@ class _Transfers:
             self._messages.append(message)
 
     def _join_levels(self) -> None:
-        """Has a message wait for a later one, where nothing depends on it meanwhile."""
+        """Makes a message wait for a later one if nothing depends on it until then."""
         kept: list[_Message] = []
         for message in self._messages:
             others = [
@@ -205,9 +206,9 @@ class _Transfers:
         self._flow.add_edges([into.node], message.consumers)
 
     def _send_by_worker(self) -> None:
-        """Has servers send each other by the worker, which sends and gets anyway.
+        """Makes servers send to each other through messages to and from the worker.
 
-        So a learning rate goes to another server with the gradients for it.
+        So a learning rate travels to another server together with the gradients.
         """
         of_pairs: dict[tuple[str, str], list[_Message]] = {}
         for message in self._messages:
@@ -219,7 +220,7 @@ class _Transfers:
             back = of_pairs.get((WORKER, target), [])
             ways = list(itertools.product(there, back))
             for message in own:
-                # All of it, mostly; if not, each by itself.
+                # Usually all tensors can go this way; otherwise some of them may.
                 if not self._send_by(ways, message, list(message.uses)):
                     for key in list(message.uses):
                         self._send_by(ways, message, [key])
@@ -230,7 +231,7 @@ class _Transfers:
         message: _Message,
         keys: Sequence[_Key],
     ) -> bool:
-        """Has tensors of a message go by others; False if that made a cycle."""
+        """Adds tensors of a message to others; returns False if that made a cycle."""
         flow = self._flow
         uses = [message.uses[key] for key in keys]
         sources = {use.source for use in uses}
@@ -259,7 +260,7 @@ class _Transfers:
         return flow.comes_before(some, others) or flow.comes_before(others, some)
 
     def _build(self, message: _Message, arrived: dict[_Key, tf.Tensor]) -> None:
-        """Builds the ops of a message; adds to what has arrived at the worker."""
+        """Builds the ops of a message, and notes what has arrived at the worker."""
         sent = {key: use.tensor for key, use in message.uses.items()}
         for key, use in message.carried.items():
             sent[key] = arrived.get(key, use.tensor)
@@ -291,7 +292,7 @@ def _can_be_joined(tensor: tf.Tensor) -> bool:
 
 
 def _is_constant(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is small and known, and waits for nothing."""
+    """Whether a tensor is small, has a static value, and waits for nothing."""
     if tensor.shape.num_elements() > _LARGEST_CONSTANT:
         return False
     if tf.get_static_value(tensor) is None:

@@ -32,14 +32,14 @@ ShapeHandle RowSlotShape(InferenceContext* c, ShapeHandle var) {
 }
 
 // Checks all inputs except the gradient; `shape` becomes var's shape.
+template <bool kIsResource>
 absl::Status CheckVariables(InferenceContext* c, RuleInputs* inputs,
                             ShapeHandle* shape) {
   TF_RETURN_IF_ERROR(CheckSlotType(c));
   TF_RETURN_IF_ERROR(RuleInputs::Find(*c, inputs));
-  *shape = VariableShape</*kIsResource=*/true>(c, kRuleVar);
+  *shape = VariableShape<kIsResource>(c, kRuleVar);
   for (int i = 0; i < inputs->num_slots(); ++i) {
-    const ShapeHandle slot =
-        VariableShape</*kIsResource=*/true>(c, inputs->slot(i));
+    const ShapeHandle slot = VariableShape<kIsResource>(c, inputs->slot(i));
     const char* name = inputs->info->slots[i];
     if (inputs->info->is_rowwise) {
       ShapeHandle expected = RowSlotShape(c, *shape);
@@ -60,33 +60,95 @@ absl::Status CheckVariables(InferenceContext* c, RuleInputs* inputs,
   return absl::OkStatus();
 }
 
+template <bool kIsResource>
 absl::Status DenseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
-  TF_RETURN_IF_ERROR(CheckVariables(c, &inputs, &shape));
+  TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
   return MergeShape(c, "grad", c->input(inputs.grad()), &shape);
 }
 
+template <bool kIsResource>
 absl::Status SparseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
-  TF_RETURN_IF_ERROR(CheckVariables(c, &inputs, &shape));
+  TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
   return CheckSparseGradient(c, inputs.grad(), inputs.indices(), shape);
 }
+
+// All ops know the same rules.
+constexpr char kRuleAttr[] =
+    "rule: {'adagrad', 'ftrl', 'gradient_momentum', 'gradient_nesterov', "
+    "'momentum', 'nesterov', 'rowwise_adagrad', 'sgd'}";
+
+REGISTER_OP("Syncrep>ApplyRule")
+    .Input("var: Ref(T)")
+    .Input("slots: Ref(num_slots * Tslot)")
+    .Input("numbers: num_numbers * Tslot")
+    .Input("grad: T")
+    .Attr(kRuleAttr)
+    .Attr("num_slots: int >= 0")
+    .Attr("num_numbers: int >= 1")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .SetShapeFn(DenseShape</*kIsResource=*/false>)
+    .Doc(R"doc(
+Updates a ref variable by an optimizer's rule.
+
+The rules are those of Syncrep>ResourceApplyRule. The whole update is atomic with
+respect to other ops of these on the same variables.
+
+var: The variable.
+slots: The rule's slots.
+numbers: Scalars: the rule's numbers. Of ftrl, lr must be above 0.
+grad: The gradient, of the shape of var.
+rule: The name of the rule.
+Tslot: double for a double variable, float for any other.
+)doc");
+
+REGISTER_OP("Syncrep>SparseApplyRule")
+    .Input("var: Ref(T)")
+    .Input("slots: Ref(num_slots * Tslot)")
+    .Input("numbers: num_numbers * Tslot")
+    .Input("grad: T")
+    .Input("indices: Tindices")
+    .Attr(kRuleAttr)
+    .Attr("num_slots: int >= 0")
+    .Attr("num_numbers: int >= 1")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("use_locking: bool = false")
+    .SetShapeFn(SparseShape</*kIsResource=*/false>)
+    .Doc(R"doc(
+Updates the rows of a ref variable that a sparse gradient touches, by a rule.
+
+Row indices[i] of var and its slots is updated with row i of grad by the formula
+of Syncrep>ResourceApplyRule; other rows stay as they are. Rows that occur several
+times are summed first, in order of occurrence, and applied once. Updates of the
+same variables may run at the same time; each row is updated atomically.
+
+var: The variable, of at least rank 1.
+slots: The rule's slots.
+numbers: Scalars: the rule's numbers. Of ftrl, lr must be above 0.
+grad: The gradient's rows, of shape [number of indices] + var.shape[1:].
+indices: Vector: which row of var each row of grad belongs to.
+rule: The name of the rule.
+Tslot: double for a double variable, float for any other.
+use_locking: If true, the whole update excludes others on the same variables.
+)doc");
 
 REGISTER_OP("Syncrep>ResourceApplyRule")
     .Input("var: resource")
     .Input("slots: num_slots * resource")
     .Input("numbers: num_numbers * Tslot")
     .Input("grad: T")
-    .Attr(
-        "rule: {'adagrad', 'ftrl', 'momentum', 'nesterov', 'rowwise_adagrad', "
-        "'sgd'}")
+    .Attr(kRuleAttr)
     .Attr("num_slots: int >= 0")
     .Attr("num_numbers: int >= 1")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tslot: {float, double} = DT_FLOAT")
-    .SetShapeFn(DenseShape)
+    .SetShapeFn(DenseShape</*kIsResource=*/true>)
     .Doc(R"doc(
 Updates a resource variable by an optimizer's rule.
 
@@ -114,6 +176,12 @@ All arithmetic is in Tslot, element by element. The op takes the slots of a rule
     nesterov (momentum; lr, momentum):
       m = momentum * m - lr * grad
       var += momentum * m - lr * grad
+    gradient_momentum (momentum; lr, momentum):
+      m = momentum * m + grad
+      var -= lr * m
+    gradient_nesterov (momentum; lr, momentum):
+      m = momentum * m + grad
+      var -= lr * grad + lr * momentum * m
 
 Slots have the shape of var, but the slot of rowwise_adagrad only its first dimension,
 and 1 for all others. The whole update is atomic with respect to other ops on the
@@ -133,15 +201,14 @@ REGISTER_OP("Syncrep>ResourceSparseApplyRule")
     .Input("numbers: num_numbers * Tslot")
     .Input("grad: T")
     .Input("indices: Tindices")
-    .Attr(
-        "rule: {'adagrad', 'ftrl', 'momentum', 'nesterov', 'rowwise_adagrad', "
-        "'sgd'}")
+    .Attr(kRuleAttr)
     .Attr("num_slots: int >= 0")
     .Attr("num_numbers: int >= 1")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tslot: {float, double} = DT_FLOAT")
     .Attr("Tindices: {int32, int64}")
-    .SetShapeFn(SparseShape)
+    .Attr("use_locking: bool = false")
+    .SetShapeFn(SparseShape</*kIsResource=*/true>)
     .Doc(R"doc(
 Updates the rows of a resource variable that a sparse gradient touches, by a rule.
 
@@ -159,6 +226,7 @@ grad: The gradient's rows, of shape [number of indices] + var.shape[1:].
 indices: Vector: which row of var each row of grad belongs to.
 rule: The name of the rule.
 Tslot: double for a double variable, float for any other.
+use_locking: If true, the whole update excludes others on the same variables.
 )doc");
 
 }  // namespace

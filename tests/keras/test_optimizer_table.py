@@ -211,12 +211,12 @@ class Training:
     def optimizer(self):
         return self.model.optimizer
 
-    def run(self, updates, places=(0, 1, 2)):
-        """Updates the variables at these places."""
+    def run(self, updates, places=(0, 1, 2), **options):
+        """Updates the variables at these places; options are of the function."""
         optimizer = self.optimizer
         variables = [self.model.trainable_variables[i] for i in places]
 
-        @tf.function
+        @tf.function(**options)
         def step(gradients):
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
@@ -289,6 +289,18 @@ def test_updates_are_those_of_the_inner_optimizer_by_itself(name, wrapper, optio
         trained.optimizer.finalize_variable_values(trained.trainable_variables)
     assert_values(model.get_weights(), alone.get_weights())
     assert int(keras_variants.native(model.optimizer.iterations).numpy()) == 3
+
+
+@thinned(
+    "name, option",
+    [name for name, x in OPTIMIZERS.items() if x[2] == 1],
+    ["clipnorm", "plain", "clipvalue", "global_clipnorm"],
+)
+def test_functions_that_xla_compiles_make_the_updates_of_the_twin(name, option):
+    training = Training(name, **OPTIONS[option])
+    training.optimizer.build(training.model.trainable_variables)
+    training.run(3, jit_compile=True)
+    training.check()
 
 
 @each_optimizer

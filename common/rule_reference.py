@@ -1,7 +1,7 @@
 """The rules of rule_ops in plain float64 NumPy, with which kernels are compared.
 
 They are written to be read, one row at a time, not to be fast. The formulas are those
-of Keras and of FBGEMM's EXACT_ROWWISE_ADAGRAD.
+of Keras, of FBGEMM's EXACT_ROWWISE_ADAGRAD, and of TensorFlow's ApplyMomentum.
 """
 
 from collections.abc import Mapping
@@ -91,6 +91,16 @@ def _nesterov(w, g, momentum, numbers):
     return w + numbers["momentum"] * m - numbers["lr"] * g, {"momentum": m}
 
 
+def _gradient_momentum(w, g, momentum, numbers):
+    m = numbers["momentum"] * momentum + g
+    return w - numbers["lr"] * m, {"momentum": m}
+
+
+def _gradient_nesterov(w, g, momentum, numbers):
+    m = numbers["momentum"] * momentum + g
+    return w - numbers["lr"] * (g + numbers["momentum"] * m), {"momentum": m}
+
+
 def _lion(w, g, momentum, numbers):
     m = numbers["momentum"] * momentum + (1 - numbers["momentum"]) * g
     return w - numbers["lr"] * np.sign(m), {"momentum": m}
@@ -99,6 +109,8 @@ def _lion(w, g, momentum, numbers):
 _RULES: dict[str, Any] = {
     "adagrad": _adagrad,
     "ftrl": _ftrl,
+    "gradient_momentum": _gradient_momentum,
+    "gradient_nesterov": _gradient_nesterov,
     "lion": _lion,
     "momentum": _momentum,
     "nesterov": _nesterov,

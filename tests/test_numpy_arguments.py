@@ -463,15 +463,59 @@ def read_tf_config(environ):
     },
 )
 def v1_adam_async(**options):
+    return _trained_in_session(tfs.train.AdamAsyncOptimizer(**options))
+
+
+_V1 = {"learning_rate": 0.125, "use_locking": True, "name": "rule"}
+
+
+@_case("train.AdagradOptimizer", {**_V1, "initial_accumulator_value": 1})
+def v1_adagrad(**options):
+    return _trained_in_session(tfs.train.AdagradOptimizer(**options))
+
+
+@_case(
+    "train.FtrlOptimizer",
+    {
+        **_V1,
+        "learning_rate_power": -0.25,
+        "initial_accumulator_value": 1,
+        "l1_regularization_strength": 0.5,
+        "l2_regularization_strength": 0.25,
+        "accum_name": "n",
+        "linear_name": "z",
+        "l2_shrinkage_regularization_strength": 0.125,
+        "beta": 1,
+    },
+)
+def v1_ftrl(**options):
+    return _trained_in_session(tfs.train.FtrlOptimizer(**options))
+
+
+@_case("train.GradientDescentOptimizer", _V1)
+def v1_gradient_descent(**options):
+    return _trained_in_session(tfs.train.GradientDescentOptimizer(**options))
+
+
+@_case("train.MomentumOptimizer", {**_V1, "momentum": 0.5, "use_nesterov": True})
+def v1_momentum(**options):
+    return _trained_in_session(tfs.train.MomentumOptimizer(**options))
+
+
+def _trained_in_session(optimizer):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        table = tf.compat.v1.get_variable("table", [4, 2], use_resource=False)
-        weight = tf.compat.v1.get_variable("weight", [2], use_resource=True)
+        table = tf.compat.v1.get_variable(
+            "table", initializer=tf.ones([4, 2]), use_resource=False
+        )
+        weight = tf.compat.v1.get_variable(
+            "weight", initializer=tf.ones([2]), use_resource=True
+        )
         loss = tf.reduce_sum(tf.gather(table, [0, 2]) * weight)
-        optimizer = tfs.train.AdamAsyncOptimizer(**options)
         train_op = optimizer.minimize(loss)
         session.run(tf.compat.v1.global_variables_initializer())
         session.run(train_op)
-        return optimizer.get_name()
+        values = [x.tolist() for x in session.run([table, weight])]
+        return [optimizer.get_name(), values]
 
 
 @_case(
@@ -637,10 +681,34 @@ def resource_apply_rule(**options):
     return _updated_by_rule(apply, grad=tf.ones([9, 1]), **options)
 
 
-@_case("ops.resource_sparse_apply_rule", _RULE)
+@_case("ops.resource_sparse_apply_rule", {**_RULE, "use_locking": True})
 def resource_sparse_apply_rule(**options):
     apply = tfs.ops.resource_sparse_apply_rule
     return _updated_by_rule(apply, grad=tf.ones([1, 1]), indices=[2], **options)
+
+
+def _updated_by_rule_in_graph(apply, slots, **options):
+    def reference(value):
+        return tf.compat.v1.Variable(tf.fill([9, 1], value), use_resource=False)
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        table = reference(1.0)
+        made = {name: reference(value) for name, value in slots.items()}
+        updated = apply(var=table, slots=made, **options)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(updated)
+        return session.run(table).tolist()
+
+
+@_case("ops.apply_rule", _RULE)
+def apply_rule(**options):
+    return _updated_by_rule_in_graph(tfs.ops.apply_rule, grad=[[1.0]] * 9, **options)
+
+
+@_case("ops.sparse_apply_rule", {**_RULE, "use_locking": True})
+def sparse_apply_rule(**options):
+    apply = tfs.ops.sparse_apply_rule
+    return _updated_by_rule_in_graph(apply, grad=[[1.0]], indices=[2], **options)
 
 
 @_case("ops.accumulator_take_round_apply_adam_async_dense", {**_NUMBERS, **_DENSE})

@@ -30,8 +30,10 @@ from tf_syncrep.python.ops.embedding_ops import (
     embedding_rows,
 )
 from tf_syncrep.python.ops.rule_ops import (
+    apply_rule,
     resource_apply_rule,
     resource_sparse_apply_rule,
+    sparse_apply_rule,
 )
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "accumulator_take_round_sparse",
     "accumulator_take_sparse",
     "apply_adam_async",
+    "apply_rule",
     "dense_accumulator",
     "embedding_combine",
     "embedding_combine_grad",
@@ -58,4 +61,5 @@ __all__ = [
     "resource_sparse_apply_rule",
     "sparse_accumulator",
     "sparse_apply_adam_async",
+    "sparse_apply_rule",
 ]

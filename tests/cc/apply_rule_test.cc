@@ -140,6 +140,38 @@ struct NesterovCase {
   }
 };
 
+struct GradientMomentumCase {
+  template <typename Slot>
+  using Rule = GradientMomentum<Slot>;
+  template <typename Slot>
+  static Rule<Slot> Make() {
+    return {Slot(0.25), Slot(0.75)};
+  }
+  static void Update(const Doubles& g, Row* row) {
+    for (size_t i = 0; i < g.size(); ++i) {
+      double& m = row->slots[0][i];
+      m = 0.75 * m + g[i];
+      row->var[i] -= 0.25 * m;
+    }
+  }
+};
+
+struct GradientNesterovCase {
+  template <typename Slot>
+  using Rule = GradientNesterov<Slot>;
+  template <typename Slot>
+  static Rule<Slot> Make() {
+    return {Slot(0.25), Slot(0.75)};
+  }
+  static void Update(const Doubles& g, Row* row) {
+    for (size_t i = 0; i < g.size(); ++i) {
+      double& m = row->slots[0][i];
+      m = 0.75 * m + g[i];
+      row->var[i] -= 0.25 * g[i] + 0.25 * 0.75 * m;
+    }
+  }
+};
+
 // A table with slots, in the form that the functions take.
 template <typename T, typename Rule>
 struct Table {
@@ -274,7 +306,13 @@ using Types = testing::Types<
     std::pair<Half, MomentumCase>, std::pair<BFloat16, MomentumCase>,
     std::pair<float, MomentumCase>, std::pair<double, MomentumCase>,
     std::pair<Half, NesterovCase>, std::pair<BFloat16, NesterovCase>,
-    std::pair<float, NesterovCase>, std::pair<double, NesterovCase>>;
+    std::pair<float, NesterovCase>, std::pair<double, NesterovCase>,
+    std::pair<Half, GradientMomentumCase>,
+    std::pair<float, GradientMomentumCase>,
+    std::pair<double, GradientMomentumCase>,
+    std::pair<BFloat16, GradientNesterovCase>,
+    std::pair<float, GradientNesterovCase>,
+    std::pair<double, GradientNesterovCase>>;
 TYPED_TEST_SUITE(ApplyRuleTest, Types);
 
 TYPED_TEST(ApplyRuleTest, DenseUpdateFollowsTheFormula) {

@@ -31,7 +31,7 @@ def assert_learned(output):
     """Far above chance, and not above what is possible without luck."""
     match = re.search(r"AUC (\S+) \(the planted model's own: (\S+)\) on", output)
     reached, best = map(float, match.groups())
-    assert best > 0.85, output
+    assert best > 0.8, output
     assert 0.7 < reached < best + 0.02, output
     assert re.search(r"Speed: [\d,]+ examples per second", output), output
 

@@ -1,8 +1,10 @@
 """Logs in Criteo's format: parsing, sharing among workers, the planted model."""
 
 import collections
+import pathlib
 
 import criteo_logs
+import metrics
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -72,3 +74,36 @@ def test_planted_clicks_follow_the_planted_model(planted):
     (_, labels) = next(iter(criteo_logs.batches(paths, 5000, 10)))
     assert 0.2 < labels.numpy().mean() < 0.5
     assert 0.8 < best < 0.95
+
+
+def expected_auc(odds):
+    """The AUC that the odds have over all labels that might have been drawn."""
+    p = criteo_logs.probability(np.sort(odds))
+    clicks_above = np.cumsum(p[::-1])[::-1] - p
+    return np.sum((1 - p) * clicks_above) / (p.sum() * (1 - p).sum())
+
+
+def test_the_best_auc_is_that_of_the_odds_and_nothing_else_has_more(tmp_path):
+    """A million lines would take twenty seconds, and these one."""
+    lines = 2 * criteo_logs.LINES_AT_ONCE // 3
+    _, best = criteo_logs.write_planted(tmp_path, lines, seed=3)
+    random = np.random.default_rng(3)
+    model = criteo_logs.Planted(random)
+    texts, labels, odds = model.draw(lines, random)
+    held_out = criteo_logs.is_held_out(tf.constant(texts)).numpy()
+    assert best == metrics.auc(labels[held_out], odds[held_out])
+    # By construction; the spread of an AUC of 4,000 lines is about 0.006.
+    assert abs(best - expected_auc(odds)) < 0.02
+    np.testing.assert_allclose(metrics.auc(labels, odds), expected_auc(odds), atol=5e-3)
+    # What is a little off is worse, the more the further.
+    noise = np.random.default_rng(4).normal(size=lines)
+    aucs = [metrics.auc(labels, odds + size * noise) for size in (0, 0.5, 1, 2)]
+    assert aucs == sorted(aucs, reverse=True)
+
+
+def test_logs_of_any_number_of_lines_are_in_all_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(criteo_logs, "LINES_AT_ONCE", 60)
+    paths, best = criteo_logs.write_planted(tmp_path, 150, files=4)
+    counts = [pathlib.Path(x).read_text().count("\n") for x in paths]
+    assert counts == [38, 38, 37, 37]
+    assert 0 < best < 1

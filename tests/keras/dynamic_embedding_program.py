@@ -52,7 +52,7 @@ def sync(inner):
 
 OPTIMIZERS = {
     "adam": lambda: sync(tf.keras.optimizers.Adam(0.05)),
-    "adagrad": lambda: sync(tf.keras.optimizers.Adagrad(0.05)),
+    "rowwise_adagrad": lambda: sync(tfs.keras.RowwiseAdagrad(0.05)),
     "adam_async": lambda: sync(tfs.keras.AdamAsync(0.05)),
 }
 
@@ -175,7 +175,7 @@ def checkpoints(strategy, folder):
     results = {}
     for name, make in (
         ("adam", lambda: tf.keras.optimizers.Adam(0.05)),
-        ("adagrad", lambda: tf.keras.optimizers.Adagrad(0.05)),
+        ("rowwise_adagrad", lambda: tfs.keras.RowwiseAdagrad(0.05)),
         ("adam_async", lambda: tfs.keras.AdamAsync(0.05)),
     ):
         with strategy.scope():

@@ -18,6 +18,8 @@ OPTIMIZERS = {
     "adagrad": lambda: tfs.keras.Adagrad(0.25),
     "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.25),
     "ftrl": lambda: tfs.keras.FTRL(0.25),
+    "momentum": lambda: tfs.keras.SGD(0.25, momentum=0.5),
+    "nesterov": lambda: tfs.keras.SGD(0.25, momentum=0.5, nesterov=True),
 }
 ROWS, DIM = 10, 4
 

@@ -24,7 +24,12 @@ OPTIMIZERS = {
     "momentum": lambda: tf.keras.optimizers.SGD(0.01, momentum=0.9),
     "adagrad": lambda: tf.keras.optimizers.Adagrad(0.01),
     "averaged": lambda: tf.keras.optimizers.Adam(0.01, use_ema=True, weight_decay=0.1),
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.01),
+    "lazy_adagrad": lambda: tfs.keras.Adagrad(0.01),
+    "lazy_ftrl": lambda: tfs.keras.FTRL(0.01),
+    "lazy_momentum": lambda: tfs.keras.SGD(0.01, momentum=0.9),
 }
+QUICK = ("adam_async", "averaged", "rowwise_adagrad")
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +75,13 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in OPTIMIZERS
+    ],
+)
 def test_custom_loop_goes_on_bit_for_bit(tmp_path, optimizer):
     """This needs the states of random generators, too."""
     model = make(optimizer)

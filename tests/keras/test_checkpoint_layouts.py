@@ -21,6 +21,8 @@ OPTIMIZERS = {
     "adam_async": lambda: tfs.keras.AdamAsync(0.1),
     "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.1),
     "lazy_ftrl": lambda: tfs.keras.FTRL(0.1, beta=1.0),
+    "lazy_adagrad": lambda: tfs.keras.Adagrad(0.1),
+    "lazy_momentum": lambda: tfs.keras.SGD(0.1, momentum=0.9),
 }
 # Slots of a stock optimizer, rounds, and our own optimizer.
 QUICK = ("adagrad", "sync", "adam_async", "rowwise_adagrad")

@@ -10,6 +10,7 @@ import embedding_twin as twin
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import thinned
 
 import tf_syncrep as tfs
 
@@ -38,16 +39,26 @@ MORE_OPTIMIZERS = {
         "RMSprop": 0.05,
     }.items()
 }
+MORE_OPTIMIZERS |= {
+    "lazy_adagrad": lambda: tfs.keras.Adagrad(0.5),
+    "lazy_ftrl": lambda: tfs.keras.FTRL(0.5),
+    "lazy_momentum": lambda: tfs.keras.SGD(0.5, momentum=0.9),
+}
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "stacking"),
-    [(name, stacking) for name in OPTIMIZERS for stacking in ("auto", None)]
-    + [pytest.param(name, "auto", marks=pytest.mark.slow) for name in MORE_OPTIMIZERS],
-)
+@thinned("optimizer, stacking", OPTIMIZERS, ("auto", None))
 def test_trains_as_one_layer_for_each_table_does(optimizer, stacking):
+    check_that_it_trains_as_a_layer_for_each_table(OPTIMIZERS[optimizer], stacking)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", MORE_OPTIMIZERS)
+def test_trains_as_one_layer_for_each_table_does_by_more_optimizers(optimizer):
+    check_that_it_trains_as_a_layer_for_each_table(MORE_OPTIMIZERS[optimizer], "auto")
+
+
+def check_that_it_trains_as_a_layer_for_each_table(make_optimizer, stacking):
     results = []
-    make_optimizer = {**OPTIMIZERS, **MORE_OPTIMIZERS}[optimizer]
     tables = models.initial_tables()
     for cls, options in (
         (models.Plain, {}),
@@ -243,6 +254,7 @@ def test_training_goes_on_from_a_file_as_if_never_stopped(optimizer, tmp_path):
 SERVES = """
 import sys
 import tensorflow as tf
+from combinations import thinned
 
 served = tf.saved_model.load(sys.argv[1])
 assert "tf_syncrep" not in sys.modules

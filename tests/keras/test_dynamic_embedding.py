@@ -236,18 +236,33 @@ OPTIMIZERS = {
     "ftrl": lambda: tf.keras.optimizers.Ftrl(0.1),
     "adam_async": lambda: tfs.keras.AdamAsync(0.1),
     "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.1),
+    "lazy_adagrad": lambda: tfs.keras.Adagrad(0.1),
     "lazy_ftrl": lambda: tfs.keras.FTRL(0.1),
+    "lazy_momentum": lambda: tfs.keras.SGD(0.1, momentum=0.9),
     "sync": lambda: tfs.keras.SyncReplicas(tfs.keras.AdamAsync(0.1), 2),
+    "tables": lambda: tfs.keras.TableOptimizers(tfs.keras.AdamAsync(0.1)),
 }
+# Optimizers of a table's own, where the other table has the model's.
+OWN = {"tables": {"items": tfs.keras.RowwiseAdagrad(0.1)}}
+QUICK = ("adam", "adagrad", "rowwise_adagrad", "lazy_ftrl", "sync", "tables")
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in OPTIMIZERS
+    ],
+)
 def test_trains_like_a_fixed_table_of_the_same_values_bit_for_bit(optimizer):
     tables = models.initial_tables()
     results = []
     for with_keys in (True, False):
-        make = OPTIMIZERS[optimizer]
-        model = models.growing(make()) if with_keys else models.fixed(make(), tables)
+        make, own = OPTIMIZERS[optimizer], OWN.get(optimizer)
+        if with_keys:
+            model = models.growing(make(), own)
+        else:
+            model = models.fixed(make(), tables, own)
         # This makes all rows exist from the first step, as in the other model.
         if with_keys:
             model(models.as_keys(models.all_ids()), training=True)

@@ -14,7 +14,7 @@ import tf_syncrep as tfs
 PROGRAM = pathlib.Path(__file__).with_name("dynamic_embedding_program.py")
 OPTIMIZERS = {
     "adam": lambda: tf.keras.optimizers.Adam(0.05),
-    "adagrad": lambda: tf.keras.optimizers.Adagrad(0.05),
+    "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.05),
     "adam_async": lambda: tfs.keras.AdamAsync(0.05),
 }
 

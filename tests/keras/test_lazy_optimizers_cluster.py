@@ -20,6 +20,8 @@ RULES = {
         {"lr_power": -0.5, "l1": 0.0, "l2": 0.0, "l2_shrinkage": 0.0, "beta": 0.0},
         {"accumulator": 0.1, "linear": 0.0},
     ),
+    "momentum": ("momentum", {"momentum": 0.5}, {"momentum": 0.0}),
+    "nesterov": ("nesterov", {"momentum": 0.5}, {"momentum": 0.0}),
 }
 
 

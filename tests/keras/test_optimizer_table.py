@@ -60,6 +60,22 @@ class LionOfMine(tfs.keras.LazyOptimizer):
         return {**super().get_config(), "momentum": self.momentum}
 
 
+def around_adagrad(learning_rate, global_clipnorm=None, **options):
+    """AdamAsync of all but the table; what concerns all gradients is told outside."""
+    return tfs.keras.TableOptimizers(
+        tfs.keras.AdamAsync(learning_rate, **options), global_clipnorm=global_clipnorm
+    )
+
+
+def adagrad_of_table(learning_rate, global_clipnorm=None, **options):
+    del global_clipnorm
+    return tfs.keras.Adagrad(learning_rate, **options)
+
+
+# The optimizers of the tables, where tables have one of their own.
+OF_TABLES = {"tables": adagrad_of_table, "sync_tables": adagrad_of_table}
+# Their rules by variable: the table, and what the model's optimizer trains.
+ADAGRAD_AND_ADAM = (twins.LazyAdagrad, twins.AdamAsync, twins.AdamAsync)
 # A function that makes the optimizer, its rule, and the number of batches per update.
 OPTIMIZERS = {
     "adam_async": (tfs.keras.AdamAsync, twins.AdamAsync, 1),
@@ -74,6 +90,8 @@ OPTIMIZERS = {
         1,
     ),
     "lion": (LionOfMine, twins.Lion, 1),
+    "tables": (around_adagrad, ADAGRAD_AND_ADAM, 1),
+    "sync_tables": (synchronous(around_adagrad), ADAGRAD_AND_ADAM, K),
     "sync_rowwise_adagrad": (
         synchronous(tfs.keras.RowwiseAdagrad),
         twins.RowwiseAdagrad,
@@ -121,17 +139,20 @@ WITHOUT_SLOTS_LIKE_TABLES = {"sgd", "rowwise_adagrad", "sync_rowwise_adagrad"}
 each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
-def make_model(optimizer, **compile_options):
-    """A table, a kernel and a bias."""
+def make_model(optimizer, of_table=None, **compile_options):
+    """A table, which may have an optimizer of its own, a kernel and a bias."""
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(1)
+    if of_table is None:
+        embedding = [tfs.keras.Embedding(ROWS, DIM), layers.GlobalAveragePooling1D()]
+    else:
+        table = tfs.keras.TableConfig(
+            "table", ROWS, DIM, combiner="mean", optimizer=of_table
+        )
+        feature = tfs.keras.FeatureConfig("words", table)
+        embedding = [tfs.keras.DistributedEmbedding(feature)]
     model = tf.keras.Sequential(
-        [
-            layers.Input((4,), dtype="int32"),
-            tfs.keras.Embedding(ROWS, DIM),
-            layers.GlobalAveragePooling1D(),
-            layers.Dense(1),
-        ]
+        [layers.Input((4,), dtype="int32"), *embedding, layers.Dense(1)]
     )
     model.compile(optimizer, **{"loss": "mse", **compile_options})
     return model
@@ -170,7 +191,9 @@ class Training:
     def __init__(self, name, learning_rate=LEARNING_RATE, excluded=(), **options):
         make, rule, self.batches = OPTIMIZERS[name]
         self.make = lambda: make(learning_rate, **options)
-        self.model = make_model(self.make())
+        of_table = OF_TABLES.get(name)
+        self.of_table = of_table and of_table(learning_rate, **options)
+        self.model = self.make_model()
         self.step = 0
         rate = learning_rate if callable(learning_rate) else lambda _: learning_rate
         self.twin = twins.Twin(
@@ -181,16 +204,19 @@ class Training:
             **options,
         )
 
+    def make_model(self):
+        return make_model(self.make(), self.of_table)
+
     @property
     def optimizer(self):
         return self.model.optimizer
 
-    def run(self, updates, places=(0, 1, 2)):
-        """Updates the variables at these places."""
+    def run(self, updates, places=(0, 1, 2), **options):
+        """Updates the variables at these places; options are of the function."""
         optimizer = self.optimizer
         variables = [self.model.trainable_variables[i] for i in places]
 
-        @tf.function
+        @tf.function(**options)
         def step(gradients):
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
@@ -265,6 +291,18 @@ def test_updates_are_those_of_the_inner_optimizer_by_itself(name, wrapper, optio
     assert int(keras_variants.native(model.optimizer.iterations).numpy()) == 3
 
 
+@thinned(
+    "name, option",
+    [name for name, x in OPTIMIZERS.items() if x[2] == 1],
+    ["clipnorm", "plain", "clipvalue", "global_clipnorm"],
+)
+def test_functions_that_xla_compiles_make_the_updates_of_the_twin(name, option):
+    training = Training(name, **OPTIONS[option])
+    training.optimizer.build(training.model.trainable_variables)
+    training.run(3, jit_compile=True)
+    training.check()
+
+
 @each_optimizer
 def test_learning_rate_schedule_counts_updates(name):
     decay = tf.keras.optimizers.schedules.ExponentialDecay(LEARNING_RATE, 1, 0.5)
@@ -283,7 +321,7 @@ def test_variables_can_be_left_out_of_weight_decay(name, how):
     training.check()
 
 
-@each_optimizer
+@pytest.mark.parametrize("name", [x for x in OPTIMIZERS if x not in OF_TABLES])
 def test_what_the_constructor_was_told_is_read_and_set(name):
     training = Training(name, clipnorm=0.5)
     assert training.optimizer.clipnorm == 0.5
@@ -307,7 +345,7 @@ def saved_and_restored(training, saved_as, folder):
         path += {"keras_file": ".keras", "h5_file": ".h5"}[saved_as]
         model.save(path)
         return tf.keras.models.load_model(path)
-    other = make_model(training.make())
+    other = training.make_model()
     # Variables that are made after the restore are filled, too.
     if saved_as not in ("deferred_checkpoint", "tensorflow_weights"):
         other.optimizer.build(other.trainable_variables)

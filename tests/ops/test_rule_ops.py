@@ -1,5 +1,6 @@
 """The ops that update a variable by a rule: each rule against its float64 twin."""
 
+import itertools
 import re
 import threading
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import rule_reference
 import tensorflow as tf
+from combinations import thinned
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import rule_ops
@@ -21,6 +23,8 @@ NUMBERS = {
         "l2_shrinkage": 0.001,
         "beta": 0.25,
     },
+    "gradient_momentum": {"lr": 0.05, "momentum": 0.75},
+    "gradient_nesterov": {"lr": 0.05, "momentum": 0.75},
     "momentum": {"lr": 0.05, "momentum": 0.75},
     "nesterov": {"lr": 0.05, "momentum": 0.75},
     "rowwise_adagrad": {"lr": 0.05, "epsilon": 1e-3},
@@ -32,8 +36,8 @@ ROWS = 1000
 INDICES = np.array([3, 999, 3, 0, 17, 500])
 
 each_rule = pytest.mark.parametrize("rule", NUMBERS)
-each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: x.name)
-each_mode = pytest.mark.parametrize("mode", ["eager", "function", "session"])
+MODES = ["eager", "function", "session", "reference"]
+each_mode = pytest.mark.parametrize("mode", MODES)
 each_kind = pytest.mark.parametrize("kind", ["dense", "sparse"])
 
 
@@ -58,28 +62,30 @@ class State:
             for i, name in enumerate(rule_ops.RULES[rule].slots)
         }
 
-    def make(self):
+    def make(self, use_resource=True):
         """Variables with these values: the variable, and its slots by name."""
 
         def variable(value):
-            return tf.compat.v1.Variable(tf.constant(value), use_resource=True)
+            return tf.compat.v1.Variable(tf.constant(value), use_resource=use_resource)
 
         return variable(self.var), {k: variable(v) for k, v in self.slots.items()}
 
-    def apply(self, var, slots, grad, indices=None):
+    def apply(self, var, slots, grad, indices=None, **options):
+        ops = tfs.ops
+        if hasattr(var, "handle"):
+            dense, sparse = ops.resource_apply_rule, ops.resource_sparse_apply_rule
+        else:
+            dense, sparse = ops.apply_rule, ops.sparse_apply_rule
+        operands = (self.rule, var, slots, self.numbers, grad)
         if indices is None:
-            return tfs.ops.resource_apply_rule(
-                self.rule, var, slots, self.numbers, grad
-            )
-        return tfs.ops.resource_sparse_apply_rule(
-            self.rule, var, slots, self.numbers, grad, indices
-        )
+            return dense(*operands)
+        return sparse(*operands, indices, **options)
 
     def step(self, grad, indices=None, mode="eager"):
         """The values of the variable and its slots after a step."""
-        if mode == "session":
+        if mode in ("session", "reference"):
             with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-                var, slots = self.make()
+                var, slots = self.make(use_resource=mode == "session")
                 op = self.apply(var, slots, tf.constant(grad), indices)
                 session.run(tf.compat.v1.global_variables_initializer())
                 session.run(op)
@@ -128,10 +134,9 @@ def test_every_rule_is_tested():
         assert tuple(numbers) == rule_ops.RULES[rule].numbers
 
 
-@each_rule
-@each_dtype
-@each_mode
-def test_dense_step_agrees_with_the_twin(mode, dtype, rule):
+@thinned("rule, how", NUMBERS, itertools.product(MODES, DTYPES))
+def test_dense_step_agrees_with_the_twin(rule, how):
+    mode, dtype = how
     state = State(rule, (6, 5), dtype)
     grad = random_array(10, (6, 5), dtype)
     state.check(state.step(grad, mode=mode), grad)
@@ -145,11 +150,9 @@ def test_dense_variables_of_any_shape_are_updated(shape, rule):
     state.check(state.step(grad), grad)
 
 
-@each_rule
-@each_dtype
-@each_mode
-@pytest.mark.parametrize("index_dtype", [np.int32, np.int64], ids=lambda x: x.__name__)
-def test_sparse_step_agrees_with_the_twin(index_dtype, mode, dtype, rule):
+@thinned("rule, how", NUMBERS, itertools.product(MODES, DTYPES, (np.int32, np.int64)))
+def test_sparse_step_agrees_with_the_twin(rule, how):
+    mode, dtype, index_dtype = how
     state = State(rule, (6, 5), dtype)
     indices = np.array([4, 1, 4, 0, 4, 1], index_dtype)
     grad = np.abs(random_array(12, (6, 5), dtype))
@@ -252,6 +255,27 @@ def test_no_update_of_concurrent_callers_is_lost(rule):
     np.testing.assert_array_equal(var.numpy(), expected[0].numpy())
     for name, slot in slots.items():
         np.testing.assert_array_equal(slot.numpy(), expected[1][name].numpy())
+
+
+@each_rule
+@pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])
+def test_a_step_with_use_locking_has_the_same_bits(use_resource, rule):
+    state = State(rule, (ROWS, 4))
+    grad, results = random_array(17, (len(INDICES), 4), tf.float32), []
+    for use_locking in (False, True):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            var, slots = state.make(use_resource)
+            op = state.apply(
+                var, slots, tf.constant(grad), INDICES, use_locking=use_locking
+            )
+            session.run(tf.compat.v1.global_variables_initializer())
+            before = session.run(var)
+            session.run(op)
+            results.append(session.run([var, *slots.values()]))
+            # What was read before has not changed with the variable.
+            np.testing.assert_array_equal(before, state.var)
+    for one, other in zip(*results, strict=True):
+        assert one.tobytes() == other.tobytes()
 
 
 @each_rule
@@ -419,3 +443,30 @@ def test_known_shapes_are_checked_when_a_graph_is_built(kind, rule):
             state.numbers = NUMBERS[rule]
             with pytest.raises(ValueError, match=f"{name} must have shape"):
                 state.apply(var, other, good, indices)
+
+
+@each_rule
+@each_kind
+def test_errors_leave_reference_variables_as_they_were(kind, rule):
+    state = State(rule, (6, 4))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        var, slots = state.make(use_resource=False)
+        with pytest.raises(ValueError, match=r"grad must have shape \[.,4\]"):
+            state.apply(
+                var, slots, tf.ones([2, 3]), None if kind == "dense" else [0, 1]
+            )
+        # Of this shape, or of this index, the op hears when it runs.
+        grad = tf.compat.v1.placeholder_with_default(
+            tf.ones([2, 4]), [None, 4] if kind == "sparse" else None
+        )
+        op = state.apply(var, slots, grad, None if kind == "dense" else [5, 6])
+        session.run(tf.compat.v1.global_variables_initializer())
+        message = {
+            "dense": r"grad must have the shape of var, \[6,4\], but has shape \[2,4\]",
+            "sparse": r"indices\[1\] = 6 is out of range: it must be in \[0, 6\)",
+        }[kind]
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            session.run(op)
+        np.testing.assert_array_equal(session.run(var), state.var)
+        for name, slot in slots.items():
+            np.testing.assert_array_equal(session.run(slot), state.slots[name])

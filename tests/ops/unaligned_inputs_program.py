@@ -179,7 +179,7 @@ def adam_async(call):
 
 
 def rules(call):
-    """Both ops that apply optimizers' rules."""
+    """All ops that apply optimizers' rules."""
     results = []
     for dtype, index_dtype in itertools.product(DTYPES, INDEX_DTYPES):
         slot = tf.float64 if dtype == tf.float64 else tf.float32
@@ -195,6 +195,13 @@ def rules(call):
             inputs = {"var": var, "slots": [momentum], "numbers": numbers, **gradient}
             call(f"syncrep_resource_{prefix}apply_rule", inputs, rule="momentum")
             results += [call.read(var, dtype), call.read(momentum, slot)]
+            references = {
+                "var": _reference(_numbers_of([37, 19], dtype, 3), dtype),
+                "slots": [_reference(np.zeros([37, 19]), slot)],
+            }
+            call(
+                f"syncrep_{prefix}apply_rule", {**inputs, **references}, rule="momentum"
+            )
     return results
 
 

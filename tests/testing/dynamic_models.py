@@ -56,10 +56,12 @@ def all_ids() -> dict[str, np.ndarray]:
 class Model(tf.keras.Model):
     """A dense layer after the vectors of all features."""
 
-    def __init__(self, sizes: dict[str, Any], **options: Any):
+    def __init__(self, sizes: dict[str, Any], own: Any = None, **options: Any):
+        """Makes it; `own` has optimizers of tables."""
         super().__init__()
+        own = own or {}
         tables = {
-            name: tfs.keras.TableConfig(name, size, WIDTH)
+            name: tfs.keras.TableConfig(name, size, WIDTH, optimizer=own.get(name))
             for name, size in sizes.items()
         }
         self.embedding = tfs.keras.DistributedEmbedding(
@@ -79,17 +81,17 @@ class Model(tf.keras.Model):
         return self.embedding.get_embedding_tables()
 
 
-def growing(optimizer: Any, **options: Any) -> Model:
+def growing(optimizer: Any, own: Any = None, **options: Any) -> Model:
     """A model whose tables grow, with room for all keys, and no row yet."""
     sizes = {
         name: tfs.keras.Dynamic(4 * size, **options) for name, size in SIZES.items()
     }
-    return compiled(Model(sizes), optimizer)
+    return compiled(Model(sizes, own), optimizer)
 
 
-def fixed(optimizer: Any, tables: dict[str, Any]) -> Model:
+def fixed(optimizer: Any, tables: dict[str, Any], own: Any = None) -> Model:
     """A model with tables of fixed size, of these vectors."""
-    model = compiled(Model(SIZES), optimizer)
+    model = compiled(Model(SIZES, own), optimizer)
     model.embedding.set_embedding_tables(
         {name: vectors for name, (_, vectors) in tables.items()}
     )

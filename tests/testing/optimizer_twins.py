@@ -179,7 +179,7 @@ class Twin:
 
     def __init__(
         self,
-        rule: type,
+        rule: type | Sequence[type],
         values: Sequence[Any],
         rate: Callable[[int], float],
         *,
@@ -189,7 +189,7 @@ class Twin:
         """Begins a training.
 
         Args:
-            rule: a class of this module.
+            rule: a class of this module, or one for each variable.
             values: the initial values of the variables.
             rate: the learning rate of an update; updates are counted from 0.
             excluded: the places of variables that weight decay leaves alone.
@@ -198,7 +198,8 @@ class Twin:
         self.values = [np.array(x, np.float64) for x in values]
         self.averages = [x.copy() for x in self.values]
         self.steps = 0
-        self._rules = [rule(x) for x in self.values]
+        rules = [rule] * len(self.values) if isinstance(rule, type) else rule
+        self._rules = [make(x) for make, x in zip(rules, self.values, strict=True)]
         self._rate, self._excluded, self._options = rate, excluded, options
 
     def apply(self, gradients: dict[int, Gradient]) -> None:

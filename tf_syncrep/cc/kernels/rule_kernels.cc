@@ -179,15 +179,20 @@ template <typename T>
 class SparseApplyRuleOp final : public RuleOpBase<T> {
  public:
   using Base = RuleOpBase<T>;
-  using Base::Base;
   using typename Base::LibT;
   using typename Base::Slot;
+
+  explicit SparseApplyRuleOp(OpKernelConstruction* ctx) : Base(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("use_locking", &use_locking_));
+  }
 
   void Compute(OpKernelContext* ctx) override {
     LockedVariables variables;
     std::vector<Slot> numbers;
-    OP_REQUIRES_OK(ctx,
-                   this->Prepare(ctx, Access::kShared, &variables, &numbers));
+    OP_REQUIRES_OK(
+        ctx,
+        this->Prepare(ctx, use_locking_ ? Access::kExclusive : Access::kShared,
+                      &variables, &numbers));
     const TensorShape& var_shape = variables.tensor(kRuleVar).shape();
     const Tensor& grad = ctx->input(this->inputs_.grad());
     const Tensor& indices = ctx->input(this->inputs_.indices());
@@ -198,6 +203,11 @@ class SparseApplyRuleOp final : public RuleOpBase<T> {
     if (rows.size() == 0) {
       return;
     }
+    if (use_locking_) {
+      for (int i = 0; i < 1 + this->inputs_.num_slots(); ++i) {
+        OP_REQUIRES_OK(ctx, variables.PrepareToWrite(ctx, i));
+      }
+    }
     DeviceSharder sharder(ctx);
     WithRule(this->inputs_.info->name, numbers.data(), [&](const auto& rule) {
       SparseApplyRule(RuleOf<LibT>(rule), rows,
@@ -205,13 +215,24 @@ class SparseApplyRuleOp final : public RuleOpBase<T> {
                       Data<const LibT>(grad), this->Arrays(variables), sharder);
     });
   }
+
+ private:
+  bool use_locking_;
 };
 
 #define TF_SYNCREP_REGISTER(T)                                    \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>ApplyRule")               \
+                              .Device(tensorflow::DEVICE_CPU)     \
+                              .TypeConstraint<T>("T"),            \
+                          ApplyRuleOp<T>);                        \
   REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceApplyRule")       \
                               .Device(tensorflow::DEVICE_CPU)     \
                               .TypeConstraint<T>("T"),            \
                           ApplyRuleOp<T>);                        \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>SparseApplyRule")         \
+                              .Device(tensorflow::DEVICE_CPU)     \
+                              .TypeConstraint<T>("T"),            \
+                          SparseApplyRuleOp<T>);                  \
   REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceSparseApplyRule") \
                               .Device(tensorflow::DEVICE_CPU)     \
                               .TypeConstraint<T>("T"),            \

@@ -32,14 +32,14 @@ ShapeHandle RowSlotShape(InferenceContext* c, ShapeHandle var) {
 }
 
 // Checks all inputs except the gradient; `shape` becomes var's shape.
+template <bool kIsResource>
 absl::Status CheckVariables(InferenceContext* c, RuleInputs* inputs,
                             ShapeHandle* shape) {
   TF_RETURN_IF_ERROR(CheckSlotType(c));
   TF_RETURN_IF_ERROR(RuleInputs::Find(*c, inputs));
-  *shape = VariableShape</*kIsResource=*/true>(c, kRuleVar);
+  *shape = VariableShape<kIsResource>(c, kRuleVar);
   for (int i = 0; i < inputs->num_slots(); ++i) {
-    const ShapeHandle slot =
-        VariableShape</*kIsResource=*/true>(c, inputs->slot(i));
+    const ShapeHandle slot = VariableShape<kIsResource>(c, inputs->slot(i));
     const char* name = inputs->info->slots[i];
     if (inputs->info->is_rowwise) {
       ShapeHandle expected = RowSlotShape(c, *shape);
@@ -60,33 +60,71 @@ absl::Status CheckVariables(InferenceContext* c, RuleInputs* inputs,
   return absl::OkStatus();
 }
 
+template <bool kIsResource>
 absl::Status DenseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
-  TF_RETURN_IF_ERROR(CheckVariables(c, &inputs, &shape));
+  TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
   return MergeShape(c, "grad", c->input(inputs.grad()), &shape);
 }
 
+template <bool kIsResource>
 absl::Status SparseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
-  TF_RETURN_IF_ERROR(CheckVariables(c, &inputs, &shape));
+  TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
   return CheckSparseGradient(c, inputs.grad(), inputs.indices(), shape);
 }
+
+// All ops know the same rules.
+constexpr char kRuleAttr[] =
+    "rule: {'adagrad', 'ftrl', 'gradient_momentum', 'gradient_nesterov', "
+    "'momentum', 'nesterov', 'rowwise_adagrad', 'sgd'}";
+
+REGISTER_OP("Syncrep>ApplyRule")
+    .Input("var: Ref(T)")
+    .Input("slots: Ref(num_slots * Tslot)")
+    .Input("numbers: num_numbers * Tslot")
+    .Input("grad: T")
+    .Attr(kRuleAttr)
+    .Attr("num_slots: int >= 0")
+    .Attr("num_numbers: int >= 1")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .SetShapeFn(DenseShape</*kIsResource=*/false>)
+    .Doc(
+        "Updates a ref variable by an optimizer's rule: see "
+        "tfs.ops.apply_rule.");
+
+REGISTER_OP("Syncrep>SparseApplyRule")
+    .Input("var: Ref(T)")
+    .Input("slots: Ref(num_slots * Tslot)")
+    .Input("numbers: num_numbers * Tslot")
+    .Input("grad: T")
+    .Input("indices: Tindices")
+    .Attr(kRuleAttr)
+    .Attr("num_slots: int >= 0")
+    .Attr("num_numbers: int >= 1")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("use_locking: bool = false")
+    .SetShapeFn(SparseShape</*kIsResource=*/false>)
+    .Doc(
+        "Updates rows of a ref variable by a rule: see "
+        "tfs.ops.sparse_apply_rule.");
 
 REGISTER_OP("Syncrep>ResourceApplyRule")
     .Input("var: resource")
     .Input("slots: num_slots * resource")
     .Input("numbers: num_numbers * Tslot")
     .Input("grad: T")
-    .Attr(
-        "rule: {'adagrad', 'ftrl', 'momentum', 'nesterov', 'rowwise_adagrad', "
-        "'sgd'}")
+    .Attr(kRuleAttr)
     .Attr("num_slots: int >= 0")
     .Attr("num_numbers: int >= 1")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tslot: {float, double} = DT_FLOAT")
-    .SetShapeFn(DenseShape)
+    .SetShapeFn(DenseShape</*kIsResource=*/true>)
     .Doc(
         "Updates a variable by an optimizer's rule: see "
         "tfs.ops.resource_apply_rule.");
@@ -97,15 +135,14 @@ REGISTER_OP("Syncrep>ResourceSparseApplyRule")
     .Input("numbers: num_numbers * Tslot")
     .Input("grad: T")
     .Input("indices: Tindices")
-    .Attr(
-        "rule: {'adagrad', 'ftrl', 'momentum', 'nesterov', 'rowwise_adagrad', "
-        "'sgd'}")
+    .Attr(kRuleAttr)
     .Attr("num_slots: int >= 0")
     .Attr("num_numbers: int >= 1")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tslot: {float, double} = DT_FLOAT")
     .Attr("Tindices: {int32, int64}")
-    .SetShapeFn(SparseShape)
+    .Attr("use_locking: bool = false")
+    .SetShapeFn(SparseShape</*kIsResource=*/true>)
     .Doc(
         "Updates rows of a variable by a rule: see "
         "tfs.ops.resource_sparse_apply_rule.");

@@ -14,6 +14,13 @@ $$m \leftarrow momentum \cdot m - lr \, g$$
 $$var \leftarrow var + m \quad \text{or} \quad
 var \leftarrow var + momentum \cdot m - lr \, g$$
 
+`"gradient_momentum"`, with the same slot and number, where the learning rate is outside
+of the momentum; and `"gradient_nesterov"`, of which the second line is different:
+
+$$m \leftarrow momentum \cdot m + g$$
+$$var \leftarrow var - lr \, m \quad \text{or} \quad
+var \leftarrow var - lr \, (g + momentum \cdot m)$$
+
 `"adagrad"`, with the slot `accumulator`, \\(a\\):
 
 $$a \leftarrow a + g^2$$
@@ -38,8 +45,9 @@ type.
 
 **Many callers.** Any number of threads and workers may update one variable at once; no
 update is lost or torn. Dense calls hold the variable exclusively, sparse calls run side
-by side and are atomic for each row. The result of one call does not depend, in any bit,
-on the number of threads that compute it.
+by side and are atomic for each row, or hold it exclusively, too, with `use_locking`.
+The result of one call does not depend, in any bit, on the number of threads that
+compute it.
 
 **Errors.** Before anything is written, `tf.errors.InvalidArgumentError` names an
 argument of the wrong shape, a pair of dtypes other than the above, or the first index
@@ -50,7 +58,8 @@ is not initialized. Shapes that are known when a graph is built are checked then
 **Reads.** After a sparse call, reads of the variable and its slots copy (TensorFlow's
 copy-on-read mode), so that no tensor that was read before changes.
 
-Sources: Keras, for `sgd`, `momentum`, `nesterov`, `adagrad` and `ftrl`; FBGEMM's
+Sources: Keras, for `sgd`, `momentum`, `nesterov`, `adagrad` and `ftrl`; TensorFlow's
+ApplyMomentum for `gradient_momentum` and `gradient_nesterov`; FBGEMM's
 EXACT_ROWWISE_ADAGRAD for `rowwise_adagrad`; Duchi, Hazan and Singer, "Adaptive
 Subgradient Methods", 2011; McMahan et al., "Ad Click Prediction: a View from the
 Trenches", 2013; Sutskever et al., "On the importance of initialization and momentum in
@@ -65,7 +74,14 @@ import tensorflow as tf
 from tf_syncrep.python.ops import op_library
 from tf_syncrep.python.ops.adam_async_ops import gradient, handles, scalars, slot_dtype
 
-__all__ = ["RULES", "Rule", "resource_apply_rule", "resource_sparse_apply_rule"]
+__all__ = [
+    "RULES",
+    "Rule",
+    "apply_rule",
+    "resource_apply_rule",
+    "resource_sparse_apply_rule",
+    "sparse_apply_rule",
+]
 
 _raw_ops: Any = op_library.load()
 
@@ -109,11 +125,93 @@ RULES = {
         ("accumulator", "linear"),
         ("lr", "lr_power", "l1", "l2", "l2_shrinkage", "beta"),
     ),
+    "gradient_momentum": Rule(("momentum",), ("lr", "momentum")),
+    "gradient_nesterov": Rule(("momentum",), ("lr", "momentum")),
     "momentum": Rule(("momentum",), ("lr", "momentum")),
     "nesterov": Rule(("momentum",), ("lr", "momentum")),
     "rowwise_adagrad": Rule(("accumulator",), ("lr", "epsilon"), is_rowwise=True),
     "sgd": Rule((), ("lr",)),
 }
+
+
+def apply_rule(
+    rule: str,
+    var: Any,
+    slots: Mapping[str, Any],
+    numbers: Mapping[str, Any],
+    grad: Any,
+    name: str | None = None,
+) -> tf.Operation:
+    """One dense step of an optimizer's rule on a reference variable.
+
+    The arguments are those of `resource_apply_rule`, but variables are reference
+    variables, which live in TensorFlow 1 graphs only.
+
+    Returns:
+        The op.
+
+    Raises:
+        ValueError: there is no such rule, or it has other slots or numbers.
+        RuntimeError: when executing eagerly.
+
+    Example:
+    >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    ...     var = tf.compat.v1.Variable([[1.0]] * 3, use_resource=False)
+    ...     step = tfs.ops.apply_rule(
+    ...         "sgd", var, {}, {"lr": 0.1}, grad=[[1.0], [2.0], [-3.0]]
+    ...     )
+    ...     session.run(tf.compat.v1.global_variables_initializer())
+    ...     session.run(step)
+    ...     print(session.run(var).ravel().round(3))
+    [0.9 0.8 1.3]
+    """
+    return _raw_ops.syncrep_apply_rule(
+        **_operands(rule, var, slots, numbers, var.dtype, _references),
+        grad=grad,
+        name=name,
+    )
+
+
+def sparse_apply_rule(
+    rule: str,
+    var: Any,
+    slots: Mapping[str, Any],
+    numbers: Mapping[str, Any],
+    grad: Any,
+    indices: Any,
+    use_locking: bool = False,
+    name: str | None = None,
+) -> tf.Operation:
+    """One sparse step of an optimizer's rule on rows of a reference variable.
+
+    The arguments are those of `resource_sparse_apply_rule`, but variables are reference
+    variables, which live in TensorFlow 1 graphs only.
+
+    Returns:
+        The op.
+
+    Raises:
+        ValueError: there is no such rule, or it has other slots or numbers.
+        RuntimeError: when executing eagerly.
+
+    Example:
+    >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    ...     var = tf.compat.v1.Variable([[1.0]] * 3, use_resource=False)
+    ...     step = tfs.ops.sparse_apply_rule(
+    ...         "sgd", var, {}, {"lr": 0.1}, grad=[[2.0], [-3.0]], indices=[0, 2]
+    ...     )
+    ...     session.run(tf.compat.v1.global_variables_initializer())
+    ...     session.run(step)
+    ...     print(session.run(var).ravel().round(3))
+    [0.8 1.  1.3]
+    """
+    return _raw_ops.syncrep_sparse_apply_rule(
+        **_operands(rule, var, slots, numbers, var.dtype, _references),
+        grad=grad,
+        indices=indices,
+        use_locking=bool(use_locking),
+        name=name,
+    )
 
 
 def resource_apply_rule(
@@ -146,7 +244,9 @@ def resource_apply_rule(
     """
     grad = gradient(grad, var)
     return _raw_ops.syncrep_resource_apply_rule(
-        **_operands(rule, var, slots, numbers, grad.dtype), grad=grad, name=name
+        **_operands(rule, var, slots, numbers, grad.dtype, handles),
+        grad=grad,
+        name=name,
     )
 
 
@@ -157,18 +257,19 @@ def resource_sparse_apply_rule(
     numbers: Mapping[str, Any],
     grad: Any,
     indices: Any,
+    use_locking: bool = False,
     name: str | None = None,
 ) -> tf.Operation | None:
     """One sparse step of an optimizer's rule on rows of a resource variable.
 
     Rows that `indices` does not name stay as they are, slots included. A row that it
     names several times moves once, by the sum of its gradients. The module's
-    documentation has the rules, and what holds for both ops. Each variable is given as
-    a `tf.Variable` or as its handle.
+    documentation has the rules, and what holds for all of them. Each variable is given
+    as a `tf.Variable` or as its handle.
 
     Args:
-        rule: name of the rule: "adagrad", "ftrl", "momentum", "nesterov",
-            "rowwise_adagrad" or "sgd".
+        rule: name of the rule: "adagrad", "ftrl", "gradient_momentum",
+            "gradient_nesterov", "momentum", "nesterov", "rowwise_adagrad" or "sgd".
         var: variable of rank 1 or more.
         slots: the rule's slots by name: variables of var's shape, or, for a rowwise
             rule, of its first dimension, and 1 for every other.
@@ -176,6 +277,7 @@ def resource_sparse_apply_rule(
         grad: gradient of var's dtype and of shape `[n] + var.shape[1:]`.
         indices: int32 or int64 of shape `[n]`: the row of `var` that each row of
             `grad` belongs to, in any order, repeated at will.
+        use_locking: make the whole step exclusive, not each row by itself.
         name: name of the op.
 
     Returns:
@@ -195,15 +297,19 @@ def resource_sparse_apply_rule(
     """
     grad = gradient(grad, var)
     return _raw_ops.syncrep_resource_sparse_apply_rule(
-        **_operands(rule, var, slots, numbers, grad.dtype),
+        **_operands(rule, var, slots, numbers, grad.dtype, handles),
         grad=grad,
         indices=indices,
+        use_locking=bool(use_locking),
         name=name,
     )
 
 
-def _operands(rule, var, slots, numbers, dtype):
-    """The inputs of both ops, except those of the gradient."""
+def _operands(rule, var, slots, numbers, dtype, as_inputs):
+    """The inputs of all ops, except those of the gradient.
+
+    `as_inputs` returns for variables what the op takes: references, or handles.
+    """
     if rule not in RULES:
         raise ValueError(f"`rule` must be one of {sorted(RULES)}. Received: {rule!r}")
     for what, given, names in (
@@ -215,12 +321,16 @@ def _operands(rule, var, slots, numbers, dtype):
                 f"`{what}` of rule {rule!r} must be {list(names)}. "
                 f"Received: {list(given)}"
             )
-    (var_handle,) = handles(var)
+    var, *slots = as_inputs(var, *(slots[x] for x in RULES[rule].slots))
     return {
         "rule": rule,
-        "var": var_handle,
-        "slots": handles(*(slots[x] for x in RULES[rule].slots)),
+        "var": var,
+        "slots": slots,
         "numbers": scalars(
             slot_dtype(dtype), *(numbers[x] for x in RULES[rule].numbers)
         ),
     }
+
+
+def _references(*variables):
+    return variables

@@ -1,6 +1,9 @@
 """Training in tf.compat.v1 graphs and sessions.
 
-The folders are `sync_replicas` and `checkpoint`. AdamAsync is in `adam_async`,
-accumulators of gradients are in `accumulators`, and lookups in partitioned tables in
-`embedding_lookup`. `v1_names` puts the optimizers under TensorFlow's own names.
+The folders are `sync_replicas` and `checkpoint`. Optimizers are in `adagrad`,
+`adam_async`, `ftrl`, `gradient_descent` and `momentum`; all but AdamAsync are a rule
+(`rule_optimizer`), and what it shares with them is in `base_optimizer`. Accumulators of
+gradients are in `accumulators`, and lookups in partitioned tables in
+`embedding_lookup`. `v1_names` puts AdamAsync and SyncReplicas under TensorFlow's own
+names.
 """

@@ -8,13 +8,14 @@ from tf_syncrep.python.ops import accumulator_adam_async_ops, adam_async_ops
 from tf_syncrep.python.sync.arguments import check_number
 from tf_syncrep.python.sync.gradient_accumulators import DenseRound
 from tf_syncrep.python.train import hyper_parameters
+from tf_syncrep.python.train.base_optimizer import BaseOptimizer
 
 __all__ = ["AdamAsyncOptimizer"]
 
 _slot_dtype = adam_async_ops.slot_dtype
 
 
-class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
+class AdamAsyncOptimizer(BaseOptimizer):
     r"""Adam for asynchronous training with parameter servers.
 
     Adam scales each step by how large the gradient has been of late, element by
@@ -124,11 +125,11 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
                 empty name.
             TypeError: an argument of another kind.
         """
-        super().__init__(bool(use_locking), name)
-        self._learning_rate = hyper_parameters.check("learning_rate", learning_rate)
-        self._beta1 = hyper_parameters.check("beta1", beta1, below=1)
-        self._beta2 = hyper_parameters.check("beta2", beta2, below=1)
-        self._epsilon = hyper_parameters.check("epsilon", epsilon)
+        super().__init__(use_locking, name)
+        self._keep("lr", "learning_rate", learning_rate)
+        self._keep("beta1", "beta1", beta1, below=1)
+        self._keep("beta2", "beta2", beta2, below=1)
+        self._keep("epsilon", "epsilon", epsilon)
         self._use_nesterov = bool(use_nesterov)
         self._apply_sparse_rmsprop = bool(apply_sparse_rmsprop)
         if rmsprop_momentum is None:
@@ -139,10 +140,6 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
                 "rmsprop_momentum", rmsprop_momentum, below=1
             )
 
-        # The hyper-parameters of the step that is being built, which `_prepare`
-        # evaluates, and their tensors by graph, device and dtype.
-        self._values: tuple[Any, ...] = ()
-        self._tensors: dict[Any, list[tf.Tensor]] = {}
         # The rounds, by the tensors that stand for their means: see
         # `gradient_of_round`.
         self._rounds: dict[Any, DenseRound] = {}
@@ -152,24 +149,12 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
     def _create_slots(self, var_list):
         # The order fixes the names in a checkpoint.
         for var in var_list:
-            self._make_moment(var, "m")
-            self._make_moment(var, "v")
-            self._make_power(var, "beta1_power", "beta1", self._beta1)
-            self._make_power(var, "beta2_power", "beta2", self._beta2)
+            self._make_slot(var, "m", 0.0)
+            self._make_slot(var, "v", 0.0)
+            self._make_power(var, "beta1_power", "beta1")
+            self._make_power(var, "beta2_power", "beta2")
 
-    def _make_moment(self, var, slot_name):
-        """Makes a slot of zeros, of var's shape."""
-        if var.shape.is_fully_defined():
-            zeros = tf.compat.v1.zeros_initializer()
-            self._get_or_make_slot_with_initializer(
-                var, zeros, var.shape, _slot_dtype(var.dtype), slot_name, self._name
-            )
-        elif self.get_slot(var, slot_name) is None:
-            shape = tf.shape(hyper_parameters.initial_value(var))
-            zeros = tf.zeros(shape, _slot_dtype(var.dtype))
-            self._get_or_make_slot(var, zeros, slot_name, self._name)
-
-    def _make_power(self, var, slot_name, beta_name, beta):
+    def _make_power(self, var, slot_name, beta_name):
         """Makes a scalar slot that starts at beta."""
 
         # It is an initializer rather than a tensor, so that its ops are placed beside
@@ -177,7 +162,7 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
         def initialize(shape, dtype: Any = None, partition_info=None):
             del shape, partition_info
             return hyper_parameters.evaluate_as_initial_value(
-                beta_name, beta, dtype, below=1
+                beta_name, self._arguments[beta_name].value, dtype, below=1
             )
 
         self._get_or_make_slot_with_initializer(
@@ -195,38 +180,9 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
         # When an object-based checkpoint is restored eagerly, this is called before
         # `_create_slots`, for every slot with the shape of its variable.
         shape = tf.TensorShape([]) if slot_name.endswith("_power") else shape
-        dtype = _slot_dtype(var.dtype)
         return super()._get_or_make_slot_with_initializer(
             var, initializer, shape, dtype, slot_name, op_name
         )
-
-    # Hyper-parameters.
-
-    def _prepare(self):
-        self._tensors = {}
-        self._values = (
-            hyper_parameters.evaluate("learning_rate", self._learning_rate),
-            hyper_parameters.evaluate("beta1", self._beta1, below=1),
-            hyper_parameters.evaluate("beta2", self._beta2, below=1),
-            hyper_parameters.evaluate("epsilon", self._epsilon),
-        )
-
-    def _hyper_parameters(self, var):
-        """The hyper-parameters in var's slot dtype, one copy for each device.
-
-        Variables of one device share their tensors: a graph with hundreds of small
-        variables would otherwise spend its time on constants.
-        """
-        dtype = _slot_dtype(var.dtype)
-        key = (tf.compat.v1.get_default_graph(), var.device, dtype)
-        if key not in self._tensors:
-            self._tensors[key] = [
-                tf.constant(value, dtype)
-                if isinstance(value, float)
-                else tf.cast(value, dtype)
-                for value in self._values
-            ]
-        return self._tensors[key]
 
     # Updates. The ops sum duplicate indices themselves, so that the sparse methods
     # serve gradients with and without duplicates.
@@ -237,7 +193,7 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
             self.get_slot(var, name)
             for name in ("m", "v", "beta1_power", "beta2_power")
         ]
-        return [var, *slots, *self._hyper_parameters(var)]
+        return [var, *slots, *self._hyper_parameters(var).values()]
 
     def _apply_dense(self, grad, var):
         return adam_async_ops.apply_adam_async(

@@ -28,7 +28,8 @@ def install_v1_names() -> None:
     runs as it is, whether it imports TensorFlow before or after the call, and by any of
     TensorFlow's names. It may be called any number of times. The script has to care
     itself for everything else that it needs of TensorFlow 1, which is usually
-    `tf.disable_v2_behavior()`.
+    `tf.disable_v2_behavior()`. `AdagradOptimizer` and others that TensorFlow has, too,
+    stay TensorFlow's there; ours are in `tfs.train`.
     """
     for module in _v1_train_modules():
         for optimizer in _OPTIMIZERS:

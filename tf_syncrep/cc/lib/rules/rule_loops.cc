@@ -143,6 +143,8 @@ TF_SYNCREP_RULE(RowwiseAdagrad);
 TF_SYNCREP_RULE(Ftrl);
 TF_SYNCREP_RULE(FtrlOfRoots);
 TF_SYNCREP_RULE(Sgd);
+TF_SYNCREP_RULE(GradientMomentum);
+TF_SYNCREP_RULE(GradientNesterov);
 TF_SYNCREP_RULE(Momentum);
 TF_SYNCREP_RULE(Nesterov);
 

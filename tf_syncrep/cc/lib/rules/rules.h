@@ -20,8 +20,9 @@ namespace tf_syncrep {
 
 // A new rule is added here, and to rule_loops.cc.
 template <typename Slot>
-using Rules = std::tuple<Adagrad<Slot>, Ftrl<Slot>, Momentum<Slot>,
-                         Nesterov<Slot>, RowwiseAdagrad<Slot>, Sgd<Slot>>;
+using Rules = std::tuple<Adagrad<Slot>, Ftrl<Slot>, GradientMomentum<Slot>,
+                         GradientNesterov<Slot>, Momentum<Slot>, Nesterov<Slot>,
+                         RowwiseAdagrad<Slot>, Sgd<Slot>>;
 
 // The properties of a rule, which rule_loops.h explains.
 struct RuleInfo {

@@ -61,6 +61,42 @@ struct Nesterov {
   Slot momentum;
 };
 
+// The learning rate is outside of the momentum, as tf.compat.v1 has it: the
+// slot is a sum of gradients, whatever the rates were.
+template <typename Slot>
+struct GradientMomentum {
+  static constexpr const char* kName = "gradient_momentum";
+  static constexpr bool kIsRowwise = false;
+  static constexpr bool kDividesByLr = false;
+  static constexpr std::array kSlots = {"momentum"};
+  static constexpr std::array kNumbers = {"lr", "momentum"};
+
+  TF_SYNCREP_ALWAYS_INLINE void Update(Slot g, Slot& var, Slot& m) const {
+    m = momentum * m + g;
+    var = var - lr * m;
+  }
+
+  Slot lr;
+  Slot momentum;
+};
+
+template <typename Slot>
+struct GradientNesterov {
+  static constexpr const char* kName = "gradient_nesterov";
+  static constexpr bool kIsRowwise = false;
+  static constexpr bool kDividesByLr = false;
+  static constexpr std::array kSlots = {"momentum"};
+  static constexpr std::array kNumbers = {"lr", "momentum"};
+
+  TF_SYNCREP_ALWAYS_INLINE void Update(Slot g, Slot& var, Slot& m) const {
+    m = momentum * m + g;
+    var = var - (lr * g + lr * momentum * m);
+  }
+
+  Slot lr;
+  Slot momentum;
+};
+
 }  // namespace tf_syncrep
 
 #endif  // TF_SYNCREP_CC_LIB_RULES_SGD_H_

@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.xla import compiled_by_xla
+from tf_syncrep.python.keras.handle_ops import sum_by_first_row
 from tf_syncrep.python.ops import embedding_ops
 
 
@@ -19,7 +21,8 @@ def sum_equal_rows(gradients: Sequence[Any]) -> list[Any]:
         gradients: tensors, `tf.IndexedSlices`, or None.
 
     Returns:
-        The same gradients, in which the sparse ones have each row once. Gradients of
+        The same gradients, in which the sparse ones have each row once, or, in
+        functions that XLA compiles, once and with zeros from then on. Gradients of
         lookups by this package's ops are like that already.
     """
     return [
@@ -35,6 +38,11 @@ def _may_have_equal_rows(gradient: Any) -> bool:
 
 
 def _sum_equal_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    if compiled_by_xla():
+        # The number of distinct rows is not known there: what is computed of rows of
+        # `tf.unique` is wrong, and nothing says so (seen in TensorFlow 2.21).
+        rows, values = sum_by_first_row(gradient.values, gradient.indices)
+        return tf.IndexedSlices(values, rows, gradient.dense_shape)
     rows, places = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
     return tf.IndexedSlices(values, rows, gradient.dense_shape)

@@ -37,6 +37,27 @@ def sum_by_row(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Ten
         sums: for each of these the sum of all values of that row. Equal rows have equal
             sums, so that it does not matter which is written last.
     """
+    rows, sums, _ = _sums_and_firsts(values, indices)
+    return rows, sums
+
+
+def sum_by_first_row(
+    values: tf.Tensor, indices: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sums the values of equal indices, with static shapes, as XLA requires.
+
+    Returns:
+        rows: the indices, sorted, as many as there were.
+        sums: for the first of equal rows the sum of all values of that row, and zeros
+            for the others, so that norms are those of distinct rows.
+    """
+    rows, sums, is_first = _sums_and_firsts(values, indices)
+    is_first = tf.reshape(is_first, [-1, *[1] * (len(sums.shape) - 1)])
+    return rows, tf.where(is_first, sums, tf.zeros_like(sums))
+
+
+def _sums_and_firsts(values, indices):
+    """The rows, sorted, their sums, and whether a row is the first of equal ones."""
     order = tf.argsort(indices, stable=True)
     rows = tf.gather(indices, order)
     is_first = tf.concat([rows[:1] == rows[:1], rows[1:] != rows[:-1]], axis=0)
@@ -44,4 +65,4 @@ def sum_by_row(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Ten
     sums = tf.math.unsorted_segment_sum(
         tf.gather(values, order), place, num_segments=tf.size(indices)
     )
-    return rows, tf.gather(sums, place)
+    return rows, tf.gather(sums, place), is_first

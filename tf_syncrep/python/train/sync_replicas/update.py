@@ -8,13 +8,21 @@ import tensorflow as tf
 
 from tf_syncrep.python.ops import checkpoint_ops, op_library
 from tf_syncrep.python.sync.gradients import flatten
+from tf_syncrep.python.train.adagrad import AdagradOptimizer
 from tf_syncrep.python.train.adam_async import AdamAsyncOptimizer
+from tf_syncrep.python.train.ftrl import FtrlOptimizer
+from tf_syncrep.python.train.gradient_descent import GradientDescentOptimizer
+from tf_syncrep.python.train.momentum import MomentumOptimizer
 from tf_syncrep.python.train.variable_rows import is_written_by_rows
 
 # Optimizers that write only those rows of a table that a sparse gradient names. This is
 # not known of their subclasses.
 _WRITING_ROWS_OF_GRADIENTS_ONLY = (
+    AdagradOptimizer,
     AdamAsyncOptimizer,
+    FtrlOptimizer,
+    GradientDescentOptimizer,
+    MomentumOptimizer,
     tf.compat.v1.train.AdagradOptimizer,
     tf.compat.v1.train.FtrlOptimizer,
     tf.compat.v1.train.GradientDescentOptimizer,

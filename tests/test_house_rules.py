@@ -45,7 +45,7 @@ KERAS_LAYERS = {
     "fit": {"compat", "embedding", "transfers", "sync_replicas", "checkpoint"},
 }
 # The modules beside these folders that they may import.
-KERAS_MODULES = {"cluster", "parts", "training_clock"}
+KERAS_MODULES = {"cluster", "handle_ops", "parts", "training_clock"}
 
 
 def _files(*patterns: str) -> list[pathlib.Path]:

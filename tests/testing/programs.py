@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
+import garbage
 import output_lines
 
 from tf_syncrep.python.distribute.supervision import die_with_parent
@@ -199,6 +200,7 @@ def _become(
     os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
     status = 1
     atexit._clear()  # exit handlers belong to the fork server
+    garbage.collect_rarely()
     try:
         os.setsid()
         for fd, output in enumerate(outputs, start=1):

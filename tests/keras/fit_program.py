@@ -48,7 +48,8 @@ class Side:
             options.setdefault("optimizer", make_optimizer(0.05))
             options.setdefault("loss", "mse")
             options.setdefault("metrics", ["mae"])
-            model.compile(**options)
+            # What is expected is computed without functions, whose traces take longer.
+            model.compile(**options, run_eagerly=self.is_stock)
         return model
 
     def trained(self, model, data=None, **options):

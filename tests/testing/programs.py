@@ -27,6 +27,7 @@ from unittest import mock
 
 import garbage
 import output_lines
+import pytest
 
 from tf_syncrep.python.distribute.supervision import die_with_parent
 
@@ -135,13 +136,28 @@ def run_script(
 
     If it takes too long and is killed, there is an AssertionError.
     """
-    command = [sys.executable, str(path), *args]
+    return _run_to_its_end([sys.executable, str(path), *args], env, secs)
+
+
+def run_source(
+    source: str, *args: str, env: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python source like `run_script`; the tests' helpers can be imported."""
+    command = [sys.executable, "-c", source, *args]
+    return _run_to_its_end(command, {**env, **environment()}, _DEADLINE_SECS)
+
+
+def _run_to_its_end(
+    command: Sequence[str], env: Mapping[str, str], secs: float
+) -> subprocess.CompletedProcess[str]:
     lines = output_lines.Lines()
     program = Program(command, env, lines.add)
     if not program.wait(secs):
         program.send_signal(signal.SIGKILL)
         program.wait()
-        raise AssertionError(f"{path} has not ended after {secs} s:\n{lines.of()}")
+        raise AssertionError(
+            f"{command[1]} has not ended after {secs} s:\n{lines.of()}"
+        )
     stdout, stderr = ("\n".join([*lines.of(s), ""]) for s in ("stdout", "stderr"))
     return subprocess.CompletedProcess(command, program.exit_status, stdout, stderr)
 
@@ -153,6 +169,24 @@ def environment() -> dict[str, str]:
     """
     paths = [str(pathlib.Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def wanted(request: pytest.FixtureRequest, name: str) -> list[Any]:
+    """The values of a parameter in those tests of a module that are going to run.
+
+    A fixture whose program does a part for each value has it do no others.
+    """
+    values = [
+        _parameters(item)[name]
+        for item in request.session.items
+        if item.path == request.path and name in _parameters(item)
+    ]
+    return list(dict.fromkeys(values))
+
+
+def _parameters(item: pytest.Item) -> Mapping[str, Any]:
+    call = getattr(item, "callspec", None)  # tests without parameters have none
+    return call.params if call else {}
 
 
 def report(result: Any) -> None:

@@ -49,7 +49,8 @@ class Side:
             options.setdefault("loss", "mse")
             options.setdefault("metrics", ["mae"])
             # What is expected is computed without functions, whose traces take longer.
-            model.compile(**options, run_eagerly=self.is_stock)
+            options.setdefault("run_eagerly", self.is_stock)
+            model.compile(**options)
         return model
 
     def trained(self, model, data=None, **options):

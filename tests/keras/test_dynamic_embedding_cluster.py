@@ -21,11 +21,7 @@ OPTIMIZERS = {
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(1, marks=pytest.mark.slow),
-        pytest.param(2, marks=pytest.mark.slow),
-        3,
-    ],
+    params=[*(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2)), 3],
 )
 def training(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"servers_{request.param}")

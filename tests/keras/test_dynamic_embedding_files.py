@@ -9,7 +9,6 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
-from combinations import thinned
 
 import tf_syncrep as tfs
 
@@ -79,7 +78,24 @@ def assert_go_on_alike(model, other, tolerance=0.0):
     assert_same_tables(model, other, tolerance)
 
 
-@thinned("kind, optimizer", ["keras", "weights"], OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    [
+        ("keras", "adam"),
+        ("keras", "rowwise_adagrad"),
+        ("weights", "adagrad"),
+        ("weights", "adam_async"),
+        *(
+            pytest.param(*both, marks=pytest.mark.slow)
+            for both in (
+                ("keras", "adagrad"),
+                ("keras", "adam_async"),
+                ("weights", "adam"),
+                ("weights", "rowwise_adagrad"),
+            )
+        ),
+    ],
+)
 def test_training_goes_on_from_a_file_of_keras(optimizer, kind, tmp_path):
     model = trained(OPTIMIZERS[optimizer]())
     stats = model.get_layer("words").table_stats()["words"]

@@ -116,8 +116,8 @@ def test_keras_own_layer_stays_keras_own():
     assert type(loaded) is tf.keras.layers.Embedding
 
 
-# Programs for processes that have imported nothing yet, or the package alone; the argument
-# is the file.
+# Programs for processes that have imported nothing yet, or the package alone. The
+# argument is the file.
 LOAD = """
 import sys
 import tensorflow as tf

@@ -40,8 +40,9 @@ has_tf_keras := $(shell test $(tf_minor) -ge 16 && echo yes)
 tf_keras_tests := $(if $(and $(has_tf_keras),$(filter tests,$(PYTEST_ARGS))),$(addprefix \
   tests/keras/test_,embedding.py fit.py fit_metrics.py optimizer_table.py private_names.py \
   sync_replicas_config.py sync_replicas_parameter_servers.py))
-# Tests of one file run one after the other, as they share what they start.
-pytest := $(VENV)/bin/pytest -n $(JOBS) --dist loadfile
+# Tests of one file run one after the other, as they share what they start; and files in
+# their order, or those of a single test, which take long, would come last.
+pytest := $(VENV)/bin/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 tensorflow := $(VENV)/.tensorflow-$(TF_VERSION)
 installed := $(VENV)/.installed

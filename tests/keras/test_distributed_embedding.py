@@ -42,7 +42,11 @@ MORE_OPTIMIZERS = {
 
 @pytest.mark.parametrize(
     ("optimizer", "stacking"),
-    [(name, stacking) for name in OPTIMIZERS for stacking in ("auto", None)]
+    [
+        pytest.param(name, stacking, marks=() if is_by_day else pytest.mark.slow)
+        for i, name in enumerate(OPTIMIZERS)
+        for stacking, is_by_day in (("auto", i % 2 == 0), (None, i % 2 == 1 or i == 0))
+    ]
     + [pytest.param(name, "auto", marks=pytest.mark.slow) for name in MORE_OPTIMIZERS],
 )
 def test_trains_as_one_layer_for_each_table_does(optimizer, stacking):

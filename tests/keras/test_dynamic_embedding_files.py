@@ -9,6 +9,7 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import mostly_by_night
 
 import tf_syncrep as tfs
 
@@ -153,13 +154,7 @@ def test_tensorflows_checkpoint_restores_rows_where_they_lay(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "optimizer",
-    [
-        "adam",
-        pytest.param("adagrad", marks=pytest.mark.slow),
-        pytest.param("adam_async", marks=pytest.mark.slow),
-        "rowwise_adagrad",
-    ],
+    "optimizer", mostly_by_night(OPTIMIZERS, "adam", "rowwise_adagrad")
 )
 def test_checkpoints_of_changes_have_rows_that_went(optimizer, tmp_path):
     make = OPTIMIZERS[optimizer]

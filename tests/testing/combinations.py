@@ -7,6 +7,14 @@ from typing import Any
 import pytest
 
 
+def mostly_by_night(values: Iterable[str], *by_day: str) -> list[Any]:
+    """The values of an argument, all of which but those `by_day` are marked `slow`."""
+    return [
+        pytest.param(value, marks=() if value in by_day else pytest.mark.slow)
+        for value in values
+    ]
+
+
 def thinned(
     names: str, *axes: Iterable[Any], indirect: Sequence[str] = ()
 ) -> pytest.MarkDecorator:

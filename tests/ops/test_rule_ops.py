@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import rule_reference
 import tensorflow as tf
+from combinations import first_in_full
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import rule_ops
@@ -32,8 +33,8 @@ ROWS = 1000
 INDICES = np.array([3, 999, 3, 0, 17, 500])
 
 each_rule = pytest.mark.parametrize("rule", NUMBERS)
-each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: x.name)
-each_mode = pytest.mark.parametrize("mode", ["eager", "function", "session"])
+MODES = ("eager", "function", "session")
+each_mode = pytest.mark.parametrize("mode", MODES)
 each_kind = pytest.mark.parametrize("kind", ["dense", "sparse"])
 
 
@@ -128,9 +129,7 @@ def test_every_rule_is_tested():
         assert tuple(numbers) == rule_ops.RULES[rule].numbers
 
 
-@each_rule
-@each_dtype
-@each_mode
+@first_in_full("mode, dtype, rule", MODES, DTYPES, NUMBERS)
 def test_dense_step_agrees_with_the_twin(mode, dtype, rule):
     state = State(rule, (6, 5), dtype)
     grad = random_array(10, (6, 5), dtype)
@@ -145,10 +144,9 @@ def test_dense_variables_of_any_shape_are_updated(shape, rule):
     state.check(state.step(grad), grad)
 
 
-@each_rule
-@each_dtype
-@each_mode
-@pytest.mark.parametrize("index_dtype", [np.int32, np.int64], ids=lambda x: x.__name__)
+@first_in_full(
+    "mode, dtype, rule, index_dtype", MODES, DTYPES, NUMBERS, [np.int32, np.int64]
+)
 def test_sparse_step_agrees_with_the_twin(index_dtype, mode, dtype, rule):
     state = State(rule, (6, 5), dtype)
     indices = np.array([4, 1, 4, 0, 4, 1], index_dtype)

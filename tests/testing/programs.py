@@ -22,14 +22,16 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import garbage
 import output_lines
-import pytest
 
 from tf_syncrep.python.distribute.supervision import die_with_parent
+
+if TYPE_CHECKING:
+    import pytest
 
 _PREFIX = "RESULT "
 _DEADLINE_SECS = 200.0
@@ -171,7 +173,7 @@ def environment() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def wanted(request: pytest.FixtureRequest, name: str) -> list[Any]:
+def wanted(request: "pytest.FixtureRequest", name: str) -> list[Any]:
     """The values of a parameter in those tests of a module that are going to run.
 
     A fixture whose program does a part for each value has it do no others.
@@ -184,7 +186,7 @@ def wanted(request: pytest.FixtureRequest, name: str) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
-def _parameters(item: pytest.Item) -> Mapping[str, Any]:
+def _parameters(item: "pytest.Item") -> Mapping[str, Any]:
     call = getattr(item, "callspec", None)  # tests without parameters have none
     return call.params if call else {}
 

@@ -36,15 +36,23 @@ DATA_OF_KERAS_2 = {
     )
 }
 
+# These ask little of Keras, and take long.
+WITH_KERAS_2_BY_NIGHT = {
+    "executions_of_several_steps_have_the_bits_of_single_ones",
+    "layers_with_state_and_losses",
+    "metrics_of_all_kinds_of_a_dataset_of_unknown_length",
+    "numbers_of_numpy",
+    "optimizer_with_all_options_and_steps_per_epoch",
+}
+
 
 def runs_by_day(scenario):
     kind = scenario.removeprefix("data: ")
-    return (
-        keras_variants.IS_KERAS_3
-        or kind not in fit_data.KINDS
-        or scenario in DATA_OF_KERAS_2
-        or kind in fit_data.REFUSED
-    )
+    if keras_variants.IS_KERAS_3:
+        return True
+    if kind in fit_data.KINDS:
+        return scenario in DATA_OF_KERAS_2 or kind in fit_data.REFUSED
+    return scenario not in WITH_KERAS_2_BY_NIGHT
 
 
 @pytest.fixture(scope="module")

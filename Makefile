@@ -40,9 +40,11 @@ has_tf_keras := $(shell test $(tf_minor) -ge 16 && echo yes)
 tf_keras_tests := $(if $(and $(has_tf_keras),$(filter tests,$(PYTEST_ARGS))),$(addprefix \
   tests/keras/test_,embedding.py fit.py fit_metrics.py optimizer_table.py private_names.py \
   sync_replicas_config.py sync_replicas_parameter_servers.py))
-# Tests of one file run one after the other, as they share what they start. A test that
+# Tests of one file run one after the other, as they share what they start; and files in
+# their order, or those of a single test, which take long, would come last. A test that
 # exceeds its time ends its process; with another one in its place, the run may not end.
-pytest := $(VENV)/bin/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
+pytest := $(VENV)/bin/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+  --max-worker-restart 0
 
 tensorflow := $(VENV)/.tensorflow-$(TF_VERSION)
 installed := $(VENV)/.installed

@@ -22,12 +22,16 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import garbage
 import output_lines
 
 from tf_syncrep.python.distribute.supervision import die_with_parent
+
+if TYPE_CHECKING:
+    import pytest
 
 _PREFIX = "RESULT "
 _DEADLINE_SECS = 200.0
@@ -134,13 +138,28 @@ def run_script(
 
     If it takes too long and is killed, there is an AssertionError.
     """
-    command = [sys.executable, str(path), *args]
+    return _run_to_its_end([sys.executable, str(path), *args], env, secs)
+
+
+def run_source(
+    source: str, *args: str, env: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python source like `run_script`; the tests' helpers can be imported."""
+    command = [sys.executable, "-c", source, *args]
+    return _run_to_its_end(command, {**env, **environment()}, _DEADLINE_SECS)
+
+
+def _run_to_its_end(
+    command: Sequence[str], env: Mapping[str, str], secs: float
+) -> subprocess.CompletedProcess[str]:
     lines = output_lines.Lines()
     program = Program(command, env, lines.add)
     if not program.wait(secs):
         program.send_signal(signal.SIGKILL)
         program.wait()
-        raise AssertionError(f"{path} has not ended after {secs} s:\n{lines.of()}")
+        raise AssertionError(
+            f"{command[1]} has not ended after {secs} s:\n{lines.of()}"
+        )
     stdout, stderr = ("\n".join([*lines.of(s), ""]) for s in ("stdout", "stderr"))
     return subprocess.CompletedProcess(command, program.exit_status, stdout, stderr)
 
@@ -151,6 +170,24 @@ def environment() -> dict[str, str]:
     They let it import what this process can; processes of the fork server can anyway.
     """
     return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def wanted(request: "pytest.FixtureRequest", name: str) -> list[Any]:
+    """The values of a parameter in those tests of a module that are going to run.
+
+    A fixture whose program does a part for each value has it do no others.
+    """
+    values = [
+        _parameters(item)[name]
+        for item in request.session.items
+        if item.path == request.path and name in _parameters(item)
+    ]
+    return list(dict.fromkeys(values))
+
+
+def _parameters(item: "pytest.Item") -> Mapping[str, Any]:
+    call = getattr(item, "callspec", None)  # tests without parameters have none
+    return call.params if call else {}
 
 
 def report(result: Any) -> None:
@@ -198,6 +235,7 @@ def _become(
     os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
     status = 1
     atexit._clear()  # exit handlers belong to the fork server
+    garbage.collect_rarely()
     try:
         os.setsid()
         for fd, output in enumerate(outputs, start=1):

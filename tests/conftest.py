@@ -32,22 +32,30 @@ def pytest_configure():
 
         tf.compat.v1.disable_v2_behavior()
     spec = importlib.util.find_spec("tf_syncrep")
-    if spec is None or spec.origin is None:
-        return
-    package = pathlib.Path(spec.origin).parent
-    if not (package / "libtf_syncrep.so").exists():
+    package = pathlib.Path(spec.origin).parent if spec and spec.origin else None
+    if package and not (package / "libtf_syncrep.so").exists():
         raise pytest.UsageError(
             f"tf_syncrep is imported from {package}, where its op library was not "
             "built. Run `make test`, which builds all that is needed; or, with "
             "tf_syncrep installed, `pytest` instead of `python -m pytest`; or build "
             "it in place: `pip install --no-build-isolation --no-deps -e .`"
         )
+    import garbage
+
+    garbage.collect_rarely()
 
 
 def pytest_collection_modifyitems(items):
     """Leaves out tests that execute eagerly if that is switched off."""
     if _AS_IN_V1:
         items[:] = [item for item in items if not item.get_closest_marker("eager")]
+
+
+def pytest_collection_finish():
+    """Spares the search for garbage what was imported, which is not."""
+    import garbage
+
+    garbage.collect_rarely()
 
 
 def pytest_generate_tests(metafunc):

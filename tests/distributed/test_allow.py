@@ -187,7 +187,9 @@ def _even(address):
     return f"{head}.{int(last) & ~1}"
 
 
-@pytest.mark.parametrize("args", [[], ["--allow", "all"]])
+@pytest.mark.parametrize(
+    "args", [[], pytest.param(["--allow", "all"], marks=pytest.mark.slow)]
+)
 def test_a_server_lets_in_whom_it_is_told_to(namespace, args):
     ports = local_cluster.LocalCluster(0, 1, chief=False)
     port = ports.tasks[0].config.port

@@ -25,7 +25,11 @@ OPTIONS = ("--workers", 2, "--ps", 2, "--on-ps-failure", "restart")
 @pytest.mark.one_version
 @pytest.mark.parametrize(
     ("kills", "updates"),
-    [(2, 40), pytest.param(10, 200, marks=pytest.mark.soak)],
+    [
+        (1, 40),
+        pytest.param(2, 40, marks=pytest.mark.slow),
+        pytest.param(10, 200, marks=pytest.mark.soak),
+    ],
 )
 def test_weights_are_those_of_a_training_that_nobody_disturbed(
     tmp_path, kills, updates

@@ -48,6 +48,8 @@ class Side:
             options.setdefault("optimizer", make_optimizer(0.05))
             options.setdefault("loss", "mse")
             options.setdefault("metrics", ["mae"])
+            # What is expected is computed without functions, whose traces take longer.
+            options.setdefault("run_eagerly", self.is_stock)
             model.compile(**options)
         return model
 

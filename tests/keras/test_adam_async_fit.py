@@ -35,7 +35,11 @@ def op_types(function, *arguments):
     return {node.op for node in nodes}
 
 
-@pytest.mark.parametrize("jit_compile", JIT_CHOICES)
+@pytest.mark.parametrize(
+    "jit_compile",
+    # XLA compiles for long, and the next test has it by day.
+    [pytest.param(x, marks=pytest.mark.slow if x is True else ()) for x in JIT_CHOICES],
+)
 def test_fit_learns_whatever_is_said_of_xla(jit_compile):
     options = {} if jit_compile is None else {"jit_compile": jit_compile}
     model, losses = fit(tfs.keras.AdamAsync(0.05), epochs=10, **options)

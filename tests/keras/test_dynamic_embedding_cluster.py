@@ -19,7 +19,10 @@ OPTIMIZERS = {
 }
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
+@pytest.fixture(
+    scope="module",
+    params=[*(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2)), 3],
+)
 def training(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"servers_{request.param}")
     with clusters.Cluster(num_workers=2, num_ps=request.param) as cluster:

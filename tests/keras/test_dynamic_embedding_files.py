@@ -9,6 +9,7 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import mostly_by_night
 
 import tf_syncrep as tfs
 
@@ -78,8 +79,24 @@ def assert_go_on_alike(model, other, tolerance=0.0):
     assert_same_tables(model, other, tolerance)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("kind", ["keras", "weights"])
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    [
+        ("keras", "adam"),
+        ("keras", "rowwise_adagrad"),
+        ("weights", "adagrad"),
+        ("weights", "adam_async"),
+        *(
+            pytest.param(*both, marks=pytest.mark.slow)
+            for both in (
+                ("keras", "adagrad"),
+                ("keras", "adam_async"),
+                ("weights", "adam"),
+                ("weights", "rowwise_adagrad"),
+            )
+        ),
+    ],
+)
 def test_training_goes_on_from_a_file_of_keras(optimizer, kind, tmp_path):
     model = trained(OPTIMIZERS[optimizer]())
     stats = model.get_layer("words").table_stats()["words"]
@@ -136,7 +153,9 @@ def test_tensorflows_checkpoint_restores_rows_where_they_lay(tmp_path):
         tf.train.Checkpoint(model=smaller).restore(path)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer", mostly_by_night(OPTIMIZERS, "adam", "rowwise_adagrad")
+)
 def test_checkpoints_of_changes_have_rows_that_went(optimizer, tmp_path):
     make = OPTIMIZERS[optimizer]
     model = functional(make())
@@ -192,8 +211,15 @@ print(float(np.abs(served.numpy() - data["expected"]).max()))
 """
 
 
-@pytest.mark.parametrize("way", ["export", "saved_model"])
-@pytest.mark.parametrize("strings", [True, False])
+@pytest.mark.parametrize(
+    ("way", "strings"),
+    [
+        ("export", True),
+        ("saved_model", False),
+        pytest.param("export", False, marks=pytest.mark.slow),
+        pytest.param("saved_model", True, marks=pytest.mark.slow),
+    ],
+)
 def test_exported_model_serves_where_the_package_is_not(way, strings, tmp_path):
     model = trained(tfs.keras.AdamAsync(0.05), strings=strings)
     folder, signature = str(tmp_path / "served"), "serving_default"

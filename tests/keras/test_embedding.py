@@ -9,6 +9,7 @@ import sys
 
 import keras_variants
 import numpy as np
+import programs
 import pytest
 import tensorflow as tf
 
@@ -115,7 +116,8 @@ def test_keras_own_layer_stays_keras_own():
     assert type(loaded) is tf.keras.layers.Embedding
 
 
-# Programs for processes that have imported nothing yet; the argument is the file.
+# Programs for processes that have imported nothing yet, or the package alone. The
+# argument is the file.
 LOAD = """
 import sys
 import tensorflow as tf
@@ -139,17 +141,19 @@ def test_saved_model_is_loaded_by_a_fresh_process(has_package, tmp_path):
     code = LOAD.format(
         imports="import tf_syncrep" if has_package else "", compile=has_package
     )
-    # The processes ignore PYTHONPATH, on which the package is.
-    options = [] if has_package else ["-I"]
-    finished = subprocess.run(
-        [sys.executable, *options, "-c", code, str(path)],
-        stdin=subprocess.DEVNULL,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    if has_package:
+        finished = programs.run_source(code, str(path))
+    else:
+        # The process ignores PYTHONPATH, on which the package is.
+        finished = subprocess.run(
+            [sys.executable, "-I", "-c", code, str(path)],
+            stdin=subprocess.DEVNULL,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
     assert finished.returncode == 0, finished.stderr[-3000:]
     (line,) = [x for x in finished.stdout.splitlines() if x.startswith("RESULT")]
     is_imported, home, optimizer, vector = ast.literal_eval(line.removeprefix("RESULT"))

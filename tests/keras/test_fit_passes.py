@@ -20,27 +20,25 @@ PROGRAM = pathlib.Path(__file__).with_name("fit_passes_program.py")
 BATCH = 4
 ITEMS, PER_ITEM = 20, 3
 KILLS = 8
-UNDISTURBED = (
-    "uneven",
-    "uneven executions",
-    "uneven synchronous",
-    "uneven synchronous executions",
-    "queue",
-    "queue synchronous",
-    "queue ends",
-    "resumed",
-    "refused",
-)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    arguments = [UNDISTURBED, str(tmp_path_factory.mktemp("passes"))]
+def undisturbed(request, tmp_path_factory):
+    names = [*programs.wanted(request, "name"), "resumed", "refused"]
+    arguments = [names, str(tmp_path_factory.mktemp("passes"))]
     with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
         return programs.run(PROGRAM, arguments, env=cluster.environment())
 
 
-@pytest.mark.parametrize("name", [n for n in UNDISTURBED if n.startswith("uneven")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("uneven", marks=pytest.mark.slow),
+        "uneven executions",
+        "uneven synchronous",
+        pytest.param("uneven synchronous executions", marks=pytest.mark.slow),
+    ],
+)
 def test_each_worker_reads_to_its_end(undisturbed, name):
     """One of three workers has no batch, one has 7 and one has 14."""
     result = undisturbed[name]

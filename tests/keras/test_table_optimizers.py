@@ -5,6 +5,7 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import thinned
 from keras_variants import IS_KERAS_3
 
 import tf_syncrep as tfs
@@ -278,8 +279,7 @@ if not IS_KERAS_3:
     OTHERS["legacy"] = lambda: Keras.legacy.SGD(0.1)
 
 
-@pytest.mark.parametrize("loop", ["fit", "own"])
-@pytest.mark.parametrize("other", OTHERS)
+@thinned("other, loop", OTHERS, ["fit", "own"])
 def test_an_optimizer_that_knows_nothing_of_it_is_refused_before_a_step(other, loop):
     model = make({"movies": tfs.keras.Adagrad(0.5)}, OTHERS[other]())
     model.compile(model.optimizer, loss="mse", jit_compile=False)
@@ -385,8 +385,11 @@ def saved_and_loaded(kind, model, other, folder):
         other.load_weights(path)
 
 
-@pytest.mark.parametrize("pair", ["lazy", "moments", "stock"])
-@pytest.mark.parametrize("kind", [".weights.h5", "tensorflow", "checkpoint"])
+@thinned(
+    "kind, pair",
+    ["checkpoint", "tensorflow", ".weights.h5"],
+    ["lazy", "moments", "stock"],
+)
 def test_training_goes_on_from_what_was_saved_as_if_never_stopped(kind, pair, tmp_path):
     def new():
         model = make(own(pair), tfs.keras.TableOptimizers(model_of_all()))

@@ -55,7 +55,7 @@ def results(models, is_synchronous, per_execution, optimizer="AdamAsync"):
         (tuple(LIMITS), False, 1),
         pytest.param(tuple(LIMITS), False, 8, marks=pytest.mark.slow),
         pytest.param(tuple(LIMITS), True, 1, marks=pytest.mark.slow),
-        (("two_layers", "batch_normalization", "distributed_embedding"), True, 8),
+        (("batch_normalization", "distributed_embedding"), True, 8),
     ],
 )
 def test_few_messages_and_the_same_bits(models, is_synchronous, per_execution):
@@ -72,10 +72,10 @@ def test_few_messages_and_the_same_bits(models, is_synchronous, per_execution):
     "is_synchronous", [False, pytest.param(True, marks=pytest.mark.slow)]
 )
 def test_many_layers_send_as_few_messages_as_two(is_synchronous):
-    result = results(["fifty_layers"], is_synchronous, 1)["fifty_layers"]
+    result = results(["twenty_layers"], is_synchronous, 1)["twenty_layers"]
     assert result["differ"] == []
     assert result["joined"]["messages"] <= FEWEST + OF_THE_GATE * is_synchronous
-    assert result["stock"]["messages"] > 100
+    assert result["stock"]["messages"] > 40
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_many_layers_send_as_few_messages_as_two(is_synchronous):
     ],
 )
 def test_optimizers_have_the_same_bits(optimizer):
-    models = ["two_layers", "batch_normalization", "embeddings"]
+    models = ["batch_normalization", "embeddings"]
     for name, result in results(models, False, 1, optimizer).items():
         assert result["differ"] == [], name
         assert result["joined"]["messages"] < result["stock"]["messages"] / 1.5, result

@@ -36,8 +36,8 @@ def two_layers():
     return inputs_and(layers.Dense(8, activation="tanh"))
 
 
-def fifty_layers():
-    return inputs_and(*(layers.Dense(8, activation="tanh") for _ in range(49)))
+def twenty_layers():
+    return inputs_and(*(layers.Dense(8, activation="tanh") for _ in range(19)))
 
 
 def shared_layers():
@@ -163,7 +163,7 @@ MODELS = {
     x.__name__: x
     for x in (
         two_layers,
-        fifty_layers,
+        twenty_layers,
         shared_layers,
         mixed_precision,
         constraints,

@@ -22,6 +22,7 @@ import adam_async_steps as steps
 import numpy as np
 import pytest
 import tensorflow as tf
+from combinations import thinned
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -34,12 +35,9 @@ COLUMNS = 1500
 EXACT = {"beta1": 0.0, "beta2": 0.0, "epsilon": 0.0}
 COUNTING = dict(EXACT, lr=1.0, apply_sparse_rmsprop=True, rmsprop_momentum=1.0)
 
-dtypes = pytest.mark.parametrize("dtype", steps.DTYPES, ids=lambda dtype: dtype.name)
-locking = pytest.mark.parametrize("use_locking", [False, True], ids=["rows", "locking"])
-variable_kinds = pytest.mark.parametrize(
-    "use_resource", [True, False], ids=["resource", "ref"]
-)
-update_kinds = pytest.mark.parametrize("kinds", ["dense", "sparse", "both"])
+KINDS = ("dense", "sparse", "both")
+# Whether variables are resources, and whether updates lock them as wholes.
+HOW = ((True, False), (True, True), (False, False), (False, True))
 
 
 def zero_state(dtype, power=0.0, shape=(ROWS, COLUMNS)):
@@ -95,10 +93,9 @@ def is_dense(kinds, i):
     return kinds == "dense" or (kinds == "both" and i // 2 % 2 == 0)
 
 
-@variable_kinds
-@locking
-@dtypes
-def test_each_update_of_a_row_counts_once(dtype, use_locking, use_resource):
+@thinned("dtype, how", steps.DTYPES, HOW)
+def test_each_update_of_a_row_counts_once(dtype, how):
+    use_resource, use_locking = how
     random = np.random.default_rng(0)
     rows_of = [np.append([0, 1], random.permutation(10)[:3] + 2) for _ in range(40)]
     with many_threads() as session:
@@ -122,10 +119,10 @@ def test_each_update_of_a_row_counts_once(dtype, use_locking, use_resource):
         np.testing.assert_array_equal(after.var, -count * (count + 1) / 2)
 
 
-@variable_kinds
-@locking
-def test_duplicates_are_summed_before_other_threads_see_them(use_locking, use_resource):
+@pytest.mark.parametrize("how", HOW)
+def test_duplicates_are_summed_before_other_threads_see_them(how):
     """Four quarters of a gradient are like one, whoever else updates the row."""
+    use_resource, use_locking = how
     rows = np.array([5, 0, 11])
     with many_threads() as session:
         variables = steps.make_variables(zero_state(tf.float32), use_resource)
@@ -148,13 +145,9 @@ def test_duplicates_are_summed_before_other_threads_see_them(use_locking, use_re
     )
 
 
-@variable_kinds
-@locking
-@dtypes
-@update_kinds
-def test_steps_there_and_back_end_where_they_began(
-    kinds, dtype, use_locking, use_resource
-):
+@thinned("kinds, dtype, how", KINDS, steps.DTYPES, HOW)
+def test_steps_there_and_back_end_where_they_began(kinds, dtype, how):
+    use_resource, use_locking = how
     rows = np.array([7, 0, 11])
     with many_threads() as session:
         variables = steps.make_variables(zero_state(dtype), use_resource)
@@ -175,11 +168,10 @@ def test_steps_there_and_back_end_where_they_began(
     np.testing.assert_array_equal(after.m[rows], np.ones([3, COLUMNS]))
 
 
-@variable_kinds
-@locking
-@update_kinds
-def test_no_advance_of_the_powers_is_lost(kinds, use_locking, use_resource):
+@thinned("kinds, how", KINDS, HOW)
+def test_no_advance_of_the_powers_is_lost(kinds, how):
     """With one element to update, threads are at the powers most of the time."""
+    use_resource, use_locking = how
     # Up to three runs at a time may do all halvings before all doublings: 2^-80 is
     # still exact in float32.
     power = 2.0**-20
@@ -205,7 +197,7 @@ def test_no_advance_of_the_powers_is_lost(kinds, use_locking, use_resource):
     assert after.beta2_power == power
 
 
-@locking
+@pytest.mark.parametrize("use_locking", [False, True])
 def test_dense_and_sparse_updates_among_readers_are_all_counted(use_locking):
     """Readers see each element only decrease, and what they have read stays."""
     rows = np.array([7, 0, 11])
@@ -279,7 +271,7 @@ def run_among_readers(writers, readers):
     run_together(write, *[lambda reader=reader: read(reader) for reader in readers])
 
 
-@variable_kinds
+@pytest.mark.parametrize("use_resource", [True, False])
 def test_variables_given_in_different_orders_do_not_deadlock(use_resource):
     """Two ops use the same two variables, each as the other's first moment."""
     with many_threads() as session:

@@ -1,10 +1,8 @@
 """A sparse AdamAsync step gives the same bits, also on many threads."""
 
-import subprocess
-import sys
-
 import adam_async_steps as steps
 import numpy as np
+import programs
 import pytest
 import tensorflow as tf
 
@@ -37,14 +35,9 @@ for dtype in steps.DTYPES:
 
 
 def _digests(threads):
-    program = f"import sys\nsys.path[:] = {sys.path!r}\n{_DIGESTS}"
-    return subprocess.run(
-        [sys.executable, "-c", program, str(threads)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=240,
-    ).stdout.split()
+    finished = programs.run_source(_DIGESTS, str(threads))
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.split()
 
 
 def test_the_number_of_threads_changes_no_bit():

@@ -73,7 +73,11 @@ def test_absent_tensorflow_is_named_with_the_remedy(copy):
 
 def test_other_tensorflow_is_named_with_the_remedy(copy):
     copy.set_built_for("2.14.1")
-    result = _run(copy)
+    result = copy.run_in_a_fork(
+        "import runpy; sys.argv = ['tf-syncrep', 'doctor']; "
+        "runpy.run_module('tf_syncrep', run_name='__main__')"
+    )
+    assert "Traceback" not in result.stderr
     assert result.returncode == 1
     assert _facts(result.stdout)["loads"] == "no"
     assert (

@@ -7,6 +7,14 @@ from typing import Any
 import pytest
 
 
+def mostly_by_night(values: Iterable[str], *by_day: str) -> list[Any]:
+    """The values of an argument, all of which but those `by_day` are marked `slow`."""
+    return [
+        pytest.param(value, marks=() if value in by_day else pytest.mark.slow)
+        for value in values
+    ]
+
+
 def thinned(
     names: str, *axes: Iterable[Any], indirect: Sequence[str] = ()
 ) -> pytest.MarkDecorator:
@@ -33,4 +41,33 @@ def thinned(
             for values in itertools.product(*lists)
         ],
         indirect=list(indirect),
+    )
+
+
+def first_in_full(names: str, *axes: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrizes with all combinations, some of which are marked `slow`.
+
+    The others are all with the first value of the first axis, and with each other value
+    of it so many that each value of each axis is there.
+
+    Args:
+        names: the arguments, as for `pytest.mark.parametrize`.
+        axes: the values of each argument.
+    """
+    first, *others = (list(axis) for axis in axes)
+    diagonal = [
+        tuple(values[i % len(values)] for values in others)
+        for i in range(max(map(len, others)))
+    ]
+    return pytest.mark.parametrize(
+        names,
+        [
+            pytest.param(
+                value,
+                *rest,
+                marks=() if value == first[0] or rest in diagonal else pytest.mark.slow,
+            )
+            for value in first
+            for rest in itertools.product(*others)
+        ],
     )

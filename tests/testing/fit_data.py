@@ -137,6 +137,19 @@ KINDS = {
     "dataset, validated by a list": lambda: {"x": dataset(), "validation_data": [X, Y]},
     "loader of torch": lambda: {"x": _loader()},
 }
+# Those that Keras refuses, which is soon tried.
+REFUSED = (
+    "lists",
+    "lists for y",
+    "lists for weights",
+    "sizes that differ",
+    "none for training",
+    "no data",
+    "sparse of scipy, split",
+    "PyDataset with y",
+    "dataset with y",
+    "dataset, split",
+)
 # Kinds of data for training, and beside each the kinds for its validation.
 _TRAINED_ON = {
     "arrays": lambda side: {"x": X, "y": Y},

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import programs
+
 import tf_syncrep as tfs
 
 # The example of DeepRec's manual, which is what its users' scripts look like. The only
@@ -50,19 +52,6 @@ for name, found in zip(("AdamAsyncOptimizer", "SyncReplicasOptimizer"), imported
 """
 
 
-def run(program, folder):
-    """Runs it in a folder of its own, where only installed packages are found."""
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-
-
 def test_manuals_example_runs_if_tensorflows_v1_is_imported_after_the_names(tmp_path):
     program = """
 import tf_syncrep
@@ -73,10 +62,20 @@ import tensorflow.compat.v1 as tf
 tf.disable_v2_behavior()
 """
     example = MANUALS_EXAMPLE + "assert abs(losses[2] - 153.6) < 1e-3, losses\n"
-    run(program + example + CHECKS, tmp_path)
+    # Nothing is imported before, and in a folder of its own only installed packages are
+    # found.
+    result = subprocess.run(
+        [sys.executable, "-c", program + example + CHECKS],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
 
 
-def test_names_are_there_if_tensorflows_v1_was_imported_before(tmp_path):
+def test_names_are_there_if_tensorflows_v1_was_imported_before():
     program = """
 import tensorflow
 held = tensorflow.compat.v1
@@ -86,7 +85,8 @@ import tf_syncrep
 tf_syncrep.install_v1_names()
 tf_syncrep.install_v1_names()
 """
-    run(program + CHECKS, tmp_path)
+    result = programs.run_source(program + CHECKS)
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_classes_example_says_what_it_prints(capsys):

@@ -45,7 +45,8 @@ use_compiler_cache() {
 }
 
 pytest_on_all_cores() {
-  .venv/bin/pytest -n "$(nproc)" --dist loadfile --max-worker-restart 0 "$@"
+  .venv/bin/pytest -n "$(nproc)" --dist loadfile --no-loadscope-reorder \
+    --max-worker-restart 0 "$@"
 }
 
 step_test() {
@@ -141,7 +142,7 @@ step_oldest() {
 
 step_oldest_whole() {
   make wheel TF_VERSION=$OLDEST_TF WHEEL_TESTS="-n $(nproc) --dist loadfile \
-    --max-worker-restart 0 \
+    --no-loadscope-reorder --max-worker-restart 0 \
     -m 'not soak and not slow and not one_version' tests"
 }
 

@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import garbage
 import output_lines
 
 from tf_syncrep.python.distribute.supervision import die_with_parent
@@ -36,9 +35,10 @@ if TYPE_CHECKING:
 _PREFIX = "RESULT "
 _DEADLINE_SECS = 200.0
 _CONTEXT = multiprocessing.get_context("forkserver")
-# Each process would find pytest as its main module, and import it.
+# Each process would find pytest as its main module, and import it. Benchmarks have no
+# module `garbage`: they measure what users have.
 _CONTEXT.set_forkserver_preload(
-    ["pytest", "tensorflow.compat.v1", "tf_syncrep", "tf_syncrep.python.cli"]
+    ["pytest", "tensorflow.compat.v1", "tf_syncrep", "tf_syncrep.python.cli", "garbage"]
 )
 
 
@@ -235,7 +235,6 @@ def _become(
     os.close(multiprocessing.forkserver._forkserver._forkserver_alive_fd)
     status = 1
     atexit._clear()  # exit handlers belong to the fork server
-    garbage.collect_rarely()
     try:
         os.setsid()
         for fd, output in enumerate(outputs, start=1):

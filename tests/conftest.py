@@ -40,9 +40,7 @@ def pytest_configure():
             "tf_syncrep installed, `pytest` instead of `python -m pytest`; or build "
             "it in place: `pip install --no-build-isolation --no-deps -e .`"
         )
-    import garbage
-
-    garbage.collect_rarely()
+    import garbage  # noqa: F401
 
 
 def pytest_collection_modifyitems(items):
@@ -52,7 +50,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Spares the search for garbage what was imported, which is not."""
+    """Leaves what was imported out of the search for garbage."""
     import garbage
 
     garbage.collect_rarely()

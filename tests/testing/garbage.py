@@ -1,4 +1,4 @@
-"""How often Python looks for garbage in processes of tests.
+"""How often Python looks for garbage in processes of tests: rarely, once this is there.
 
 A trace of a model makes some hundred thousand objects, nearly all of which stay for
 long. By default Python looks for cycles after each 700 of them, and now and then among
@@ -14,3 +14,6 @@ def collect_rarely() -> None:
     """Leaves out what there is now, which stays, and looks for more rarely."""
     gc.freeze()
     gc.set_threshold(_THRESHOLD, 20, 50)
+
+
+collect_rarely()

@@ -10,7 +10,7 @@ import numpy as np
 
 # With so large an epsilon the weights depend on the number by which a gradient was
 # divided.
-ADAM = {"learning_rate": 0.1, "epsilon": 1e-4}
+ADAM: Mapping[str, Any] = {"learning_rate": 0.1, "epsilon": 1e-4}
 # These are the widths of the dense layers behind the tables.
 UNITS = (64, 1)
 

@@ -162,7 +162,8 @@ class Trainer:
         """Ids, shape [batches, tables, examples], and what is to be learned: ones."""
         features = {f"table_{number}": ids[:, number] for number in range(ids.shape[1])}
         ones = np.ones((len(ids), ids.shape[2], 1), np.float32)
-        return tf.data.Dataset.from_tensor_slices((features, ones))
+        examples: Any = (features, ones)
+        return tf.data.Dataset.from_tensor_slices(examples)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -9,9 +9,12 @@ import clusters
 import commands
 import programs
 import pytest
+import tensorflow as tf
 
 from tf_syncrep.python.distribute import memory, threads
 from tf_syncrep.python.distribute.readiness import grpc_answers
+
+NAMES_THREADS = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 16)
 
 
 def test_a_port_in_use_is_one_line_and_status_2():
@@ -72,8 +75,10 @@ def test_serves_the_task_at_its_address_again_after_a_kill_and_ends_by_signals(
         address = cluster.address("worker-0")
         serving = f"serving worker 0 at {address} (grpc://{address}, TensorFlow "
         cluster.wait_for_output("worker-0", serving)
-        names = pathlib.Path(f"/proc/{cluster.pid('worker-0')}/task").glob("*/comm")
-        assert [name.read_text() for name in names].count("tf_Compute\n") == 3
+        files = pathlib.Path(f"/proc/{cluster.pid('worker-0')}/task").glob("*/comm")
+        names = [file.read_text() for file in files]
+        # TensorFlow 2.15 gives its threads no names.
+        assert names.count("tf_Compute\n") == (3 if NAMES_THREADS else 0)
         cluster.kill("worker-0")
         assert cluster.status("worker-0") == -signal.SIGKILL
         assert not grpc_answers(address)

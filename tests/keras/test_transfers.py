@@ -9,6 +9,7 @@ import sys
 import messages_sent
 import programs
 import pytest
+from keras_variants import IS_KERAS_3
 
 PROGRAM = pathlib.Path(__file__).with_name("transfers_program.py")
 NUM_PS = 2
@@ -65,7 +66,8 @@ def test_few_messages_and_the_same_bits(models, is_synchronous, per_execution):
         limit = LIMITS[name] + OF_THE_GATE * is_synchronous
         joined, stock = result["joined"], result["stock"]
         assert joined["messages"] <= limit, (name, limit, result)
-        assert joined["messages"] < stock["messages"], (name, result)
+        # With Keras 2, where no counter is sent, some send the fewest messages anyway.
+        assert joined["messages"] <= stock["messages"] - IS_KERAS_3, (name, result)
 
 
 @pytest.mark.parametrize(
@@ -91,4 +93,4 @@ def test_optimizers_have_the_same_bits(optimizer):
     models = ["batch_normalization", "embeddings"]
     for name, result in results(models, False, 1, optimizer).items():
         assert result["differ"] == [], name
-        assert result["joined"]["messages"] < result["stock"]["messages"] / 1.5, result
+        assert result["joined"]["messages"] <= result["stock"]["messages"] / 1.5, result

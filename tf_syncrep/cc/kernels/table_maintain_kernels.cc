@@ -253,7 +253,7 @@ class TableMaintainOp final : public OpKernel {
                      int64_t* num_evicted) const {
     DynamicTable& table = index->table(number);
     *num_evicted = 0;
-    const absl::Status no_memory = OutOfMemory(
+    absl::Status no_memory = OutOfMemory(
         absl::StrCat("an eviction from table ", index->options()[number].name),
         (1 << 19) + 8 * table.options().capacity);
     DynamicTable::Eviction eviction;

@@ -116,7 +116,7 @@ absl::Status TablePart::Keep(OpKernelContext* ctx, int of, const int32_t* rows,
   // are not locked.
   while (true) {
     std::vector<std::shared_ptr<TableSnapshot>> snapshots =
-        TableSnapshot::Find(variables_->mutex(kColumns + of));
+        TableSnapshot::Find(locked().mutex(kColumns + of));
     snapshots.erase(std::remove_if(snapshots.begin(), snapshots.end(),
                                    [&kept](const auto& snapshot) {
                                      return std::find(kept.begin(), kept.end(),
@@ -145,8 +145,8 @@ absl::Status TablePart::Keep(OpKernelContext* ctx, int of, const int32_t* rows,
 }
 
 TableColumns TablePart::columns() const {
-  return TableColumns(Data<int64_t>(variables_->tensor(kKeys)),
-                      variables_->tensor(kUses).data());
+  return TableColumns(Data<int64_t>(locked().tensor(kKeys)),
+                      locked().tensor(kUses).data());
 }
 
 }  // namespace tf_syncrep

@@ -47,17 +47,22 @@ class TablePart {
   // These need the locks:
   TableColumns columns() const;
   const tensorflow::Tensor& tensor(int added) const {
-    return variables_->tensor(kColumns + added);
+    return locked().tensor(kColumns + added);
   }
   template <typename T>
   T* data(int added) {
-    return variables_->data<T>(kColumns + added);
+    return variables_->data<T>(  // NOLINT(bugprone-unchecked-optional-access)
+        kColumns + added);
   }
 
  private:
   static constexpr int kColumns = 2;
 
   absl::Status CheckShapes(const LockedVariables& variables, int num) const;
+  // The variables are there while they are locked.
+  const LockedVariables& locked() const {
+    return *variables_;  // NOLINT(bugprone-unchecked-optional-access)
+  }
 
   TableIndexResource* const index_;
   std::vector<std::string> names_;

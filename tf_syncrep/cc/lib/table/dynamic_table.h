@@ -194,7 +194,8 @@ class DynamicTable {
       TF_SYNCREP_REQUIRES(stripe.mu);
 
   Stripe& StripeOf(uint64_t hash) const { return *stripes_[KeyStripe(hash)]; }
-  KeySegment& SegmentOf(Stripe& stripe, uint64_t hash) const {
+  KeySegment& SegmentOf(Stripe& stripe, uint64_t hash) const
+      TF_SYNCREP_REQUIRES(stripe.mu) {
     return stripe.segments[KeySegmentOf(hash, num_segments_)];
   }
 

@@ -2,12 +2,14 @@
 
 Run it as a task of TF_CONFIG with JSON arguments, which are those of `main` by name.
 The gradient is a function of the global step, so that all replicas give the same. It
-prints "restored", "past TENS." and "read ITEM", line by line.
+prints "restored", "past TENS." and "read ITEM", line by line. It does not go beyond
+step 15 without a checkpoint: a fast machine would have none when a task is killed.
 """
 
 import json
 import os
 import sys
+import time
 
 import programs
 import tensorflow.compat.v1 as tf
@@ -15,13 +17,18 @@ import v1_checkpoint_models
 import v1_sessions
 
 import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint.directory import Directory
+
+LAST_WITHOUT_CHECKPOINT = 15
+DEADLINE_SECS = 60
 
 
 class Tell(tf.train.SessionRunHook):
     """Reports sessions and steps."""
 
-    def __init__(self, hook):
+    def __init__(self, hook, directory):
         self._hook = hook
+        self._directory = Directory(directory)
         self._step = tf.train.get_global_step()
 
     def after_create_session(self, session, coord):
@@ -35,7 +42,12 @@ class Tell(tf.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         del run_context
-        print(f"past {run_values.results // 10 * 10}.", flush=True)
+        step = run_values.results
+        print(f"past {step // 10 * 10}.", flush=True)
+        deadline = time.monotonic() + DEADLINE_SECS
+        while step >= LAST_WITHOUT_CHECKPOINT and not self._directory.manifests():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def main(directory, last_step, use_resource, parts, sync, items):
@@ -80,7 +92,7 @@ def main(directory, last_step, use_resource, parts, sync, items):
         full_every=3,
         work_queues={"items": queue},
     )
-    hooks += [hook, Tell(hook), tf.train.StopAtStepHook(last_step=last_step)]
+    hooks += [hook, Tell(hook, directory), tf.train.StopAtStepHook(last_step=last_step)]
     creator = (
         tf.train.ChiefSessionCreator(master=server.target, config=session_config)
         if is_chief

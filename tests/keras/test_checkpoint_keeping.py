@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.checkpoint import keeping
+from tf_syncrep.python.keras.sync_replicas import keeping
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.updater import Updater
 

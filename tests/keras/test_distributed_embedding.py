@@ -254,7 +254,6 @@ def test_training_goes_on_from_a_file_as_if_never_stopped(optimizer, tmp_path):
 SERVES = """
 import sys
 import tensorflow as tf
-from combinations import thinned
 
 served = tf.saved_model.load(sys.argv[1])
 assert "tf_syncrep" not in sys.modules
@@ -452,7 +451,7 @@ WIDTH_OF_PARTS, SIZES_IN_PARTS = 3, {"a": 5, "b": 17, "c": 1}
 def tables_in_three_parts():
     """Stacked tables in three variables, as on three servers."""
     from tf_syncrep.python.embedding import layout
-    from tf_syncrep.python.keras.embedding import tables
+    from tf_syncrep.python.keras.tables import tables
 
     stacked = [layout.Table(x, n, WIDTH_OF_PARTS) for x, n in SIZES_IN_PARTS.items()]
     made = tables.Tables([layout.Slab("slab", stacked, num_shards=3)])
@@ -464,10 +463,10 @@ def tables_in_three_parts():
 
 
 def test_large_tables_are_read_and_set_some_rows_at_a_time(monkeypatch):
-    from tf_syncrep.python.keras.embedding import tables
+    from tf_syncrep.python.keras.tables import tables
 
     rows_at_a_time = 2
-    monkeypatch.setattr(tables, "_CHUNK_BYTES", rows_at_a_time * WIDTH_OF_PARTS * 4)
+    monkeypatch.setattr(tables, "CHUNK_BYTES", rows_at_a_time * WIDTH_OF_PARTS * 4)
     made = tables_in_three_parts()
     for seed, (name, size) in enumerate(SIZES_IN_PARTS.items()):
         shape = [size, WIDTH_OF_PARTS]

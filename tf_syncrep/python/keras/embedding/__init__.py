@@ -2,6 +2,6 @@
 
 The layers are in `embedding`, `dynamic_embedding` and `distributed_embedding`, and
 `config` describes tables and features. `tracking`, `weights` and `dynamic_files` save
-and restore tables in whatever number of parts. `table_upkeep` is what `fit` does for
-tables that grow, and `serving` exports models with them.
+and restore tables in whatever number of parts. `table_upkeep` is what training does
+for tables that grow, and `serving` exports models with them.
 """

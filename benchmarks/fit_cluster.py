@@ -81,8 +81,12 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             trained[name] = np.asarray(task.chief("rehearse", name))
         for name, contender in _CLUSTER.items():
             expected = trained[ALONE if contender["steps"] == 1 else at_once(ALONE)]
-            np.testing.assert_allclose(trained[name], expected, atol=1e-3, err_msg=name)
-            assert np.max(np.abs(expected - 1)) > 1e-2, expected
+            # Of how far the row has moved that has moved most.
+            moved = np.max(np.abs(expected - 1))
+            assert moved > 1e-3, expected
+            np.testing.assert_allclose(
+                trained[name], expected, atol=moved / 50, err_msg=name
+            )
         made = dict.fromkeys(tasks, 0)
 
         def run(name: str, steps: int, epochs: int) -> tuple[list[float], list[float]]:

@@ -22,6 +22,7 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]
 _NUMBER = r"\d[\d.,]*"
 _MARK = re.compile(rf"(?:{_NUMBER}(?:\s+to\s+{_NUMBER})?|\?)<!--figure:([^>]+)-->")
 
+_AT_ONCE = ", 16 steps at once"
 _OURS = "tfs.keras.AdamAsync"
 _TABLES = "DistributedEmbedding"
 _SYNC = "tfs.keras.SyncReplicas, AdamAsync"
@@ -136,6 +137,30 @@ def _median(
     )
 
 
+def _cpu_share(benchmark: str, contender: str, other: str) -> Callable[[Results], str]:
+    """The processor time of a contender, as a share of the other one's."""
+
+    def figure(results: Results) -> str:
+        others = {
+            tuple(m["point"].items()): m["cpu"]
+            for m in _found(results, benchmark, other, {})
+        }
+        return _range(
+            [
+                m["cpu"] / others[tuple(m["point"].items())]
+                for m in _found(results, benchmark, contender, {})
+            ]
+        )
+
+    return figure
+
+
+def _calls(contender: str) -> Callable[[Results], str]:
+    return lambda results: _range(
+        [m["sent"]["RPCs"] for m in _found(results, "fit_cluster", contender, {})]
+    )
+
+
 def _messages(contender: str) -> Callable[[Results], str]:
     return lambda results: _range(
         [
@@ -225,13 +250,30 @@ FIGURES: dict[str, Callable[[Results], str]] = {
     ),
     "tables/messages": _messages(_TABLES),
     "tables/messages of layers": _messages("a layer for each table"),
-    "tables/one process": _slower(
-        "embedding_cluster", f"{_TABLES}, one process", _TABLES
+    # The same by `fit`.
+    "fit/one process": _slower("fit_cluster", "one process", "asynchronous"),
+    "fit/one process, 16": _slower(
+        "fit_cluster", f"one process{_AT_ONCE}", f"asynchronous{_AT_ONCE}"
     ),
+    "fit/16": _slower("fit_cluster", f"asynchronous{_AT_ONCE}", "asynchronous"),
+    "fit/cpu of 16": _cpu_share(
+        "fit_cluster", f"asynchronous{_AT_ONCE}", "asynchronous"
+    ),
+    "fit/calls": _calls("asynchronous"),
+    "fit/calls, 16": _calls(f"asynchronous{_AT_ONCE}"),
     "tables/fbgemm": _slower(
         "embedding_cluster",
         "PyTorch, fbgemm's row-wise Adagrad, one process",
         f"{_TABLES}, one process",
+    ),
+    # Tables that grow, and TFRA's.
+    "growing/tfra find": _slower(
+        "dynamic_table", "keys found and read", "keys found and read, TFRA"
+    ),
+    "growing/tfra train": _slower(
+        "dynamic_table",
+        "keys found, read and moved",
+        "keys found, read and moved, TFRA with Adam",
     ),
     # Synchronous training.
     "sync/backup": _slower("sync_backup", "4 of 5 gradients", _ALL_OF_EACH),

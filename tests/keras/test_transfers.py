@@ -1,6 +1,7 @@
 """How many tensors the tasks of a cluster send each other in a step of `fit`."""
 
 import json
+import operator
 import os
 import pathlib
 import subprocess
@@ -34,6 +35,8 @@ LIMITS = {
 }
 # A worker asks for a permit.
 OF_THE_GATE = 1
+# With Keras 2, where no counter is sent, some models send the fewest messages anyway.
+is_fewer = operator.lt if IS_KERAS_3 else operator.le
 
 
 def results(models, is_synchronous, per_execution, optimizer="AdamAsync"):
@@ -66,8 +69,7 @@ def test_few_messages_and_the_same_bits(models, is_synchronous, per_execution):
         limit = LIMITS[name] + OF_THE_GATE * is_synchronous
         joined, stock = result["joined"], result["stock"]
         assert joined["messages"] <= limit, (name, limit, result)
-        # With Keras 2, where no counter is sent, some send the fewest messages anyway.
-        assert joined["messages"] <= stock["messages"] - IS_KERAS_3, (name, result)
+        assert is_fewer(joined["messages"], stock["messages"]), (name, result)
 
 
 @pytest.mark.parametrize(
@@ -93,4 +95,5 @@ def test_optimizers_have_the_same_bits(optimizer):
     models = ["batch_normalization", "embeddings"]
     for name, result in results(models, False, 1, optimizer).items():
         assert result["differ"] == [], name
-        assert result["joined"]["messages"] <= result["stock"]["messages"] / 1.5, result
+        joined, stock = result["joined"], result["stock"]
+        assert is_fewer(joined["messages"], stock["messages"] / 1.5), result

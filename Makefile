@@ -123,7 +123,8 @@ test: $(installed)
 	status=0
 	$(pytest) $(PYTEST_ARGS) || status=$$?
 	$(if $(tf_keras_tests),echo "== Again with tf_keras")
-	$(if $(tf_keras_tests),TF_USE_LEGACY_KERAS=1 $(pytest) $(tf_keras_tests) || status=$$?)
+	$(if $(tf_keras_tests),TF_USE_LEGACY_KERAS=1 \
+	  $(pytest) $(filter-out tests,$(PYTEST_ARGS)) $(tf_keras_tests) || status=$$?)
 	exit $$status
 
 # What takes too long for each change: hundreds of runs under random faults. With

@@ -53,6 +53,11 @@ step_test() {
   make test
 }
 
+# What each change is tested with, too, but would make `make test` too long to wait for.
+step_longer() {
+  make test PYTEST_ARGS="-m 'ci and not slow and not soak' tests"
+}
+
 # Whether the simulator finds each defect that is put back in is asked by night. The
 # time-out of a test holds for the build, too, and it gets what others leave.
 step_cpp() {
@@ -158,11 +163,12 @@ run_step() {
 
 declare -A TITLES=(
   [test]="README: make test"
+  [longer]="tests of each change that make test leaves out"
   [cpp]="C++ tests, simulator, replayed inputs of the fuzzers"
   [lint]="ruff, pyright, clang-format, workflows"
   [docs]="documentation: guides, README, examples, API reference, links"
   [oldest]="TensorFlow $OLDEST_TF: make its wheel, test the installed wheel"
-  [slow]="tests that make test leaves out"
+  [slow]="slow tests"
   [soak]="tests that take hundreds of runs"
   [oldest_whole]="TensorFlow $OLDEST_TF: the whole suite on its installed wheel"
   [tidy]="clang-tidy"
@@ -192,7 +198,7 @@ check() {
   for step in "${@:-}"; do
     case "$step" in
       "") in_turn=("${IN_TURN[@]}") beside=("${BESIDE[@]}") ;;
-      test | docs | slow | soak | oldest | oldest_whole) in_turn+=("$step") ;;
+      test | longer | docs | slow | soak | oldest | oldest_whole) in_turn+=("$step") ;;
       *)
         [[ -n "${TITLES[$step]:-}" ]] || { echo "no such step: $step" >&2; exit 2; }
         beside+=("$step")

@@ -820,6 +820,7 @@ def test_each_argument_that_may_be_of_numpy_has_a_case(name):
     assert missing <= (set() if _IS_KERAS_3 else {"loss_scale_factor"})
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "options"),
     [(name, options) for name, (_, calls) in _cases.items() for options in calls],

@@ -91,6 +91,7 @@ def test_an_unknown_name_is_refused():
     assert "there is no benchmark 'dense'" in result.stdout
 
 
+@pytest.mark.ci
 def test_a_wrong_contender_ends_the_run(tmp_path):
     wrong = tmp_path / "sitecustomize.py"
     # The twin is compared with steps of another length than the contenders'.

@@ -401,6 +401,7 @@ class CrashingFiles:
             raise Crash
 
 
+@pytest.mark.ci
 def test_crash_at_any_operation_leaves_a_checkpoint(tmp_path, monkeypatch):
     """The state is the one before or, from some moment on, the one that was written."""
     fates = []

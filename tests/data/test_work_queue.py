@@ -175,6 +175,7 @@ def test_bad_arguments_are_named(arguments, message):
         tfs.data.WorkQueue(**arguments)
 
 
+@pytest.mark.ci
 def test_items_are_read_once_by_all_workers_and_those_of_the_dead_again(tmp_path):
     with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
         command = [sys.executable, str(PROGRAM), json.dumps(str(tmp_path))]

@@ -109,6 +109,7 @@ def test_launch_lets_in_whom_it_is_told_to(namespace, allowed, outcome):
             )
 
 
+@pytest.mark.ci
 def test_servers_and_coordinator_of_launch_are_closed(namespace, tmp_path):
     """TensorFlow's own sockets, those of a coordinator that is also a server."""
     script = tmp_path / "train.py"
@@ -157,6 +158,7 @@ def test_a_task_lets_in_the_hosts_of_its_cluster_as_their_addresses_change(names
         assert task.wait() == 0, task.output
 
 
+@pytest.mark.ci
 def test_a_name_without_an_address_is_told_when_somebody_is_refused(namespace):
     with _task_within(namespace, "nowhere.invalid") as task:
         address = (namespace.inside, _ports(task)[0])
@@ -187,6 +189,7 @@ def _even(address):
     return f"{head}.{int(last) & ~1}"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "args", [[], pytest.param(["--allow", "all"], marks=pytest.mark.slow)]
 )

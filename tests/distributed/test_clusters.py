@@ -9,6 +9,9 @@ import time
 
 import clusters
 import programs
+import pytest
+
+pytestmark = pytest.mark.ci
 
 SOURCE = """
 import sys

@@ -6,6 +6,8 @@ import time
 import pytest
 from keras_sync_cluster import KerasSyncCluster
 
+pytestmark = pytest.mark.ci
+
 LEASE_SECS = 4.0
 NUM_SEEDS = 50
 

@@ -22,6 +22,7 @@ GOES_ON = (
 OPTIONS = ("--workers", 2, "--ps", 2, "--on-ps-failure", "restart")
 
 
+@pytest.mark.ci
 @pytest.mark.one_version
 @pytest.mark.parametrize(
     ("kills", "updates"),

@@ -48,6 +48,7 @@ def evaluations(folder, training_folder):
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.one_version
 def test_checkpoints_of_tables_on_two_servers_are_evaluated_in_one_process(tmp_path):
     folder = tmp_path / "checkpoints"

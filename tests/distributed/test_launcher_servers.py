@@ -46,6 +46,7 @@ def pid_of(command, name):
     return int(command.wait_for_line(rf"{name} starts at \S+ \(pid (\d+)\)")[1])
 
 
+@pytest.mark.ci
 def test_a_strategy_computes_on_servers_that_answered_and_goes_on_when_one_is_restarted(
     tmp_path,
 ):

@@ -18,6 +18,8 @@ import output_lines
 import programs
 import pytest
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).parent / "supervisor_program.py"
 STEPS = 4
 TOO_MANY = 10**6

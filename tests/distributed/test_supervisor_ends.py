@@ -64,6 +64,7 @@ class Scripts:
         return step
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("style", "fails"), [*((style, False) for style in STYLES), ("managed", True)]
 )
@@ -88,6 +89,7 @@ def test_training_ends_for_all_when_the_chief_ends(style):
         assert "end of input" in scripts.output(1)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("style", ["managed", "unstopped", "chief_only_hooks"])
 def test_chief_that_fails_may_come_back_and_its_replica_waits_for_it(style):
     with Scripts() as scripts:
@@ -103,6 +105,7 @@ def test_chief_that_fails_may_come_back_and_its_replica_waits_for_it(style):
     assert second == first + 1
 
 
+@pytest.mark.ci
 def test_interpreters_own_end_is_told_of():
     with Scripts() as scripts:
         scripts.start(0, "unstopped", 9, from_fork_server=False)
@@ -111,6 +114,7 @@ def test_interpreters_own_end_is_told_of():
         assert scripts.assert_ends(0) - ended < SECS
 
 
+@pytest.mark.ci
 def test_end_does_not_wait_for_a_server_that_is_gone():
     with Scripts() as scripts:
         scripts.start(0, "unstopped", 3, stop_at=[2])

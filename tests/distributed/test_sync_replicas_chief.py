@@ -9,6 +9,7 @@ import pytest
 from sync_replicas_cluster import ADMITTED, POINT_PARAMETERS, SyncReplicasCluster
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("point", POINT_PARAMETERS)
 def test_killed_chief_goes_on_from_its_checkpoint(point, tmp_path):
     with SyncReplicasCluster(2) as cluster:

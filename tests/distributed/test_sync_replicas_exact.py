@@ -17,8 +17,8 @@ from sync_replicas_cluster import SyncReplicasCluster
     ("order", "use_resource"),
     [
         ((0, 1, 2), False),
-        ((1, 0, 2), True),
-        ((2, 1, 0), True),
+        pytest.param((1, 0, 2), True, marks=pytest.mark.ci),
+        pytest.param((2, 1, 0), True, marks=pytest.mark.ci),
         pytest.param((0, 2, 1), True, marks=pytest.mark.soak),
         pytest.param((1, 2, 0), False, marks=pytest.mark.soak),
         pytest.param((2, 0, 1), False, marks=pytest.mark.soak),

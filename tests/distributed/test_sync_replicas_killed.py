@@ -33,6 +33,7 @@ def _kill_at(cluster, point, step=3):
     return time.monotonic()
 
 
+@pytest.mark.ci
 @points
 def test_killed_replica_delays_the_others_by_its_lease_and_no_more(point):
     lease_secs = 2.0
@@ -50,6 +51,7 @@ def test_killed_replica_delays_the_others_by_its_lease_and_no_more(point):
     assert chief["expired"] == 0
 
 
+@pytest.mark.ci
 def test_replica_killed_in_its_first_step_delays_the_others_by_no_more():
     # A first step may take `start_secs` while it is not known how long others take.
     with SyncReplicasCluster(2, lease_secs=2.0, start_secs=600.0) as cluster:

@@ -10,6 +10,7 @@ servers = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.ci
 @servers
 def test_monitored_sessions_recover_when_a_killed_server_is_back(server, tmp_path):
     with SyncReplicasCluster(2) as cluster:

@@ -17,6 +17,7 @@ BATCHES = 8
 
 
 # It holds a permit, has pushed a half, or holds nothing.
+@pytest.mark.ci
 @pytest.mark.parametrize("point", ["computing", "half_pushed", "committed"])
 def test_replica_that_is_stuck_does_not_keep_the_other_waiting(point):
     with SyncReplicasCluster(2, lease_secs=LEASE_SECS, strict=False) as cluster:
@@ -45,6 +46,7 @@ def test_replica_that_is_stuck_after_its_first_step_is_not_waited_for():
         assert time.monotonic() - stuck < 20
 
 
+@pytest.mark.ci
 def test_quick_replica_gives_more_to_a_step_than_a_slow_one():
     with SyncReplicasCluster(
         2, quorum=4, lease_secs=LEASE_SECS, strict=False

@@ -9,7 +9,7 @@ import time
 import pytest
 from sync_replicas_cluster import ADMITTED, POINT_PARAMETERS, SyncReplicasCluster
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.ci, pytest.mark.one_version]
 
 
 @pytest.mark.parametrize("point", [*POINT_PARAMETERS, "waiting"])

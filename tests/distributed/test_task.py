@@ -31,6 +31,7 @@ def _tf_config(cluster, job, index=0):
     return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
 
 
+@pytest.mark.ci
 def test_the_same_command_makes_a_cluster_with_the_chief_started_first():
     cluster = _cluster(num_workers=1, num_ps=1)
 

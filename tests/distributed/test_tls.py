@@ -83,6 +83,7 @@ def _context(files=None):
     return context
 
 
+@pytest.mark.ci
 def test_a_cluster_trains_through_tls_and_nobody_else_gets_in(files):
     with network_namespaces.namespaces(3) as namespaces:
         cluster = _Cluster(namespaces, files.task)

@@ -14,6 +14,8 @@ import v1_checkpoint_models
 
 import tf_syncrep as tfs
 
+pytestmark = pytest.mark.ci
+
 tf1 = tf.compat.v1
 _PROGRAM = pathlib.Path(__file__).with_name("v1_checkpoint_program.py")
 _LAST_STEP = 120

@@ -47,7 +47,14 @@ def assert_learned(tmp_path, model, training, runs=1):
 
 
 @pytest.mark.one_version
-@pytest.mark.parametrize(("model", "epochs"), [("neumf", 10), ("mf", 25), ("dcn", 10)])
+@pytest.mark.parametrize(
+    ("model", "epochs"),
+    [
+        pytest.param("neumf", 10, marks=pytest.mark.ci),
+        ("mf", 25),
+        pytest.param("dcn", 10, marks=pytest.mark.ci),
+    ],
+)
 def test_one_process_learns_and_says_how_well(model, epochs, folder, tmp_path):
     result = programs.run_script(
         SCRIPT,

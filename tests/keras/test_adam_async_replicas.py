@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).with_name("replicas_program.py")
 STRATEGIES = ("mirrored", "central_storage")
 OPTIONS = {

@@ -17,6 +17,8 @@ import tensorflow as tf
 import tf_syncrep as tfs
 from tf_syncrep.python.checkpoint.directory import Directory
 
+pytestmark = pytest.mark.ci
+
 STEPS_OF_WRITER = checkpoint_steps.STEPS
 PROGRAM = pathlib.Path(__file__).with_name("checkpoint_program.py")
 WORKERS, SERVERS = 2, 2

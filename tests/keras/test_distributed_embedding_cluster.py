@@ -12,6 +12,8 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).with_name("distributed_embedding_program.py")
 MIRRORED = PROGRAM.with_name("mirrored_embedding_program.py")
 STEPS, EXAMPLES = 40, 12

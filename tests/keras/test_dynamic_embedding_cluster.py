@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import tf_syncrep as tfs
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).with_name("dynamic_embedding_program.py")
 OPTIMIZERS = {
     "adam": lambda: tf.keras.optimizers.Adam(0.05),

@@ -153,6 +153,7 @@ def test_tensorflows_checkpoint_restores_rows_where_they_lay(tmp_path):
         tf.train.Checkpoint(model=smaller).restore(path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "optimizer", mostly_by_night(OPTIMIZERS, "adam", "rowwise_adagrad")
 )
@@ -211,6 +212,7 @@ print(float(np.abs(served.numpy() - data["expected"]).max()))
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("way", "strings"),
     [

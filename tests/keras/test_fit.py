@@ -46,13 +46,31 @@ WITH_KERAS_2_BY_NIGHT = {
 }
 
 
-def runs_by_day(scenario):
+# Some of each topic, which take seconds.
+IN_MAKE_TEST = {
+    "every_batch_once",
+    "several_steps_per_execution",
+    "calls_of_callbacks_that_change_rates_and_stop",
+    "sample_weights_and_a_metric_that_is_no_sum",
+    "two_networks_with_a_train_step_but_no_call_or_optimizer",
+    "data: arrays",
+    "data: generator",
+    "data: sizes that differ",
+}
+
+
+def when(scenario):
+    """The marks of a scenario's test."""
     kind = scenario.removeprefix("data: ")
     if keras_variants.IS_KERAS_3:
-        return True
-    if kind in fit_data.KINDS:
-        return scenario in DATA_OF_KERAS_2 or kind in fit_data.REFUSED
-    return scenario not in WITH_KERAS_2_BY_NIGHT
+        by_day = True
+    elif kind in fit_data.KINDS:
+        by_day = scenario in DATA_OF_KERAS_2 or kind in fit_data.REFUSED
+    else:
+        by_day = scenario not in WITH_KERAS_2_BY_NIGHT
+    if not by_day:
+        return pytest.mark.slow
+    return () if scenario in IN_MAKE_TEST else pytest.mark.ci
 
 
 @pytest.fixture(scope="module")
@@ -92,15 +110,13 @@ def assert_as_model_fit_does(outcomes, scenario):
 
 @pytest.mark.parametrize(
     "scenario",
-    [
-        pytest.param(name, marks=() if runs_by_day(name) else pytest.mark.slow)
-        for name in fit_scenarios.SCENARIOS
-    ],
+    [pytest.param(name, marks=when(name)) for name in fit_scenarios.SCENARIOS],
 )
 def test_one_worker_does_what_model_fit_does(outcomes, scenario):
     assert_as_model_fit_does(outcomes, scenario)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "kind",
     [

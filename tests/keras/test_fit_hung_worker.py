@@ -13,6 +13,8 @@ import clusters
 import programs
 import pytest
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).with_name("hung_worker_program.py")
 STEP = "step is over"
 # It was 0.17 s at most, on a busy machine.

@@ -48,6 +48,7 @@ def test_the_coordinator_of_a_cluster_does_not_train_a_model_by_itself(monkeypat
     model.fit(*arrays, verbose=0)
 
 
+@pytest.mark.ci
 def test_models_without_parameter_servers_are_left_to_their_own_methods():
     words, targets = fit_scenarios.WORDS, fit_scenarios.TARGETS
 

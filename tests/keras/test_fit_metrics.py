@@ -8,6 +8,8 @@ import numpy as np
 import programs
 import pytest
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).with_name("fit_metrics_program.py")
 NUM_BATCHES = 20
 # Steps of an execution: by day one for Keras 3, and several for Keras 2.

@@ -30,6 +30,7 @@ def undisturbed(request, tmp_path_factory):
         return programs.run(PROGRAM, arguments, env=cluster.environment())
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [
@@ -55,6 +56,7 @@ def test_each_worker_reads_to_its_end(undisturbed, name):
         assert result["iterations"] == 2 * 21
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "epochs"), [("queue", 3), ("queue synchronous", 2), ("queue ends", 2)]
 )
@@ -68,6 +70,7 @@ def test_epoch_is_one_of_the_queue(undisturbed, name, epochs):
     assert stats["limit"] == -1
 
 
+@pytest.mark.ci
 def test_checkpoint_in_an_epoch_goes_on_with_what_is_left_of_it(undisturbed):
     result = undisturbed["resumed"]
     assert result["epochs"] == [1]
@@ -79,6 +82,7 @@ def test_checkpoint_in_an_epoch_goes_on_with_what_is_left_of_it(undisturbed):
     assert result["steps"][0] >= left * PER_ITEM
 
 
+@pytest.mark.ci
 def test_what_has_no_end_and_what_has_nothing_is_refused(undisturbed):
     assert undisturbed["refused"] == {
         "endless": "A function that makes datasets without end needs steps_per_epoch. "
@@ -89,6 +93,7 @@ def test_what_has_no_end_and_what_has_nothing_is_refused(undisturbed):
     }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "comes_back", [False, pytest.param(True, marks=pytest.mark.slow)]
 )
@@ -116,6 +121,7 @@ def assert_accounted_for(result, epochs, kills):
     assert again <= PER_ITEM * stats["repeated"] + kills
 
 
+@pytest.mark.ci
 @pytest.mark.one_version
 @pytest.mark.parametrize(
     ("synchronous", "seed"),

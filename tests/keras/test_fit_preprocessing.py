@@ -6,6 +6,8 @@ import clusters
 import programs
 import pytest
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).with_name("fit_preprocessing_program.py")
 KINDS = ("arrays", "dataset", "dataset and steps", "function", "function and steps")
 

@@ -17,9 +17,12 @@ import sync_accounting
 PROGRAM = pathlib.Path(__file__).with_name("fit_workers_program.py")
 STEPS, BATCH = 60, 4
 
-pytestmark = pytest.mark.skipif(
-    not keras_variants.IS_KERAS_3, reason="Keras 2 has a fit of its own there"
-)
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(
+        not keras_variants.IS_KERAS_3, reason="Keras 2 has a fit of its own there"
+    ),
+]
 
 
 REFUSALS = {

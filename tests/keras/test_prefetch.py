@@ -9,6 +9,8 @@ import programs
 import pytest
 from prefetch_twin import EPOCHS, STEPS
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).with_name("prefetch_program.py")
 KINDS, SOURCES = ("distributed", "layers"), ("sent", "worker", "ends")
 TRAININGS = [

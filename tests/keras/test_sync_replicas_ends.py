@@ -11,7 +11,7 @@ import sync_accounting
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster, replay
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.ci, pytest.mark.one_version]
 
 SLOW_SECS, FAST_SECS = 0.1, 0.01
 LEASE_SECS = 3.0  # after this time a dead worker no longer counts

@@ -8,7 +8,7 @@ import pytest
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.ci, pytest.mark.one_version]
 
 
 def test_killed_coordinator_goes_on_from_its_backup_with_living_servers(tmp_path):

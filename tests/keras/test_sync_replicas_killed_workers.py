@@ -8,7 +8,7 @@ import pytest
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.ci, pytest.mark.one_version]
 
 # This also covers first steps, in which workers may be killed.
 LEASES = {"lease_secs": 5.0, "start_secs": 5.0}

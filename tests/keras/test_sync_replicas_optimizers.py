@@ -14,6 +14,8 @@ import programs
 import pytest
 import sync_accounting
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).with_name("sync_replicas_optimizers_program.py")
 NUM_WORKERS, UPDATES = 2, 3
 

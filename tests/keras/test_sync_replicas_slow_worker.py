@@ -8,7 +8,7 @@ import pytest
 import worker_seams
 from keras_sync_cluster import KerasSyncCluster
 
-pytestmark = pytest.mark.one_version
+pytestmark = [pytest.mark.ci, pytest.mark.one_version]
 
 SLOW, FAST = 2, 0
 # One step of the slow worker lasts as long as this many updates of the others.

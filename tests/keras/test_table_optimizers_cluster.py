@@ -11,6 +11,8 @@ import table_optimizer_models as program
 
 import tf_syncrep as tfs
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).with_name("table_optimizers_program.py")
 SERVERS = 2
 

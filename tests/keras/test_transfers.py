@@ -12,6 +12,8 @@ import programs
 import pytest
 from keras_variants import IS_KERAS_3
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = pathlib.Path(__file__).with_name("transfers_program.py")
 NUM_PS = 2
 # For a step of one worker: messages from each server and to it, and the step's result.

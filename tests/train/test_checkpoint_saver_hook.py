@@ -126,6 +126,7 @@ def test_an_update_keeps_all_rows_that_it_will_write(
     assert [op.get_attr("all") for op in keeps] == [keeps_all]
 
 
+@pytest.mark.ci
 @thinned("use_resource, optimizer", [False, True], ["adam_async", "adam"])
 def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimizer):
     """Every checkpoint has exactly the variables after its number of updates."""
@@ -270,6 +271,7 @@ def test_session_whose_end_is_in_no_checkpoint_says_so(tmp_path, caplog, raise_a
     assert "The end of this training is in no checkpoint: 0 of 1 " in caplog.text
 
 
+@pytest.mark.ci
 def test_chief_with_another_folder_frees_what_a_lost_one_has_left(tmp_path):
     """Servers outlive a chief, and so do its writers there, with 8 bytes a row."""
     server = tf1.train.Server.create_local_server()

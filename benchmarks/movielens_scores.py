@@ -5,7 +5,8 @@ clusters of 2 parameter servers, asynchronously and synchronously with 2 workers
 synchronously with 3 workers of whose gradients 2 make an update. All of them see the
 same examples equally often; the gradients of a synchronous update together have the
 examples of one batch of one process. Only NeuMF is also trained by PyTorch, where that
-is installed: harness/torch_neumf.py.
+is installed (harness/torch_neumf.py), and with TFRA's tables (harness/tfra_neumf.py),
+where the environment's TF_SYNCREP_TFRA_PYTHON names an interpreter that has TFRA.
 
 Scores are those of the weights after the last epoch. Seconds are those of training
 alone, without the start of processes and without tests; all processes share the cores
@@ -23,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import commands
@@ -34,7 +35,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _SCRIPT = _ROOT / "examples" / "movielens.py"
 # The example keeps the data that it has fetched in this folder.
 _OUTPUT = _ROOT / "build" / "movielens"
-_TORCH = pathlib.Path(__file__).parent / "harness" / "torch_neumf.py"
+_HARNESS = pathlib.Path(__file__).parent / "harness"
 
 NEUMF_LAST = "NeuMF, each user's last film"
 NEUMF_ANY = "NeuMF, any film of each user"
@@ -52,6 +53,7 @@ ASYNC = "asynchronous, 2 workers"
 SYNC = "synchronous, 2 workers"
 BACKUP = "synchronous, 2 of 3 workers"
 TORCH = "PyTorch, one process"
+TFRA = "TFRA, one process"
 WAYS = {
     ONE_PROCESS: ("one-process", 0),
     ASYNC: ("async", 2),
@@ -82,10 +84,10 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
                 command = [sys.executable, *command]
             found = _run(command, output / f"{model}-{training}" / "scores.json")
             measurements.append(_measurement(name, point, found))
-        if model == "neumf" and importlib.util.find_spec("torch"):
-            command = [sys.executable, str(_TORCH), *options]
-            path = output / "neumf-torch" / "scores.json"
-            measurements.append(_measurement(TORCH, point, _run(command, path)))
+        for name, library, python in _others(model):
+            command = [python, str(_HARNESS / f"{library}_neumf.py"), *options]
+            path = output / f"neumf-{library}" / "scores.json"
+            measurements.append(_measurement(name, point, _run(command, path)))
     baseline = found["baseline_scores"]
     first = next(iter(baseline.values()))
     measurements.append(
@@ -99,6 +101,20 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
         )
     )
     return measurements
+
+
+def _others(model: str) -> Iterator[tuple[str, str, str]]:
+    """Contenders that train a model without tf_syncrep, where they are installed.
+
+    Yields:
+        The contender's name, its library, and the interpreter that has it.
+    """
+    if model != "neumf":
+        return
+    if importlib.util.find_spec("torch"):
+        yield TORCH, "torch", sys.executable
+    if python := os.environ.get("TF_SYNCREP_TFRA_PYTHON"):
+        yield TFRA, "tfra", python
 
 
 def _run(command: list[str], path: pathlib.Path) -> dict[str, Any]:

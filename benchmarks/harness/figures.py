@@ -191,6 +191,7 @@ def _score_figures() -> dict[str, Callable[[Results], str]]:
         ways = dict(_WAYS)
         if name == "HR@10":
             ways["PyTorch"] = "PyTorch, one process"
+            ways["TFRA"] = "TFRA, one process"
         for way, contender in ways.items():
             begin = f"scores/{short}/{way}"
             for what, score, statistic, shown in (

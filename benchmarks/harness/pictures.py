@@ -249,13 +249,14 @@ def draw_scores(results: Results) -> Any:
         # The last one needs no model, and is far off.
         trained, baseline = measurements[:-1], measurements[-1]
         for place, m in enumerate(trained):
+            is_other = m["contender"].startswith(("PyTorch", "TFRA"))
             axis.errorbar(
                 statistics.fmean(m["samples"]),
                 place,
                 xerr=statistics.stdev(m["samples"]),
                 fmt="o",
                 capsize=4,
-                color=_OTHERS if "PyTorch" in m["contender"] else _COLOURS[0],
+                color=_OTHERS if is_other else _COLOURS[0],
             )
         name = next(iter(baseline["scores"]))
         axis.set_xlabel(name + (", less is better" if name == "RMSE" else ""))

@@ -9,25 +9,12 @@ takes the example's options, and writes the same `scores.json`.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import itertools
-import json
-import math
-import pathlib
-import sys
-import time
 from typing import Any
 
 import numpy as np
-
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "examples"))
-import metrics
-import movielens_files
-import movielens_splits
-from movielens_settings import ANY, LAST, SETTINGS
-
-NEGATIVES = 4
+import other_neumf
 
 
 def make_model(torch: Any, users: int, items: int, width: int) -> Any:
@@ -67,121 +54,34 @@ def make_model(torch: Any, users: int, items: int, width: int) -> Any:
     return NeuMF()
 
 
-def draw_epoch(
-    random: np.random.Generator, users: np.ndarray, items: np.ndarray, is_rated: Any
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Users, items and labels of an epoch, with new negatives, in random order."""
-    of_negatives = np.repeat(users, NEGATIVES)
-    drawn = random.integers(is_rated.shape[1], size=len(of_negatives))
-    while (wrong := is_rated[of_negatives, drawn]).any():
-        drawn[wrong] = random.integers(is_rated.shape[1], size=wrong.sum())
-    order = random.permutation(len(users) + len(drawn))
-    labels = np.repeat(np.array([1, 0], np.float32), [len(users), len(drawn)])
-    return (
-        np.concatenate([users, of_negatives])[order].astype(np.int64),
-        np.concatenate([items, drawn])[order].astype(np.int64),
-        labels[order],
-    )
-
-
-def train(
-    torch: Any, data: movielens_files.MovieLens, seed: int, options: argparse.Namespace
-) -> tuple[dict[str, float], dict[str, float], float]:
-    """Trains once; returns scores, those of the most popular, and seconds."""
-    order = data.times
-    if options.left_out == ANY:
-        order = np.random.default_rng(seed).permutation(len(order))
-    tested = movielens_splits.leave_one_out(data.users, order)
-    users, lists = movielens_splits.lists_to_rank(data, tested, 99, seed)
-    of_users, of_items = data.users[~tested], data.items[~tested]
-    is_rated = np.zeros([data.num_users, data.num_items], bool)
-    is_rated[of_users, of_items] = True
-
-    torch.manual_seed(seed)
-    random = np.random.default_rng(seed)
-    model = make_model(torch, data.num_users, data.num_items, SETTINGS["neumf"].width)
+def train(training: other_neumf.Training) -> tuple[np.ndarray, float]:
+    """Trains once; returns the scores of what is tested, and the seconds."""
+    torch = importlib.import_module("torch")
+    torch.manual_seed(training.seed)
+    model = make_model(torch, training.users, training.items, training.width)
     tables = [table.weight for table in model.tables]
     layers = [p for p in model.parameters() if all(p is not t for t in tables)]
     optimizers = [
-        torch.optim.SparseAdam(tables, options.learning_rate, eps=1e-7),
-        torch.optim.Adam(layers, options.learning_rate, eps=1e-7),
+        torch.optim.SparseAdam(tables, training.learning_rate, eps=1e-7),
+        torch.optim.Adam(layers, training.learning_rate, eps=1e-7),
     ]
     loss = torch.nn.BCEWithLogitsLoss()
-    begin = time.monotonic()
-    for epoch in range(options.epochs):
-        share = epoch / options.epochs
-        rate = options.learning_rate * (1 + math.cos(math.pi * share)) / 2
-        for optimizer in optimizers:
-            optimizer.param_groups[0]["lr"] = rate
-        columns = draw_epoch(random, of_users, of_items, is_rated)
-        batches = zip(
-            *(torch.from_numpy(x).split(options.batch_size) for x in columns),
-            strict=True,
-        )
-        for batch_users, batch_items, labels in batches:
+    with other_neumf.Clock() as clock:
+        for rate, batches in training.epochs:
             for optimizer in optimizers:
-                optimizer.zero_grad()
-            logits, squares = model(batch_users, batch_items)
-            total = loss(logits, labels) + SETTINGS["neumf"].shrink * squares / len(
-                labels
-            )
-            total.backward()
-            for optimizer in optimizers:
-                optimizer.step()
-    seconds = time.monotonic() - begin
+                optimizer.param_groups[0]["lr"] = rate
+            for users, items, labels in (map(torch.from_numpy, b) for b in batches):
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                logits, squares = model(users, items)
+                total = loss(logits, labels)
+                (total + training.shrink * squares / len(labels)).backward()
+                for optimizer in optimizers:
+                    optimizer.step()
     with torch.no_grad():
-        logits, _ = model(
-            torch.from_numpy(np.repeat(users, lists.shape[1]).astype(np.int64)),
-            torch.from_numpy(lists.ravel().astype(np.int64)),
-        )
-    popularity = np.bincount(of_items, minlength=data.num_items)
-    return (
-        score(logits.numpy().reshape(lists.shape)),
-        score(popularity[lists]),
-        seconds,
-    )
-
-
-def score(of_lists: np.ndarray) -> dict[str, float]:
-    """The scores of lists, the right film first."""
-    return {"HR@10": metrics.hit_rate(of_lists), "NDCG@10": metrics.ndcg(of_lists)}
-
-
-def main() -> None:
-    """Trains with each seed, and writes the scores."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
-    add("--model", choices=["neumf"], default="neumf")
-    add("--left-out", choices=[LAST, ANY], default=LAST)
-    add("--data", type=pathlib.Path)
-    settings = SETTINGS["neumf"]
-    add("--epochs", type=int, default=settings.epochs)
-    add("--batch-size", type=int, default=settings.batch_size)
-    add("--learning-rate", type=float, default=settings.learning_rate)
-    add("--runs", type=int, default=1)
-    add("--test-every", help="not used")
-    add("--output", type=pathlib.Path, default="build/movielens")
-    options = parser.parse_args()
-    torch = importlib.import_module("torch")
-    data = movielens_files.read(
-        options.data or movielens_files.fetch(options.output / "data")
-    )
-    runs = [train(torch, data, seed, options) for seed in range(options.runs)]
-    names = list(runs[0][0])
-    summary = {
-        "epochs": options.epochs,
-        "seconds": [seconds for *_, seconds in runs],
-        "scores": {name: [found[name] for found, *_ in runs] for name in names},
-        "baseline": "the most popular",
-        "baseline_scores": {
-            name: [other[name] for _, other, _ in runs] for name in names
-        },
-    }
-    folder = options.output / "neumf-torch"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "scores.json").write_text(json.dumps(summary, indent=2) + "\n")
-    print(json.dumps(summary))
+        logits, _ = model(*map(torch.from_numpy, training.tested))
+    return logits.numpy(), clock.seconds
 
 
 if __name__ == "__main__":
-    main()
+    other_neumf.main("torch", train)

@@ -71,7 +71,7 @@ step_slow() {
   make build
   # Without what it depends on: Keras is there, and is to stay as it is.
   .venv/bin/pip install -q --no-deps keras-rs
-  pytest_on_all_cores -m slow --timeout=900 --ignore=tests/cc tests
+  pytest_on_all_cores -m "slow and not soak" --timeout=900 --ignore=tests/cc tests
 }
 
 step_soak() {

@@ -146,13 +146,15 @@ def test_other_numbers_of_tasks_and_quorums_go_on_with_and_without_synchrony(
 def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
     """Servers stop writing for a program that has ended, and do not disturb others."""
     directory = Directory(tmp_path)
-    # Writing is slow: a full checkpoint takes two seconds.
+    # Writing is slow: a full checkpoint takes two seconds, and training waits for it.
+    # For each of `steps` two tasks die, within a few of its eleven checkpoints.
+    updates = 100 * len(steps)
     command = command_of(
         tmp_path,
         full_every=2,
         keep=4,
         max_bytes_per_sec=2e7,
-        steps=200 * len(steps),
+        steps=updates,
     )
     with clusters.Cluster(num_workers=WORKERS, num_ps=SERVERS) as cluster:
         cluster.start("chief", command)
@@ -182,8 +184,7 @@ def test_coordinator_and_worker_die_while_one_is_written(tmp_path, steps):
             np.testing.assert_array_equal(found[name], value, err_msg=name)
     # If a worker dies after its gradient has been counted, and before it has said so,
     # another one makes its step again.
-    most = 200 * len(steps) + len(steps)
-    assert 100 * len(steps) < result["iterations"] <= most
+    assert updates / 2 < result["iterations"] <= updates + len(steps)
     assert_equal(twin.after(result["iterations"])[0], tmp_path)
 
 

@@ -1,5 +1,6 @@
 """Builds programs of the C++ core by CMake, and runs them. No TensorFlow is needed."""
 
+import fcntl
 import functools
 import os
 import pathlib
@@ -66,8 +67,12 @@ def build(name: str, *options: str) -> pathlib.Path:
         The folder in it with what the tests have built.
     """
     folder = ROOT / "build" / name
-    run(cmake(), f"-S{ROOT}", f"-B{folder}", "-DTF_SYNCREP_PLUGIN=OFF", *options)
-    run(cmake(), "--build", folder, "--parallel", str(os.cpu_count() or 1))
+    folder.mkdir(parents=True, exist_ok=True)
+    # Tests of several files, in processes of their own, may want it at once.
+    with open(folder / ".lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run(cmake(), f"-S{ROOT}", f"-B{folder}", "-DTF_SYNCREP_PLUGIN=OFF", *options)
+        run(cmake(), "--build", folder, "--parallel", str(os.cpu_count() or 1))
     return folder / "tests"
 
 

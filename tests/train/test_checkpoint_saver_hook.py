@@ -284,8 +284,9 @@ def test_chief_with_another_folder_frees_what_a_lost_one_has_left(tmp_path):
             with tf1.train.MonitoredTrainingSession(
                 server.target, hooks=[hook]
             ) as session:
-                while hook.saving is None or hook.saving.manifest is None:
+                while hook.saving is None:
                     session.run(train_op)
+                hook.saving.wait()
         return hook
 
     lives = [(live(tmp_path / "lost"), False), (live(tmp_path / "next"), True)]

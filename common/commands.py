@@ -87,13 +87,15 @@ class Command:
         """All lines so far, those of standard output first."""
         return "\n".join([*self.stdout, *self.stderr])
 
-    def wait_for_line(self, pattern: str, occurrence: int = 1) -> re.Match[str]:
+    def wait_for_line(
+        self, pattern: str, occurrence: int = 1, secs: float = DEADLINE_SECS
+    ) -> re.Match[str]:
         """Waits until as many lines match; returns the match of the last of them."""
-        return self._lines.wait_for(pattern, occurrence)
+        return self._lines.wait_for(pattern, occurrence, secs)
 
-    def wait(self) -> int:
+    def wait(self, secs: float = DEADLINE_SECS) -> int:
         """Waits for the command's end and all of its output; returns its status."""
-        status = self.process.wait(DEADLINE_SECS)
+        status = self.process.wait(secs)
         self._last_lines.join(DEADLINE_SECS)
         return status
 

@@ -32,7 +32,9 @@ class Lines:
         with self._changed:
             return [line for s, line in self._lines if not streams or s in streams]
 
-    def wait_for(self, pattern: str, occurrence: int = 1) -> re.Match[str]:
+    def wait_for(
+        self, pattern: str, occurrence: int = 1, secs: float = DEADLINE_SECS
+    ) -> re.Match[str]:
         """Waits until enough lines match a pattern; returns the last one's match."""
         found = []
 
@@ -41,7 +43,7 @@ class Lines:
             return len(found) >= occurrence or self._ended
 
         with self._changed:
-            self._changed.wait_for(enough, DEADLINE_SECS)
+            self._changed.wait_for(enough, secs)
         assert len(found) >= occurrence, (
             f"{len(found)} lines match {pattern!r} in\n" + "\n".join(self.of())
         )

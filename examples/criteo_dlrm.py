@@ -120,18 +120,30 @@ def connect() -> tuple[tf.distribute.ParameterServerStrategy, int]:
     return tf.distribute.ParameterServerStrategy(resolver), workers
 
 
-def make_optimizer(options: argparse.Namespace, workers: int):
-    """Makes an AdamAsync, by itself or in SyncReplicas."""
-    optimizer = tfs.keras.AdamAsync(options.learning_rate)
-    if not options.sync:
-        print("Training asynchronously.", flush=True)
-        return optimizer
-    quorum = options.replicas_to_aggregate or workers - options.backup_workers
+def make_optimizer(options: argparse.Namespace, workers: int, lines: int):
+    """Makes an AdamAsync, by itself or in SyncReplicas.
+
+    Args:
+        options: the options of the command line.
+        workers: how many workers there are.
+        lines: how many lines an epoch has, about: the learning rate goes down to
+            nothing, along half a cosine, in the updates that they make.
+    """
+    quorum = 1
+    if options.sync:
+        quorum = options.replicas_to_aggregate or workers - options.backup_workers
     if quorum < 1:
         raise SystemExit(
             "--backup-workers must be below the number of workers, "
             f"{workers}. Received: {options.backup_workers}"
         )
+    updates = max(1, options.epochs * lines // (options.batch_size * quorum))
+    optimizer = tfs.keras.AdamAsync(
+        tf.keras.optimizers.schedules.CosineDecay(options.learning_rate, updates)
+    )
+    if not options.sync:
+        print("Training asynchronously.", flush=True)
+        return optimizer
     print(f"Training synchronously: quorum {quorum} of {workers} workers.", flush=True)
     return tfs.keras.SyncReplicas(optimizer, quorum, workers)
 
@@ -150,7 +162,8 @@ def train(paths: list[str], options: argparse.Namespace):
     with strategy.scope():
         tf.keras.utils.set_random_seed(options.seed)
         model = build_model(options.buckets, options.dimensions)
-        optimizer = make_optimizer(options, workers)
+        lines = criteo_logs.estimate_lines(paths)
+        optimizer = make_optimizer(options, workers, lines)
         model.compile(
             optimizer, loss=tf.keras.losses.BinaryCrossentropy(from_logits=True)
         )
@@ -231,7 +244,7 @@ def parse_options() -> argparse.Namespace:
         "--buckets", type=ps_cluster.positive, default=100_000, help="rows of the table"
     )
     add("--dimensions", type=ps_cluster.positive, default=16)
-    add("--learning-rate", type=float, default=1e-3)
+    add("--learning-rate", type=float, default=1e-2, help="at the beginning")
     add(
         "--held-out-lines",
         type=ps_cluster.positive,

@@ -1,8 +1,10 @@
 """The DLRM example, run as a user runs it but for fewer steps."""
 
 import importlib.util
+import os
 import pathlib
 import re
+import signal
 
 import commands
 import criteo_logs
@@ -76,3 +78,32 @@ def test_logs_that_are_given_are_trained_and_evaluated_on(tmp_path):
     assert 0.6 < float(reached[1]) < 1, output
     assert "planted" not in output
     assert not (tmp_path / "output" / "data").exists()
+
+
+def kill(launched, name, life):
+    started = rf"{name} starts at \S+ \(pid (\d+)\)"
+    os.kill(int(launched.wait_for_line(started, life)[1]), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_comes_within_half_a_percent_of_the_best_through_faults(tmp_path):
+    """A million lines; a parameter server is killed on the way, and then a worker."""
+    paths, best = criteo_logs.write_planted(tmp_path / "logs", 1_000_000)
+    script = (SCRIPT, "--data", *paths, "--output", tmp_path / "output")
+    with commands.Command(
+        *("launch", "--workers", 3, "--ps", 2, "--no-prefix", "--max-restarts", 1),
+        *("--on-worker-failure", "restart", "--on-ps-failure", "restart", *script),
+        *("--epochs", 2, "--batch-size", 512, "--dimensions", 8),
+        *("--learning-rate", 2e-2),
+        env={"TF_CPP_MIN_LOG_LEVEL": "2"},
+    ) as launched:
+        launched.wait_for_line("epoch 1: loss", secs=600)
+        kill(launched, "ps-0", life=1)
+        launched.wait_for_line("restart 1 of 1 of all tasks")
+        launched.wait_for_line("Training goes on from")
+        kill(launched, "worker-1", life=2)
+        launched.wait_for_line("restart 1 of 1, pid")
+        assert launched.wait(secs=900) == 0, launched.output
+    reached = re.search(r"AUC (\S+) on [\d,]+ lines held out", launched.output)
+    assert 0.995 * best < float(reached[1]) < best + 0.005, launched.output

@@ -58,6 +58,7 @@ def test_each_line_is_either_held_out_or_trained_on(planted):
     ]
     assert sum(sizes) == 5000
     assert 300 < sizes[1] < 700
+    assert abs(criteo_logs.estimate_lines(paths) - sizes[0]) < 300
 
 
 def test_readers_share_the_lines_of_each_epoch(planted):

@@ -158,6 +158,7 @@ def test_global_norm_counts_a_row_once():
     np.testing.assert_allclose(table, [[0.0], [-2.0]])
 
 
+@pytest.mark.skipif(not IS_KERAS_3, reason="of Keras 3")
 def test_loss_scale_is_that_of_all_gradients():
     results = []
     for scale in (None, 1024.0):

@@ -8,19 +8,19 @@ Each use has a comment that says why. All were checked on TensorFlow 2.15.1 (Ker
 `SlotOptimizer` is the base class of this package's optimizers, in the Keras that
 `tf.keras` is. Subclasses see the same interface in all:
 
-* `create_slots(variables)`, to be overridden: make the slots, once, with
-  `add_slot`, in the order of `variables`;
-* `update_variable(gradient, variable, learning_rate)`, to be overridden: one update
-  of one variable, called where the variable is (its device, its replica);
-* `slot_index(variable)`: the variable's place among those of `create_slots`, and
-  `has_slots_of(variable)`: whether it is one of them;
+* `create_slots(variables)`, to be overridden, makes the slots, once, with `add_slot`,
+  in the order of `variables`;
+* `update_variable(gradient, variable, learning_rate)`, to be overridden, makes one
+  update of one variable, and is called where the variable is (its device, its replica);
+* `slot_index(variable)` returns the variable's place among those of `create_slots`, and
+  `has_slots_of(variable)` whether it is one of them;
 * `iterations` is advanced by an atomic add.
 
 `WrapperOptimizer` is the base class of optimizers around another one:
 
-* `_receive(gradients, variables)`, to be overridden: takes the gradients of a batch,
+* `_receive(gradients, variables)`, to be overridden, takes the gradients of a batch,
   each with its variable; none of them is None;
-* `_update(gradients, variables)`: makes an update of the inner optimizer, with
+* `_update(gradients, variables)` makes an update of the inner optimizer, with
   everything that belongs to it: clipping, weight decay, averages, `iterations`;
 * `variables`, `iterations`, `learning_rate`, the arguments of the base class's
   constructor (weight decay, clipping, averages) and all saved state are the inner
@@ -30,7 +30,7 @@ Each use has a comment that says why. All were checked on TensorFlow 2.15.1 (Ker
 
 `SeveralOptimizers` is the base class of optimizers that consist of several:
 
-* `_make_others(variables)`, to be overridden: makes the optimizers that train some of
+* `_make_others(variables)`, to be overridden, makes the optimizers that train some of
   the variables, once;
 * `optimizer` trains all other variables, and has the `iterations` and the
   `learning_rate`;

@@ -25,7 +25,7 @@ _manager_of_all_threads: Callable[[], Any] | None = None
 
 @contextlib.contextmanager
 def apart_from_closures() -> Iterator[None]:
-    """Within this context, calls of this thread are under no cancellation manager.
+    """Lets this thread call functions under no cancellation manager.
 
     The first call replaces, for good, the function that TensorFlow asks for the
     manager. The new one gives all other threads the same answer as before. Until then,

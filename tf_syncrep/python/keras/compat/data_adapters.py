@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# Private: nothing public tells whether a seed is set, without the use of it.
+# Private: nothing public tells whether a seed is set without using it up.
 from tensorflow.python.eager import context  # pyright: ignore
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
@@ -68,7 +68,8 @@ class Adapter:
             "steps": steps,
         }
         data = (x, y, sample_weight)
-        # Keras looks at the values of the classes, and a seed is part of a function.
+        # Functions cannot be kept for other arrays if Keras looks at the values of the
+        # classes, or if a seed is part of the function.
         is_seeded = shuffle and context.global_seed() is not None
         if class_weight is None and not is_seeded and _are_arrays(data):
             self._adapter, self.dataset = _of_arrays(data, options)
@@ -111,7 +112,7 @@ def _adapter_of(
     class_weight: Mapping[int, float] | None,
     steps: int | None,
 ) -> Any:
-    """Keras' own adapter."""
+    """Makes Keras' own adapter."""
     x, y, sample_weight = data
     is_dataset = isinstance(x, tf.data.Dataset)
     if IS_KERAS_3:
@@ -147,7 +148,7 @@ def _dataset_of(adapter: Any, class_weight: Mapping[int, float] | None) -> Any:
 
 
 def _are_arrays(data: tuple[Any, Any, Any]) -> bool:
-    """Whether data is nothing but dense arrays and tensors of numbers."""
+    """Returns whether data is nothing but dense arrays and tensors of numbers."""
     return all(
         leaf is None
         or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf")
@@ -157,7 +158,7 @@ def _are_arrays(data: tuple[Any, Any, Any]) -> bool:
 
 
 def _as_tensor(array: Any) -> tf.Tensor:
-    """A tensor, of the dtype that Keras gives an array of NumPy."""
+    """Makes a tensor of an array, with the dtype that Keras would give it."""
     is_float = isinstance(array, np.ndarray) and array.dtype.kind == "f"
     return tf.convert_to_tensor(array, tf.keras.backend.floatx() if is_float else None)
 
@@ -170,7 +171,7 @@ _of_sorts: collections.deque[tuple[Any, Callable[..., Any], list[Any]]] = (
 
 
 def _of_arrays(data: tuple[Any, Any, Any], options: dict[str, Any]) -> tuple[Any, Any]:
-    """The adapter of arrays, and their dataset.
+    """Makes the adapter of arrays, and their dataset.
 
     Keras' adapter traces functions for each dataset. When the coordinator of a cluster
     traces a function, or forgets one, it waits for every task in turn, and a task that

@@ -64,12 +64,12 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             )
 
     def slot_index(self, variable: tf.Variable) -> int:
-        """The place of a variable among those of `create_slots`."""
+        """Returns the place of a variable among those of `create_slots`."""
         # Private, but recommended to optimizers by the documentation of Keras.
         return self._index_dict[self._var_key(variable)]
 
     def has_slots_of(self, variable: tf.Variable) -> bool:
-        """Whether a variable is one of those of `create_slots`."""
+        """Returns whether a variable is one of those of `create_slots`."""
         # Private, as in `slot_index`.
         return getattr(self, "_built", False) and (
             self._var_key(variable) in self._index_dict
@@ -132,13 +132,13 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             The same pairs with the sums.
         """
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:
-            # The sum would be a copy, which has to be sent, while the gradient itself,
-            # or the rows that it names, may be there already.
+            # The sum would be a copy, which would have to be sent. The gradient itself,
+            # or the rows that it names, may have arrived already.
             return grads_and_vars
         return super().aggregate_gradients(grads_and_vars)
 
-    # Private: the two methods that leave the replica for an update. The base class's
-    # work only in replica context.
+    # Private: these two methods leave the replica for an update. Those of the base
+    # class work only in replica context.
 
     def _internal_apply_gradients(self, grads_and_vars):
         if not tf.distribute.in_cross_replica_context():

@@ -76,12 +76,12 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             )
 
     def slot_index(self, variable: Any) -> int:
-        """The place of a variable among those of `create_slots`."""
+        """Returns the place of a variable among those of `create_slots`."""
         # Private, but recommended to optimizers by the documentation of Keras.
         return self._get_variable_index(variable)
 
     def has_slots_of(self, variable: Any) -> bool:
-        """Whether a variable is one of those of `create_slots`."""
+        """Returns whether a variable is one of those of `create_slots`."""
         # Private: the variables with which the optimizer was built.
         return self.built and any(x is variable for x in self._trainable_variables)
 
@@ -118,8 +118,9 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             grads = [divisible(g) for g in grads]
         super().apply(grads, trainable_variables)
 
-    # Private from here on: the steps of `apply` that are wrong in the base class for
-    # sparse gradients, in cross-replica context, or when several workers race.
+    # Private: the following methods are steps of `apply`. Those of the base class are
+    # wrong for sparse gradients, in cross-replica context, or when several workers
+    # race.
 
     def _clip_gradients(self, grads):
         # The base class clips each occurrence of a row separately, and makes sparse
@@ -139,15 +140,15 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         variables = [native(v) for v in trainable_variables]
         is_one_of_several = tf.distribute.get_strategy().num_replicas_in_sync > 1
         if is_one_of_several and not tf.distribute.in_cross_replica_context():
-            # The sum over one replica would be a copy, which has to be sent, while the
-            # gradient itself, or the rows that it names, may be there already.
+            # The sum over one replica would be a copy, which would have to be sent. The
+            # gradient itself, or the rows that it names, may have arrived already.
             pairs = list(zip(grads, variables, strict=True))
             grads = [g for g, _ in self._all_reduce_sum_gradients(pairs)]
         grads = self._clip_gradients(grads)
         self._apply_weight_decay(variables)
         pairs = list(zip(grads, variables, strict=True))
-        # It is read here once: otherwise the update of each variable would read it, and
-        # have it sent, again.
+        # It is read here once. Otherwise the update of each variable would read it
+        # again, and it would be sent again.
         rate = tf.convert_to_tensor(self.learning_rate)
         _merge(self._distributed_tf_update_step, pairs, rate)
         if self.use_ema:

@@ -1,8 +1,8 @@
 """Where in its epochs a training begins that continues from a checkpoint.
 
 The position belongs to one run of `fit`: a callback sets it in `on_train_begin`, and
-the loop reads it right after that. The only way from the callback to Keras' own loops
-is through the model, which must not keep it any longer than that.
+the loop reads it right after that. A callback can tell Keras' own loops only through
+the model, and the model must not keep the position any longer than that.
 
 Private, since the only public name is `fit`'s argument `initial_epoch`:
 `BackupAndRestore` passes it to `Model.fit` in `_initial_epoch` (Keras 3) or
@@ -66,7 +66,7 @@ def clear_initial_position(model: Any) -> None:
 
 @contextlib.contextmanager
 def handing_over(model: Any) -> Iterator[None]:
-    """A context around the code that sets the position of a run and reads it.
+    """Encloses the code that sets the position of a run and reads it.
 
     Afterwards nothing is left for the next run, however this one ends.
     """

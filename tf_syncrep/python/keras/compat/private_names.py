@@ -84,7 +84,7 @@ def warn_of_missing_names() -> None:
 
 
 def _names_in(owner: Any) -> set[str]:
-    """The attributes that the methods of a class and of its bases read or set."""
+    """Finds the attributes that the methods of a class and of its bases use."""
     names: set[str] = set()
     for kind in getattr(owner, "__mro__", ()):
         for attribute in vars(kind).values():
@@ -94,6 +94,6 @@ def _names_in(owner: Any) -> set[str]:
 
 
 def _names_of(code: types.CodeType) -> set[str]:
-    """The same for a function, and for those that are defined in it."""
+    """Finds the names that a function uses, and those of functions within it."""
     inner = [x for x in code.co_consts if isinstance(x, types.CodeType)]
     return {*code.co_names}.union(*map(_names_of, inner))

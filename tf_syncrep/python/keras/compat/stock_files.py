@@ -1,4 +1,4 @@
-"""Files of Keras: the names of layers in them, and what else they hold."""
+"""The names by which files of Keras know layers, and whether files hold slots."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def saved_as_stock(layer_class: Any) -> Any:
 
 
 def holds_numbered_slots(store: Any) -> bool:
-    """Whether a file has an optimizer's slots that Keras has saved by their numbers.
+    """Returns whether a file has slots that Keras has saved by their numbers.
 
     Args:
         store: the object from which Keras makes a layer load its variables. A
@@ -56,7 +56,7 @@ def holds_numbered_slots(store: Any) -> bool:
     found = []
 
     def visit(name, group):
-        # The first two are the counter and the learning rate.
+        # The first two variables are the counter and the learning rate.
         if name.split("/")[-1] == "vars" and len(group) > 2:
             found.append(all(key.isdigit() for key in group))
 

@@ -30,15 +30,15 @@ def track(owner: Any, name: str, trackable: Any) -> None:
 
 def forget(owner: Any, name: str) -> None:
     """Undoes a call of `track`."""
-    # Private: as in `track`.
+    # This name is private for the same reason as in `track`.
     owner._delete_tracking(name)
 
 
 @contextlib.contextmanager
 def without_variables(layer: Any, variables: Sequence[Any]) -> Iterator[None]:
-    """Within this context, a layer does not list some of its variables."""
+    """Makes a layer not list some of its variables."""
     hidden = {id(variable) for variable in variables}
-    # Private: the lists on which the public properties are based.
+    # Private: the public properties are computed from these lists.
     kind = "variables" if IS_KERAS_3 else "weights"
     names = [f"_trainable_{kind}", f"_non_trainable_{kind}"]
     before = {name: vars(layer)[name] for name in names}
@@ -61,6 +61,6 @@ def untrack(layer: Any, name: str) -> None:
         name: the name that was passed to `add_weight`.
     """
     if not IS_KERAS_3:
-        # Private: the name that `add_weight` of Keras 2 has tracked is no attribute
-        # that could be deleted.
+        # Private: `add_weight` of Keras 2 tracks the variable without an attribute, so
+        # there is none to delete.
         layer._delete_tracking(name)

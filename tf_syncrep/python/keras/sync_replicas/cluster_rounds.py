@@ -162,13 +162,13 @@ class ClusterRounds(Rounds):
         return gate_stats.to_dict(*(x.numpy() for x in self._ops.stats()))
 
     def _own_stats(self) -> dict[str, Any]:
-        """The gate's counters, read apart from the steps of other threads."""
+        """Returns the gate's counters, read apart from the steps of other threads."""
         with compat.apart_from_closures():
             return self.stats()
 
 
 def _num_decided(stats: dict[str, Any]) -> int:
-    """How many gradients were applied, or dropped."""
+    """Returns how many gradients were applied, or dropped."""
     return sum(stats[x] for x in ("applied", "late", "stale", "rejected", "voided"))
 
 
@@ -189,7 +189,7 @@ class _Permits:
         self._of_thread = threading.local()
 
     def current(self) -> Permit | None:
-        """The permit of the function that is being traced, or of one around it."""
+        """Returns the permit of the function being traced, or of one around it."""
         if tf.executing_eagerly():
             return getattr(self._of_thread, "permit", None)
         graph = tf.compat.v1.get_default_graph()

@@ -15,7 +15,7 @@ from tf_syncrep.python.sync.gradients import as_tensors
 
 
 class RoundsOptimizer(compat.WrapperOptimizer):
-    """Passes gradients to its rounds, which make the inner optimizer update.
+    """Passes gradients to its rounds, which make updates by the inner optimizer.
 
     Subclasses set `_rounds` and `flush_last`.
     """
@@ -70,7 +70,7 @@ class RoundsOptimizer(compat.WrapperOptimizer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Makes an optimizer of the result of `get_config`.
+        """Makes an optimizer from what `get_config` returned.
 
         Args:
             config: the arguments by name, the inner optimizer serialised.
@@ -84,7 +84,7 @@ class RoundsOptimizer(compat.WrapperOptimizer):
 
 
 def rounds_of(optimizer: Any) -> Rounds:
-    """The rounds of an optimizer; if it has none, rounds that do nothing."""
+    """Returns the rounds of an optimizer; if it has none, rounds that do nothing."""
     return optimizer._rounds if isinstance(optimizer, RoundsOptimizer) else Rounds()
 
 

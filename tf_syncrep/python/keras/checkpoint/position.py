@@ -1,4 +1,4 @@
-"""Where a run of `fit` is, in its own count, and where a restored run begins."""
+"""The position of a run of `fit` in its epochs, and where a restored run begins."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class BaseOptimizer(compat.SlotOptimizer):
         raise NotImplementedError
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves slots of tables by table, all else by number.
+        """Saves slots of tables by table, and all other variables by number.
 
         Called by Keras.
         """
@@ -79,7 +79,7 @@ class BaseOptimizer(compat.SlotOptimizer):
 
 
 def is_beyond_kernels(variable: tf.Variable, on_gpu: bool = False) -> bool:
-    """Whether an update of the variable has to be made by TensorFlow's own ops.
+    """Returns whether an update of the variable has to be made by TensorFlow's own ops.
 
     Args:
         variable: the variable.

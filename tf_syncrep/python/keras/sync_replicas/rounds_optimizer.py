@@ -73,7 +73,7 @@ class RoundsOptimizer(compat.WrapperOptimizer):
         """Makes an optimizer from what `get_config` returned.
 
         Args:
-            config: the arguments by name, the inner optimizer serialised.
+            config: the arguments by name, with the inner optimizer serialised.
             custom_objects: classes by name, for the inner optimizer.
 
         Returns:

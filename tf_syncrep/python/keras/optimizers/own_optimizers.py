@@ -148,8 +148,8 @@ def check_one_of_several(optimizer: Any, argument: str, what: str) -> None:
     for name in _AROUND:
         if getattr(optimizer, name, None):
             raise ValueError(
-                f"{what} must make an update of each gradient, with one optimizer: "
-                "what collects or scales gradients goes around "
+                f"{what} must make an update of each gradient by itself: an optimizer "
+                "that collects or scales gradients goes around "
                 "tfs.keras.TableOptimizers. Received: "
                 f"{type(optimizer).__name__} with {name}"
             )
@@ -199,7 +199,7 @@ def _refuse(optimizer: Any, variables: Sequence[Any]) -> None:
         raise ValueError(
             f"Table {name!r} has an optimizer of its own, {kind}. The model must be "
             "trained by tfs.keras.TableOptimizers(optimizer), where `optimizer` trains "
-            f"all that has none. Received: {type(optimizer).__name__}"
+            f"all other variables. Received: {type(optimizer).__name__}"
         )
 
 

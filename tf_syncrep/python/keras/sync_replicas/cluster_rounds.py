@@ -53,11 +53,11 @@ class ClusterRounds(Rounds):
 
     @property
     def is_training(self) -> bool:
-        """Whether there is a training whose end nobody has asked for."""
+        """Whether a training has begun, and was not told to end yet."""
         return self._updater.is_running
 
     def place(self, variables: Sequence[Any]) -> None:
-        """Places the gate beside most of what is trained, unless it has been made."""
+        """Places the gate where most trained bytes are, unless it has been made."""
         self._ops.place_gate(variables)
 
     @contextlib.contextmanager

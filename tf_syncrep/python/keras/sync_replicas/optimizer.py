@@ -215,7 +215,7 @@ class SyncReplicas(RoundsOptimizer):
         """
         if strategy is not None and strategy is not self._strategy:
             raise ValueError(
-                "`strategy` must be the one that the optimizer was made under. "
+                "`strategy` must be the one in whose scope the optimizer was made. "
                 f"Received: strategy={strategy}"
             )
         if self._rounds.is_training:

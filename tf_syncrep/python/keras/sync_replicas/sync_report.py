@@ -107,7 +107,7 @@ class SyncReport(tf.keras.callbacks.Callback):
         clock_of(self.model).note_step()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Reports on the epoch, all of whose updates are complete."""
+        """Reports on the epoch, whose updates are complete by now."""
         del epoch
         stats = self._optimizer.stats()
         if self._writer is not None:

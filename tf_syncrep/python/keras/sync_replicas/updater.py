@@ -98,7 +98,7 @@ class Updater:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a training whose end nobody has asked for."""
+        """Whether a training has begun, and was not told to end yet."""
         return self._thread is not None
 
     def start(self) -> None:

@@ -128,31 +128,25 @@ NAMES_OF_KERAS_2 = {
         "select_data_adapter",
         "train_validation_split",
     ],
+    "optimizers' utilities": ["filter_empty_gradients"],
     "dropout": ["_random_generator"],
     "random generator": ["_generator"],
 }
 # What compat modules call so themselves.
 OWN = {
     "_adapter",
-    "_averages",
+    "_build_inner",
     "_decay_weights",
-    "_build_all",
-    "_build_in_scope",
-    "_divided",
     "_functions",
-    "_inner",
     "_is_clipping",
-    "_leader",
-    "_make_others",
     "_make_variables",
     "_move_averages",
-    "_names",
-    "_parts",
-    "_receive",
-    "_update",
-    "_v",
-    "_name",
+    "_optimizers",
     "_position",
+    "_receive",
+    "_sum_equal_rows",
+    "_sum_over_replicas",
+    "_v",
 }
 
 
@@ -193,6 +187,9 @@ def owners():
     dropout.build([1])
     return {
         "data adapters": getattr(data_adapters, "_keras_2", None),
+        "optimizers' utilities": getattr(
+            inspect.getmodule(compat.ReceivingOptimizer), "_utils", None
+        ),
         "op": op,
         "order of ops": importlib.import_module(
             AUTO_CONTROL_DEPS
@@ -236,8 +233,7 @@ def test_overridden_names_are_among_those_that_are_looked_for():
         name
         for kind in (
             compat.SlotOptimizer,
-            compat.WrapperOptimizer,
-            compat.SeveralOptimizers,
+            compat.ReceivingOptimizer,
         )
         for name, x in vars(kind).items()
         if name.startswith("_") and not name.startswith("__") and callable(x)

@@ -199,6 +199,35 @@ def test_no_gradient_at_all_is_refused():
         optimizer.apply_gradients([(None, tf.Variable([0.0]))])
 
 
+def test_no_gradients_of_no_variables_change_nothing():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 1)
+    if keras_variants.IS_KERAS_3:
+        optimizer.apply([], [])
+    else:
+        optimizer.apply_gradients([])
+    variable = tf.Variable([0.0])
+    optimizer.apply_gradients([(tf.ones([1]), variable)])
+    assert int(optimizer.iterations) == 1
+    np.testing.assert_allclose(variable, [-1.0])
+
+
+@pytest.mark.skipif(keras_variants.IS_KERAS_3, reason="Keras 3 sets no counters")
+@pytest.mark.parametrize("kind", ["wrapper", "several"])
+def test_counter_that_was_set_is_that_of_the_inner_optimizer_and_saved(kind, tmp_path):
+    inner, variable = tf.keras.optimizers.SGD(1.0), tf.Variable([0.0])
+    optimizer = (
+        tfs.keras.GradientAccumulation(inner, 1)
+        if kind == "wrapper"
+        else tfs.keras.TableOptimizers(inner)
+    )
+    optimizer.iterations = counter = tf.Variable(5, dtype=tf.int64)
+    optimizer.apply_gradients([(tf.ones([1]), variable)])
+    assert int(counter) == int(inner.iterations) == int(optimizer.iterations) == 6
+    path = tf.train.Checkpoint(optimizer=optimizer).write(tmp_path / "checkpoint")
+    key = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"
+    assert tf.train.load_variable(path, key) == 6
+
+
 def test_xla_is_refused_with_the_remedy():
     with pytest.raises(Exception, match="pass `jit_compile=False` to `compile`"):
         fit(tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.1), 2), jit_compile=True)

@@ -4,9 +4,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.compat.replicas import sum_over_replicas
-from tf_syncrep.python.keras.compat.rows import sum_equal_rows
-
 
 class SlotOptimizer(tf.keras.optimizers.Optimizer):
     """Makes slots beside their variables, and works in any tf.distribute context.
@@ -115,7 +112,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         if tf.distribute.in_cross_replica_context():
             if grads_and_vars and not skip_gradients_aggregation:
                 grads, variables = zip(*grads_and_vars, strict=True)
-                grads = sum_over_replicas(grads, variables)
+                grads = self._sum_over_replicas(grads, variables)
                 grads_and_vars = list(zip(grads, variables, strict=True))
             skip_gradients_aggregation = True
         return super().apply_gradients(
@@ -167,7 +164,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
     # Private: the base class clips each occurrence of a row separately, and then sums.
     def _clip_gradients(self, grads):
         if self._is_clipping:
-            grads = sum_equal_rows(grads)
+            grads = self._sum_equal_rows(grads)
         return super()._clip_gradients(grads)
 
     # Private: this sums equal rows on the worker. The ops do that themselves, and
@@ -177,7 +174,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             self._distribution_strategy, tf.distribute.ParameterServerStrategy
         )
         if is_sent and not self._is_clipping:
-            return sum_equal_rows(grads)
+            return self._sum_equal_rows(grads)
         return grads
 
     @property

@@ -7,8 +7,6 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.lifting import outside_of_functions
 from tf_syncrep.python.keras.compat.native import native
-from tf_syncrep.python.keras.compat.replicas import sum_over_replicas
-from tf_syncrep.python.keras.compat.rows import sum_equal_rows
 
 
 class _AtomicCounter(tf.keras.Variable):
@@ -113,9 +111,9 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         if tf.distribute.in_cross_replica_context():
             # Private: the variables with which the optimizer was built.
             variables = trainable_variables or self._trainable_variables
-            grads = sum_over_replicas(grads, [native(v) for v in variables])
+            grads = self._sum_over_replicas(grads, [native(v) for v in variables])
         if self.loss_scale_factor is not None:
-            grads = [divisible(g) for g in grads]
+            grads = [_divisible(g) for g in grads]
         super().apply(grads, trainable_variables)
 
     # Private: the following methods are steps of `apply`. Those of the base class are
@@ -126,7 +124,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         # The base class clips each occurrence of a row separately, and makes sparse
         # gradients dense to find their global norm.
         if self.clipnorm or self.clipvalue or self.global_clipnorm:
-            grads = sum_equal_rows(grads)
+            grads = self._sum_equal_rows(grads)
         if self.global_clipnorm:
             return tf.clip_by_global_norm(grads, self.global_clipnorm)[0]
         return super()._clip_gradients(grads)
@@ -199,40 +197,6 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             tf.cond(step % self.ema_overwrite_frequency == 0, copy_back, lambda: None)
 
 
-def one_for_each(
-    optimizer: Any, grads: Any, trainable_variables: Any, built: Any
-) -> tuple[list[Any], list[Any]]:
-    """Checks the arguments of `apply` of an optimizer around others.
-
-    Args:
-        optimizer: the optimizer, which is built here if it is not yet.
-        grads: its gradients.
-        trainable_variables: the variables, or None for those it was built with.
-        built: the optimizer that knows those.
-
-    Returns:
-        The gradients and the variables.
-    """
-    if trainable_variables is None:
-        if not built.built:
-            raise ValueError(
-                "`apply` without `trainable_variables` needs an optimizer that is "
-                "built: call `optimizer.build(trainable_variables)` first."
-            )
-        # Private: the variables with which an optimizer was built.
-        variables = list(built._trainable_variables)
-    else:
-        variables = list(trainable_variables)
-        optimizer.build(variables)
-    grads = list(grads)
-    if len(grads) != len(variables):
-        raise ValueError(
-            "`grads` must be one for each variable. Received: "
-            f"{len(grads)} gradients for {len(variables)} variables."
-        )
-    return grads, variables
-
-
 class _DivisibleSlices(tf.IndexedSlices):
     """A sparse gradient that the base class can divide by its loss scale."""
 
@@ -240,7 +204,7 @@ class _DivisibleSlices(tf.IndexedSlices):
         return tf.IndexedSlices(self.values / divisor, self.indices, self.dense_shape)
 
 
-def divisible(gradient: Any) -> Any:
+def _divisible(gradient: Any) -> Any:
     """Wraps sparse gradients; returns others as they are."""
     if isinstance(gradient, tf.IndexedSlices):
         return _DivisibleSlices(gradient.values, gradient.indices, gradient.dense_shape)

@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizers.own_optimizers import (
     OwnOptimizer,
     check_one_of_several,
@@ -13,13 +12,14 @@ from tf_syncrep.python.keras.optimizers.own_optimizers import (
     own_optimizers_of,
 )
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
+from tf_syncrep.python.keras.optimizers.several_optimizers import SeveralOptimizers
 from tf_syncrep.python.sync.arguments import as_python, check_positive
 
 __all__ = ["TableOptimizers"]
 
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
-class TableOptimizers(compat.SeveralOptimizers):
+class TableOptimizers(SeveralOptimizers):
     """Trains each table by the optimizer that its `TableConfig` names.
 
     All other variables, and tables without an optimizer of their own, are trained by

@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
+from tf_syncrep.python.keras.optimizers.wrapper_optimizer import WrapperOptimizer
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.sync.gradients import as_tensors
 
 
-class RoundsOptimizer(compat.WrapperOptimizer):
+class RoundsOptimizer(WrapperOptimizer):
     """Passes gradients to its rounds, which make updates by the inner optimizer.
 
     Subclasses set `_rounds` and `flush_last`.

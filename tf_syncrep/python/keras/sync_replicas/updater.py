@@ -15,6 +15,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas import keeping
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer
+from tf_syncrep.python.keras.sync_replicas.update_context import UpdateContext
 from tf_syncrep.python.keras.tables.maintenance import (
     Maintenance,
     maintenance_of_update,
@@ -342,7 +343,7 @@ class Updater:
         return [tf.cond(is_time, maintain, lambda: tf.constant(False))]
 
     def _update_all(self, gradients: Any, variables: Any) -> None:
-        with self._strategy.scope(), compat.UpdateContext(self._strategy):
+        with self._strategy.scope(), UpdateContext(self._strategy):
             self._update(gradients, variables)
 
 

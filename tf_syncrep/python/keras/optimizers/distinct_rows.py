@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.compat.xla import compiled_by_xla
+from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.handle_ops import sum_by_first_row
 from tf_syncrep.python.ops import embedding_ops
 
@@ -38,7 +38,7 @@ def _may_have_equal_rows(gradient: Any) -> bool:
 
 
 def _sum_equal_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-    if compiled_by_xla():
+    if compat.compiled_by_xla():
         # The number of distinct rows is not known there: what is computed of rows of
         # `tf.unique` is wrong, and nothing says so (seen in TensorFlow 2.21).
         rows, values = sum_by_first_row(gradient.values, gradient.indices)

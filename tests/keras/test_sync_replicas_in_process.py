@@ -212,20 +212,23 @@ def test_no_gradients_of_no_variables_change_nothing():
 
 
 @pytest.mark.skipif(keras_variants.IS_KERAS_3, reason="Keras 3 sets no counters")
+@pytest.mark.parametrize("is_set", [False, True])
 @pytest.mark.parametrize("kind", ["wrapper", "several"])
-def test_counter_that_was_set_is_that_of_the_inner_optimizer_and_saved(kind, tmp_path):
+def test_counter_is_that_of_the_inner_optimizer_and_saved(kind, is_set, tmp_path):
     inner, variable = tf.keras.optimizers.SGD(1.0), tf.Variable([0.0])
     optimizer = (
         tfs.keras.GradientAccumulation(inner, 1)
         if kind == "wrapper"
         else tfs.keras.TableOptimizers(inner)
     )
-    optimizer.iterations = counter = tf.Variable(5, dtype=tf.int64)
+    if is_set:
+        optimizer.iterations = tf.Variable(5, dtype=tf.int64)
     optimizer.apply_gradients([(tf.ones([1]), variable)])
-    assert int(counter) == int(inner.iterations) == int(optimizer.iterations) == 6
+    count = 6 if is_set else 1
+    assert int(inner.iterations) == int(optimizer.iterations) == count
     path = tf.train.Checkpoint(optimizer=optimizer).write(tmp_path / "checkpoint")
     key = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"
-    assert tf.train.load_variable(path, key) == 6
+    assert tf.train.load_variable(path, key) == count
 
 
 def test_xla_is_refused_with_the_remedy():

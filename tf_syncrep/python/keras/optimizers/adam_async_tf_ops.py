@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import handle_ops
+from tf_syncrep.python.keras.optimizers import handle_ops
 from tf_syncrep.python.ops.adam_async_ops import slot_dtype
 
 

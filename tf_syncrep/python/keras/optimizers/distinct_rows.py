@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.handle_ops import sum_by_first_row
+from tf_syncrep.python.keras.optimizers.handle_ops import sum_by_first_row
 from tf_syncrep.python.ops import embedding_ops
 
 

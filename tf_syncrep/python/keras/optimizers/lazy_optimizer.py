@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import handle_ops
+from tf_syncrep.python.keras.optimizers import handle_ops
 from tf_syncrep.python.keras.optimizers.base_optimizer import (
     BaseOptimizer,
     is_beyond_kernels,

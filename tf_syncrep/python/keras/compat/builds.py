@@ -1,7 +1,7 @@
 """A hook before the build of an optimizer, and what an optimizer was built with.
 
 Keras has no such hook. `build` of the base class is public, and each optimizer calls it
-with the variables that it will train (checked with Keras 3.3 to 3.15, tf_keras and
+with the variables that it will train (checked with Keras 3.10 to 3.15, tf_keras and
 Keras 2.15). The legacy optimizers of Keras 2 have no `build`, but all of them use
 `apply_gradients` of their base class.
 """

@@ -1,7 +1,7 @@
 """Keras' own data adapters, which turn `x` of `Model.fit` into a tf.data.Dataset.
 
 Private, since only `Model.fit` uses them: `get_data_adapter` in Keras 3 (checked with
-Keras 3.0.5 to 3.15.1), `select_data_adapter` in Keras 2 (2.15.0, tf_keras 2.21.0).
+Keras 3.10.0 to 3.15.1), `select_data_adapter` in Keras 2 (2.15.0, tf_keras 2.21.0).
 """
 
 from __future__ import annotations
@@ -21,15 +21,7 @@ from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
 if IS_KERAS_3:
     from keras.src.trainers.data_adapters import get_data_adapter
-
-    try:
-        from keras.src.trainers.data_adapters.array_slicing import (
-            train_validation_split,
-        )
-    except ImportError:  # before Keras 3.3
-        from keras.src.trainers.data_adapters.data_adapter_utils import (
-            train_validation_split,
-        )
+    from keras.src.trainers.data_adapters.array_slicing import train_validation_split
 else:
     # It is beside the module of Model, in "keras" or in "tf_keras".
     _keras_2 = importlib.import_module(
@@ -97,7 +89,7 @@ class Adapter:
 
     def begin_epoch(self) -> None:
         """Tells the data that an epoch begins."""
-        # Keras 2, and Keras 3 before 3.4, tell the adapters only of ends.
+        # Keras 2 tells the adapters only of ends.
         getattr(self._adapter, "on_epoch_begin", lambda: None)()
 
     def end_epoch(self) -> None:

@@ -9,7 +9,27 @@ import tensorflow as tf
 # Only Keras 3 has the name space `ops`.
 IS_KERAS_3 = hasattr(tf.keras, "ops")
 
+
+def refuse_old_keras_3(version: str) -> None:
+    """Raises for a Keras 3 with which this package's optimizers would train wrongly.
+
+    Stock optimizers count their steps in a method that ours override in Keras 3.5 to
+    3.9, so these would not count. Before that the counter has another name.
+
+    Raises:
+        ImportError: the version is before 3.10.
+    """
+    major, minor, *_ = version.split(".")
+    if (int(major), int(minor)) < (3, 10):
+        raise ImportError(
+            "tf_syncrep.keras needs Keras 3.10 or later: pip install 'keras>=3.10'. "
+            f"Received: Keras {version}"
+        )
+
+
 if IS_KERAS_3:
+    refuse_old_keras_3(tf.keras.__version__)
+
     # Private: Keras opens an `AutocastScope` around layers of mixed precision. In it
     # the public `value` of a variable reads and casts the whole variable, and nothing
     # public ends the scope. Nothing public tells whether a `keras.StatelessScope` is

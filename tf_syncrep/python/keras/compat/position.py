@@ -6,8 +6,8 @@ the model, and the model must not keep the position any longer than that.
 
 Private, since the only public name is `fit`'s argument `initial_epoch`:
 `BackupAndRestore` passes it to `Model.fit` in `_initial_epoch` (Keras 3) or
-`_training_state` (Keras 2; checked with Keras 3.3 to 3.15, tf_keras, Keras 2.15). Keras
-3 has nothing for the step in the epoch; `tfs.keras.fit` reads it from here.
+`_training_state` (Keras 2; checked with Keras 3.10 to 3.15, tf_keras, Keras 2.15).
+Keras 3 has nothing for the step in the epoch; `tfs.keras.fit` reads it from here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds the slots of model variables in any optimizer.
 
 Optimizers of this package tell which slots they have. Those of Keras do not, but they
-name a slot after its variable (`add_variable_from_reference`, checked with Keras 3.3 to
-3.15, tf_keras and Keras 2.15): `<path>_<slot>` in Keras 3, with underscores for the
+name a slot after its variable (`add_variable_from_reference`, checked with Keras 3.10
+to 3.15, tf_keras and Keras 2.15): `<path>_<slot>` in Keras 3, with underscores for the
 slashes of the path, and `<optimizer>/<slot>/<name>` in Keras 2.
 """
 

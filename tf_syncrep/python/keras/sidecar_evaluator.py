@@ -158,7 +158,7 @@ class SidecarEvaluator:
         idle_since = time.monotonic()
         while True:
             newest = self._directory.newest_number()
-            if newest < seen:  # another training has begun in an empty folder
+            if newest < seen:  # Another training has begun in an empty folder.
                 seen, last = 0, None
             if newest > seen:
                 seen = newest
@@ -228,7 +228,7 @@ class SidecarEvaluator:
         x, y, sample_weight = (*self._data, None, None)[:3]
         with warnings.catch_warnings():
             if steps is None:
-                # Keras 3 says so for all data whose end it cannot know beforehand.
+                # Keras 3 warns of this whenever it cannot know the end of the data.
                 warnings.filterwarnings("ignore", "Your input ran out of data")
             return evaluate(
                 self._model,

@@ -165,7 +165,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._contents: Contents | None = None
         self._contents_key: Any = None
         self._position = Position()
-        self._steps = 0  # since the last checkpoint was begun
+        self._steps = 0  # These are counted since the last checkpoint was begun.
         self._begun = time.monotonic()
         self._progress = Progress(self._engine.directory)
         self._has_trained = False
@@ -259,9 +259,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
         model = self._model_or_raise
         if has_weights(model):
             self._engine.check_writable(self._contents_of_model())
-        else:  # in one process, where `fit` builds the model
+        else:  # In one process `fit` builds the model later.
             self._engine.directory.check_writable()
-        # An earlier run may have left it before its first epoch.
+        # An earlier run may have ended before its first epoch, and left its position.
         clear_initial_position(model)
         self._ends_itself = True
         self._failures.begin_run()
@@ -432,5 +432,5 @@ def has_weights(model: Any) -> bool:
     """Returns whether the layers are built; Keras says so only of those with `call`."""
     try:
         return bool(model.weights)
-    except ValueError:  # of a Sequential of Keras 2 that is not built
+    except ValueError:  # A Sequential of Keras 2 raises it if it is not built.
         return False

@@ -19,7 +19,7 @@ from typing import Any
 from tensorflow.python.eager import cancellation  # pyright: ignore
 
 _this_thread = threading.local()
-_lock = threading.Lock()  # guards the replacement, which is made once
+_lock = threading.Lock()  # It guards the replacement, which is made once.
 _manager_of_all_threads: Callable[[], Any] | None = None
 
 

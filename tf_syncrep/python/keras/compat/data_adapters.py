@@ -23,7 +23,7 @@ if IS_KERAS_3:
     from keras.src.trainers.data_adapters import get_data_adapter
     from keras.src.trainers.data_adapters.array_slicing import train_validation_split
 else:
-    # It is beside the module of Model, in "keras" or in "tf_keras".
+    # The module is beside that of Model, in "keras" or in "tf_keras".
     _keras_2 = importlib.import_module(
         tf.keras.Model.__module__.rpartition(".")[0] + ".data_adapter"
     )
@@ -155,8 +155,8 @@ def _as_tensor(array: Any) -> tf.Tensor:
     return tf.convert_to_tensor(array, tf.keras.backend.floatx() if is_float else None)
 
 
-# The functions that make datasets of arrays, one for each of the last sorts of arrays:
-# the sort, the function, and the adapter that was made when the function was traced.
+# These functions make datasets of arrays. For each of the last sorts of arrays this has
+# the sort, its function, and the adapter that was made when the function was traced.
 _of_sorts: collections.deque[tuple[Any, Callable[..., Any], list[Any]]] = (
     collections.deque(maxlen=16)
 )

@@ -10,7 +10,7 @@ import tensorflow as tf
 # `experimental_get_current_worker_index` works only inside one.
 from tensorflow.python.distribute.coordinator import coordinator_context
 
-# Ops that make workers read in different orders, or different parts; a Python generator
+# Such ops make workers read in different orders, or different parts; a Python generator
 # may do so as well.
 _PARTS_OR_SHUFFLES = ("Shuffle", "Shard", "Random", "PyFunc", "Sampl")
 

@@ -23,7 +23,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             return next_creator(**{**kwargs, "aggregation": aggregation})
 
         with tf.variable_creator_scope(only_first_replica):
-            # Private, but used by every optimizer of Keras 2.
+            # This is private, but every optimizer of Keras 2 uses it.
             self._learning_rate = self._build_learning_rate(learning_rate)
 
     def add_slot(
@@ -62,12 +62,12 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
     def slot_index(self, variable: tf.Variable) -> int:
         """Returns the place of a variable among those of `create_slots`."""
-        # Private, but recommended to optimizers by the documentation of Keras.
+        # This is private, but the documentation of Keras tells optimizers to use it.
         return self._index_dict[self._var_key(variable)]
 
     def has_slots_of(self, variable: tf.Variable) -> bool:
         """Returns whether a variable is one of those of `create_slots`."""
-        # Private, as in `slot_index`.
+        # This is private, as in `slot_index`.
         return getattr(self, "_built", False) and (
             self._var_key(variable) in self._index_dict
         )
@@ -87,7 +87,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
     def get_config(self):
         """Returns the configuration; `from_config` makes an equal optimizer of it."""
-        # Private, but used by every optimizer of Keras 2.
+        # This is private, but every optimizer of Keras 2 uses it.
         rate = self._serialize_hyperparameter(self._learning_rate)
         return {**super().get_config(), "learning_rate": rate}
 

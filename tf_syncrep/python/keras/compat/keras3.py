@@ -58,7 +58,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         """
         path = getattr(variable, "path", variable.name)
         prefix = path.replace("/", "_").replace(":", "_")
-        # Private: the strategy in whose scope the optimizer was made.
+        # Private: this is the strategy in whose scope the optimizer was made.
         extended = self._distribution_strategy.extended
 
         # `initializers.Constant` would go through float32.
@@ -75,12 +75,12 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
     def slot_index(self, variable: Any) -> int:
         """Returns the place of a variable among those of `create_slots`."""
-        # Private, but recommended to optimizers by the documentation of Keras.
+        # This is private, but the documentation of Keras tells optimizers to use it.
         return self._get_variable_index(variable)
 
     def has_slots_of(self, variable: Any) -> bool:
         """Returns whether a variable is one of those of `create_slots`."""
-        # Private: the variables with which the optimizer was built.
+        # Private: these are the variables with which the optimizer was built.
         return self.built and any(x is variable for x in self._trainable_variables)
 
     def build(self, variables):
@@ -109,7 +109,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         if tf.distribute.in_cross_replica_context():
-            # Private: the variables with which the optimizer was built.
+            # Private: these are the variables with which the optimizer was built.
             variables = trainable_variables or self._trainable_variables
             grads = self._sum_over_replicas(grads, [native(v) for v in variables])
         if self.loss_scale_factor is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-# Private: this is where TensorFlow itself looks up what compat modules replace.
+# Private: TensorFlow itself looks up in these modules what compat modules replace.
 from tensorflow.python.distribute.coordinator import values  # pyright: ignore
 from tensorflow.python.eager import cancellation, context  # pyright: ignore
 from tensorflow.python.framework import random_seed  # pyright: ignore
@@ -20,7 +20,7 @@ from tensorflow.python.ops import resource_variable_ops  # pyright: ignore
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
-# Keras 3 was tried up to this version, which is also in pyproject.toml.
+# No version of Keras 3 from this one on was tried; it is in pyproject.toml as well.
 UNTRIED_KERAS = "3.16"
 
 _NAMES: dict[Any, list[str]] = {

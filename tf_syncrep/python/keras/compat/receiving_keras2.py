@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private: the base class's own check of gradients, with its warning.
+# Private: the base class's own check of gradients, with its warning, is there.
 _utils = importlib.import_module(
     tf.keras.optimizers.Optimizer.__module__.rpartition(".")[0] + ".utils"
 )
@@ -20,7 +20,7 @@ class ReceivingOptimizer(tf.keras.optimizers.Optimizer):
 
     def __init__(self, leader: Any, name: str, **kwargs: Any):
         super().__init__(name=name, jit_compile=False, **kwargs)
-        # Private: the counter and the list that checkpoints and files use. A list that
+        # Private: checkpoints and files use this counter and this list. A list that
         # TensorFlow tracks may only get longer, so this one is empty until the inner
         # optimizers are built.
         self._iterations = leader._iterations
@@ -36,7 +36,7 @@ class ReceivingOptimizer(tf.keras.optimizers.Optimizer):
         self._iterations = leader._iterations  # It may have been set meanwhile.
         for optimizer in optimizers:
             self._variables.extend(optimizer._variables)
-        # Private: the objects that were found to track before others were made.
+        # Private: these objects were found to track before others were made.
         vars(self).pop("_coalesced_children", None)
         self._built = True
 

@@ -17,7 +17,7 @@ class ReceivingOptimizer(tf.keras.optimizers.Optimizer):
     def __init__(self, leader: Any, name: str, **kwargs: Any):
         # The base class requires a rate, which nobody sees.
         super().__init__(learning_rate=0.0, name=name, **kwargs)
-        # Private: the counter that `iterations`, schedules and checkpoints use.
+        # Private: `iterations`, schedules and checkpoints use this counter.
         self._iterations = leader._iterations
 
     @property
@@ -66,5 +66,5 @@ class ReceivingOptimizer(tf.keras.optimizers.Optimizer):
                 "`grads` must have one gradient for each variable. Received: "
                 f"{len(grads)} gradients for {len(variables)} variables."
             )
-        # Private: the base class's own check, with its warning.
+        # Private: this is the base class's own check, with its warning.
         self._receive(*self._filter_empty_gradients(grads, variables))

@@ -7,8 +7,9 @@ import tensorflow as tf
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
 if IS_KERAS_3:
-    # Private: the names under which Keras saves classes. The public decorator would
-    # write this package's name, and such a file could be opened only with this package.
+    # Private: it has the names under which Keras saves classes. The public decorator
+    # would write this package's name, and such a file could be opened only with this
+    # package.
     from keras.src.saving import object_registration  # pyright: ignore
 
 
@@ -48,7 +49,7 @@ def holds_numbered_slots(store: Any) -> bool:
             dictionary is no file, and has no slots.
     """
     if hasattr(store, "sharding_config"):
-        return True  # there are several files, and the slots may be in another one
+        return True  # There are several files, and the slots may be in another one.
     # The file itself is in Keras 3's store, or in h5py's group, which Keras 2 passes.
     file = getattr(store, "h5_file", None) or getattr(store, "file", None)
     if file is None or "optimizer" not in file:

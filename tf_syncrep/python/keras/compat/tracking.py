@@ -9,8 +9,8 @@ from typing import Any
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
-# Private in Keras 3: the attribute of an Embedding that holds its variable, which gives
-# the variable its name in files. The public `embeddings` is computed from it.
+# Private in Keras 3: this attribute of an Embedding holds its variable, which has this
+# name in files. The public `embeddings` is computed from it.
 NAME_OF_EMBEDDINGS = "_embeddings" if IS_KERAS_3 else "embeddings"
 
 

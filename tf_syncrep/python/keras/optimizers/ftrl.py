@@ -118,7 +118,7 @@ class FTRL(RuleOptimizer):
             name=name,
             **kwargs,
         )
-        if not learning_rate_power <= 0:  # NaN is not, either.
+        if not learning_rate_power <= 0:  # This refuses NaN, too.
             raise ValueError(
                 "`learning_rate_power` must be at most 0. "
                 f"Received: learning_rate_power={learning_rate_power}"

@@ -18,8 +18,8 @@ from tf_syncrep.python.keras.optimizers.sgd import SGD
 from tf_syncrep.python.keras.tables.stacked_tables import slabs_with_own_optimizers
 from tf_syncrep.python.sync.arguments import as_python
 
-# The optimizers of this package by lower-case names; their steps cost only what a batch
-# touches. All other names mean optimizers of Keras.
+# These lower-case names mean optimizers of this package, whose steps cost only what a
+# batch touches. All other names mean optimizers of Keras.
 _OWN = {
     "adagrad": Adagrad,
     "adam": AdamAsync,

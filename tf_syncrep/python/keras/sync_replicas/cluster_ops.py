@@ -38,7 +38,8 @@ class Permit:
     worker: tuple[tf.Tensor, tf.Tensor]
     generation: tf.Tensor
     round: tf.Tensor
-    incarnation: tf.Tensor  # on the worker; all others are on the gate's task
+    # This one is on the worker; all others are on the gate's task.
+    incarnation: tf.Tensor
     used: bool = False
 
     @property
@@ -81,9 +82,9 @@ class ClusterOps:
         self._spares = spares
         self._fallback_device = self._device = device
         self.targets = Targets()
-        # Guards the gate, and its place, while several threads trace functions.
+        # It guards the gate, and its device, while several threads trace functions.
         self._lock = threading.Lock()
-        self._gate: Any = None  # a tensor, once it is made
+        self._gate: Any = None  # It is a tensor once it is made.
 
     @property
     def heartbeat_secs(self) -> float:

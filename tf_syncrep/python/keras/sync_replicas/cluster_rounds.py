@@ -42,8 +42,8 @@ class ClusterRounds(Rounds):
         self._ops = ops
         self._permits = _Permits()
         self._updater = Updater(ops, strategy, optimizer, update)
-        # How many gradients had arrived when the epoch began, without those of the
-        # epoch.
+        # How many gradients had arrived when the epoch began, except for those of its
+        # own steps.
         self._num_before = 0
 
     @property
@@ -102,7 +102,7 @@ class ClusterRounds(Rounds):
     def start(self) -> None:
         """Opens the gate for a new training, and starts the updater."""
         compat.isolate_workers()
-        self._updater.close()  # an error has ended that training
+        self._updater.close()  # An error may have ended the training before.
         self._updater.start()
 
     def begin_epoch(self, first_step: int) -> None:

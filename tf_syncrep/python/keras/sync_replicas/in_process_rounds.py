@@ -12,7 +12,7 @@ from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.targets import Targets
 from tf_syncrep.python.sync import gradient_checks, messages
 
-# Applies gradients to variables.
+# It applies gradients to variables.
 Update = Callable[[Sequence[Any], Sequence[Any]], None]
 
 

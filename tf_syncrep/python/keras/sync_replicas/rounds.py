@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# Called with `iterations` when a training begins, and after each of its updates.
+# It is called with `iterations` when a training begins, and after each of its updates.
 Observer = Callable[[int], None]
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 class UpdateContext(tf.distribute.ReplicaContext):
     """The context in which optimizers expect an update: that of one replica.
 
-    A context manager, to be entered in the strategy's scope:
+    It is a context manager, which is entered in the strategy's scope:
 
     ```python
     with strategy.scope(), UpdateContext(strategy):

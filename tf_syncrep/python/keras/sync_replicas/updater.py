@@ -26,14 +26,14 @@ from tf_syncrep.python.sync.deadline import within
 # requests between two updates do not wait for an update that may not come.
 _WAIT_SECS = 1.0
 _POLL_SECS = 0.1
-# The time-out of a wait that is only a sign of life.
+# A wait that only shows the gate a sign of life has this time-out.
 _NO_WAIT_SECS = 1e-3
-# The gate's message when a wait has ended without a round, which is no failure.
+# The gate says this when a wait has ended without a round, which is no failure.
 _IN_VAIN = "No full round in this time"
 # An end has two parts: the thread ends, and the gate gets a message. Each of them may
 # take this long if parameter servers do not answer.
 _END_SECS = 5.0
-# How many characters of an error the gate tells others.
+# The gate tells others at most so many characters of an error.
 _LONGEST_ERROR = 300
 _ENDED = (
     "This training has ended. Another one begins with `tfs.keras.fit`, or with another "
@@ -76,11 +76,11 @@ class Updater:
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._generation: Any = None
-        # Guards the requests, and whether a thread is there to serve them.
+        # It guards the requests, and whether a thread is there to serve them.
         self._requests_lock = threading.Lock()
         self._requests: list[_Request] = []
         self._is_serving = False
-        # The maintenance of tables that grow; None until the variables are known.
+        # This maintains tables that grow; it is None until the variables are known.
         self._maintenance: Maintenance | None = None
         # The thread calls them with `iterations`, before the first update of a training
         # and after each update. If an observer raises an error, the error is logged,
@@ -208,7 +208,7 @@ class Updater:
         with self._requests_lock:
             self._is_serving = False
             requests, self._requests = self._requests, []
-        for request in requests:  # a thread was left behind with them
+        for request in requests:  # A thread was left behind with them.
             request.refuse()
         self._thread = None
         _running.discard(self)
@@ -257,7 +257,7 @@ class Updater:
                     self._tell_observers(step)
         except BaseException as error:
             if generation is not self._generation:
-                return  # it was left behind, and does not concern the present training
+                return  # This thread was left behind, and another training may run.
             self._error = error
             # The gate, and so the workers that wait there, may be unreachable.
             logging.error(

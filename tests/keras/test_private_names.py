@@ -19,6 +19,7 @@ import tf_syncrep as tfs
 from tf_syncrep.python import doctor
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.compat import data_adapters, private_names
+from tf_syncrep.python.keras.compat.native import refuse_old_keras_3
 
 COMPAT = pathlib.Path(inspect.getfile(tfs)).parent / "python" / "keras" / "compat"
 
@@ -64,10 +65,6 @@ MODULES_OF_KERAS_3 = {
     "keras.src.saving.object_registration": ["GLOBAL_CUSTOM_NAMES"],
     "keras.src.trainers.data_adapters": ["get_data_adapter"],
     "keras.src.trainers.data_adapters.array_slicing": ["train_validation_split"],
-}
-# The import if the former does not exist yet.
-OLDER_IMPORTS = {
-    "keras.src.trainers.data_adapters.data_adapter_utils.train_validation_split"
 }
 # Names by their owners; see `owners`.
 NAMES_OF_KERAS_3 = {
@@ -128,31 +125,25 @@ NAMES_OF_KERAS_2 = {
         "select_data_adapter",
         "train_validation_split",
     ],
+    "optimizers' utilities": ["filter_empty_gradients"],
     "dropout": ["_random_generator"],
     "random generator": ["_generator"],
 }
 # What compat modules call so themselves.
 OWN = {
     "_adapter",
-    "_averages",
+    "_build_inner",
     "_decay_weights",
-    "_build_all",
-    "_build_in_scope",
-    "_divided",
     "_functions",
-    "_inner",
     "_is_clipping",
-    "_leader",
-    "_make_others",
     "_make_variables",
     "_move_averages",
-    "_names",
-    "_parts",
-    "_receive",
-    "_update",
-    "_v",
-    "_name",
+    "_optimizers",
     "_position",
+    "_receive",
+    "_sum_equal_rows",
+    "_sum_over_replicas",
+    "_v",
 }
 
 
@@ -193,6 +184,9 @@ def owners():
     dropout.build([1])
     return {
         "data adapters": getattr(data_adapters, "_keras_2", None),
+        "optimizers' utilities": getattr(
+            inspect.getmodule(compat.ReceivingOptimizer), "_utils", None
+        ),
         "op": op,
         "order of ops": importlib.import_module(
             AUTO_CONTROL_DEPS
@@ -236,8 +230,7 @@ def test_overridden_names_are_among_those_that_are_looked_for():
         name
         for kind in (
             compat.SlotOptimizer,
-            compat.WrapperOptimizer,
-            compat.SeveralOptimizers,
+            compat.ReceivingOptimizer,
         )
         for name, x in vars(kind).items()
         if name.startswith("_") and not name.startswith("__") and callable(x)
@@ -271,6 +264,13 @@ def test_names_that_have_vanished_are_warned_of_and_a_problem(place, monkeypatch
 def test_keras_is_bounded_to_what_was_tried():
     text = importlib.metadata.requires("tf_syncrep") or []
     assert any(x.endswith(f"<{private_names.UNTRIED_KERAS},>=2.15") for x in text), text
+
+
+def test_a_keras_3_in_which_optimizers_would_not_count_is_refused():
+    message = r"needs Keras 3\.10 or later: pip .* Received: Keras 3\.9\.2"
+    with pytest.raises(ImportError, match=message):
+        refuse_old_keras_3("3.9.2")
+    refuse_old_keras_3("3.10.0")
 
 
 def test_internal_name_space_of_tensorflow_merges_calls():
@@ -358,6 +358,4 @@ def test_every_private_name_that_is_used_is_listed_here():
     assert used - OWN - listed == set(), "add these to the lists above"
     modules = {**MODULES, **MODULES_OF_KERAS_3}
     listed_imports = {f"{m}.{name}" for m, names in modules.items() for name in names}
-    assert imported - listed_imports - set(modules) - OLDER_IMPORTS == set(), (
-        "add these, too"
-    )
+    assert imported - listed_imports - set(modules) == set(), "add these, too"

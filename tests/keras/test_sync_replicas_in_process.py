@@ -199,6 +199,38 @@ def test_no_gradient_at_all_is_refused():
         optimizer.apply_gradients([(None, tf.Variable([0.0]))])
 
 
+def test_no_gradients_of_no_variables_change_nothing():
+    optimizer = tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 1)
+    if keras_variants.IS_KERAS_3:
+        optimizer.apply([], [])
+    else:
+        optimizer.apply_gradients([])
+    variable = tf.Variable([0.0])
+    optimizer.apply_gradients([(tf.ones([1]), variable)])
+    assert int(optimizer.iterations) == 1
+    np.testing.assert_allclose(variable, [-1.0])
+
+
+@pytest.mark.skipif(keras_variants.IS_KERAS_3, reason="Keras 3 sets no counters")
+@pytest.mark.parametrize("is_set", [False, True])
+@pytest.mark.parametrize("kind", ["wrapper", "several"])
+def test_counter_is_that_of_the_inner_optimizer_and_saved(kind, is_set, tmp_path):
+    inner, variable = tf.keras.optimizers.SGD(1.0), tf.Variable([0.0])
+    optimizer = (
+        tfs.keras.GradientAccumulation(inner, 1)
+        if kind == "wrapper"
+        else tfs.keras.TableOptimizers(inner)
+    )
+    if is_set:
+        optimizer.iterations = tf.Variable(5, dtype=tf.int64)
+    optimizer.apply_gradients([(tf.ones([1]), variable)])
+    count = 6 if is_set else 1
+    assert int(inner.iterations) == int(optimizer.iterations) == count
+    path = tf.train.Checkpoint(optimizer=optimizer).write(tmp_path / "checkpoint")
+    key = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"
+    assert tf.train.load_variable(path, key) == count
+
+
 def test_xla_is_refused_with_the_remedy():
     with pytest.raises(Exception, match="pass `jit_compile=False` to `compile`"):
         fit(tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(0.1), 2), jit_compile=True)

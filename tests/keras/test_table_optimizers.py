@@ -149,7 +149,6 @@ def test_global_norm_is_that_of_all_gradients():
         assert not np.allclose(state(apart)[name], value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.skipif(not IS_KERAS_3, reason="of Keras 3")
 def test_global_norm_counts_a_row_once():
     table = tf.Variable(tf.zeros([2, 1]))
     gradient = tf.IndexedSlices(tf.constant([[3.0], [1.0]]), tf.constant([1, 1]))

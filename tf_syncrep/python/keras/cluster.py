@@ -9,7 +9,7 @@ from absl import logging
 from tf_syncrep.python.distribute.readiness import grpc_answers
 from tf_syncrep.python.distribute.server import SERVED_TYPES
 
-# How long tasks may take to start before they are reported.
+# Tasks that have not started after this time are reported.
 _PATIENCE_SECS = 10.0
 _REMEDY = (
     "`tf-syncrep launch --workers 2 --ps 1 train.py` starts a cluster on this machine "
@@ -19,7 +19,7 @@ _REMEDY = (
 
 
 def num_tasks(job: str) -> int:
-    """The number of tasks of a job; 0 in a process without a cluster.
+    """Returns the number of tasks of a job; 0 in a process without a cluster.
 
     Args:
         job: "worker" or "ps".
@@ -32,8 +32,8 @@ def num_tasks(job: str) -> int:
 def explain_missing_cluster() -> None:
     """Makes ParameterServerStrategy say which tasks are missing, and how to start them.
 
-    Without a cluster it fails in any case, with an error about its argument. It waits
-    silently and for ever for tasks that do not exist.
+    If its argument has no cluster, it fails in any case, but with an unclear error. If
+    tasks do not exist, it waits for them, silently and for ever.
     """
     strategy = tf.distribute.ParameterServerStrategy
     stock = strategy.__init__
@@ -53,7 +53,7 @@ def explain_missing_cluster() -> None:
 
 
 def _served_addresses(cluster_resolver) -> list[str]:
-    """The addresses of the tasks that a coordinator needs."""
+    """Returns the addresses of the tasks that a coordinator needs."""
     if not isinstance(cluster_resolver, tf.distribute.cluster_resolver.ClusterResolver):
         return []  # TensorFlow says what is wrong.
     spec = cluster_resolver.cluster_spec().as_dict()

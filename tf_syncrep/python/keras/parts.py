@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 def optimizers_of(model: Any) -> Iterator[Any]:
-    """All optimizers of a model, each once, and those that they wrap or consist of.
+    """Yields each optimizer of a model, and those that it wraps or consists of.
 
     Besides the optimizer with which it was compiled, a model with a train step of its
     own may have some in attributes.
@@ -21,7 +21,7 @@ def optimizers_of(model: Any) -> Iterator[Any]:
 
 
 def parts_of(model: Any, kind: Any) -> list[Any]:
-    """All objects of a kind in a model's attributes, and in lists and dicts in them."""
+    """Finds all objects of a kind in a model's attributes, and in lists and dicts."""
     seen: dict[int, Any] = {}
     found = [getattr(model, "optimizer", None), *vars(model).values()]
     for x in found:

@@ -26,7 +26,7 @@ from tf_syncrep.python.sync.arguments import check_count, check_positive
 __all__ = ["Evaluation", "SidecarEvaluator"]
 
 _POLL_SECS = 1.0
-# How soon after the end of a training the script may begin another `fit`.
+# If a script goes on with another `fit`, it does so within this time.
 _LINGER_SECS = 10.0
 # Checkpoints from before this time belong to another training.
 _BEGUN = time.time()
@@ -84,7 +84,8 @@ class SidecarEvaluator:
         log_dir: the folder for TensorBoard scalars: they are written to its folder
             "validation" as "evaluation_loss_vs_iterations", as
             `tf.keras.callbacks.TensorBoard` does. None for no scalars.
-        max_idle_secs: end if no new checkpoint was found for so long; None to wait on.
+        max_idle_secs: end if no new checkpoint was found for so long; None for no
+            limit.
 
     Raises:
         ValueError: an argument is out of range.
@@ -140,8 +141,8 @@ class SidecarEvaluator:
         A training has ended when the newest checkpoint shows the end of a `fit`, or was
         saved with `is_last=True`, after this program began, and no other `fit`
         continues from it within ten seconds. This method also ends after
-        `max_evaluations`, or after `max_idle_secs`; and whatever started the task may
-        end it.
+        `max_evaluations`, or after `max_idle_secs`. Otherwise the task can only be
+        ended from outside.
 
         Returns:
             The evaluations, in order.
@@ -157,7 +158,7 @@ class SidecarEvaluator:
         idle_since = time.monotonic()
         while True:
             newest = self._directory.newest_number()
-            if newest < seen:  # another training has begun in an empty folder
+            if newest < seen:  # Another training has begun in an empty folder.
                 seen, last = 0, None
             if newest > seen:
                 seen = newest
@@ -182,7 +183,10 @@ class SidecarEvaluator:
             time.sleep(_POLL_SECS)
 
     def _is_end(self, manifest: Manifest | None) -> bool:
-        """Whether a training ended with this checkpoint since this program began."""
+        """Returns whether a training has ended with this checkpoint.
+
+        Trainings that ended before this program began do not count.
+        """
         if manifest is None or not manifest.state.get("is_last"):
             return False
         if manifest.time < _BEGUN:
@@ -224,7 +228,7 @@ class SidecarEvaluator:
         x, y, sample_weight = (*self._data, None, None)[:3]
         with warnings.catch_warnings():
             if steps is None:
-                # Keras 3 says so for all data whose end it cannot know beforehand.
+                # Keras 3 warns of this whenever it cannot know the end of the data.
                 warnings.filterwarnings("ignore", "Your input ran out of data")
             return evaluate(
                 self._model,

@@ -21,7 +21,7 @@ class TrainingClock:
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
-        """Starts at 0."""
+        """Makes a clock that shows 0."""
         self._now = now
         self._earlier_secs = 0.0
         self._start = self._last = now()
@@ -29,12 +29,12 @@ class TrainingClock:
 
     @property
     def secs(self) -> float:
-        """Seconds of the epoch so far."""
+        """The seconds of the epoch so far."""
         return self._last - self._start
 
     @property
     def total_secs(self) -> float:
-        """Seconds of all epochs so far."""
+        """The seconds of all epochs so far."""
         return self._earlier_secs + self.secs
 
     def start(self) -> None:
@@ -49,7 +49,7 @@ class TrainingClock:
 
     @contextlib.contextmanager
     def hook(self) -> Iterator[None]:
-        """A context around the work between two steps, after the end of the first."""
+        """Encloses the work between two steps, after the end of the first one."""
         self.note_step()
         self._is_in_hook = True
         try:
@@ -63,6 +63,6 @@ class TrainingClock:
 
 
 def clock_of(model: Any) -> TrainingClock:
-    """The clock of a model, shared by the training and by reports on it."""
+    """Returns the clock of a model, shared by the training and by reports on it."""
     # Keras would track an assigned attribute.
     return vars(model).setdefault(_CLOCK, TrainingClock())

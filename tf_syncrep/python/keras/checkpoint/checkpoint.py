@@ -56,10 +56,10 @@ class Checkpoint(tf.keras.callbacks.Callback):
     Each parameter server writes its own variables to its own files, a few MiB at a
     time, beside the training: no table passes through the coordinator, and no step
     waits. The first `fit` restores the newest whole checkpoint, if there is one, and
-    continues in the epoch and at the step where it was written (or, if Keras 3 trains
-    by its own loop, in one process, at the beginning of that epoch). At the end of a
-    training a last checkpoint is written, also if a callback has stopped the training
-    early:
+    continues in the epoch and at the step where it was written. (If Keras 3 trains by
+    its own loop, in one process, it continues at the beginning of that epoch.) At the
+    end of a training a last checkpoint is written, also if a callback has stopped the
+    training early:
 
     ```python
     checkpoint = tfs.keras.Checkpoint("/shared/run1", every_secs=600)
@@ -88,13 +88,13 @@ class Checkpoint(tf.keras.callbacks.Callback):
     others, as they always do in such a training.
 
     A full checkpoint `ckpt-7` is one of TensorFlow's: `tf.train.load_checkpoint`,
-    `tf.train.list_variables` and `tf.train.latest_checkpoint` read it. Tables are found
-    by name, `tables/user`, whatever the number of parameter servers that hold them;
-    other variables as `variables/dense/kernel`; their slots as `slots/m/tables/user`;
-    and the optimizer's counter as `optimizer/iteration`. It can be restored onto
-    another number of parameter servers and workers, with or without SyncReplicas. The
-    remains of a crash are not taken for a checkpoint, and a damaged one is passed over,
-    with a message.
+    `tf.train.list_variables` and `tf.train.latest_checkpoint` read it. A table is found
+    by its name, as `tables/user`, whatever the number of parameter servers that hold
+    it. Other variables have names such as `variables/dense/kernel`, slots such as
+    `slots/m/tables/user`, and the optimizer's counter is `optimizer/iteration`. A
+    checkpoint can be restored onto another number of parameter servers and workers,
+    with or without SyncReplicas. The remains of a crash are not taken for a checkpoint,
+    and a damaged one is passed over, with a message.
 
     The folder must be the same for all tasks, in any file system that TensorFlow knows.
     Before the first checkpoint each parameter server writes a small file to it.
@@ -102,8 +102,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
     Args:
         directory: the folder, to which one training at a time may write. A relative
             path refers to the present working directory.
-        every_secs: how often to write one in `fit`, in seconds. By default, if
-            `every_n_steps` is not given either, every 600 seconds.
+        every_secs: how often to write one in `fit`, in seconds; 600 if neither this nor
+            `every_n_steps` is given.
         every_n_steps: how often to write one, in steps of `fit`, instead of
             `every_secs`. While one is being written, no other is begun.
         keep: how many to keep. Those on which they build are kept, too.
@@ -115,7 +115,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         work_queues: `tfs.data.WorkQueue`s by name, which are saved and restored, too.
         max_kept_bytes: how much memory a parameter server may use, with SyncReplicas,
             to keep rows that are overwritten before they were written to the files.
-            Updates wait when it is used up. A checkpoint takes up to 64 MiB besides.
+            Updates wait when it is used up. A checkpoint takes up to 64 MiB more.
         max_bytes_per_sec: how fast each parameter server may write, to leave a part of
             a shared disk or network to others. By default there is no limit.
         raise_at_end: whether `fit` raises an error at its end if the last checkpoint
@@ -165,14 +165,14 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._contents: Contents | None = None
         self._contents_key: Any = None
         self._position = Position()
-        self._steps = 0  # since the last checkpoint was begun
+        self._steps = 0  # These are counted since the last checkpoint was begun.
         self._begun = time.monotonic()
         self._progress = Progress(self._engine.directory)
         self._has_trained = False
         self._failures = Failures(
             self._engine.directory, logging.error, bool(raise_at_end)
         )
-        # `with_ends` may add a callback that ends the run instead
+        # `with_ends` may add a callback that ends the run instead.
         self._ends_itself = True
         if model is not None:
             self.set_model(model)
@@ -193,7 +193,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
             wait: whether to return only when it is written. Without a
                 ParameterServerStrategy this is always so.
             is_last: whether training ends with it; a `SidecarEvaluator` then ends, too.
-                The checkpoint at the end of `fit` is one of these.
+                The checkpoint at the end of `fit` is such a last one.
 
         Returns:
             The checkpoint being written, with `is_over`, `error` and `wait()`.
@@ -259,9 +259,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
         model = self._model_or_raise
         if has_weights(model):
             self._engine.check_writable(self._contents_of_model())
-        else:  # in one process, where `fit` builds the model
+        else:  # In one process `fit` builds the model later.
             self._engine.directory.check_writable()
-        # An earlier run may have left it before its first epoch.
+        # An earlier run may have ended before its first epoch, and left its position.
         clear_initial_position(model)
         self._ends_itself = True
         self._failures.begin_run()
@@ -415,7 +415,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         return isinstance(strategy, tf.distribute.ParameterServerStrategy)
 
     def _contents_of_model(self) -> Contents:
-        """The contents, made anew only if the model has other variables than before."""
+        """Returns the contents, made anew only if the model has other variables."""
         model = self._model_or_raise
         if not has_weights(model):
             raise ValueError(
@@ -429,8 +429,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
 
 
 def has_weights(model: Any) -> bool:
-    """Whether the layers are built; layers without `call` never count as built."""
+    """Returns whether the layers are built; Keras says so only of those with `call`."""
     try:
         return bool(model.weights)
-    except ValueError:  # of a Sequential of Keras 2 that is not built
+    except ValueError:  # A Sequential of Keras 2 raises it if it is not built.
         return False

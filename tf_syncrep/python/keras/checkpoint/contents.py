@@ -1,17 +1,18 @@
 """What a checkpoint of a Keras model holds, and under which names.
 
-* `tables/<table>`: a table of DistributedEmbedding, of shape `[vocabulary, width]`; in
-  P parts `[ceil(vocabulary / P), P, width]`: row `r` is at `[r // P, r % P]`, so that
-  `reshape([-1, width])[:vocabulary]` is the table.
-* `tables/<table>/<part>-of-<parts>/changed`: the rows in use of a part of a table that
-  grows, as `checkpoint.keyed_tables` describes it, with `keys/tables/<table>` and
-  `uses/tables/<table>` beside the slots.
-* `variables/<path>`: any other variable of the model, the table of a layer of one table
-  and the states of its layers' random generators included. Layers whose names Keras
-  made up are numbered by their order in the model, not in the process: `dense`,
-  `dense_1`.
-* `slots/<slot>/<name>`: what the optimizer keeps beside one of them.
-* `optimizer/<name>`: what else the optimizer has: `iterations`, `learning_rate`.
+* `tables/<table>` is a table of DistributedEmbedding, of shape `[vocabulary, width]`.
+  With P parts the shape is `[ceil(vocabulary / P), P, width]`, and row `r` is at
+  `[r // P, r % P]`, so that `reshape([-1, width])[:vocabulary]` is the table.
+* `tables/<table>/<part>-of-<parts>/changed` has the rows in use of a part of a table
+  that grows, as `checkpoint.keyed_tables` describes it; `keys/tables/<table>` and
+  `uses/tables/<table>` are beside the slots.
+* `variables/<path>` is any other variable of the model. This includes the table of a
+  layer of one table, and the states of the layers' random generators. Layers whose
+  names Keras has generated are numbered by their order in the model, not in the
+  process: `dense`, `dense_1`.
+* `slots/<slot>/<name>` is a slot of one of these.
+* `optimizer/<name>` is any other variable of the optimizer: `iterations`,
+  `learning_rate`.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def _add_variables(
         for tables in tables_with(StackedTables, natives)
         for part in tables.all_variables()
     }
-    # By owner: its tables, or a single variable, and a name for each table.
+    # By the id of an owner, this has the owner, which is either several tables or a
+    # single variable, and a name for each table.
     named: dict[int, tuple[Any, dict[str, str]]] = {}
     for variable, native in zip(variables, natives, strict=True):
         path, tables = f"variables/{_path(variable, renamed)}", owners.get(id(native))
@@ -198,7 +200,7 @@ def _add_dynamic_slab(
                         ],
                     )
                     if table is slab.tables[0]
-                    else _nothing,  # the first part's has freed all rows
+                    else _nothing,  # the first table's call has freed all rows
                     functools.partial(tables.add_rows, table.name, part),
                 )
                 for part, group in zip(parts, groups, strict=True)
@@ -304,5 +306,8 @@ def _renamed(path: str, renamed: Mapping[str, str]) -> str:
 
 
 def _name(variable: Any) -> str:
-    """A variable's name without the optimizer's, which may differ within its class."""
+    """Returns a variable's name without that of its optimizer.
+
+    Optimizers of the same class may have different names.
+    """
     return _path(variable, {}).split("/", 1)[-1]

@@ -1,4 +1,4 @@
-"""Where a run of `fit` is, in its own count, and where a restored run begins."""
+"""The position of a run of `fit` in its epochs, and where a restored run begins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Position:
     def __init__(self):
         """Begins with nothing."""
         self.epoch = self.step = 0
-        self._steps_before = 0  # of this epoch, since the training began
+        # How many steps were taken in earlier epochs since the training began.
+        self._steps_before = 0
 
     @property
     def num_steps(self) -> int:

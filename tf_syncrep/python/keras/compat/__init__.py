@@ -8,34 +8,25 @@ Each use has a comment that says why. All were checked on TensorFlow 2.15.1 (Ker
 `SlotOptimizer` is the base class of this package's optimizers, in the Keras that
 `tf.keras` is. Subclasses see the same interface in all:
 
-* `create_slots(variables)`, to be overridden: make the slots, once, with
-  `add_slot`, in the order of `variables`;
-* `update_variable(gradient, variable, learning_rate)`, to be overridden: one update
-  of one variable, called where the variable is (its device, its replica);
-* `slot_index(variable)`: the variable's place among those of `create_slots`, and
-  `has_slots_of(variable)`: whether it is one of them;
+* `create_slots(variables)`, to be overridden, makes the slots, once, with `add_slot`,
+  in the order of `variables`;
+* `update_variable(gradient, variable, learning_rate)`, to be overridden, makes one
+  update of one variable, and is called where the variable is (its device, its replica);
+* `_sum_equal_rows(gradients)` and `_sum_over_replicas(gradients, variables)`, to be
+  overridden, return gradients in which each row is named once, and gradients of the
+  whole step;
+* `slot_index(variable)` returns the variable's place among those of `create_slots`, and
+  `has_slots_of(variable)` whether it is one of them;
 * `iterations` is advanced by an atomic add.
 
-`WrapperOptimizer` is the base class of optimizers around another one:
+`ReceivingOptimizer` is the base class of optimizers around others. Its state is that of
+these inner optimizers, and it has the `iterations` of the first one.
 
-* `_receive(gradients, variables)`, to be overridden: takes the gradients of a batch,
-  each with its variable; none of them is None;
-* `_update(gradients, variables)`: makes an update of the inner optimizer, with
-  everything that belongs to it: clipping, weight decay, averages, `iterations`;
-* `variables`, `iterations`, `learning_rate`, the arguments of the base class's
-  constructor (weight decay, clipping, averages) and all saved state are the inner
-  optimizer's;
-* `build` makes the inner optimizer's variables outside the function or replica in which
-  it is called.
-
-`SeveralOptimizers` is the base class of optimizers that consist of several:
-
-* `_make_others(variables)`, to be overridden: makes the optimizers that train some of
-  the variables, once;
-* `optimizer` trains all other variables, and has the `iterations` and the
-  `learning_rate`;
-* `all_optimizers()` returns all of these. Each counts every step, and applies its own
-  gradients after the gradients of all were clipped by `global_clipnorm`.
+* `_optimizers()`, to be overridden, returns the inner optimizers, once they are made;
+* `_build_inner(variables)`, to be overridden, builds them, and is called once, outside
+  the function or replica in which `build` is called;
+* `_receive(gradients, variables)`, to be overridden, takes the gradients of a batch,
+  each with its variable; none of them is None.
 """
 
 from tf_syncrep.python.keras.compat.builds import before_builds, schedule_of
@@ -58,25 +49,20 @@ from tf_syncrep.python.keras.compat.tracking import (
     untrack,
     without_variables,
 )
-from tf_syncrep.python.keras.compat.update_context import UpdateContext
 from tf_syncrep.python.keras.compat.xla import compiled_by_xla
 
 if IS_KERAS_3:
     from tf_syncrep.python.keras.compat.keras3 import SlotOptimizer
-    from tf_syncrep.python.keras.compat.several_keras3 import SeveralOptimizers
-    from tf_syncrep.python.keras.compat.wrapper_keras3 import WrapperOptimizer
+    from tf_syncrep.python.keras.compat.receiving_keras3 import ReceivingOptimizer
 else:
     from tf_syncrep.python.keras.compat.keras2 import SlotOptimizer
-    from tf_syncrep.python.keras.compat.several_keras2 import SeveralOptimizers
-    from tf_syncrep.python.keras.compat.wrapper_keras2 import WrapperOptimizer
+    from tf_syncrep.python.keras.compat.receiving_keras2 import ReceivingOptimizer
 
 __all__ = [
     "IS_KERAS_3",
     "NAME_OF_EMBEDDINGS",
-    "SeveralOptimizers",
+    "ReceivingOptimizer",
     "SlotOptimizer",
-    "UpdateContext",
-    "WrapperOptimizer",
     "apart_from_closures",
     "before_builds",
     "compiled_by_xla",

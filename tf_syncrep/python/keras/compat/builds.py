@@ -1,8 +1,9 @@
-"""What is looked at before an optimizer of Keras is built.
+"""A hook before the build of an optimizer, and what an optimizer was built with.
 
-Keras has no hook there. `build` of the base class is public, and each optimizer calls
-it with what it is to train (checked with Keras 3.3 to 3.15, tf_keras and Keras 2.15).
-The legacy optimizers of Keras 2 have none; they all come by `apply_gradients`.
+Keras has no such hook. `build` of the base class is public, and each optimizer calls it
+with the variables that it will train (checked with Keras 3.10 to 3.15, tf_keras and
+Keras 2.15). The legacy optimizers of Keras 2 have no `build`, but all of them use
+`apply_gradients` of their base class.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ _looks: list[Callable[[Any, Sequence[Any]], None]] = []
 
 
 def before_builds(look: Callable[[Any, Sequence[Any]], None]) -> None:
-    """Has a function called before an optimizer is built, from now on.
+    """Makes Keras call a function before it builds an optimizer, from now on.
 
     Args:
-        look: gets an optimizer of Keras, and the variables that it is to train. What it
-            raises ends the build.
+        look: a function that takes an optimizer and the variables that it will train.
+            If it raises an error, the optimizer is not built.
     """
     if not _looks:
         base = tf.keras.optimizers.Optimizer
@@ -39,12 +40,12 @@ def before_builds(look: Callable[[Any, Sequence[Any]], None]) -> None:
 
 
 def schedule_of(optimizer: Any) -> Any:
-    """The schedule, or the function, that an optimizer has its learning rate from.
+    """Returns the schedule or function that computes an optimizer's learning rate.
 
-    Private: the public `learning_rate` is the rate of the moment.
+    Private: the public `learning_rate` is the present rate.
 
     Returns:
-        What the constructor was given; None if that was a number.
+        The argument of the constructor; None if it was a number.
     """
     rate = optimizer._learning_rate
     return rate if callable(rate) else None

@@ -19,13 +19,13 @@ from typing import Any
 from tensorflow.python.eager import cancellation  # pyright: ignore
 
 _this_thread = threading.local()
-_lock = threading.Lock()  # guards the replacement, which is made once
+_lock = threading.Lock()  # It guards the replacement, which is made once.
 _manager_of_all_threads: Callable[[], Any] | None = None
 
 
 @contextlib.contextmanager
 def apart_from_closures() -> Iterator[None]:
-    """Within this context, calls of this thread are under no cancellation manager.
+    """Lets this thread call functions under no cancellation manager.
 
     The first call replaces, for good, the function that TensorFlow asks for the
     manager. The new one gives all other threads the same answer as before. Until then,

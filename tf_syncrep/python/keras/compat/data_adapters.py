@@ -1,7 +1,7 @@
 """Keras' own data adapters, which turn `x` of `Model.fit` into a tf.data.Dataset.
 
 Private, since only `Model.fit` uses them: `get_data_adapter` in Keras 3 (checked with
-Keras 3.0.5 to 3.15.1), `select_data_adapter` in Keras 2 (2.15.0, tf_keras 2.21.0).
+Keras 3.10.0 to 3.15.1), `select_data_adapter` in Keras 2 (2.15.0, tf_keras 2.21.0).
 """
 
 from __future__ import annotations
@@ -14,24 +14,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# Private: nothing public tells whether a seed is set, without the use of it.
+# Private: nothing public tells whether a seed is set without using it up.
 from tensorflow.python.eager import context  # pyright: ignore
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
 if IS_KERAS_3:
     from keras.src.trainers.data_adapters import get_data_adapter
-
-    try:
-        from keras.src.trainers.data_adapters.array_slicing import (
-            train_validation_split,
-        )
-    except ImportError:  # before Keras 3.3
-        from keras.src.trainers.data_adapters.data_adapter_utils import (
-            train_validation_split,
-        )
+    from keras.src.trainers.data_adapters.array_slicing import train_validation_split
 else:
-    # It is beside the module of Model, in "keras" or in "tf_keras".
+    # The module is beside that of Model, in "keras" or in "tf_keras".
     _keras_2 = importlib.import_module(
         tf.keras.Model.__module__.rpartition(".")[0] + ".data_adapter"
     )
@@ -68,7 +60,8 @@ class Adapter:
             "steps": steps,
         }
         data = (x, y, sample_weight)
-        # Keras looks at the values of the classes, and a seed is part of a function.
+        # Functions cannot be kept for other arrays if Keras looks at the values of the
+        # classes, or if a seed is part of the function.
         is_seeded = shuffle and context.global_seed() is not None
         if class_weight is None and not is_seeded and _are_arrays(data):
             self._adapter, self.dataset = _of_arrays(data, options)
@@ -96,7 +89,7 @@ class Adapter:
 
     def begin_epoch(self) -> None:
         """Tells the data that an epoch begins."""
-        # Keras 2, and Keras 3 before 3.4, tell the adapters only of ends.
+        # Keras 2 tells the adapters only of ends.
         getattr(self._adapter, "on_epoch_begin", lambda: None)()
 
     def end_epoch(self) -> None:
@@ -111,7 +104,7 @@ def _adapter_of(
     class_weight: Mapping[int, float] | None,
     steps: int | None,
 ) -> Any:
-    """Keras' own adapter."""
+    """Makes Keras' own adapter."""
     x, y, sample_weight = data
     is_dataset = isinstance(x, tf.data.Dataset)
     if IS_KERAS_3:
@@ -147,7 +140,7 @@ def _dataset_of(adapter: Any, class_weight: Mapping[int, float] | None) -> Any:
 
 
 def _are_arrays(data: tuple[Any, Any, Any]) -> bool:
-    """Whether data is nothing but dense arrays and tensors of numbers."""
+    """Returns whether data is nothing but dense arrays and tensors of numbers."""
     return all(
         leaf is None
         or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf")
@@ -157,20 +150,20 @@ def _are_arrays(data: tuple[Any, Any, Any]) -> bool:
 
 
 def _as_tensor(array: Any) -> tf.Tensor:
-    """A tensor, of the dtype that Keras gives an array of NumPy."""
+    """Makes a tensor of an array, with the dtype that Keras would give it."""
     is_float = isinstance(array, np.ndarray) and array.dtype.kind == "f"
     return tf.convert_to_tensor(array, tf.keras.backend.floatx() if is_float else None)
 
 
-# The functions that make datasets of arrays, one for each of the last sorts of arrays:
-# the sort, the function, and the adapter that was made when the function was traced.
+# These functions make datasets of arrays. For each of the last sorts of arrays this has
+# the sort, its function, and the adapter that was made when the function was traced.
 _of_sorts: collections.deque[tuple[Any, Callable[..., Any], list[Any]]] = (
     collections.deque(maxlen=16)
 )
 
 
 def _of_arrays(data: tuple[Any, Any, Any], options: dict[str, Any]) -> tuple[Any, Any]:
-    """The adapter of arrays, and their dataset.
+    """Makes the adapter of arrays, and their dataset.
 
     Keras' adapter traces functions for each dataset. When the coordinator of a cluster
     traces a function, or forgets one, it waits for every task in turn, and a task that

@@ -10,13 +10,13 @@ import tensorflow as tf
 # `experimental_get_current_worker_index` works only inside one.
 from tensorflow.python.distribute.coordinator import coordinator_context
 
-# Ops that make workers read in different orders, or different parts; a Python generator
+# Such ops make workers read in different orders, or different parts; a Python generator
 # may do so as well.
 _PARTS_OR_SHUFFLES = ("Shuffle", "Shard", "Random", "PyFunc", "Sampl")
 
 
 def dataset_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
-    """A dataset on each worker, made by a separate function for each worker.
+    """Makes a dataset on each worker, by a separate function for each worker.
 
     Args:
         coordinator: the ClusterCoordinator.
@@ -60,9 +60,10 @@ class _FunctionOfWorkers:
 
 
 def differs_between_workers(dataset: tf.data.Dataset) -> bool:
-    """Whether copies of a dataset may be read in different orders, or in parts.
+    """Returns whether copies of a dataset may be read in different orders, or in parts.
 
-    It looks at the names of the operations in the dataset. True if these are unknown.
+    It looks at the names of the operations in the dataset. If these are unknown, it
+    returns True.
     """
     try:
         serialized = tf.raw_ops.DatasetToGraphV2(

@@ -20,8 +20,8 @@ from tensorflow.python.eager import context  # pyright: ignore
 def isolate_workers() -> None:
     """Keeps a worker that hangs from stopping the others of a ClusterCoordinator.
 
-    TensorFlow's coordinator has a thread for each worker. While one worker hangs,
-    because its host is suspended or its network is lost, say, usually all of these
+    TensorFlow's coordinator has a thread for each worker. While one worker hangs, for
+    example because its host is suspended or its network is lost, usually all of these
     threads wait for it, and no worker makes a step. After this call, which is needed
     once in a program, the others go on. `tfs.keras.fit` and `SyncReplicas` make the
     call themselves; a custom loop without SyncReplicas makes it before it schedules its

@@ -38,7 +38,7 @@ def add_control_input(op: tf.Operation, before: tf.Operation) -> None:
 
 
 def leave_unordered(graph: Any, op: tf.Operation) -> None:
-    """Has TensorFlow not order an op with others that use its resource.
+    """Keeps TensorFlow from ordering an op with others that use its resource.
 
     Private: nothing public says so of a single op.
     """
@@ -46,7 +46,9 @@ def leave_unordered(graph: Any, op: tf.Operation) -> None:
 
 
 def only_reads(op: tf.Operation) -> bool:
-    """Whether an op only reads its resources, so that other reads may run beside it.
+    """Returns whether an op only reads its resources.
+
+    Other reads may then run beside it.
 
     For ops that call functions, this may say less than what TensorFlow finds out.
     """
@@ -54,12 +56,12 @@ def only_reads(op: tf.Operation) -> bool:
 
 
 def keeps_its_place(op: tf.Operation) -> bool:
-    """Whether an op without resources runs in the order of the program."""
+    """Returns whether an op without resources runs in the order of the program."""
     return auto_control_deps.op_is_stateful(op)
 
 
 def devices_of_captures(graph: Any) -> dict[tuple[tf.Operation, int], str]:
-    """The devices of the resources that a function captures.
+    """Returns the devices of the resources that a function captures.
 
     Private: the captures of a function have no public name.
 
@@ -78,7 +80,7 @@ def devices_of_captures(graph: Any) -> dict[tuple[tf.Operation, int], str]:
 
 
 def _device_outside(tensor: Any) -> str:
-    """The device of a resource, which the functions around may capture as well."""
+    """Finds the device of a resource that functions around this one may capture."""
     while hasattr(tensor, "op"):  # until it is eager
         for outer, inner in getattr(tensor.graph, "captures", ()):
             if inner is tensor:
@@ -91,7 +93,7 @@ def _device_outside(tensor: Any) -> str:
 
 @contextlib.contextmanager
 def at_the_end_of(graph: Any) -> Iterator[None]:
-    """A context in which ops depend on nothing but their inputs, on any device."""
+    """Makes ops inside depend on nothing but their inputs, and choose no device."""
     with graph.as_default(), tf.control_dependencies(None), tf.device(None):
         yield
 

@@ -13,7 +13,7 @@ def standing_for(
 ) -> Iterator[None]:
     """Makes reads and writes of these variables go to other variables.
 
-    So the unchanged code of a metric works on state that is somewhere else.
+    So the code of a metric can work, unchanged, on state that is somewhere else.
 
     Private: all methods of a `tf.Variable` take the resource from `_handle`, which
     nothing public can set. The variables of ParameterServerStrategy have such a

@@ -4,9 +4,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.compat.replicas import sum_over_replicas
-from tf_syncrep.python.keras.compat.rows import sum_equal_rows
-
 
 class SlotOptimizer(tf.keras.optimizers.Optimizer):
     """Makes slots beside their variables, and works in any tf.distribute context.
@@ -26,7 +23,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             return next_creator(**{**kwargs, "aggregation": aggregation})
 
         with tf.variable_creator_scope(only_first_replica):
-            # Private, but used by every optimizer of Keras 2.
+            # This is private, but every optimizer of Keras 2 uses it.
             self._learning_rate = self._build_learning_rate(learning_rate)
 
     def add_slot(
@@ -64,13 +61,13 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             )
 
     def slot_index(self, variable: tf.Variable) -> int:
-        """The place of a variable among those of `create_slots`."""
-        # Private, but recommended to optimizers by the documentation of Keras.
+        """Returns the place of a variable among those of `create_slots`."""
+        # This is private, but the documentation of Keras tells optimizers to use it.
         return self._index_dict[self._var_key(variable)]
 
     def has_slots_of(self, variable: tf.Variable) -> bool:
-        """Whether a variable is one of those of `create_slots`."""
-        # Private, as in `slot_index`.
+        """Returns whether a variable is one of those of `create_slots`."""
+        # This is private, as in `slot_index`.
         return getattr(self, "_built", False) and (
             self._var_key(variable) in self._index_dict
         )
@@ -90,7 +87,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
 
     def get_config(self):
         """Returns the configuration; `from_config` makes an equal optimizer of it."""
-        # Private, but used by every optimizer of Keras 2.
+        # This is private, but every optimizer of Keras 2 uses it.
         rate = self._serialize_hyperparameter(self._learning_rate)
         return {**super().get_config(), "learning_rate": rate}
 
@@ -115,7 +112,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         if tf.distribute.in_cross_replica_context():
             if grads_and_vars and not skip_gradients_aggregation:
                 grads, variables = zip(*grads_and_vars, strict=True)
-                grads = sum_over_replicas(grads, variables)
+                grads = self._sum_over_replicas(grads, variables)
                 grads_and_vars = list(zip(grads, variables, strict=True))
             skip_gradients_aggregation = True
         return super().apply_gradients(
@@ -132,13 +129,13 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             The same pairs with the sums.
         """
         if tf.distribute.get_strategy().num_replicas_in_sync == 1:
-            # The sum would be a copy, which has to be sent, while the gradient itself,
-            # or the rows that it names, may be there already.
+            # The sum would be a copy, which would have to be sent. The gradient itself,
+            # or the rows that it names, may have arrived already.
             return grads_and_vars
         return super().aggregate_gradients(grads_and_vars)
 
-    # Private: the two methods that leave the replica for an update. The base class's
-    # work only in replica context.
+    # Private: these two methods leave the replica for an update. Those of the base
+    # class work only in replica context.
 
     def _internal_apply_gradients(self, grads_and_vars):
         if not tf.distribute.in_cross_replica_context():
@@ -167,7 +164,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
     # Private: the base class clips each occurrence of a row separately, and then sums.
     def _clip_gradients(self, grads):
         if self._is_clipping:
-            grads = sum_equal_rows(grads)
+            grads = self._sum_equal_rows(grads)
         return super()._clip_gradients(grads)
 
     # Private: this sums equal rows on the worker. The ops do that themselves, and
@@ -177,7 +174,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             self._distribution_strategy, tf.distribute.ParameterServerStrategy
         )
         if is_sent and not self._is_clipping:
-            return sum_equal_rows(grads)
+            return self._sum_equal_rows(grads)
         return grads
 
     @property

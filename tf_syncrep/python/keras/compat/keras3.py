@@ -7,8 +7,6 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.compat.lifting import outside_of_functions
 from tf_syncrep.python.keras.compat.native import native
-from tf_syncrep.python.keras.compat.replicas import sum_over_replicas
-from tf_syncrep.python.keras.compat.rows import sum_equal_rows
 
 
 class _AtomicCounter(tf.keras.Variable):
@@ -60,7 +58,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         """
         path = getattr(variable, "path", variable.name)
         prefix = path.replace("/", "_").replace(":", "_")
-        # Private: the strategy in whose scope the optimizer was made.
+        # Private: this is the strategy in whose scope the optimizer was made.
         extended = self._distribution_strategy.extended
 
         # `initializers.Constant` would go through float32.
@@ -76,13 +74,13 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             )
 
     def slot_index(self, variable: Any) -> int:
-        """The place of a variable among those of `create_slots`."""
-        # Private, but recommended to optimizers by the documentation of Keras.
+        """Returns the place of a variable among those of `create_slots`."""
+        # This is private, but the documentation of Keras tells optimizers to use it.
         return self._get_variable_index(variable)
 
     def has_slots_of(self, variable: Any) -> bool:
-        """Whether a variable is one of those of `create_slots`."""
-        # Private: the variables with which the optimizer was built.
+        """Returns whether a variable is one of those of `create_slots`."""
+        # Private: these are the variables with which the optimizer was built.
         return self.built and any(x is variable for x in self._trainable_variables)
 
     def build(self, variables):
@@ -111,21 +109,22 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         if tf.distribute.in_cross_replica_context():
-            # Private: the variables with which the optimizer was built.
+            # Private: these are the variables with which the optimizer was built.
             variables = trainable_variables or self._trainable_variables
-            grads = sum_over_replicas(grads, [native(v) for v in variables])
+            grads = self._sum_over_replicas(grads, [native(v) for v in variables])
         if self.loss_scale_factor is not None:
-            grads = [divisible(g) for g in grads]
+            grads = [_divisible(g) for g in grads]
         super().apply(grads, trainable_variables)
 
-    # Private from here on: the steps of `apply` that are wrong in the base class for
-    # sparse gradients, in cross-replica context, or when several workers race.
+    # Private: the following methods are steps of `apply`. Those of the base class are
+    # wrong for sparse gradients, in cross-replica context, or when several workers
+    # race.
 
     def _clip_gradients(self, grads):
         # The base class clips each occurrence of a row separately, and makes sparse
         # gradients dense to find their global norm.
         if self.clipnorm or self.clipvalue or self.global_clipnorm:
-            grads = sum_equal_rows(grads)
+            grads = self._sum_equal_rows(grads)
         if self.global_clipnorm:
             return tf.clip_by_global_norm(grads, self.global_clipnorm)[0]
         return super()._clip_gradients(grads)
@@ -139,15 +138,15 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         variables = [native(v) for v in trainable_variables]
         is_one_of_several = tf.distribute.get_strategy().num_replicas_in_sync > 1
         if is_one_of_several and not tf.distribute.in_cross_replica_context():
-            # The sum over one replica would be a copy, which has to be sent, while the
-            # gradient itself, or the rows that it names, may be there already.
+            # The sum over one replica would be a copy, which would have to be sent. The
+            # gradient itself, or the rows that it names, may have arrived already.
             pairs = list(zip(grads, variables, strict=True))
             grads = [g for g, _ in self._all_reduce_sum_gradients(pairs)]
         grads = self._clip_gradients(grads)
         self._apply_weight_decay(variables)
         pairs = list(zip(grads, variables, strict=True))
-        # It is read here once: otherwise the update of each variable would read it, and
-        # have it sent, again.
+        # It is read here once. Otherwise the update of each variable would read it
+        # again, and it would be sent again.
         rate = tf.convert_to_tensor(self.learning_rate)
         _merge(self._distributed_tf_update_step, pairs, rate)
         if self.use_ema:
@@ -198,40 +197,6 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             tf.cond(step % self.ema_overwrite_frequency == 0, copy_back, lambda: None)
 
 
-def one_for_each(
-    optimizer: Any, grads: Any, trainable_variables: Any, built: Any
-) -> tuple[list[Any], list[Any]]:
-    """Checks the arguments of `apply` of an optimizer around others.
-
-    Args:
-        optimizer: the optimizer, which is built here if it is not yet.
-        grads: its gradients.
-        trainable_variables: the variables, or None for those it was built with.
-        built: the optimizer that knows those.
-
-    Returns:
-        The gradients and the variables.
-    """
-    if trainable_variables is None:
-        if not built.built:
-            raise ValueError(
-                "`apply` without `trainable_variables` needs an optimizer that is "
-                "built: call `optimizer.build(trainable_variables)` first."
-            )
-        # Private: the variables with which an optimizer was built.
-        variables = list(built._trainable_variables)
-    else:
-        variables = list(trainable_variables)
-        optimizer.build(variables)
-    grads = list(grads)
-    if len(grads) != len(variables):
-        raise ValueError(
-            "`grads` must be one for each variable. Received: "
-            f"{len(grads)} gradients for {len(variables)} variables."
-        )
-    return grads, variables
-
-
 class _DivisibleSlices(tf.IndexedSlices):
     """A sparse gradient that the base class can divide by its loss scale."""
 
@@ -239,7 +204,7 @@ class _DivisibleSlices(tf.IndexedSlices):
         return tf.IndexedSlices(self.values / divisor, self.indices, self.dense_shape)
 
 
-def divisible(gradient: Any) -> Any:
+def _divisible(gradient: Any) -> Any:
     """Wraps sparse gradients; returns others as they are."""
     if isinstance(gradient, tf.IndexedSlices):
         return _DivisibleSlices(gradient.values, gradient.indices, gradient.dense_shape)

@@ -1,4 +1,4 @@
-"""Variables that are made in the first step."""
+"""Makes variables of the first step as if they were made before it."""
 
 import contextlib
 from collections.abc import Callable
@@ -41,19 +41,19 @@ def _make_in_scope(strategy: Any, make_variables: Callable[[], None]) -> None:
 
 
 def scratch_graph() -> Any:
-    """A context for building ops that nobody runs.
+    """Returns a context for building ops that nobody runs.
 
-    Private: a `tf.function` would take variables for its own that are made while it is
-    traced, even if they are made outside its graph (checked with TensorFlow 2.15.1 and
-    2.21.0).
+    Private: while a `tf.function` is traced, it takes all new variables for its own,
+    even if they are made outside its graph (checked with TensorFlow 2.15.1 and 2.21.0).
     """
     return tf.__internal__.FuncGraph("tf_syncrep_scratch").as_default()
 
 
 def variables_outside_of_functions() -> Any:
-    """A context in which variables are made as if before the step.
+    """Returns a context in which variables are made as if before the step.
 
-    Unlike `outside_of_functions` it is for a step that knows that it is being traced.
+    It is for a step that knows that it is being traced; in all other cases
+    `outside_of_functions` is needed.
     """
 
     def create(next_creator: Callable[..., Any], **kwargs: Any) -> Any:

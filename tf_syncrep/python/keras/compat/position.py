@@ -1,13 +1,13 @@
 """Where in its epochs a training begins that continues from a checkpoint.
 
 The position belongs to one run of `fit`: a callback sets it in `on_train_begin`, and
-the loop reads it right after that. The only way from the callback to Keras' own loops
-is through the model, which must not keep it any longer than that.
+the loop reads it right after that. A callback can tell Keras' own loops only through
+the model, and the model must not keep the position any longer than that.
 
 Private, since the only public name is `fit`'s argument `initial_epoch`:
 `BackupAndRestore` passes it to `Model.fit` in `_initial_epoch` (Keras 3) or
-`_training_state` (Keras 2; checked with Keras 3.3 to 3.15, tf_keras, Keras 2.15). Keras
-3 has nothing for the step in the epoch; `tfs.keras.fit` reads it from here.
+`_training_state` (Keras 2; checked with Keras 3.10 to 3.15, tf_keras, Keras 2.15).
+Keras 3 has nothing for the step in the epoch; `tfs.keras.fit` reads it from here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def clear_initial_position(model: Any) -> None:
 
 @contextlib.contextmanager
 def handing_over(model: Any) -> Iterator[None]:
-    """A context around the code that sets the position of a run and reads it.
+    """Encloses the code that sets the position of a run and reads it.
 
     Afterwards nothing is left for the next run, however this one ends.
     """

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-# Private: this is where TensorFlow itself looks up what compat modules replace.
+# Private: TensorFlow itself looks up in these modules what compat modules replace.
 from tensorflow.python.distribute.coordinator import values  # pyright: ignore
 from tensorflow.python.eager import cancellation, context  # pyright: ignore
 from tensorflow.python.framework import random_seed  # pyright: ignore
@@ -20,7 +20,7 @@ from tensorflow.python.ops import resource_variable_ops  # pyright: ignore
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
-# Keras 3 was tried up to this version, which is also in pyproject.toml.
+# No version of Keras 3 from this one on was tried; it is in pyproject.toml as well.
 UNTRIED_KERAS = "3.16"
 
 _NAMES: dict[Any, list[str]] = {
@@ -84,7 +84,7 @@ def warn_of_missing_names() -> None:
 
 
 def _names_in(owner: Any) -> set[str]:
-    """The attributes that the methods of a class and of its bases read or set."""
+    """Finds the attributes that the methods of a class and of its bases use."""
     names: set[str] = set()
     for kind in getattr(owner, "__mro__", ()):
         for attribute in vars(kind).values():
@@ -94,6 +94,6 @@ def _names_in(owner: Any) -> set[str]:
 
 
 def _names_of(code: types.CodeType) -> set[str]:
-    """The same for a function, and for those that are defined in it."""
+    """Finds the names that a function uses, and those of functions within it."""
     inner = [x for x in code.co_consts if isinstance(x, types.CodeType)]
     return {*code.co_names}.union(*map(_names_of, inner))

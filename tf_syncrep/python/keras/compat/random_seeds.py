@@ -14,7 +14,7 @@ _STRIDE = 100_003
 
 @contextlib.contextmanager
 def seeds_of_copy(number: int) -> Iterator[None]:
-    """Makes random ops that are traced in it draw other numbers than other copies do.
+    """Makes random ops traced inside draw other numbers than those of other copies.
 
     Each op in a graph draws its own sequence, which depends on its seed. So all copies
     of an op with a seed would draw the same numbers.

@@ -1,9 +1,9 @@
 """Finds the slots of model variables in any optimizer.
 
-Optimizers of this package tell them. Those of Keras do not, but name a slot after its
-variable (`add_variable_from_reference`, checked with Keras 3.3 to 3.15, tf_keras and
-Keras 2.15): `<path>_<slot>` in Keras 3, with underscores for the slashes of the path,
-and `<optimizer>/<slot>/<name>` in Keras 2.
+Optimizers of this package tell which slots they have. Those of Keras do not, but they
+name a slot after its variable (`add_variable_from_reference`, checked with Keras 3.10
+to 3.15, tf_keras and Keras 2.15): `<path>_<slot>` in Keras 3, with underscores for the
+slashes of the path, and `<optimizer>/<slot>/<name>` in Keras 2.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def slots_by_variable(
         variables: model variables, as Keras has them.
 
     Returns:
-        For the `id` of each variable's `tf.Variable`, its slots by name, which are
-        `tf.Variable`s.
+        The slots of each variable by name, by the `id` of its `tf.Variable`. The slots
+        are `tf.Variable`s as well.
     """
     found: dict[int, dict[str, Any]] = {id(native(v)): {} for v in variables}
     for innermost in innermost_of(optimizer):
@@ -36,10 +36,10 @@ def slots_by_variable(
 
 
 def innermost_of(optimizer: Any) -> list[Any]:
-    """The optimizers that make the updates: one, or those that it consists of.
+    """Finds the optimizers that make the updates.
 
     Args:
-        optimizer: any, or one around others.
+        optimizer: any optimizer, which may wrap another one, or consist of several.
     """
     while getattr(optimizer, "inner_optimizer", None) is not None:
         optimizer = optimizer.inner_optimizer
@@ -48,10 +48,10 @@ def innermost_of(optimizer: Any) -> list[Any]:
 
 
 def trainer_of(optimizer: Any, variable: Any) -> Any:
-    """The optimizer that updates a variable.
+    """Returns the optimizer that updates a variable.
 
     Args:
-        optimizer: any that is built, and around no other one.
+        optimizer: any optimizer that is built, and that wraps no other one.
         variable: a model variable.
     """
     is_several = hasattr(optimizer, "optimizer_of")
@@ -66,7 +66,8 @@ def _slots_of(optimizer, variables):
                 slots = optimizer.slots(variable)
                 found[id(native(variable))] = {k: native(v) for k, v in slots.items()}
         return found
-    # The longest name first: "a_b" is not slot "b" of "a" if there is a variable "a_b".
+    # The longest names come first, so that a slot whose name begins with that of the
+    # variable "a_b" is not taken for one of the variable "a".
     references = sorted(
         ((_reference(v), native(v)) for v in variables), key=lambda x: -len(x[0])
     )
@@ -83,13 +84,16 @@ def _slots_of(optimizer, variables):
 
 
 def variables_of(optimizer: Any) -> Sequence[Any]:
-    """All variables of an optimizer; older optimizers of Keras 2.15 have a method."""
+    """Returns all variables of an optimizer.
+
+    In older optimizers of Keras 2.15, `variables` is a method.
+    """
     variables = optimizer.variables
     return variables if isinstance(variables, (list, tuple)) else variables()
 
 
 def are_rows(slot: Any, variable: Any) -> bool:
-    """Whether a slot has values for each row of its variable.
+    """Returns whether a slot has values for each row of its variable.
 
     Its shape is then the variable's, or has one number for each row: the first
     dimension of the variable, and 1 for every other.
@@ -107,7 +111,7 @@ def _reference(variable: Any) -> str:
 
 
 def _kind(slot: Any, reference: str) -> str | None:
-    """The kind of a slot, if it may belong to the variable of that name."""
+    """Returns the kind of a slot, if it may belong to the variable of that name."""
     if IS_KERAS_3:
         name = slot.name
         return name[len(reference) + 1 :] if name.startswith(reference + "_") else None

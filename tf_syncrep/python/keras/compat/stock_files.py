@@ -1,4 +1,4 @@
-"""Files of Keras: the names of layers in them, and what else they hold."""
+"""The names by which files of Keras know layers, and whether files hold slots."""
 
 from typing import Any
 
@@ -7,8 +7,9 @@ import tensorflow as tf
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
 if IS_KERAS_3:
-    # Private: the names under which Keras saves classes. The public decorator would
-    # write this package's name, and such a file could be opened only with this package.
+    # Private: it has the names under which Keras saves classes. The public decorator
+    # would write this package's name, and such a file could be opened only with this
+    # package.
     from keras.src.saving import object_registration  # pyright: ignore
 
 
@@ -41,14 +42,14 @@ def saved_as_stock(layer_class: Any) -> Any:
 
 
 def holds_numbered_slots(store: Any) -> bool:
-    """Whether a file has an optimizer's slots that Keras has saved by their numbers.
+    """Returns whether a file has slots that Keras has saved by their numbers.
 
     Args:
         store: the object from which Keras makes a layer load its variables. A
             dictionary is no file, and has no slots.
     """
     if hasattr(store, "sharding_config"):
-        return True  # there are several files, and the slots may be in another one
+        return True  # There are several files, and the slots may be in another one.
     # The file itself is in Keras 3's store, or in h5py's group, which Keras 2 passes.
     file = getattr(store, "h5_file", None) or getattr(store, "file", None)
     if file is None or "optimizer" not in file:
@@ -56,7 +57,7 @@ def holds_numbered_slots(store: Any) -> bool:
     found = []
 
     def visit(name, group):
-        # The first two are the counter and the learning rate.
+        # The first two variables are the counter and the learning rate.
         if name.split("/")[-1] == "vars" and len(group) > 2:
             found.append(all(key.isdigit() for key in group))
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3
 
-# Private in Keras 3: the attribute of an Embedding that holds its variable, which gives
-# the variable its name in files. The public `embeddings` is computed from it.
+# Private in Keras 3: this attribute of an Embedding holds its variable, which has this
+# name in files. The public `embeddings` is computed from it.
 NAME_OF_EMBEDDINGS = "_embeddings" if IS_KERAS_3 else "embeddings"
 
 
@@ -30,15 +30,15 @@ def track(owner: Any, name: str, trackable: Any) -> None:
 
 def forget(owner: Any, name: str) -> None:
     """Undoes a call of `track`."""
-    # Private: as in `track`.
+    # This name is private for the same reason as in `track`.
     owner._delete_tracking(name)
 
 
 @contextlib.contextmanager
 def without_variables(layer: Any, variables: Sequence[Any]) -> Iterator[None]:
-    """Within this context, a layer does not list some of its variables."""
+    """Makes a layer not list some of its variables."""
     hidden = {id(variable) for variable in variables}
-    # Private: the lists on which the public properties are based.
+    # Private: the public properties are computed from these lists.
     kind = "variables" if IS_KERAS_3 else "weights"
     names = [f"_trainable_{kind}", f"_non_trainable_{kind}"]
     before = {name: vars(layer)[name] for name in names}
@@ -61,6 +61,6 @@ def untrack(layer: Any, name: str) -> None:
         name: the name that was passed to `add_weight`.
     """
     if not IS_KERAS_3:
-        # Private: the name that `add_weight` of Keras 2 has tracked is no attribute
-        # that could be deleted.
+        # Private: `add_weight` of Keras 2 tracks the variable without an attribute, so
+        # there is none to delete.
         layer._delete_tracking(name)

@@ -13,7 +13,7 @@ from tf_syncrep.python.sync.arguments import as_python
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether `compile` was called.
+    """Returns whether `compile` was called.
 
     Private in Keras 2.
     """
@@ -21,10 +21,10 @@ def is_compiled(model: Any) -> bool:
 
 
 def steps_per_execution(model: Any) -> int | str:
-    """How many steps at once the model was compiled to make, or "auto".
+    """Returns how many steps at once the model was compiled to make, or "auto".
 
-    Private in Keras 2: a variable; `autotune_steps_per_execution`, which is public
-    there, tells that the number is chosen automatically.
+    Private in Keras 2, where the number is in a variable. Whether it is chosen
+    automatically is public there, as `autotune_steps_per_execution`.
     """
     if IS_KERAS_3:
         return as_python(model.steps_per_execution)
@@ -42,16 +42,17 @@ def layers_of(model: Any) -> list[Any]:
 
 
 def is_loss_built(model: Any) -> bool:
-    """Whether the losses of all outputs have the metrics that report them.
+    """Returns whether the losses of all outputs have the metrics that report them.
 
-    Private: they are made at the first call, of which nothing public tells.
+    Private: they are made at the first call, and nothing public tells whether there was
+    one.
     """
     loss = getattr(model, "_compile_loss" if IS_KERAS_3 else "compiled_loss", None)
     return loss is None or bool(loss.built)
 
 
 def are_metrics_built(model: Any) -> bool:
-    """Whether all metrics have their variables.
+    """Returns whether all metrics have their variables.
 
     Private in Keras 2: those from `compile` are made at the first call.
     """
@@ -61,7 +62,7 @@ def are_metrics_built(model: Any) -> bool:
 
 
 def is_optimizer_built(optimizer: Any) -> bool:
-    """Whether an optimizer has its variables.
+    """Returns whether an optimizer has its variables.
 
     Private in Keras 2.
     """
@@ -69,9 +70,10 @@ def is_optimizer_built(optimizer: Any) -> bool:
 
 
 def seed_generators(model: Any) -> Iterator[Any]:
-    """The seed generators of all layers, for example of Dropout.
+    """Yields the seed generators of all layers, for example of Dropout.
 
-    Private: layers show only the variables in them. In Keras 2 they are not shared.
+    Private: layers show only the variables in them. Keras 2 has no such objects; its
+    layers have those that `random_states` finds.
     """
     if IS_KERAS_3:
         for layer in layers_of(model):
@@ -79,7 +81,7 @@ def seed_generators(model: Any) -> Iterator[Any]:
 
 
 def random_states(model: Any) -> Iterator[tuple[Any, tf.Variable]]:
-    """Layers, and the states of their generators that are not among their variables.
+    """Yields layers with states of generators that are not among their variables.
 
     Private in Keras 2, which does not save them. In Keras 3 they are variables.
     """
@@ -102,7 +104,7 @@ def count_steps(model: Any, kind: str) -> None:
 
 
 def in_order_of_metrics(model: Any, logs: Mapping[str, Any]) -> Any:
-    """Sorts results as `Model.evaluate` returns them; a single one without a list.
+    """Returns results in the order of `Model.evaluate`, and a single one by itself.
 
     Private in Keras 3: with several outputs, public names do not tell the order.
     """

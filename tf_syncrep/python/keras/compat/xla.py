@@ -8,10 +8,10 @@ from tensorflow.python.ops import control_flow_util  # pyright: ignore
 
 
 def compiled_by_xla() -> bool:
-    """Whether XLA will compile the ops made now; it does not support custom ops.
+    """Returns whether XLA will compile the ops made now.
 
-    It is true inside a `tf.function` with `jit_compile=True`, and inside functions that
-    are traced from there.
+    XLA does not support custom ops. It compiles a `tf.function` with
+    `jit_compile=True`, and the functions that are traced from there.
     """
     if tf.executing_eagerly():
         return False

@@ -1,5 +1,6 @@
 """Optimizers that move only the rows that a gradient names.
 
-`base_optimizer` and `lazy_optimizer` are their base classes. `own_optimizers` makes
-those that tables have for themselves, and `table_optimizers` trains a model with them.
+`base_optimizer` and `lazy_optimizer` have their base classes, and `outer_optimizer`
+that of optimizers around others. `own_optimizers` makes optimizers that each train some
+tables, and `table_optimizers` trains a model with them.
 """

@@ -15,8 +15,8 @@ __all__ = ["Adagrad"]
 class Adagrad(RuleOptimizer):
     r"""Adagrad that moves only the rows that a gradient names.
 
-    Each element has a learning rate of its own, which falls with the sum of the squares
-    of its gradients: an element with few gradients moves far with each of them.
+    Each element has a learning rate of its own, which falls as the sum of the squares
+    of its gradients grows. So an element with few gradients moves far with each.
     Initially \\(a = initial\_accumulator\_value\\) for each variable. An update with
     gradient \\(g\\) is:
 
@@ -25,39 +25,40 @@ class Adagrad(RuleOptimizer):
 
     Arguments, defaults and dense gradients are those of `tf.keras.optimizers.Adagrad`.
 
-    A sparse gradient (`tf.IndexedSlices`, what an embedding layer has) moves only the
-    rows that it names, in the variable and in its slots; a row named several times gets
-    the sum of its gradients, once. One op does it, atomically for each row: no update
-    of any worker is lost, and a step costs what its rows cost, however long the table.
+    A sparse gradient (`tf.IndexedSlices`, as of an embedding layer) moves only the rows
+    that it names, in the variable and in its slots. If a row is named several times,
+    the sum of its gradients is applied once. One op does it, atomically for each row:
+    no update of any worker is lost, and the cost of a step depends on its rows, not on
+    the length of the table.
 
     Variables may be half, bfloat16, float32 or float64; slots are float64 for float64
-    variables and float32 for all others. Inside of functions that XLA compiles, and on
-    GPUs, the update is made of TensorFlow's own ops, which are slower, are not atomic,
-    and do not check that the indices are in range.
+    variables and float32 for all others. In functions that XLA compiles, and on GPUs,
+    the update is made of TensorFlow's own ops, which are slower, are not atomic, and do
+    not check that the indices are in range.
 
     Args:
         learning_rate: a number of at least 0, or a
             `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
             callable without arguments that returns the rate.
-        initial_accumulator_value: number of at least 0 that \\(a\\) begins with.
-        epsilon: number of at least 0, added to \\(a\\) under the root.
-        weight_decay: if set, each step takes this times the learning rate off all
-            of each variable, untouched rows included.
-        clipnorm: if set, the norm that the gradient of each variable is clipped to.
-        clipvalue: if set, the absolute value that each element of a gradient is
-            clipped to.
-        global_clipnorm: if set, the norm that all gradients together are clipped to.
-        use_ema: keep a moving average of each variable.
+        initial_accumulator_value: the initial value of \\(a\\), at least 0.
+        epsilon: a number of at least 0, which is added to \\(a\\) under the root.
+        weight_decay: if set, each step subtracts this, times the learning rate, times
+            the variable from each variable, also in rows that no gradient names.
+        clipnorm: if set, the norm to which the gradient of each variable is clipped.
+        clipvalue: if set, the absolute value to which each element of a gradient is
+            clipped.
+        global_clipnorm: if set, the norm to which all gradients together are clipped.
+        use_ema: whether to keep a moving average of each variable.
         ema_momentum: decay of that average, in [0, 1].
-        ema_overwrite_frequency: if set, overwrite the variables by their averages
-            every so many steps.
+        ema_overwrite_frequency: if set, the variables are overwritten by their
+            averages every so many steps.
         name: the optimizer's name.
         **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
             of the base class (accumulators are dense). In Keras 2, `jit_compile`,
             False by default: the ops are faster than what XLA makes of the formula.
 
     Raises:
-        ValueError: a number out of its range.
+        ValueError: a number is out of its range.
 
     Example:
     >>> table = tf.Variable(tf.ones([4, 2]))
@@ -104,11 +105,11 @@ class Adagrad(RuleOptimizer):
         self.epsilon: float = check_number("epsilon", epsilon)
 
     def rule(self) -> tuple[str, dict[str, float]]:
-        """The name of the rule, and its numbers except `lr`."""
+        """Returns the name of the rule, and its numbers except `lr`."""
         return "adagrad", {"epsilon": self.epsilon}
 
     def initial_slots(self) -> dict[str, float]:
-        """The slots of each variable, with their initial values."""
+        """Returns the slots of each variable, with their initial values."""
         return {"accumulator": self.initial_accumulator_value}
 
     def update_rows(
@@ -118,7 +119,7 @@ class Adagrad(RuleOptimizer):
         slots: dict[str, tf.Tensor],
         learning_rate: tf.Tensor,
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        """Moves rows of a variable, or all of it."""
+        """Moves rows of a variable, or the whole variable."""
         accumulator = slots["accumulator"] + gradient * gradient
         step = learning_rate * gradient / tf.sqrt(accumulator + self.epsilon)
         return rows - step, {"accumulator": accumulator}

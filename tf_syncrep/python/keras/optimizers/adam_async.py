@@ -21,14 +21,14 @@ __all__ = ["AdamAsync"]
 class AdamAsync(BaseOptimizer):
     r"""Adam for asynchronous training with parameter servers.
 
-    Adam scales each step by how large the gradient has been of late, element by
-    element, and corrects for the moving averages having begun at zero. The correction
-    needs to know how many steps the averages have seen. Stock Adam uses the optimizer's
-    `iterations` for that, one counter for all variables and workers, and moves every
-    row of an embedding table at every step. Here each variable has its own powers of
-    the betas, beside it on its parameter server, and one op advances everything that
-    belongs to it. No update of any worker is lost, and the cost of a sparse gradient
-    depends on its rows, not on the length of the table.
+    Adam scales the step of each element by how large its gradients were recently. The
+    moving averages begin at zero, and a correction for that depends on the number of
+    steps that they have seen. Stock Adam takes this number from the optimizer's
+    `iterations`, one counter for all variables and workers, and moves every row of an
+    embedding table at every step. Here each variable has its own powers of the betas,
+    beside it on its parameter server, and one op advances everything that belongs to
+    it. No update of any worker is lost, and the cost of a sparse gradient depends on
+    its rows, not on the length of the table.
 
     Initially \\(m = v = 0\\) and \\(t = 0\\) for each variable. An update with gradient
     \\(g\\) is:
@@ -42,9 +42,9 @@ class AdamAsync(BaseOptimizer):
     With `use_nesterov`, \\(m\\) in the last line is \\(\beta_1 m + (1 - \beta_1) g\\).
 
     Dense gradients train as with `tf.keras.optimizers.Adam`. A sparse gradient
-    (`tf.IndexedSlices`, what an embedding layer has) moves only the rows that it
-    names, in the variable and in the averages; a row named several times gets the
-    sum of its gradients, once; without rows it changes nothing. With
+    (`tf.IndexedSlices`, as of an embedding layer) moves only the rows that it names, in
+    the variable and in the averages. If a row is named several times, the sum of its
+    gradients is applied once. A gradient without rows changes nothing. With
     `apply_sparse_rmsprop`, sparse gradients follow RMSProp instead:
 
     $$v := \beta_2 v + (1 - \beta_2) g^2$$
@@ -52,12 +52,12 @@ class AdamAsync(BaseOptimizer):
     $$variable := variable - m$$
 
     Variables may be half, bfloat16, float32 or float64; the averages and powers are
-    float64 for float64 variables and float32 for all others. Any
-    `tf.distribute.Strategy` will do, in replica and in cross-replica context, where
-    gradients are what `strategy.run` returned, or tensors. Inside of functions that
-    XLA compiles, and on GPUs where tf_syncrep was built without GPU kernels (see
-    `tf-syncrep doctor`), the update is made of TensorFlow's own ops; these are slower,
-    and do not check that the indices are in range.
+    float64 for float64 variables and float32 for all others. It works with any
+    `tf.distribute.Strategy`, in replica context and in cross-replica context, where
+    gradients are the results of `strategy.run`, or tensors. In functions that XLA
+    compiles, and on GPUs if tf_syncrep was built without GPU kernels (see `tf-syncrep
+    doctor`), the update is made of TensorFlow's own ops, which are slower, and do not
+    check that the indices are in range.
 
     Args:
         learning_rate: a number of at least 0, or a
@@ -65,30 +65,30 @@ class AdamAsync(BaseOptimizer):
             callable without arguments that returns the rate.
         beta_1: decay of the moving average of the gradient, in [0, 1).
         beta_2: decay of the moving average of its square, in [0, 1).
-        epsilon: number of at least 0, added to the root of \\(v\\); the "epsilon hat"
-            of the paper.
-        apply_sparse_rmsprop: let sparse gradients follow RMSProp.
-        use_nesterov: look one gradient ahead; without effect on RMSProp.
-        weight_decay: if set, each step takes this times the learning rate off all
-            of each variable, untouched rows included.
-        clipnorm: if set, the norm that the gradient of each variable is clipped to.
-        clipvalue: if set, the absolute value that each element of a gradient is
-            clipped to.
-        global_clipnorm: if set, the norm that all gradients together are clipped to.
-        use_ema: keep a moving average of each variable.
+        epsilon: a number of at least 0, which is added to the root of \\(v\\); the
+            "epsilon hat" of the paper.
+        apply_sparse_rmsprop: whether sparse gradients follow RMSProp.
+        use_nesterov: whether to look one gradient ahead; it does not affect RMSProp.
+        weight_decay: if set, each step subtracts this, times the learning rate, times
+            the variable from each variable, also in rows that no gradient names.
+        clipnorm: if set, the norm to which the gradient of each variable is clipped.
+        clipvalue: if set, the absolute value to which each element of a gradient is
+            clipped.
+        global_clipnorm: if set, the norm to which all gradients together are clipped.
+        use_ema: whether to keep a moving average of each variable.
         ema_momentum: decay of that average, in [0, 1].
-        ema_overwrite_frequency: if set, overwrite the variables by their averages
-            every so many steps.
+        ema_overwrite_frequency: if set, the variables are overwritten by their
+            averages every so many steps.
         name: the optimizer's name.
         rmsprop_momentum: momentum of RMSProp, in [0, 1). None stands for `beta_1`,
-            which is what DeepRec computes; 0 leaves the moving average out, which is
-            what its manual describes. Without `apply_sparse_rmsprop` it has no effect.
+            with which DeepRec computes; 0 omits the moving average, as DeepRec's manual
+            describes it. Without `apply_sparse_rmsprop` it has no effect.
         **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
             of the base class (accumulators are dense). In Keras 2, `jit_compile`,
             False by default: the ops are faster than what XLA makes of the formula.
 
     Raises:
-        ValueError: a number out of its range.
+        ValueError: a number is out of its range.
 
     Example:
     ```python
@@ -104,7 +104,7 @@ class AdamAsync(BaseOptimizer):
     ```
 
     A model file names the class, so `tf_syncrep` has to be imported before
-    `tf.keras.models.load_model` can make it; with `compile=False` this is not needed.
+    `tf.keras.models.load_model` reads the file, unless `compile=False` is passed.
 
     Sources: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015
     (https://arxiv.org/abs/1412.6980), in the form at the end of its section 2; the
@@ -174,7 +174,7 @@ class AdamAsync(BaseOptimizer):
                 made.append(self.add_slot(variable, name, shape, dtype, value))
 
     def slots(self, variable: Any) -> dict[str, Any]:
-        """Returns the slots of a variable that the optimizer was built with.
+        """Returns the slots of a variable with which the optimizer was built.
 
         Args:
             variable: a model variable.

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import handle_ops
+from tf_syncrep.python.keras.optimizers import handle_ops
 from tf_syncrep.python.ops.adam_async_ops import slot_dtype
 
 
@@ -27,7 +27,7 @@ def resource_apply_adam_async(
     grad: tf.Tensor,
     use_nesterov: bool = False,
 ) -> None:
-    """One dense step; the arguments are those of the op, with handles for variables."""
+    """Makes a dense step; the arguments are the op's, with handles for variables."""
     dtype = slot_dtype(grad.dtype)
     beta1, beta2, epsilon = _scalars(dtype, beta1, beta2, epsilon)
     powers = [handle_ops.read(handle, dtype) for handle in (beta1_power, beta2_power)]
@@ -62,7 +62,7 @@ def resource_sparse_apply_adam_async(
     rmsprop_momentum: float = -1.0,
     count_empty: bool = False,
 ) -> None:
-    """One sparse step; the arguments are the op's, with handles for variables."""
+    """Makes a sparse step; the arguments are the op's, with handles for variables."""
     dtype = slot_dtype(grad.dtype)
     beta1, beta2, epsilon = _scalars(dtype, beta1, beta2, epsilon)
     rows, g = handle_ops.sum_by_row(tf.cast(grad, dtype), indices)
@@ -90,12 +90,12 @@ def resource_sparse_apply_adam_async(
 
 
 def _scalars(dtype, *values):
-    """Hyper-parameters in the op's dtype, so that 1 - beta is the same as there."""
+    """Converts numbers into the op's dtype, so that 1 - beta is the same as there."""
     return [tf.constant(value, dtype) for value in values]
 
 
 def _step_size(lr, beta1_power, beta2_power):
-    """The learning rate with both bias corrections of the coming step, a scalar."""
+    """Computes the learning rate with both bias corrections of the coming step."""
     beta1_power = tf.reshape(beta1_power, [])
     beta2_power = tf.reshape(beta2_power, [])
     return lr * tf.sqrt(1 - beta2_power) / (1 - beta1_power)

@@ -7,6 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.optimizers.distinct_rows import sum_equal_rows
+from tf_syncrep.python.keras.optimizers.replicas import sum_over_replicas
 from tf_syncrep.python.keras.tables import slots
 from tf_syncrep.python.ops import op_library
 from tf_syncrep.python.sync.arguments import as_python, check_number
@@ -18,6 +20,10 @@ class BaseOptimizer(compat.SlotOptimizer):
     Slots of tables are saved by table. A subclass overrides `create_slots`,
     `update_variable` and `slots`.
     """
+
+    # `compat.SlotOptimizer` calls these.
+    _sum_equal_rows = staticmethod(sum_equal_rows)
+    _sum_over_replicas = staticmethod(sum_over_replicas)
 
     def __init__(
         self,
@@ -58,7 +64,7 @@ class BaseOptimizer(compat.SlotOptimizer):
         raise NotImplementedError
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves slots of tables by table, all else by number.
+        """Saves slots of tables by table, and all other variables by number.
 
         Called by Keras.
         """
@@ -79,7 +85,7 @@ class BaseOptimizer(compat.SlotOptimizer):
 
 
 def is_beyond_kernels(variable: tf.Variable, on_gpu: bool = False) -> bool:
-    """Whether an update of the variable has to be made by TensorFlow's own ops.
+    """Returns whether an update of the variable has to be made by TensorFlow's own ops.
 
     Args:
         variable: the variable.

@@ -16,10 +16,10 @@ __all__ = ["FTRL"]
 class FTRL(RuleOptimizer):
     r"""FTRL-Proximal that moves only the rows that a gradient names.
 
-    The optimizer of wide, sparse, linear models: with `l1_regularization_strength`,
-    weights that are not worth having are exactly zero. With
-    \\(n = initial\_accumulator\_value\\) and \\(z = 0\\) for each variable at first,
-    and with \\(p = -learning\_rate\_power\\), an update with gradient \\(g\\) is:
+    It is made for wide, sparse, linear models: with `l1_regularization_strength`, all
+    weights that help little are exactly zero. Initially \\(n =
+    initial\_accumulator\_value\\) and \\(z = 0\\) for each variable. With \\(p =
+    -learning\_rate\_power\\), an update with gradient \\(g\\) is:
 
     $$n' = n + g^2$$
     $$z := z + g + 2 \, l2\_shrinkage \cdot variable
@@ -28,49 +28,50 @@ class FTRL(RuleOptimizer):
     / ((n'^p + \beta) / learning\_rate + 2 \, l2)$$
     $$n := n'$$
 
-    The variable follows from \\(n\\) and \\(z\\): of what it began with, little is left
-    after the first update. Arguments, defaults and dense gradients are those of
+    The variable is computed from \\(n\\) and \\(z\\), so little is left of its initial
+    value after the first update. Arguments, defaults and dense gradients are those of
     `tf.keras.optimizers.Ftrl`.
 
-    A sparse gradient (`tf.IndexedSlices`, what an embedding layer has) moves only the
-    rows that it names, in the variable and in its slots; a row named several times gets
-    the sum of its gradients, once. One op does it, atomically for each row: no update
-    of any worker is lost, and a step costs what its rows cost, however long the table.
+    A sparse gradient (`tf.IndexedSlices`, as of an embedding layer) moves only the rows
+    that it names, in the variable and in its slots. If a row is named several times,
+    the sum of its gradients is applied once. One op does it, atomically for each row:
+    no update of any worker is lost, and the cost of a step depends on its rows, not on
+    the length of the table.
 
     Variables may be half, bfloat16, float32 or float64; slots are float64 for float64
-    variables and float32 for all others. Inside of functions that XLA compiles, and on
-    GPUs, the update is made of TensorFlow's own ops, which are slower, are not atomic,
-    and do not check that the indices are in range.
+    variables and float32 for all others. In functions that XLA compiles, and on GPUs,
+    the update is made of TensorFlow's own ops, which are slower, are not atomic, and do
+    not check that the indices are in range.
 
     Args:
         learning_rate: a number above 0, or a
-            `tf.keras.optimizers.schedules.LearningRateSchedule`, which must not come
-            down to 0; in Keras 3 also a callable without arguments that returns it.
-        learning_rate_power: number of at most 0; 0 for a rate that does not fall.
-        initial_accumulator_value: number of at least 0 that \\(n\\) begins with.
-        l1_regularization_strength: number of at least 0.
-        l2_regularization_strength: number of at least 0.
-        l2_shrinkage_regularization_strength: number of at least 0: a penalty on the
-            size of the weights, in the gradient; in the rows that it names, if it is
-            sparse.
-        beta: number of at least 0, the paper's.
-        weight_decay: if set, each step takes this times the learning rate off all
-            of each variable, untouched rows included.
-        clipnorm: if set, the norm that the gradient of each variable is clipped to.
-        clipvalue: if set, the absolute value that each element of a gradient is
-            clipped to.
-        global_clipnorm: if set, the norm that all gradients together are clipped to.
-        use_ema: keep a moving average of each variable.
+            `tf.keras.optimizers.schedules.LearningRateSchedule`, which must not reach
+            0; in Keras 3 also a callable without arguments that returns the rate.
+        learning_rate_power: a number of at most 0; with 0 the rate does not fall.
+        initial_accumulator_value: the initial value of \\(n\\), at least 0.
+        l1_regularization_strength: \\(l1\\), a number of at least 0.
+        l2_regularization_strength: \\(l2\\), a number of at least 0.
+        l2_shrinkage_regularization_strength: \\(l2\_shrinkage\\), a number of at least
+            0. It adds a penalty on the size of the weights to the gradient; if that is
+            sparse, only in the rows that it names.
+        beta: \\(\beta\\) of the paper, a number of at least 0.
+        weight_decay: if set, each step subtracts this, times the learning rate, times
+            the variable from each variable, also in rows that no gradient names.
+        clipnorm: if set, the norm to which the gradient of each variable is clipped.
+        clipvalue: if set, the absolute value to which each element of a gradient is
+            clipped.
+        global_clipnorm: if set, the norm to which all gradients together are clipped.
+        use_ema: whether to keep a moving average of each variable.
         ema_momentum: decay of that average, in [0, 1].
-        ema_overwrite_frequency: if set, overwrite the variables by their averages
-            every so many steps.
+        ema_overwrite_frequency: if set, the variables are overwritten by their
+            averages every so many steps.
         name: the optimizer's name.
         **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
             of the base class (accumulators are dense). In Keras 2, `jit_compile`,
             False by default: the ops are faster than what XLA makes of the formula.
 
     Raises:
-        ValueError: a number out of its range.
+        ValueError: a number is out of its range.
 
     Example:
     >>> table = tf.Variable(tf.ones([4, 2]))
@@ -117,7 +118,7 @@ class FTRL(RuleOptimizer):
             name=name,
             **kwargs,
         )
-        if not learning_rate_power <= 0:  # NaN is not, either.
+        if not learning_rate_power <= 0:  # This refuses NaN, too.
             raise ValueError(
                 "`learning_rate_power` must be at most 0. "
                 f"Received: learning_rate_power={learning_rate_power}"
@@ -139,7 +140,7 @@ class FTRL(RuleOptimizer):
         self.beta: float = check_number("beta", beta)
 
     def rule(self) -> tuple[str, dict[str, float]]:
-        """The name of the rule, and its numbers except `lr`."""
+        """Returns the name of the rule, and its numbers except `lr`."""
         return "ftrl", {
             "lr_power": self.learning_rate_power,
             "l1": self.l1_regularization_strength,
@@ -149,7 +150,7 @@ class FTRL(RuleOptimizer):
         }
 
     def initial_slots(self) -> dict[str, float]:
-        """The slots of each variable, with their initial values."""
+        """Returns the slots of each variable, with their initial values."""
         return {"accumulator": self.initial_accumulator_value, "linear": 0.0}
 
     def update_rows(
@@ -159,7 +160,7 @@ class FTRL(RuleOptimizer):
         slots: dict[str, tf.Tensor],
         learning_rate: tf.Tensor,
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        """Moves rows of a variable, or all of it."""
+        """Moves rows of a variable, or the whole variable."""
         power, l1 = -self.learning_rate_power, self.l1_regularization_strength
         shrinkage = 2 * self.l2_shrinkage_regularization_strength * rows
         accumulator = slots["accumulator"] + gradient * gradient

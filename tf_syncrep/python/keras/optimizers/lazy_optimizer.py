@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import handle_ops
+from tf_syncrep.python.keras.optimizers import handle_ops
 from tf_syncrep.python.keras.optimizers.base_optimizer import (
     BaseOptimizer,
     is_beyond_kernels,
@@ -24,8 +24,8 @@ class LazyOptimizer(BaseOptimizer):
     kind, in which slots of tables are saved by table.
 
     A sparse gradient (`tf.IndexedSlices`, as of an embedding layer) moves the rows that
-    it names and no others, in the variable and in its slots. This is called lazy: a
-    momentum, for example, does not decay in rows that no gradient names. If a row is
+    it names and no others, in the variable and in its slots. Such an optimizer is
+    called lazy: a momentum does not decay in rows that no gradient names. If a row is
     named several times, the sum of its gradients is applied once. Weight decay and
     `use_ema` are Keras' own, and touch the whole table in every step.
 
@@ -39,23 +39,23 @@ class LazyOptimizer(BaseOptimizer):
         learning_rate: a number of at least 0, or a
             `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
             callable without arguments that returns the rate.
-        weight_decay: if set, each step takes this times the learning rate off all
-            of each variable, untouched rows included.
-        clipnorm: if set, the norm that the gradient of each variable is clipped to.
-        clipvalue: if set, the absolute value that each element of a gradient is
-            clipped to.
-        global_clipnorm: if set, the norm that all gradients together are clipped to.
-        use_ema: keep a moving average of each variable.
+        weight_decay: if set, each step subtracts this, times the learning rate, times
+            the variable from each variable, also in rows that no gradient names.
+        clipnorm: if set, the norm to which the gradient of each variable is clipped.
+        clipvalue: if set, the absolute value to which each element of a gradient is
+            clipped.
+        global_clipnorm: if set, the norm to which all gradients together are clipped.
+        use_ema: whether to keep a moving average of each variable.
         ema_momentum: decay of that average, in [0, 1].
-        ema_overwrite_frequency: if set, overwrite the variables by their averages
-            every so many steps.
+        ema_overwrite_frequency: if set, the variables are overwritten by their
+            averages every so many steps.
         name: the optimizer's name; None for the class's.
         **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
             of the base class (accumulators are dense). In Keras 2, `jit_compile`,
             False by default.
 
     Raises:
-        ValueError: a learning rate below 0.
+        ValueError: the learning rate is below 0.
 
     Example:
     >>> @tf.keras.utils.register_keras_serializable("mine")
@@ -107,7 +107,7 @@ class LazyOptimizer(BaseOptimizer):
         slots: dict[str, tf.Tensor],
         learning_rate: tf.Tensor,
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        """Moves rows of a variable, or all of it; to be overridden.
+        """Moves rows of a variable, or the whole variable; to be overridden.
 
         Args:
             rows: rows of a variable, in the dtype of its slots.
@@ -137,7 +137,7 @@ class LazyOptimizer(BaseOptimizer):
         self._slots_by_name = made
 
     def slots(self, variable: Any) -> dict[str, Any]:
-        """Returns the slots of a variable that the optimizer was built with.
+        """Returns the slots of a variable with which the optimizer was built.
 
         Args:
             variable: a model variable.
@@ -188,7 +188,7 @@ class RuleOptimizer(LazyOptimizer):
     """A lazy optimizer whose updates are one op, if there is a kernel for it."""
 
     def rule(self) -> tuple[str, dict[str, float]]:
-        """The name of the rule, and its numbers except `lr`; to be overridden."""
+        """Returns the rule's name, and its numbers except `lr`; to be overridden."""
         raise NotImplementedError
 
     def row_slots(self) -> Collection[str]:

@@ -18,8 +18,8 @@ from tf_syncrep.python.keras.optimizers.sgd import SGD
 from tf_syncrep.python.keras.tables.stacked_tables import slabs_with_own_optimizers
 from tf_syncrep.python.sync.arguments import as_python
 
-# The optimizers of this package by lower-case names; their steps cost only what a batch
-# touches. All other names mean optimizers of Keras.
+# These lower-case names mean optimizers of this package, whose steps cost only what a
+# batch touches. All other names mean optimizers of Keras.
 _OWN = {
     "adagrad": Adagrad,
     "adam": AdamAsync,
@@ -28,8 +28,8 @@ _OWN = {
     "rowwiseadagrad": RowwiseAdagrad,
     "sgd": SGD,
 }
-# The attributes of optimizers that need the gradients of all variables, and of those
-# that collect or scale gradients.
+# An optimizer with one of the first attributes needs the gradients of all variables,
+# and one with one of the second collects or scales gradients.
 _OF_ALL = ("global_clipnorm", "loss_scale_factor")
 _AROUND = ("inner_optimizer", "gradient_accumulation_steps")
 
@@ -38,17 +38,18 @@ _made: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class OwnOptimizer:
-    """Makes a table's own optimizer.
+    """A maker of an optimizer for tables.
 
-    Two of them are equal if the optimizers have the same class and configuration, apart
-    from the name.
+    Two makers are equal if their optimizers have the same class and configuration,
+    apart from the name.
     """
 
     def __init__(self, given: Any):
-        """Learns what to make.
+        """Notes which optimizer to make.
 
         Args:
-            given: a Keras optimizer, as a model for others, or the name of one.
+            given: a Keras optimizer, like which others will be made, or the name of
+                one.
         """
         if isinstance(given, str):
             self._kind = _class_of(given)
@@ -147,8 +148,8 @@ def check_one_of_several(optimizer: Any, argument: str, what: str) -> None:
     for name in _AROUND:
         if getattr(optimizer, name, None):
             raise ValueError(
-                f"{what} must make an update of each gradient, with one optimizer: "
-                "what collects or scales gradients goes around "
+                f"{what} must make an update of each gradient by itself: an optimizer "
+                "that collects or scales gradients goes around "
                 "tfs.keras.TableOptimizers. Received: "
                 f"{type(optimizer).__name__} with {name}"
             )
@@ -190,7 +191,7 @@ def refuse_other_optimizers() -> None:
 
 
 def _refuse(optimizer: Any, variables: Sequence[Any]) -> None:
-    # An optimizer around another one leaves the check to that.
+    # The inner optimizer of a wrapper is checked when it is built itself.
     if getattr(optimizer, "inner_optimizer", None) is not None or optimizer in _made:
         return
     for own in filter(None, own_optimizers_of(variables)):
@@ -198,12 +199,12 @@ def _refuse(optimizer: Any, variables: Sequence[Any]) -> None:
         raise ValueError(
             f"Table {name!r} has an optimizer of its own, {kind}. The model must be "
             "trained by tfs.keras.TableOptimizers(optimizer), where `optimizer` trains "
-            f"all that has none. Received: {type(optimizer).__name__}"
+            f"all other variables. Received: {type(optimizer).__name__}"
         )
 
 
 def _slabs_of(variables):
-    """The slab of each variable if that has an optimizer of its own; else None."""
+    """Finds the slab of each variable; None if it has no optimizer of its own."""
     slabs = slabs_with_own_optimizers()
     return [slabs.get(id(compat.native(variable))) for variable in variables]
 

@@ -1,4 +1,4 @@
-"""Optimizers that were written into a configuration."""
+"""Makes optimizers from the configurations in which they were saved."""
 
 import copy
 from typing import Any
@@ -7,19 +7,19 @@ import tensorflow as tf
 
 
 def optimizer_from(config: dict[str, Any], custom_objects: Any = None) -> Any:
-    """Makes an optimizer of what `tf.keras.optimizers.serialize` returned.
+    """Makes an optimizer from what `tf.keras.optimizers.serialize` returned.
 
     Args:
-        config: what it returned.
+        config: the configuration.
         custom_objects: classes by name.
 
     Returns:
         The optimizer, without state.
     """
-    # A copy: Keras puts objects in the place of what it has read.
+    # Keras replaces what it has read by objects, so it gets a copy.
     config = copy.deepcopy(config)
-    # While Keras 2 loads an .h5 file it knows no registered names, and takes a class
-    # for its own one of that name in small letters.
+    # While Keras 2 loads an .h5 file it knows no registered names, and would make its
+    # own class of the same name.
     name = config.get("registered_name")
     registered = name and tf.keras.utils.get_registered_object(name, custom_objects)
     if not registered:

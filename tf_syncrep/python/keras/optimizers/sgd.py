@@ -27,39 +27,40 @@ class SGD(RuleOptimizer):
 
     While no gradient names a row, its momentum neither decays nor moves the row.
 
-    A sparse gradient (`tf.IndexedSlices`, what an embedding layer has) moves only the
-    rows that it names, in the variable and in its slots; a row named several times gets
-    the sum of its gradients, once. One op does it, atomically for each row: no update
-    of any worker is lost, and a step costs what its rows cost, however long the table.
+    A sparse gradient (`tf.IndexedSlices`, as of an embedding layer) moves only the rows
+    that it names, in the variable and in its slots. If a row is named several times,
+    the sum of its gradients is applied once. One op does it, atomically for each row:
+    no update of any worker is lost, and the cost of a step depends on its rows, not on
+    the length of the table.
 
     Variables may be half, bfloat16, float32 or float64; slots are float64 for float64
-    variables and float32 for all others. Inside of functions that XLA compiles, and on
-    GPUs, the update is made of TensorFlow's own ops, which are slower, are not atomic,
-    and do not check that the indices are in range.
+    variables and float32 for all others. In functions that XLA compiles, and on GPUs,
+    the update is made of TensorFlow's own ops, which are slower, are not atomic, and do
+    not check that the indices are in range.
 
     Args:
         learning_rate: a number of at least 0, or a
             `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
             callable without arguments that returns the rate.
-        momentum: number in [0, 1].
-        nesterov: look one gradient ahead.
-        weight_decay: if set, each step takes this times the learning rate off all
-            of each variable, untouched rows included.
-        clipnorm: if set, the norm that the gradient of each variable is clipped to.
-        clipvalue: if set, the absolute value that each element of a gradient is
-            clipped to.
-        global_clipnorm: if set, the norm that all gradients together are clipped to.
-        use_ema: keep a moving average of each variable.
+        momentum: a number in [0, 1].
+        nesterov: whether to look one gradient ahead.
+        weight_decay: if set, each step subtracts this, times the learning rate, times
+            the variable from each variable, also in rows that no gradient names.
+        clipnorm: if set, the norm to which the gradient of each variable is clipped.
+        clipvalue: if set, the absolute value to which each element of a gradient is
+            clipped.
+        global_clipnorm: if set, the norm to which all gradients together are clipped.
+        use_ema: whether to keep a moving average of each variable.
         ema_momentum: decay of that average, in [0, 1].
-        ema_overwrite_frequency: if set, overwrite the variables by their averages
-            every so many steps.
+        ema_overwrite_frequency: if set, the variables are overwritten by their
+            averages every so many steps.
         name: the optimizer's name.
         **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
             of the base class (accumulators are dense). In Keras 2, `jit_compile`,
             False by default: the ops are faster than what XLA makes of the formula.
 
     Raises:
-        ValueError: a number out of its range.
+        ValueError: a number is out of its range.
 
     Example:
     >>> table = tf.Variable(tf.ones([4, 2]))
@@ -108,14 +109,14 @@ class SGD(RuleOptimizer):
         self.nesterov: bool = bool(nesterov)
 
     def rule(self) -> tuple[str, dict[str, float]]:
-        """The name of the rule, and its numbers except `lr`."""
+        """Returns the name of the rule, and its numbers except `lr`."""
         if not self.momentum:
             return "sgd", {}
         rule = "nesterov" if self.nesterov else "momentum"
         return rule, {"momentum": self.momentum}
 
     def initial_slots(self) -> dict[str, float]:
-        """The slots of each variable, with their initial values."""
+        """Returns the slots of each variable, with their initial values."""
         return {"momentum": 0.0} if self.momentum else {}
 
     def update_rows(
@@ -125,7 +126,7 @@ class SGD(RuleOptimizer):
         slots: dict[str, tf.Tensor],
         learning_rate: tf.Tensor,
     ) -> tuple[tf.Tensor, Mapping[str, tf.Tensor]]:
-        """Moves rows of a variable, or all of it."""
+        """Moves rows of a variable, or the whole variable."""
         step = -learning_rate * gradient
         if not self.momentum:
             return rows + step, {}

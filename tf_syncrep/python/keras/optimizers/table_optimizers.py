@@ -1,11 +1,10 @@
-"""TableOptimizers: optimizers of tables, and another one of all else."""
+"""TableOptimizers: optimizers of tables, and one of all other variables."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizers.own_optimizers import (
     OwnOptimizer,
     check_one_of_several,
@@ -13,44 +12,47 @@ from tf_syncrep.python.keras.optimizers.own_optimizers import (
     own_optimizers_of,
 )
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
+from tf_syncrep.python.keras.optimizers.several_optimizers import SeveralOptimizers
 from tf_syncrep.python.sync.arguments import as_python, check_positive
 
 __all__ = ["TableOptimizers"]
 
 
 @tf.keras.utils.register_keras_serializable(package="tf_syncrep")
-class TableOptimizers(compat.SeveralOptimizers):
+class TableOptimizers(SeveralOptimizers):
     """Trains each table by the optimizer that its `TableConfig` names.
 
     All other variables, and tables without an optimizer of their own, are trained by
-    `optimizer`. It is an ordinary Keras optimizer: for `Model.fit`, `tfs.keras.fit`,
-    loops of your own, and in `tfs.keras.SyncReplicas`, `tfs.keras.GradientAccumulation`
-    and a `LossScaleOptimizer`. A model with such tables trains with it alone: any other
-    optimizer raises a ValueError before it changes anything.
+    `optimizer`. `TableOptimizers` is an ordinary Keras optimizer: `Model.fit`,
+    `tfs.keras.fit` and custom loops take it, and so do `tfs.keras.SyncReplicas`,
+    `tfs.keras.GradientAccumulation` and `LossScaleOptimizer`. A model with such tables
+    cannot be trained without it: any other optimizer raises a ValueError before it
+    changes anything.
 
     Each optimizer has its own learning rate or schedule, clipping, weight decay and
     averages, as if it trained its variables alone. `learning_rate` and `iterations` are
     those of `optimizer`; those of the others are in `table_optimizers`. All of them
-    count each step, also one without a gradient for them. What concerns the gradients
-    of all variables together is given here: `global_clipnorm` and `loss_scale_factor`.
+    count each step, even if they have no gradient in it. Two arguments concern the
+    gradients of all variables together: `global_clipnorm` and `loss_scale_factor`.
 
-    It trains in one process and under ParameterServerStrategy. Strategies whose steps
-    have several replicas can load and evaluate a model that has it, and not train it.
+    It trains in one process and under ParameterServerStrategy. Under strategies whose
+    steps have several replicas, a model that has it can be loaded and evaluated, but
+    not trained.
 
-    The optimizers of tables are made when the variables are known, when training
-    begins, say, of the classes and configurations that the tables were told, one for
-    all that are equal.
+    The optimizers of tables are made when the variables are known, usually when
+    training begins. Tables whose optimizers have the same class and configuration share
+    one.
 
     Args:
-        optimizer: the Keras optimizer of all else, or its name.
-        global_clipnorm: if set, the norm that the gradients of all variables together
-            are clipped to.
-        loss_scale_factor: in Keras 3, if set, a number that `fit` multiplies the loss
-            with, and that all gradients are divided by.
+        optimizer: the Keras optimizer of all other variables, or its name.
+        global_clipnorm: if set, the norm to which the gradients of all variables
+            together are clipped.
+        loss_scale_factor: in Keras 3, if set, the number by which `fit` multiplies the
+            loss, and by which all gradients are divided.
         name: the optimizer's name.
 
     Raises:
-        ValueError: an optimizer that cannot be one of several, or a number out of
+        ValueError: `optimizer` cannot be one of several, or a number is out of its
             range.
 
     Example:
@@ -82,7 +84,7 @@ class TableOptimizers(compat.SeveralOptimizers):
         if loss_scale_factor is not None:
             loss_scale_factor = check_positive("loss_scale_factor", loss_scale_factor)
         super().__init__(optimizer, as_python(name), global_clipnorm, loss_scale_factor)
-        # Not attributes by assignment, which Keras would track.
+        # Keras would track an assigned attribute.
         self.__dict__["_names_of_tables"] = []
 
     def _make_others(self, variables: Sequence[Any]) -> Sequence[Any]:
@@ -105,8 +107,8 @@ class TableOptimizers(compat.SeveralOptimizers):
     def table_optimizers(self) -> dict[str, Any]:
         """The optimizers of tables by their names, once they are made.
 
-        A table of a second layer with the name of one of another layer is there with
-        `#2` behind its name.
+        If two layers have tables of the same name, `#2` follows the name of the second
+        one.
         """
         found: dict[str, Any] = {}
         for name, optimizer in self.__dict__["_names_of_tables"]:
@@ -118,7 +120,7 @@ class TableOptimizers(compat.SeveralOptimizers):
         return found
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what `from_config` makes an equal optimizer of."""
+        """Returns the configuration; `from_config` makes an equal optimizer of it."""
         config = {
             "name": self.name,
             "optimizer": tf.keras.optimizers.serialize(self.optimizer),
@@ -130,10 +132,10 @@ class TableOptimizers(compat.SeveralOptimizers):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Makes an optimizer of what `get_config` returned.
+        """Makes an optimizer from what `get_config` returned.
 
         Args:
-            config: the arguments by name, the optimizer serialised.
+            config: the arguments by name, with the optimizer serialised.
             custom_objects: classes by name, for the optimizer.
 
         Returns:

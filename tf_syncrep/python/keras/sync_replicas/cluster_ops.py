@@ -1,9 +1,9 @@
 """The ops of SyncReplicas on a cluster: those of its gate and its accumulators.
 
-The gate is placed beside most of what is trained, or beside the optimizer's
-`iterations`, and each accumulator beside its variable. All of them live as long as
-their handles here, as the variables do, and nobody else finds them: functions that a
-dead coordinator has left on a parameter server must not touch them.
+The gate is placed on the task that has most of the trained variables, or beside the
+optimizer's `iterations`, and each accumulator beside its variable. All of them live as
+long as their handles here, as the variables do. Nobody else finds them: functions that
+a dead coordinator has left on a parameter server must not touch them.
 """
 
 import dataclasses
@@ -38,7 +38,8 @@ class Permit:
     worker: tuple[tf.Tensor, tf.Tensor]
     generation: tf.Tensor
     round: tf.Tensor
-    incarnation: tf.Tensor  # on the worker; all others are on the gate's task
+    # This one is on the worker; all others are on the gate's task.
+    incarnation: tf.Tensor
     used: bool = False
 
     @property
@@ -66,7 +67,8 @@ class ClusterOps:
             quorum: how many gradients make up an update.
             total: how many workers take part.
             lease_secs: how long a worker may be silent.
-            start_secs: the same before its first gradient; see `SyncReplicas`.
+            start_secs: how long it may be silent before its first gradient; see
+                `SyncReplicas`.
             reject_nonfinite: whether a worker drops a gradient that contains a NaN or
                 an infinity, and computes another one.
             spares: whether idle workers may have a spare beside an overdue permit.
@@ -80,9 +82,9 @@ class ClusterOps:
         self._spares = spares
         self._fallback_device = self._device = device
         self.targets = Targets()
-        # Guards the gate, and its place, while several threads trace functions.
+        # It guards the gate, and its device, while several threads trace functions.
         self._lock = threading.Lock()
-        self._gate: Any = None  # a tensor, once it is made
+        self._gate: Any = None  # It is a tensor once it is made.
 
     @property
     def heartbeat_secs(self) -> float:
@@ -107,7 +109,7 @@ class ClusterOps:
                 )
 
     def gate(self) -> tf.Tensor:
-        """The handle of the gate, which is made once."""
+        """Returns the handle of the gate, which is made once."""
         with self._lock:
             if self._gate is None:
                 # It must not be made in a function that is being traced: at each call,
@@ -192,7 +194,10 @@ class ClusterOps:
     def _when_all_are_there(
         self, sent: Sequence[Any], at_gate: Sequence[bool], fit: tf.Tensor
     ) -> tuple[list[Any], tf.Tensor]:
-        """The gradients, and the message to the gate, sent after those for its task."""
+        """Returns the gradients, and the message to the gate.
+
+        The message is sent after the gradients for the gate's task.
+        """
         awaited = [x for x, is_at in zip(sent, at_gate, strict=True) if is_at]
         with tf.device(self._device):
             # They go through one op with the message to the gate. A control dependency

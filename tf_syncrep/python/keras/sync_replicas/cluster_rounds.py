@@ -42,8 +42,8 @@ class ClusterRounds(Rounds):
         self._ops = ops
         self._permits = _Permits()
         self._updater = Updater(ops, strategy, optimizer, update)
-        # How many gradients had arrived when the epoch began, without those of the
-        # epoch.
+        # How many gradients had arrived when the epoch began, except for those of its
+        # own steps.
         self._num_before = 0
 
     @property
@@ -53,11 +53,11 @@ class ClusterRounds(Rounds):
 
     @property
     def is_training(self) -> bool:
-        """Whether there is a training whose end nobody has asked for."""
+        """Whether a training has begun, and was not told to end yet."""
         return self._updater.is_running
 
     def place(self, variables: Sequence[Any]) -> None:
-        """Places the gate beside most of what is trained, unless it has been made."""
+        """Places the gate where most trained bytes are, unless it has been made."""
         self._ops.place_gate(variables)
 
     @contextlib.contextmanager
@@ -102,7 +102,7 @@ class ClusterRounds(Rounds):
     def start(self) -> None:
         """Opens the gate for a new training, and starts the updater."""
         compat.isolate_workers()
-        self._updater.close()  # an error has ended that training
+        self._updater.close()  # An error may have ended the training before.
         self._updater.start()
 
     def begin_epoch(self, first_step: int) -> None:
@@ -162,13 +162,13 @@ class ClusterRounds(Rounds):
         return gate_stats.to_dict(*(x.numpy() for x in self._ops.stats()))
 
     def _own_stats(self) -> dict[str, Any]:
-        """The gate's counters, read apart from the steps of other threads."""
+        """Returns the gate's counters, read apart from the steps of other threads."""
         with compat.apart_from_closures():
             return self.stats()
 
 
 def _num_decided(stats: dict[str, Any]) -> int:
-    """How many gradients were applied, or dropped."""
+    """Returns how many gradients were applied, or dropped."""
     return sum(stats[x] for x in ("applied", "late", "stale", "rejected", "voided"))
 
 
@@ -189,7 +189,7 @@ class _Permits:
         self._of_thread = threading.local()
 
     def current(self) -> Permit | None:
-        """The permit of the function that is being traced, or of one around it."""
+        """Returns the permit of the function being traced, or of one around it."""
         if tf.executing_eagerly():
             return getattr(self._of_thread, "permit", None)
         graph = tf.compat.v1.get_default_graph()

@@ -12,7 +12,7 @@ from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.targets import Targets
 from tf_syncrep.python.sync import gradient_checks, messages
 
-# Applies gradients to variables.
+# It applies gradients to variables.
 Update = Callable[[Sequence[Any], Sequence[Any]], None]
 
 
@@ -50,7 +50,7 @@ class InProcessRounds(Rounds):
             self._quorum, self._pending, self._updates, self._applied = (
                 _counter(initial) for initial in (quorum, 0, 0, 0)
             )
-            # It is increased by each update, and by each round that is dropped.
+            # The round's number grows with each update, and if gradients are dropped.
             self._round, self._rejected = _counter(0), _counter(0)
 
     def receive(

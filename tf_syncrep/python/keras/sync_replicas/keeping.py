@@ -44,7 +44,7 @@ def keep(
 
 
 def _writes_rows_of_gradients_only(optimizer: Any) -> bool:
-    """Whether an optimizer writes only the rows that a sparse gradient names.
+    """Returns whether an optimizer writes only the rows that a sparse gradient names.
 
     Keras' optimizers with moments let the moments of all rows decay.
     """

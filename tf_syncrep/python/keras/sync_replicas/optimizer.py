@@ -78,15 +78,15 @@ class SyncReplicas(RoundsOptimizer):
         inner_optimizer: the Keras optimizer that applies the means, or its name.
         replicas_to_aggregate: how many gradients make up an update.
         total_num_replicas: how many workers take part. By default all workers of the
-            cluster, so that a fifth worker is a backup if four gradients make up an
+            cluster do, so that a fifth worker is a backup if four gradients make up an
             update.
         lease_secs: after how many silent seconds a worker is taken for dead. If a
             worker has come back from a longer silence, others wait twice as long as
             that for it, but at most twice `start_secs`.
-        start_secs: the same before a worker's first gradient. Once as many workers have
-            given their first gradient as are computing theirs, it is four times the
-            longest time that one of those took, but no less than `lease_secs` and no
-            more than `start_secs`.
+        start_secs: after how many silent seconds a worker is taken for dead before its
+            first gradient. Once as many workers have given their first gradient as are
+            computing theirs, it is four times the longest time that one of those took,
+            but no less than `lease_secs` and no more than `start_secs`.
         reject_nonfinite: whether a gradient that contains a NaN or an infinity is
             dropped instead of applied.
         spares: whether an idle worker computes a gradient in place of a worker whose
@@ -202,8 +202,8 @@ class SyncReplicas(RoundsOptimizer):
         closures by then.
 
         Args:
-            strategy: the `tf.distribute.ParameterServerStrategy`; by default the one in
-                whose scope the optimizer was made.
+            strategy: the `tf.distribute.ParameterServerStrategy`. By default it is the
+                one in whose scope the optimizer was made.
 
         Yields:
             An object with `drain()`, which waits until no update is in progress.
@@ -215,7 +215,7 @@ class SyncReplicas(RoundsOptimizer):
         """
         if strategy is not None and strategy is not self._strategy:
             raise ValueError(
-                "`strategy` must be the one that the optimizer was made under. "
+                "`strategy` must be the one in whose scope the optimizer was made. "
                 f"Received: strategy={strategy}"
             )
         if self._rounds.is_training:
@@ -272,10 +272,10 @@ class SyncReplicas(RoundsOptimizer):
         Returns:
             Numbers by name: "step" (`iterations`), "quorum" and "updates", and the
             numbers of gradients "applied", "pending" and "rejected". Under
-            ParameterServerStrategy also "admitted", "committed", "late" (dropped, since
-            the round had enough), "stale" (dropped, since they belong to an earlier
-            round), "voided", "expired" and more. Under "workers" are the counters of
-            each worker, by its task, with "waited_secs".
+            ParameterServerStrategy there are also "admitted", "committed", "late"
+            (dropped, since the round had enough), "stale" (dropped, since they belong
+            to an earlier round), "voided", "expired" and more. "workers" has the
+            counters of each worker by its task, with "waited_secs".
         """
         return self._rounds.stats()
 
@@ -298,7 +298,7 @@ class RunningUpdates:
     """The updates of a custom loop, while they are running."""
 
     def __init__(self, rounds: Rounds):
-        """Called by `SyncReplicas.updater`."""
+        """Keeps the rounds; called by `SyncReplicas.updater`."""
         self._rounds = rounds
 
     def drain(self) -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_syncrep.python.keras.compat import graph_edges
 from tf_syncrep.python.keras.transfers.tasks import WORKER, Tasks
 
-# On the worker they concern variables of its own, such as those of metrics.
+# If such an op is on the worker, its variable is the worker's own, as those of metrics.
 _OF_VARIABLES = frozenset(
     {
         "AssignAddVariableOp",
@@ -22,7 +22,7 @@ _OF_VARIABLES = frozenset(
 
 @contextlib.contextmanager
 def effects_after(tensor: Any) -> Iterator[None]:
-    """Ops built inside that read or change anything run after a tensor.
+    """Makes ops built inside that read or change anything run after a tensor.
 
     Ops that only compute something on the worker do not wait for a tensor on another
     task, since TensorFlow would send a message for that. Ops on the worker's own
@@ -48,7 +48,7 @@ def effects_after(tensor: Any) -> Iterator[None]:
     waiting = {tensor.op}
     for op in graph.get_operations()[num_before:]:
         before = [*(source.op for source in op.inputs), *op.control_inputs]
-        # All others come after one of these.
+        # An op with an input that waits comes after the tensor anyway.
         if waiting.isdisjoint(before):
             if not _has_effects(op, tasks):
                 continue
@@ -57,7 +57,7 @@ def effects_after(tensor: Any) -> Iterator[None]:
 
 
 def _has_effects(op: tf.Operation, tasks: Tasks) -> bool:
-    """Whether an op reads or changes state that workers share."""
+    """Returns whether an op reads or changes state that workers share."""
     # Captured tensors are arguments of the function, and available from the beginning.
     if op.type == "Placeholder":
         return False

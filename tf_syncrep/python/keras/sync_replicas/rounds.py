@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# Called with `iterations` when a training begins, and after each of its updates.
+# It is called with `iterations` when a training begins, and after each of its updates.
 Observer = Callable[[int], None]
 
 
@@ -17,9 +17,9 @@ class Rounds:
     once: nothing has to be awaited or ended.
     """
 
-    #: The error that may be the reason for errors of other tasks, or None.
+    #: This error may be the reason for errors of other tasks; None if there is none.
     cause: BaseException | None = None
-    #: Whether updates maintain tables that grow.
+    #: It tells whether updates maintain tables that grow.
     maintains_tables: bool = False
 
     def place(self, variables: Sequence[Any]) -> None:
@@ -127,7 +127,7 @@ class RefusedRounds(Rounds):
     def receive(
         self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
     ) -> None:
-        """Refuses.
+        """Refuses gradients.
 
         Raises:
             ValueError: always.
@@ -136,7 +136,7 @@ class RefusedRounds(Rounds):
         raise ValueError(self._reason)
 
     def start(self) -> None:
-        """Refuses.
+        """Refuses to begin a training.
 
         Raises:
             ValueError: always.

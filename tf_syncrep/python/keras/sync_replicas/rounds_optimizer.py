@@ -10,12 +10,13 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
+from tf_syncrep.python.keras.optimizers.wrapper_optimizer import WrapperOptimizer
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.sync.gradients import as_tensors
 
 
-class RoundsOptimizer(compat.WrapperOptimizer):
-    """Passes gradients to its rounds, which make the inner optimizer update.
+class RoundsOptimizer(WrapperOptimizer):
+    """Passes gradients to its rounds, which make updates by the inner optimizer.
 
     Subclasses set `_rounds` and `flush_last`.
     """
@@ -70,10 +71,10 @@ class RoundsOptimizer(compat.WrapperOptimizer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Makes an optimizer of the result of `get_config`.
+        """Makes an optimizer from what `get_config` returned.
 
         Args:
-            config: the arguments by name, the inner optimizer serialised.
+            config: the arguments by name, with the inner optimizer serialised.
             custom_objects: classes by name, for the inner optimizer.
 
         Returns:
@@ -84,7 +85,7 @@ class RoundsOptimizer(compat.WrapperOptimizer):
 
 
 def rounds_of(optimizer: Any) -> Rounds:
-    """The rounds of an optimizer; if it has none, rounds that do nothing."""
+    """Returns the rounds of an optimizer; if it has none, rounds that do nothing."""
     return optimizer._rounds if isinstance(optimizer, RoundsOptimizer) else Rounds()
 
 

@@ -12,9 +12,9 @@ from absl import logging
 
 from tf_syncrep.python.sync import gate_stats
 
-# How long the end of a training waits for the scalars that are still to be written.
+# The end of a training waits so long for scalars that are still to be written.
 _END_SECS = 5.0
-# How many readings wait for a slow disk at most.
+# At most so many readings wait for a slow disk.
 _MOST_READINGS = 100
 # With this, TensorBoard draws the numbers as curves.
 SCALARS = tf.compat.v1.SummaryMetadata(
@@ -37,7 +37,7 @@ class ScalarsWriter:
         """
         self._log_dir = log_dir
         self._read_stats = read_stats
-        # Guards the following fields. It is notified when one of them has changed.
+        # It guards the following fields, and is notified when one of them has changed.
         self._changed = threading.Condition()
         self._is_asked = False
         # If the disk is slower than the epochs, the oldest readings are omitted.

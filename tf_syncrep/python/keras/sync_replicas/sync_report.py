@@ -25,13 +25,13 @@ class SyncReport(tf.keras.callbacks.Callback):
     `sync/late`, `sync/stale`, `sync/voided` and `sync/waited_secs`. Like those in
     TensorBoard, they count from the beginning of the training. Callbacks that need them
     in the logs have to come after this one. The printed line counts only the epoch. Its
-    updates per second are per second of training, without validation, the time between
-    epochs, and callbacks that take a second or more between two steps, as when they
-    write a checkpoint. TensorBoard gets that time as `sync/training_secs`.
+    updates per second are per second of training: validation, the time between epochs,
+    and callbacks that take a second or more between two steps, as when they write a
+    checkpoint, do not count. TensorBoard gets that time as `sync/training_secs`.
 
     It only observes: training is the same without it. A thread writes TensorBoard's
-    files, and workers never wait for it. If it fails, because of a full disk, say, that
-    is logged once, and nothing more is written.
+    files, and workers never wait for it. If it fails, for example because the disk is
+    full, the failure is logged once, and nothing more is written.
 
     Args:
         log_dir: the folder for TensorBoard scalars `sync/...`, by updates, and for the
@@ -87,7 +87,7 @@ class SyncReport(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Begins to observe."""
         del logs
-        # A `fit` that an error has ended may have left one.
+        # A `fit` that an error has ended may have left a line and a writer.
         self._line = None
         self._end()
         if self._log_dir is not None:
@@ -107,7 +107,7 @@ class SyncReport(tf.keras.callbacks.Callback):
         clock_of(self.model).note_step()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Reports on the epoch, all of whose updates are complete."""
+        """Reports on the epoch, whose updates are complete by now."""
         del epoch
         stats = self._optimizer.stats()
         if self._writer is not None:
@@ -152,7 +152,7 @@ class SyncReport(tf.keras.callbacks.Callback):
 
 
 def _epoch_scalars(logs: dict[str, Any] | None) -> dict[str, float]:
-    """The logs of an epoch as numbers by tag; other values are omitted."""
+    """Returns the logs of an epoch as numbers by tag; other values are omitted."""
     scalars = {}
     for name, value in (logs or {}).items():
         try:

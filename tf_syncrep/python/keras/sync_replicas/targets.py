@@ -37,11 +37,11 @@ class Targets:
 
     def __init__(self):
         """Makes nothing yet."""
-        # Guards the following fields while several threads trace functions.
+        # It guards the following fields while several threads trace functions.
         self._lock = threading.Lock()
         self._targets: list[_Target] | None = None
         self.accumulators: list[GradientAccumulator] = []
-        # Set when there were gradients, so that the variables to update are known.
+        # It is set once there were gradients, which tell the variables to update.
         self.are_known = threading.Event()
 
     @property

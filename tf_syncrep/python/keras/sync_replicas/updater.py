@@ -15,24 +15,25 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.sync_replicas import keeping
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer
+from tf_syncrep.python.keras.sync_replicas.update_context import UpdateContext
 from tf_syncrep.python.keras.tables.maintenance import (
     Maintenance,
     maintenance_of_update,
 )
 from tf_syncrep.python.sync.deadline import within
 
-# How often a waiting updater calls again, so that the gate hears of it, and so that
+# A waiting updater calls again so often, so that the gate hears of it, and so that
 # requests between two updates do not wait for an update that may not come.
 _WAIT_SECS = 1.0
 _POLL_SECS = 0.1
-# The time-out of a wait that is only a sign of life.
+# A wait that only shows the gate a sign of life has this time-out.
 _NO_WAIT_SECS = 1e-3
-# The gate's message for such a wait, after which nothing is wrong.
+# The gate says this when a wait has ended without a round, which is no failure.
 _IN_VAIN = "No full round in this time"
-# How long each of the two parts of an end may take, which are the end of the thread and
-# the message to the gate, if parameter servers do not answer.
+# An end has two parts: the thread ends, and the gate gets a message. Each of them may
+# take this long if parameter servers do not answer.
 _END_SECS = 5.0
-# How many characters of an error others get to read.
+# The gate tells others at most so many characters of an error.
 _LONGEST_ERROR = 300
 _ENDED = (
     "This training has ended. Another one begins with `tfs.keras.fit`, or with another "
@@ -75,15 +76,15 @@ class Updater:
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._generation: Any = None
-        # Guards the requests, and whether a thread is there to serve them.
+        # It guards the requests, and whether a thread is there to serve them.
         self._requests_lock = threading.Lock()
         self._requests: list[_Request] = []
         self._is_serving = False
-        # The maintenance of tables that grow, once it is known what is trained.
+        # This maintains tables that grow; it is None until the variables are known.
         self._maintenance: Maintenance | None = None
-        # Called in the thread with `iterations`: before the first update of a training,
-        # and after each update. An observer that raises an error is logged, and not
-        # called again.
+        # The thread calls them with `iterations`, before the first update of a training
+        # and after each update. If an observer raises an error, the error is logged,
+        # and the observer is not called again.
         self.observers: list[Observer] = []
         # These are functions, so that they reach parameter servers in the same way as
         # those of workers, which do not wait for the calls of another thread.
@@ -98,14 +99,14 @@ class Updater:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a training whose end nobody has asked for."""
+        """Whether a training has begun, and was not told to end yet."""
         return self._thread is not None
 
     def start(self) -> None:
         """Opens the gate for a new training and starts the thread."""
         self._error = None
-        # It is a new event: a thread that an earlier end gave up must not go on with
-        # this one.
+        # It is a new event, so that a thread that an earlier training has left behind
+        # does not go on in this one.
         self._stopping = threading.Event()
         step = tf.cast(self._iterations.read_value(), tf.int64)
         self._generation = self._open_fn(step)
@@ -123,8 +124,8 @@ class Updater:
     def cause(self) -> BaseException | None:
         """The error that ended the updates, or None.
 
-        Closures fail then as well, with errors that say less or nothing about the
-        reason: TensorFlow cancels those that have not heard of it yet.
+        Closures fail then as well, but their errors say less about the reason, or
+        nothing: TensorFlow cancels closures that have not heard of it yet.
         """
         if isinstance(self._error, tf.errors.CancelledError):
             return None  # A cancellation does not tell the reason.
@@ -207,7 +208,7 @@ class Updater:
         with self._requests_lock:
             self._is_serving = False
             requests, self._requests = self._requests, []
-        for request in requests:  # a thread was left behind with them
+        for request in requests:  # A thread was left behind with them.
             request.refuse()
         self._thread = None
         _running.discard(self)
@@ -242,8 +243,8 @@ class Updater:
         try:
             self._tell_observers(step)
             self._wait_for_targets(generation, stopping)
-            # This must not happen while a function is traced, which would take the
-            # variables for its own.
+            # A function that is being traced would take the variables for its own, so
+            # this comes before.
             self._maintenance = maintenance_of_update(
                 self._optimizer, [compat.native(v) for v in self._ops.targets.variables]
             )
@@ -256,7 +257,7 @@ class Updater:
                     self._tell_observers(step)
         except BaseException as error:
             if generation is not self._generation:
-                return  # it was left behind, and does not concern the present training
+                return  # This thread was left behind, and another training may run.
             self._error = error
             # The gate, and so the workers that wait there, may be unreachable.
             logging.error(
@@ -306,16 +307,16 @@ class Updater:
     def _be_heard_of(self, generation: tf.Tensor) -> None:
         self._ops.wait_quorum(generation, _NO_WAIT_SECS)
 
-    # Neither function returns anything: a function with a result waits for a message
-    # from each op in it before it returns.
+    # The following two functions return nothing: a function with a result waits for a
+    # message from each op in it before it returns.
 
     def _wait_and_apply(self, generation: tf.Tensor) -> None:
         self._apply(generation, self._ops.wait_quorum(generation, _WAIT_SECS))
 
     def _apply(self, generation: tf.Tensor, quorum: tf.Tensor) -> None:
         gradients, variables = self._ops.take(quorum)
-        # Ops without a place of their own are placed beside the gate: each detour of an
-        # update costs a call from task to task.
+        # Ops without a device of their own are placed beside the gate, since an update
+        # waits for a call whenever it goes from one task to another.
         with tf.device(self._ops.device):
             # `iterations` needs no gradient, and a learning rate that is set between
             # two updates must apply to the next one.
@@ -329,7 +330,7 @@ class Updater:
                 self._ops.advance(generation, quorum, step)
 
     def _maintain(self, step: tf.Tensor) -> list[tf.Tensor]:
-        """Takes rows of tables that grow back, if it is time."""
+        """Maintains tables that grow, if it is time; returns what to wait for."""
         maintenance = self._maintenance
         if maintenance is None:
             return []
@@ -342,7 +343,7 @@ class Updater:
         return [tf.cond(is_time, maintain, lambda: tf.constant(False))]
 
     def _update_all(self, gradients: Any, variables: Any) -> None:
-        with self._strategy.scope(), compat.UpdateContext(self._strategy):
+        with self._strategy.scope(), UpdateContext(self._strategy):
             self._update(gradients, variables)
 
 
@@ -377,13 +378,13 @@ class _Request:
 def _group_of(build: Callable[[], None]) -> tf.Operation:
     """Builds ops in a function that is being traced, and an op that ends after them.
 
-    So each task reports to that op once, instead of each op.
+    So each task sends that op one message, and not a message for each op.
     """
     graph = tf.compat.v1.get_default_graph()
     num_before = len(graph.get_operations())
     build()
     built = graph.get_operations()[num_before:]
-    # All others end before one of these.
+    # Every other op ends before one of these.
     unused = [op for op in built if not any(x.consumers() for x in op.outputs)]
     return tf.group(unused)
 
@@ -403,7 +404,7 @@ def _call(function: Any, generation: Any, stopping: threading.Event) -> bool:
 
 
 def _function(python_function: Callable[..., Any]) -> Callable[..., Any]:
-    """A `tf.function` whose failure or cancellation does not affect others."""
+    """Returns a `tf.function` whose failure or cancellation does not affect others."""
     function = tf.function(python_function)
 
     def call(*args: Any) -> Any:
@@ -414,7 +415,7 @@ def _function(python_function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _summary(error: BaseException) -> str:
-    """What the gate tells others of an error: its text without stack traces.
+    """Returns an error's text without stack traces, for the gate to tell others.
 
     gRPC drops errors above a few kilobytes, and each task on the way repeats the text.
     """

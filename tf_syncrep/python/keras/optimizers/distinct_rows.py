@@ -1,29 +1,29 @@
-"""Sparse gradients in which each row is named once."""
+"""Makes sparse gradients name each row once."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.compat.xla import compiled_by_xla
-from tf_syncrep.python.keras.handle_ops import sum_by_first_row
+from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.optimizers.handle_ops import sum_by_first_row
 from tf_syncrep.python.ops import embedding_ops
 
 
 def sum_equal_rows(gradients: Sequence[Any]) -> list[Any]:
     """Sums the values of rows that a sparse gradient names several times.
 
-    Clipping needs the gradient itself: the norm of its parts differs, and a sum of
-    clipped parts is not clipped. The ops of this package sum equal rows faster, but
-    only after that.
+    Clipping needs these sums: the norm of the single values differs from theirs, and a
+    sum of clipped values is not clipped. The ops of this package sum equal rows faster,
+    but only after clipping.
 
     Args:
         gradients: tensors, `tf.IndexedSlices`, or None.
 
     Returns:
-        The same gradients, in which the sparse ones have each row once, or, in
-        functions that XLA compiles, once and with zeros from then on. Gradients of
-        lookups by this package's ops are like that already.
+        The same gradients, in which the sparse ones have each row once. In functions
+        that XLA compiles, a row may come again with zeros. Gradients of lookups by this
+        package's ops have each row once already, and are returned as they are.
     """
     return [
         _sum_equal_rows(gradient) if _may_have_equal_rows(gradient) else gradient
@@ -38,9 +38,9 @@ def _may_have_equal_rows(gradient: Any) -> bool:
 
 
 def _sum_equal_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-    if compiled_by_xla():
-        # The number of distinct rows is not known there: what is computed of rows of
-        # `tf.unique` is wrong, and nothing says so (seen in TensorFlow 2.21).
+    if compat.compiled_by_xla():
+        # XLA does not know the number of distinct rows: what it computes from the rows
+        # of `tf.unique` is wrong, without any error (seen in TensorFlow 2.21).
         rows, values = sum_by_first_row(gradient.values, gradient.indices)
         return tf.IndexedSlices(values, rows, gradient.dense_shape)
     rows, places = tf.unique(gradient.indices)

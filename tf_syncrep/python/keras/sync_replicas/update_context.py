@@ -8,7 +8,7 @@ import tensorflow as tf
 class UpdateContext(tf.distribute.ReplicaContext):
     """The context in which optimizers expect an update: that of one replica.
 
-    A context manager, to be entered in the strategy's scope:
+    It is a context manager, which is entered in the strategy's scope:
 
     ```python
     with strategy.scope(), UpdateContext(strategy):
@@ -19,8 +19,8 @@ class UpdateContext(tf.distribute.ReplicaContext):
     over the replicas stay as they are. `strategy.run` would send the update to a
     worker, and would end in a context whose sums are those of the workers.
 
-    The class is public, but programs are not expected to create and enter one.
-    TensorFlow's own strategies do both.
+    The class is public, but usually only TensorFlow's own strategies make such contexts
+    and enter them.
     """
 
     def __init__(self, strategy: Any):

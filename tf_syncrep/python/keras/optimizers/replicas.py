@@ -1,4 +1,4 @@
-"""Gradients on their way from the replicas to an update in cross-replica context."""
+"""Sums the gradients of all replicas for an update in cross-replica context."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def sum_over_replicas(
             called.
 
     Returns:
-        The gradients of the whole step, each one tensor or `tf.IndexedSlices` or None.
+        The gradients of the whole step; each is a tensor, a `tf.IndexedSlices` or None.
     """
     strategy = tf.distribute.get_strategy()
     # For a single replica `strategy.run` returns the values as they are; the other

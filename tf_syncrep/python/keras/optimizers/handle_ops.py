@@ -34,8 +34,8 @@ def sum_by_row(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Ten
 
     Returns:
         rows: the indices, sorted, as many as there were.
-        sums: for each of these the sum of all values of that row. Equal rows have equal
-            sums, so that it does not matter which is written last.
+        sums: for each of these, the sum of all values of that row. Equal rows have
+            equal sums, so that it does not matter which of them is written last.
     """
     rows, sums, _ = _sums_and_firsts(values, indices)
     return rows, sums
@@ -57,7 +57,7 @@ def sum_by_first_row(
 
 
 def _sums_and_firsts(values, indices):
-    """The rows, sorted, their sums, and whether a row is the first of equal ones."""
+    """Returns the sorted rows, their sums, and whether each is the first of equals."""
     order = tf.argsort(indices, stable=True)
     rows = tf.gather(indices, order)
     is_first = tf.concat([rows[:1] == rows[:1], rows[1:] != rows[:-1]], axis=0)

@@ -29,9 +29,9 @@ LIMITS = {
     # Averages are read, assigned, and read again when the layer is called again.
     "batch_normalization": 2 * FEWEST - 1,
     "assigned_between_reads": FEWEST + 2,
-    # Besides, there are row numbers, rows, and their gradients.
-    "embeddings": FEWEST + 3,
-    "distributed_embedding": FEWEST + 3 * NUM_PS,
+    # Besides, there are row numbers. Rows and their gradients bring the others along.
+    "embeddings": FEWEST + 1,
+    "distributed_embedding": FEWEST + NUM_PS,
 }
 # A worker asks for a permit.
 OF_THE_GATE = 1

@@ -191,8 +191,9 @@ class ScheduledSteps:
         known = self._kept.by_kind
         if kind not in known or known[kind][0] != key:
             fold_seeds = kind == "train" and self._num_workers > 1
-            step = Step(self._model, kind, fold_seeds, self._metrics)
-            known[kind] = (key, _Functions(step, self._metrics, self._prefetch_rows))
+            prefetch_rows = self._prefetch_rows
+            step = Step(self._model, kind, fold_seeds, self._metrics, prefetch_rows)
+            known[kind] = (key, _Functions(step, self._metrics, prefetch_rows))
         return known[kind][1]
 
 

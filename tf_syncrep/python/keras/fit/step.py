@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -49,11 +49,13 @@ class Step:
         # A synchronous step waits for its permit before it reads any variable.
         self._rounds = rounds_of(model.optimizer) if kind == "train" else Rounds()
 
-    def __call__(self, number: tf.Tensor, handles: list[tf.Tensor], batch: Any) -> Any:
+    def __call__(
+        self, number: Callable[[], tf.Tensor], handles: list[tf.Tensor], batch: Any
+    ) -> Any:
         """Traces a step.
 
         Args:
-            number: int64 scalar that differs between executions.
+            number: returns an int64 scalar that differs between executions.
             handles: the handles of the worker's variables that stand for metrics.
             batch: the argument of the model's step.
 

@@ -1,7 +1,7 @@
 """Makes ops of a step wait for the step's permit, whichever thread builds them."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -54,6 +54,32 @@ def effects_after(tensor: Any) -> Iterator[None]:
                 continue
             graph_edges.add_control_input(op, tensor.op)
         waiting.add(op)
+
+
+def use_resources_after(
+    ops: Sequence[tf.Operation], before: Sequence[tf.Operation]
+) -> None:
+    """Makes ops that use a resource run after others on the resource's own task.
+
+    A control dependency from another task would be a message.
+
+    Args:
+        ops: ops of a function that is being traced.
+        before: other ops of it, each of which has a resource.
+    """
+    if not before:
+        return
+    tasks = Tasks(before[0].graph)
+    earlier = {op: _tasks_of_resources(op, tasks) for op in before}
+    for op in ops:
+        own = _tasks_of_resources(op, tasks)
+        for other, others in earlier.items():
+            if own & others:
+                graph_edges.add_control_input(op, other)
+
+
+def _tasks_of_resources(op: tf.Operation, tasks: Tasks) -> set[str]:
+    return {tasks.of_resource(x) for x in op.inputs if x.dtype == tf.resource}
 
 
 def _has_effects(op: tf.Operation, tasks: Tasks) -> bool:

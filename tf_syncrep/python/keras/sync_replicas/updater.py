@@ -5,14 +5,14 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.sync_replicas import keeping
+from tf_syncrep.python.keras.sync_replicas import keeping, ordering
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer
 from tf_syncrep.python.keras.tables.maintenance import (
@@ -320,8 +320,10 @@ class Updater:
             # `iterations` needs no gradient, and a learning rate that is set between
             # two updates must apply to the next one.
             kept = keeping.keep(self._optimizer, gradients, variables)
-            with tf.control_dependencies([quorum, *kept]):
-                updated = _group_of(lambda: self._update_all(gradients, variables))
+            with tf.control_dependencies([quorum]):
+                updated = _group_of(
+                    lambda: self._update_all(gradients, variables), after=kept
+                )
             with tf.control_dependencies([updated]):
                 step = tf.cast(self._iterations.read_value(), tf.int64)
             # The maintenance comes before workers look up rows for the next round.
@@ -374,15 +376,22 @@ class _Request:
             raise self._error
 
 
-def _group_of(build: Callable[[], None]) -> tf.Operation:
+def _group_of(
+    build: Callable[[], None], after: Sequence[tf.Operation] = ()
+) -> tf.Operation:
     """Builds ops in a function that is being traced, and an op that ends after them.
 
     So each task reports to that op once, instead of each op.
+
+    Args:
+        build: builds the ops.
+        after: ops before any that use a resource of their own tasks.
     """
     graph = tf.compat.v1.get_default_graph()
     num_before = len(graph.get_operations())
     build()
     built = graph.get_operations()[num_before:]
+    ordering.use_resources_after(built, after)
     # All others end before one of these.
     unused = [op for op in built if not any(x.consumers() for x in op.outputs)]
     return tf.group(unused)

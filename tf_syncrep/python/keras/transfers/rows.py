@@ -17,15 +17,23 @@ _GRADIENT = "Syncrep>EmbeddingCombineGrad"
 
 def is_of_lookup(tensor: tf.Tensor) -> bool:
     """Whether a tensor has the rows that a lookup has found."""
+    tensor = _origin(tensor)
     op = tensor.op
     return op.type in _LOOKUPS and tensor.value_index == len(op.outputs) - 1
 
 
 def can_bring_others(tensor: tf.Tensor) -> bool:
-    """Whether a tensor has rows, and its op can leave room in front of them."""
-    has_rows = is_of_lookup(tensor) or tensor.op.type == _GRADIENT
+    """Whether a tensor has rows, and their op can leave room in front of them."""
+    has_rows = is_of_lookup(tensor) or _origin(tensor).op.type == _GRADIENT
     # The room is counted in rows.
     return has_rows and tensor.shape.rank == 2 and bool(tensor.shape[1])
+
+
+def _origin(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor itself, or the one that is passed on as this one after checks."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 def pack(rows: tf.Tensor, others: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -39,10 +47,11 @@ def pack(rows: tf.Tensor, others: Sequence[tf.Tensor]) -> tf.Tensor:
         A tensor for `unpack`.
     """
     head_rows = _num_head_rows(rows, others)
-    op, name = rows.op, "head_rows"
+    origin, name = _origin(rows), "head_rows"
+    op = origin.op
     if op.type == _GRADIENT:
         of_parts = op.get_attr(name) or [0] * len(op.outputs)
-        of_parts[rows.value_index] = head_rows
+        of_parts[origin.value_index] = head_rows
         graph_edges.set_attribute(op, name, of_parts)
     else:
         graph_edges.set_attribute(op, name, head_rows)

@@ -7,6 +7,7 @@ from transfers_graph import BOTH_WAYS, SERVERS, assign, read, sent, variable
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.transfers import packing
 
+
 def test_one_tensor_from_each_server_and_one_to_it():
     def build(x):
         handles = [variable(i % 2) for i in range(6)]

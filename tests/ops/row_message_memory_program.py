@@ -20,9 +20,7 @@ raw_ops = op_library.load()
 def main(has_room):
     table = tf.Variable(tf.zeros([10, WIDTH]))
 
-    @tf.function(
-        autograph=False, input_signature=[tf.TensorSpec([None], tf.int32)]
-    )
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int32)])
     def message(numbers):
         rows = raw_ops.syncrep_embedding_gather(
             table.handle,

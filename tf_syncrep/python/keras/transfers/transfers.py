@@ -147,9 +147,7 @@ class _Message:
 class _Transfers:
     """The transfers of a step."""
 
-    def __init__(
-        self, graph: Any, ops: Sequence[tf.Operation], lookups_wait: bool
-    ):
+    def __init__(self, graph: Any, ops: Sequence[tf.Operation], lookups_wait: bool):
         self._graph = graph
         self._lookups_wait = lookups_wait
         self._flow = Dataflow(graph, ops)

@@ -59,7 +59,22 @@ REGISTER_OP("Syncrep>RowMessage")
     .Attr("Tothers: list(type) >= 1")
     .Attr("head_rows: int >= 0")
     .SetShapeFn(MessageShape)
-    .Doc("Puts tensors before rows: see row_message_ops.row_message.");
+    .Doc(R"doc(
+Puts tensors before rows.
+
+The op fails as InvalidArgument if the rows are no matrix, if the others do not fit into
+the head, or if rows behind it would not begin at a multiple of 64 bytes.
+
+rows: A matrix. It is copied, unless its op has left room for as many rows in front of it
+  and nobody else holds its memory.
+others: Numbers or truth values.
+message: A matrix with the head before the rows. Each of the others begins in it at a
+  multiple of 64 bytes, and zeros are between them.
+T: The type of the rows.
+Tothers: The types of the others.
+head_rows: How many rows the head takes up. Ops that read rows, or make gradients of
+  them, have an attribute of this name: then they leave room for the head.
+)doc");
 
 REGISTER_OP("Syncrep>RowMessageParts")
     .Input("message: T")
@@ -70,7 +85,20 @@ REGISTER_OP("Syncrep>RowMessageParts")
     .Attr("shapes: list(shape)")
     .Attr("head_rows: int >= 0")
     .SetShapeFn(PartsShape)
-    .Doc("Takes such a message apart: see row_message_ops.row_message_parts.");
+    .Doc(R"doc(
+Takes a message of rows and other tensors apart.
+
+The op fails as InvalidArgument if the message is no matrix, or has no room for the
+others in its head.
+
+message: An output of RowMessage.
+rows: Its rows, which share its memory if that is aligned.
+others: The other tensors, which are copied, so that nobody else holds the rows' memory.
+T: The type of the rows.
+Tothers: The types of the others.
+shapes: Their shapes, which must be known.
+head_rows: What RowMessage had.
+)doc");
 
 }  // namespace
 }  // namespace tf_syncrep

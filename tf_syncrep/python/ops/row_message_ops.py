@@ -2,13 +2,7 @@
 
 Each tensor that goes from one task to another costs a call. Rows of a table are many
 bytes, and their number is known only when they are there; other tensors of known shapes
-can travel before them, in the same tensor. `embedding_gather` and
-`embedding_combine_grad` leave room for these if their attribute `head_rows` says so.
-Then the rows are not copied, neither where the message is made nor where it is taken
-apart.
-
-**Errors.** `tf.errors.InvalidArgumentError` for what is not a matrix, and for a head
-that has no room for the other tensors or after which rows would not be aligned.
+can travel before them, in the same tensor.
 """
 
 from __future__ import annotations
@@ -45,48 +39,14 @@ def num_head_rows(others: Sequence[Any], width: int, dtype: tf.DType) -> int:
     return math.ceil(num_bytes / aligned) * aligned // row_bytes
 
 
-def row_message(
-    rows: tf.Tensor,
-    others: Sequence[tf.Tensor],
-    *,
-    head_rows: int,
-    name: str | None = None,
-) -> tf.Tensor:
-    """Puts tensors before rows.
-
-    Args:
-        rows: half, bfloat16, float32 or float64 of shape `[n, width]`.
-        others: numbers or truth values, at least one.
-        head_rows: how many rows they take up: what `num_head_rows` counts.
-        name: name of the op.
-
-    Returns:
-        A tensor for `row_message_parts`, of the rows' dtype and of shape
-        `[head_rows + n, width]`. The rows are copied, unless their op has left room for
-        `head_rows` rows and nobody else uses them.
-    """
+def row_message(rows, others, *, head_rows, name=None):
+    """Puts tensors before rows: Syncrep>RowMessage."""
     return _raw_ops.syncrep_row_message(rows, others, head_rows=head_rows, name=name)
 
 
-def row_message_parts(
-    message: tf.Tensor,
-    like: Sequence[Any],
-    *,
-    head_rows: int,
-    name: str | None = None,
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Takes a message of `row_message` apart.
-
-    Args:
-        message: the message.
-        like: gives the shape and dtype of each of the other tensors; for example the
-            tensors themselves. Their values are not read.
-        head_rows: as in `row_message`.
-        name: name of the op.
-
-    Returns:
-        The rows, which share the message's memory, and copies of the other tensors.
-    """
+def row_message_parts(message, like, *, head_rows, name=None):
+    """Takes a message of rows and other tensors apart: Syncrep>RowMessageParts."""
+    # The shapes and dtypes of the other tensors, or of specs, are those of `like`.
     parts = _raw_ops.syncrep_row_message_parts(
         message,
         Tothers=[x.dtype for x in like],

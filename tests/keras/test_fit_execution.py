@@ -1,5 +1,8 @@
 """Several steps in one graph, without a cluster."""
 
+import itertools
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -23,15 +26,48 @@ class Drawing:
         return tf.stack(results)
 
 
+class Numbered:
+    """A step that asks for the number of its execution."""
+
+    def __call__(self, number, handles, batch):
+        del handles, batch
+        return number()
+
+    def of_all(self, results):
+        return tf.stack(results)
+
+
+def execution_of(step, data, size):
+    numbers = itertools.count(10)
+    batches = WorkersBatches(data, 1)
+    return Execution(step, NO_METRICS, batches, size, lambda: next(numbers))
+
+
+def test_an_execution_has_a_number_if_its_steps_ask_for_it():
+    data = iter(tf.data.Dataset.range(1000))
+    execution = execution_of(Numbered(), data, 2)
+    told = [execution.take(execution.function(data)).numpy() for _ in range(3)]
+    np.testing.assert_array_equal(told, [[10, 10], [11, 11], [12, 12]])
+
+
+def test_nothing_is_sent_for_a_number_that_no_step_asks_for():
+    data = iter(tf.data.Dataset.range(1000))
+    inputs = [
+        len(execution_of(step(), data, 2).function.get_concrete_function(data).inputs)
+        for step in (Numbered, Drawing)
+    ]
+    assert inputs[0] == inputs[1] + 1
+
+
 @pytest.mark.parametrize("sizes", [(1, 2, 3), (1, 5)])
 def test_each_step_draws_other_numbers(sizes):
     """Whether it is made alone, as at the end of an epoch, or with others."""
     data = iter(tf.data.Dataset.range(1000))
     drawn = []
     for some in sizes:
-        execution = Execution(Drawing(), NO_METRICS, WorkersBatches(data, 1), some)
-        for number in range(3):
-            result = execution.function(tf.constant(number, tf.int64), data)
+        execution = execution_of(Drawing(), data, some)
+        for _ in range(3):
+            result = execution.function(data)
             drawn += map(tuple, execution.take(result).numpy())
     assert len(drawn) == 3 * sum(sizes)
     for part in (slice(0, 4), slice(4, 8)):

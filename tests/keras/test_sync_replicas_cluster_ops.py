@@ -143,6 +143,33 @@ def test_gradients_for_the_gates_own_task_are_told_of_by_themselves(
     assert len(sent) == num_messages, sent
 
 
+def test_steps_of_a_function_tell_the_gate_once_who_the_worker_is():
+    ops, other = make(), make()
+    ops.open(tf.constant(0, tf.int64))
+
+    @tf.function(autograph=False)
+    def steps():
+        for _ in range(3):
+            ops.give_back(ops.acquire())
+
+    @tf.function(autograph=False)
+    def steps_of_two():
+        for each in (ops, other, ops):
+            each.give_back(each.acquire())
+
+    def count(function, kind):
+        graph = function.get_concrete_function().graph
+        return sum(op.type == kind for op in graph.get_operations())
+
+    for function, times in ((steps, 1), (steps_of_two, 2)):
+        assert count(function, "Syncrep>TaskId") == times
+        assert count(function, "Syncrep>SyncGateAcquire") == 3
+    steps()
+    stats = stats_of(ops)
+    assert [x["phase"] for x in stats["workers"].values()] == ["idle"]
+    assert stats["in_flight"] == 0
+
+
 def test_gate_is_placed_until_it_is_made(variables):
     rounds = make()
     elsewhere = [types.SimpleNamespace(device=OTHER, shape=TWO, dtype=tf.float32)]

@@ -223,12 +223,20 @@ def trained(strategy, log, name, optimizer, is_synchronous, per_execution):
     in_steps = {
         name: n for name, n in sent.items() if n >= executions and "worker/" in name
     }
+    # An update's function is called again where a round takes long, so that their names
+    # are counted.
+    between_servers = [
+        name
+        for name, n in sent.items()
+        if n >= executions and not any(x in name for x in ("worker/", "chief/"))
+    ]
     of_optimizer: Any = used.variables
     if not keras_variants.IS_KERAS_3:
         of_optimizer = of_optimizer()
     variables = [*model.variables, *of_optimizer]
     return {
         "messages": sum(in_steps.values()) / STEPS,
+        "between_servers": between_servers,
         "sent": in_steps,
         "values": [keras_variants.native(v).numpy() for v in variables],
     }

@@ -380,6 +380,26 @@ def embeddings(call):
     return results
 
 
+def row_messages(call):
+    """Rows with other tensors before them."""
+    results = []
+    for dtype in DTYPES:
+        inputs = {
+            "rows": _numbers_of([5, 16], dtype, 1),
+            "others": [np.array([1.0, 2.0], np.float32), np.array([3], np.int64)],
+        }
+        (message,) = call("syncrep_row_message", inputs, head_rows=8)
+        results += [message]
+        results += call(
+            "syncrep_row_message_parts",
+            {"message": message.numpy()},
+            Tothers=[tf.float32, tf.int64],
+            shapes=[[2], [1]],
+            head_rows=8,
+        )
+    return results
+
+
 def growing_tables(call):
     """Two tables of a part: looked up, maintained, exported and imported."""
     results = call("syncrep_table_zeros", {}, shape=[3, 2], dtype=tf.float32)
@@ -513,6 +533,7 @@ SCENARIOS = (
     accumulators,
     checkpoints,
     embeddings,
+    row_messages,
     growing_tables,
     gates,
     work_queues,

@@ -14,6 +14,7 @@
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/lib/rows/row_combine.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
+#include "tf_syncrep/cc/tf/head_room.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
@@ -243,17 +244,24 @@ template <typename T>
 class EmbeddingCombineGradOp final : public CombineOpBase<T> {
  public:
   using Base = CombineOpBase<T>;
-  using Base::Base;
   using typename Base::LibT;
   using typename Base::Sum;
+
+  explicit EmbeddingCombineGradOp(OpKernelConstruction* ctx) : Base(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("head_rows", &head_rows_));
+    OP_REQUIRES(ctx,
+                head_rows_.empty() ||
+                    static_cast<int>(head_rows_.size()) == ctx->num_outputs(),
+                absl::InvalidArgumentError(
+                    absl::StrCat("head_rows must be of ", ctx->num_outputs(),
+                                 " shards, but is of ", head_rows_.size())));
+  }
 
   void Compute(OpKernelContext* ctx) override {
     OpInputList gradients;
     OpInputList vectors;
-    OpOutputList sums;
     OP_REQUIRES_OK(ctx, ctx->input_list("gradients", &gradients));
     OP_REQUIRES_OK(ctx, ctx->input_list("vectors", &vectors));
-    OP_REQUIRES_OK(ctx, ctx->output_list("sums", &sums));
     int64_t width = 0;
     OP_REQUIRES_OK(ctx, Base::GetWidth(vectors, &width));
     std::vector<CombinedFeature> features;
@@ -269,17 +277,27 @@ class EmbeddingCombineGradOp final : public CombineOpBase<T> {
       of_results.push_back(Data<const Sum>(gradients[f]));
     }
     std::vector<ShardRows<LibT>> shards;
+    std::vector<Tensor> sums(vectors.size());
     for (int shard = 0; shard < vectors.size(); ++shard) {
-      Tensor* rows;
-      OP_REQUIRES_OK(ctx, sums.allocate(shard, vectors[shard].shape(), &rows));
-      shards.push_back({Data<LibT>(*rows), rows->dim_size(0)});
+      const int64_t num_rows = vectors[shard].dim_size(0);
+      const int64_t head_rows = head_rows_.empty() ? 0 : head_rows_[shard];
+      OP_REQUIRES_OK(
+          ctx, AllocateWithHeadRoom(ctx, DataTypeToEnum<T>::value, head_rows,
+                                    num_rows, width, &sums[shard]));
+      shards.push_back({Data<LibT>(sums[shard]), num_rows});
     }
     DeviceSharder sharder(ctx);
     bool has_memory;
     const bool is_done = CombineRowsGradient(shards, width, features,
                                              of_results, sharder, &has_memory);
     OP_REQUIRES(ctx, is_done, has_memory ? NoSuchPlace() : NoMemory(vectors));
+    for (int shard = 0; shard < vectors.size(); ++shard) {
+      ctx->set_output(shard, sums[shard]);
+    }
   }
+
+ private:
+  std::vector<int64_t> head_rows_;
 };
 
 #define TF_SYNCREP_REGISTER(T)                                 \

@@ -19,6 +19,7 @@
 #include "tf_syncrep/cc/lib/rows/row_gather.h"
 #include "tf_syncrep/cc/lib/rows/row_partition.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
+#include "tf_syncrep/cc/tf/head_room.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/locked_variables.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
@@ -164,7 +165,9 @@ class EmbeddingRowsOp final : public OpKernel {
 template <typename T, typename Out, typename Row>
 class EmbeddingGatherOp final : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit EmbeddingGatherOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("head_rows", &head_rows_));
+  }
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& rows = ctx->input(1);
@@ -183,20 +186,24 @@ class EmbeddingGatherOp final : public OpKernel {
                                  table.shape().DebugString())));
     const int64_t num_rows = table.dim_size(0);
     const int64_t width = table.dim_size(1);
-    Tensor* vectors;
+    Tensor vectors;
     OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(0, TensorShape({rows.dim_size(0), width}),
-                                  &vectors));
+        ctx, AllocateWithHeadRoom(ctx, DataTypeToEnum<Out>::value, head_rows_,
+                                  rows.dim_size(0), width, &vectors));
     DeviceSharder sharder(ctx);
-    const int64_t bad = GatherRows(Data<const LibType<T>>(table), num_rows,
-                                   width, Data<const Row>(rows),
-                                   rows.dim_size(0), MissingRows::kRefused,
-                                   Data<LibType<Out>>(*vectors), sharder);
+    const int64_t bad =
+        GatherRows(Data<const LibType<T>>(table), num_rows, width,
+                   Data<const Row>(rows), rows.dim_size(0),
+                   MissingRows::kRefused, Data<LibType<Out>>(vectors), sharder);
     OP_REQUIRES(ctx, bad < 0,
                 absl::InvalidArgumentError(absl::StrCat(
                     "rows[", bad, "] = ", Data<const Row>(rows)[bad],
                     " is not in [0, ", num_rows, ")")));
+    ctx->set_output(0, vectors);
   }
+
+ private:
+  int64_t head_rows_ = 0;
 };
 
 #define TF_SYNCREP_REGISTER_ROWS(Row)                        \

@@ -21,6 +21,7 @@
 #include "tf_syncrep/cc/lib/rows/row_locks.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
 #include "tf_syncrep/cc/tf/device_sharder.h"
+#include "tf_syncrep/cc/tf/head_room.h"
 #include "tf_syncrep/cc/tf/lib_type.h"
 #include "tf_syncrep/cc/tf/out_of_memory.h"
 #include "tf_syncrep/cc/tf/tensor_data.h"
@@ -168,6 +169,7 @@ class TableFindOp final : public OpKernel {
  public:
   explicit TableFindOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("insert", &insert_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("head_rows", &head_rows_));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -182,11 +184,12 @@ class TableFindOp final : public OpKernel {
     const int64_t num_keys = request.num_keys();
     const int64_t width = part.tensor(kVectors).dim_size(1);
     Tensor* rows_output;
-    Tensor* values;
+    Tensor values;
     OP_REQUIRES_OK(
         ctx, ctx->allocate_output(0, TensorShape({num_keys}), &rows_output));
     OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(1, TensorShape({num_keys, width}), &values));
+        ctx, AllocateWithHeadRoom(ctx, DataTypeToEnum<Out>::value, head_rows_,
+                                  num_keys, width, &values));
     auto* const rows = Data<int32_t>(*rows_output);
     bool is_same;
     do {
@@ -201,7 +204,8 @@ class TableFindOp final : public OpKernel {
     const Tensor& vectors = part.tensor(kVectors);
     GatherRows(Data<const LibType<T>>(vectors), vectors.dim_size(0), width,
                static_cast<const int32_t*>(rows), num_keys, MissingRows::kZeros,
-               Data<LibType<Out>>(*values), sharder);
+               Data<LibType<Out>>(values), sharder);
+    ctx->set_output(1, values);
   }
 
  private:
@@ -270,7 +274,8 @@ class TableFindOp final : public OpKernel {
     return absl::OkStatus();
   }
 
-  bool insert_;
+  bool insert_ = false;
+  int64_t head_rows_ = 0;
 };
 
 template <typename T>

@@ -115,6 +115,7 @@ REGISTER_OP("Syncrep>EmbeddingGather")
     .Attr("Tout: {half, bfloat16, float, double}")
     .Attr("Trows: {int32, int64}")
     .Attr("shape: shape")
+    .Attr("head_rows: int = 0")
     .SetShapeFn(GatherShape)
     .Doc("Reads rows of a variable: see tfs.ops.embedding_gather.");
 
@@ -154,6 +155,7 @@ REGISTER_OP("Syncrep>EmbeddingCombineGrad")
     .Attr("combiners: list({'none', 'sum', 'mean', 'sqrtn'})")
     .Attr("is_ragged: list(bool)")
     .Attr("is_weighted: list(bool)")
+    .Attr("head_rows: list(int) = []")
     .SetShapeFn(CombineGradShape)
     .Doc(
         "Computes the gradient of EmbeddingCombine: see "

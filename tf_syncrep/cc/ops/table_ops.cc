@@ -179,6 +179,7 @@ REGISTER_OP("Syncrep>TableFind")
     .Attr("Tout: {half, bfloat16, float, double}")
     .Attr("insert: bool")
     .Attr("shape: shape")
+    .Attr("head_rows: int = 0")
     .SetIsStateful()
     .SetShapeFn(FindShape)
     .Doc(R"doc(
@@ -204,6 +205,7 @@ insert: Whether this is for training. If so, a key that has a row is used now, w
   vector once it was seen as often as its table wants and a row is free. If not, nothing
   changes.
 shape: The shape of the vectors.
+head_rows: How many rows there is room for in front of the values: see RowMessage.
 )doc");
 
 REGISTER_OP("Syncrep>TableGradient")

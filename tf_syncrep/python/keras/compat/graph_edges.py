@@ -4,7 +4,7 @@ All private names here were checked with TensorFlow 2.15.1 and 2.21.0.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,6 +27,19 @@ def replace_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
         tensor: a tensor of the same graph, dtype and shape.
     """
     op._update_input(index, tensor)
+
+
+def set_attribute(op: tf.Operation, name: str, value: int | Sequence[int]) -> None:
+    """Sets an attribute of an op to a number or to numbers.
+
+    Private: nothing public changes an existing op.
+    """
+    attribute = tf.compat.v1.AttrValue()
+    if isinstance(value, int):
+        attribute.i = value
+    else:
+        attribute.list.i.extend(value)
+    op._set_attr(name, attribute)
 
 
 def add_control_input(op: tf.Operation, before: tf.Operation) -> None:

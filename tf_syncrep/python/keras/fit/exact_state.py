@@ -15,16 +15,17 @@ from tf_syncrep.python.keras import compat
 
 
 @contextlib.contextmanager
-def exact_state(execution: tf.Tensor | None = None) -> Iterator[None]:
+def exact_state(execution: Callable[[], tf.Tensor] | None = None) -> Iterator[None]:
     """Within this context, steps of a Keras 3 model are traced to lose no addition.
 
     This concerns additions by `assign_add` and `assign_sub`, such as the `iterations`
     of every optimizer, and seed generators, such as those of layers.
 
     Args:
-        execution: int64 scalar that differs between steps that run at once. It is
-            folded into the seeds, so that no two workers draw the same numbers; if
-            None, a worker draws the numbers that one process would draw.
+        execution: returns an int64 scalar that differs between steps that run at once.
+            It is folded into the seeds, so that no two workers draw the same numbers;
+            if None, a worker draws the numbers that one process would draw. It is
+            called only if there are seeds.
     """
     if not compat.IS_KERAS_3:  # Keras 2 adds by one op.
         yield
@@ -60,7 +61,7 @@ def _by_one_op(stock: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _next_seed(
-    stock: Callable[..., Any], execution: tf.Tensor | None
+    stock: Callable[..., Any], execution: Callable[[], tf.Tensor] | None
 ) -> Callable[..., Any]:
     """Makes a seed generator's `next` count by one op."""
 
@@ -74,7 +75,8 @@ def _next_seed(
         if execution is not None:
             # The first number is the same for all steps, and the second may be the
             # same for several workers.
-            seed += tf.stack([tf.cast(execution, seed.dtype), tf.zeros([], seed.dtype)])
+            number = tf.cast(execution(), seed.dtype)
+            seed += tf.stack([number, tf.zeros([], seed.dtype)])
         return seed
 
     return next

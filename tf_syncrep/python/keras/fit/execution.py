@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tf_syncrep.python.keras.compat.call_time import value_at_call
 from tf_syncrep.python.keras.compat.graph_edges import return_results_at_once
 from tf_syncrep.python.keras.compat.random_seeds import seeds_of_copy
 from tf_syncrep.python.keras.fit.data import Batches
@@ -24,7 +26,7 @@ class Execution:
     iteration.
 
     Attributes:
-        function: a `tf.function` of an execution's number and its other arguments.
+        function: a `tf.function` of an execution's arguments.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Execution:
         metrics: Metrics,
         batches: Batches,
         size: int,
+        next_number: Callable[[], int],
         prefetch_rows: bool = False,
     ):
         """Traces nothing yet.
@@ -42,6 +45,7 @@ class Execution:
             metrics: the state of metrics.
             batches: the data of the steps.
             size: the number of steps; `batches` may have fewer at their end.
+            next_number: gives each execution a number, if its steps ask for one.
             prefetch_rows: whether a step looks up rows before the last step's updates.
         """
         self._step = step
@@ -51,7 +55,10 @@ class Execution:
         self._structure: Any = None
         self._add = tf.function(self._added, autograph=False)
 
-        def run(number, *args):
+        def number():
+            return value_at_call("execution", next_number, tf.TensorSpec([], tf.int64))
+
+        def run(*args):
             handles = metrics.handles_of_zeros()
 
             # The steps are not in a function of their own, unless a loop calls it: with
@@ -64,12 +71,16 @@ class Execution:
             numbers, others = on_batches(*args)
             return tf.concat([numbers, metrics.values(handles)], axis=0), others
 
-        signature = batches.signature(size)
-        if signature is not None:
-            signature = (tf.TensorSpec([], tf.int64), *signature)
-        self.function = tf.function(run, input_signature=signature, autograph=False)
+        self.function = tf.function(
+            run, input_signature=batches.signature(size), autograph=False
+        )
 
-    def _steps(self, number: tf.Tensor, handles: list[tf.Tensor], batches: Any) -> Any:
+    def _steps(
+        self,
+        number: Callable[[], tf.Tensor],
+        handles: list[tf.Tensor],
+        batches: Any,
+    ) -> Any:
         """Makes a step on each batch, and packs what the coordinator needs of them."""
         return_results_at_once()
         graph = tf.compat.v1.get_default_graph()

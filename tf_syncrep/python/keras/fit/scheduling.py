@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -49,7 +50,6 @@ class ScheduledSteps:
         compat.isolate_workers()
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._num_workers = cluster.num_tasks("worker")
-        self._num_scheduled = itertools.count()
         # Keras would track an assigned attribute.
         self._kept = vars(model).setdefault(_KEPT, _Kept())
         self._metrics = NO_METRICS
@@ -161,8 +161,7 @@ class ScheduledSteps:
             raise ValueError(NO_BATCHES)
 
     def _schedule(self, function: Execution, args: Any) -> Result:
-        number = tf.constant(next(self._num_scheduled), tf.int64)
-        return Result(self.coordinator, function, (number, *args))
+        return Result(self.coordinator, function, tuple(args))
 
     def _window(self) -> int:
         """How many executions are scheduled at once.
@@ -191,17 +190,27 @@ class ScheduledSteps:
         known = self._kept.by_kind
         if kind not in known or known[kind][0] != key:
             fold_seeds = kind == "train" and self._num_workers > 1
-            step = Step(self._model, kind, fold_seeds, self._metrics)
-            known[kind] = (key, _Functions(step, self._metrics, self._prefetch_rows))
+            prefetch_rows = self._prefetch_rows
+            step = Step(self._model, kind, fold_seeds, self._metrics, prefetch_rows)
+            next_number = functools.partial(next, self._kept.numbers)
+            functions = _Functions(step, self._metrics, next_number, prefetch_rows)
+            known[kind] = (key, functions)
         return known[kind][1]
 
 
 class _Functions:
     """The functions of executions of one kind of steps."""
 
-    def __init__(self, step: Step, metrics: Metrics, prefetch_rows: bool):
+    def __init__(
+        self,
+        step: Step,
+        metrics: Metrics,
+        next_number: Callable[[], int],
+        prefetch_rows: bool,
+    ):
         self._step = step
         self._metrics = metrics
+        self._next_number = next_number
         self._prefetch_rows = prefetch_rows
         self._by_size: dict[int, Execution] = {}
 
@@ -209,7 +218,12 @@ class _Functions:
         """The function of so many steps, which is made when it is first needed."""
         if size not in self._by_size:
             self._by_size[size] = Execution(
-                self._step, self._metrics, batches, size, self._prefetch_rows
+                self._step,
+                self._metrics,
+                batches,
+                size,
+                self._next_number,
+                self._prefetch_rows,
             )
         return self._by_size[size]
 
@@ -220,8 +234,10 @@ class _Kept:
     Attributes:
         metrics: the state of its metrics.
         by_kind: the functions of each kind of step, behind what they depend on.
+        numbers: numbers of executions, all of which differ.
     """
 
     def __init__(self):
         self.metrics = NO_METRICS
         self.by_kind: dict[str, tuple[Any, _Functions]] = {}
+        self.numbers = itertools.count()

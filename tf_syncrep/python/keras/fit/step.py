@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +13,7 @@ from tf_syncrep.python.keras.fit.exact_state import exact_state
 from tf_syncrep.python.keras.fit.metrics import Metrics
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
-from tf_syncrep.python.keras.transfers.transfers import few_messages
+from tf_syncrep.python.keras.transfers.transfers import joined_transfers
 
 
 class Step:
@@ -23,7 +23,14 @@ class Step:
     TensorFlow, the steps' effects on a variable have their order.
     """
 
-    def __init__(self, model: Any, kind: str, fold_seeds: bool, metrics: Metrics):
+    def __init__(
+        self,
+        model: Any,
+        kind: str,
+        fold_seeds: bool,
+        metrics: Metrics,
+        prefetch_rows: bool = False,
+    ):
         """Traces nothing yet.
 
         Args:
@@ -31,19 +38,24 @@ class Step:
             kind: "train", "test" or "predict".
             fold_seeds: whether other workers may draw random numbers at the same time.
             metrics: the state of the model's metrics.
+            prefetch_rows: whether rows come before the last step's updates. Then they
+                do not wait for dense variables.
         """
         self._model = model
         self._kind = kind
         self._fold_seeds = fold_seeds
         self._metrics = metrics
+        self._prefetch_rows = prefetch_rows
         # A synchronous step waits for its permit before it reads any variable.
         self._rounds = rounds_of(model.optimizer) if kind == "train" else Rounds()
 
-    def __call__(self, number: tf.Tensor, handles: list[tf.Tensor], batch: Any) -> Any:
+    def __call__(
+        self, number: Callable[[], tf.Tensor], handles: list[tf.Tensor], batch: Any
+    ) -> Any:
         """Traces a step.
 
         Args:
-            number: int64 scalar that differs between executions.
+            number: returns an int64 scalar that differs between executions.
             handles: the handles of the worker's variables that stand for metrics.
             batch: the argument of the model's step.
 
@@ -57,7 +69,8 @@ class Step:
                 return getattr(model, f"{kind}_step")(batch)
 
         seeds_of = number if self._fold_seeds else None
-        with few_messages(), self._rounds.step(), exact_state(seeds_of):
+        joined = joined_transfers(lookups_wait=not self._prefetch_rows)
+        with joined, self._rounds.step(), exact_state(seeds_of):
             result = model.distribute_strategy.run(step_on, args=(batch,))
             trainer.count_steps(model, kind)
             return tf.nest.map_structure(_as_tensor, result)

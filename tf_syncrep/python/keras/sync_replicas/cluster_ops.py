@@ -8,6 +8,7 @@ a dead coordinator has left on a parameter server must not touch them.
 
 import dataclasses
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,6 +83,11 @@ class ClusterOps:
         self._spares = spares
         self._fallback_device = self._device = device
         self.targets = Targets()
+        # The names of the tensors that tell of the worker, by function. The tensors
+        # themselves would keep the function's graph alive.
+        self._workers: weakref.WeakKeyDictionary[Any, list[str]] = (
+            weakref.WeakKeyDictionary()
+        )
         # It guards the gate, and its device, while several threads trace functions.
         self._lock = threading.Lock()
         self._gate: Any = None  # It is a tensor once it is made.
@@ -134,14 +140,31 @@ class ClusterOps:
     def acquire(self) -> Permit:
         """Waits until the round needs a gradient from this worker."""
         gate = self.gate()
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if graph is not None and graph in self._workers:
+            # Of several steps in a function, only the first tells who the worker is.
+            names = self._workers[graph]
+            *worker, incarnation = map(graph.get_tensor_by_name, names)
+        else:
+            *worker, incarnation = self._told()
+            if graph is not None:
+                self._workers[graph] = [x.name for x in (*worker, incarnation)]
+        with tf.device(self._device):
+            generation, round_number, _ = sync_gate_ops.sync_gate_acquire(gate, *worker)
+        return Permit(gate, tuple(worker), generation, round_number, incarnation)
+
+    def _told(self) -> tuple[tf.Tensor, ...]:
+        """Tells the gate's task who the worker is.
+
+        Returns:
+            The worker's name and incarnation on that task, and the latter on the
+            worker.
+        """
         with tf.device(_HERE):
             here = sync_gate_ops.task_id()
         message = messages.pack(here)
         with tf.device(self._device):
-            name, incarnation = messages.unpack(message, here)
-            worker = (name, incarnation)
-            generation, round_number, _ = sync_gate_ops.sync_gate_acquire(gate, *worker)
-        return Permit(gate, worker, generation, round_number, here[1])
+            return (*messages.unpack(message, here), here[1])
 
     def contribute(
         self,

@@ -1,7 +1,8 @@
 """Makes ops of a step wait for the step's permit, whichever thread builds them."""
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -54,6 +55,61 @@ def effects_after(tensor: Any) -> Iterator[None]:
                 continue
             graph_edges.add_control_input(op, tensor.op)
         waiting.add(op)
+
+
+def use_resources_after(
+    ops: Sequence[tf.Operation],
+    before: Sequence[tf.Operation],
+    otherwise: tf.Operation,
+) -> None:
+    """Makes ops that use a resource run after others on the resource's own task.
+
+    A control dependency on an op of another task is a message.
+
+    Args:
+        ops: ops of a function that is being traced.
+        before: other ops of it, which use resources.
+        otherwise: an op that comes before those in `before`. What uses a resource of
+            another task than these runs after this op.
+    """
+    tasks = Tasks(otherwise.graph)
+    of_tasks: dict[str, list[tf.Operation]] = {}
+    for op in before:
+        for task in _tasks_of_resources(op, tasks):
+            of_tasks.setdefault(task, []).append(op)
+    for op in ops:
+        for task in _tasks_of_resources(op, tasks):
+            for earlier in of_tasks.get(task, [otherwise]):
+                graph_edges.add_control_input(op, earlier)
+
+
+def one_of_each_task(gradients: Sequence[Any]) -> list[tf.Operation]:
+    """The ops that take gradients from accumulators, one of each task.
+
+    Args:
+        gradients: what was taken, tensors and `tf.IndexedSlices`.
+
+    Returns:
+        The op that takes the smallest dense gradient, if there is one on the task.
+    """
+    chosen: dict[str, tf.Operation] = {}
+    for gradient in sorted(gradients, key=_size):
+        is_sparse = isinstance(gradient, tf.IndexedSlices)
+        op = (gradient.values if is_sparse else gradient).op
+        for task in _tasks_of_resources(op, Tasks(op.graph)):
+            chosen.setdefault(task, op)
+    return list(chosen.values())
+
+
+def _size(gradient: Any) -> float:
+    if isinstance(gradient, tf.IndexedSlices):
+        return math.inf
+    size = gradient.shape.num_elements()
+    return math.inf if size is None else size
+
+
+def _tasks_of_resources(op: tf.Operation, tasks: Tasks) -> set[str]:
+    return {tasks.of_resource(x) for x in op.inputs if x.dtype == tf.resource}
 
 
 def _has_effects(op: tf.Operation, tasks: Tasks) -> bool:

@@ -5,14 +5,14 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.sync_replicas import keeping
+from tf_syncrep.python.keras.sync_replicas import keeping, ordering
 from tf_syncrep.python.keras.sync_replicas.cluster_ops import ClusterOps
 from tf_syncrep.python.keras.sync_replicas.rounds import Observer
 from tf_syncrep.python.keras.sync_replicas.update_context import UpdateContext
@@ -320,9 +320,13 @@ class Updater:
         with tf.device(self._ops.device):
             # `iterations` needs no gradient, and a learning rate that is set between
             # two updates must apply to the next one.
-            kept = keeping.keep(self._optimizer, gradients, variables)
-            with tf.control_dependencies([quorum, *kept]):
-                updated = _group_of(lambda: self._update_all(gradients, variables))
+            before = [
+                *keeping.keep(self._optimizer, gradients, variables),
+                *ordering.one_of_each_task(gradients),
+            ]
+            built = _built(lambda: self._update_all(gradients, variables))
+            ordering.use_resources_after(built, before, quorum.op)
+            updated = _group_of(built)
             with tf.control_dependencies([updated]):
                 step = tf.cast(self._iterations.read_value(), tf.int64)
             # The maintenance comes before workers look up rows for the next round.
@@ -336,7 +340,8 @@ class Updater:
             return []
 
         def maintain():
-            with tf.control_dependencies([_group_of(lambda: maintenance.build(step))]):
+            built = _built(lambda: maintenance.build(step))
+            with tf.control_dependencies([_group_of(built)]):
                 return tf.constant(True)
 
         is_time = tf.equal(tf.math.floormod(step, maintenance.every), 0)
@@ -375,17 +380,21 @@ class _Request:
             raise self._error
 
 
-def _group_of(build: Callable[[], None]) -> tf.Operation:
-    """Builds ops in a function that is being traced, and an op that ends after them.
-
-    So each task sends that op one message, and not a message for each op.
-    """
+def _built(build: Callable[[], None]) -> list[tf.Operation]:
+    """The ops that a function builds in another one, which is being traced."""
     graph = tf.compat.v1.get_default_graph()
     num_before = len(graph.get_operations())
     build()
-    built = graph.get_operations()[num_before:]
-    # Every other op ends before one of these.
-    unused = [op for op in built if not any(x.consumers() for x in op.outputs)]
+    return graph.get_operations()[num_before:]
+
+
+def _group_of(ops: Sequence[tf.Operation]) -> tf.Operation:
+    """Builds an op that ends after others.
+
+    So each task reports to that op once, instead of each op.
+    """
+    # All others end before one of these.
+    unused = [op for op in ops if not any(x.consumers() for x in op.outputs)]
     return tf.group(unused)
 
 

@@ -34,11 +34,12 @@ class Tasks:
             # An op runs where the resource is that it uses.
             handles = (x for x in op.inputs if x.dtype == tf.resource)
             while task == WORKER and (handle := next(handles, None)) is not None:
-                task = self._of_resource(handle)
+                task = self.of_resource(handle)
             self._of_ops[op] = task
         return self._of_ops[op]
 
-    def _of_resource(self, handle: tf.Tensor) -> str:
+    def of_resource(self, handle: tf.Tensor) -> str:
+        """The task that a resource is on."""
         device = self._devices.get((handle.op, handle.value_index))
         return self(handle.op) if device is None else self._parse(device)
 

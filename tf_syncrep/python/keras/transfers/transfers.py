@@ -5,8 +5,8 @@ a millisecond on both, however small the tensor is. A step reads each dense vari
 and sends a gradient for each; the learning rate goes from its server to the others, and
 constants go from the worker to the servers that use them. `few_messages` joins the
 tensors that go from one task to another at the same time: it builds ops that pack them
-into one tensor and unpack it, and connects the receivers to these. All results have the
-same bits as before.
+into one tensor and unpack it, and connects the receivers to these. Rows of a table, or
+their gradients, bring the others along. All results have the same bits as before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import graph_edges
-from tf_syncrep.python.keras.transfers import packing
+from tf_syncrep.python.keras.transfers import packing, rows
 from tf_syncrep.python.keras.transfers.dataflow import Dataflow
 from tf_syncrep.python.keras.transfers.tasks import WORKER
 from tf_syncrep.python.sync import messages
@@ -49,10 +49,10 @@ def few_messages() -> Iterator[None]:
     Put it around each step in the function that a ClusterCoordinator schedules. Tensors
     that the ops inside send from one task to another at the same time travel as one:
     all small variables of a server, or all small gradients for them with the learning
-    rate. Tensors above 256 KB, or of unknown shape, travel by themselves, as rows of
-    tables do. All values have the same bits as without it. `tfs.keras.fit` and
-    `SyncReplicas.step` do this by themselves. Inside of another such context, or in
-    eager mode, it does nothing.
+    rate. Rows of this package's tables, and gradients of rows, bring these along.
+    Tensors above 256 KB, and others of unknown shape, travel by themselves. All values
+    have the same bits as without it. `tfs.keras.fit` and `SyncReplicas.step` do this by
+    themselves. Inside of another such context, or in eager mode, it does nothing.
 
     Example:
     ```python
@@ -75,6 +75,21 @@ def few_messages() -> Iterator[None]:
     Yields:
         Nothing.
     """
+    with joined_transfers():
+        yield
+
+
+@contextlib.contextmanager
+def joined_transfers(lookups_wait: bool = True) -> Iterator[None]:
+    """Does the same as `few_messages`.
+
+    Args:
+        lookups_wait: whether the rows of a lookup may wait for other tensors, which
+            they bring along.
+
+    Yields:
+        Nothing.
+    """
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is None or graph in _open:
         yield
@@ -87,7 +102,7 @@ def few_messages() -> Iterator[None]:
         _open.discard(graph)
     # A graph with a loop of TensorFlow 1 is left as it is.
     with contextlib.suppress(graphlib.CycleError):
-        _Transfers(graph, graph.get_operations()[num_before:]).join()
+        _Transfers(graph, graph.get_operations()[num_before:], lookups_wait).join()
 
 
 @dataclasses.dataclass
@@ -113,6 +128,7 @@ class _Message:
         target: the task that receives.
         uses: the tensors.
         carried: tensors that the origin has received in another message.
+        rows: the key of the tensor with rows that bring the others along, or None.
         node: the node of the message in the dataflow.
     """
 
@@ -120,6 +136,7 @@ class _Message:
     target: str
     uses: dict[_Key, _Use]
     carried: dict[_Key, _Use]
+    rows: _Key | None = None
     node: int = -1
 
     @property
@@ -130,8 +147,9 @@ class _Message:
 class _Transfers:
     """The transfers of a step."""
 
-    def __init__(self, graph: Any, ops: Sequence[tf.Operation]):
+    def __init__(self, graph: Any, ops: Sequence[tf.Operation], lookups_wait: bool):
         self._graph = graph
+        self._lookups_wait = lookups_wait
         self._flow = Dataflow(graph, ops)
         self._constants: dict[tuple[_Key, str], _Use] = {}
         self._messages: list[_Message] = []
@@ -154,31 +172,47 @@ class _Transfers:
     def _find(self, ops: Sequence[tf.Operation]) -> None:
         """Finds tensors that go from task to task, by their level in the dataflow."""
         flow = self._flow
-        found: dict[tuple[str, str, int], dict[_Key, _Use]] = {}
+        found: dict[tuple[str, str, int, str], dict[_Key, _Use]] = {}
         for consumer, op in enumerate(ops):
             target = flow.tasks[consumer]
             for index, tensor in enumerate(op.inputs):
                 source = flow.number(tensor.op)
                 if source is None or flow.tasks[source] == target:
                     continue
-                if not _can_be_joined(tensor):
-                    continue
                 key = (tensor.op, tensor.value_index)
-                if _is_constant(tensor):
+                has_rows = False
+                if not _can_be_joined(tensor):
+                    has_rows = self._brings_others(tensor, flow.tasks[source], target)
+                    if not has_rows:
+                        continue
+                if not has_rows and _is_constant(tensor):
                     use = self._constants.setdefault(
                         (key, target), _Use(tensor, source)
                     )
                 else:
                     pair = (flow.tasks[source], target, flow.levels[source])
-                    uses = found.setdefault(pair, {})
+                    own = tensor.name if has_rows else ""
+                    uses = found.setdefault((*pair, own), {})
                     use = uses.setdefault(key, _Use(tensor, source))
                 use.inputs.append((op, index))
                 use.consumers.add(consumer)
-        for (origin, target, _), uses in sorted(found.items(), key=lambda x: x[0]):
-            message = _Message(origin, target, uses, {})
+        for place, uses in sorted(found.items(), key=lambda x: x[0]):
+            origin, target, _, of_rows = place
+            rows_key = next(iter(uses)) if of_rows else None
+            message = _Message(origin, target, uses, {}, rows_key)
             sources = {use.source for use in uses.values()}
             message.node = flow.add_node(sources, message.consumers)
             self._messages.append(message)
+
+    def _brings_others(self, tensor: tf.Tensor, origin: str, target: str) -> bool:
+        """Whether a tensor has rows that can bring other tensors along to a task."""
+        if not rows.can_bring_others(tensor) or WORKER not in (origin, target):
+            return False
+        if rows.is_of_lookup(tensor) and not self._lookups_wait:
+            return False
+        # They would be copied if another op used them as well.
+        numbers = map(self._flow.number, tensor.consumers())
+        return all(n is not None and self._flow.tasks[n] == target for n in numbers)
 
     def _join_levels(self) -> None:
         """Makes a message wait for a later one if nothing depends on it until then."""
@@ -188,6 +222,7 @@ class _Transfers:
                 x
                 for x in kept
                 if (x.origin, x.target) == (message.origin, message.target)
+                and (x.rows is None or message.rows is None)
                 and not self._depend([x.node], [message.node])
             ]
             if others:
@@ -202,6 +237,7 @@ class _Transfers:
             if present is not use:
                 present.inputs += use.inputs
                 present.consumers |= use.consumers
+        into.rows = into.rows or message.rows
         self._flow.add_edges([message.node], [into.node])
         self._flow.add_edges([into.node], message.consumers)
 
@@ -266,10 +302,19 @@ class _Transfers:
             sent[key] = arrived.get(key, use.tensor)
         if len(sent) < 2:
             return
-        with tf.device(message.origin):
-            packed = packing.pack(list(sent.values()))
-        with tf.device(message.target):
-            parts = packing.unpack(packed, list(sent.values()))
+        if message.rows is None:
+            with tf.device(message.origin):
+                packed = packing.pack(list(sent.values()))
+            with tf.device(message.target):
+                parts = packing.unpack(packed, list(sent.values()))
+        else:
+            # The rows are the first part.
+            sent = {message.rows: sent.pop(message.rows), **sent}
+            first, *others = sent.values()
+            with tf.device(message.origin):
+                packed = rows.pack(first, others)
+            with tf.device(message.target):
+                parts = rows.unpack(packed, first, others)
         for key, part in zip(sent, parts, strict=True):
             if message.target == WORKER:
                 arrived[key] = part

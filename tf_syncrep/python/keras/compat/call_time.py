@@ -1,0 +1,30 @@
+"""Arguments that a function asks for while it is traced, if it needs them at all.
+
+All private names here were checked with TensorFlow 2.15.1 and 2.21.0.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+
+def value_at_call(
+    name: str, value: Callable[[], Any], spec: tf.TensorSpec
+) -> tf.Tensor:
+    """A tensor that has the value of a Python function at each call.
+
+    Private: with public functions, each argument has to be there before it is known
+    whether what is traced uses it; and TensorFlow sends unused arguments, too.
+
+    Args:
+        name: tells the value from others. In a function, and in those that it calls,
+            there is one tensor for it.
+        value: called whenever the outermost function is called.
+        spec: the tensor's shape and dtype.
+
+    Returns:
+        The tensor, in the function that is being traced.
+    """
+    graph: Any = tf.compat.v1.get_default_graph()
+    return graph.capture_call_time_value(value, spec, key=f"tf_syncrep/{name}")

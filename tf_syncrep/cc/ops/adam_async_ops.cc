@@ -5,6 +5,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
 #include "tf_syncrep/cc/ops/adam_async_shapes.h"
+#include "tf_syncrep/cc/ops/rounding_inputs.h"
 #include "tf_syncrep/cc/ops/update_shapes.h"
 
 namespace tf_syncrep {
@@ -18,9 +19,10 @@ absl::Status DenseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &shape));
   TF_RETURN_IF_ERROR(MergeShape(c, "grad", c->input(kGrad), &shape));
-  if (!kIsResource) {
-    c->set_output(0, shape);
+  if constexpr (kIsResource) {
+    return CheckRoundingCountShape(c, c->num_inputs() - 1);
   }
+  c->set_output(0, shape);
   return absl::OkStatus();
 }
 
@@ -29,9 +31,10 @@ absl::Status SparseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &shape));
   TF_RETURN_IF_ERROR(CheckSparseGradient(c, kGrad, kIndices, shape));
-  if (!kIsResource) {
-    c->set_output(0, shape);
+  if constexpr (kIsResource) {
+    return CheckRoundingCountShape(c, c->num_inputs() - 1);
   }
+  c->set_output(0, shape);
   return absl::OkStatus();
 }
 
@@ -94,10 +97,15 @@ REGISTER_OP("ResourceApplyAdamAsync")
     .Input("beta2: Tslot")
     .Input("epsilon: Tslot")
     .Input("grad: T")
+    .Input("rounding_count: num_rounding_counts * resource")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tslot: {float, double} = DT_FLOAT")
     .Attr("use_locking: bool = false")
     .Attr("use_nesterov: bool = false")
+    .Attr("num_rounding_counts: int >= 0 = 0")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
     .SetShapeFn(DenseShape</*kIsResource=*/true>)
     .Doc(
         "Updates a variable by Adam with powers of its own: see "
@@ -115,6 +123,7 @@ REGISTER_OP("ResourceSparseApplyAdamAsync")
     .Input("epsilon: Tslot")
     .Input("grad: T")
     .Input("indices: Tindices")
+    .Input("rounding_count: num_rounding_counts * resource")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tslot: {float, double} = DT_FLOAT")
     .Attr("Tindices: {int32, int64}")
@@ -124,6 +133,10 @@ REGISTER_OP("ResourceSparseApplyAdamAsync")
     .Attr("rmsprop_momentum: float = -1.0")
     .Attr("validate_indices: bool = true")
     .Attr("count_empty: bool = false")
+    .Attr("num_rounding_counts: int >= 0 = 0")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
     .SetShapeFn(SparseShape</*kIsResource=*/true>)
     .Doc(
         "Updates rows of a variable by Adam: see "

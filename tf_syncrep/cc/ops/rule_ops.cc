@@ -8,6 +8,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf_syncrep/cc/lib/rules/rules.h"
+#include "tf_syncrep/cc/ops/rounding_inputs.h"
 #include "tf_syncrep/cc/ops/rule_inputs.h"
 #include "tf_syncrep/cc/ops/update_shapes.h"
 
@@ -65,6 +66,9 @@ absl::Status DenseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
+  if constexpr (kIsResource) {
+    TF_RETURN_IF_ERROR(CheckRoundingCountShape(c, c->num_inputs() - 1));
+  }
   return MergeShape(c, "grad", c->input(inputs.grad()), &shape);
 }
 
@@ -73,6 +77,9 @@ absl::Status SparseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
+  if constexpr (kIsResource) {
+    TF_RETURN_IF_ERROR(CheckRoundingCountShape(c, c->num_inputs() - 1));
+  }
   return CheckSparseGradient(c, inputs.grad(), inputs.indices(), shape);
 }
 
@@ -119,11 +126,16 @@ REGISTER_OP("Syncrep>ResourceApplyRule")
     .Input("slots: num_slots * resource")
     .Input("numbers: num_numbers * Tslot")
     .Input("grad: T")
+    .Input("rounding_count: num_rounding_counts * resource")
     .Attr(kRuleAttr)
     .Attr("num_slots: int >= 0")
     .Attr("num_numbers: int >= 1")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("num_rounding_counts: int >= 0 = 0")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
     .SetShapeFn(DenseShape</*kIsResource=*/true>)
     .Doc(
         "Updates a variable by an optimizer's rule: see "
@@ -135,6 +147,7 @@ REGISTER_OP("Syncrep>ResourceSparseApplyRule")
     .Input("numbers: num_numbers * Tslot")
     .Input("grad: T")
     .Input("indices: Tindices")
+    .Input("rounding_count: num_rounding_counts * resource")
     .Attr(kRuleAttr)
     .Attr("num_slots: int >= 0")
     .Attr("num_numbers: int >= 1")
@@ -142,6 +155,10 @@ REGISTER_OP("Syncrep>ResourceSparseApplyRule")
     .Attr("Tslot: {float, double} = DT_FLOAT")
     .Attr("Tindices: {int32, int64}")
     .Attr("use_locking: bool = false")
+    .Attr("num_rounding_counts: int >= 0 = 0")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
     .SetShapeFn(SparseShape</*kIsResource=*/true>)
     .Doc(
         "Updates rows of a variable by a rule: see "

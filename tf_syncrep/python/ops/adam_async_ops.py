@@ -62,6 +62,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.ops import op_library
+from tf_syncrep.python.ops.stochastic_rounding import (
+    StochasticRounding,
+    rounding_inputs,
+)
 
 __all__ = [
     "apply_adam_async",
@@ -219,6 +223,8 @@ def resource_apply_adam_async(
     use_locking: bool = False,
     use_nesterov: bool = False,
     name: str | None = None,
+    *,
+    rounding: StochasticRounding | None = None,
 ) -> tf.Operation | None:
     """One dense AdamAsync step on a resource variable.
 
@@ -245,6 +251,7 @@ def resource_apply_adam_async(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
+        **rounding_inputs(rounding),
         use_locking=bool(use_locking),
         use_nesterov=bool(use_nesterov),
         name=name,
@@ -270,6 +277,8 @@ def resource_sparse_apply_adam_async(
     validate_indices: bool = True,
     count_empty: bool = False,
     name: str | None = None,
+    *,
+    rounding: StochasticRounding | None = None,
 ) -> tf.Operation | None:
     """One sparse AdamAsync step on rows of a resource variable.
 
@@ -298,6 +307,9 @@ def resource_sparse_apply_adam_async(
             their rows of `grad`, instead of failing. The powers advance all the same.
         count_empty: True to advance the powers where there are no indices, too.
         name: name of the op.
+        rounding: round a half or bfloat16 `var` stochastically; None for rounding to
+            nearest. Its count advances in calls without indices with `count_empty`
+            alone. Only for variables on CPUs.
 
     Returns:
         The op in a graph, None when executing eagerly.
@@ -319,6 +331,7 @@ def resource_sparse_apply_adam_async(
         *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
         indices,
+        **rounding_inputs(rounding),
         use_locking=bool(use_locking),
         use_nesterov=bool(use_nesterov),
         apply_sparse_rmsprop=bool(apply_sparse_rmsprop),

@@ -41,13 +41,18 @@ def draws(seed: int, update: int, row: int, size: int) -> np.ndarray:
 
 
 def dense_draws(
-    seed: int, update: int, shape: tuple[int, ...], is_rowwise: bool = False
+    seed: int,
+    update: int,
+    shape: tuple[int, ...],
+    is_rowwise: bool = False,
+    first_row: int = 0,
+    stride: int = 1,
 ) -> np.ndarray:
     """The random numbers of all elements in a dense update, of the variable's shape."""
     size = int(np.prod(shape))
     width = size // shape[0] if is_rowwise else BLOCK
     rows = [
-        draws(seed, update, row, min(width, size - begin))
+        draws(seed, update, first_row + stride * row, min(width, size - begin))
         for row, begin in enumerate(range(0, size, width))
     ]
     return np.concatenate(rows).reshape(shape)
@@ -79,7 +84,7 @@ def neighbours(values: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndar
     nearest = values.astype(np.float32).astype(dtype)
     outward = np.abs(nearest.astype(np.float64)) <= np.abs(values)
     bits = nearest.view(np.uint16) & np.uint16(0x7FFF)
-    inner = np.where(outward, bits, bits - np.uint16(1))
+    inner = bits - ~outward
     low, high = (
         x.astype(np.uint16).view(dtype).astype(np.float64) for x in (inner, inner + 1)
     )

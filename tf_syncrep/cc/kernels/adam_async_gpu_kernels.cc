@@ -13,7 +13,6 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/adam_async_op.h"
-#include "tf_syncrep/cc/kernels/rounding_op.h"
 #include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/cuda/adam_async.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
@@ -29,23 +28,10 @@ using tensorflow::AsyncOpKernel;
 using tensorflow::DT_INT64;
 using tensorflow::DT_INT8;
 using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using Access = LockedVariables::Access;
-
-absl::Status RefuseRounding(OpKernelConstruction* ctx) {
-  RoundingAttributes attributes;
-  TF_RETURN_IF_ERROR(attributes.Find(ctx));
-  if (attributes.has_count()) {
-    return absl::UnimplementedError(
-        absl::StrCat(kRoundingCount,
-                     " must not be given for a variable on a GPU, where it is "
-                     "rounded to nearest"));
-  }
-  return absl::OkStatus();
-}
 
 // The arguments of both ops' launches.
 template <typename LibT>
@@ -72,10 +58,7 @@ template <typename T>
 class ApplyAdamAsyncGpuOp final : public AdamAsyncOpBase<T, OpKernel> {
  public:
   using Base = AdamAsyncOpBase<T, OpKernel>;
-
-  explicit ApplyAdamAsyncGpuOp(OpKernelConstruction* ctx) : Base(ctx) {
-    OP_REQUIRES_OK(ctx, RefuseRounding(ctx));
-  }
+  using Base::Base;
 
   void Compute(OpKernelContext* ctx) override {
     {
@@ -105,11 +88,8 @@ class SparseApplyAdamAsyncGpuOp final
     : public SparseAdamAsyncOpBase<T, AsyncOpKernel> {
  public:
   using Base = SparseAdamAsyncOpBase<T, AsyncOpKernel>;
+  using Base::Base;
   using typename Base::LibT;
-
-  explicit SparseApplyAdamAsyncGpuOp(OpKernelConstruction* ctx) : Base(ctx) {
-    OP_REQUIRES_OK(ctx, RefuseRounding(ctx));
-  }
 
   void ComputeAsync(OpKernelContext* ctx,
                     AsyncOpKernel::DoneCallback done) override {

@@ -151,22 +151,30 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
   RoundingAttributes rounding_;
 };
 
-#define TF_SYNCREP_REGISTER(T)                                 \
-  REGISTER_KERNEL_BUILDER(Name("ApplyAdamAsync")               \
-                              .Device(tensorflow::DEVICE_CPU)  \
-                              .TypeConstraint<T>("T"),         \
-                          ApplyAdamAsyncOp<T>);                \
-  REGISTER_KERNEL_BUILDER(Name("ResourceApplyAdamAsync")       \
-                              .Device(tensorflow::DEVICE_CPU)  \
-                              .TypeConstraint<T>("T"),         \
-                          ApplyAdamAsyncOp<T>);                \
-  REGISTER_KERNEL_BUILDER(Name("SparseApplyAdamAsync")         \
-                              .Device(tensorflow::DEVICE_CPU)  \
-                              .TypeConstraint<T>("T"),         \
-                          SparseApplyAdamAsyncOp<T>);          \
-  REGISTER_KERNEL_BUILDER(Name("ResourceSparseApplyAdamAsync") \
-                              .Device(tensorflow::DEVICE_CPU)  \
-                              .TypeConstraint<T>("T"),         \
+#define TF_SYNCREP_REGISTER(T)                                                \
+  REGISTER_KERNEL_BUILDER(Name("ApplyAdamAsync")                              \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
+                          ApplyAdamAsyncOp<T>);                               \
+  REGISTER_KERNEL_BUILDER(Name("ResourceApplyAdamAsync")                      \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
+                          ApplyAdamAsyncOp<T>);                               \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceApplyAdamAsyncRounded")       \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
+                          ApplyAdamAsyncOp<T>);                               \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceSparseApplyAdamAsyncRounded") \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
+                          SparseApplyAdamAsyncOp<T>);                         \
+  REGISTER_KERNEL_BUILDER(Name("SparseApplyAdamAsync")                        \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
+                          SparseApplyAdamAsyncOp<T>);                         \
+  REGISTER_KERNEL_BUILDER(Name("ResourceSparseApplyAdamAsync")                \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
                           SparseApplyAdamAsyncOp<T>)
 
 TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);

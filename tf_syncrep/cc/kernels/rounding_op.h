@@ -19,14 +19,17 @@
 
 namespace tf_syncrep {
 
-// The attributes of an op, of which one with ref variables has none.
+// The attributes of an op. Not every op has them, and some may have no count.
 class RoundingAttributes {
  public:
   absl::Status Find(tensorflow::OpKernelConstruction* ctx) {
-    if (ctx->input_type(0) != tensorflow::DT_RESOURCE) {
+    if (!ctx->HasAttr("rounding_seed")) {
       return absl::OkStatus();
     }
-    TF_RETURN_IF_ERROR(FindRoundingCount(*ctx, &has_count_));
+    has_count_ = true;
+    if (ctx->HasAttr("num_rounding_counts")) {
+      TF_RETURN_IF_ERROR(FindRoundingCount(*ctx, &has_count_));
+    }
     TF_RETURN_IF_ERROR(ctx->GetAttr("rounding_seed", &seed_));
     TF_RETURN_IF_ERROR(ctx->GetAttr("first_row", &first_row_));
     return ctx->GetAttr("row_stride", &row_stride_);

@@ -19,10 +19,9 @@ absl::Status DenseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &shape));
   TF_RETURN_IF_ERROR(MergeShape(c, "grad", c->input(kGrad), &shape));
-  if constexpr (kIsResource) {
-    return CheckRoundingCountShape(c, c->num_inputs() - 1);
+  if (!kIsResource) {
+    c->set_output(0, shape);
   }
-  c->set_output(0, shape);
   return absl::OkStatus();
 }
 
@@ -31,11 +30,18 @@ absl::Status SparseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &shape));
   TF_RETURN_IF_ERROR(CheckSparseGradient(c, kGrad, kIndices, shape));
-  if constexpr (kIsResource) {
-    return CheckRoundingCountShape(c, c->num_inputs() - 1);
+  if (!kIsResource) {
+    c->set_output(0, shape);
   }
-  c->set_output(0, shape);
   return absl::OkStatus();
+}
+
+// Also checks the count of updates, the last input. The ops with DeepRec's
+// names have DeepRec's inputs, so that those with a count are ops of their own.
+template <absl::Status (*kShape)(InferenceContext*)>
+absl::Status RoundedShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(kShape(c));
+  return CheckRoundingCountShape(c, c->num_inputs() - 1);
 }
 
 REGISTER_OP("ApplyAdamAsync")
@@ -97,18 +103,38 @@ REGISTER_OP("ResourceApplyAdamAsync")
     .Input("beta2: Tslot")
     .Input("epsilon: Tslot")
     .Input("grad: T")
-    .Input("rounding_count: num_rounding_counts * resource")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tslot: {float, double} = DT_FLOAT")
     .Attr("use_locking: bool = false")
     .Attr("use_nesterov: bool = false")
-    .Attr("num_rounding_counts: int >= 0 = 0")
-    .Attr("rounding_seed: int = 0")
-    .Attr("first_row: int >= 0 = 0")
-    .Attr("row_stride: int >= 1 = 1")
     .SetShapeFn(DenseShape</*kIsResource=*/true>)
     .Doc(
         "Updates a variable by Adam with powers of its own: see "
+        "tfs.ops.resource_apply_adam_async.");
+
+REGISTER_OP("Syncrep>ResourceApplyAdamAsyncRounded")
+    .Input("var: resource")
+    .Input("m: resource")
+    .Input("v: resource")
+    .Input("beta1_power: resource")
+    .Input("beta2_power: resource")
+    .Input("lr: Tslot")
+    .Input("beta1: Tslot")
+    .Input("beta2: Tslot")
+    .Input("epsilon: Tslot")
+    .Input("grad: T")
+    .Input("rounding_count: resource")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("use_locking: bool = false")
+    .Attr("use_nesterov: bool = false")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
+    .SetShapeFn(RoundedShape<DenseShape</*kIsResource=*/true>>)
+    .Doc(
+        "Does what ResourceApplyAdamAsync does, and rounds var stochastically: "
+        "see "
         "tfs.ops.resource_apply_adam_async.");
 
 REGISTER_OP("ResourceSparseApplyAdamAsync")
@@ -123,7 +149,6 @@ REGISTER_OP("ResourceSparseApplyAdamAsync")
     .Input("epsilon: Tslot")
     .Input("grad: T")
     .Input("indices: Tindices")
-    .Input("rounding_count: num_rounding_counts * resource")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tslot: {float, double} = DT_FLOAT")
     .Attr("Tindices: {int32, int64}")
@@ -133,13 +158,40 @@ REGISTER_OP("ResourceSparseApplyAdamAsync")
     .Attr("rmsprop_momentum: float = -1.0")
     .Attr("validate_indices: bool = true")
     .Attr("count_empty: bool = false")
-    .Attr("num_rounding_counts: int >= 0 = 0")
-    .Attr("rounding_seed: int = 0")
-    .Attr("first_row: int >= 0 = 0")
-    .Attr("row_stride: int >= 1 = 1")
     .SetShapeFn(SparseShape</*kIsResource=*/true>)
     .Doc(
         "Updates rows of a variable by Adam: see "
+        "tfs.ops.resource_sparse_apply_adam_async.");
+
+REGISTER_OP("Syncrep>ResourceSparseApplyAdamAsyncRounded")
+    .Input("var: resource")
+    .Input("m: resource")
+    .Input("v: resource")
+    .Input("beta1_power: resource")
+    .Input("beta2_power: resource")
+    .Input("lr: Tslot")
+    .Input("beta1: Tslot")
+    .Input("beta2: Tslot")
+    .Input("epsilon: Tslot")
+    .Input("grad: T")
+    .Input("indices: Tindices")
+    .Input("rounding_count: resource")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("use_locking: bool = false")
+    .Attr("use_nesterov: bool = false")
+    .Attr("apply_sparse_rmsprop: bool = false")
+    .Attr("rmsprop_momentum: float = -1.0")
+    .Attr("validate_indices: bool = true")
+    .Attr("count_empty: bool = false")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
+    .SetShapeFn(RoundedShape<SparseShape</*kIsResource=*/true>>)
+    .Doc(
+        "Does what ResourceSparseApplyAdamAsync does, and rounds var "
+        "stochastically: see "
         "tfs.ops.resource_sparse_apply_adam_async.");
 
 }  // namespace

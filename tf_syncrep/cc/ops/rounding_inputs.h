@@ -15,8 +15,8 @@ namespace tf_syncrep {
 
 inline constexpr const char* kRoundingCount = "rounding_count";
 
-// Reads whether there is a count of updates, with which var is rounded
-// stochastically. `Context` is an InferenceContext or an OpKernelConstruction.
+// Reads whether an op that may have a count has one. `Context` is an
+// InferenceContext or an OpKernelConstruction.
 template <typename Context>
 absl::Status FindRoundingCount(Context& context, bool* is_given) {
   int64_t num;
@@ -29,14 +29,9 @@ absl::Status FindRoundingCount(Context& context, bool* is_given) {
   return absl::OkStatus();
 }
 
-// Checks the count, if there is one at `input`.
+// Checks the count at `input`.
 inline absl::Status CheckRoundingCountShape(
     tensorflow::shape_inference::InferenceContext* c, int input) {
-  bool is_given;
-  TF_RETURN_IF_ERROR(FindRoundingCount(*c, &is_given));
-  if (!is_given) {
-    return absl::OkStatus();
-  }
   const auto shape = VariableShape</*kIsResource=*/true>(c, input);
   const auto elements = c->NumElements(shape);
   if (c->ValueKnown(elements) && c->Value(elements) != 1) {

@@ -32,6 +32,14 @@ ShapeHandle RowSlotShape(InferenceContext* c, ShapeHandle var) {
   return c->MakeShape(dims);
 }
 
+// Checks the count of updates, the last input, if there is one.
+absl::Status CheckRoundingCount(InferenceContext* c) {
+  bool is_given;
+  TF_RETURN_IF_ERROR(FindRoundingCount(*c, &is_given));
+  return is_given ? CheckRoundingCountShape(c, c->num_inputs() - 1)
+                  : absl::OkStatus();
+}
+
 // Checks all inputs except the gradient; `shape` becomes var's shape.
 template <bool kIsResource>
 absl::Status CheckVariables(InferenceContext* c, RuleInputs* inputs,
@@ -67,7 +75,7 @@ absl::Status DenseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
   if constexpr (kIsResource) {
-    TF_RETURN_IF_ERROR(CheckRoundingCountShape(c, c->num_inputs() - 1));
+    TF_RETURN_IF_ERROR(CheckRoundingCount(c));
   }
   return MergeShape(c, "grad", c->input(inputs.grad()), &shape);
 }
@@ -78,7 +86,7 @@ absl::Status SparseShape(InferenceContext* c) {
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
   if constexpr (kIsResource) {
-    TF_RETURN_IF_ERROR(CheckRoundingCountShape(c, c->num_inputs() - 1));
+    TF_RETURN_IF_ERROR(CheckRoundingCount(c));
   }
   return CheckSparseGradient(c, inputs.grad(), inputs.indices(), shape);
 }

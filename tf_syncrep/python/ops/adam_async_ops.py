@@ -57,6 +57,7 @@ names and the order of the inputs; Dozat, "Incorporating Nesterov Momentum into
 Adam", 2016, for the look-ahead.
 """
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -247,11 +248,16 @@ def resource_apply_adam_async(
     """
     grad = gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
-    return _raw_ops.resource_apply_adam_async(
+    apply = _raw_ops.resource_apply_adam_async
+    if rounding is not None:
+        apply = functools.partial(
+            _raw_ops.syncrep_resource_apply_adam_async_rounded,
+            **rounding_inputs(rounding),
+        )
+    return apply(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
-        **rounding_inputs(rounding),
         use_locking=bool(use_locking),
         use_nesterov=bool(use_nesterov),
         name=name,
@@ -326,12 +332,17 @@ def resource_sparse_apply_adam_async(
     """
     grad = gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
-    return _raw_ops.resource_sparse_apply_adam_async(
+    apply = _raw_ops.resource_sparse_apply_adam_async
+    if rounding is not None:
+        apply = functools.partial(
+            _raw_ops.syncrep_resource_sparse_apply_adam_async_rounded,
+            **rounding_inputs(rounding),
+        )
+    return apply(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
         indices,
-        **rounding_inputs(rounding),
         use_locking=bool(use_locking),
         use_nesterov=bool(use_nesterov),
         apply_sparse_rmsprop=bool(apply_sparse_rmsprop),

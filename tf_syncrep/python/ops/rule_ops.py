@@ -252,7 +252,7 @@ def resource_apply_rule(
     return _raw_ops.syncrep_resource_apply_rule(
         **_operands(rule, var, slots, numbers, grad.dtype, handles),
         grad=grad,
-        **rounding_inputs(rounding),
+        **_rounding(rounding),
         name=name,
     )
 
@@ -312,7 +312,7 @@ def resource_sparse_apply_rule(
         grad=grad,
         indices=indices,
         use_locking=bool(use_locking),
-        **rounding_inputs(rounding),
+        **_rounding(rounding),
         name=name,
     )
 
@@ -342,6 +342,14 @@ def _operands(rule, var, slots, numbers, dtype, as_inputs):
             slot_dtype(dtype), *(numbers[x] for x in RULES[rule].numbers)
         ),
     }
+
+
+def _rounding(rounding):
+    """The list of counts, which may be empty, and the attributes."""
+    if rounding is None:
+        return {"rounding_count": []}
+    inputs = rounding_inputs(rounding)
+    return {**inputs, "rounding_count": [inputs["rounding_count"]]}
 
 
 def _references(*variables):

@@ -52,17 +52,15 @@ class StochasticRounding(NamedTuple):
     row_stride: int = 1
 
 
-def rounding_inputs(rounding: StochasticRounding | None) -> dict[str, Any]:
-    """Returns the input and the attributes of an op.
+def rounding_inputs(rounding: StochasticRounding) -> dict[str, Any]:
+    """Returns the count's handle and the attributes of an op.
 
     Args:
-        rounding: how to round; None for rounding to nearest.
+        rounding: how to round.
     """
-    if rounding is None:
-        return {"rounding_count": []}
     count = rounding.count
     return {
-        "rounding_count": [getattr(count, "handle", count)],
+        "rounding_count": getattr(count, "handle", count),
         "rounding_seed": operator.index(rounding.seed),
         "first_row": operator.index(rounding.first_row),
         "row_stride": operator.index(rounding.row_stride),

@@ -652,6 +652,16 @@ def _rounding(options):
     return tfs.ops.StochasticRounding(count, **options)
 
 
+@_case("ops.StochasticRounding", _ROUNDING["rounding"])
+def stochastic_rounding(**options):
+    table = tf.Variable(tf.ones([9, 1], tf.bfloat16))
+    tfs.ops.resource_apply_rule(
+        *("sgd", table, {}, {"lr": 0.001}, tf.ones([9, 1], tf.bfloat16)),
+        rounding=_rounding(options),
+    )
+    return table.numpy().astype(float).tolist()
+
+
 def _updated_by(apply, rounding=None, **options):
     if rounding is not None:
         options["rounding"] = _rounding(rounding)

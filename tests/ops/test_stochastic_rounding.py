@@ -13,28 +13,12 @@ import rounding_reference
 import rule_reference
 import tensorflow as tf
 from combinations import thinned
+from rule_numbers import NUMBERS
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.optimizers import rounding_tf_ops
 from tf_syncrep.python.ops import rule_ops
 
-NUMBERS = {
-    "adagrad": {"lr": 0.05, "epsilon": 1e-3},
-    "ftrl": {
-        "lr": 0.5,
-        "lr_power": -0.5,
-        "l1": 0.1,
-        "l2": 0.01,
-        "l2_shrinkage": 0.001,
-        "beta": 0.25,
-    },
-    "gradient_momentum": {"lr": 0.05, "momentum": 0.75},
-    "gradient_nesterov": {"lr": 0.05, "momentum": 0.75},
-    "momentum": {"lr": 0.05, "momentum": 0.75},
-    "nesterov": {"lr": 0.05, "momentum": 0.75},
-    "rowwise_adagrad": {"lr": 0.05, "epsilon": 1e-3},
-    "sgd": {"lr": 0.05},
-}
 ADAM = {"lr": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-7}
 # AdamAsync's formulas, and the arguments of each.
 FORMULAS = {

@@ -90,6 +90,7 @@ _BASE = {
     "use_ema": True,
     "ema_momentum": 0.5,
     "ema_overwrite_frequency": 2,
+    "stochastic_rounding": True,
 }
 _CLIPPED = (
     {"clipvalue": 1, "learning_rate": 1},
@@ -643,25 +644,46 @@ _NUMBERS = {"lr": 0.5, "beta1": 0.5, "beta2": 0.75, "epsilon": 1.0}
 _SHAPES = ([9, 1], [9, 1], [9, 1], [1], [1])
 
 
-def _updated_by(apply, **options):
+_ROUNDING = {"rounding": {"seed": 7, "first_row": 1, "row_stride": 3}}
+
+
+def _rounding(options):
+    count = tf.Variable([0], dtype=tf.int64)
+    return tfs.ops.StochasticRounding(count, **options)
+
+
+@_case("ops.StochasticRounding", _ROUNDING["rounding"])
+def stochastic_rounding(**options):
+    table = tf.Variable(tf.ones([9, 1], tf.bfloat16))
+    tfs.ops.resource_apply_rule(
+        *("sgd", table, {}, {"lr": 0.001}, tf.ones([9, 1], tf.bfloat16)),
+        rounding=_rounding(options),
+    )
+    return table.numpy().astype(float).tolist()
+
+
+def _updated_by(apply, rounding=None, **options):
+    if rounding is not None:
+        options["rounding"] = _rounding(rounding)
     variables = [tf.Variable(tf.ones(shape)) for shape in _SHAPES]
     apply(*[x.handle for x in variables], **options)
     return variables[0].numpy().tolist()
 
 
-@_case("ops.resource_apply_adam_async", {**_NUMBERS, **_DENSE})
+@_case("ops.resource_apply_adam_async", {**_NUMBERS, **_DENSE, **_ROUNDING})
 def resource_apply(**options):
     apply = tfs.ops.resource_apply_adam_async
     return _updated_by(apply, grad=tf.ones([9, 1]), **options)
 
 
-@_case("ops.resource_sparse_apply_adam_async", {**_NUMBERS, **_SPARSE})
+@_case("ops.resource_sparse_apply_adam_async", {**_NUMBERS, **_SPARSE, **_ROUNDING})
 def resource_sparse_apply(**options):
     apply = tfs.ops.resource_sparse_apply_adam_async
     return _updated_by(apply, grad=tf.ones([1, 1]), indices=[2], **options)
 
 
-def _updated_by_rule(apply, slots, **options):
+def _updated_by_rule(apply, slots, rounding, **options):
+    options["rounding"] = _rounding(rounding)
     table = tf.Variable(tf.ones([9, 1]))
     made = {name: tf.Variable(tf.fill([9, 1], value)) for name, value in slots.items()}
     apply(var=table, slots=made, **options)
@@ -675,13 +697,13 @@ _RULE = {
 }
 
 
-@_case("ops.resource_apply_rule", _RULE)
+@_case("ops.resource_apply_rule", {**_RULE, **_ROUNDING})
 def resource_apply_rule(**options):
     apply = tfs.ops.resource_apply_rule
     return _updated_by_rule(apply, grad=tf.ones([9, 1]), **options)
 
 
-@_case("ops.resource_sparse_apply_rule", {**_RULE, "use_locking": True})
+@_case("ops.resource_sparse_apply_rule", {**_RULE, "use_locking": True, **_ROUNDING})
 def resource_sparse_apply_rule(**options):
     apply = tfs.ops.resource_sparse_apply_rule
     return _updated_by_rule(apply, grad=tf.ones([1, 1]), indices=[2], **options)

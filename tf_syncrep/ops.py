@@ -35,9 +35,11 @@ from tf_syncrep.python.ops.rule_ops import (
     resource_sparse_apply_rule,
     sparse_apply_rule,
 )
+from tf_syncrep.python.ops.stochastic_rounding import StochasticRounding
 
 __all__ = [
     "AccumulatorStats",
+    "StochasticRounding",
     "accumulator_apply_dense",
     "accumulator_apply_sparse",
     "accumulator_num_accumulated",

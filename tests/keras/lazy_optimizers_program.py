@@ -20,25 +20,30 @@ OPTIMIZERS = {
     "ftrl": lambda: tfs.keras.FTRL(0.25),
     "momentum": lambda: tfs.keras.SGD(0.25, momentum=0.5),
     "nesterov": lambda: tfs.keras.SGD(0.25, momentum=0.5, nesterov=True),
+    "rounded": lambda: tfs.keras.SGD(0.001, stochastic_rounding=True),
 }
 ROWS, DIM = 10, 4
 
 
-def train(strategy, coordinator, make, num_steps):
+def values_of(variable):
+    return keras_variants.native(variable).numpy().astype(float).tolist()
+
+
+def train(strategy, coordinator, make, num_steps, dtype="float32"):
     with strategy.scope():
         tf.keras.utils.set_random_seed(1)
         model = tf.keras.Sequential(
             [
                 tf.keras.layers.Input((3,), dtype="int32"),
-                tfs.keras.Embedding(ROWS, DIM),
-                tf.keras.layers.GlobalAveragePooling1D(),
-                tf.keras.layers.Dense(2),
+                tfs.keras.Embedding(ROWS, DIM, dtype=dtype),
+                tf.keras.layers.GlobalAveragePooling1D(dtype=dtype),
+                tf.keras.layers.Dense(2, dtype=dtype),
             ]
         )
         optimizer = make()
         optimizer.build(model.trainable_variables)
     variables = model.trainable_variables
-    start = [x.numpy().tolist() for x in variables]
+    start = [values_of(x) for x in variables]
 
     def gradient_of(variable):
         if variable.shape[-1] != DIM:
@@ -62,9 +67,9 @@ def train(strategy, coordinator, make, num_steps):
         "variables": [
             {
                 "start": before,
-                "value": variable.numpy().tolist(),
+                "value": values_of(variable),
                 "slots": {
-                    name: keras_variants.native(slot).numpy().tolist()
+                    name: values_of(slot)
                     for name, slot in optimizer.slots(variable).items()
                 },
                 "devices": sorted(
@@ -85,7 +90,10 @@ def main():
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     programs.report(
         {
-            name: train(strategy, coordinator, make, num_steps)
+            name: train(
+                *(strategy, coordinator, make, num_steps),
+                dtype="bfloat16" if name == "rounded" else "float32",
+            )
             for name, make in OPTIMIZERS.items()
         }
     )

@@ -54,6 +54,21 @@ def test_no_update_of_any_worker_is_lost(training, name):
             np.testing.assert_allclose(variable["slots"][key], slot, rtol=1e-3)
 
 
+def test_rounded_updates_of_all_workers_are_counted_and_right_on_average(training):
+    for variable in training["rounded"]["variables"]:
+        assert variable["slots"] == {"rounding_count": [-STEPS]}
+        moved = np.array(variable["start"]) - np.array(variable["value"])
+        # The first row of a table's part occurs twice, and the second once.
+        is_table = moved.shape[-1] == DIM
+        wanted = np.full(moved.shape, STEPS * 0.001)
+        if is_table:
+            wanted[0], wanted[2:] = 2 * wanted[0], 0
+        # Kernels are up to 2, where half of the last place is 2^-8.
+        deviation = 2.0**-8 * np.sqrt(STEPS)
+        np.testing.assert_allclose(moved, wanted, atol=5 * deviation)
+        np.testing.assert_allclose(moved.mean(), wanted.mean(), atol=0.02)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_slots_are_beside_their_variables(training, name):
     devices = [variable["devices"] for variable in training[name]["variables"]]

@@ -9,27 +9,11 @@ import pytest
 import rule_reference
 import tensorflow as tf
 from combinations import thinned
+from rule_numbers import NUMBERS
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import rule_ops
 
-NUMBERS = {
-    "adagrad": {"lr": 0.05, "epsilon": 1e-3},
-    "ftrl": {
-        "lr": 0.5,
-        "lr_power": -0.5,
-        "l1": 0.1,
-        "l2": 0.01,
-        "l2_shrinkage": 0.001,
-        "beta": 0.25,
-    },
-    "gradient_momentum": {"lr": 0.05, "momentum": 0.75},
-    "gradient_nesterov": {"lr": 0.05, "momentum": 0.75},
-    "momentum": {"lr": 0.05, "momentum": 0.75},
-    "nesterov": {"lr": 0.05, "momentum": 0.75},
-    "rowwise_adagrad": {"lr": 0.05, "epsilon": 1e-3},
-    "sgd": {"lr": 0.05},
-}
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 TOLERANCE = {tf.float16: 2e-3, tf.bfloat16: 1.6e-2, tf.float32: 5e-6, tf.float64: 1e-12}
 ROWS = 1000

@@ -165,6 +165,15 @@ def adam_async(call):
                     use_locking=use_locking,
                 )
                 results += [call.read(handles[x], values[x][1]) for x in values]
+                handles = {name: call.variable(*x) for name, x in values.items()}
+                count = call.variable(np.zeros([1]), tf.int64)
+                call(
+                    f"syncrep_resource_{prefix}apply_adam_async_rounded",
+                    {**handles, **inputs, **gradient, "rounding_count": count},
+                    use_locking=use_locking,
+                )
+                results += [call.read(handles[x], values[x][1]) for x in values]
+                results.append(call.read(count, tf.int64))
             if prefix == "":
                 results += _take_and_apply(call, values, inputs, dense["grad"], dtype)
             results += call(
@@ -193,8 +202,15 @@ def rules(call):
             var = call.variable(_numbers_of([37, 19], dtype, 3), dtype)
             momentum = call.variable(np.zeros([37, 19]), slot)
             inputs = {"var": var, "slots": [momentum], "numbers": numbers, **gradient}
-            call(f"syncrep_resource_{prefix}apply_rule", inputs, rule="momentum")
-            results += [call.read(var, dtype), call.read(momentum, slot)]
+            count = call.variable(np.zeros([1]), tf.int64)
+            for counts in ([], [count]):
+                call(
+                    f"syncrep_resource_{prefix}apply_rule",
+                    {**inputs, "rounding_count": counts},
+                    rule="momentum",
+                )
+                results += [call.read(var, dtype), call.read(momentum, slot)]
+            results.append(call.read(count, tf.int64))
             references = {
                 "var": _reference(_numbers_of([37, 19], dtype, 3), dtype),
                 "slots": [_reference(np.zeros([37, 19]), slot)],

@@ -10,6 +10,7 @@
 #include "tensorflow/core/framework/types.h"
 #include "tf_syncrep/cc/kernels/adam_async_op.h"
 #include "tf_syncrep/cc/kernels/adam_async_step.h"
+#include "tf_syncrep/cc/kernels/rounding_op.h"
 #include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/adam_async.h"
 #include "tf_syncrep/cc/lib/float16.h"
@@ -24,6 +25,7 @@ namespace tf_syncrep {
 namespace {
 
 using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using Access = LockedVariables::Access;
 
@@ -31,46 +33,61 @@ template <typename T>
 class ApplyAdamAsyncOp final : public AdamAsyncOpBase<T, OpKernel> {
  public:
   using Base = AdamAsyncOpBase<T, OpKernel>;
-  using Base::Base;
   using typename Base::LibT;
   using typename Base::Slot;
+
+  explicit ApplyAdamAsyncOp(OpKernelConstruction* ctx) : Base(ctx) {
+    OP_REQUIRES_OK(ctx, rounding_.Find(ctx));
+  }
 
   void Compute(OpKernelContext* ctx) override {
     {
       LockedVariables variables;
-      OP_REQUIRES_OK(ctx, this->LockVariables(ctx, Access::kExclusive,
-                                              Access::kExclusive, &variables));
+      RoundingCount count(rounding_);
+      OP_REQUIRES_OK(
+          ctx, this->LockVariables(ctx, Access::kExclusive, Access::kExclusive,
+                                   &variables, &count));
       OP_REQUIRES_OK(ctx, CheckHyperParameters(ctx));
       OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
       OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", ctx->input(kGrad).shape(),
                                               variables.tensor(kVar).shape()));
+      OP_REQUIRES_OK(ctx, count.Prepare(ctx, variables));
       DenseBefore before;
       OP_REQUIRES_OK(ctx, PrepareDenseStep(ctx, variables, &before));
       const auto update = TakeStep<Slot>(ctx, this->Formula(), variables);
+      count.Take(variables);
       DeviceSharder sharder(ctx);
       ApplyAdamAsync<LibT>(update, variables.tensor(kVar).NumElements(),
                            Base::GradData(ctx), DataBefore<LibT>(before),
                            Base::VarData(variables), variables.data<Slot>(kM),
-                           variables.data<Slot>(kV), sharder);
+                           variables.data<Slot>(kV), sharder, BestCpuLevel(),
+                           count.draws());
     }
     ForwardRefToOutput(ctx);
   }
+
+ private:
+  RoundingAttributes rounding_;
 };
 
 template <typename T>
 class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
  public:
   using Base = SparseAdamAsyncOpBase<T, OpKernel>;
-  using Base::Base;
   using typename Base::Slot;
+
+  explicit SparseApplyAdamAsyncOp(OpKernelConstruction* ctx) : Base(ctx) {
+    OP_REQUIRES_OK(ctx, rounding_.Find(ctx));
+  }
 
   void Compute(OpKernelContext* ctx) override {
     {
       const Access access =
           this->use_locking_ ? Access::kExclusive : Access::kShared;
       LockedVariables variables;
+      RoundingCount count(rounding_);
       OP_REQUIRES_OK(ctx, this->LockVariables(ctx, access, Access::kExclusive,
-                                              &variables));
+                                              &variables, &count));
       OP_REQUIRES_OK(ctx, CheckHyperParameters(ctx));
       OP_REQUIRES_OK(ctx, CheckSlotShapes(variables));
       OP_REQUIRES_OK(ctx,
@@ -84,7 +101,7 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
                                                  : RowGroups::BadRows::kIgnored,
                          &rows));
       if (ctx->input(kIndices).NumElements() > 0 || this->count_empty_) {
-        OP_REQUIRES_OK(ctx, Apply(ctx, access, rows, variables));
+        OP_REQUIRES_OK(ctx, Apply(ctx, access, rows, variables, count));
       }
     }
     ForwardRefToOutput(ctx);
@@ -92,7 +109,8 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
 
  private:
   absl::Status Apply(OpKernelContext* ctx, Access access, const RowGroups& rows,
-                     LockedVariables& variables) const {
+                     LockedVariables& variables, RoundingCount& count) const {
+    TF_RETURN_IF_ERROR(count.Prepare(ctx, variables));
     if (access == Access::kExclusive) {
       for (const AdamAsyncInput input : {kVar, kM, kV}) {
         TF_RETURN_IF_ERROR(variables.PrepareToWrite(ctx, input));
@@ -110,6 +128,8 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
     } else {
       update = TakeStep<Slot>(ctx, this->Formula(), variables);
     }
+    count.Take(variables);
+    count.Unlock(variables);
     if (access == Access::kShared) {
       // The step is computed. If the powers stayed locked, updates that may run
       // side by side would wait for each other.
@@ -122,28 +142,39 @@ class SparseApplyAdamAsyncOp final : public SparseAdamAsyncOpBase<T, OpKernel> {
           update, rows,
           ctx->input(kGrad).NumElements() / ctx->input(kIndices).NumElements(),
           Base::GradData(ctx), Base::VarData(variables),
-          variables.data<Slot>(kM), variables.data<Slot>(kV), sharder);
+          variables.data<Slot>(kM), variables.data<Slot>(kV), sharder,
+          BestCpuLevel(), count.draws());
     }
     return absl::OkStatus();
   }
+
+  RoundingAttributes rounding_;
 };
 
-#define TF_SYNCREP_REGISTER(T)                                 \
-  REGISTER_KERNEL_BUILDER(Name("ApplyAdamAsync")               \
-                              .Device(tensorflow::DEVICE_CPU)  \
-                              .TypeConstraint<T>("T"),         \
-                          ApplyAdamAsyncOp<T>);                \
-  REGISTER_KERNEL_BUILDER(Name("ResourceApplyAdamAsync")       \
-                              .Device(tensorflow::DEVICE_CPU)  \
-                              .TypeConstraint<T>("T"),         \
-                          ApplyAdamAsyncOp<T>);                \
-  REGISTER_KERNEL_BUILDER(Name("SparseApplyAdamAsync")         \
-                              .Device(tensorflow::DEVICE_CPU)  \
-                              .TypeConstraint<T>("T"),         \
-                          SparseApplyAdamAsyncOp<T>);          \
-  REGISTER_KERNEL_BUILDER(Name("ResourceSparseApplyAdamAsync") \
-                              .Device(tensorflow::DEVICE_CPU)  \
-                              .TypeConstraint<T>("T"),         \
+#define TF_SYNCREP_REGISTER(T)                                                \
+  REGISTER_KERNEL_BUILDER(Name("ApplyAdamAsync")                              \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
+                          ApplyAdamAsyncOp<T>);                               \
+  REGISTER_KERNEL_BUILDER(Name("ResourceApplyAdamAsync")                      \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
+                          ApplyAdamAsyncOp<T>);                               \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceApplyAdamAsyncRounded")       \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
+                          ApplyAdamAsyncOp<T>);                               \
+  REGISTER_KERNEL_BUILDER(Name("Syncrep>ResourceSparseApplyAdamAsyncRounded") \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
+                          SparseApplyAdamAsyncOp<T>);                         \
+  REGISTER_KERNEL_BUILDER(Name("SparseApplyAdamAsync")                        \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
+                          SparseApplyAdamAsyncOp<T>);                         \
+  REGISTER_KERNEL_BUILDER(Name("ResourceSparseApplyAdamAsync")                \
+                              .Device(tensorflow::DEVICE_CPU)                 \
+                              .TypeConstraint<T>("T"),                        \
                           SparseApplyAdamAsyncOp<T>)
 
 TF_SYNCREP_REGISTER_ALL_TYPES(TF_SYNCREP_REGISTER);

@@ -3,11 +3,14 @@
 #ifndef TF_SYNCREP_CC_KERNELS_ADAM_ASYNC_OP_H_
 #define TF_SYNCREP_CC_KERNELS_ADAM_ASYNC_OP_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/rounding_op.h"
 #include "tf_syncrep/cc/lib/adam_async_rule.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
@@ -70,15 +73,20 @@ class AdamAsyncOpBase : public Kernel {
                          : AdamAsyncFormula::kAdam;
   }
 
-  // Locks var, m and v with `access` and the powers with `power_access`.
+  // Locks var, m and v with `access`, the powers with `power_access`, and the
+  // count of rounding, if there may be one.
   absl::Status LockVariables(tensorflow::OpKernelContext* ctx, Access access,
-                             Access power_access,
-                             LockedVariables* variables) const {
-    return variables->Lock(
-        ctx, {Request(kVar, kDtype, access), Request(kM, kSlotDtype, access),
-              Request(kV, kSlotDtype, access),
-              Request(kBeta1Power, kSlotDtype, power_access),
-              Request(kBeta2Power, kSlotDtype, power_access)});
+                             Access power_access, LockedVariables* variables,
+                             RoundingCount* count = nullptr) const {
+    std::vector<LockedVariables::Request> requests = {
+        Request(kVar, kDtype, access), Request(kM, kSlotDtype, access),
+        Request(kV, kSlotDtype, access),
+        Request(kBeta1Power, kSlotDtype, power_access),
+        Request(kBeta2Power, kSlotDtype, power_access)};
+    if (count != nullptr) {
+      count->Request(ctx, &requests);
+    }
+    return variables->Lock(ctx, requests);
   }
 
   bool use_locking_;

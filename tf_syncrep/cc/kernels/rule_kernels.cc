@@ -13,6 +13,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tf_syncrep/cc/kernels/rounding_op.h"
 #include "tf_syncrep/cc/kernels/update_checks.h"
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
@@ -59,6 +60,7 @@ class RuleOpBase : public OpKernel {
                                  " for T = ", DataTypeString(kDtype),
                                  ", but is ", DataTypeString(slot_dtype))));
     OP_REQUIRES_OK(ctx, RuleInputs::Find(*ctx, &inputs_));
+    OP_REQUIRES_OK(ctx, rounding_.Find(ctx));
   }
 
  protected:
@@ -68,9 +70,10 @@ class RuleOpBase : public OpKernel {
   static constexpr DataType kDtype = DataTypeToEnum<T>::value;
   static constexpr DataType kSlotDtype = DataTypeToEnum<Slot>::value;
 
-  // Locks var and slots; then checks them and the numbers, which it copies.
+  // Locks var, slots and the count; then checks them and the numbers, which it
+  // copies.
   absl::Status Prepare(OpKernelContext* ctx, Access access,
-                       LockedVariables* variables,
+                       LockedVariables* variables, RoundingCount* count,
                        std::vector<Slot>* numbers) const {
     std::vector<LockedVariables::Request> requests = {
         {kRuleVar, "var", kDtype, access}};
@@ -78,6 +81,7 @@ class RuleOpBase : public OpKernel {
       requests.push_back(
           {inputs_.slot(i), inputs_.info->slots[i], kSlotDtype, access});
     }
+    count->Request(ctx, &requests);
     TF_RETURN_IF_ERROR(variables->Lock(ctx, requests));
     const TensorShape& var_shape = variables->tensor(kRuleVar).shape();
     for (int i = 0; i < inputs_.num_slots(); ++i) {
@@ -108,6 +112,7 @@ class RuleOpBase : public OpKernel {
   }
 
   RuleInputs inputs_;
+  RoundingAttributes rounding_;
 
  private:
   absl::Status CheckSlotShape(const char* name, const TensorShape& shape,
@@ -137,11 +142,13 @@ class ApplyRuleOp final : public RuleOpBase<T> {
   void Compute(OpKernelContext* ctx) override {
     LockedVariables variables;
     std::vector<Slot> numbers;
-    OP_REQUIRES_OK(
-        ctx, this->Prepare(ctx, Access::kExclusive, &variables, &numbers));
+    RoundingCount count(this->rounding_);
+    OP_REQUIRES_OK(ctx, this->Prepare(ctx, Access::kExclusive, &variables,
+                                      &count, &numbers));
     const Tensor& var = variables.tensor(kRuleVar);
     const Tensor& grad = ctx->input(this->inputs_.grad());
     OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", grad.shape(), var.shape()));
+    OP_REQUIRES_OK(ctx, count.Prepare(ctx, variables));
     // Rows without elements still have slots of one number each, which stay.
     if (var.NumElements() == 0) {
       return;
@@ -167,10 +174,12 @@ class ApplyRuleOp final : public RuleOpBase<T> {
     }
     const int64_t num_rows = var.dims() == 0 ? 1 : var.dim_size(0);
     const int64_t row_size = var.NumElements() / num_rows;
+    count.Take(variables);
     DeviceSharder sharder(ctx);
     WithRule(this->inputs_.info->name, numbers.data(), [&](const auto& rule) {
-      ApplyRule(RuleOf<LibT>(rule), num_rows, row_size, Data<const LibT>(grad),
-                before, this->Arrays(variables), sharder);
+      ApplyRule(RuleOf<LibT>(rule, BestCpuLevel(), count.draws()), num_rows,
+                row_size, Data<const LibT>(grad), before,
+                this->Arrays(variables), sharder);
     });
   }
 };
@@ -189,10 +198,11 @@ class SparseApplyRuleOp final : public RuleOpBase<T> {
   void Compute(OpKernelContext* ctx) override {
     LockedVariables variables;
     std::vector<Slot> numbers;
+    RoundingCount count(this->rounding_);
     OP_REQUIRES_OK(
         ctx,
         this->Prepare(ctx, use_locking_ ? Access::kExclusive : Access::kShared,
-                      &variables, &numbers));
+                      &variables, &count, &numbers));
     const TensorShape& var_shape = variables.tensor(kRuleVar).shape();
     const Tensor& grad = ctx->input(this->inputs_.grad());
     const Tensor& indices = ctx->input(this->inputs_.indices());
@@ -200,17 +210,21 @@ class SparseApplyRuleOp final : public RuleOpBase<T> {
     RowGroups rows;
     OP_REQUIRES_OK(ctx, GroupRows(ctx, indices, var_shape.dim_size(0),
                                   RowGroups::BadRows::kRefused, &rows));
-    if (rows.size() == 0) {
-      return;
-    }
-    if (use_locking_) {
+    OP_REQUIRES_OK(ctx, count.Prepare(ctx, variables));
+    if (use_locking_ && rows.size() > 0) {
       for (int i = 0; i < 1 + this->inputs_.num_slots(); ++i) {
         OP_REQUIRES_OK(ctx, variables.PrepareToWrite(ctx, i));
       }
     }
+    // A call without rows counts, too, so that all parts of a table agree.
+    count.Take(variables);
+    count.Unlock(variables);
+    if (rows.size() == 0) {
+      return;
+    }
     DeviceSharder sharder(ctx);
     WithRule(this->inputs_.info->name, numbers.data(), [&](const auto& rule) {
-      SparseApplyRule(RuleOf<LibT>(rule), rows,
+      SparseApplyRule(RuleOf<LibT>(rule, BestCpuLevel(), count.draws()), rows,
                       grad.NumElements() / indices.NumElements(),
                       Data<const LibT>(grad), this->Arrays(variables), sharder);
     });

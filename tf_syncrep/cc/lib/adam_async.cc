@@ -9,15 +9,16 @@ namespace {
 // Calls `apply` with the rule of the update's formula.
 template <typename T, typename Apply>
 void WithRule(const AdamAsyncUpdate<SlotType<T>>& update, CpuLevel cpu_level,
-              const Apply& apply) {
+              const RoundingDraws* draws, const Apply& apply) {
   using Slot = SlotType<T>;
   switch (update.formula) {
     case AdamAsyncFormula::kAdam:
-      return apply(RuleOf<T>(AdamAsyncAdam<Slot>{update}, cpu_level));
+      return apply(RuleOf<T>(AdamAsyncAdam<Slot>{update}, cpu_level, draws));
     case AdamAsyncFormula::kNesterov:
-      return apply(RuleOf<T>(AdamAsyncNesterov<Slot>{update}, cpu_level));
+      return apply(
+          RuleOf<T>(AdamAsyncNesterov<Slot>{update}, cpu_level, draws));
     case AdamAsyncFormula::kRmsprop:
-      return apply(RuleOf<T>(AdamAsyncRmsprop<Slot>{update}, cpu_level));
+      return apply(RuleOf<T>(AdamAsyncRmsprop<Slot>{update}, cpu_level, draws));
   }
 }
 
@@ -32,8 +33,8 @@ template <typename T>
 void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
                     const T* grad, const AdamAsyncBefore<T>& before, T* var,
                     SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
-                    CpuLevel cpu_level) {
-  WithRule<T>(update, cpu_level, [&](const AnyRule<T>& rule) {
+                    CpuLevel cpu_level, const RoundingDraws* draws) {
+  WithRule<T>(update, cpu_level, draws, [&](const AnyRule<T>& rule) {
     ApplyRule<T>(rule, size, /*row_size=*/1, grad, ArraysBefore(before),
                  {var, {m, v}}, sharder);
   });
@@ -45,35 +46,38 @@ void ApplyAdamAsyncInBlocks(const AdamAsyncUpdate<SlotType<T>>& update,
                             const AdamAsyncBefore<T>& before, T* var,
                             SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
                             CpuLevel cpu_level) {
-  WithRule<T>(update, cpu_level, [&](const AnyRule<T>& rule) {
-    ApplyRuleInBlocks<T>(rule, size, gradient, ArraysBefore(before),
-                         {var, {m, v}}, sharder);
-  });
+  WithRule<T>(update, cpu_level, /*draws=*/nullptr,
+              [&](const AnyRule<T>& rule) {
+                ApplyRuleInBlocks<T>(rule, size, gradient, ArraysBefore(before),
+                                     {var, {m, v}}, sharder);
+              });
 }
 
 template <typename T>
 void SparseApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update,
                           const RowGroups& rows, int64_t row_size,
                           const T* grad, T* var, SlotType<T>* m, SlotType<T>* v,
-                          Sharder& sharder, CpuLevel cpu_level) {
-  WithRule<T>(update, cpu_level, [&](const AnyRule<T>& rule) {
+                          Sharder& sharder, CpuLevel cpu_level,
+                          const RoundingDraws* draws) {
+  WithRule<T>(update, cpu_level, draws, [&](const AnyRule<T>& rule) {
     SparseApplyRule<T>(rule, rows, row_size, grad, {var, {m, v}}, sharder,
                        cpu_level);
   });
 }
 
-#define TF_SYNCREP_INSTANTIATE(T)                                              \
-  template void ApplyAdamAsync<T>(const AdamAsyncUpdate<SlotType<T>>&,         \
-                                  int64_t, const T*,                           \
-                                  const AdamAsyncBefore<T>&, T*, SlotType<T>*, \
-                                  SlotType<T>*, Sharder&, CpuLevel);           \
-  template void ApplyAdamAsyncInBlocks<T>(                                     \
-      const AdamAsyncUpdate<SlotType<T>>&, int64_t, const GradientBlocks<T>&,  \
-      const AdamAsyncBefore<T>&, T*, SlotType<T>*, SlotType<T>*, Sharder&,     \
-      CpuLevel);                                                               \
-  template void SparseApplyAdamAsync<T>(                                       \
-      const AdamAsyncUpdate<SlotType<T>>&, const RowGroups&, int64_t,          \
-      const T*, T*, SlotType<T>*, SlotType<T>*, Sharder&, CpuLevel)
+#define TF_SYNCREP_INSTANTIATE(T)                                             \
+  template void ApplyAdamAsync<T>(                                            \
+      const AdamAsyncUpdate<SlotType<T>>&, int64_t, const T*,                 \
+      const AdamAsyncBefore<T>&, T*, SlotType<T>*, SlotType<T>*, Sharder&,    \
+      CpuLevel, const RoundingDraws*);                                        \
+  template void ApplyAdamAsyncInBlocks<T>(                                    \
+      const AdamAsyncUpdate<SlotType<T>>&, int64_t, const GradientBlocks<T>&, \
+      const AdamAsyncBefore<T>&, T*, SlotType<T>*, SlotType<T>*, Sharder&,    \
+      CpuLevel);                                                              \
+  template void SparseApplyAdamAsync<T>(                                      \
+      const AdamAsyncUpdate<SlotType<T>>&, const RowGroups&, int64_t,         \
+      const T*, T*, SlotType<T>*, SlotType<T>*, Sharder&, CpuLevel,           \
+      const RoundingDraws*)
 
 TF_SYNCREP_INSTANTIATE_ALL_TYPES(TF_SYNCREP_INSTANTIATE);
 

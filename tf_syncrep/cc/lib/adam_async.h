@@ -16,6 +16,7 @@
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
 #include "tf_syncrep/cc/lib/rules/apply_rule.h"
+#include "tf_syncrep/cc/lib/rules/stochastic_rounding.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
@@ -30,12 +31,14 @@ struct AdamAsyncBefore {
 };
 
 // Updates `size` elements. `var`, `m` and `v` do not overlap each other or the
-// arrays in `before`; the caller holds them exclusively.
+// arrays in `before`; the caller holds them exclusively. Half and BFloat16 are
+// rounded by `draws`, or to nearest if it is null.
 template <typename T>
 void ApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update, int64_t size,
                     const T* grad, const AdamAsyncBefore<T>& before, T* var,
                     SlotType<T>* m, SlotType<T>* v, Sharder& sharder,
-                    CpuLevel cpu_level = BestCpuLevel());
+                    CpuLevel cpu_level = BestCpuLevel(),
+                    const RoundingDraws* draws = nullptr);
 
 // The same with a gradient that is computed block by block.
 template <typename T>
@@ -56,8 +59,8 @@ template <typename T>
 void SparseApplyAdamAsync(const AdamAsyncUpdate<SlotType<T>>& update,
                           const RowGroups& rows, int64_t row_size,
                           const T* grad, T* var, SlotType<T>* m, SlotType<T>* v,
-                          Sharder& sharder,
-                          CpuLevel cpu_level = BestCpuLevel());
+                          Sharder& sharder, CpuLevel cpu_level = BestCpuLevel(),
+                          const RoundingDraws* draws = nullptr);
 
 }  // namespace tf_syncrep
 

@@ -5,6 +5,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf_syncrep/cc/ops/adam_async_inputs.h"
 #include "tf_syncrep/cc/ops/adam_async_shapes.h"
+#include "tf_syncrep/cc/ops/rounding_inputs.h"
 #include "tf_syncrep/cc/ops/update_shapes.h"
 
 namespace tf_syncrep {
@@ -33,6 +34,14 @@ absl::Status SparseShape(InferenceContext* c) {
     c->set_output(0, shape);
   }
   return absl::OkStatus();
+}
+
+// Also checks the count of updates, the last input. The ops with DeepRec's
+// names have DeepRec's inputs, so that those with a count are ops of their own.
+template <absl::Status (*kShape)(InferenceContext*)>
+absl::Status RoundedShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(kShape(c));
+  return CheckRoundingCountShape(c, c->num_inputs() - 1);
 }
 
 REGISTER_OP("ApplyAdamAsync")
@@ -103,6 +112,31 @@ REGISTER_OP("ResourceApplyAdamAsync")
         "Updates a variable by Adam with powers of its own: see "
         "tfs.ops.resource_apply_adam_async.");
 
+REGISTER_OP("Syncrep>ResourceApplyAdamAsyncRounded")
+    .Input("var: resource")
+    .Input("m: resource")
+    .Input("v: resource")
+    .Input("beta1_power: resource")
+    .Input("beta2_power: resource")
+    .Input("lr: Tslot")
+    .Input("beta1: Tslot")
+    .Input("beta2: Tslot")
+    .Input("epsilon: Tslot")
+    .Input("grad: T")
+    .Input("rounding_count: resource")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("use_locking: bool = false")
+    .Attr("use_nesterov: bool = false")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
+    .SetShapeFn(RoundedShape<DenseShape</*kIsResource=*/true>>)
+    .Doc(
+        "Does what ResourceApplyAdamAsync does, and rounds var stochastically: "
+        "see "
+        "tfs.ops.resource_apply_adam_async.");
+
 REGISTER_OP("ResourceSparseApplyAdamAsync")
     .Input("var: resource")
     .Input("m: resource")
@@ -127,6 +161,37 @@ REGISTER_OP("ResourceSparseApplyAdamAsync")
     .SetShapeFn(SparseShape</*kIsResource=*/true>)
     .Doc(
         "Updates rows of a variable by Adam: see "
+        "tfs.ops.resource_sparse_apply_adam_async.");
+
+REGISTER_OP("Syncrep>ResourceSparseApplyAdamAsyncRounded")
+    .Input("var: resource")
+    .Input("m: resource")
+    .Input("v: resource")
+    .Input("beta1_power: resource")
+    .Input("beta2_power: resource")
+    .Input("lr: Tslot")
+    .Input("beta1: Tslot")
+    .Input("beta2: Tslot")
+    .Input("epsilon: Tslot")
+    .Input("grad: T")
+    .Input("indices: Tindices")
+    .Input("rounding_count: resource")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("use_locking: bool = false")
+    .Attr("use_nesterov: bool = false")
+    .Attr("apply_sparse_rmsprop: bool = false")
+    .Attr("rmsprop_momentum: float = -1.0")
+    .Attr("validate_indices: bool = true")
+    .Attr("count_empty: bool = false")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
+    .SetShapeFn(RoundedShape<SparseShape</*kIsResource=*/true>>)
+    .Doc(
+        "Does what ResourceSparseApplyAdamAsync does, and rounds var "
+        "stochastically: see "
         "tfs.ops.resource_sparse_apply_adam_async.");
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf_syncrep/cc/lib/rules/rules.h"
+#include "tf_syncrep/cc/ops/rounding_inputs.h"
 #include "tf_syncrep/cc/ops/rule_inputs.h"
 #include "tf_syncrep/cc/ops/update_shapes.h"
 
@@ -29,6 +30,14 @@ ShapeHandle RowSlotShape(InferenceContext* c, ShapeHandle var) {
     dims[0] = c->Dim(var, 0);
   }
   return c->MakeShape(dims);
+}
+
+// Checks the count of updates, the last input, if there is one.
+absl::Status CheckRoundingCount(InferenceContext* c) {
+  bool is_given;
+  TF_RETURN_IF_ERROR(FindRoundingCount(*c, &is_given));
+  return is_given ? CheckRoundingCountShape(c, c->num_inputs() - 1)
+                  : absl::OkStatus();
 }
 
 // Checks all inputs except the gradient; `shape` becomes var's shape.
@@ -65,6 +74,9 @@ absl::Status DenseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
+  if constexpr (kIsResource) {
+    TF_RETURN_IF_ERROR(CheckRoundingCount(c));
+  }
   return MergeShape(c, "grad", c->input(inputs.grad()), &shape);
 }
 
@@ -73,6 +85,9 @@ absl::Status SparseShape(InferenceContext* c) {
   RuleInputs inputs;
   ShapeHandle shape;
   TF_RETURN_IF_ERROR(CheckVariables<kIsResource>(c, &inputs, &shape));
+  if constexpr (kIsResource) {
+    TF_RETURN_IF_ERROR(CheckRoundingCount(c));
+  }
   return CheckSparseGradient(c, inputs.grad(), inputs.indices(), shape);
 }
 
@@ -119,11 +134,16 @@ REGISTER_OP("Syncrep>ResourceApplyRule")
     .Input("slots: num_slots * resource")
     .Input("numbers: num_numbers * Tslot")
     .Input("grad: T")
+    .Input("rounding_count: num_rounding_counts * resource")
     .Attr(kRuleAttr)
     .Attr("num_slots: int >= 0")
     .Attr("num_numbers: int >= 1")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tslot: {float, double} = DT_FLOAT")
+    .Attr("num_rounding_counts: int >= 0 = 0")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
     .SetShapeFn(DenseShape</*kIsResource=*/true>)
     .Doc(
         "Updates a variable by an optimizer's rule: see "
@@ -135,6 +155,7 @@ REGISTER_OP("Syncrep>ResourceSparseApplyRule")
     .Input("numbers: num_numbers * Tslot")
     .Input("grad: T")
     .Input("indices: Tindices")
+    .Input("rounding_count: num_rounding_counts * resource")
     .Attr(kRuleAttr)
     .Attr("num_slots: int >= 0")
     .Attr("num_numbers: int >= 1")
@@ -142,6 +163,10 @@ REGISTER_OP("Syncrep>ResourceSparseApplyRule")
     .Attr("Tslot: {float, double} = DT_FLOAT")
     .Attr("Tindices: {int32, int64}")
     .Attr("use_locking: bool = false")
+    .Attr("num_rounding_counts: int >= 0 = 0")
+    .Attr("rounding_seed: int = 0")
+    .Attr("first_row: int >= 0 = 0")
+    .Attr("row_stride: int >= 1 = 1")
     .SetShapeFn(SparseShape</*kIsResource=*/true>)
     .Doc(
         "Updates rows of a variable by a rule: see "

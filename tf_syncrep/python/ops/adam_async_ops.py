@@ -57,11 +57,16 @@ names and the order of the inputs; Dozat, "Incorporating Nesterov Momentum into
 Adam", 2016, for the look-ahead.
 """
 
+import functools
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.ops import op_library
+from tf_syncrep.python.ops.stochastic_rounding import (
+    StochasticRounding,
+    rounding_inputs,
+)
 
 __all__ = [
     "apply_adam_async",
@@ -219,6 +224,8 @@ def resource_apply_adam_async(
     use_locking: bool = False,
     use_nesterov: bool = False,
     name: str | None = None,
+    *,
+    rounding: StochasticRounding | None = None,
 ) -> tf.Operation | None:
     """One dense AdamAsync step on a resource variable.
 
@@ -241,7 +248,13 @@ def resource_apply_adam_async(
     """
     grad = gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
-    return _raw_ops.resource_apply_adam_async(
+    apply = _raw_ops.resource_apply_adam_async
+    if rounding is not None:
+        apply = functools.partial(
+            _raw_ops.syncrep_resource_apply_adam_async_rounded,
+            **rounding_inputs(rounding),
+        )
+    return apply(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,
@@ -270,6 +283,8 @@ def resource_sparse_apply_adam_async(
     validate_indices: bool = True,
     count_empty: bool = False,
     name: str | None = None,
+    *,
+    rounding: StochasticRounding | None = None,
 ) -> tf.Operation | None:
     """One sparse AdamAsync step on rows of a resource variable.
 
@@ -298,6 +313,9 @@ def resource_sparse_apply_adam_async(
             their rows of `grad`, instead of failing. The powers advance all the same.
         count_empty: True to advance the powers where there are no indices, too.
         name: name of the op.
+        rounding: round a half or bfloat16 `var` stochastically; None for rounding to
+            nearest. Its count advances in calls without indices with `count_empty`
+            alone. Only for variables on CPUs.
 
     Returns:
         The op in a graph, None when executing eagerly.
@@ -314,7 +332,13 @@ def resource_sparse_apply_adam_async(
     """
     grad = gradient(grad, var)
     dtype = slot_dtype(grad.dtype)
-    return _raw_ops.resource_sparse_apply_adam_async(
+    apply = _raw_ops.resource_sparse_apply_adam_async
+    if rounding is not None:
+        apply = functools.partial(
+            _raw_ops.syncrep_resource_sparse_apply_adam_async_rounded,
+            **rounding_inputs(rounding),
+        )
+    return apply(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
         grad,

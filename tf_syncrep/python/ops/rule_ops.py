@@ -73,6 +73,10 @@ import tensorflow as tf
 
 from tf_syncrep.python.ops import op_library
 from tf_syncrep.python.ops.adam_async_ops import gradient, handles, scalars, slot_dtype
+from tf_syncrep.python.ops.stochastic_rounding import (
+    StochasticRounding,
+    rounding_inputs,
+)
 
 __all__ = [
     "RULES",
@@ -221,6 +225,8 @@ def resource_apply_rule(
     numbers: Mapping[str, Any],
     grad: Any,
     name: str | None = None,
+    *,
+    rounding: StochasticRounding | None = None,
 ) -> tf.Operation | None:
     """One dense step of an optimizer's rule on a resource variable.
 
@@ -246,6 +252,7 @@ def resource_apply_rule(
     return _raw_ops.syncrep_resource_apply_rule(
         **_operands(rule, var, slots, numbers, grad.dtype, handles),
         grad=grad,
+        **_rounding(rounding),
         name=name,
     )
 
@@ -259,6 +266,8 @@ def resource_sparse_apply_rule(
     indices: Any,
     use_locking: bool = False,
     name: str | None = None,
+    *,
+    rounding: StochasticRounding | None = None,
 ) -> tf.Operation | None:
     """One sparse step of an optimizer's rule on rows of a resource variable.
 
@@ -279,6 +288,8 @@ def resource_sparse_apply_rule(
             `grad` belongs to, in any order, repeated at will.
         use_locking: make the whole step exclusive, not each row by itself.
         name: name of the op.
+        rounding: round a half or bfloat16 `var` stochastically; None for rounding to
+            nearest. Its count advances in calls without indices, too.
 
     Returns:
         The op in a graph, None when executing eagerly.
@@ -301,6 +312,7 @@ def resource_sparse_apply_rule(
         grad=grad,
         indices=indices,
         use_locking=bool(use_locking),
+        **_rounding(rounding),
         name=name,
     )
 
@@ -330,6 +342,14 @@ def _operands(rule, var, slots, numbers, dtype, as_inputs):
             slot_dtype(dtype), *(numbers[x] for x in RULES[rule].numbers)
         ),
     }
+
+
+def _rounding(rounding):
+    """The list of counts, which may be empty, and the attributes."""
+    if rounding is None:
+        return {"rounding_count": []}
+    inputs = rounding_inputs(rounding)
+    return {**inputs, "rounding_count": [inputs["rounding_count"]]}
 
 
 def _references(*variables):

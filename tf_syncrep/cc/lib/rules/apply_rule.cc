@@ -28,6 +28,7 @@ static_assert(kMaxColumns % kSquareLanes == 0);
 // So many elements are copied and then updated at a time, so that they stay in
 // the second-level cache meanwhile.
 constexpr int64_t kBlock = 4096;
+static_assert(kDrawBlock % kBlock == 0 && kDrawBlock % kMaxGradientBlock == 0);
 
 template <typename T>
 void CopyBlock(const T* from, int64_t begin, int64_t size, T* to) {
@@ -77,15 +78,24 @@ TF_SYNCREP_ALWAYS_INLINE RuleArrays<T> ArraysFrom(const RuleArrays<T>& arrays,
 }
 
 // Updates a row. If the rule is not rowwise, it may be any part of a row.
+// `index` and `first` number the row and its first element for random numbers.
 template <typename Shape, typename T>
 TF_SYNCREP_ALWAYS_INLINE void UpdateRow(const AnyRule<T>& rule, int64_t size,
-                                        const T* grad,
-                                        const RuleArrays<T>& row) {
+                                        const T* grad, const RuleArrays<T>& row,
+                                        int64_t index, int64_t first) {
   SlotType<T> of_row = 0;
   if constexpr (Shape::kIsRowwise) {
     SlotType<T> lanes[kSquareLanes] = {};
     rule.loops->add_squares(size, grad, lanes);
     of_row = rule.loops->update_row_slot(rule.rule, lanes, size, row.slots[0]);
+  }
+  if constexpr (kIsRounded<T>) {
+    if (rule.draws != nullptr) {
+      rule.loops->update_rounded(rule.rule, size, of_row, grad, row.var,
+                                 row.slots[0], row.slots[1],
+                                 rule.draws->OfRow(index, first));
+      return;
+    }
   }
   rule.loops->update(rule.rule, size, of_row, grad, row.var, row.slots[0],
                      row.slots[1]);
@@ -118,7 +128,8 @@ struct SparseApply {
       if (end - begin == 1) {
         PrefetchTables(begin + kPrefetchDistance);
         std::lock_guard<std::mutex> lock(stripe);
-        UpdateRow<Shape>(rule, row_size, Gradient(begin), row);
+        UpdateRow<Shape>(rule, row_size, Gradient(begin), row, index,
+                         /*first=*/0);
         return;
       }
       if (row_size <= kMaxColumns) {
@@ -131,7 +142,7 @@ struct SparseApply {
           rule.loops->add_squares_of_sum(row_size, sum, lanes);
           of_row = UpdateRowSlot(lanes, row);
         }
-        UpdateBySum(of_row, 0, row_size, sum, row);
+        UpdateBySum(of_row, index, 0, row_size, sum, row);
         return;
       }
       // All parts of a long row are updated under one lock.
@@ -147,7 +158,7 @@ struct SparseApply {
       }
       ForEachPart([&](int64_t column, int64_t num) {
         SumOccurrences(begin, end, column, num, sum);
-        UpdateBySum(of_row, column, num, sum, row);
+        UpdateBySum(of_row, index, column, num, sum, row);
       });
     });
   }
@@ -164,11 +175,19 @@ struct SparseApply {
                                        row.slots[0]);
   }
 
-  void UpdateBySum(Slot of_row, int64_t column, int64_t num, const Slot* sum,
-                   const RuleArrays<T>& row) const {
+  void UpdateBySum(Slot of_row, int64_t index, int64_t column, int64_t num,
+                   const Slot* sum, const RuleArrays<T>& row) const {
     RuleArrays<T> part = {row.var + column};
     for (int i = 0; i < Shape::kNumSlots; ++i) {
       part.slots[i] = row.slots[i] + Shape::SlotSize(column);
+    }
+    if constexpr (kIsRounded<T>) {
+      if (rule.draws != nullptr) {
+        rule.loops->update_rounded_by_sum(rule.rule, num, of_row, sum, part.var,
+                                          part.slots[0], part.slots[1],
+                                          rule.draws->OfRow(index, column));
+        return;
+      }
     }
     rule.loops->update_by_sum(rule.rule, num, of_row, sum, part.var,
                               part.slots[0], part.slots[1]);
@@ -227,7 +246,12 @@ template <typename Shape, typename T, typename Gradient>
 void ApplyBlocks(const AnyRule<T>& rule, int64_t size, int64_t max_block,
                  const Gradient& gradient, const RuleArraysBefore<T>& before,
                  const RuleArrays<T>& arrays, Sharder& sharder) {
-  sharder.RunParts(size, kMinElementsPerShard, /*multiple=*/1,
+  const bool is_rounded = kIsRounded<T> && rule.draws != nullptr;
+  if (is_rounded) {
+    max_block = std::min(max_block, kBlock);
+  }
+  sharder.RunParts(size, kMinElementsPerShard,
+                   /*multiple=*/is_rounded ? kDrawBlock : 1,
                    [&](int64_t begin, int64_t end) {
                      const ScopedFlushDenormals flush_denormals;
                      T scratch[kMaxGradientBlock];
@@ -236,7 +260,8 @@ void ApplyBlocks(const AnyRule<T>& rule, int64_t size, int64_t max_block,
                        CopyRows<Shape>(before, i, n, /*row_size=*/1, arrays);
                        UpdateRow<Shape>(
                            rule, n, gradient(i, n, scratch),
-                           ArraysFrom<Shape>(arrays, i, /*row_size=*/1));
+                           ArraysFrom<Shape>(arrays, i, /*row_size=*/1),
+                           /*index=*/i / kDrawBlock, /*first=*/i % kDrawBlock);
                      }
                    });
 }
@@ -253,7 +278,8 @@ void ApplyRows(const AnyRule<T>& rule, int64_t num_rows, int64_t row_size,
                      for (int64_t i = begin; i < end; ++i) {
                        CopyRows<Shape>(before, i, 1, row_size, arrays);
                        UpdateRow<Shape>(rule, row_size, grad + i * row_size,
-                                        ArraysFrom<Shape>(arrays, i, row_size));
+                                        ArraysFrom<Shape>(arrays, i, row_size),
+                                        i, /*first=*/0);
                      }
                    });
 }

@@ -17,6 +17,7 @@
 #include "tf_syncrep/cc/lib/float16.h"
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
 #include "tf_syncrep/cc/lib/rules/rule_loops.h"
+#include "tf_syncrep/cc/lib/rules/stochastic_rounding.h"
 #include "tf_syncrep/cc/lib/sharder.h"
 
 namespace tf_syncrep {
@@ -26,12 +27,16 @@ template <typename T>
 struct AnyRule {
   const void* rule;
   const RuleLoops<T>* loops;
+  // Half and BFloat16 variables are rounded by these, or to nearest if there
+  // are none. Other types are never rounded.
+  const RoundingDraws* draws;
 };
 
-// `rule` must outlive the result.
+// `rule` and `draws` must outlive the result.
 template <typename T, typename Rule>
-AnyRule<T> RuleOf(const Rule& rule, CpuLevel level = BestCpuLevel()) {
-  return {&rule, &RuleLoopsFor<Rule, T>(level)};
+AnyRule<T> RuleOf(const Rule& rule, CpuLevel level = BestCpuLevel(),
+                  const RoundingDraws* draws = nullptr) {
+  return {&rule, &RuleLoopsFor<Rule, T>(level), draws};
 }
 
 // Pointers to a variable and its slots, which do not overlap. Slots that the
@@ -51,6 +56,10 @@ struct RuleArraysBefore {
 };
 
 inline constexpr int64_t kMaxGradientBlock = 256;
+
+// In a dense update by a rule that is not rowwise, so many elements get the
+// random numbers of a row, whatever the shape of the variable.
+inline constexpr int64_t kDrawBlock = 4096;
 
 // Returns a pointer to `size` elements of a gradient from `begin` on, at most
 // kMaxGradientBlock. They may be in `scratch`. Several threads call it at a

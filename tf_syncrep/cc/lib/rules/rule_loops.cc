@@ -12,13 +12,32 @@ namespace {
 // Each loop is instantiated once per instruction set, below. `Grad` is T, or
 // SlotType<T> if occurrences have been summed.
 
-template <typename Rule, typename T, typename Grad>
+// Stores a value, rounded to nearest.
+template <typename T>
+struct NearestStore {
+  TF_SYNCREP_ALWAYS_INLINE T operator()(SlotType<T> value, int64_t) const {
+    return Narrow<T>(value);
+  }
+};
+
+// Stores a value, rounded stochastically.
+template <typename T>
+struct StochasticStore {
+  TF_SYNCREP_ALWAYS_INLINE T operator()(SlotType<T> value, int64_t i) const {
+    return RoundStochastically<T>(value, draws.Of(static_cast<uint32_t>(i)));
+  }
+
+  RowDraws draws;
+};
+
+template <typename Rule, typename T, typename Grad, typename Store>
 TF_SYNCREP_ALWAYS_INLINE void UpdateLoop(const void* rule, int64_t size,
                                          SlotType<T> of_row,
                                          const Grad* __restrict__ grad,
                                          T* __restrict__ var,
                                          SlotType<T>* __restrict__ slot0,
-                                         SlotType<T>* __restrict__ slot1) {
+                                         SlotType<T>* __restrict__ slot1,
+                                         const Store store) {
   static_assert(Rule::kSlots.size() <= kMaxSlots);
   // The rule is copied, since through the pointer the compiler would have to
   // assume that a store to a slot changes it.
@@ -35,7 +54,7 @@ TF_SYNCREP_ALWAYS_INLINE void UpdateLoop(const void* rule, int64_t size,
     } else {
       numbers.Update(g, value, slot0[i], slot1[i]);
     }
-    var[i] = Narrow<T>(value);
+    var[i] = store(value, i);
   }
 }
 
@@ -79,12 +98,28 @@ Slot UpdateRowSlot(const void* rule, const Slot* lanes, int64_t row_size,
     TARGET static void Update(const void* rule, int64_t size, Slot of_row,    \
                               const T* grad, T* var, Slot* slot0,             \
                               Slot* slot1) {                                  \
-      UpdateLoop<Rule, T, T>(rule, size, of_row, grad, var, slot0, slot1);    \
+      UpdateLoop<Rule, T, T>(rule, size, of_row, grad, var, slot0, slot1,     \
+                             NearestStore<T>());                              \
     }                                                                         \
     TARGET static void UpdateBySum(const void* rule, int64_t size,            \
                                    Slot of_row, const Slot* sum, T* var,      \
                                    Slot* slot0, Slot* slot1) {                \
-      UpdateLoop<Rule, T, Slot>(rule, size, of_row, sum, var, slot0, slot1);  \
+      UpdateLoop<Rule, T, Slot>(rule, size, of_row, sum, var, slot0, slot1,   \
+                                NearestStore<T>());                           \
+    }                                                                         \
+    TARGET static void UpdateRounded(const void* rule, int64_t size,          \
+                                     Slot of_row, const T* grad, T* var,      \
+                                     Slot* slot0, Slot* slot1,                \
+                                     const RowDraws& draws) {                 \
+      UpdateLoop<Rule, T, T>(rule, size, of_row, grad, var, slot0, slot1,     \
+                             StochasticStore<T>{draws});                      \
+    }                                                                         \
+    TARGET static void UpdateRoundedBySum(const void* rule, int64_t size,     \
+                                          Slot of_row, const Slot* sum,       \
+                                          T* var, Slot* slot0, Slot* slot1,   \
+                                          const RowDraws& draws) {            \
+      UpdateLoop<Rule, T, Slot>(rule, size, of_row, sum, var, slot0, slot1,   \
+                                StochasticStore<T>{draws});                   \
     }                                                                         \
     TARGET static void AddSquares(int64_t size, const T* grad, Slot* lanes) { \
       SquaresLoop<Slot, T>(size, grad, lanes);                                \
@@ -96,6 +131,10 @@ Slot UpdateRowSlot(const void* rule, const Slot* lanes, int64_t row_size,
     static constexpr RuleLoops<T> Loops() {                                   \
       RuleLoops<T> loops = {Rule::kSlots.size(), Rule::kIsRowwise, Update,    \
                             UpdateBySum};                                     \
+      if constexpr (kIsRounded<T>) {                                          \
+        loops.update_rounded = UpdateRounded;                                 \
+        loops.update_rounded_by_sum = UpdateRoundedBySum;                     \
+      }                                                                       \
       if constexpr (Rule::kIsRowwise) {                                       \
         loops.add_squares = AddSquares;                                       \
         loops.add_squares_of_sum = AddSquaresOfSum;                           \

@@ -35,6 +35,7 @@
 
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 #include "tf_syncrep/cc/lib/float16.h"
+#include "tf_syncrep/cc/lib/rules/stochastic_rounding.h"
 
 namespace tf_syncrep {
 
@@ -63,6 +64,15 @@ struct RuleLoops {
   void (*update_by_sum)(const void* rule, int64_t size, Slot of_row,
                         const Slot* sum, T* var, Slot* slot0,
                         Slot* slot1) = nullptr;
+
+  // These do the same, and round var stochastically. They are null if T is not
+  // rounded.
+  void (*update_rounded)(const void* rule, int64_t size, Slot of_row,
+                         const T* grad, T* var, Slot* slot0, Slot* slot1,
+                         const RowDraws& draws) = nullptr;
+  void (*update_rounded_by_sum)(const void* rule, int64_t size, Slot of_row,
+                                const Slot* sum, T* var, Slot* slot0,
+                                Slot* slot1, const RowDraws& draws) = nullptr;
 
   // These belong to rules that are rowwise, and are null for others. The first
   // two add the squares of `size` elements to `lanes`, which has kSquareLanes

@@ -83,6 +83,9 @@ class AdamAsync(BaseOptimizer):
         rmsprop_momentum: momentum of RMSProp, in [0, 1). None stands for `beta_1`,
             with which DeepRec computes; 0 omits the moving average, as DeepRec's manual
             describes it. Without `apply_sparse_rmsprop` it has no effect.
+        stochastic_rounding: round half and bfloat16 variables up or down at random, so
+            that each is right on average, and steps that are too small for its dtype
+            are not lost. It changes nothing for float32 and float64 variables.
         **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
             of the base class (accumulators are dense). In Keras 2, `jit_compile`,
             False by default: the ops are faster than what XLA makes of the formula.
@@ -130,6 +133,7 @@ class AdamAsync(BaseOptimizer):
         name: str = "AdamAsync",
         *,
         rmsprop_momentum: float | None = None,
+        stochastic_rounding: bool = False,
         **kwargs: Any,
     ):
         super().__init__(
@@ -142,6 +146,7 @@ class AdamAsync(BaseOptimizer):
             ema_momentum=ema_momentum,
             ema_overwrite_frequency=ema_overwrite_frequency,
             name=name,
+            stochastic_rounding=stochastic_rounding,
             **kwargs,
         )
         self.beta_1: float = check_number("beta_1", beta_1, below=1)
@@ -172,6 +177,7 @@ class AdamAsync(BaseOptimizer):
                 (self._beta_2_powers, "beta_2_power", [1], self.beta_2),
             ):
                 made.append(self.add_slot(variable, name, shape, dtype, value))
+        self.create_rounding_counts(variables)
 
     def slots(self, variable: Any) -> dict[str, Any]:
         """Returns the slots of a variable with which the optimizer was built.
@@ -181,8 +187,13 @@ class AdamAsync(BaseOptimizer):
 
         Returns:
             The moving averages "m" and "v", of the variable's shape, and the powers of
-            the step to come, "beta_1_power" and "beta_2_power", of shape (1,).
+            the step to come, "beta_1_power" and "beta_2_power", of shape (1,). With
+            `stochastic_rounding` a half or bfloat16 variable has one more,
+            "rounding_count".
         """
+        return self.with_rounding_count(variable, self._slots_of_rule(variable))
+
+    def _slots_of_rule(self, variable):
         i = self.slot_index(variable)
         return {
             "m": self._m[i],
@@ -195,14 +206,13 @@ class AdamAsync(BaseOptimizer):
         self, gradient: Any, variable: tf.Variable, learning_rate: Any
     ) -> None:
         """Updates one variable and its slots."""
-        ops = (
-            adam_async_tf_ops
-            if is_beyond_kernels(variable, on_gpu=True)
-            else adam_async_ops
-        )
+        rounding = self.rounding_of(variable)
+        # The kernels for GPUs round to nearest.
+        is_beyond = is_beyond_kernels(variable, on_gpu=rounding is None)
+        ops = adam_async_tf_ops if is_beyond else adam_async_ops
         operands = (
             variable.handle,
-            *[slot.handle for slot in self.slots(variable).values()],
+            *[slot.handle for slot in self._slots_of_rule(variable).values()],
             tf.cast(learning_rate, adam_async_ops.slot_dtype(variable.dtype)),
             self.beta_1,
             self.beta_2,
@@ -220,12 +230,14 @@ class AdamAsync(BaseOptimizer):
                 # A part of a table advances as the whole table would.
                 count_empty=is_part(variable)
                 or embedding_ops.are_embedding_rows(gradient.indices),
+                rounding=rounding,
             )
         else:
             ops.resource_apply_adam_async(
                 *operands,
                 tf.cast(gradient, variable.dtype),
                 use_nesterov=self.use_nesterov,
+                rounding=rounding,
             )
 
     def get_config(self) -> dict[str, Any]:

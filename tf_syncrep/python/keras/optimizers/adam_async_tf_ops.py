@@ -11,7 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.optimizers import handle_ops
+from tf_syncrep.python.keras.optimizers.rounding_tf_ops import narrow
 from tf_syncrep.python.ops.adam_async_ops import slot_dtype
+from tf_syncrep.python.ops.stochastic_rounding import StochasticRounding
 
 
 def resource_apply_adam_async(
@@ -26,6 +28,8 @@ def resource_apply_adam_async(
     epsilon: Any,
     grad: tf.Tensor,
     use_nesterov: bool = False,
+    *,
+    rounding: StochasticRounding | None = None,
 ) -> None:
     """Makes a dense step; the arguments are the op's, with handles for variables."""
     dtype = slot_dtype(grad.dtype)
@@ -40,7 +44,7 @@ def resource_apply_adam_async(
     new_var = tf.cast(handle_ops.read(var, grad.dtype), dtype) - step
     handle_ops.assign(m, new_m)
     handle_ops.assign(v, new_v)
-    handle_ops.assign(var, tf.cast(new_var, grad.dtype))
+    handle_ops.assign(var, narrow(new_var, grad.dtype, rounding))
     handle_ops.assign(beta1_power, powers[0] * beta1)
     handle_ops.assign(beta2_power, powers[1] * beta2)
 
@@ -61,6 +65,8 @@ def resource_sparse_apply_adam_async(
     apply_sparse_rmsprop: bool = False,
     rmsprop_momentum: float = -1.0,
     count_empty: bool = False,
+    *,
+    rounding: StochasticRounding | None = None,
 ) -> None:
     """Makes a sparse step; the arguments are the op's, with handles for variables."""
     dtype = slot_dtype(grad.dtype)
@@ -86,7 +92,7 @@ def resource_sparse_apply_adam_async(
     new_var = tf.cast(handle_ops.gather(var, rows, grad.dtype), dtype) - step
     handle_ops.scatter(m, rows, new_m)
     handle_ops.scatter(v, rows, new_v)
-    handle_ops.scatter(var, rows, tf.cast(new_var, grad.dtype))
+    handle_ops.scatter(var, rows, narrow(new_var, grad.dtype, rounding, rows))
 
 
 def _scalars(dtype, *values):

@@ -1,7 +1,7 @@
 """The base class of this package's optimizers."""
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,8 +10,13 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizers.distinct_rows import sum_equal_rows
 from tf_syncrep.python.keras.optimizers.replicas import sum_over_replicas
 from tf_syncrep.python.keras.tables import slots
+from tf_syncrep.python.keras.tables.stacked_tables import parts_of
 from tf_syncrep.python.ops import op_library
+from tf_syncrep.python.ops.stochastic_rounding import StochasticRounding
 from tf_syncrep.python.sync.arguments import as_python, check_number
+
+# The slot that counts the updates of a variable that is rounded stochastically.
+ROUNDING_COUNT = "rounding_count"
 
 
 class BaseOptimizer(compat.SlotOptimizer):
@@ -36,6 +41,8 @@ class BaseOptimizer(compat.SlotOptimizer):
         ema_momentum: float = 0.99,
         ema_overwrite_frequency: int | None = None,
         name: str | None = None,
+        *,
+        stochastic_rounding: bool = False,
         **kwargs: Any,
     ):
         if isinstance(learning_rate, numbers.Real):
@@ -52,10 +59,59 @@ class BaseOptimizer(compat.SlotOptimizer):
             name=as_python(name) or type(self).__name__,
             **{key: as_python(value) for key, value in kwargs.items()},
         )
+        self.stochastic_rounding: bool = bool(stochastic_rounding)
+        # Not by assignment, since Keras would track it: by the variable's place, the
+        # count of its updates, its seed, and what rows of its table it has.
+        self.__dict__["_roundings"] = {}
 
     def create_slots(self, variables: Sequence[Any]) -> None:
         """Makes the slots of all variables; to be overridden."""
         raise NotImplementedError
+
+    def create_rounding_counts(self, variables: Sequence[Any]) -> None:
+        """Makes a count of updates beside each variable that is rounded at random.
+
+        Args:
+            variables: those of `create_slots`.
+        """
+        if not self.stochastic_rounding:
+            return
+        counts, seeds = [], {}
+        for variable, part in zip(variables, parts_of(variables), strict=True):
+            # The seed is that of the whole table, however many parts it has.
+            seed = seeds.setdefault(id(part.first), len(seeds))
+            if tf.as_dtype(variable.dtype) not in (tf.half, tf.bfloat16):
+                continue
+            count = self.add_slot(variable, ROUNDING_COUNT, [1], tf.int64, 0)
+            counts.append(count)
+            self.__dict__["_roundings"][self.slot_index(variable)] = StochasticRounding(
+                count, seed, part.number, part.num_parts
+            )
+        if counts:
+            self._rounding_counts = counts
+
+    def rounding_of(self, variable: Any) -> StochasticRounding | None:
+        """How a variable is rounded; None for rounding to nearest.
+
+        Returns:
+            What the ops take, with the count's handle.
+        """
+        if not self.__dict__["_roundings"]:
+            return None
+        found = self.__dict__["_roundings"].get(self.slot_index(variable))
+        return found and found._replace(count=found.count.handle)
+
+    def with_rounding_count(
+        self, variable: Any, slots: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Returns the slots of a variable, with the count of its updates if it has one.
+
+        Args:
+            variable: a model variable.
+            slots: its other slots.
+        """
+        found = self.__dict__["_roundings"].get(self.slot_index(variable))
+        return dict(slots) if found is None else {**slots, ROUNDING_COUNT: found.count}
 
     def update_variable(
         self, gradient: Any, variable: tf.Variable, learning_rate: Any
@@ -81,7 +137,8 @@ class BaseOptimizer(compat.SlotOptimizer):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration; `from_config` makes an equal optimizer of it."""
-        return {k: as_python(x) for k, x in super().get_config().items()}
+        config = {k: as_python(x) for k, x in super().get_config().items()}
+        return {**config, "stochastic_rounding": self.stochastic_rounding}
 
 
 def is_beyond_kernels(variable: tf.Variable, on_gpu: bool = False) -> bool:

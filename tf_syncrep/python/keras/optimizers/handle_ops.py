@@ -19,6 +19,11 @@ def assign(handle: tf.Tensor, value: Any) -> None:
     tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
+def add(handle: tf.Tensor, value: Any) -> None:
+    """Adds to a variable, by one op."""
+    tf.raw_ops.AssignAddVariableOp(resource=handle, value=value)
+
+
 def gather(handle: tf.Tensor, rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Reads rows of a variable."""
     return tf.raw_ops.ResourceGather(resource=handle, indices=rows, dtype=dtype)
@@ -41,6 +46,15 @@ def sum_by_row(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Ten
     return rows, sums
 
 
+def places_of_equal(rows: tf.Tensor) -> tf.Tensor:
+    """Numbers rows that are sorted, so that equal ones have one number.
+
+    Returns:
+        For each row a place among the rows, which is its own or one before it.
+    """
+    return _places(_are_first(rows))
+
+
 def sum_by_first_row(
     values: tf.Tensor, indices: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -60,9 +74,17 @@ def _sums_and_firsts(values, indices):
     """Returns the sorted rows, their sums, and whether each is the first of equals."""
     order = tf.argsort(indices, stable=True)
     rows = tf.gather(indices, order)
-    is_first = tf.concat([rows[:1] == rows[:1], rows[1:] != rows[:-1]], axis=0)
-    place = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
+    is_first = _are_first(rows)
+    place = _places(is_first)
     sums = tf.math.unsorted_segment_sum(
         tf.gather(values, order), place, num_segments=tf.size(indices)
     )
     return rows, tf.gather(sums, place), is_first
+
+
+def _are_first(rows):
+    return tf.concat([rows[:1] == rows[:1], rows[1:] != rows[:-1]], axis=0)
+
+
+def _places(are_first):
+    return tf.cumsum(tf.cast(are_first, tf.int32)) - 1

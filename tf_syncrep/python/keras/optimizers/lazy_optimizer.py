@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras.optimizers import handle_ops
+from tf_syncrep.python.keras.optimizers import handle_ops, rounding_tf_ops
 from tf_syncrep.python.keras.optimizers.base_optimizer import (
     BaseOptimizer,
     is_beyond_kernels,
@@ -50,6 +50,10 @@ class LazyOptimizer(BaseOptimizer):
         ema_overwrite_frequency: if set, the variables are overwritten by their
             averages every so many steps.
         name: the optimizer's name; None for the class's.
+        stochastic_rounding: round half and bfloat16 variables up or down at random, so
+            that each is right on average, and steps that are too small for its dtype
+            are not lost; `update_rows` computes in float32 either way. It changes
+            nothing for float32 and float64 variables.
         **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
             of the base class (accumulators are dense). In Keras 2, `jit_compile`,
             False by default.
@@ -135,6 +139,7 @@ class LazyOptimizer(BaseOptimizer):
                     shape = rule_ops.row_slot_shape(shape)
                 made[name].append(self.add_slot(variable, name, shape, dtype, value))
         self._slots_by_name = made
+        self.create_rounding_counts(variables)
 
     def slots(self, variable: Any) -> dict[str, Any]:
         """Returns the slots of a variable with which the optimizer was built.
@@ -143,8 +148,12 @@ class LazyOptimizer(BaseOptimizer):
             variable: a model variable.
 
         Returns:
-            The slots by name.
+            The slots by name. With `stochastic_rounding` a half or bfloat16 variable
+            has one more, "rounding_count".
         """
+        return self.with_rounding_count(variable, self._slots_of_rule(variable))
+
+    def _slots_of_rule(self, variable):
         i = self.slot_index(variable)
         return {name: made[i] for name, made in self._slots_by_name.items()}
 
@@ -155,7 +164,8 @@ class LazyOptimizer(BaseOptimizer):
         var_dtype = variable.dtype
         dtype = adam_async_ops.slot_dtype(var_dtype)
         rate = tf.cast(learning_rate, dtype)
-        handles = {k: slot.handle for k, slot in self.slots(variable).items()}
+        rounding = self.rounding_of(variable)
+        handles = {k: x.handle for k, x in self._slots_of_rule(variable).items()}
         if not isinstance(gradient, tf.IndexedSlices):
             values, slots = self.update_rows(
                 tf.cast(handle_ops.read(variable.handle, var_dtype), dtype),
@@ -163,7 +173,8 @@ class LazyOptimizer(BaseOptimizer):
                 {k: handle_ops.read(handle, dtype) for k, handle in handles.items()},
                 rate,
             )
-            handle_ops.assign(variable.handle, tf.cast(values, var_dtype))
+            values = rounding_tf_ops.narrow(values, var_dtype, rounding)
+            handle_ops.assign(variable.handle, values)
             for name, handle in handles.items():
                 handle_ops.assign(handle, slots[name])
             return
@@ -179,7 +190,8 @@ class LazyOptimizer(BaseOptimizer):
             },
             rate,
         )
-        handle_ops.scatter(variable.handle, rows, tf.cast(values, var_dtype))
+        values = rounding_tf_ops.narrow(values, var_dtype, rounding, rows)
+        handle_ops.scatter(variable.handle, rows, values)
         for name, handle in handles.items():
             handle_ops.scatter(handle, rows, slots[name])
 
@@ -208,12 +220,15 @@ class RuleOptimizer(LazyOptimizer):
         operands = (
             rule,
             variable.handle,
-            {name: slot.handle for name, slot in self.slots(variable).items()},
+            {k: slot.handle for k, slot in self._slots_of_rule(variable).items()},
             {"lr": tf.cast(learning_rate, dtype), **rest},
         )
+        rounding = self.rounding_of(variable)
         if isinstance(gradient, tf.IndexedSlices):
             values = tf.cast(gradient.values, variable.dtype)
-            rule_ops.resource_sparse_apply_rule(*operands, values, gradient.indices)
+            rule_ops.resource_sparse_apply_rule(
+                *operands, values, gradient.indices, rounding=rounding
+            )
         else:
             gradient = tf.cast(gradient, variable.dtype)
-            rule_ops.resource_apply_rule(*operands, gradient)
+            rule_ops.resource_apply_rule(*operands, gradient, rounding=rounding)

@@ -56,6 +56,9 @@ class RowwiseAdagrad(RuleOptimizer):
         ema_overwrite_frequency: if set, the variables are overwritten by their
             averages every so many steps.
         name: the optimizer's name.
+        stochastic_rounding: round half and bfloat16 variables up or down at random, so
+            that each is right on average, and steps that are too small for its dtype
+            are not lost. It changes nothing for float32 and float64 variables.
         **kwargs: in Keras 3, `loss_scale_factor` and `gradient_accumulation_steps`
             of the base class (accumulators are dense). In Keras 2, `jit_compile`,
             False by default: the ops are faster than what XLA makes of the formula.
@@ -87,6 +90,8 @@ class RowwiseAdagrad(RuleOptimizer):
         ema_momentum: float = 0.99,
         ema_overwrite_frequency: int | None = None,
         name: str = "RowwiseAdagrad",
+        *,
+        stochastic_rounding: bool = False,
         **kwargs: Any,
     ):
         super().__init__(
@@ -99,6 +104,7 @@ class RowwiseAdagrad(RuleOptimizer):
             ema_momentum=ema_momentum,
             ema_overwrite_frequency=ema_overwrite_frequency,
             name=name,
+            stochastic_rounding=stochastic_rounding,
             **kwargs,
         )
         self.initial_accumulator_value: float = check_number(

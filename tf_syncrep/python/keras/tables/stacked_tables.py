@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
 
@@ -118,3 +118,33 @@ def is_part(variable: tf.Variable) -> bool:
         for tables in _made
         for part in tables.all_trained()
     )
+
+
+class Part(NamedTuple):
+    """The place of a variable in a slab.
+
+    Attributes:
+        first: the first of the slab's parts, a variable of TensorFlow's.
+        number: the number of the part.
+        num_parts: how many parts the slab has.
+    """
+
+    first: Any
+    number: int
+    num_parts: int
+
+
+def parts_of(variables: Sequence[Any]) -> list[Part]:
+    """The places of variables in slabs; any other variable is the part of itself.
+
+    Args:
+        variables: variables, as Keras has them.
+    """
+    natives = [compat.native(variable) for variable in variables]
+    found = {id(variable): Part(variable, 0, 1) for variable in natives}
+    for tables in _made:
+        for slab in tables.slabs:
+            parts = [compat.native(part) for part in tables.trained(slab)]
+            for number, part in enumerate(parts):
+                found[id(part)] = Part(parts[0], number, len(parts))
+    return [found[id(variable)] for variable in natives]

@@ -6,7 +6,7 @@ in the gradient, and not those of the kernels.
 
 import tensorflow as tf
 
-from tf_syncrep.python.keras import handle_ops
+from tf_syncrep.python.keras.optimizers import handle_ops
 from tf_syncrep.python.ops.stochastic_rounding import StochasticRounding
 
 # How many bits a float32 has that the dtype does not have.

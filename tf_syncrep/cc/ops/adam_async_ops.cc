@@ -132,10 +132,22 @@ REGISTER_OP("Syncrep>ResourceApplyAdamAsyncRounded")
     .Attr("first_row: int >= 0 = 0")
     .Attr("row_stride: int >= 1 = 1")
     .SetShapeFn(RoundedShape<DenseShape</*kIsResource=*/true>>)
-    .Doc(
-        "Does what ResourceApplyAdamAsync does, and rounds var stochastically: "
-        "see "
-        "tfs.ops.resource_apply_adam_async.");
+    .Doc(R"doc(
+Updates a variable as ResourceApplyAdamAsync does, and rounds it stochastically.
+
+A half or bfloat16 var is rounded to one of the two neighbours of each new value,
+which is computed in float: to the one that is farther from zero with the
+probability that is right on average. Random bits are a hash of rounding_seed, of
+the count, of the row of the table, which is first_row + i * row_stride for row i
+of var, and of the element. Float and double variables, m and v are not rounded.
+
+Errors are those of ResourceApplyAdamAsync; and InvalidArgument if rounding_count
+is not an int64 variable of one element. Nothing is written then.
+
+var, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad: as in
+  ResourceApplyAdamAsync.
+rounding_count: the count of updates, from which each call takes 1.
+)doc");
 
 REGISTER_OP("ResourceSparseApplyAdamAsync")
     .Input("var: resource")
@@ -189,10 +201,24 @@ REGISTER_OP("Syncrep>ResourceSparseApplyAdamAsyncRounded")
     .Attr("first_row: int >= 0 = 0")
     .Attr("row_stride: int >= 1 = 1")
     .SetShapeFn(RoundedShape<SparseShape</*kIsResource=*/true>>)
-    .Doc(
-        "Does what ResourceSparseApplyAdamAsync does, and rounds var "
-        "stochastically: see "
-        "tfs.ops.resource_sparse_apply_adam_async.");
+    .Doc(R"doc(
+Updates a variable as ResourceSparseApplyAdamAsync does, and rounds it stochastically.
+
+A half or bfloat16 var is rounded to one of the two neighbours of each new value,
+which is computed in float: to the one that is farther from zero with the
+probability that is right on average. Random bits are a hash of rounding_seed, of
+the count, of the row of the table, which is first_row + i * row_stride for row i
+of var, and of the element. Float and double variables, m and v are not rounded.
+
+Errors are those of ResourceSparseApplyAdamAsync; and InvalidArgument if rounding_count
+is not an int64 variable of one element. Nothing is written then.
+
+var, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad: as in
+  ResourceSparseApplyAdamAsync.
+indices: the rows of var that the rows of grad belong to.
+rounding_count: the count of updates, from which each call takes 1. A call without indices counts with
+count_empty alone.
+)doc");
 
 }  // namespace
 }  // namespace tf_syncrep

@@ -250,10 +250,7 @@ def resource_apply_adam_async(
     dtype = slot_dtype(grad.dtype)
     apply = _raw_ops.resource_apply_adam_async
     if rounding is not None:
-        apply = functools.partial(
-            _raw_ops.syncrep_resource_apply_adam_async_rounded,
-            **rounding_inputs(rounding),
-        )
+        apply = functools.partial(resource_apply_adam_async_rounded, rounding)
     return apply(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
@@ -334,10 +331,7 @@ def resource_sparse_apply_adam_async(
     dtype = slot_dtype(grad.dtype)
     apply = _raw_ops.resource_sparse_apply_adam_async
     if rounding is not None:
-        apply = functools.partial(
-            _raw_ops.syncrep_resource_sparse_apply_adam_async_rounded,
-            **rounding_inputs(rounding),
-        )
+        apply = functools.partial(resource_sparse_apply_adam_async_rounded, rounding)
     return apply(
         *handles(var, m, v, beta1_power, beta2_power),
         *scalars(dtype, lr, beta1, beta2, epsilon),
@@ -350,6 +344,24 @@ def resource_sparse_apply_adam_async(
         validate_indices=bool(validate_indices),
         count_empty=bool(count_empty),
         name=name,
+    )
+
+
+def resource_apply_adam_async_rounded(
+    rounding: StochasticRounding, *inputs: Any, **options: Any
+) -> tf.Operation | None:
+    """Makes a dense step and rounds: Syncrep>ResourceApplyAdamAsyncRounded."""
+    return _raw_ops.syncrep_resource_apply_adam_async_rounded(
+        *inputs, **rounding_inputs(rounding), **options
+    )
+
+
+def resource_sparse_apply_adam_async_rounded(
+    rounding: StochasticRounding, *inputs: Any, **options: Any
+) -> tf.Operation | None:
+    """Makes a sparse step and rounds: Syncrep>ResourceSparseApplyAdamAsyncRounded."""
+    return _raw_ops.syncrep_resource_sparse_apply_adam_async_rounded(
+        *inputs, **rounding_inputs(rounding), **options
     )
 
 

@@ -282,10 +282,10 @@ def test_files_go_on_with_the_same_bits(name, saved_as, tmp_path, monkeypatch):
     steps(model, 0, 3)
     other = compiled(name, 2, monkeypatch)
     if saved_as == "weights":
+        if not keras_variants.IS_KERAS_3:
+            pytest.skip("files of Keras 2 cannot hold bfloat16")
         model.save_weights(tmp_path / "model.weights.h5")
         other.load_weights(tmp_path / "model.weights.h5")
-        if not keras_variants.IS_KERAS_3:
-            pytest.skip("files of weights have no optimizer in Keras 2")
     else:
         saver = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
         path = saver.save(str(tmp_path / "checkpoint"))
@@ -298,13 +298,15 @@ def test_files_go_on_with_the_same_bits(name, saved_as, tmp_path, monkeypatch):
 @each_optimizer
 def test_keras_files_go_on_with_the_same_bits(name, tmp_path):
     make, rate = OPTIMIZERS[name]
+    # Files of Keras 2 cannot hold bfloat16.
+    dtype = "bfloat16" if keras_variants.IS_KERAS_3 else "float16"
 
     def make_model():
         layers = tf.keras.layers
         table = tfs.keras.Embedding(
-            ROWS, DIM, dtype="bfloat16", embeddings_initializer="ones"
+            ROWS, DIM, dtype=dtype, embeddings_initializer="ones"
         )
-        pooled = layers.GlobalAveragePooling1D(dtype="bfloat16")
+        pooled = layers.GlobalAveragePooling1D(dtype=dtype)
         model = tf.keras.Sequential([layers.Input([2], dtype="int32"), table, pooled])
         optimizer = make(rate, stochastic_rounding=True)
         model.compile(optimizer, loss="mse", jit_compile=False)

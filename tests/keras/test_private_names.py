@@ -148,7 +148,7 @@ OWN = {
 
 
 NAMES_OF_TENSORFLOW = {
-    "op": ["_add_control_input", "_update_input"],
+    "op": ["_add_control_input", "_set_attr", "_update_input"],
     "order of ops": ["_returned_tensors"],
     "eager context": ["_handle"],
     # "_v" belongs to variables of a cluster; see test_fit_metrics.py.

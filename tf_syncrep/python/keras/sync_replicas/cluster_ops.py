@@ -142,16 +142,18 @@ class ClusterOps:
         if graph is not None and graph in self._workers:
             # Of several steps in a function, only the first tells who the worker is.
             names = self._workers[graph]
-            *worker, incarnation = map(graph.get_tensor_by_name, names)
+            name, at_gate, here = map(graph.get_tensor_by_name, names)
         else:
-            *worker, incarnation = self._told()
+            name, at_gate, here = self._told()
             if graph is not None:
-                self._workers[graph] = [x.name for x in (*worker, incarnation)]
+                self._workers[graph] = [x.name for x in (name, at_gate, here)]
         with tf.device(self._device):
-            generation, round_number, _ = sync_gate_ops.sync_gate_acquire(gate, *worker)
-        return Permit(gate, tuple(worker), generation, round_number, incarnation)
+            generation, round_number, _ = sync_gate_ops.sync_gate_acquire(
+                gate, name, at_gate
+            )
+        return Permit(gate, (name, at_gate), generation, round_number, here)
 
-    def _told(self) -> tuple[tf.Tensor, ...]:
+    def _told(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Tells the gate's task who the worker is.
 
         Returns:
@@ -162,7 +164,8 @@ class ClusterOps:
             here = sync_gate_ops.task_id()
         message = messages.pack(here)
         with tf.device(self._device):
-            return (*messages.unpack(message, here), here[1])
+            name, incarnation = messages.unpack(message, here)
+        return name, incarnation, here[1]
 
     def contribute(
         self,

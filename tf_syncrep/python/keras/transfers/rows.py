@@ -69,4 +69,6 @@ def unpack(
 
 
 def _num_head_rows(rows: tf.Tensor, others: Sequence[tf.Tensor]) -> int:
-    return row_message_ops.num_head_rows(others, rows.shape[1], rows.dtype)
+    width = rows.shape[1]
+    assert width is not None  # `can_bring_others` says so
+    return row_message_ops.num_head_rows(others, width, rows.dtype)

@@ -97,7 +97,7 @@ def test_each_server_sends_its_own():
     def build(x):
         handles, weights = [table(0), table(1)], [variable(0), variable(1)]
         vectors = [look_up(handle, x)[1] for handle in handles]
-        tf.add_n(vectors) * read(weights[0]) * read(weights[1])
+        tf.identity(tf.add_n(vectors) * read(weights[0]) * read(weights[1]))
 
     other = [("", SERVERS[1]), (SERVERS[1], "")]
     assert sent(build) == sorted([TO, FROM, *other])

@@ -145,18 +145,26 @@ def embeddings():
     return keras.Model(x, layers.Dense(1)(layers.Dense(8, "tanh")(y)))
 
 
-def distributed_embedding():
+def distributed_embedding(vocabulary_size=20):
     names = [f"table_{i}" for i in range(WIDTH)]
     tables = tfs.keras.DistributedEmbedding(
         [
-            tfs.keras.FeatureConfig(name, tfs.keras.TableConfig(name, 20, 4))
+            tfs.keras.FeatureConfig(
+                name, tfs.keras.TableConfig(name, vocabulary_size, 4)
+            )
             for name in names
         ]
     )
     x = layers.Input((WIDTH,))
-    ids = layers.Lambda(lambda x: tf.cast(x * 10, tf.int32))(x)
+    ids = layers.Lambda(
+        lambda x: tf.cast(x * 10, tf.int32), output_shape=(WIDTH,), dtype="int32"
+    )(x)
     vectors = tables([ids[:, i] for i in range(WIDTH)])
     return keras.Model(x, layers.Dense(1)(layers.Concatenate()([*vectors, x])))
+
+
+def growing_tables():
+    return distributed_embedding(tfs.keras.Dynamic(64))
 
 
 MODELS = {
@@ -175,6 +183,7 @@ MODELS = {
         assigned_between_reads,
         embeddings,
         distributed_embedding,
+        growing_tables,
     )
 }
 

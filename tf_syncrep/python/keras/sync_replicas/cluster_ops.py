@@ -144,16 +144,16 @@ class ClusterOps:
         if graph is not None and graph in self._workers:
             # Of several steps in a function, only the first tells who the worker is.
             names = self._workers[graph]
-            name, there, here = map(graph.get_tensor_by_name, names)
+            name, at_gate, here = map(graph.get_tensor_by_name, names)
         else:
-            name, there, here = self._told()
+            name, at_gate, here = self._told()
             if graph is not None:
-                self._workers[graph] = [x.name for x in (name, there, here)]
+                self._workers[graph] = [x.name for x in (name, at_gate, here)]
         with tf.device(self._device):
             generation, round_number, _ = sync_gate_ops.sync_gate_acquire(
-                gate, name, there
+                gate, name, at_gate
             )
-        return Permit(gate, (name, there), generation, round_number, here)
+        return Permit(gate, (name, at_gate), generation, round_number, here)
 
     def _told(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Tells the gate's task who the worker is.
@@ -166,8 +166,8 @@ class ClusterOps:
             here = sync_gate_ops.task_id()
         message = messages.pack(here)
         with tf.device(self._device):
-            name, there = messages.unpack(message, here)
-        return name, there, here[1]
+            name, incarnation = messages.unpack(message, here)
+        return name, incarnation, here[1]
 
     def contribute(
         self,

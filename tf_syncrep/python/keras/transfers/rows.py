@@ -70,5 +70,5 @@ def unpack(
 
 def _num_head_rows(rows: tf.Tensor, others: Sequence[tf.Tensor]) -> int:
     width = rows.shape[1]
-    assert width is not None  # or the rows could not bring others
+    assert width is not None  # `can_bring_others` says so
     return row_message_ops.num_head_rows(others, width, rows.dtype)

@@ -39,8 +39,9 @@ def narrow(
     (count,) = tf.unstack(handle_ops.read(rounding.count, tf.int64), 1)
     # Parts of one table have the same seed.
     seed = rounding.seed * 1_000_003 + rounding.first_row
+    # No dtype needs more bits than these.
     draws = tf.random.stateless_uniform(
-        tf.shape(values), tf.stack([seed, count]), None, None, tf.int32
+        tf.shape(values), tf.stack([seed, count]), 0, 2**_DENORMAL_BITS, tf.int32
     )
     if rows is not None:
         draws = tf.gather(draws, handle_ops.places_of_equal(rows))

@@ -29,7 +29,8 @@ def train(strategy, rows):
                 ),
             ]
         )
-        model.compile(tf.keras.optimizers.SGD(1.0), loss="mse")
+        # That of Keras 2 makes slots, and on the coordinator.
+        model.compile(tfs.keras.SGD(1.0), loss="mse")
     # The rows are spread from the first to the last. Each step halves an example's
     # error.
     ids = np.linspace(0, rows - 1, 256).astype(np.int64).reshape([64, 4])

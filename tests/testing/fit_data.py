@@ -273,8 +273,8 @@ def validated(kind, side):
                 "validation_data": make(side),
                 "validation_steps": 2 if name in _WITHOUT_END else None,
                 # How far threads of Keras 2 have read ahead, with a second thread, is
-                # chance.
-                "epochs": 1 if "generator" in name else 2,
+                # chance; and it makes an epoch of what has come to its end.
+                "epochs": 1 if "generator" in name or "end" in kind else 2,
             },
         )
         for name, make in _VALIDATED_ON.items()

@@ -47,7 +47,7 @@ class Training:
     shrink: float
     learning_rate: float
     seed: int
-    epochs: Iterator[tuple[float, Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]]]
+    epochs: Iterator[tuple[float, Iterator[tuple[np.ndarray, ...]]]]
     tested: tuple[np.ndarray, np.ndarray]
 
 

@@ -436,7 +436,8 @@ TYPED_TEST(ApplyRuleTest, NothingToDoTouchesNothing) {
 TYPED_TEST(ApplyRuleTest, ConcurrentSparseUpdatesAreAtomicByRow) {
   using T = typename TestFixture::T;
   constexpr int kThreads = 4;
-  constexpr int kUpdates = 25;
+  // They take longer than it takes to start a thread, so that threads meet.
+  constexpr int kUpdates = 2000;
   const int64_t row_size = 70;
   // The gradients are equal, so that the order does not matter.
   const std::vector<int64_t> rows = {2, 0, 2, 1, 2, 0};

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import time
 
 import commands
 import criteo_logs
@@ -94,11 +95,15 @@ def test_comes_within_half_a_percent_of_the_best_through_faults(tmp_path):
     with commands.Command(
         *("launch", "--workers", 3, "--ps", 2, "--no-prefix", "--max-restarts", 1),
         *("--on-worker-failure", "restart", "--on-ps-failure", "restart", *script),
-        *("--epochs", 2, "--batch-size", 512, "--dimensions", 8),
-        *("--learning-rate", 2e-2),
+        *("--epochs", 3, "--batch-size", 512, "--dimensions", 8),
+        *("--learning-rate", 1e-2),
         env={"TF_CPP_MIN_LOG_LEVEL": "2"},
     ) as launched:
         launched.wait_for_line("epoch 1: loss", secs=600)
+        deadline = time.monotonic() + 120  # the next checkpoint is due after a minute
+        while not list((tmp_path / "output" / "checkpoints").glob("ckpt-*.json")):
+            assert time.monotonic() < deadline, launched.output
+            time.sleep(0.1)
         kill(launched, "ps-0", life=1)
         launched.wait_for_line("restart 1 of 1 of all tasks")
         launched.wait_for_line("Training goes on from")

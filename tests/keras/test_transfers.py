@@ -82,7 +82,8 @@ def test_few_messages_and_the_same_bits(models, is_synchronous, per_execution):
         joined, stock = result["joined"], result["stock"]
         assert joined["messages"] <= limit, (name, limit, result)
         assert is_fewer(joined["messages"], stock["messages"]), (name, result)
-        if name == "distributed_embedding" and is_synchronous:
+        if name == "distributed_embedding" and is_synchronous and IS_KERAS_3:
+            # Updates of Keras 2 compute on the gate's server what another one needs.
             most = OF_A_STEP_BETWEEN_SERVERS * per_execution + OF_AN_UPDATE
             assert len(joined["between_servers"]) <= most, (name, result)
 

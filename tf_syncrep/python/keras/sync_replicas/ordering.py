@@ -87,16 +87,18 @@ def one_of_each_task(gradients: Sequence[Any]) -> list[tf.Operation]:
     """The ops that take gradients from accumulators, one of each task.
 
     Args:
-        gradients: what was taken, tensors and `tf.IndexedSlices`.
+        gradients: what was taken in the function that is being traced, tensors and
+            `tf.IndexedSlices`.
 
     Returns:
         The op that takes the smallest dense gradient, if there is one on the task.
     """
+    tasks = Tasks(tf.compat.v1.get_default_graph())
     chosen: dict[str, tf.Operation] = {}
     for gradient in sorted(gradients, key=_size):
         is_sparse = isinstance(gradient, tf.IndexedSlices)
         op = (gradient.values if is_sparse else gradient).op
-        for task in _tasks_of_resources(op, Tasks(op.graph)):
+        for task in _tasks_of_resources(op, tasks):
             chosen.setdefault(task, op)
     return list(chosen.values())
 

@@ -309,6 +309,18 @@ TEST(DynamicTableTest, RowsAreThoseOfTheTable) {
   EXPECT_FALSE(table.table().has_row(13));
 }
 
+TEST(DynamicTableTest, FreshRowsAreThoseThatWereNeverUsed) {
+  TestTable table(3);
+  EXPECT_EQ(table.table().NumFresh(2), 2);
+  table.Use({1, 2}, 0);
+  EXPECT_EQ(table.table().NumFresh(2), 1);  // there is room for one
+  const std::vector<int32_t> taken = {0, 1};
+  table.table().GiveBack(taken.data(), 2);
+  EXPECT_EQ(table.table().NumFresh(2), 0);
+  EXPECT_EQ(table.table().NumFresh(3), 1);
+  EXPECT_EQ(table.table().NumFresh(9), 1);
+}
+
 TEST(DynamicTableTest, AdmitsKeysThatWereSeenOftenEnough) {
   TestTable table(1000, /*min_count=*/3);
   EXPECT_EQ(table.Use({5}, 0)[0], DynamicTable::kNoRow);

@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -17,6 +20,7 @@
 #include "tf_syncrep/cc/kernels/table_part.h"
 #include "tf_syncrep/cc/kernels/table_request.h"
 #include "tf_syncrep/cc/lib/array.h"
+#include "tf_syncrep/cc/lib/memory_guard.h"
 #include "tf_syncrep/cc/lib/rows/row_gather.h"
 #include "tf_syncrep/cc/lib/rows/row_locks.h"
 #include "tf_syncrep/cc/lib/rows/row_order.h"
@@ -44,6 +48,40 @@ constexpr int64_t kMinDrawnPerThread = 2048;
 absl::Status OutOfMemoryFor(int64_t num_keys) {
   return OutOfMemory(absl::StrCat("a lookup of ", num_keys, " keys"),
                      32 * num_keys);
+}
+
+// A row's key and use, and its place in the index.
+constexpr int64_t kRowBytesBesideVector = 28;
+
+// Rows take memory when they are written for the first time, which must be
+// refused before any are taken. `num_new` are the numbers of keys that are to
+// get rows, table by table.
+absl::Status CheckMemory(TableIndexResource* index,
+                         const std::vector<int64_t>& num_new,
+                         int64_t vector_bytes) {
+  int64_t num_fresh = 0;
+  std::vector<absl::string_view> names;
+  for (size_t i = 0; i < num_new.size(); ++i) {
+    const auto table = static_cast<int64_t>(i);
+    const int64_t fresh = index->table(table).NumFresh(num_new[i]);
+    num_fresh += fresh;
+    if (fresh > 0) {
+      names.push_back(index->options()[table].name);
+    }
+  }
+  const int64_t bytes = num_fresh * (vector_bytes + kRowBytesBesideVector);
+  MemoryLeft left;
+  if (MemoryGuard::OfProcess().TryTake(bytes, &left)) {
+    return absl::OkStatus();
+  }
+  const auto megabytes = [](int64_t num) { return (num >> 20) + 1; };
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "There is no memory for ", num_fresh, " more rows of ",
+      absl::StrJoin(names, ", "), ", about ", megabytes(bytes),
+      " MB without their slots: ", left.bytes >> 20, " of ", left.total >> 20,
+      " MB are left, of which ", MemoryGuard::Reserve(left.total) >> 20,
+      " must stay free. Use more parameter servers, or let rows be evicted "
+      "(unused_for, or evict with a smaller max_rows)"));
 }
 
 absl::Status CheckVectors(const Tensor& vectors) {
@@ -164,6 +202,11 @@ class NewRows {
 
 constexpr int kVectors = 0;  // the place of this variable in a TablePart
 
+template <typename T>
+int64_t VectorBytes(const TablePart& part) {
+  return part.tensor(kVectors).dim_size(1) * sizeof(T);
+}
+
 template <typename T, typename Out>
 class TableFindOp final : public OpKernel {
  public:
@@ -237,12 +280,19 @@ class TableFindOp final : public OpKernel {
                              const TableRequest& request, TablePart* part,
                              int32_t* rows, bool* is_same) {
     const int64_t num_keys = request.num_keys();
-    const int64_t num_new =
-        std::count(rows, rows + num_keys, DynamicTable::kAdmitted);
+    std::vector<int64_t> num_new(index->num_tables());
+    for (int64_t table = 0; table < index->num_tables(); ++table) {
+      const int32_t* const begin = rows + request.begin(table);
+      num_new[table] = std::count(begin, begin + request.size(table),
+                                  DynamicTable::kAdmitted);
+    }
+    const int64_t num_all =
+        std::accumulate(num_new.begin(), num_new.end(), int64_t{0});
     std::vector<int64_t> num_refused(index->num_tables());
-    if (num_new > 0) {
+    if (num_all > 0) {
+      TF_RETURN_IF_ERROR(CheckMemory(index, num_new, VectorBytes<T>(*part)));
       NewRows new_rows(index);
-      if (!new_rows.Allocate(num_new)) {
+      if (!new_rows.Allocate(num_all)) {
         return OutOfMemoryFor(num_keys);
       }
       for (int64_t table = 0; table < index->num_tables(); ++table) {
@@ -377,6 +427,10 @@ class TableImportOp final : public OpKernel {
       }
     }
     int64_t num_refused;
+    std::vector<int64_t> num_new(index->num_tables());
+    num_new[table_] =
+        std::count_if(rows, rows + size, [](int32_t row) { return row < 0; });
+    TF_RETURN_IF_ERROR(CheckMemory(index, num_new, VectorBytes<T>(*part)));
     TF_RETURN_IF_ERROR(new_rows.Take(table_, &num_refused));
     if (num_refused > 0) {
       return absl::ResourceExhaustedError(absl::StrCat(

@@ -257,6 +257,12 @@ bool DynamicTable::ReserveLists(int64_t num_rows) {
   return Reserve(&free_, num_rows) && Reserve(&resting_, num_rows);
 }
 
+int64_t DynamicTable::NumFresh(int64_t size) const {
+  const MutexLock lock(rows_mu_);
+  const auto num_free = static_cast<int64_t>(free_.size());
+  return std::clamp<int64_t>(size - num_free, 0, end_row() - next_fresh_);
+}
+
 int64_t DynamicTable::TakeFree(int64_t size, int32_t* rows) {
   const MutexLock lock(rows_mu_);
   const int64_t from_list = std::min(size, static_cast<int64_t>(free_.size()));

@@ -97,6 +97,10 @@ class DynamicTable {
                   const int64_t* keys, int64_t size, int32_t* rows,
                   Sharder& sharder, bool* has_memory);
 
+  // Returns how many of `size` rows, if they were taken now, would be ones that
+  // were never used.
+  int64_t NumFresh(int64_t size) const;
+
   // Takes up to `size` free rows, for Add() or GiveBack(). Returns how many it
   // has taken, or -1 if there is no memory.
   int64_t TakeFree(int64_t size, int32_t* rows);

@@ -8,8 +8,8 @@ Each use has a comment that says why. All were checked on TensorFlow 2.15.1 (Ker
 `SlotOptimizer` is the base class of this package's optimizers, in the Keras that
 `tf.keras` is. Subclasses see the same interface in all:
 
-* `create_slots(variables)`, to be overridden, makes the slots, once, with `add_slot`,
-  in the order of `variables`;
+* `create_slots(variables)`, to be overridden, makes the slots, once, with
+  `add_filled_slot`, in the order of `variables`;
 * `update_variable(gradient, variable, learning_rate)`, to be overridden, makes one
   update of one variable, and is called where the variable is (its device, its replica);
 * `_sum_equal_rows(gradients)` and `_sum_over_replicas(gradients, variables)`, to be

@@ -1,5 +1,6 @@
 """The base class of optimizers in Keras 2: tf_keras, or Keras of TensorFlow 2.15."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -26,13 +27,13 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             # This is private, but every optimizer of Keras 2 uses it.
             self._learning_rate = self._build_learning_rate(learning_rate)
 
-    def add_slot(
+    def add_filled_slot(
         self,
         variable: tf.Variable,
         name: str,
         shape: Any,
         dtype: tf.DType,
-        value: float,
+        fill: Callable[[Any, tf.DType], tf.Tensor],
     ) -> tf.Variable:
         """Adds an optimizer variable on the device of a model variable.
 
@@ -41,7 +42,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             name: name of the slot, which is followed by the variable's name.
             shape: shape of the slot.
             dtype: dtype of the slot.
-            value: the initial value of each element.
+            fill: makes the initial value, of a shape and dtype.
 
         Returns:
             The slot.
@@ -57,7 +58,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
                 name,
                 # It is a callable, so that it is computed where the slot is: a table of
                 # a parameter server must not be sent there.
-                initial_value=lambda: tf.fill(shape, tf.constant(value, dtype)),
+                initial_value=lambda: fill(shape, dtype),
             )
 
     def slot_index(self, variable: tf.Variable) -> int:

@@ -34,13 +34,13 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         # under each of these names.
         self._iterations.__class__ = _AtomicCounter
 
-    def add_slot(
+    def add_filled_slot(
         self,
         variable: Any,
         name: str,
         shape: Any,
         dtype: tf.DType,
-        value: float,
+        fill: Callable[[Any, tf.DType], tf.Tensor],
     ) -> Any:
         """Adds an optimizer variable on the device of a model variable.
 
@@ -51,7 +51,7 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
             name: name of the slot, which follows the variable's path.
             shape: shape of the slot.
             dtype: dtype of the slot.
-            value: the initial value of each element.
+            fill: makes the initial value, of a shape and dtype.
 
         Returns:
             The slot.
@@ -60,16 +60,11 @@ class SlotOptimizer(tf.keras.optimizers.Optimizer):
         prefix = path.replace("/", "_").replace(":", "_")
         # Private: this is the strategy in whose scope the optimizer was made.
         extended = self._distribution_strategy.extended
-
-        # `initializers.Constant` would go through float32.
-        def fill(shape, dtype):
-            return tf.fill(shape, tf.constant(value, dtype))
-
         with extended.colocate_vars_with(native(variable)):
             return self.add_variable(
                 shape=tuple(shape),
                 dtype=dtype.name,
-                initializer=fill,
+                initializer=lambda shape, dtype: fill(shape, tf.as_dtype(dtype)),
                 name=f"{prefix}_{name}",
             )
 

@@ -10,8 +10,9 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizers.distinct_rows import sum_equal_rows
 from tf_syncrep.python.keras.optimizers.replicas import sum_over_replicas
 from tf_syncrep.python.keras.tables import slots
-from tf_syncrep.python.keras.tables.stacked_tables import parts_of
-from tf_syncrep.python.ops import op_library
+from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+from tf_syncrep.python.keras.tables.stacked_tables import is_part, parts_of
+from tf_syncrep.python.ops import op_library, table_ops
 from tf_syncrep.python.ops.stochastic_rounding import StochasticRounding
 from tf_syncrep.python.sync.arguments import as_python, check_number
 
@@ -67,6 +68,36 @@ class BaseOptimizer(compat.SlotOptimizer):
     def create_slots(self, variables: Sequence[Any]) -> None:
         """Makes the slots of all variables; to be overridden."""
         raise NotImplementedError
+
+    def add_slot(
+        self, variable: Any, name: str, shape: Any, dtype: tf.DType, value: float
+    ) -> Any:
+        """Adds an optimizer variable on the device of a model variable.
+
+        Args:
+            variable: model variable.
+            name: name of the slot.
+            shape: shape of the slot.
+            dtype: dtype of the slot.
+            value: the initial value of each element. If it is 0 and the variable is a
+                part of tables that grow, rows take memory only once they are used.
+
+        Returns:
+            The slot.
+        """
+        grows = (
+            value == 0
+            and shape[0] == variable.shape[0]
+            and is_part(compat.native(variable), DynamicTables)
+        )
+
+        # `initializers.Constant` would go through float32.
+        def fill(shape, dtype):
+            return tf.fill(shape, tf.constant(value, dtype))
+
+        return self.add_filled_slot(
+            variable, name, shape, dtype, table_ops.table_zeros if grows else fill
+        )
 
     def create_rounding_counts(self, variables: Sequence[Any]) -> None:
         """Makes a count of updates beside each variable that is rounded at random.

@@ -111,11 +111,12 @@ def slabs_with_own_optimizers() -> dict[int, Any]:
     }
 
 
-def is_part(variable: tf.Variable) -> bool:
-    """Whether a variable has vectors of tables."""
+def is_part(variable: tf.Variable, kind: type[StackedTables] = StackedTables) -> bool:
+    """Whether a variable has vectors of tables, or of one kind of tables."""
     return any(
         compat.native(part) is variable
         for tables in _made
+        if isinstance(tables, kind)
         for part in tables.all_trained()
     )
 

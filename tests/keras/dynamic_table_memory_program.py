@@ -1,0 +1,106 @@
+"""Memory of a table that grows, in one process.
+
+Argument `built`: reports for each optimizer how much memory it takes to build it for a
+table with room for 50 million rows, and to train the first of them.
+
+Argument: a control group that bounds the memory of this process. The model is trained
+with ever new ids until there is no memory for their rows. Reports the error, and what
+the model does after it.
+"""
+
+import json
+import pathlib
+import sys
+
+import memory_groups
+import numpy as np
+import programs
+import tensorflow as tf
+
+import tf_syncrep as tfs
+
+MAX_ROWS, WIDTH, BATCH = 50_000_000, 16, 100_000
+TARGETS = np.ones([BATCH, 1], np.float32)
+OPTIMIZERS = {
+    "AdamAsync": tfs.keras.AdamAsync,
+    "Adagrad": lambda: tfs.keras.Adagrad(initial_accumulator_value=0),
+    "FTRL": lambda: tfs.keras.FTRL(initial_accumulator_value=0),
+    "RowwiseAdagrad": tfs.keras.RowwiseAdagrad,
+    "SGD": lambda: tfs.keras.SGD(momentum=0.9),
+}
+
+
+def make_model(optimizer):
+    table = tfs.keras.TableConfig("items", tfs.keras.Dynamic(MAX_ROWS), WIDTH)
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input([1], dtype="int64"),
+            tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("ids", table)),
+            tf.keras.layers.Dense(1),
+        ]
+    )
+    model.compile(optimizer, loss="mse")
+    return model
+
+
+def batch(number):
+    return np.arange(number * BATCH, (number + 1) * BATCH).reshape([-1, 1])
+
+
+def resident():
+    """Bytes of this process that are in memory."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    (line,) = (x for x in status.splitlines() if x.startswith("VmRSS:"))
+    return int(line.split()[1]) * 1024
+
+
+def bytes_of_each_optimizer():
+    taken = {}
+    for name, make in OPTIMIZERS.items():
+        before = resident()
+        model = make_model(make())
+        model.train_on_batch(batch(0), TARGETS)
+        taken[name] = resident() - before
+        del model
+    return taken
+
+
+def train_to_the_end(group):
+    memory_groups.join(group)
+    model = make_model(tfs.keras.AdamAsync())
+
+    def error_of(number):
+        try:
+            model.train_on_batch(batch(number), TARGETS)
+        except tf.errors.ResourceExhaustedError as error:
+            return error.message
+        return ""
+
+    number, message = 0, ""
+    while not message:
+        message = error_of(number)
+        number += not message
+    rows = model.layers[0].table_stats()["items"]["rows"]
+    before = model.predict(batch(0), verbose=0)
+    of_known_ids = error_of(0)
+    after = model.predict(batch(0), verbose=0)
+    return {
+        "message": message,
+        "trained": number * BATCH,
+        "rows": int(rows),
+        "of_known_ids": of_known_ids,
+        "changed": int(np.count_nonzero(after != before)),
+        "of_new_ids": error_of(number),
+        "rows_after": int(model.layers[0].table_stats()["items"]["rows"]),
+    }
+
+
+def main():
+    argument = json.loads(sys.argv[1])
+    programs.report(
+        bytes_of_each_optimizer() if argument == "built" else train_to_the_end(argument)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -36,7 +36,7 @@ class MemoryGuard {
   using Reader = std::function<MemoryLeft()>;
 
   // What is left is read only once in so many bytes.
-  static constexpr int64_t kUncheckedBytes = int64_t{4} << 20;
+  static constexpr int64_t kUncheckedBytes = int64_t{8} << 20;
 
   explicit MemoryGuard(Reader reader) : reader_(std::move(reader)) {}
 

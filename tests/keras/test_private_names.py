@@ -14,6 +14,7 @@ import programs
 import pytest
 import tensorflow as tf
 from absl import logging
+from packaging.requirements import Requirement
 
 import tf_syncrep as tfs
 from tf_syncrep.python import doctor
@@ -261,9 +262,28 @@ def test_names_that_have_vanished_are_warned_of_and_a_problem(place, monkeypatch
     assert "pip install 'keras<" in report.problems[0]
 
 
+def _versions_of_keras():
+    """Those that the package asks for."""
+    requires = importlib.metadata.requires("tf_syncrep") or []
+    (found,) = (x.specifier for x in map(Requirement, requires) if x.name == "keras")
+    return found
+
+
 def test_keras_is_bounded_to_what_was_tried():
-    text = importlib.metadata.requires("tf_syncrep") or []
-    assert any(x.endswith(f"<{private_names.UNTRIED_KERAS},>=2.15") for x in text), text
+    allowed = _versions_of_keras()
+    assert list(allowed.filter(["2.14.0", "2.15.0", "3.10.0", "3.15.9"])) == [
+        "2.15.0",
+        "3.10.0",
+        "3.15.9",
+    ]
+    assert f"{private_names.UNTRIED_KERAS}.0" not in allowed
+
+
+@pytest.mark.parametrize("minor", range(10))
+def test_a_keras_3_that_is_refused_is_not_required(minor):
+    assert f"3.{minor}.1" not in _versions_of_keras()
+    with pytest.raises(ImportError, match="needs Keras"):
+        refuse_old_keras_3(f"3.{minor}.1")
 
 
 def test_a_keras_3_in_which_optimizers_would_not_count_is_refused():

@@ -164,12 +164,12 @@ class ApplyRuleOp final : public RuleOpBase<T> {
                             ctx, absl::MakeSpan(written.data(), num_written),
                             absl::MakeSpan(held.data(), num_written)));
     RuleArraysBefore<LibT> before;
-    if (held[0].has_value()) {
-      before.var = Data<const LibT>(*held[0]);
+    if (const std::optional<Tensor>& old = held[0]; old.has_value()) {
+      before.var = Data<const LibT>(*old);
     }
     for (int i = 1; i < num_written; ++i) {
-      if (held[i].has_value()) {
-        before.slots[i - 1] = Data<const Slot>(*held[i]);
+      if (const std::optional<Tensor>& old = held[i]; old.has_value()) {
+        before.slots[i - 1] = Data<const Slot>(*old);
       }
     }
     const int64_t num_rows = var.dims() == 0 ? 1 : var.dim_size(0);

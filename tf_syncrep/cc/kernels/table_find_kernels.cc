@@ -69,6 +69,9 @@ absl::Status CheckMemory(TableIndexResource* index,
       names.push_back(index->options()[table].name);
     }
   }
+  if (num_fresh == 0) {
+    return absl::OkStatus();
+  }
   const int64_t bytes = num_fresh * (vector_bytes + kRowBytesBesideVector);
   MemoryLeft left;
   if (MemoryGuard::OfProcess().TryTake(bytes, &left)) {

@@ -262,6 +262,7 @@ FIGURES: dict[str, Callable[[Results], str]] = {
     ),
     "fit/calls": _calls("asynchronous"),
     "fit/calls, 16": _calls(f"asynchronous{_AT_ONCE}"),
+    "fit/calls, synchronous": _calls("SyncReplicas"),
     "tables/fbgemm": _slower(
         "embedding_cluster",
         "PyTorch, fbgemm's row-wise Adagrad, one process",

@@ -2,7 +2,7 @@
 
 import pytest
 import tensorflow as tf
-from transfers_graph import BOTH_WAYS, SERVERS, assign, read, sent, variable
+from transfers_graph import BOTH_WAYS, DEVICE, SERVERS, assign, read, sent, variable
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras.transfers import packing
@@ -59,6 +59,49 @@ def test_value_that_the_worker_waits_for_goes_to_the_other_server_directly():
         assign(first, x + value + read(second))
 
     assert (SERVERS[0], SERVERS[1]) in sent(build)
+
+
+def test_value_that_needs_what_the_worker_sends_there_goes_directly():
+    def build(x):
+        tf.identity(read(variable(0)))
+        assign(other := variable(1), x + 1.0)
+        with tf.device(SERVERS[0] + DEVICE):
+            doubled = read(other) * 2.0
+        with tf.device(SERVERS[1] + DEVICE):
+            assign(variable(1), doubled + 0.0)
+
+    # By the worker it would have to be there before the message that it comes from.
+    assert (SERVERS[0], SERVERS[1]) in sent(build)
+
+
+@pytest.mark.parametrize("calls", ["cond", "while_loop", "function"])
+def test_what_functions_of_a_step_take_stays_where_it_is_made(calls):
+    graphs = []
+
+    def build(x):
+        handle = variable(0)
+        value = tf.reduce_sum(read(variable(1)) + x)
+        if calls == "cond":
+            tf.cond(value > 0.0, lambda: assign(handle, x), lambda: None)
+        elif calls == "while_loop":
+            tf.while_loop(
+                lambda i, _: i < 5,
+                lambda i, y: (i + 1, y + tf.reduce_sum(read(handle))),
+                (tf.constant(0), value),
+            )
+        else:
+            tf.function(lambda y: assign(handle, x + y))(value)
+        graphs.append(tf.compat.v1.get_default_graph())
+
+    sent(build)
+    (op,) = (
+        op
+        for op in graphs[0].get_operations()
+        if op.type in ("If", "StatefulPartitionedCall", "While")
+    )
+    of_numbers = [x for x in op.inputs if x.dtype != tf.resource]
+    assert of_numbers
+    assert {x.op.device for x in of_numbers} <= {"", DEVICE}
 
 
 def test_small_constants_are_not_sent_unless_they_wait_for_something():

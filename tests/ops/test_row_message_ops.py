@@ -216,3 +216,13 @@ def test_shapes_are_known_in_graphs():
         assert other.shape == (2, 3)
 
     run.get_concrete_function(tf.TensorSpec([None, 16]))
+
+
+# A step's graph is rewritten after its gradients were built. Those of a rewritten graph
+# would be missing in silence otherwise.
+def test_gradient_through_a_message_is_an_error():
+    with tf.Graph().as_default():
+        rows = tf.compat.v1.placeholder(tf.float32, [4, 16])
+        message = row_message_ops.row_message(rows, [tf.zeros([2])], head_rows=1)
+        with pytest.raises(LookupError, match="No gradient defined"):
+            tf.gradients(message, rows)

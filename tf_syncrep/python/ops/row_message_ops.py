@@ -55,7 +55,3 @@ def row_message_parts(message, like, *, head_rows, name=None):
         name=name,
     )
     return parts.rows, list(parts.others)
-
-
-tf.no_gradient("Syncrep>RowMessage")
-tf.no_gradient("Syncrep>RowMessageParts")

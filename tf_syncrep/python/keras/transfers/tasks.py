@@ -12,6 +12,21 @@ from tf_syncrep.python.keras.compat import graph_edges
 # The device that stands in a function for the worker that runs it.
 WORKER = "/device:CPU:0"
 
+# These call functions, whose ops are placed one by one. What such an op takes from its
+# inputs is where they are made, so their place must not change.
+_CALLS_FUNCTIONS = frozenset(
+    {
+        "Case",
+        "If",
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+        "StatelessCase",
+        "StatelessIf",
+        "StatelessWhile",
+        "While",
+    }
+)
+
 
 class Tasks:
     """The tasks of the ops of a graph: parameter servers, and the worker.
@@ -32,7 +47,11 @@ class Tasks:
         if op not in self._of_ops:
             task = self._parse(op.device)
             # An op runs where the resource is that it uses.
-            handles = (x for x in op.inputs if x.dtype == tf.resource)
+            handles = (
+                x
+                for x in op.inputs
+                if x.dtype == tf.resource and op.type not in _CALLS_FUNCTIONS
+            )
             while task == WORKER and (handle := next(handles, None)) is not None:
                 task = self.of_resource(handle)
             self._of_ops[op] = task

@@ -274,7 +274,7 @@ class _Transfers:
         consumers = set().union(*(use.consumers for use in uses))
         for first, second in ways:
             if (
-                flow.comes_before([first.node], sources)
+                flow.comes_before([first.node, second.node], sources)
                 or flow.comes_before([second.node], [first.node])
                 or flow.comes_before(consumers, [first.node, second.node])
             ):

@@ -87,8 +87,8 @@ class BaseOptimizer(compat.SlotOptimizer):
         """
         grows = (
             value == 0
-            and shape[0] == variable.shape[0]
             and is_part(compat.native(variable), DynamicTables)
+            and shape[0] == variable.shape[0]
         )
 
         # `initializers.Constant` would go through float32.

@@ -13,7 +13,7 @@ import tf_syncrep as tfs
 from tf_syncrep.python.keras.compat import data_adapters
 from tf_syncrep.python.keras.compat.data_adapters import Adapter
 from tf_syncrep.python.keras.fit import inputs
-from tf_syncrep.python.keras.fit.data import NO_BATCHES, SentBatches
+from tf_syncrep.python.keras.fit.data import SentBatches
 from tf_syncrep.python.keras.fit.sizes import Sizes
 
 
@@ -93,7 +93,7 @@ def test_data_without_batches_is_refused():
         Adapter(fit_data.dataset().filter(lambda *_: False)), goes_on=False
     )
     assert batches.begin_epoch(resume=False)  # it is found when the data is read
-    with pytest.raises(ValueError, match=NO_BATCHES):
+    with pytest.raises(ValueError, match="`x` must have a batch"):
         next(batches.executions(Sizes(1)))
 
 

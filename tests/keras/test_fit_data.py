@@ -97,6 +97,12 @@ def test_data_without_batches_is_refused():
         next(batches.executions(Sizes(1)))
 
 
+def test_data_without_end_is_refused_by_the_names_of_evaluate_and_predict():
+    message = "^`x` has no end, and so `steps` must be given. Received: steps=None$"
+    with pytest.raises(ValueError, match=message):
+        inputs.evaluation_batches(fit_data.dataset().repeat(), None, None, None, None)
+
+
 def test_shuffling_reads_everything_in_another_order_each_epoch():
     # With a seed that a test has set, Keras 3 itself repeats the order of an epoch.
     tf.random.set_seed(None)

@@ -244,7 +244,8 @@ def maintain_tables(**options):
         [layers.Input((3,), dtype="int64"), tfs.keras.Embedding(_grows(30, 7), 4)]
     )
     model(_IDS, training=True)
-    tfs.keras.maintain_tables(model, **options)
+    optimizer = tfs.keras.AdamAsync()  # which is not built
+    tfs.keras.maintain_tables(model, optimizer=optimizer, **options)
     return model.layers[-1].table_stats()
 
 

@@ -168,6 +168,9 @@ def test_coordinator_that_stops_is_not_the_end_of_a_sessions_items():
         ({"items": 2.5}, "`items` must be a whole number"),
         ({"items": 3, "num_epochs": 0}, "`num_epochs` must be a whole number"),
         ({"items": 3, "lease_secs": 0}, "`lease_secs` must be"),
+        ({"items": 3, "seed": None}, "`seed` must be a .*number.* seed=None"),
+        ({"items": 3, "seed": 2.5}, "`seed` must be a whole number"),
+        ({"items": 3, "seed": 2**63}, "`seed` must be a whole number of 64 bits"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

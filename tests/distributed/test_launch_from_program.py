@@ -101,12 +101,25 @@ def test_unknown_choice_is_named(argument, value):
         ("ready_timeout_secs", -1.0),
         ("grace_secs", float("inf")),
         ("chief", False),
+        ("num_workers", "3"),
+        ("num_workers", 2.5),
+        ("num_workers", None),
+        ("num_ps", True),
+        ("base_port", "2222"),
+        ("base_port", 22.5),
+        ("grace_secs", "9"),
+        ("args", "--epochs 3"),
+        ("args", None),
+        ("args", 3),
+        ("script", None),
+        ("allow", None),
     ],
 )
 def test_a_wrong_argument_is_named_as_python_knows_it(argument, value):
     with pytest.raises(tfs.distribute.LaunchError, match=f"^{argument}") as caught:
-        tfs.distribute.LaunchOptions(__file__, **{argument: value})
-    assert "--" not in str(caught.value)
+        tfs.distribute.LaunchOptions(**{"script": __file__, argument: value})
+    reason = str(caught.value).partition(" Received: ")[0]
+    assert "--" not in reason
 
 
 def test_what_cannot_be_launched_is_raised(tmp_path):

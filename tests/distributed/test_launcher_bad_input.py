@@ -19,12 +19,15 @@ def assert_refused(result, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--workers", 0], "--workers must be at least 1. Received: 0"),
+        (
+            ["--workers", 0],
+            "--workers must be a whole number of at least 1. Received: 0",
+        ),
         (["--workers", "two"], "argument --workers: invalid int value: 'two'"),
-        (["--ps", -1], "--ps must be at least 0. Received: -1"),
+        (["--ps", -1], "--ps must be a whole number of at least 0. Received: -1"),
         (
             ["--max-restarts", -1],
-            "--max-restarts must be at least 0. Received: -1",
+            "--max-restarts must be a whole number of at least 0. Received: -1",
         ),
         (
             ["--inter-op-threads", 1],

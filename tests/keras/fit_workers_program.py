@@ -267,6 +267,12 @@ def refusals(strategy):
         "optimizer_made_outside": (lambda: compiled(optimizer=lambda: outer), good),
         "endless": (compiled, good.repeat()),
         "endless_validation": (compiled, good, {"validation_data": good.repeat()}),
+        "empty_validation": (compiled, good, {"validation_data": good.take(0)}),
+        "never_validated": (
+            compiled,
+            good,
+            {"validation_data": good, "validation_freq": 0},
+        ),
         "function_of_something_else": (compiled, lambda _: 3, one_step),
         "dataset_made_outside": (compiled, lambda _: good.map(lambda *x: x)),
         "no_steps": (compiled, good, {"steps_per_epoch": 0}),

@@ -327,6 +327,11 @@ def test_what_cannot_be_saved_beside_the_model_is_refused(tmp_path):
             tfs.keras.Checkpoint(tmp_path, work_queues=queues)
         with pytest.raises(ValueError, match=message):
             tfs.train.CheckpointSaverHook(tmp_path, work_queues=queues)
+    queue = tfs.data.WorkQueue(3)
+    tfs.keras.Checkpoint(tmp_path, model=make(), work_queues={"a": queue}).save()
+    other = tfs.keras.Checkpoint(tmp_path, model=make(), work_queues={"b": queue})
+    with pytest.raises(ValueError, match=r"`work_queues` .* 1: \['a'\]. Received: 'b'"):
+        other.restore()
 
 
 def test_model_without_weights_yet_is_not_taken_for_restored(tmp_path):

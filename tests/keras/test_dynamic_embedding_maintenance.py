@@ -167,6 +167,134 @@ def test_custom_loop_without_eviction_needs_no_maintenance():
     assert keras_variants.native(model.optimizer.iterations).numpy() == 1
 
 
+# How a loop has its optimizers: the model's attribute, and what is given.
+PLACES = {
+    "given": lambda optimizer: (None, optimizer),
+    "given in a tuple": lambda optimizer: (None, (_dense_only(), optimizer)),
+    "given beside one that is not built": lambda optimizer: (
+        tf.keras.optimizers.RMSprop(),
+        optimizer,
+    ),
+    "attribute": lambda optimizer: (optimizer, None),
+    "list": lambda optimizer: ([_dense_only(), optimizer], None),
+    "dict": lambda optimizer: ({"tables": optimizer}, None),
+}
+
+
+def _dense_only():
+    optimizer = tf.keras.optimizers.Adam()
+    optimizer.build([tf.keras.layers.Dense(1).add_weight(shape=[1], name="w")])
+    return optimizer
+
+
+def _in_a_loop(optimizer, at=None):
+    """A model that is not compiled, after a step of a loop's optimizer."""
+    table = tfs.keras.Embedding(Dynamic(3, unused_for=1), 4, name="words")
+    model = tf.keras.Sequential([tf.keras.layers.Input((), dtype="int64"), table])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(tf.constant([1, 2]), training=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    model.at = at
+    return model, table
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "name", mostly_by_night(OPTIMIZERS, "adam", "adam_async", "sync")
+)
+def test_optimizer_of_a_loop_has_initial_slots_of_a_removed_row(name, place):
+    optimizer = OPTIMIZERS[name]()
+    at, given = PLACES[place](optimizer)
+    model, table = _in_a_loop(optimizer, at)
+    (by_kind,) = row_slots([optimizer], table._growing).values()
+    assert any(np.any(x.variable.numpy() != x.initial) for x in by_kind.values())
+    for step in (2, 4, 6):
+        tfs.keras.maintain_tables(model, step, optimizer=given)
+    assert not len(table.get_embedding_table().keys)
+    for kind, slot in by_kind.items():
+        np.testing.assert_array_equal(
+            slot.variable, np.full_like(slot.variable, slot.initial), kind
+        )
+
+
+def test_loop_with_optimizers_of_tables():
+    layer = tfs.keras.DistributedEmbedding(
+        {
+            name: tfs.keras.FeatureConfig(
+                name,
+                tfs.keras.TableConfig(name, Dynamic(3, unused_for=1), 4, optimizer=own),
+            )
+            for name, own in (("a", "adagrad"), ("b", None))
+        }
+    )
+    ids = {name: tf.constant([1, 2]) for name in "ab"}
+    optimizer = tfs.keras.TableOptimizers(tfs.keras.SGD(0.1))  # it has no slots
+    with tf.GradientTape() as tape:
+        loss = sum(map(tf.reduce_sum, layer(ids, training=True).values()))
+    gradients = tape.gradient(loss, layer.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
+    for step in (2, 4):
+        tfs.keras.maintain_tables(layer, step, optimizer=optimizer)
+    assert [len(x.keys) for x in layer.get_embedding_tables().values()] == [0, 0]
+
+
+def test_steps_are_counted_by_the_first_optimizer():
+    other = tf.keras.optimizers.RMSprop()
+    optimizer = tfs.keras.SGD(0.1)
+    model, table = _in_a_loop(optimizer, other)
+    optimizer.iterations.assign(9)
+    tfs.keras.maintain_tables(model, optimizer=optimizer)
+    optimizer.iterations.assign(99)
+    tfs.keras.maintain_tables(model, optimizer=[optimizer])
+    assert not len(table.get_embedding_table().keys)
+
+
+@pytest.mark.parametrize("step", [None, 3])
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [
+        (lambda: None, lambda: None),
+        (lambda: None, lambda: ()),
+        (lambda: [_dense_only()], lambda: None),
+        (lambda: None, _dense_only),
+    ],
+    ids=["none", "given none", "another", "given another"],
+)
+@pytest.mark.parametrize("name", ["adam", "lazy_momentum"])
+def test_table_whose_optimizer_is_not_known_is_refused(name, make, given, step):
+    model, table = _in_a_loop(OPTIMIZERS[name](), make())
+    before = table.get_embedding_table()
+    for _ in range(3):
+        with pytest.raises(ValueError, match="`optimizer` must train table 'words'"):
+            tfs.keras.maintain_tables(model, step, optimizer=given())
+    np.testing.assert_array_equal(table.get_embedding_table().keys, before.keys)
+
+
+@pytest.mark.parametrize("given", ["adam", 3, [None], {"a": 1}])
+def test_what_is_no_optimizer_is_refused(given):
+    model, _ = _in_a_loop(tfs.keras.SGD(0.1))
+    with pytest.raises(ValueError, match="must be a Keras optimizer, or a list"):
+        tfs.keras.maintain_tables(model, 3, optimizer=given)
+
+
+def test_table_that_is_not_trained_needs_no_optimizer():
+    model, table = _in_a_loop(tf.keras.optimizers.Adam())
+    table.trainable = False
+    with pytest.raises(ValueError, match="`step` must be given"):
+        tfs.keras.maintain_tables(model)
+    for step in (2, 4):
+        tfs.keras.maintain_tables(model, step)
+    assert not len(table.get_embedding_table().keys)
+
+
+def test_optimizer_that_is_not_built_has_no_slots_yet():
+    model, table = _in_a_loop(tf.keras.optimizers.Adam(), tfs.keras.AdamAsync())
+    for step in (2, 4):
+        tfs.keras.maintain_tables(model, step)
+    assert not len(table.get_embedding_table().keys)
+
+
 def test_optimizer_whose_slots_begin_with_several_numbers_is_refused():
     class Odd(tf.keras.optimizers.SGD):
         def build(self, variables):

@@ -77,6 +77,14 @@ def test_replicas_that_are_not_the_workers_are_warned_of(warnings):
     assert "total_num_replicas=5, and the cluster has 4 workers" in warnings[0]
 
 
+@pytest.mark.parametrize("frequency", [0, -1, None, 0.5, "2"])
+def test_frequency_that_never_validates_is_refused_before_training(frequency):
+    model = keras_variants.small_model()
+    model.compile("sgd", loss="mse")
+    with pytest.raises(ValueError, match="`validation_freq` must be a whole number"):
+        tfs.keras.fit(model, validation_data=((), ()), validation_freq=frequency)
+
+
 @pytest.mark.parametrize(
     ("change", "differs"),
     [

@@ -13,7 +13,7 @@ import tf_syncrep as tfs
 from tf_syncrep.python.keras.compat import data_adapters
 from tf_syncrep.python.keras.compat.data_adapters import Adapter
 from tf_syncrep.python.keras.fit import inputs
-from tf_syncrep.python.keras.fit.data import NO_BATCHES, SentBatches
+from tf_syncrep.python.keras.fit.data import SentBatches
 from tf_syncrep.python.keras.fit.sizes import Sizes
 
 
@@ -93,8 +93,14 @@ def test_data_without_batches_is_refused():
         Adapter(fit_data.dataset().filter(lambda *_: False)), goes_on=False
     )
     assert batches.begin_epoch(resume=False)  # it is found when the data is read
-    with pytest.raises(ValueError, match=NO_BATCHES):
+    with pytest.raises(ValueError, match="`x` must have a batch"):
         next(batches.executions(Sizes(1)))
+
+
+def test_data_without_end_is_refused_by_the_names_of_evaluate_and_predict():
+    message = "^`x` has no end, and so `steps` must be given. Received: steps=None$"
+    with pytest.raises(ValueError, match=message):
+        inputs.evaluation_batches(fit_data.dataset().repeat(), None, None, None, None)
 
 
 def test_shuffling_reads_everything_in_another_order_each_epoch():

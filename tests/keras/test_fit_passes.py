@@ -87,8 +87,8 @@ def test_what_has_no_end_and_what_has_nothing_is_refused(undisturbed):
     assert undisturbed["refused"] == {
         "endless": "A function that makes datasets without end needs steps_per_epoch. "
         "Received: steps_per_epoch=None",
-        "empty": "There are no batches. Received: an empty dataset",
-        "read": "There are no batches. Received: an empty dataset: its work queue has "
+        "empty": "`x` must have a batch. Received: an empty dataset",
+        "read": "`x` must have a batch. Received: an empty dataset: its work queue has "
         "no epoch left",
     }
 

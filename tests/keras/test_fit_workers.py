@@ -40,19 +40,23 @@ REFUSALS = {
     "variable ",
     "optimizer_made_outside": "The optimizer must be made in the scope of the "
     "strategy. Received: ",
-    "endless": "A dataset without end needs steps_per_epoch. Received: "
+    "endless": "`x` has no end, and so `steps_per_epoch` must be given. Received: "
     "steps_per_epoch=None",
-    "endless_validation": "A dataset without end needs validation_steps (fit) or "
-    "steps (evaluate). Received: None",
+    "endless_validation": "`validation_data` has no end, and so `validation_steps` "
+    "must be given. Received: validation_steps=None",
+    "empty_validation": "`validation_data` must have a batch. Received: an empty "
+    "dataset",
+    "never_validated": "`validation_freq` must be a whole number of at least 1. "
+    "Received: validation_freq=0",
     "function_of_something_else": "A function given for x must return a "
     "tf.data.Dataset. Received: int",
     "dataset_made_outside": "A function given for x must make its dataset from the "
     "beginning, as it is made on each worker. Received: one that uses a dataset made "
     "outside of it",
     "no_steps": "steps_per_epoch must be at least 1. Received: steps_per_epoch=0",
-    "empty": "There are no batches. Received: an empty dataset",
-    "empty_in_the_end": "There are no batches. Received: an empty dataset",
-    "empty_arrays": "There are no batches. Received: an empty dataset",
+    "empty": "`x` must have a batch. Received: an empty dataset",
+    "empty_in_the_end": "`x` must have a batch. Received: an empty dataset",
+    "empty_arrays": "`x` must have a batch. Received: an empty dataset",
     "all_made_outside": "The model must be made in the scope of the strategy, or it "
     "trains on the coordinator alone. Received: model ",
     "without_call": "A model without `call` needs a train_step of its own. Received: "

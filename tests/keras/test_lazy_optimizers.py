@@ -223,8 +223,13 @@ def test_rows_are_kept_one_by_one_for_a_checkpoint(name):
         (lambda: tfs.keras.FTRL(0.0), "`learning_rate` must be"),
         (
             lambda: tfs.keras.FTRL(learning_rate_power=0.5),
-            "`learning_rate_power` must be at most 0. "
+            "`learning_rate_power` must be a finite number of at most 0. "
             "Received: learning_rate_power=0.5",
+        ),
+        (
+            lambda: tfs.keras.FTRL(learning_rate_power="x"),
+            "`learning_rate_power` must be a finite number of at most 0. "
+            "Received: learning_rate_power='x'",
         ),
         (
             lambda: tfs.keras.FTRL(l2_shrinkage_regularization_strength=-0.5),
@@ -236,7 +241,16 @@ def test_rows_are_kept_one_by_one_for_a_checkpoint(name):
             "`momentum` must be in the range [0, 1]. Received: momentum=1.5",
         ),
     ],
-    ids=["rate", "epsilon", "kind", "ftrl_rate", "power", "shrinkage", "momentum"],
+    ids=[
+        "rate",
+        "epsilon",
+        "kind",
+        "ftrl_rate",
+        "power",
+        "power_kind",
+        "shrinkage",
+        "momentum",
+    ],
 )
 def test_number_out_of_range_is_refused_in_a_sentence(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -163,7 +163,7 @@ def test_it_is_of_one_moment_between_two_updates(tmp_path, use_resource, optimiz
 
 
 def test_work_queue_goes_on_where_it_was(tmp_path):
-    def read(until):
+    def read(until, key="q"):
         with tf.Graph().as_default():
             train_op, _ = build(True)
             queue = tfs.data.WorkQueue(12, num_epochs=1, name=f"q{until}")
@@ -174,7 +174,7 @@ def test_work_queue_goes_on_where_it_was(tmp_path):
             )
             item = iterator.get_next()
             hook = tfs.train.CheckpointSaverHook(
-                tmp_path, save_steps=1000, work_queues={"q": queue}
+                tmp_path, save_steps=1000, work_queues={key: queue}
             )
             items = []
             stop = tf1.train.StopAtStepHook(last_step=until)
@@ -186,6 +186,8 @@ def test_work_queue_goes_on_where_it_was(tmp_path):
     assert read(5) == [0, 1, 2, 3, 4]
     # The last one was not read to its end, since nobody had asked for the next.
     assert read(100) == [4, 5, 6, 7, 8, 9, 10, 11]
+    with pytest.raises(ValueError, match=r"`work_queues` .*: \['q'\]. Received: 'r'"):
+        read(101, "r")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.data import session_takes
 from tf_syncrep.python.ops import sync_gate_ops, work_queue_ops
-from tf_syncrep.python.sync.arguments import check_count, check_positive
+from tf_syncrep.python.sync.arguments import check_count, check_positive, check_whole
 
 # Numbers of the streams, which are a worker's readers.
 _streams = itertools.count()
@@ -125,7 +125,7 @@ class WorkQueue:
             "num_items": len(self.items),
             "num_epochs": self.num_epochs or 0,
             "shuffle": bool(shuffle),
-            "seed": int(seed),
+            "seed": check_whole("seed", seed),
             "lease_secs": check_positive("lease_secs", lease_secs),
             "shared_name": name or "",
             "counted": name is None,

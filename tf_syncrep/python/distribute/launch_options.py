@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
+import numbers
 import os
 from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 from tf_syncrep.python.distribute import allow, script, threads
 
@@ -19,7 +21,7 @@ class LaunchError(ValueError):
     try:
         options = tfs.distribute.LaunchOptions("train.py", num_workers=0)
     except tfs.distribute.LaunchError as error:
-        print(error)  # num_workers must be at least 1. Received: 0
+        print(error)  # num_workers must be a whole number of at least 1. Received: 0
     ```
 
     Attributes:
@@ -110,9 +112,13 @@ class LaunchOptions:
             ("inter_op_threads", self.inter_op_threads, threads.MIN_INTER_OP_THREADS),
             ("intra_op_threads", self.intra_op_threads, 1),
         ):
-            if value is not None and value < least:
+            # None leaves threads to the environment.
+            if value is None and argument.endswith("_threads"):
+                continue
+            if not _is_whole(value) or value < least:
                 raise LaunchError(
-                    argument, f"must be at least {least}. Received: {value}"
+                    argument,
+                    f"must be a whole number of at least {least}. Received: {value!r}",
                 )
         for argument, value, allowed in (
             ("run_script_on", self.run_script_on, tuple(script.SCRIPT_JOBS)),
@@ -128,11 +134,12 @@ class LaunchOptions:
             ("ready_timeout_secs", self.ready_timeout_secs),
             ("grace_secs", self.grace_secs),
         ):
-            if not (value >= 0 and math.isfinite(value)):
+            is_number = isinstance(value, numbers.Real)
+            if not is_number or not 0 <= value < math.inf:
                 raise LaunchError(
                     argument,
                     "must be a number of seconds that is not negative. "
-                    f"Received: {value}",
+                    f"Received: {value!r}",
                 )
         if not self.has_chief and self.run_script_on == "coordinator":
             raise LaunchError(
@@ -141,17 +148,35 @@ class LaunchOptions:
                 "chief",
             )
         num_tasks = self.has_chief + self.num_workers + self.num_ps
-        if not 0 <= self.base_port <= 65536 - num_tasks:
+        room = 65536 - num_tasks
+        if not _is_whole(self.base_port) or not 0 <= self.base_port <= room:
             raise LaunchError(
                 "base_port",
                 f"must leave room for {num_tasks} ports up to 65535. "
-                f"Received: {self.base_port}",
+                f"Received: {self.base_port!r}",
             )
+        self._check_command_line()
         try:
             script.check(os.fspath(self.script), self.module)
             allow.check(self.allow)
         except (script.ScriptError, allow.AllowError) as error:
             raise LaunchError("", str(error)) from None
+
+    def _check_command_line(self) -> None:
+        """Checks the kinds of what others would take for something else."""
+        is_one = isinstance(self.args, (str, bytes))
+        if is_one or not isinstance(self.args, Sequence):
+            raise LaunchError(
+                "args",
+                "must be a sequence of strings, one for each argument. "
+                f"Received: {self.args!r}",
+            )
+        if not isinstance(self.script, (str, os.PathLike)):
+            raise LaunchError(
+                "script", f"must be a path or a name. Received: {self.script!r}"
+            )
+        if not isinstance(self.allow, str):
+            raise LaunchError("allow", f"must be a string. Received: {self.allow!r}")
 
     @property
     def has_chief(self) -> bool:
@@ -168,3 +193,7 @@ class LaunchOptions:
     def command(self) -> list[str]:
         """The command line that runs the script."""
         return script.command(os.fspath(self.script), self.args, self.module)
+
+
+def _is_whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -80,6 +80,48 @@ def check_count(name: str, value: Any) -> int:
     return int(value)
 
 
+def check_whole(name: str, value: Any) -> int:
+    """Checks that an argument is a whole number of 64 bits.
+
+    Args:
+        name: the argument's name.
+        value: the argument's value.
+
+    Returns:
+        The value as an int.
+
+    Raises:
+        ValueError: the value is not such a number.
+    """
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or not -(2**63) <= int(value) < 2**63:
+        raise ValueError(
+            f"`{name}` must be a whole number of 64 bits. Received: {name}={value!r}"
+        )
+    return int(value)
+
+
+def check_power(name: str, value: Any) -> float:
+    """Checks that an argument is a finite number of at most 0.
+
+    Args:
+        name: the argument's name.
+        value: the argument's value.
+
+    Returns:
+        The value as a float.
+
+    Raises:
+        ValueError: the value is not such a number.
+    """
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not -math.inf < float(value) <= 0:
+        raise ValueError(
+            f"`{name}` must be a finite number of at most 0. Received: {name}={value!r}"
+        )
+    return float(value)
+
+
 def check_positive(name: str, value: Any) -> float:
     """Checks that an argument is a finite number above 0.
 

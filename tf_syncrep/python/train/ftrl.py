@@ -1,9 +1,8 @@
 """FTRL as a `tf.compat.v1.train.Optimizer`."""
 
-import math
 import numbers
 
-from tf_syncrep.python.sync.arguments import check_number, check_positive
+from tf_syncrep.python.sync.arguments import check_number, check_positive, check_power
 from tf_syncrep.python.train import hyper_parameters
 from tf_syncrep.python.train.rule_optimizer import RuleOptimizer, Slot
 
@@ -102,14 +101,8 @@ class FtrlOptimizer(RuleOptimizer):
         """
         if isinstance(learning_rate, numbers.Real):
             learning_rate = check_positive("learning_rate", learning_rate)
-        is_number = isinstance(learning_rate_power, numbers.Real)
-        if not is_number or not -math.inf < learning_rate_power <= 0:
-            raise ValueError(
-                "`learning_rate_power` must be a finite number of at most 0. "
-                f"Received: learning_rate_power={learning_rate_power!r}"
-            )
         constants = {
-            "lr_power": float(learning_rate_power),
+            "lr_power": check_power("learning_rate_power", learning_rate_power),
             "l1": check_number(
                 "l1_regularization_strength", l1_regularization_strength
             ),

@@ -238,8 +238,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
             saved = manifest.state["work_queues"].get(name)
             if saved is None:
                 raise ValueError(
-                    f"Checkpoint {manifest.number} has no work queue {name!r}, but "
-                    f"{sorted(manifest.state['work_queues'])}."
+                    "`work_queues` must name queues that are in checkpoint "
+                    f"{manifest.number}: {sorted(manifest.state['work_queues'])}. "
+                    f"Received: {name!r}"
                 )
             queue.restore(np.array(saved, np.int64))
         self.restored = Restored(

@@ -337,10 +337,10 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         for name, values in tables.items():
             if name not in known:
                 raise ValueError(
-                    f"There is no table {name!r}. There are: {sorted(known)}"
+                    f"`tables` must name tables of layer {self.name!r}: "
+                    f"{sorted(known)}. Received: {name!r}"
                 )
-            if name in self._growing.by_name:
-                self._growing.checked(name, values)
+            self._owner_of(name).checked(name, values)
         for name, values in tables.items():
             self._owner_of(name).write(name, values)
 

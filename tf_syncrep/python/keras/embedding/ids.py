@@ -18,7 +18,8 @@ def refuse_strings(ids: Any, of: str) -> None:
     if tf.as_dtype(ids.dtype) == tf.string:
         raise ValueError(
             f"Ids of {of} must be integers: put a tf.keras.layers.StringLookup or a "
-            "Hashing layer before it. Received: ids of dtype string"
+            "Hashing layer before it, or let its table grow (tfs.keras.Dynamic). "
+            "Received: ids of dtype string"
         )
 
 

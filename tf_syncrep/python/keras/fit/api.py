@@ -142,6 +142,8 @@ def fit(
     """
     checks.refuse_multi_worker(model)
     checks.refuse_model_outside_of_scope(model)
+    if validation_split or validation_data is not None:
+        checks.refuse_never_to_validate(validation_freq)
     callbacks = with_ends(
         with_upkeep(model, callbacks, not rounds_of(model.optimizer).maintains_tables)
     )
@@ -190,6 +192,7 @@ def fit(
             *tf.keras.utils.unpack_x_y_sample_weight(validation_data),
             validation_batch_size or batch_size,
             validation_steps,
+            names=("validation_data", "validation_steps"),
         )
     build(model, first_batch, "train")
     replicas = getattr(model.optimizer, "total_num_replicas", None)

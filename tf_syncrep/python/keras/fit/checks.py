@@ -1,6 +1,6 @@
 """Checks and warnings of fit, evaluate and predict before they begin."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from tf_syncrep.python.keras.embedding.embedding import Embedding
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.sync_replicas.optimizer import SyncReplicas
+from tf_syncrep.python.sync.arguments import check_count
 
 # Tables above this size are worth a warning if each step reads them whole.
 LARGE_TABLE_BYTES = 64 * 2**20
@@ -32,6 +33,15 @@ def refuse_model_outside_of_scope(model: Any) -> None:
             "The model must be made in the scope of the strategy, or it trains on the "
             f"coordinator alone. Received: model {model.name} from outside of it"
         )
+
+
+def refuse_never_to_validate(validation_freq: Any) -> None:
+    """Raises for what is neither a number of epochs nor a list of them.
+
+    Keras would divide by zero, for example, after an epoch of training.
+    """
+    if isinstance(validation_freq, str) or not isinstance(validation_freq, Container):
+        check_count("validation_freq", validation_freq)
 
 
 def refuse_multi_worker(model: Any) -> None:

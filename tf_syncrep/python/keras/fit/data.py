@@ -13,7 +13,7 @@ from tf_syncrep.python.keras.compat import datasets
 from tf_syncrep.python.keras.compat.data_adapters import Adapter, without_optionals
 from tf_syncrep.python.keras.fit.sizes import Sizes
 
-NO_BATCHES = "There are no batches. Received: an empty dataset"
+NO_BATCHES = "`{}` must have a batch. Received: an empty dataset"
 
 _RAN_OUT = (
     "fit: x ran out of data after %d of %d steps, which ends the epoch. Give fewer "
@@ -31,11 +31,13 @@ class Batches(abc.ABC):
 
     Attributes:
         num_steps: how many steps an epoch has; None if that is known only at its end.
+        argument: the argument of `fit`, `evaluate` or `predict` that has them.
         num_told: how many numbers an execution returns about itself, before those that
             its steps return.
     """
 
     num_steps: int | None
+    argument = "x"
     num_told = 0
 
     def begin_epoch(self, resume: bool) -> bool:
@@ -85,14 +87,16 @@ class SentBatches(Batches):
     Each is used exactly once, and one worker gets them in order.
     """
 
-    def __init__(self, adapter: Adapter, goes_on: bool):
+    def __init__(self, adapter: Adapter, goes_on: bool, argument: str = "x"):
         """Reads nothing yet.
 
         Args:
             adapter: the source of the batches.
             goes_on: whether an epoch goes on after the last batch of the epoch before,
                 or begins with the first batch again.
+            argument: the argument that has the batches, for errors.
         """
+        self.argument = argument
         self._adapter = adapter
         self._steps_of_epoch = adapter.steps_of_epoch
         self._goes_on = goes_on
@@ -108,7 +112,7 @@ class SentBatches(Batches):
     def first(self) -> Any:
         """Returns the first batch, and leaves it to be read again."""
         if not self._has_batch():
-            raise ValueError(NO_BATCHES)
+            raise ValueError(NO_BATCHES.format(self.argument))
         batch = next(self._iterator)
         self._iterator = itertools.chain([batch], self._iterator)
         return without_optionals(batch)
@@ -116,7 +120,7 @@ class SentBatches(Batches):
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
         """The executions of one epoch, from a step on."""
         if not self._has_batch():
-            raise ValueError(NO_BATCHES)
+            raise ValueError(NO_BATCHES.format(self.argument))
         limit, first = self._steps_of_epoch, first_step
         next(itertools.islice(self._iterator, first_step, first_step), None)
         try:

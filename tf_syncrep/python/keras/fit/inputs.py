@@ -65,7 +65,7 @@ def training_batches(
         return WorkersBatches(iterator, steps_per_epoch), lambda: first_batch(here)
 
     if isinstance(x, tf.data.Dataset) and steps_per_epoch is not None:
-        refuse_empty(int(x.cardinality()))
+        refuse_empty(int(x.cardinality()), "x")
         dataset = weighed(x)
         _say_that_all_read_all(x)
         iterator = iter(coordinator.create_per_worker_dataset(endless(dataset, "x")))
@@ -80,28 +80,32 @@ def training_batches(
         class_weight=class_weight,
         steps=steps_per_epoch,
     )
-    refuse_empty(adapter.num_batches)
+    refuse_empty(adapter.num_batches, "x")
     if steps_per_epoch is None:
-        refuse_endless(adapter.dataset, "steps_per_epoch", "steps_per_epoch=None")
+        refuse_endless(adapter.dataset, "x", "steps_per_epoch")
     batches = SentBatches(adapter, adapter.goes_on)
     return batches, batches.first
 
 
 def evaluation_batches(
-    x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    batch_size: int | None,
+    steps: int | None,
+    names: tuple[str, str] = ("x", "steps"),
 ) -> SentBatches:
-    """The batches to evaluate on."""
+    """The batches to evaluate on; `names` are those of `x` and `steps` in errors."""
     if callable(x):
         # The function is told that there is one pipeline, which reads all data.
         x = made_by(x, tf.distribute.InputContext())
     adapter = Adapter(
         read_ahead(x), y, sample_weight, batch_size=batch_size, steps=steps
     )
-    refuse_empty(adapter.num_batches)
+    refuse_empty(adapter.num_batches, names[0])
     if steps is None:
-        needed = "validation_steps (fit) or steps (evaluate)"
-        refuse_endless(adapter.dataset, needed, "None")
-    return SentBatches(adapter, goes_on=False)
+        refuse_endless(adapter.dataset, *names)
+    return SentBatches(adapter, goes_on=False, argument=names[0])
 
 
 def read_ahead(x: Any) -> Any:
@@ -113,19 +117,22 @@ def first_batch(dataset: Any) -> Any:
     """Returns the first batch, to build a model with; raises if there is none."""
     for batch in dataset:
         return batch
-    raise ValueError(NO_BATCHES)
+    raise ValueError(NO_BATCHES.format("x"))
 
 
-def refuse_empty(num_batches: int | None) -> None:
+def refuse_empty(num_batches: int | None, argument: str) -> None:
     """Raises for data that is known to be empty."""
     if num_batches == 0:
-        raise ValueError(NO_BATCHES)
+        raise ValueError(NO_BATCHES.format(argument))
 
 
-def refuse_endless(dataset: tf.data.Dataset, needed: str, received: str) -> None:
+def refuse_endless(dataset: tf.data.Dataset, argument: str, needed: str) -> None:
     """Raises for a dataset that is known to have no end."""
     if int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY):
-        raise ValueError(f"A dataset without end needs {needed}. Received: {received}")
+        raise ValueError(
+            f"`{argument}` has no end, and so `{needed}` must be given. "
+            f"Received: {needed}=None"
+        )
 
 
 def made_by(

@@ -94,7 +94,8 @@ def train(
     for epoch in range(first_epoch, epochs):
         if not batches.begin_epoch(resume=first_step > 0):
             if epoch == initial_epoch:
-                raise ValueError(f"{NO_BATCHES}: its work queue has no epoch left")
+                no_batches = NO_BATCHES.format(batches.argument)
+                raise ValueError(f"{no_batches}: its work queue has no epoch left")
             logging.warning(
                 "fit: the data has no epoch left after %d of %d: training ends.",
                 epoch,

@@ -158,7 +158,7 @@ class ScheduledSteps:
                 )
             is_left = passes.has_left(ends.num_lost > 0)
         if is_empty:
-            raise ValueError(NO_BATCHES)
+            raise ValueError(NO_BATCHES.format(passes.argument))
 
     def _schedule(self, function: Execution, args: Any) -> Result:
         return Result(self.coordinator, function, tuple(args))

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras.optimizers.lazy_optimizer import RuleOptimizer
-from tf_syncrep.python.sync.arguments import check_number, check_positive
+from tf_syncrep.python.sync.arguments import check_number, check_positive, check_power
 
 __all__ = ["FTRL"]
 
@@ -124,12 +124,9 @@ class FTRL(RuleOptimizer):
             stochastic_rounding=stochastic_rounding,
             **kwargs,
         )
-        if not learning_rate_power <= 0:  # This refuses NaN, too.
-            raise ValueError(
-                "`learning_rate_power` must be at most 0. "
-                f"Received: learning_rate_power={learning_rate_power}"
-            )
-        self.learning_rate_power: float = float(learning_rate_power)
+        self.learning_rate_power: float = check_power(
+            "learning_rate_power", learning_rate_power
+        )
         self.initial_accumulator_value: float = check_number(
             "initial_accumulator_value", initial_accumulator_value
         )

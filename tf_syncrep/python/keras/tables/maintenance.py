@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import variables_of
-from tf_syncrep.python.keras.parts import optimizers_of
+from tf_syncrep.python.keras.compat.slots import trains, variables_of
+from tf_syncrep.python.keras.compat.trainer import is_optimizer_built
+from tf_syncrep.python.keras.parts import optimizers_of, with_inner
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
@@ -24,7 +25,9 @@ _MOST_STEPS = 100
 _TIMES = 10
 
 
-def maintain_tables(model: Any, step: int | None = None) -> None:
+def maintain_tables(
+    model: Any, step: int | None = None, *, optimizer: Any = None
+) -> None:
     """Removes rows of tables that grow, as their settings say, in a custom loop.
 
     `tfs.keras.fit` does it by itself; so does `tfs.keras.SyncReplicas` on a cluster, as
@@ -35,25 +38,81 @@ def maintain_tables(model: Any, step: int | None = None) -> None:
     first step, too, if tables were restored.
 
     Args:
-        model: a model with its optimizers in attributes, which are built.
-        step: how many steps were made; by default the `iterations` of its optimizer.
+        model: a model. The optimizers that train its tables are in its attributes, such
+            as the one with which it was compiled, or in lists or dicts there, or are
+            given as `optimizer`: their slots of a row that is removed begin anew.
+        step: how many steps were made; by default the `iterations` of the first
+            optimizer, which is one that is given, if any is.
+        optimizer: a Keras optimizer, or a list or tuple of them, that trains tables of
+            the model and is in none of its attributes.
 
     Raises:
-        ValueError: the initial values of an optimizer's slots are not known.
+        ValueError: no optimizer of the model or in `optimizer` trains one of the tables
+            whose rows may be removed, unless the table is not trainable, or an
+            optimizer is not built yet; the initial values of an optimizer's slots are
+            not known; or `optimizer` is something else.
 
     Example:
-    ```python
-    for step in range(num_steps):
-        ...
-        if step % 100 == 0:
-            tfs.keras.maintain_tables(model)
-    ```
+    >>> table = tfs.keras.Embedding(tfs.keras.Dynamic(1000, unused_for=5), 8)
+    >>> inputs = tf.keras.layers.Input((), dtype="int64")
+    >>> model = tf.keras.Sequential([inputs, table, tf.keras.layers.Dense(1)])
+    >>> optimizer = tfs.keras.AdamAsync(0.01)
+    >>> for step in range(30):
+    ...     ids = tf.constant([step, step + 1])
+    ...     with tf.GradientTape() as tape:
+    ...         loss = tf.reduce_mean(model(ids, training=True) ** 2)
+    ...     variables = model.trainable_variables
+    ...     gradients = tape.gradient(loss, variables)
+    ...     _ = optimizer.apply_gradients(zip(gradients, variables))
+    ...     if step % 5 == 0:
+    ...         tfs.keras.maintain_tables(model, optimizer=optimizer)
+    >>> (stats,) = table.table_stats().values()
+    >>> print(stats["evicted"] > 0)
+    True
     """
-    maintenance = maintenance_of(model)
-    if maintenance is not None:
-        if step is None:
-            step = int(compat.native(model.optimizer.iterations).numpy())
-        maintenance.run(step)
+    given = list(with_inner(_given(optimizer)))
+    maintenance = maintenance_of(model, given)
+    if maintenance is None:
+        return
+    optimizers = [*given, *optimizers_of(model)]
+    if all(map(is_optimizer_built, optimizers)):
+        _refuse_untrained(model, maintenance, optimizers, optimizer)
+    if step is None:
+        if not optimizers:
+            raise ValueError(
+                "`step` must be given if no optimizer counts the steps. Received: "
+                "step=None"
+            )
+        step = int(compat.native(optimizers[0].iterations).numpy())
+    maintenance.run(step)
+
+
+def _given(optimizer):
+    """Checks the argument `optimizer`; returns a list."""
+    if optimizer is None:
+        return []
+    is_several = isinstance(optimizer, (list, tuple))
+    given = list(optimizer) if is_several else [optimizer]
+    if not all(isinstance(x, tf.keras.optimizers.Optimizer) for x in given):
+        raise ValueError(
+            "`optimizer` must be a Keras optimizer, or a list or tuple of them. "
+            f"Received: optimizer={optimizer!r}"
+        )
+    return given
+
+
+def _refuse_untrained(model, maintenance, optimizers, optimizer):
+    """Raises for a table whose slots would go over to the next key of a row."""
+    trainable = {id(compat.native(x)) for x in model.trainable_variables}
+    for part, name in maintenance.trained():
+        if id(compat.native(part)) in trainable and not any(
+            trains(x, part) for x in optimizers
+        ):
+            raise ValueError(
+                f"`optimizer` must train table {name!r}, since no optimizer in the "
+                "model's attributes does, and slots of rows that are removed begin "
+                f"anew. Received: optimizer={optimizer!r}"
+            )
 
 
 class Maintenance:
@@ -83,6 +142,17 @@ class Maintenance:
         self._run = tf.function(
             self.build, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)]
         )
+
+    def trained(self) -> Iterator[tuple[Any, str]]:
+        """Yields the variables whose rows may be removed, each with a table in it.
+
+        The variables are as Keras has them.
+        """
+        for tables in self._tables:
+            for slab in tables.slabs:
+                evicting = [x.name for x in slab.tables if tables.sizes[x.name].evicts]
+                if evicting:
+                    yield from ((part, evicting[0]) for part in tables.trained(slab))
 
     def run(self, step: int) -> None:
         """Maintains the tables now, after so many steps."""
@@ -117,10 +187,15 @@ _kept: weakref.WeakKeyDictionary[Any, tuple[Any, Maintenance | None]] = (
 )
 
 
-def maintenance_of(model: Any) -> Maintenance | None:
-    """The maintenance of a built model's tables; None if no rows are ever removed."""
+def maintenance_of(model: Any, given: Sequence[Any] = ()) -> Maintenance | None:
+    """The maintenance of a built model's tables; None if no rows are ever removed.
+
+    Args:
+        model: the model.
+        given: optimizers that train it, besides those in its attributes.
+    """
     variables = [compat.native(v) for v in model.variables]
-    optimizers = list(optimizers_of(model))
+    optimizers = [*given, *optimizers_of(model)]
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
     key = [*map(id, variables), *map(id, optimizers), *map(id, slots)]
     if model not in _kept or _kept[model][0] != key:

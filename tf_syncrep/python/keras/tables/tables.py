@@ -152,15 +152,28 @@ class Tables(StackedTables):
         Raises:
             ValueError: the values have another shape.
         """
+        self.write_rows(name, self.checked(name, values, slots), 0, 1, slots)
+
+    def checked(
+        self, name: str, values: Any, slots: Sequence[tf.Variable] | None = None
+    ) -> np.ndarray:
+        """Checks values as `write` does, and leaves the table as it is."""
         table = self.by_name[name]
         (part, *_) = slots or self.parts(self._slab_of[name])
         shape = (table.vocabulary_size, *part.shape[1:])
-        if tuple(values.shape) != shape:
+        try:
+            array = np.asarray(values)
+        except (TypeError, ValueError):  # of rows that differ in length
+            raise ValueError(
+                f"Values of table {name!r} must be an array. Received: "
+                f"{type(values).__name__}"
+            ) from None
+        if array.shape != shape:
             raise ValueError(
                 f"Values of table {name!r} must have shape {shape}. Received: values "
-                f"of shape {tuple(values.shape)}"
+                f"of shape {array.shape}"
             )
-        self.write_rows(name, values, 0, 1, slots)
+        return array
 
     def write_rows(
         self,

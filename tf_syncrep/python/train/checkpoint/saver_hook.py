@@ -305,8 +305,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
                 saved = manifest.state["work_queues"].get(name)
                 if saved is None:
                     raise ValueError(
-                        f"Checkpoint {manifest.number} has no work queue {name!r}, but "
-                        f"{sorted(manifest.state['work_queues'])}."
+                        "`work_queues` must name queues that are in checkpoint "
+                        f"{manifest.number}: {sorted(manifest.state['work_queues'])}. "
+                        f"Received: {name!r}"
                     )
                 queue.restore(np.array(saved, np.int64), session)
             self.restored = self._directory.prefix(manifest.number)

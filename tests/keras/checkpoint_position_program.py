@@ -7,6 +7,7 @@ import contextlib
 import json
 import pathlib
 import sys
+import unittest
 
 import numpy as np
 import programs
@@ -68,12 +69,14 @@ def scenario(strategy, folder, kind):
         fit(model, tfs.keras.Checkpoint(folder), Watch(fail_at="begin"), epochs=3)
     after_failure = fit(model, epochs=3)
     model, watch = make(strategy, kind), Watch()
-    epochs = fit(model, tfs.keras.Checkpoint(folder), watch, epochs=3)
+    with unittest.TestCase().assertLogs("absl", "WARNING") as logs:
+        epochs = fit(model, tfs.keras.Checkpoint(folder), watch, epochs=3)
     return {
         "saved": [state["epoch"], state["step"]],
         "after failure": after_failure,
         "first": watch.first,
         "epochs": epochs,
+        "log": "\n".join(logs.output),
         "iterations": int(np.asarray(model.optimizer.iterations)),
     }
 

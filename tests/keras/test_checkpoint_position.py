@@ -13,6 +13,7 @@ import tf_syncrep as tfs
 
 PROGRAM = pathlib.Path(__file__).with_name("checkpoint_position_program.py")
 EXAMPLES, STEPS = 12, 6
+OF_OTHER_STEPS = "Metrics of this epoch will be those of its other steps."
 
 
 class OnPurposeError(Exception):
@@ -113,6 +114,7 @@ def test_training_goes_on_after_the_steps_that_fit_has_counted(
     assert watch.first == (epoch, step)
     goes_on = f", in epoch {epoch + 1}/3 after {step} of its {STEPS} steps: at most "
     assert goes_on in caplog.text
+    assert (OF_OTHER_STEPS in caplog.text) == (step > 0)
 
 
 @pytest.mark.parametrize("at", ["begin", (1, 4)])
@@ -191,6 +193,7 @@ def test_on_a_cluster_too(tmp_path):
         assert result[kind]["after failure"] == [0, 1, 2], kind
         assert result[kind]["epochs"] == [1, 2], kind
         assert result[kind]["first"] == result[kind]["saved"], kind
+        assert OF_OTHER_STEPS in result[kind]["log"], kind
     assert result["two updates"]["saved"] == [1, 2]
     # Each step is in one update of two, except those whose gradients came late.
     assert result["synchronous"]["iterations"] <= 3 * STEPS // 2

@@ -1,17 +1,19 @@
 """Ops on large tensors in a process that gets no more memory; reports their errors.
 
-Afterwards, with memory, the same calls must succeed.
+Afterwards, with memory, the same calls must succeed. Argument, JSON: a folder.
 """
 
+import json
 import re
 import resource
+import sys
 
 import numpy as np
 import programs
 import tensorflow as tf
 
 import tf_syncrep as tfs
-from tf_syncrep.python.ops import sync_gate_ops, work_queue_ops
+from tf_syncrep.python.ops import checkpoint_ops, sync_gate_ops, work_queue_ops
 
 # An array of this many numbers takes at least 40 MB, which glibc takes from the system
 # and gives back at once.
@@ -34,7 +36,7 @@ def lift_limit():
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
-def main():
+def main(folder):
     indices = tf.constant(np.arange(SIZE)[::-1].copy())
     gradient = tf.ones([SIZE, 1])
     variables = [tf.Variable(tf.zeros([SIZE, 1])) for _ in range(3)]
@@ -58,6 +60,22 @@ def main():
         for i in range(50):
             work_queue_ops.work_queue(1, shared_name=f"{i}")
 
+    writer = checkpoint_ops.checkpoint_writer(shared_name="writer")
+
+    def checkpoint():
+        checkpoint_ops.checkpoint_begin(
+            *(writer, f"{folder}/ckpt", "", "", [], [], []),
+            *([powers[0].handle], ["power"]),
+            max_kept_bytes=1 << 20,
+            patience_secs=60.0,
+        )
+        is_done = False
+        while not is_done:
+            is_done, code, message, *_ = checkpoint_ops.checkpoint_progress(writer)
+        if code == tf.errors.RESOURCE_EXHAUSTED:
+            raise tf.errors.ResourceExhaustedError(None, None, str(message.numpy()))
+        assert code == 0, message.numpy()
+
     calls = {
         "sparse": lambda: tfs.ops.accumulator_apply_sparse(
             sparse, 0, indices, gradient
@@ -65,6 +83,7 @@ def main():
         "adam_async": adam_async,
         "queue": queues,
         "gate": lambda: sync_gate_ops.sync_gate(1, 1, shared_name="gate"),
+        "checkpoint": checkpoint,
     }
     before = state()
     errors = {}
@@ -74,7 +93,7 @@ def main():
             call()
         except tf.errors.ResourceExhaustedError as error:
             (errors[name],) = re.findall(
-                r"There is no memory for .* bytes|There is no thread for [a-z ]*[a-z]",
+                r"There is no memory for .* bytes|There is no thread [a-z ]*[a-z]",
                 error.message,
             )
     lift_limit()
@@ -85,4 +104,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(json.loads(sys.argv[1]))

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_no_memory_is_an_error_that_says_for_what_and_nothing_is_written():
-    errors, is_unchanged, num_pushed = programs.run(PROGRAM)
+def test_no_memory_is_an_error_that_says_for_what_and_nothing_is_written(tmp_path):
+    errors, is_unchanged, num_pushed = programs.run(PROGRAM, str(tmp_path))
     assert errors == {
         "adam_async": "There is no memory for the order of 10000000 indices, about "
         "160000000 bytes",
@@ -28,6 +28,7 @@ def test_no_memory_is_an_error_that_says_for_what_and_nothing_is_written():
         "80000000 bytes",
         "queue": "There is no thread for the leases of a work queue",
         "gate": "There is no thread for the leases of a gate",
+        "checkpoint": "There is no thread to write the checkpoint",
     }
     assert is_unchanged
     assert num_pushed == 1

@@ -156,6 +156,39 @@ def test_fit_goes_on_with_the_epoch_after_the_one_that_was_saved(tmp_path):
     assert_equal(([], weights), ([], expected))
 
 
+def test_two_checkpoints_of_one_training_are_of_one_moment_each(tmp_path):
+    """Also where each compares rows with those that it wrote itself."""
+    states = {}
+
+    def state_of(model):
+        slots = [model.optimizer.slots(v)[k] for v in model.weights[:1] for k in "mv"]
+        return [*model.get_weights(), *map(np.asarray, slots)]
+
+    class Note(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            states[batch + 1] = state_of(self.model)
+
+    model = make()
+    checkpoints = [
+        tfs.keras.Checkpoint(tmp_path / f"{n}", every_n_steps=n, full_every=2, keep=9)
+        for n in (2, 3)
+    ]
+    data = (np.concatenate(x) for x in zip(*batches(0, STEPS), strict=True))
+    callbacks = [Note(), *checkpoints]
+    tfs.keras.fit(
+        model, *data, batch_size=BATCH, shuffle=False, verbose=0, callbacks=callbacks
+    )
+    for n, moments in [(2, [2, 4, 6, 6]), (3, [3, 6, 6])]:
+        folder = tmp_path / f"{n}"
+        for number, moment in reversed([*enumerate(moments, 1)]):
+            other = make()
+            restored = tfs.keras.Checkpoint(folder, model=other).restore()
+            assert restored.path == str(folder / f"ckpt-{number}")
+            assert restored.iterations == moment
+            assert_equal(([], state_of(other)), ([], states[moment]))
+            (folder / f"ckpt-{number}.json").unlink()  # The one before is the last now.
+
+
 NAN = float("nan")
 AS_COUNT = "must be a whole number of at least 1"
 AS_POSITIVE = "must be a finite number above 0"

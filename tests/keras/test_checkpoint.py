@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.checkpoint.directory import Directory
 from tf_syncrep.python.keras.checkpoint import position
 
 MIRRORED = pathlib.Path(__file__).with_name("checkpoint_mirrored_program.py")
@@ -180,6 +181,8 @@ def test_two_checkpoints_of_one_training_are_of_one_moment_each(tmp_path):
     )
     for n, moments in [(2, [2, 4, 6, 6]), (3, [3, 6, 6])]:
         folder = tmp_path / f"{n}"
+        lengths = [len(x.chain) for x in Directory(folder).manifests()]
+        assert lengths == [1, 2, 1, 2][: len(moments)]
         for number, moment in reversed([*enumerate(moments, 1)]):
             other = make()
             restored = tfs.keras.Checkpoint(folder, model=other).restore()

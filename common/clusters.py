@@ -154,10 +154,10 @@ class Cluster:
         self._processes[name].send_signal(signum)
         self.wait(name)
 
-    def wait(self, name: str) -> int:
+    def wait(self, name: str, secs: float = DEADLINE_SECS) -> int:
         """Waits for a task's end; returns its status as a shell gives it."""
         process = self._processes[name]
-        assert process.wait(DEADLINE_SECS), f"{name} runs on:\n{self.output(name)}"
+        assert process.wait(secs), f"{name} runs on:\n{self.output(name)}"
         return process.exit_status
 
     def suspend(self, name: str) -> None:

@@ -79,3 +79,15 @@ def test_variables_that_may_be_on_a_gpu_get_the_gradient(num_gpus, monkeypatch):
     )
     _, count = train(adam_async(), use_resource=True)
     assert (count(FUSED), count(TAKE)) == (1 - num_gpus, num_gpus)
+
+
+@pytest.mark.parametrize(
+    ("device", "is_fused"), [("/job:localhost", 0), ("/job:localhost/device:CPU:0", 1)]
+)
+def test_where_other_tasks_may_have_gpus_a_device_says_what_may_be_on_one(
+    device, is_fused, monkeypatch
+):
+    monkeypatch.setattr(op_library, "has_kernels_for", lambda device_type: True)
+    monkeypatch.setattr(twin.devices, "scope", lambda: tf.device(device))
+    _, count = train(adam_async(), use_resource=True)
+    assert (count(FUSED), count(TAKE)) == (is_fused, 1 - is_fused)

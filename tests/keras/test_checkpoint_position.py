@@ -160,13 +160,20 @@ def test_after_its_end_nothing_is_left_to_train(tmp_path, caplog, epochs, stop_a
     assert "nothing is lost" in caplog.text
 
 
+def fit_a_list(model, *data, callbacks, **arguments):
+    """Keras leaves such callbacks as they are."""
+    callbacks = tf.keras.callbacks.CallbackList(
+        callbacks, add_history=True, model=model
+    )
+    return model.fit(*data, callbacks=callbacks, **arguments)
+
+
 @pytest.mark.parametrize("order", [1, -1])
-@pytest.mark.parametrize("how", [tfs.keras.fit, tf.keras.Model.fit])
+@pytest.mark.parametrize("how", [tfs.keras.fit, tf.keras.Model.fit, fit_a_list])
 def test_last_checkpoint_holds_the_best_weights_that_were_restored(
-    tmp_path, order, how
+    tmp_path, caplog, order, how
 ):
-    if not keras_variants.IS_KERAS_3 and how is not tfs.keras.fit and order < 0:
-        pytest.skip("its fit is Keras 2's own, and docs/checkpoints.md says the order")
+    """Where Checkpoint is not the last to end, and comes before, a warning says so."""
 
     class Score(tf.keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -181,8 +188,17 @@ def test_last_checkpoint_holds_the_best_weights_that_were_restored(
     assert fit(model, Score(), *callbacks, epochs=5, how=how) == [0, 1]
     assert checkpoint.saving.manifest.number == 1  # one alone
     tfs.keras.Checkpoint(tmp_path, model=other).restore()
+    ends_last = how is tfs.keras.fit or (
+        how is tf.keras.Model.fit and keras_variants.IS_KERAS_3
+    )
+    has_best = ends_last or order > 0
     for found, expected in zip(other.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(found, expected)
+        assert np.array_equal(found, expected) == has_best
+    assert caplog.text.count("Put Checkpoint last") == (not has_best)
+    if not has_best:
+        stopping.restore_best_weights = False
+        fit(make(), tfs.keras.Checkpoint(tmp_path / "other"), stopping, how=how)
+        assert caplog.text.count("Put Checkpoint last") == 1
 
 
 @pytest.mark.slow

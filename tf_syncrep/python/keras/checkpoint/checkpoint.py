@@ -26,6 +26,7 @@ from tf_syncrep.python.checkpoint.progress import Progress
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.checkpoint.position import Position
+from tf_syncrep.python.keras.compat.callback_order import callbacks_behind
 from tf_syncrep.python.keras.compat.position import (
     clear_initial_position,
     set_initial_position,
@@ -70,7 +71,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
 
     `tfs.keras.fit` and `Model.fit` of Keras 3 write the last one after all other
     callbacks have ended the training; with `Model.fit` of Keras 2 put this callback
-    last, after `EarlyStopping(restore_best_weights=True)`.
+    last, after `EarlyStopping(restore_best_weights=True)`; otherwise a warning says so.
 
     In a custom loop:
 
@@ -149,6 +150,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         raise_at_end: bool = False,
     ):
         super().__init__()
+        # Keras 2 sets this in a run, and not from a CallbackList made without it.
+        self.params: Any = None
         self._every_secs, self._every_n_steps = check_interval(
             every_secs=every_secs, every_n_steps=every_n_steps
         )
@@ -174,6 +177,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
         )
         # `with_ends` may add a callback that ends the run instead.
         self._ends_itself = True
+        self._has_warned_of_order = False
         if model is not None:
             self.set_model(model)
 
@@ -277,6 +281,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
         """Notes which epoch begins."""
         del logs
         clear_initial_position(self._model_or_raise)
+        if self._ends_itself and not self._has_warned_of_order:
+            self._warn_of_order()
         # The epoch in the middle of which the run begins is known already.
         if epoch != self._position.epoch:
             self._position.begin_epoch(epoch)
@@ -320,6 +326,21 @@ class Checkpoint(tf.keras.callbacks.Callback):
         self._progress.end(position.num_steps)
         if not self._try_to_save(wait=True, is_last=True):
             self._failures.end_without_last()
+
+    def _warn_of_order(self) -> None:
+        """Warns of callbacks that will restore weights after the last checkpoint."""
+        if any(
+            isinstance(callback, tf.keras.callbacks.EarlyStopping)
+            and callback.restore_best_weights
+            for callback in callbacks_behind(self)
+        ):
+            self._has_warned_of_order = True
+            logging.warning(
+                "The last checkpoint of this training will not have the weights that "
+                "EarlyStopping(restore_best_weights=True) restores, which comes after "
+                "Checkpoint in `callbacks`. Put Checkpoint last, or call "
+                "tfs.keras.fit, which ends it last in any order."
+            )
 
     def _go_on(self) -> None:
         """Lets the run begin where the restored checkpoint was written."""

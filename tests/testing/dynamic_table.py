@@ -206,9 +206,11 @@ class TableTwin:
     def maintain(self, step):
         """Frees rows and evicts others; the keys that were evicted."""
         capacity, unused_for = self.table.capacity, self.table.unused_for
-        for row in self.rows.values() if unused_for else ():
-            if self.clock == row.last_use < step:
-                row.last_use = step  # Perhaps it was used right before this.
+        for row in self.rows.values():
+            # Perhaps it was used right before this, or the clock was set back.
+            is_unsettled = unused_for and self.clock == row.last_use < step
+            if is_unsettled or row.last_use > step + 1:
+                row.last_use = step
         self.clock = step + 1
         self.resting.clear()
         evicted = [

@@ -71,7 +71,8 @@ DynamicTable::DynamicTable(const Options& options)
   const int64_t counters = std::max(
       options.capacity * kCountersOfRow / kNumKeyStripes / 2, kFewestCounters);
   for (int i = 0; i < kNumKeyStripes; ++i) {
-    stripes_.push_back(std::make_unique<Stripe>(i, num_segments_, counters));
+    stripes_.push_back(std::make_unique<Stripe>(i, num_segments_, counters,
+                                                options.min_count));
   }
 }
 

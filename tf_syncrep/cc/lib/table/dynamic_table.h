@@ -167,8 +167,9 @@ class DynamicTable {
 
  private:
   struct alignas(64) Stripe {
-    Stripe(int number, int64_t num_segments, int64_t num_counters)
-        : sketch(num_counters) {
+    Stripe(int number, int64_t num_segments, int64_t num_counters,
+           int min_count)
+        : sketch(num_counters, min_count) {
       segments.reserve(num_segments);
       for (int64_t i = 0; i < num_segments; ++i) {
         segments.emplace_back(i * kNumKeyStripes + number);

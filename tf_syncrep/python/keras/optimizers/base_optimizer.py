@@ -87,7 +87,7 @@ class BaseOptimizer(compat.SlotOptimizer):
         """
         grows = (
             value == 0
-            and shape[0] == variable.shape[0]
+            and list(shape[:1]) == list(variable.shape[:1])
             and is_part(compat.native(variable), DynamicTables)
         )
 

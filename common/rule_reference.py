@@ -74,7 +74,8 @@ def _ftrl(w, g, accumulator, linear, numbers):
     linear = linear + g + 2 * numbers["l2_shrinkage"] * w - sigma * w
     beyond = np.sign(linear) * np.maximum(np.abs(linear) - numbers["l1"], 0)
     quadratic = total**power / lr + 2 * (numbers["l2"] + numbers["beta"] / (2 * lr))
-    return -beyond / quadratic, {"accumulator": total, "linear": linear}
+    w = np.divide(-beyond, quadratic, out=np.zeros_like(w), where=quadratic != 0)
+    return w, {"accumulator": total, "linear": linear}
 
 
 def _sgd(w, g, numbers):

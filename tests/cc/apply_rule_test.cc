@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <random>
 #include <thread>
@@ -335,6 +336,33 @@ TYPED_TEST(ApplyRuleTest, DenseUpdateFollowsTheFormula) {
       ExpectNear<T>(table.RowOf(row), expected);
     }
   }
+}
+
+TEST(FtrlTest, WhatHadNoGradientThatCanBeSquaredIsZero) {
+  ThreadSharder sharder(1);
+  const auto expect = [&](auto rule) {
+    for (int level = 0; level <= static_cast<int>(BestCpuLevel()); ++level) {
+      std::vector<float> var(70, 0.5f);
+      std::vector<float> accumulator(70);
+      std::vector<float> linear(70);
+      std::vector<float> grad(70);
+      grad[66] = 1e-30f;
+      grad[67] = 2.0f;
+      grad[68] = std::numeric_limits<float>::quiet_NaN();
+      ApplyRule<float>(
+          RuleOf<float>(rule, static_cast<CpuLevel>(level)), 1, 70, grad.data(),
+          {}, {var.data(), {accumulator.data(), linear.data()}}, sharder);
+      for (size_t i = 0; i < 67; ++i) {
+        EXPECT_EQ(var[i], 0) << i;
+      }
+      EXPECT_EQ(linear[66], grad[66]);
+      EXPECT_GT(var[67], 0);
+      EXPECT_TRUE(std::isnan(var[68]));
+    }
+  };
+  // The learning rate and its power; all other numbers are zero.
+  expect(FtrlOfRoots<float>{0.25f, -0.5f, 0, 0, 0, 0});
+  expect(Ftrl<float>{0.25f, -0.25f, 0, 0, 0, 0});
 }
 
 TYPED_TEST(ApplyRuleTest, DenseUpdateBesideAReaderGetsTheSameBits) {

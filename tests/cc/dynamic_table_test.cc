@@ -353,6 +353,28 @@ TEST(DynamicTableTest, FewKeysAreAdmittedTooEarlyAndThoseSeenAgainAreAdmitted) {
   EXPECT_LT(num_late, num_seen / 100 / 20);
 }
 
+TEST(DynamicTableTest, UsesAreSettledIfTheyAreNewOrStillToCome) {
+  TestTable table(7);
+  table.Use({10, 11, 12, 13, 14, 15}, 0);
+  const int32_t last_uses[] = {49, 50, 60, 70, 101, 102};
+  for (int row = 0; row < 6; ++row) {
+    table.set_use(row, {last_uses[row], 3});
+  }
+  table.table().Settle(table.columns(), 0, 7, /*from=*/50, /*to=*/60,
+                       /*until=*/100);
+  const int32_t expected[] = {49, 100, 100, 70, 101, 100};
+  for (int row = 0; row < 6; ++row) {
+    EXPECT_EQ(table.use(row).last_use, expected[row]) << row;
+    EXPECT_EQ(table.use(row).count, 3);
+  }
+  EXPECT_EQ(table.use(6).count, 0);
+  // The latest time that there is.
+  table.set_use(0, {std::numeric_limits<int32_t>::max(), 1});
+  table.table().Settle(table.columns(), 0, 7, /*from=*/50, /*to=*/60,
+                       std::numeric_limits<int32_t>::max());
+  EXPECT_EQ(table.use(0).last_use, std::numeric_limits<int32_t>::max());
+}
+
 TEST(DynamicTableTest, ColumnsOfNoTableAreNotBuilt) {
   TestTable table(4);
   int64_t bad_row = -1;

@@ -100,6 +100,32 @@ def models_vectors(layer, key):
     return found[0] if len(found) else None
 
 
+def test_slots_of_a_table_with_one_row_are_known_from_others():
+    model, layer = small(tfs.keras.AdamAsync(0.1), Dynamic(1, unused_for=1))
+    steps(model, [1], 2)
+    slots = model.optimizer.slots(layer.trainable_variables[0])
+    before = {kind: slot.numpy() for kind, slot in slots.items()}
+    assert {kind for kind, slot in before.items() if slot.shape == (1, 4)} == {"m", "v"}
+    for step in (1, 3, 4):  # The row goes, and is free.
+        tfs.keras.maintain_tables(model, step=step)
+    assert not layer.get_embedding_tables()["t"].keys.size
+    for kind, slot in slots.items():
+        expected = 0 if kind in ("m", "v") else before[kind]
+        np.testing.assert_array_equal(slot.numpy(), expected, kind)
+
+
+def test_table_with_one_row_that_is_rounded_stochastically_is_maintained():
+    optimizer = tfs.keras.AdamAsync(0.1, stochastic_rounding=True)
+    layer = tfs.keras.Embedding(Dynamic(1, unused_for=1), 2, dtype="bfloat16")
+    model = tf.keras.Sequential([tf.keras.layers.Input((), dtype="int64"), layer])
+    model.compile(optimizer, loss="mse")
+    optimizer.build(model.trainable_variables)
+    layer(tf.constant([5]), training=True)
+    tfs.keras.maintain_tables(model, step=1)
+    tfs.keras.maintain_tables(model, step=3)
+    assert layer.table_stats()[layer.name]["evicted"] == 1
+
+
 def test_gradient_of_a_row_that_went_is_dropped_and_counted():
     model, layer = small(tfs.keras.AdamAsync(0.5), Dynamic(2, unused_for=1))
     steps(model, [1, 2])

@@ -157,6 +157,23 @@ def test_functions_that_xla_compiles_update_as_the_kernels_do(name, kind):
         np.testing.assert_allclose(compiled, kernels, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["kernels", "xla"])
+def test_ftrl_makes_zero_of_rows_with_gradients_of_zero_alone(jit_compile):
+    variable = tf.Variable(random(0, 6, 4))
+    optimizer = tfs.keras.FTRL(0.125, initial_accumulator_value=0)
+    optimizer.build([variable])
+
+    @tf.function(jit_compile=jit_compile)
+    def step(values):
+        gradient = tf.IndexedSlices(values, tf.constant([5, 2, 5]))
+        optimizer.apply_gradients([(gradient, variable)])
+
+    step(tf.zeros([3, 4]))
+    np.testing.assert_array_equal(variable.numpy()[[2, 5]], 0)
+    step(tf.ones([3, 4]))
+    assert (variable.numpy()[[2, 5]] < 0).all()
+
+
 @each_optimizer
 def test_what_an_untouched_row_keeps_does_not_change(name):
     ours, _, options = OPTIMIZERS[name]

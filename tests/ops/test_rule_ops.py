@@ -241,6 +241,26 @@ def test_no_update_of_concurrent_callers_is_lost(rule):
         np.testing.assert_array_equal(slot.numpy(), expected[1][name].numpy())
 
 
+@each_kind
+@pytest.mark.parametrize("power", [-0.5, -0.25])
+def test_ftrl_makes_zero_of_what_had_no_gradient_that_can_be_squared(power, kind):
+    state = State("ftrl", (3, 20))
+    zeros = dict.fromkeys(("l1", "l2", "beta"), 0.0)
+    state.numbers = {**NUMBERS["ftrl"], "lr_power": power, **zeros}
+    for slot in state.slots.values():
+        slot[:] = 0
+    # The square of the first number is zero in float32, and in the twin it is not.
+    grad = np.array([[1e-30], [0.0], [-2.0]], np.float32) * np.ones([3, 20], np.float32)
+    var, slots = state.step(grad, np.arange(3) if kind == "sparse" else None)
+    np.testing.assert_array_equal(var[:2], 0)
+    np.testing.assert_array_equal(slots["accumulator"][:2], 0)
+    assert (np.isfinite(var[2]) & (var[2] != 0)).all()
+    twin, _ = rule_reference.apply(
+        "ftrl", state.var, state.slots, state.numbers, np.zeros([3, 20])
+    )
+    np.testing.assert_array_equal(twin, 0)
+
+
 @each_rule
 @pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])
 def test_a_step_with_use_locking_has_the_same_bits(use_resource, rule):

@@ -486,6 +486,59 @@ def test_a_row_goes_when_it_was_unused_for_more_steps_than_that(restored):
     assert part.export(1).keys.numpy().tolist() == [5]
 
 
+@pytest.mark.parametrize("how", ["assigned", "imported", "in_use"])
+def test_rows_of_a_clock_that_was_set_back_count_as_used_now(how):
+    options = {"initializer": "zeros", "capacity": 20}
+    tables = [
+        normal("unused", unused_for=10, **options),
+        normal("recent", evict="least_recent", **options),
+    ]
+    part, keys = Part(tables), list(range(18))
+    part.maintain(10**6 - 1)
+    part.find(part.request([keys, keys]), True)
+    if how == "assigned":
+        old, part = part, Part(tables)
+        part.keys.assign(old.keys)
+        part.uses.assign(old.uses)
+    elif how == "imported":
+        old, part = part, Part(tables)
+        for table in range(2):
+            part.import_(keys, [10**6] * 18, [1] * 18, table)
+    part.maintain(99)
+    assert set(part.uses.numpy()[:, 0]) == {0, 99}
+    for step in range(104, 120, 5):
+        # The last ones of the four find no place before another key has gone.
+        for _ in range(5):
+            part.find(part.request([[0], [500, 501, 502, 503]]), True)
+        part.maintain(step)
+    assert part.export(0).keys.numpy().tolist() == [0]
+    assert {500, 501, 502, 503} < set(part.export(1).keys.numpy())
+
+
+def test_rows_are_used_at_the_last_use_of_imported_rows():
+    part = Part([normal(evict="least_recent")])
+    part.import_([1, 2], [70, 50], [1, 1])
+    part.find(part.request([[2, 3]]), True)
+    assert part.export().last_uses.numpy().tolist() == [70, 70, 70]
+    # These had not been through a maintenance either, where they come from.
+    other = Part([normal(unused_for=10)])
+    other.import_([1, 2], [70, 50], [1, 1])
+    other.maintain(79)
+    assert other.export().keys.numpy().tolist() == [1]
+    other.maintain(89)
+    assert other.export().keys.numpy().tolist() == [1]
+    other.maintain(90)
+    assert not other.export().keys.numpy().tolist()
+
+
+def test_slots_of_freed_rows_have_the_initial_value_to_the_last_bit():
+    part = Part([normal(capacity=2, unused_for=1)], dtype=tf.float64)
+    part.find(part.request([[10, 11]]), True)
+    for step in (3, 5, 6):
+        part.maintain(step, 0.1)
+    np.testing.assert_array_equal(part.slot, np.full([2, WIDTH], 0.1))
+
+
 # --- Restores, exports, imports ---
 
 

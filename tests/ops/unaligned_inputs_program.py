@@ -469,7 +469,7 @@ def growing_tables(call):
                 "syncrep_table_maintain",
                 {**part, "step": np.int64(step), "slots": [slot]},
                 dtype=dtype,
-                slot_initials=[0.5],
+                slot_initials=np.array([0.5]).view(np.int64).tolist(),
                 evict=["none", "none"],
                 unused_for=[3, 0],
             )

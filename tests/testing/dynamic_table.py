@@ -104,12 +104,13 @@ class Table:
 class _Sketch:
     """Counts keys as the library does, its errors included."""
 
-    def __init__(self, capacity):
+    def __init__(self, capacity, min_count):
         lines = 1
         while lines * 64 < max(capacity * 2 // _STRIPES // 2, 1024):
             lines *= 2
         self._counters = np.zeros([_STRIPES, lines, 4, 16], np.int64)
         self._counted = [0] * _STRIPES
+        self._halved_after = lines * 64 * min_count // 8
 
     def add(self, key):
         bits = hash_key(key)
@@ -122,7 +123,7 @@ class _Sketch:
         for i in at:
             line[i] = max(line[i], count)
         self._counted[stripe] += 1
-        if self._counted[stripe] >= lines.size // 4:
+        if self._counted[stripe] >= self._halved_after:
             self._counted[stripe] = 0
             lines //= 2
         return count
@@ -151,7 +152,7 @@ class TableTwin:
             ["without_row", "admitted", "evicted", "refused", "dropped"], 0
         )
         self._width = width
-        self._sketch = _Sketch(table.capacity)
+        self._sketch = _Sketch(table.capacity, table.min_count)
 
     @property
     def num_free(self):
@@ -206,9 +207,11 @@ class TableTwin:
     def maintain(self, step):
         """Frees rows and evicts others; the keys that were evicted."""
         capacity, unused_for = self.table.capacity, self.table.unused_for
-        for row in self.rows.values() if unused_for else ():
-            if self.clock == row.last_use < step:
-                row.last_use = step  # Perhaps it was used right before this.
+        for row in self.rows.values():
+            # Perhaps it was used right before this, or the clock was set back.
+            is_unsettled = unused_for and self.clock == row.last_use < step
+            if is_unsettled or row.last_use > step + 1:
+                row.last_use = step
         self.clock = step + 1
         self.resting.clear()
         evicted = [

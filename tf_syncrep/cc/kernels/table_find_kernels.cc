@@ -453,6 +453,7 @@ class TableImportOp final : public OpKernel {
         new_rows.Add(ctx, part->columns(), vectors, {0, 1}, rows));
     for (int64_t i = 0; i < size; ++i) {
       table.SetUse(part->columns(), keys[i], rows[i], uses[i]);
+      index->SetForward(uses[i].last_use);
     }
     return absl::OkStatus();
   }

@@ -3,12 +3,12 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/casts.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -100,8 +100,8 @@ class TableIndexOp final : public CountedResourceOp<TableIndexResource> {
           tables[i],
           {first_rows[i], capacities[i], static_cast<int>(min_counts[i])},
           InitialKind::kConstant,
-          NumberOf(numbers[2 * i]),
-          NumberOf(numbers[2 * i + 1]),
+          absl::bit_cast<double>(numbers[2 * i]),
+          absl::bit_cast<double>(numbers[2 * i + 1]),
           seeds[i]};
       OP_REQUIRES(
           ctx,
@@ -125,14 +125,6 @@ class TableIndexOp final : public CountedResourceOp<TableIndexResource> {
   }
 
  private:
-  // The bits of a double are in an integer, since an attribute cannot be a
-  // double.
-  static double NumberOf(int64_t bits) {
-    double number;
-    std::memcpy(&number, &bits, sizeof(number));
-    return number;
-  }
-
   static absl::Status ReadInitializer(const std::string& name,
                                       TableOptions* table) {
     if (!std::isfinite(table->initial_first) ||

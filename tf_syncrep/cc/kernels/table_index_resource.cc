@@ -78,6 +78,13 @@ absl::Status TableIndexResource::Build(const Tensor& keys, const Tensor& uses) {
   return absl::OkStatus();
 }
 
+void TableIndexResource::SetForward(int32_t last_use) {
+  if (last_use > clock_) {
+    clock_ = last_use;
+    settled_before_ = last_use;
+  }
+}
+
 absl::Status LookupTableIndex(
     tensorflow::OpKernelContext* ctx,
     tensorflow::core::RefCountPtr<TableIndexResource>* index) {

@@ -60,6 +60,10 @@ class TableIndexResource final : public tensorflow::ResourceBase {
   int32_t settled_before() const { return settled_before_; }
   void set_settled_before(int32_t clock) { settled_before_ = clock; }
 
+  // Sets the clock forward to the last use of a row that comes from elsewhere.
+  // The row may not have been through a maintenance since that use.
+  void SetForward(int32_t last_use);
+
   // Returns whether the index was made from these columns.
   bool IsBuiltFrom(const tensorflow::Tensor& keys,
                    const tensorflow::Tensor& uses) const;

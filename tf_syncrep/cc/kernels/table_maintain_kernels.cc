@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/casts.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/cancellation.h"
@@ -48,14 +49,14 @@ constexpr int kVectors = 0;  // the place of this variable in a TablePart
 constexpr int kFirstSlot = 1;
 
 template <typename T>
-void FillRow(const Tensor& slot, int64_t row, float value) {
+void FillRow(const Tensor& slot, int64_t row, double value) {
   const int64_t size = slot.NumElements() / slot.dim_size(0);
   T* const begin = Data<T>(slot) + row * size;
-  std::fill(begin, begin + size, Narrow<T>(value));
+  std::fill(begin, begin + size, Narrow<T>(static_cast<SlotType<T>>(value)));
 }
 
 // Sets a row of a slot to a number. AddVariables() has checked the slot's type.
-void ResetRow(const Tensor& slot, int64_t row, float value) {
+void ResetRow(const Tensor& slot, int64_t row, double value) {
   switch (slot.dtype()) {
     case tensorflow::DT_HALF:
       return FillRow<Half>(slot, row, value);
@@ -80,7 +81,11 @@ class TableMaintainOp final : public OpKernel {
   explicit TableMaintainOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     std::vector<std::string> evict;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dtype", &dtype_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("slot_initials", &slot_initials_));
+    std::vector<int64_t> initials;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("slot_initials", &initials));
+    for (const int64_t bits : initials) {
+      slot_initials_.push_back(absl::bit_cast<double>(bits));
+    }
     OP_REQUIRES_OK(ctx, ctx->GetAttr("evict", &evict));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("unused_for", &unused_for_));
     for (const std::string& order : evict) {
@@ -230,13 +235,18 @@ class TableMaintainOp final : public OpKernel {
   }
 
   // Settles the last uses of rows. A row may have been used until right now,
-  // although its use has the time of the last maintenance.
+  // although its use has the time of the last maintenance. If the clock was set
+  // back, as by a restore without the optimizer's state, rows count as used
+  // right now where their last uses are still to come.
   absl::Status Settle(OpKernelContext* ctx, TableIndexResource* index,
                       const TablePart& part, int32_t last_clock,
                       int32_t step) const {
+    const bool is_set_back =
+        std::max(last_clock, index->settled_before()) > index->clock();
     for (int64_t i = 0; i < index->num_tables(); ++i) {
       DynamicTable& table = index->table(i);
-      const int64_t end = unused_for_[i] > 0 ? table.first_unused_row() : 0;
+      const bool has_to = is_set_back || unused_for_[i] > 0;
+      const int64_t end = has_to ? table.first_unused_row() : 0;
       for (int64_t row = table.options().first_row; row < end;
            row += kRowsAtOnce) {
         TF_RETURN_IF_ERROR(CheckNotCancelled(ctx));
@@ -277,7 +287,7 @@ class TableMaintainOp final : public OpKernel {
   }
 
   DataType dtype_;
-  std::vector<float> slot_initials_;
+  std::vector<double> slot_initials_;
   std::vector<Order> orders_;
   std::vector<int64_t> unused_for_;
 };

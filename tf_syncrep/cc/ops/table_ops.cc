@@ -249,7 +249,7 @@ REGISTER_OP("Syncrep>TableMaintain")
     .Output("evicted: int64")
     .Attr("dtype: {half, bfloat16, float, double}")
     .Attr("num_slots: int >= 0")
-    .Attr("slot_initials: list(float)")
+    .Attr("slot_initials: list(int)")
     .Attr("evict: list({'none', 'least_recent', 'least_frequent'})")
     .Attr("unused_for: list(int)")
     .SetIsStateful()
@@ -269,12 +269,13 @@ vectors: See TableFind.
 keys: See TableFind.
 uses: See TableFind.
 step: How many updates were made, in [0, 2^31). A key that is used from now on is used
-  at step + 1.
+  at step + 1. Rows with later uses, from before the clock was set back, are used at step.
 slots: Variables of the optimizer with as many rows: half, bfloat16, float or double.
 evicted: For each table, how many rows were evicted.
 dtype: The type of the vectors.
 num_slots: How many slots there are.
-slot_initials: For each slot, the number that fills it at first.
+slot_initials: For each slot, the number that fills it at first, given by the bits of a
+  double.
 evict: For each table, which rows to evict when more than 95% of its rows are in use,
   until 90% are. Rows used equally long ago go by their counts, rows used equally often
   by their last uses, and then by their numbers.

@@ -39,6 +39,8 @@ $$z \leftarrow z + g + 2 \, l2\_shrinkage \cdot var - (a'^p - a^p) / lr \cdot va
 $$var \leftarrow (\text{clip}(z, -l1, l1) - z) / (a'^p / lr + 2 \, l2 + \beta / lr)$$
 $$a \leftarrow a'$$
 
+If the divisor is 0, \\(var\\) becomes 0.
+
 **dtypes.** `var` and `grad` are half, bfloat16, float32 or float64. Slots and numbers
 are float64 where `var` is float64 and float32 otherwise; all arithmetic is done in that
 type.

@@ -148,8 +148,7 @@ def table_index(
         min_counts=[table.min_count for table in tables],
         seeds=[table.seed for table in tables],
         initializers=[table.initializer for table in tables],
-        # An attribute is a float of 32 bits, or an integer of 64.
-        initial_numbers=[struct.unpack("q", struct.pack("d", x))[0] for x in numbers],
+        initial_numbers=_bits(numbers),
         container=container,
         shared_name=shared_name,
         counted=counted,
@@ -282,7 +281,7 @@ def table_maintain(
         step,
         list(slots),
         dtype=dtype,
-        slot_initials=list(slot_initials),
+        slot_initials=_bits(slot_initials),
         evict=[order or "none" for order in evict],
         unused_for=[steps or 0 for steps in unused_for],
         name=name,
@@ -333,6 +332,11 @@ def table_import(
         table=table,
         name=name,
     )
+
+
+def _bits(numbers):
+    # An attribute is a float of 32 bits, or an integer of 64.
+    return [struct.unpack("q", struct.pack("d", x))[0] for x in numbers]
 
 
 tf.no_gradient("Syncrep>TableZeros")

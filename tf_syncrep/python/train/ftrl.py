@@ -24,6 +24,9 @@ class FtrlOptimizer(RuleOptimizer):
     / ((n'^p + \beta) / learning\_rate + 2 \, l2)$$
     $$n := n'$$
 
+    A variable whose divisor is 0 becomes 0: with `initial_accumulator_value=0` that is
+    one that has had gradients of zero alone, if \\(\beta\\) and \\(l2\\) are 0, too.
+
     Arguments, defaults and numbers are those of `tf.compat.v1.train.FtrlOptimizer`.
 
     A sparse gradient (`tf.IndexedSlices`) moves only the rows that it names, in the

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "tf_syncrep/cc/lib/cpu_dispatch.h"
 
@@ -30,7 +31,10 @@ struct FtrlOf {
     const Slot z = linear + (g + Slot(2) * l2_shrinkage * var - sigma * var);
     const Slot clipped = z > l1 ? l1 : z < -l1 ? -l1 : z;
     const Slot quadratic = power / lr + Slot(2) * (l2 + beta / (Slot(2) * lr));
-    var = (clipped - z) / quadratic;
+    // The divisor is 0 where all gradients so far were too small to be squared,
+    // and the accumulator began at 0. The variable becomes 0 then.
+    constexpr Slot kInfinity = std::numeric_limits<Slot>::infinity();
+    var = (clipped - z) / (quadratic == Slot(0) ? kInfinity : quadratic);
     accumulator = sum;
     linear = z;
   }

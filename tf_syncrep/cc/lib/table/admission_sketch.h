@@ -13,22 +13,26 @@ namespace tf_syncrep {
 // A count-min sketch (Cormode and Muthukrishnan, 2005) with conservative
 // update: a key has four counters of a byte each, in one cache line, and was
 // seen at most as often as the smallest of them says. So a key may be admitted
-// too early, with a small probability. It is never admitted too late, unless it
-// is seen so rarely that it ages: when the sketch has counted a fourth as often
-// as it has counters, all counters are halved, as in TinyLFU (Einziger,
-// Friedman and Manes, 2017).
+// too early, with a small probability. All counters are halved from time to
+// time, as in TinyLFU (Einziger, Friedman and Manes, 2017), so that keys that
+// are seen rarely age. The higher the count at which a key is admitted, the
+// longer it takes until they are halved. So a key that comes at least six times
+// among as many as there are counters, again and again, is admitted, whatever
+// the count.
 //
 // It is not thread-safe.
 class AdmissionSketch {
  public:
   static constexpr int kMostCount = 255;
 
-  // Makes a sketch of at least `num_counters` counters. Their memory is
-  // allocated when the first key is counted.
-  explicit AdmissionSketch(int64_t num_counters) {
+  // Makes a sketch of at least `num_counters` counters for keys that are
+  // admitted at `min_count`. Their memory is allocated when the first key is
+  // counted.
+  AdmissionSketch(int64_t num_counters, int min_count) {
     while (num_lines_ * kLine < num_counters) {
       num_lines_ *= 2;
     }
+    halved_after_ = num_lines_ * kLine * min_count / 8;
   }
 
   // Counts a key by its hash, of which it takes bits 10 to 41. Sets `count` to
@@ -57,7 +61,7 @@ class AdmissionSketch {
     for (uint8_t* const counter : counters) {
       *counter = static_cast<uint8_t>(std::max<int>(*counter, *count));
     }
-    if (++num_counted_ >= counters_.size() / 4) {
+    if (++num_counted_ >= halved_after_) {
       num_counted_ = 0;
       for (uint8_t& counter : counters_) {
         counter /= 2;
@@ -73,6 +77,7 @@ class AdmissionSketch {
   static constexpr int64_t kLine = 64;
 
   int64_t num_lines_ = 1;  // a power of two
+  int64_t halved_after_;
   Array<uint8_t> counters_;
   int64_t num_counted_ = 0;  // since the counters were halved
 };

@@ -71,7 +71,8 @@ DynamicTable::DynamicTable(const Options& options)
   const int64_t counters = std::max(
       options.capacity * kCountersOfRow / kNumKeyStripes / 2, kFewestCounters);
   for (int i = 0; i < kNumKeyStripes; ++i) {
-    stripes_.push_back(std::make_unique<Stripe>(i, num_segments_, counters));
+    stripes_.push_back(std::make_unique<Stripe>(i, num_segments_, counters,
+                                                options.min_count));
   }
 }
 
@@ -371,8 +372,9 @@ void DynamicTable::Settle(const TableColumns& columns, int64_t begin,
                           int64_t end, int32_t from, int32_t to,
                           int32_t until) {
   const auto is_meant = [&](RowUse use) {
-    return use.is_in_use() && use.last_use >= from && use.last_use <= to &&
-           use.last_use < until;
+    return use.is_in_use() && ((use.last_use >= from && use.last_use <= to &&
+                                use.last_use < until) ||
+                               use.last_use - 1 > until);
   };
   for (int64_t row = begin; row < end; ++row) {
     if (!is_meant(columns.use(row))) {

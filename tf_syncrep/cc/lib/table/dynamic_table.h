@@ -131,7 +131,8 @@ class DynamicTable {
             const int32_t* rows, int64_t size);
 
   // Sets the last use to `until` for those rows from `begin` to `end` whose
-  // last use is in [from, to] and before `until`.
+  // last use is in [from, to] and before `until`, or later than `until` + 1,
+  // which is the time of keys that are used now.
   void Settle(const TableColumns& columns, int64_t begin, int64_t end,
               int32_t from, int32_t to, int32_t until);
 
@@ -166,8 +167,9 @@ class DynamicTable {
 
  private:
   struct alignas(64) Stripe {
-    Stripe(int number, int64_t num_segments, int64_t num_counters)
-        : sketch(num_counters) {
+    Stripe(int number, int64_t num_segments, int64_t num_counters,
+           int min_count)
+        : sketch(num_counters, min_count) {
       segments.reserve(num_segments);
       for (int64_t i = 0; i < num_segments; ++i) {
         segments.emplace_back(i * kNumKeyStripes + number);

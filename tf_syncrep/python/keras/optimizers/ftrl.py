@@ -28,6 +28,9 @@ class FTRL(RuleOptimizer):
     / ((n'^p + \beta) / learning\_rate + 2 \, l2)$$
     $$n := n'$$
 
+    A variable whose divisor is 0 becomes 0: with `initial_accumulator_value=0` that is
+    one that has had gradients of zero alone, if \\(\beta\\) and \\(l2\\) are 0, too.
+
     The variable is computed from \\(n\\) and \\(z\\), so little is left of its initial
     value after the first update. Arguments, defaults and dense gradients are those of
     `tf.keras.optimizers.Ftrl`.
@@ -172,7 +175,9 @@ class FTRL(RuleOptimizer):
         linear = slots["linear"] + gradient + shrinkage - sigma * rows
         quadratic = (new_power + self.beta) / learning_rate
         quadratic += 2 * self.l2_regularization_strength
-        new_rows = (tf.clip_by_value(linear, -l1, l1) - linear) / quadratic
+        new_rows = tf.math.divide_no_nan(
+            tf.clip_by_value(linear, -l1, l1) - linear, quadratic
+        )
         return new_rows, {"accumulator": accumulator, "linear": linear}
 
     def get_config(self) -> dict[str, Any]:

@@ -23,7 +23,10 @@ class MinCount:
 
     Until then the key has no row: its vector is zeros, and its gradient is dropped. The
     lookups are counted in a count-min sketch of a fixed size. So a key may be admitted
-    too early, because others were counted with it, but never too late.
+    too early, because others were counted with it. All counts are halved from time to
+    time. So a key that comes rarely may be admitted too late, or never; one that comes
+    at least six times among as many keys without a row as the table has rows is
+    admitted.
 
     Example:
     >>> tfs.keras.Dynamic(1_000_000, admit=tfs.keras.MinCount(3)).admit.n

@@ -10,7 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import innermost_of, slots_by_variable
+from tf_syncrep.python.keras.compat.slots import (
+    are_rows,
+    innermost_of,
+    slots_by_variable,
+)
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 
 # How many rows the small table has that shows a new optimizer's slots.
@@ -55,12 +59,12 @@ def row_slots(
             continue
         refuse_averages([optimizer])
         initial = _initial_values(optimizer, trained[0])
-        for variable, slots in by_variable.items():
-            num_rows = _num_rows(variable, trained)
-            found[variable] |= {
+        for variable in trained:
+            key = id(compat.native(variable))
+            found[key] |= {
                 kind: RowSlot(slot, initial[kind])
-                for kind, slot in slots.items()
-                if slot.shape.rank > 0 and slot.shape[0] == num_rows
+                for kind, slot in by_variable[key].items()
+                if are_rows(slot, variable)
             }
     return found
 
@@ -79,11 +83,6 @@ def refuse_averages(optimizers: Sequence[Any]) -> None:
 def _innermost(optimizers):
     found = {id(x): x for outer in optimizers for x in innermost_of(outer)}
     return list(found.values())
-
-
-def _num_rows(key, trained):
-    (found,) = (x for x in trained if id(compat.native(x)) == key)
-    return found.shape[0]
 
 
 def _initial_values(optimizer: Any, variable: Any) -> dict[str, float]:

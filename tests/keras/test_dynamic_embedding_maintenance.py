@@ -361,14 +361,17 @@ def test_collected_gradients_of_a_row_that_went_reach_no_other_key(name):
 
 
 @pytest.mark.parametrize("name", ["accumulation", "sync"])
-def test_loop_may_remove_rows_once_in_each_round(name):
+@pytest.mark.parametrize("is_given", [False, True])
+def test_loop_may_remove_rows_once_in_each_round(name, is_given):
     model, layer = collecting(COLLECTING[name](), evict=None, unused_for=1)
+    # The model has the optimizer, too.
+    given = model.optimizer if is_given else None
     steps(model, [1, 2])
-    tfs.keras.maintain_tables(model, step=5)
-    tfs.keras.maintain_tables(model, step=9)
+    tfs.keras.maintain_tables(model, step=5, optimizer=given)
+    tfs.keras.maintain_tables(model, step=9, optimizer=given)
     assert layer.get_embedding_table().keys.tolist() == [1, 2]
-    steps(model, [1], 7)  # the last one makes an update
-    tfs.keras.maintain_tables(model, step=9)
+    steps(model, [1], 8)  # the last but one makes an update
+    tfs.keras.maintain_tables(model, step=9, optimizer=given)
     assert layer.get_embedding_table().keys.tolist() == [1]
 
 

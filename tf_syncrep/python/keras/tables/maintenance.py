@@ -126,13 +126,11 @@ def may_begin(optimizers: Iterable[Any]) -> bool:
 
     Args:
         optimizers: all that train the tables. Those that collect gradients have a
-            method for this, which says no to a second maintenance within a round.
+            method for this, which says no to a second maintenance within a round. An
+            optimizer may be among them twice.
     """
-    return all(
-        optimizer.begin_maintenance()
-        for optimizer in optimizers
-        if hasattr(optimizer, "begin_maintenance")
-    )
+    found = {id(x): x for x in optimizers if hasattr(x, "begin_maintenance")}
+    return all(optimizer.begin_maintenance() for optimizer in found.values())
 
 
 class Maintenance:

@@ -316,6 +316,70 @@ def test_id_that_is_in_no_table_is_named_and_nothing_is_changed(training):
         np.testing.assert_array_equal(model.tables()[name], table)
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dtype", [tf.uint32, tf.uint64])
+def test_wide_id_without_a_sign_does_not_become_another_one(dtype, training):
+    id_ = dtype.max if dtype == tf.uint32 else 2**32 + 5
+    feature = tfs.keras.FeatureConfig("f", tfs.keras.TableConfig("t", 9, 2))
+    plain = tfs.keras.Embedding(9, 2)
+    for layer in (tfs.keras.DistributedEmbedding(feature), plain):
+        valid = layer(tf.constant([5], dtype), training=training)
+        expected = layer(tf.constant([5], tf.int32), training=training)
+        np.testing.assert_array_equal(valid, expected)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=str(id_)):
+            layer(tf.constant([id_], dtype), training=training)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_sparse_ids_and_weights_may_come_in_any_order(training):
+    table = tfs.keras.TableConfig("t", 9, 2, combiner="sum")
+    layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
+    indices = [[0, 0], [0, 3], [1, 0], [2, 1]]
+    some = [2, 0, 3, 1]
+    results = []
+    for order in (range(4), some):
+        ids, weights = (
+            tf.SparseTensor(
+                [indices[i] for i in order], [values[i] for i in order], [3, 4]
+            )
+            for values in ([3, 4, 5, 6], [1.0, 2.0, 0.5, 4.0])
+        )
+        results.append(
+            [
+                layer(ids, training=training),
+                layer(ids, weights=weights, training=training),
+            ]
+        )
+    tf.nest.map_structure(np.testing.assert_array_equal, *results)
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [[1.0], [10.0, 100.0]],
+        [[1.0, 10.0], [100.0], []],
+        [[1.0, 10.0, 100.0]],
+    ],
+)
+def test_weights_of_other_rows_than_their_ids_are_refused(weights, in_function):
+    table = tfs.keras.TableConfig("t", 9, 2, combiner="sum")
+    layer = tfs.keras.DistributedEmbedding(tfs.keras.FeatureConfig("f", table))
+    layer.build()
+
+    def look_up(ids, weights):
+        return layer(ids, weights=weights)
+
+    if in_function:
+        look_up = tf.function(look_up)
+    ids, weights = tf.ragged.constant([[1, 2], [3]]), tf.ragged.constant(weights)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match="must be as many in each row as its ids",
+    ):
+        look_up(ids, weights)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -396,6 +460,18 @@ def test_bad_features_are_refused_in_a_sentence(configs, options, message):
             [tf.constant([1])],
             [tf.constant([1.0])],
             "Feature 'f' has no combiner, and so no weights",
+        ),
+        (
+            [FEATURE],
+            [tf.constant([[1, 2], [3, 4]])],
+            [tf.ragged.constant([[1.0], [2.0, 3.0, 4.0]])],
+            "Weights of feature 'f' must be ragged or sparse if its ids are",
+        ),
+        (
+            [FEATURE],
+            [tf.ragged.constant([[1], [2, 3, 4]])],
+            [tf.constant([[1.0, 2.0], [3.0, 4.0]])],
+            "Weights of feature 'f' must be ragged or sparse if its ids are",
         ),
         (
             [FEATURE],

@@ -1,5 +1,6 @@
 """Tables that grow, in one process: lookups, training, arguments and messages."""
 
+import copy
 import logging
 import pickle
 
@@ -10,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.embedding import distributed_embedding, dynamic_embedding
 
 Dynamic = tfs.keras.Dynamic
 
@@ -52,6 +54,18 @@ def layer_of(size, width=4, **options):
             "layer 'e' must be integers or strings, as its table grows",
         ),
         (lambda: layer_of(9)(tf.constant(["a"])), "must be integers: put a "),
+        (
+            lambda: tfs.keras.Embedding(Dynamic(9), 4, mask_zero=True, name="e")(
+                tf.constant(["a"])
+            ),
+            "Layer 'e' must be made without mask_zero for strings",
+        ),
+        (
+            lambda: tfs.keras.Embedding(Dynamic(9), 4, mask_zero=True, name="e")(
+                tf.keras.Input((1,), dtype="string")
+            ),
+            "Layer 'e' must be made without mask_zero for strings",
+        ),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(make, message):
@@ -381,6 +395,29 @@ def test_layer_of_one_table_masks_pickles_and_takes_ragged_ids():
     assert not np.any(layer(ids).flat_values == 1)
 
 
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+@pytest.mark.parametrize("make", [tfs.keras.Embedding, layer_of])
+def test_copies_have_rows_in_use_alone_in_any_number_of_parts(
+    make, copied, monkeypatch
+):
+    layer = make(Dynamic(2_000_000), 16)
+    keys = tf.constant([3, -4, 2**40])
+    for _ in range(2):
+        vectors = layer(keys, training=True)
+    assert len(pickle.dumps(layer)) < 100_000
+    for module in (dynamic_embedding, distributed_embedding):
+        monkeypatch.setattr(module, "num_parts", lambda: 3)
+    again = copied(layer)
+    assert len(again.trainable_variables) == 3
+    np.testing.assert_array_equal(again(keys), vectors)
+    (name,) = again._growing.by_name
+    rows, same = (x._growing.rows_of(name) for x in (layer, again))
+    np.testing.assert_array_equal(rows.keys, same.keys)
+    np.testing.assert_array_equal(rows.uses, same.uses)
+
+
 def test_strategies_that_copy_variables_are_refused():
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         layer = layer_of(Dynamic(9))
@@ -388,7 +425,38 @@ def test_strategies_that_copy_variables_are_refused():
             layer(tf.constant([1]))
 
 
-def test_averages_of_an_optimizer_are_refused():
-    model = models.growing(tf.keras.optimizers.Adam(0.1, use_ema=True))
+def loop(model, data, **options):
+    """A step of a loop of one's own."""
+    del options
+    ids, targets = next(iter(data))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(ids, training=True) - targets) ** 2)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    pairs = zip(gradients, model.trainable_variables, strict=True)
+    model.optimizer.apply_gradients(pairs)
+
+
+@pytest.mark.parametrize(
+    "train", [tfs.keras.fit, lambda model, *args, **x: model.fit(*args, **x), loop]
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tf.keras.optimizers.Adam(0.1, use_ema=True),
+        lambda: tfs.keras.SGD(0.1, use_ema=True),
+        lambda: tfs.keras.GradientAccumulation(tfs.keras.SGD(use_ema=True), 2),
+    ],
+    ids=["stock", "ours", "inner"],
+)
+def test_averages_of_an_optimizer_are_refused(train, make):
+    model = models.growing(make())
     with pytest.raises(ValueError, match="must be made without use_ema"):
-        tfs.keras.fit(model, models.dataset([0], 4, True), verbose=0)
+        train(model, models.dataset([0], 4, True), verbose=0)
+
+
+def test_averages_of_what_trains_no_table_that_grows_are_taken():
+    own = dict.fromkeys(models.SIZES, "adagrad")
+    optimizer = tfs.keras.TableOptimizers(tfs.keras.SGD(0.1, use_ema=True))
+    model = models.growing(optimizer, own)
+    tfs.keras.fit(model, models.dataset([0], 4, True), verbose=0)
+    assert len(model.tables()["items"].keys)

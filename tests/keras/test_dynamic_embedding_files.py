@@ -1,6 +1,7 @@
 """Tables that grow in files, checkpoints and exported models."""
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from combinations import mostly_by_night
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.tables.row_slots import row_slots
 
 Dynamic = tfs.keras.Dynamic
 OPTIMIZERS = {
@@ -290,3 +292,109 @@ def test_slots_of_files_are_those_of_the_keys(tmp_path):
         np.testing.assert_array_equal(keys, second.tables()[name].keys)
         np.testing.assert_array_equal(vectors, second.tables()[name].vectors)
     assert keras_variants.native(first.optimizer.iterations).numpy() == 6
+
+
+def one_table(optimizer, max_rows=20):
+    """A model of one table, and its layer."""
+    layer = tfs.keras.Embedding(Dynamic(max_rows), 4, name="words")
+    model = tf.keras.Sequential([tf.keras.Input((), dtype="int64"), layer])
+    model.compile(optimizer, jit_compile=False)
+    optimizer.build(model.trainable_variables)
+    return model, layer
+
+
+def step(model, keys, factor):
+    with tf.GradientTape() as tape:
+        loss = factor * tf.reduce_sum(model(tf.constant(keys), training=True))
+    (gradient,) = tape.gradient(loss, model.trainable_variables)
+    model.optimizer.apply_gradients([(gradient, model.trainable_variables[0])])
+
+
+def load_weights(model, other, path):
+    other.save_weights(path)
+    model.load_weights(path)
+
+
+def load_tables(model, other, path):
+    del path
+    model.layers[0].set_embedding_table(other.layers[0].get_embedding_table())
+
+
+def load_layer(model, other, path):
+    inference = tf.keras.Sequential(
+        [tf.keras.Input((), dtype="int64"), other.layers[0]]
+    )
+    load_weights(model, inference, path)
+
+
+@pytest.mark.parametrize("load", [load_weights, load_tables, load_layer])
+@pytest.mark.parametrize("name", ["adam_async", "rowwise_adagrad", "accumulation"])
+def test_keys_after_those_of_a_file_begin_with_initial_slots(name, load, tmp_path):
+    make = {
+        **OPTIMIZERS,
+        "accumulation": lambda: tfs.keras.GradientAccumulation(
+            tfs.keras.AdamAsync(0.1), 1
+        ),
+    }[name]
+    other, _ = one_table(make())
+    step(other, [7], 1.0)
+    model, layer = one_table(make())
+    step(model, [1, 2, 3], 100.0)
+    load(model, other, str(tmp_path / "x.weights.h5"))
+    new = [50, 51, 52, 53]
+    model(tf.constant(new), training=True)
+    keys, _, _, rows = layer._growing.rows_of("words")
+    assert keys.tolist() == [7, *new]
+    (by_kind,) = row_slots([model.optimizer], layer._growing).values()
+    assert by_kind
+    for kind, slot in by_kind.items():
+        begins = np.full_like(slot.variable, slot.initial)
+        np.testing.assert_array_equal(
+            slot.variable.numpy()[rows[1:]], begins[1:5], kind
+        )
+        # The key of the file has its slots if these are in the file, too.
+        has_begun = np.array_equal(slot.variable.numpy()[rows[:1]], begins[:1])
+        assert has_begun == (load is not load_weights), kind
+
+
+@pytest.mark.skipif(not keras_variants.IS_KERAS_3, reason="Keras 2 has no such sums")
+def test_sums_of_gradients_are_in_files_by_key(tmp_path):
+    def make():
+        return one_table(tfs.keras.AdamAsync(0.1, gradient_accumulation_steps=2))
+
+    model, layer = make()
+    step(model, [1, 2, 2], 10.0)
+    model.save_weights(str(tmp_path / "x.weights.h5"))
+    other, same = make()
+    other(tf.constant([2]), training=True)  # so its rows have another order
+    other.load_weights(str(tmp_path / "x.weights.h5"))
+    for x in (model, other):
+        step(x, [2], 1.0)
+    tf.nest.map_structure(
+        np.testing.assert_array_equal,
+        layer.get_embedding_table(),
+        same.get_embedding_table(),
+    )
+    assert other.optimizer.iterations.numpy() == 1
+
+
+def resident():
+    """Bytes of this process that are in memory."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
+
+
+def test_model_that_has_trained_restores_a_checkpoint_in_the_memory_of_its_rows(
+    tmp_path,
+):
+    model, layer = one_table(tfs.keras.AdamAsync(0.05), 2_000_000)
+    checkpoint = tfs.keras.Checkpoint(str(tmp_path / "run"), model=model)
+    step(model, [1, 2], 1.0)
+    checkpoint.save(wait=True)
+    step(model, [2, 3], 1.0)
+    before = resident()
+    checkpoint.restore()
+    step(model, [3, 4], 1.0)
+    assert layer.get_embedding_table().keys.tolist() == [1, 2, 3, 4]
+    # All rows of the table and its two slots would take 96 MB.
+    assert resident() - before < 24e6

@@ -334,3 +334,103 @@ def test_optimizer_whose_slots_begin_with_several_numbers_is_refused():
     steps(model, [1])
     with pytest.raises(ValueError, match="must begin with one number"):
         tfs.keras.maintain_tables(model)
+
+
+COLLECTING = {
+    "accumulation": lambda: tfs.keras.GradientAccumulation(tfs.keras.SGD(1.0), 8),
+    "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 8),
+}
+if keras_variants.IS_KERAS_3:
+    COLLECTING |= {
+        "steps of ours": lambda: tfs.keras.SGD(1.0, gradient_accumulation_steps=8),
+        "steps of Keras": lambda: tf.keras.optimizers.SGD(
+            1.0, gradient_accumulation_steps=8
+        ),
+    }
+
+
+def collecting(optimizer, **options):
+    """A model whose loss has the targets as gradients, with room for 30 keys."""
+    options = {"evict": tfs.keras.LeastFrequent(), **options}
+    layer = tfs.keras.Embedding(
+        Dynamic(30, **options), 1, embeddings_initializer="zeros"
+    )
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Input((), dtype="int64"), layer, tf.keras.layers.Flatten()]
+    )
+    model.compile(optimizer, lambda y, p: tf.reduce_sum(y * p), jit_compile=False)
+    return model, layer
+
+
+def batches(*pairs):
+    """Batches of 30 examples, which are keys and the gradient of each example."""
+    keys, gradients = zip(*pairs, strict=True)
+    keys = np.concatenate([np.broadcast_to(x, [30]) for x in keys])
+    return keys, np.repeat(np.float32(gradients), 30)[:, np.newaxis]
+
+
+@pytest.mark.parametrize("name", COLLECTING)
+def test_collected_gradients_of_a_row_that_went_reach_no_other_key(name):
+    model, layer = collecting(COLLECTING[name](), unused_for=20)
+    keys, gradients = batches(
+        *[(range(30), 1000.0), (29, 0.0), (29, 0.0), (29, 0.0)],
+        *[(100, 1.0), (29, 0.0), (29, 0.0), (29, 0.0)],  # here the update is made
+        *[(100, 1.0), *7 * [(29, 0.0)]],
+    )
+    data = tf.data.Dataset.from_tensor_slices((keys, gradients)).batch(30)
+    tfs.keras.fit(model, data, verbose=0)
+    # Only key 100 had a gradient that reached it, in one update or in both.
+    all_keys, vectors = layer.get_embedding_table()
+    (vector,) = vectors[all_keys == 100, 0]
+    assert vector in (-30 / 8, -60 / 8)
+    assert layer.table_stats()[layer.name]["evicted"]
+
+
+@pytest.mark.parametrize("name", ["accumulation", "sync"])
+@pytest.mark.parametrize("is_given", [False, True])
+def test_loop_may_remove_rows_once_in_each_round(name, is_given):
+    model, layer = collecting(COLLECTING[name](), evict=None, unused_for=1)
+    # The model has the optimizer, too.
+    given = model.optimizer if is_given else None
+    steps(model, [1, 2])
+    tfs.keras.maintain_tables(model, step=5, optimizer=given)
+    tfs.keras.maintain_tables(model, step=9, optimizer=given)
+    assert layer.get_embedding_table().keys.tolist() == [1, 2]
+    steps(model, [1], 8)  # the last but one makes an update
+    tfs.keras.maintain_tables(model, step=9, optimizer=given)
+    assert layer.get_embedding_table().keys.tolist() == [1]
+
+
+def step_of(optimizer, variables, layer, keys, factor):
+    """A step of one optimizer: the gradient of the keys' vectors is a factor."""
+    with tf.GradientTape() as tape:
+        loss = factor * tf.reduce_sum(layer(tf.constant(keys), training=True))
+    natives = [compat.native(x) for x in variables]
+    gradients = tape.gradient(loss, natives, unconnected_gradients="zero")
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: tf.keras.optimizers.Adam(0.1), lambda: tfs.keras.AdamAsync(0.1)]
+)
+def test_rows_of_two_models_begin_anew_in_both_of_their_optimizers(make):
+    layer = tfs.keras.Embedding(Dynamic(3, unused_for=1), 4)
+    models = []
+    for _ in range(2):
+        model = tf.keras.Sequential(
+            [tf.keras.Input((), dtype="int64"), layer, tf.keras.layers.Dense(1)]
+        )
+        model.compile(make())
+        model(tf.constant([1, 2]), training=True)
+        model.optimizer.build(model.trainable_variables)
+        step_of(model.optimizer, model.trainable_variables, layer, [1, 2], 10.0)
+        models.append(model)
+    for step in (1, 5, 9):
+        tfs.keras.maintain_tables(models[0], step)
+    assert not len(layer.get_embedding_table().keys)
+    for model in models:
+        (by_kind,) = row_slots([model.optimizer], layer._growing).values()
+        assert by_kind
+        for kind, slot in by_kind.items():
+            expected = np.full_like(slot.variable, slot.initial)
+            np.testing.assert_array_equal(slot.variable, expected, kind)

@@ -3,7 +3,8 @@
 Optimizers of this package tell which slots they have. Those of Keras do not, but they
 name a slot after its variable (`add_variable_from_reference`, checked with Keras 3.10
 to 3.15, tf_keras and Keras 2.15): `<path>_<slot>` in Keras 3, with underscores for the
-slashes of the path, and `<optimizer>/<slot>/<name>` in Keras 2.
+slashes of the path, and `<optimizer>/<slot>/<name>` in Keras 2. So it does with the
+sums of gradients that any optimizer has with `gradient_accumulation_steps` of Keras 3.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3, native
+
+# The slot with the sums of gradients, which the base class of all optimizers makes.
+_SUMS = "gradient_accumulator"
 
 
 def slots_by_variable(
@@ -78,12 +82,12 @@ def trains(optimizer: Any, variable: Any) -> bool:
 
 def _slots_of(optimizer, variables):
     found: dict[int, dict[str, Any]] = {id(native(v)): {} for v in variables}
-    if hasattr(optimizer, "has_slots_of"):
+    tells_slots = hasattr(optimizer, "has_slots_of")
+    if tells_slots:
+        variables = [x for x in variables if optimizer.has_slots_of(x)]
         for variable in variables:
-            if optimizer.has_slots_of(variable):
-                slots = optimizer.slots(variable)
-                found[id(native(variable))] = {k: native(v) for k, v in slots.items()}
-        return found
+            slots = optimizer.slots(variable)
+            found[id(native(variable))] = {k: native(v) for k, v in slots.items()}
     # The longest names come first, so that a slot whose name begins with that of the
     # variable "a_b" is not taken for one of the variable "a".
     references = sorted(
@@ -93,6 +97,8 @@ def _slots_of(optimizer, variables):
         own = native(slot)
         for reference, variable in references:
             kind = _kind(slot, reference)
+            if tells_slots and kind != _SUMS:
+                continue
             of_variable = found[id(variable)]
             # If two variables have the same name, the first one gets the first slot.
             if kind and own.shape == variable.shape and kind not in of_variable:

@@ -23,7 +23,7 @@ from tf_syncrep.python.keras.embedding.ids import (
     refuse_strings,
 )
 from tf_syncrep.python.keras.embedding.tracking import track, track_dynamic
-from tf_syncrep.python.keras.embedding.weights import made_again
+from tf_syncrep.python.keras.embedding.weights import reduced
 from tf_syncrep.python.keras.optimizers.own_optimizers import (
     OwnOptimizer,
     refuse_other_optimizers,
@@ -273,7 +273,8 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
             inputs: ids, in the structure of `feature_configs`.
             weights: None, or weights of the ids, in the same structure and of the same
                 kinds and shapes. A feature without weights has None. No gradient flows
-                to them.
+                to them. If those of ragged or sparse ids are not as many in each row
+                as the ids, `tf.errors.InvalidArgumentError` is raised.
             training: whether this is a training step.
 
         Returns:
@@ -406,8 +407,7 @@ class DistributedEmbedding(GrowingLayer, tf.keras.layers.Layer):
         }
 
     def __reduce__(self) -> Any:
-        weights = self.get_weights() if self.built else None
-        return made_again, (type(self), self.get_config(), weights)
+        return reduced(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> DistributedEmbedding:
@@ -460,10 +460,32 @@ def _is_ragged(x):
 def _as_ragged(x):
     """Converts a sparse tensor of ids or weights into a ragged one."""
     if isinstance(x, tf.SparseTensor):
+        # Values may come in any order. If theirs is that of the rows, nothing is moved.
+        x = tf.sparse.reorder(x)
         return tf.RaggedTensor.from_value_rowids(
             x.values, x.indices[:, 0], nrows=x.dense_shape[0], validate=False
         )
     return x
+
+
+def _flat_weights(weights, splits, feature):
+    """The weights of ids without their rows; `splits` are those of ragged ids."""
+    if _is_ragged(weights) != (splits is not None):
+        raise ValueError(
+            f"Weights of {feature} must be ragged or sparse if its ids are, and dense "
+            f"otherwise. Received: weights={weights!r}"
+        )
+    if splits is None:
+        return weights
+    weights = _as_ragged(weights)
+    of_weights = tf.cast(weights.row_splits, tf.int64)
+    same = tf.raw_ops.Equal(x=splits, y=of_weights, incompatible_shape_error=False)
+    message = f"Weights of {feature} must be as many in each row as its ids. Row splits"
+    check = tf.debugging.Assert(
+        tf.reduce_all(same), [f"{message} of ids:", splits, "of weights:", of_weights]
+    )
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(weights.values)
 
 
 def _asked(config, table, ids, weights):
@@ -493,8 +515,7 @@ def _asked(config, table, ids, weights):
                 f"Feature {config.name!r} has no combiner, and so no weights. "
                 f"Received: weights={weights!r}"
             )
-        if _is_ragged(weights):
-            weights = _as_ragged(weights).values
+        weights = _flat_weights(weights, splits, feature)
         weights = tf.stop_gradient(tf.cast(weights, tf.float32))
         weights = tf.reshape(weights, tf.shape(ids))
     if combiner is None:

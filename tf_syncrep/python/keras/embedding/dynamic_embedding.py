@@ -12,7 +12,7 @@ from tf_syncrep.python.keras.embedding.config import size_as_json, size_from_jso
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.embedding.ids import as_keys
 from tf_syncrep.python.keras.embedding.tracking import track_dynamic
-from tf_syncrep.python.keras.embedding.weights import made_again
+from tf_syncrep.python.keras.embedding.weights import reduced
 from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
 from tf_syncrep.python.keras.tables.dynamic_tables import (
     DynamicTables,
@@ -96,7 +96,9 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         """
         if isinstance(inputs, tf.RaggedTensor):
             return inputs.with_flat_values(self.call(inputs.flat_values, training))
-        ids = as_keys(tf.convert_to_tensor(inputs), f"layer {self.name!r}")
+        inputs = tf.convert_to_tensor(inputs)
+        self._refuse_masked_strings(inputs)
+        ids = as_keys(inputs, f"layer {self.name!r}")
         asked = [lookup.Feature(self.name, self._growing.by_name[self.name], ids)]
         (vectors,) = self._growing.look_up(asked, bool(training))
         return tf.cast(vectors, self.compute_dtype)
@@ -104,7 +106,16 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Masks id 0, if that stands for padding; called by Keras."""
         del mask
+        self._refuse_masked_strings(inputs)
         return tf.not_equal(inputs, 0) if self.mask_zero else None
+
+    def _refuse_masked_strings(self, inputs):
+        if self.mask_zero and tf.as_dtype(inputs.dtype) == tf.string:
+            raise ValueError(
+                f"Layer {self.name!r} must be made without mask_zero for strings, none "
+                "of which stands for padding. Received: mask_zero=True and ids of "
+                "dtype string"
+            )
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The shape of the vectors; called by Keras."""
@@ -143,8 +154,7 @@ class DynamicEmbedding(GrowingLayer, tf.keras.layers.Layer):
         }
 
     def __reduce__(self) -> Any:
-        weights = self.get_weights() if self.built else None
-        return made_again, (type(self), self.get_config(), weights)
+        return reduced(self)
 
 
 def _key_of(name: str) -> str:

@@ -48,7 +48,10 @@ def as_integers(ids: tf.Tensor, of: str, vocabulary_size: int) -> tf.Tensor:
             "without an Input of that dtype casts them to float32.) Received: ids of "
             f"dtype {ids.dtype.name}"
         )
-    return tf.cast(ids, tf.int32 if vocabulary_size <= tf.int32.max else tf.int64)
+    # Wider integers would wrap around, and other ids would become valid ones.
+    is_wide = ids.dtype.is_integer and ids.dtype.size >= 4
+    fits = vocabulary_size <= tf.int32.max and not is_wide
+    return tf.cast(ids, tf.int32 if fits else tf.int64)
 
 
 def as_keys(ids: tf.Tensor, of: str) -> tf.Tensor:

@@ -12,8 +12,7 @@ from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.maintenance import maintenance_of
-from tf_syncrep.python.keras.tables.row_slots import refuse_averages
+from tf_syncrep.python.keras.tables.maintenance import maintenance_of, may_begin
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 
 
@@ -67,12 +66,15 @@ class TableUpkeep(tf.keras.callbacks.Callback):
                 self._warn_of_full(self._stats())
 
     def _maintain(self) -> None:
-        self._steps = 0
+        """Maintains the tables, unless an optimizer has it put off to a later batch."""
+        self._steps = self._steps or 0
         maintenance = maintenance_of(self.model) if self._maintains else None
-        if maintenance is not None:
+        if maintenance is not None and may_begin(optimizers_of(self.model)):
+            self._steps = 0
             with compat.apart_from_closures():
+                # It is a tensor with `gradient_accumulation_steps` of Keras 3.
                 iterations = compat.native(self.model.optimizer.iterations)
-                step = int(iterations.read_value())
+                step = int(tf.convert_to_tensor(iterations))
             maintenance.run(step)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -90,11 +92,6 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         """Notes the counters at the beginning."""
         del logs
         self._steps = None
-        layers = trainer.layers_of(self.model)
-        growing = [x._growing for x in layers if isinstance(x, GrowingLayer)]
-        slabs = [slab for tables in growing for slab in tables.slabs]
-        if any(slab.optimizer is None for slab in slabs):
-            refuse_averages(list(optimizers_of(self.model)))
         self._before = {
             name: counts["without_row"] for name, counts in self._stats().items()
         }

@@ -30,15 +30,38 @@ def made_again(
 ) -> Any:
     """Makes a layer of its class, and what `get_config` and `get_weights` returned.
 
-    Copies of layers and pickles consist of these in any Keras, since Keras 2 cannot
-    pickle variables, and tables in parts cannot be copied. `weights` is None if the
-    layer was not built.
+    Copies and pickles of an Embedding consist of these in any Keras, since Keras 2
+    cannot pickle variables, and tables in parts cannot be copied. `weights` is None if
+    the layer was not built.
     """
     layer = layer_class.from_config(config)
     if weights is not None:
         layer.build(None)
         layer.set_weights(weights)
     return layer
+
+
+def loaded_again(
+    layer_class: Any, config: dict[str, Any], store: dict[str, np.ndarray] | None
+) -> Any:
+    """Makes a layer of what it saves in files, where tables lie in no parts.
+
+    Tables that grow have their rows in use there alone. `store` is None if the layer
+    was not built.
+    """
+    layer = layer_class.from_config(config)
+    if store is not None:
+        layer.build(None)
+        layer.load_own_variables(store)
+    return layer
+
+
+def reduced(layer: Any) -> Any:
+    """Returns what `__reduce__` of a layer has to, for `loaded_again`."""
+    store: dict[str, np.ndarray] | None = {} if layer.built else None
+    if store is not None:
+        layer.save_own_variables(store)
+    return loaded_again, (type(layer), layer.get_config(), store)
 
 
 class _Slab:

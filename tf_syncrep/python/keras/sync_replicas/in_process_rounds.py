@@ -52,6 +52,8 @@ class InProcessRounds(Rounds):
             )
             # The round's number grows with each update, and if gradients are dropped.
             self._round, self._rejected = _counter(0), _counter(0)
+        # The last round whose gradients waited while rows of tables were removed.
+        self._maintained_round = -1
 
     def receive(
         self, gradients: Sequence[Any], variables: Sequence[Any], natives: Sequence[Any]
@@ -120,6 +122,17 @@ class InProcessRounds(Rounds):
         elif pending:
             self._end_round()
         return pending
+
+    def begin_maintenance(self) -> bool:
+        """Returns whether rows of tables may be removed now: once in each round.
+
+        While no gradient waits, rows may always be removed.
+        """
+        if int(self._pending.numpy()) == 0:
+            return True
+        this_round, before = int(self._round.numpy()), self._maintained_round
+        self._maintained_round = this_round
+        return this_round != before
 
     def configure(self, quorum: int, total: int) -> None:
         """Changes how many gradients make up an update."""

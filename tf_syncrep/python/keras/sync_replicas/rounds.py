@@ -101,6 +101,18 @@ class Rounds:
         """
         function()
 
+    def begin_maintenance(self) -> bool:
+        """Returns whether rows of tables may be removed now, between two steps.
+
+        Gradients that wait for the end of a round name rows by number. A row that one
+        maintenance removes gets a new key after the next one, so the round that was
+        open at the first one has to end in between.
+
+        Returns:
+            Whether a maintenance may begin; then one has to follow.
+        """
+        return not self.maintains_tables
+
     def add_observer(self, observer: Observer) -> None:
         """Adds an observer, called from the next training on."""
         del observer

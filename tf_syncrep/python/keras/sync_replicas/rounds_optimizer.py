@@ -58,6 +58,10 @@ class RoundsOptimizer(WrapperOptimizer):
             [compat.native(variable) for variable in variables],
         )
 
+    def begin_maintenance(self) -> bool:
+        """Returns whether rows of tables may be removed now; then they have to be."""
+        return self._rounds.begin_maintenance()
+
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Ends a training; called by `fit`.
 

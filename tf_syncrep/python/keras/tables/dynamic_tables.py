@@ -14,11 +14,13 @@ from tf_syncrep.python.embedding.layout import DynamicSlab
 from tf_syncrep.python.embedding.lookup import Feature, look_up_by_slab
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.tables.dynamic import Dynamic, RowInitializer
+from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import (
     CHUNK_BYTES,
     StackedTables,
     note_made,
 )
+from tf_syncrep.python.keras.tables.trainers import note_trainers, trainers_of
 from tf_syncrep.python.keras.tables.variables import CASTING, part_name
 from tf_syncrep.python.ops import table_ops
 
@@ -103,6 +105,7 @@ class DynamicTables(StackedTables):
             for slab in self.slabs:
                 self._make_slab(slab, add_weight, initializers)
         note_made(self)
+        note_trainers(self)
 
     def _make_slab(
         self,
@@ -246,6 +249,9 @@ class DynamicTables(StackedTables):
                     if initial
                     else table_ops.table_zeros(variable.shape, variable.dtype)
                 )
+                # Since rows of it were read, TensorFlow would copy the value, all of
+                # which would take memory then.
+                tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
                 variable.assign(value)
 
     def add_rows(
@@ -276,12 +282,19 @@ class DynamicTables(StackedTables):
             dtype=part.vectors.dtype,
         )
 
-    def _free_rows(self, name: str, part: Part) -> None:
-        """Frees the rows of a table in a part."""
+    def _free_rows(self, name: str, part: Part, slots: Sequence[RowSlot]) -> None:
+        """Frees the rows of a table in a part; their slots begin anew."""
         slab, table = self._slab_of[name], self.by_name[name]
         rows = tf.range(slab.num_rows)
         begin = slab.first_row(table)
         is_own = (rows >= begin) & (rows < begin + slab.capacity(table))
+        # A row that rests has slots, too.
+        is_used = is_own & tf.reduce_any(tf.not_equal(part.uses, 0), axis=1)
+        used = tf.cast(tf.where(is_used)[:, 0], tf.int32).numpy()
+        for slot in slots:
+            shape = (len(used), *slot.variable.shape[1:])
+            initial = np.broadcast_to(np.float64(slot.initial), shape)
+            self.write_rows(slot.variable, used, initial)
         # The whole variable is assigned, which has the index made anew.
         part.uses.assign(tf.where(is_own[:, tf.newaxis], 0, part.uses))
 
@@ -404,6 +417,7 @@ class DynamicTables(StackedTables):
         """Gives a table these keys, and no others.
 
         If all present keys of the table are among these, they keep their rows.
+        Otherwise slots of all rows begin anew.
 
         Args:
             name: the name of the table.
@@ -419,11 +433,12 @@ class DynamicTables(StackedTables):
         shards = self._owners(name, keys)
         rows = np.empty(len(keys), np.int32)
         keeps_all = np.isin(self.rows_of(name).keys, keys).all()
+        slots = {} if keeps_all else all_row_slots(trainers_of(self), self)
         for shard, part in enumerate(self.parts(self._slab_of[name])):
             (here,) = np.nonzero(shards == shard)
             with tf.device(part.vectors.device):
                 if not keeps_all:
-                    self._free_rows(name, part)
+                    self._free_rows(name, part, slots.get(id(part.vectors), []))
                 rows[here] = self.add_rows(
                     name,
                     part,

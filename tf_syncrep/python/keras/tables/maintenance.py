@@ -13,8 +13,9 @@ from tf_syncrep.python.keras.compat.slots import trains, variables_of
 from tf_syncrep.python.keras.compat.trainer import is_optimizer_built
 from tf_syncrep.python.keras.parts import optimizers_of, with_inner
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
+from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
+from tf_syncrep.python.keras.tables.trainers import trainers_of
 from tf_syncrep.python.ops import table_ops
 
 __all__ = ["maintain_tables"]
@@ -31,11 +32,15 @@ def maintain_tables(
     """Removes rows of tables that grow, as their settings say, in a custom loop.
 
     `tfs.keras.fit` does it by itself; so does `tfs.keras.SyncReplicas` on a cluster, as
-    a part of its updates. In any other loop call it every so many steps: between two of
-    them or, if workers train asynchronously, at any time. A row that is removed rests
-    until the next call, and gradients that were on their way to it are dropped.
-    `unused_for` counts the steps that this function is given; so call it before the
-    first step, too, if tables were restored.
+    a part of its updates, and then this function does nothing. In any other loop call
+    it every so many steps: between two of them or, if workers train asynchronously, at
+    any time. A row that is removed rests until the next call, and gradients that were
+    on their way to it are dropped. `unused_for` counts the steps that this function is
+    given; so call it before the first step, too, if tables were restored.
+
+    While `tfs.keras.GradientAccumulation`, or `tfs.keras.SyncReplicas` in one process,
+    has gradients of some batches for its next update, which name rows by number, only
+    the first call removes rows.
 
     Args:
         model: a model. The optimizers that train its tables are in its attributes, such
@@ -84,7 +89,8 @@ def maintain_tables(
                 "step=None"
             )
         step = int(compat.native(optimizers[0].iterations).numpy())
-    maintenance.run(step)
+    if may_begin(optimizers):
+        maintenance.run(step)
 
 
 def _given(optimizer):
@@ -115,6 +121,18 @@ def _refuse_untrained(model, maintenance, optimizers, optimizer):
             )
 
 
+def may_begin(optimizers: Iterable[Any]) -> bool:
+    """Returns whether rows may be removed now; then a maintenance has to follow.
+
+    Args:
+        optimizers: all that train the tables. Those that collect gradients have a
+            method for this, which says no to a second maintenance within a round. An
+            optimizer may be among them twice.
+    """
+    found = {id(x): x for x in optimizers if hasattr(x, "begin_maintenance")}
+    return all(optimizer.begin_maintenance() for optimizer in found.values())
+
+
 class Maintenance:
     """Removes rows of some tables."""
 
@@ -131,9 +149,9 @@ class Maintenance:
             ValueError: the initial values of an optimizer's slots are not known.
         """
         self._tables = list(tables)
-        slots: dict[int, dict[str, RowSlot]] = {}
+        slots: dict[int, list[RowSlot]] = {}
         for x in self._tables:
-            slots |= row_slots(optimizers, x)
+            slots |= all_row_slots(optimizers, x)
         self._slots = slots
         sizes = [size for x in self._tables for size in x.sizes.values()]
         unused = [size.unused_for // _TIMES for size in sizes if size.unused_for]
@@ -165,7 +183,7 @@ class Maintenance:
             for slab in tables.slabs:
                 sizes = [tables.sizes[table.name] for table in slab.tables]
                 for part in tables.parts(slab):
-                    slots = list(self._slots[id(part.vectors)].values())
+                    slots = self._slots.get(id(part.vectors), [])
                     with tf.device(part.vectors.device):
                         table_ops.table_maintain(
                             part.index,
@@ -196,6 +214,9 @@ def maintenance_of(model: Any, given: Sequence[Any] = ()) -> Maintenance | None:
     """
     variables = [compat.native(v) for v in model.variables]
     optimizers = [*given, *optimizers_of(model)]
+    # Another model may train the same tables.
+    for tables in tables_with(DynamicTables, variables):
+        optimizers.extend(trainers_of(tables))
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
     key = [*map(id, variables), *map(id, optimizers), *map(id, slots)]
     if model not in _kept or _kept[model][0] != key:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,9 @@ from tf_syncrep.python.keras.compat.slots import (
     innermost_of,
     slots_by_variable,
 )
-from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
+
+if TYPE_CHECKING:
+    from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 
 # How many rows the small table has that shows a new optimizer's slots.
 _ROWS = 2
@@ -48,8 +50,7 @@ def row_slots(
         vectors.
 
     Raises:
-        ValueError: an optimizer has slots that do not begin with one number, or keeps
-            averages of all variables.
+        ValueError: an optimizer has slots that do not begin with one number.
     """
     trained = tables.all_trained()
     found: dict[int, dict[str, RowSlot]] = {id(compat.native(x)): {} for x in trained}
@@ -57,7 +58,6 @@ def row_slots(
         by_variable = slots_by_variable(optimizer, trained)
         if not any(by_variable.values()):
             continue
-        refuse_averages([optimizer])
         initial = _initial_values(optimizer, trained[0])
         for variable in trained:
             key = id(compat.native(variable))
@@ -66,6 +66,20 @@ def row_slots(
                 for kind, slot in by_variable[key].items()
                 if are_rows(slot, variable)
             }
+    return found
+
+
+def all_row_slots(
+    optimizers: Sequence[Any], tables: DynamicTables
+) -> dict[int, list[RowSlot]]:
+    """Finds the slots as `row_slots` does, of all optimizers that train the same rows.
+
+    Slots of several optimizers may have the same name.
+    """
+    found: dict[int, list[RowSlot]] = {}
+    for optimizer in _innermost(optimizers):
+        for part, slots in row_slots([optimizer], tables).items():
+            found.setdefault(part, []).extend(slots.values())
     return found
 
 

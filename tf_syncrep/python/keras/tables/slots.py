@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import are_rows
+from tf_syncrep.python.keras.compat.slots import are_rows, slots_by_variable
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables, Rows
 from tf_syncrep.python.keras.tables.stacked_tables import trained_by
 
@@ -114,9 +114,10 @@ def _slots(optimizer, all_tables):
                 continue  # The table has an optimizer of its own.
             is_one = isinstance(tables, DynamicTables) and tables.named_by_layer
             in_file = "embeddings" if is_one else name
-            of_parts = [optimizer.slots(part) for part in parts]
+            by_part = slots_by_variable(optimizer, parts)
+            of_parts = [by_part[id(compat.native(part))] for part in parts]
             for kind in of_parts[0]:
-                slots = [compat.native(of_part[kind]) for of_part in of_parts]
+                slots = [of_part[kind] for of_part in of_parts]
                 key = f"{kind}.{number}.{key_of(in_file)}"
                 found.append((key, tables, name, slots))
     return found

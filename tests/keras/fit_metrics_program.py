@@ -102,22 +102,46 @@ class Counter(tf.keras.layers.Layer):
         return x
 
 
+class Drawing(metrics.Sum):
+    """Adds a random number for each batch, and shows the last one."""
+
+    def __init__(self):
+        super().__init__(name="drawing")
+        self.generator = self.drawn = None
+        if keras_variants.IS_KERAS_3:
+            self.generator = tf.keras.random.SeedGenerator(3)
+
+    def update_state(self, values, sample_weight=None):
+        del values, sample_weight
+        if self.generator is None:
+            self.drawn = tf.random.uniform(())
+        else:
+            self.drawn = tf.keras.random.uniform((), seed=self.generator)
+        return super().update_state(self.drawn)
+
+
 class Measured(tf.keras.Model):
-    """Updates metrics, optimizers in a dict, and a counter."""
+    """Updates metrics, optimizers in a dict and in a list in it, and a counter."""
 
     def __init__(self):
         super().__init__()
         self.measured = all_metrics()
         self.listed = [metric for metric, _ in self.measured.values()]
         self.one = metrics.Mean(name="one")
+        self.drawing = Drawing()
         self.counter = Counter()
         self.counter.build(None)
         self.counter.built = True
         self.networks = {k: tf.keras.layers.Dense(1) for k in ("a", "b")}
-        self.opts = {k: tf.keras.optimizers.SGD(0.01) for k in self.networks}
+        sgd = tf.keras.optimizers.SGD
+        self.opts = {"a": [sgd(0.01)], "b": sgd(0.01)}
         for name, network in self.networks.items():
             network.build([None, 3])
-            self.opts[name].build(network.trainable_variables)
+            self.optimizer_of(name).build(network.trainable_variables)
+
+    def optimizer_of(self, name):
+        (optimizer,) = tf.nest.flatten(self.opts[name])
+        return optimizer
 
     def call(self, x):
         return x
@@ -133,12 +157,15 @@ class Measured(tf.keras.Model):
         for metric, data in self.measured.values():
             metric.update_state(*batch["data"][data], sample_weight=batch["weights"])
         self.count(batch["weights"])
+        self.drawing.update_state(batch["weights"])
         results = {metric.name: metric.result() for metric in self.listed}
         return {
             **results,
             "one": self.one.result(),
             "computed": 2 * self.one.result() + tf.reduce_max(batch["weights"]),
             "weight": tf.reduce_max(batch["weights"]),
+            "drawing": self.drawing.result(),
+            "drawn": self.drawing.drawn,
         }
 
     def train_step(self, data):
@@ -148,7 +175,7 @@ class Measured(tf.keras.Model):
                 loss = tf.reduce_mean(network(x) ** 2)
             variables = network.trainable_variables
             grads = tape.gradient(loss, variables)
-            self.opts[name].apply_gradients(zip(grads, variables, strict=True))
+            self.optimizer_of(name).apply_gradients(zip(grads, variables, strict=True))
         return self.measure(data)
 
     def test_step(self, data):
@@ -172,8 +199,10 @@ class Seen(tf.keras.callbacks.Callback):
             set(),
             [],
         )
+        self.drawn = []
 
     def on_train_batch_end(self, batch, logs=None):
+        self.drawn.append(float(logs["drawn"]))
         self.ones.add(float(logs["one"]))
         self.differences.add(round(float(logs["computed"] - logs["weight"]), 5))
         value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.float32)
@@ -203,9 +232,15 @@ def on_workers(strategy, steps_per_execution):
         "differences": sorted(seen.differences),
         "written": sorted({*seen.written}),
         "iterations": [
-            int(keras_variants.native(x.iterations).numpy())
-            for x in model.opts.values()
+            int(keras_variants.native(model.optimizer_of(name).iterations).numpy())
+            for name in model.opts
         ],
+        "drawn": seen.drawn,
+        "draws": (
+            int(keras_variants.native(model.drawing.generator.state).numpy()[1])
+            if keras_variants.IS_KERAS_3
+            else None
+        ),
         "counted": float(keras_variants.native(model.counter.counted).numpy()),
     }
 

@@ -1,12 +1,16 @@
 """Trains by `tfs.keras.fit` on three workers; reports counts and errors."""
 
+import tempfile
 import time
+import types
+from unittest import mock
 
 import fit_scenarios
 import keras_variants
 import numpy as np
 import programs
 import tensorflow as tf
+from absl import logging
 from keras_sync_replicas import make_strategy
 from traced_functions import traced_functions
 
@@ -114,13 +118,15 @@ def evaluation(strategy):
 
 
 class Watch(tf.keras.callbacks.Callback):
-    """Notes whether it was told of the end; may fail after five batches."""
+    """Notes what it was told of batches and the end; may fail after five batches."""
 
     def __init__(self, raises):
         super().__init__()
         self.raises, self.has_ended = raises, False
+        self.num_batches = 0
 
     def on_train_batch_end(self, batch, logs=None):
+        self.num_batches += 1
         if batch == 5 and self.raises:
             raise RuntimeError("raised in a callback")
 
@@ -255,6 +261,15 @@ def refusals(strategy):
     def accumulating():
         return tf.keras.optimizers.SGD(gradient_accumulation_steps=2)
 
+    def synchronous(name="first"):
+        return tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(), 2, 3, name=name)
+
+    def with_second():
+        model = compiled(optimizer=synchronous)
+        with strategy.scope():
+            model.more = {"of a part": [synchronous("second")]}
+        return model
+
     outer = tf.keras.optimizers.SGD()
     words, one_step = fit_scenarios.WORDS, {"steps_per_epoch": 1}
     cases = {
@@ -262,6 +277,7 @@ def refusals(strategy):
         "jit_compile": (lambda: compiled(jit_compile=True), good),
         "steps_per_execution": (lambda: compiled(steps_per_execution=0), good),
         "accumulation": (lambda: compiled(optimizer=accumulating), good),
+        "two_synchronous": (with_second, good),
         "partitions": (lambda: compiled(make_strategy(num_parts=2)), good),
         "made_outside": (made_outside, good),
         "optimizer_made_outside": (lambda: compiled(optimizer=lambda: outer), good),
@@ -296,6 +312,40 @@ def refusals(strategy):
     return result
 
 
+def warnings_of_nan(strategy):
+    """The lines of the log about the loss, in two epochs in which it becomes NaN."""
+    with strategy.scope():
+        model = keras_variants.small_model()
+        model.compile(loss=lambda y, outputs: outputs * np.nan, optimizer="sgd")
+    with mock.patch.object(logging, "warning") as warning:
+        data = fit_scenarios.dataset()
+        tfs.keras.fit(model, data, epochs=2, steps_per_epoch=20, verbose=0)
+    lines = [call.args[0] % call.args[1:] for call in warning.call_args_list]
+    return [line for line in lines if "loss" in line]
+
+
+def board_without_its_package(strategy):
+    """The error of TensorBoard, and how many steps were made before it."""
+    with strategy.scope():
+        model = keras_variants.small_model()
+        model.compile(loss="mse", optimizer="sgd")
+    watch, raised = Watch(raises=False), None
+    # Without it there are no functions in this module.
+    with mock.patch.object(tf, "summary", types.SimpleNamespace()):
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                callbacks = [watch, tf.keras.callbacks.TensorBoard(folder)]
+                data = fit_scenarios.dataset()
+                tfs.keras.fit(model, data, verbose=0, callbacks=callbacks)
+        except Exception as error:
+            raised = f"{type(error).__name__}: {error}"
+    return {
+        "raised": raised,
+        "batches": watch.num_batches,
+        "iterations": int(model.optimizer.iterations.numpy()),
+    }
+
+
 def main():
     strategy = make_strategy()
     programs.report(
@@ -305,6 +355,8 @@ def main():
             "failures": failures(strategy),
             "readers": readers(strategy),
             "refusals": refusals(strategy),
+            "warnings of NaN": warnings_of_nan(strategy),
+            "board": board_without_its_package(strategy),
         }
     )
 

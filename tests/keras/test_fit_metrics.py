@@ -12,6 +12,8 @@ pytestmark = pytest.mark.ci
 
 PROGRAM = pathlib.Path(__file__).with_name("fit_metrics_program.py")
 NUM_BATCHES = 20
+# These are of the last batch alone, or random.
+NOT_COMPARED = {"computed", "weight", "drawing", "drawn"}
 # Steps of an execution: by day one for Keras 3, and several for Keras 2.
 per_execution = pytest.mark.parametrize(
     "steps",
@@ -35,8 +37,8 @@ def test_every_metric_is_what_one_process_computes(outcome, what, steps):
     expected, actual = outcome["expected"], outcome["actual"][str(steps)]
     assert len(expected) > 35
     # Values of the last batch alone do not come from metrics.
-    assert expected.keys() - actual[what].keys() <= {"one", "computed", "weight"}
-    for name in actual[what].keys() - {"computed", "weight"}:
+    assert expected.keys() - actual[what].keys() <= {"one", *NOT_COMPARED}
+    for name in actual[what].keys() - NOT_COMPARED:
         np.testing.assert_allclose(
             actual[what][name], expected[name], rtol=2e-5, err_msg=name
         )
@@ -53,7 +55,23 @@ def test_what_batches_show_is_never_torn_and_nothing_is_written_on_servers(
 
 
 @per_execution
-def test_optimizers_in_dicts_and_counters_of_layers_count_every_step(outcome, steps):
+def test_optimizers_in_dicts_and_lists_and_counters_of_layers_count_every_step(
+    outcome, steps
+):
     actual = outcome["actual"][str(steps)]
     assert actual["iterations"] == [2 * NUM_BATCHES] * 2
     assert actual["counted"] == 2 * NUM_BATCHES
+
+
+@per_execution
+def test_random_metric_adds_up_what_was_drawn_which_is_new_in_each_step(outcome, steps):
+    actual = outcome["actual"][str(steps)]
+    assert (
+        len({*actual["drawn"]}) == len(actual["drawn"]) == 2 * -(-NUM_BATCHES // steps)
+    )
+    if steps == 1:  # or callbacks see some of them
+        in_last_epoch = sum(actual["drawn"][NUM_BATCHES:])
+        np.testing.assert_allclose(actual["fit"]["drawing"], in_last_epoch, rtol=1e-5)
+    if keras_variants.IS_KERAS_3:
+        # In two epochs and the evaluation; the trace that builds the model draws none.
+        assert actual["draws"] == 3 * NUM_BATCHES

@@ -34,6 +34,8 @@ REFUSALS = {
     "Received: steps_per_execution=0",
     "accumulation": "Keras 3 cannot accumulate gradients under "
     "ParameterServerStrategy. Received: gradient_accumulation_steps=2",
+    "two_synchronous": "A model trains with one SyncReplicas, the optimizer that it is "
+    "compiled with. Received: second besides that",
     "partitions": "Keras 3 cannot train variables in parts: make the strategy without "
     "variable_partitioner, or use tf_keras (TF_USE_LEGACY_KERAS=1). Received: ",
     "made_outside": "The model must be made in the scope of the strategy. Received: "
@@ -141,6 +143,17 @@ def test_what_cannot_be_is_refused_in_one_sentence(training, what):
 )
 def test_what_a_step_finds_out_is_told_in_one_sentence(training, what, message):
     assert message in training["refusals"][what]
+
+
+def test_loss_that_is_no_number_is_one_line_of_the_log(training):
+    (line,) = training["warnings of NaN"]
+    assert line.startswith("fit: the loss is nan, seen first after step 1 of epoch 1.")
+
+
+def test_tensorboard_without_its_package_is_refused_before_the_first_batch(training):
+    board = training["board"]
+    assert board["raised"].startswith("ImportError: The TensorBoard callback needs the")
+    assert board["batches"] == board["iterations"] == 0
 
 
 def test_every_example_is_read_by_the_one_worker_whose_shard_it_is_in(training):

@@ -6,6 +6,7 @@ twins of themselves.
 """
 
 import inspect
+import itertools
 import zipfile
 
 import h5py
@@ -250,6 +251,53 @@ def test_updates_are_the_twins(name, option):
     assert_values(training.model.get_weights(), final)
 
 
+class BesideItself:
+    """An optimizer of Keras in a wrapper, and the same one by itself."""
+
+    def __init__(self, name, wrapper, learning_rate=LEARNING_RATE, **options):
+        if name == "Nadam" and not keras_variants.IS_KERAS_3:
+            pytest.skip("Keras 2's Nadam by itself is another one in a tf.function")
+        self.make = lambda: KERAS_OPTIMIZERS[name](learning_rate, **options)
+        self.wrapper, self.step = wrapper, 0
+        self.model, self.alone = self.make_model(), make_model(self.make())
+        for trained in (self.model, self.alone):
+            # In Keras 2 some of it would be made within the traced update.
+            trained.optimizer.build(trained.trainable_variables)
+
+    def make_model(self):
+        return make_model(self.wrapper(self.make(), K))
+
+    def run(self, updates):
+        """Makes updates of K batches each, alone with their means."""
+        model, alone = self.model, self.alone
+
+        @tf.function
+        def step(gradients):
+            model.optimizer.apply_gradients(
+                zip(gradients, model.trainable_variables, strict=True)
+            )
+
+        for _ in range(updates):
+            batches = [batch(self.step + i) for i in range(K)]
+            for gradients in batches:
+                step([as_tensors(gradients[i]) for i in range(3)])
+            means = [
+                as_tensors(twins.sum_equal_rows(twins.mean([b[i] for b in batches])))
+                for i in range(3)
+            ]
+            alone.optimizer.apply_gradients(
+                zip(means, alone.trainable_variables, strict=True)
+            )
+            self.step += K
+
+    def check(self):
+        for trained in (self.model, self.alone):
+            trained.optimizer.finalize_variable_values(trained.trainable_variables)
+        assert_values(self.model.get_weights(), self.alone.get_weights())
+        steps = int(keras_variants.native(self.model.optimizer.iterations).numpy())
+        assert steps == self.step // K
+
+
 @pytest.mark.parametrize(
     ("wrapper", "option"),
     [(tfs.keras.SyncReplicas, "all"), (tfs.keras.GradientAccumulation, "plain")],
@@ -257,38 +305,9 @@ def test_updates_are_the_twins(name, option):
 )
 @pytest.mark.parametrize("name", KERAS_OPTIMIZERS)
 def test_updates_are_those_of_the_inner_optimizer_by_itself(name, wrapper, option):
-    if name == "Nadam" and not keras_variants.IS_KERAS_3:
-        pytest.skip("Keras 2's Nadam by itself is another one in a tf.function")
-
-    def make():
-        return KERAS_OPTIMIZERS[name](LEARNING_RATE, **OPTIONS[option])
-
-    model, alone = make_model(wrapper(make(), K)), make_model(make())
-    for trained in (model, alone):
-        # In Keras 2 some of it would be made within the traced update.
-        trained.optimizer.build(trained.trainable_variables)
-
-    @tf.function
-    def step(gradients):
-        model.optimizer.apply_gradients(
-            zip(gradients, model.trainable_variables, strict=True)
-        )
-
-    for update in range(3):
-        batches = [batch(K * update + i) for i in range(K)]
-        for gradients in batches:
-            step([as_tensors(gradients[i]) for i in range(3)])
-        means = [
-            as_tensors(twins.sum_equal_rows(twins.mean([b[i] for b in batches])))
-            for i in range(3)
-        ]
-        alone.optimizer.apply_gradients(
-            zip(means, alone.trainable_variables, strict=True)
-        )
-    for trained in (model, alone):
-        trained.optimizer.finalize_variable_values(trained.trainable_variables)
-    assert_values(model.get_weights(), alone.get_weights())
-    assert int(keras_variants.native(model.optimizer.iterations).numpy()) == 3
+    training = BesideItself(name, wrapper, **OPTIONS[option])
+    training.run(3)
+    training.check()
 
 
 @thinned(
@@ -379,6 +398,23 @@ def test_restored_training_goes_on_as_if_never_stopped(name, saved_as, tmp_path)
         training.model = restored
         training.run(2)
         training.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "saved_as"),
+    [*zip(KERAS_OPTIMIZERS, itertools.cycle(SAVED_AS), strict=False)],
+)
+def test_restored_inner_optimizer_goes_on_with_its_schedule_as_by_itself(
+    name, saved_as, tmp_path
+):
+    decay = tf.keras.optimizers.schedules.ExponentialDecay(LEARNING_RATE, 1, 0.5)
+    training = BesideItself(name, tfs.keras.SyncReplicas, decay, **OPTIONS["all"])
+    training.run(2)
+    restored = saved_and_restored(training, saved_as, tmp_path)
+    assert type(restored.optimizer.inner_optimizer) is KERAS_OPTIMIZERS[name]
+    training.model = restored
+    training.run(2)
+    training.check()
 
 
 @each_optimizer

@@ -266,7 +266,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
             self._engine.check_writable(self._contents_of_model())
         else:  # In one process `fit` builds the model later.
             self._engine.directory.check_writable()
-        # An earlier run may have ended before its first epoch, and left its position.
+        # A BackupAndRestore may have left the position of an earlier `Model.fit`.
         clear_initial_position(model)
         self._ends_itself = True
         self._failures.begin_run()

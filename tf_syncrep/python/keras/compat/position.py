@@ -24,16 +24,23 @@ _STEP = "_tf_syncrep_initial_step"
 
 
 class _TrainingState:
-    """The object that `Model.fit` of Keras 2 asks."""
+    """The object that `Model.fit` of Keras 2 asks.
 
-    def __init__(self, epoch: int, step: int):
+    A run that fails before it asks leaves this object to the next one, which has
+    another History.
+    """
+
+    def __init__(self, model: Any, epoch: int, step: int):
         self._position = epoch, step
+        self._model, self._history = model, model.history
 
     def maybe_load_initial_counters_from_ckpt(
         self, steps_per_epoch: Any, initial_epoch: int, mode: Any = None
     ) -> tuple[int, int]:
         """Returns where to begin."""
         del steps_per_epoch, mode
+        if self._model.history is not self._history:
+            return initial_epoch, 0
         epoch, step = self._position
         return (epoch, step) if epoch >= initial_epoch else (initial_epoch, 0)
 
@@ -45,7 +52,7 @@ def set_initial_position(model: Any, epoch: int, step: int) -> int:
         How many steps the loop skips: none if Keras 3 trains by its own loop.
     """
     if not IS_KERAS_3:
-        model._training_state = _TrainingState(epoch, step)
+        model._training_state = _TrainingState(model, epoch, step)
         return step
     model._initial_epoch = epoch
     if not isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy):

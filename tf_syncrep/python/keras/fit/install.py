@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.checkpoint.ends import with_ends
+from tf_syncrep.python.keras.checkpoint.ends import have_checkpoint, with_ends
+from tf_syncrep.python.keras.compat.position import handing_over
 from tf_syncrep.python.keras.fit import api, checks
 
 __all__ = ["install_fit", "uninstall_fit"]
@@ -96,9 +97,12 @@ def _in_front_of(stock: Callable[..., Any], ours: Callable[..., Any]) -> Any:
             if _is_installed:
                 checks.refuse_model_outside_of_scope(self)
             given = inspect.signature(stock).bind(self, *args, **kwargs)
-            if given.arguments.get("callbacks"):
-                given.arguments["callbacks"] = with_ends(given.arguments["callbacks"])
-            return stock(*given.args, **given.kwargs)
+            callbacks = given.arguments.get("callbacks")
+            if not have_checkpoint(callbacks):
+                return stock(self, *args, **kwargs)
+            given.arguments["callbacks"] = with_ends(callbacks)
+            with handing_over(self):
+                return stock(*given.args, **given.kwargs)
         if _is_installed:
             return ours(self, *args, **kwargs)
         raise RuntimeError(

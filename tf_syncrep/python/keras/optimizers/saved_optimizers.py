@@ -23,6 +23,10 @@ def optimizer_from(config: dict[str, Any], custom_objects: Any = None) -> Any:
     name = config.get("registered_name")
     registered = name and tf.keras.utils.get_registered_object(name, custom_objects)
     if not registered:
-        return tf.keras.optimizers.deserialize(config, custom_objects)
+        made = tf.keras.optimizers.deserialize(config, custom_objects)
+        # Keras 2 returns the name of those of its own that are not in a list: of Lion.
+        if not isinstance(made, str):
+            return made
+        registered = getattr(tf.keras.optimizers, made)
     with tf.keras.utils.custom_object_scope(custom_objects or {}):
         return registered.from_config(config["config"])

@@ -8,7 +8,7 @@ looked for in the frames of the calls that have led to the callback (checked wit
 
 from __future__ import annotations
 
-import sys
+import inspect
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +19,7 @@ def callbacks_behind(callback: Any) -> list[Any]:
 
     If no `CallbackList` with the callback has called the hook, there are none.
     """
-    frame = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame is not None:
         caller = frame.f_locals.get("self")
         if isinstance(caller, tf.keras.callbacks.CallbackList):

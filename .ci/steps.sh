@@ -71,6 +71,9 @@ step_slow() {
   make build
   # Without what it depends on: Keras is there, and is to stay as it is.
   .venv/bin/pip install -q --no-deps keras-rs
+  # For kinds of data that `fit` takes; NumPy stays as it is, too.
+  .venv/bin/pip install -q scipy pandas \
+    "numpy==$(.venv/bin/python -c 'import numpy; print(numpy.__version__)')"
   pytest_on_all_cores -m "slow and not soak" --timeout=900 --ignore=tests/cc tests
 }
 

@@ -4,6 +4,7 @@ With one worker the steps are the same, in the same order, so that everything vi
 a training must be equal.
 """
 
+import importlib.util
 import itertools
 import pathlib
 
@@ -26,9 +27,7 @@ DATA_OF_KERAS_2 = {
         "arrays",
         "arrays, class weights",
         "arrays, batches by steps",
-        "frame and series, split",
         "ragged, split",
-        "sparse of scipy",
         "PyDataset",
         "generator with weights of classes",
         "generator with an end",
@@ -62,6 +61,11 @@ IN_MAKE_TEST = {
 def when(scenario):
     """The marks of a scenario's test."""
     kind = scenario.removeprefix("data: ")
+    if package := fit_data.package_for(kind):
+        # By night all of them but torch are installed, which is large.
+        is_missing = importlib.util.find_spec(package) is None
+        reason = f"{package} is not installed"
+        return [pytest.mark.slow, pytest.mark.skipif(is_missing, reason=reason)]
     if keras_variants.IS_KERAS_3:
         by_day = True
     elif kind in fit_data.KINDS:

@@ -66,9 +66,11 @@ def test_optimizers_in_dicts_and_lists_and_counters_of_layers_count_every_step(
 @per_execution
 def test_random_metric_adds_up_what_was_drawn_which_is_new_in_each_step(outcome, steps):
     actual = outcome["actual"][str(steps)]
-    assert (
-        len({*actual["drawn"]}) == len(actual["drawn"]) == 2 * -(-NUM_BATCHES // steps)
-    )
+    assert len(actual["drawn"]) == 2 * -(-NUM_BATCHES // steps)
+    # Without a generator TensorFlow seeds an op at random, by a state of the process
+    # that is inherited where one is forked, as these workers are.
+    same = 0 if keras_variants.IS_KERAS_3 else len(actual["drawn"]) // 2
+    assert len({*actual["drawn"]}) >= len(actual["drawn"]) - same
     if steps == 1:  # or callbacks see some of them
         in_last_epoch = sum(actual["drawn"][NUM_BATCHES:])
         np.testing.assert_allclose(actual["fit"]["drawing"], in_last_epoch, rtol=1e-5)

@@ -72,8 +72,7 @@ def check_count(name: str, value: Any) -> int:
     Raises:
         ValueError: the value is not such a number.
     """
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < 1:
+    if not _is(numbers.Integral, value) or value < 1:
         raise ValueError(
             f"`{name}` must be a whole number of at least 1. Received: {name}={value!r}"
         )
@@ -93,8 +92,7 @@ def check_whole(name: str, value: Any) -> int:
     Raises:
         ValueError: the value is not such a number.
     """
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or not -(2**63) <= int(value) < 2**63:
+    if not _is(numbers.Integral, value) or not -(2**63) <= int(value) < 2**63:
         raise ValueError(
             f"`{name}` must be a whole number of 64 bits. Received: {name}={value!r}"
         )
@@ -114,8 +112,7 @@ def check_power(name: str, value: Any) -> float:
     Raises:
         ValueError: the value is not such a number.
     """
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not -math.inf < float(value) <= 0:
+    if not _is(numbers.Real, value) or not -math.inf < float(value) <= 0:
         raise ValueError(
             f"`{name}` must be a finite number of at most 0. Received: {name}={value!r}"
         )
@@ -135,9 +132,13 @@ def check_positive(name: str, value: Any) -> float:
     Raises:
         ValueError: the value is not such a number.
     """
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 < float(value) < math.inf:
+    if not _is(numbers.Real, value) or not 0 < float(value) < math.inf:
         raise ValueError(
             f"`{name}` must be a finite number above 0. Received: {name}={value!r}"
         )
     return float(value)
+
+
+def _is(kind, value):
+    """Whether a value is a number of a kind; truth values are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)

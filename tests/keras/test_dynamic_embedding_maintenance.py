@@ -193,24 +193,12 @@ def test_custom_loop_without_eviction_needs_no_maintenance():
     assert keras_variants.native(model.optimizer.iterations).numpy() == 1
 
 
-# How a loop has its optimizers: the model's attribute, and what is given.
+# How a loop has its optimizer: what is in the model's attribute.
 PLACES = {
-    "given": lambda optimizer: (None, optimizer),
-    "given in a tuple": lambda optimizer: (None, (_dense_only(), optimizer)),
-    "given beside one that is not built": lambda optimizer: (
-        tf.keras.optimizers.RMSprop(),
-        optimizer,
-    ),
-    "attribute": lambda optimizer: (optimizer, None),
-    "list": lambda optimizer: ([_dense_only(), optimizer], None),
-    "dict": lambda optimizer: ({"tables": optimizer}, None),
+    "variable": lambda optimizer: None,
+    "attribute": lambda optimizer: optimizer,
+    "beside one that is not built": lambda optimizer: tf.keras.optimizers.RMSprop(),
 }
-
-
-def _dense_only():
-    optimizer = tf.keras.optimizers.Adam()
-    optimizer.build([tf.keras.layers.Dense(1).add_weight(shape=[1], name="w")])
-    return optimizer
 
 
 def _in_a_loop(optimizer, at=None):
@@ -231,12 +219,11 @@ def _in_a_loop(optimizer, at=None):
 )
 def test_optimizer_of_a_loop_has_initial_slots_of_a_removed_row(name, place):
     optimizer = OPTIMIZERS[name]()
-    at, given = PLACES[place](optimizer)
-    model, table = _in_a_loop(optimizer, at)
+    model, table = _in_a_loop(optimizer, PLACES[place](optimizer))
     (by_kind,) = row_slots([optimizer], table._growing).values()
     assert any(np.any(x.variable.numpy() != x.initial) for x in by_kind.values())
     for step in (2, 4, 6):
-        tfs.keras.maintain_tables(model, step, optimizer=given)
+        tfs.keras.maintain_tables(model, step)
     assert not len(table.get_embedding_table().keys)
     for kind, slot in by_kind.items():
         np.testing.assert_array_equal(
@@ -261,61 +248,39 @@ def test_loop_with_optimizers_of_tables():
     gradients = tape.gradient(loss, layer.trainable_variables)
     optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
     for step in (2, 4):
-        tfs.keras.maintain_tables(layer, step, optimizer=optimizer)
+        tfs.keras.maintain_tables(layer, step)
     assert [len(x.keys) for x in layer.get_embedding_tables().values()] == [0, 0]
 
 
-def test_steps_are_counted_by_the_first_optimizer():
+def test_steps_are_counted_by_the_optimizer_of_the_tables():
     other = tf.keras.optimizers.RMSprop()
+    other.build([tf.keras.layers.Dense(1).add_weight(shape=[1], name="w")])
+    other.iterations.assign(999)
     optimizer = tfs.keras.SGD(0.1)
     model, table = _in_a_loop(optimizer, other)
-    optimizer.iterations.assign(9)
-    tfs.keras.maintain_tables(model, optimizer=optimizer)
-    optimizer.iterations.assign(99)
-    tfs.keras.maintain_tables(model, optimizer=[optimizer])
-    assert not len(table.get_embedding_table().keys)
+    for iterations, keys in ((9, [1, 2]), (10, [1, 2]), (12, [])):
+        optimizer.iterations.assign(iterations)
+        tfs.keras.maintain_tables(model)
+        assert table.get_embedding_table().keys.tolist() == keys
 
 
-@pytest.mark.parametrize("step", [None, 3])
-@pytest.mark.parametrize(
-    ("make", "given"),
-    [
-        (lambda: None, lambda: None),
-        (lambda: None, lambda: ()),
-        (lambda: [_dense_only()], lambda: None),
-        (lambda: None, _dense_only),
-    ],
-    ids=["none", "given none", "another", "given another"],
-)
-@pytest.mark.parametrize("name", ["adam", "lazy_momentum"])
-def test_table_whose_optimizer_is_not_known_is_refused(name, make, given, step):
-    model, table = _in_a_loop(OPTIMIZERS[name](), make())
+@pytest.mark.skipif(keras_variants.IS_KERAS_3, reason="Keras 3 has none")
+def test_legacy_optimizer_is_refused():
+    model, table = _in_a_loop(tf.keras.optimizers.Adam(0.1))
+    legacy = tf.keras.optimizers.legacy.Adam(0.1)
     before = table.get_embedding_table()
-    for _ in range(3):
-        with pytest.raises(ValueError, match="`optimizer` must train table 'words'"):
-            tfs.keras.maintain_tables(model, step, optimizer=given())
-    np.testing.assert_array_equal(table.get_embedding_table().keys, before.keys)
-
-
-@pytest.mark.parametrize("given", ["adam", 3, [None], {"a": 1}])
-def test_what_is_no_optimizer_is_refused(given):
-    model, _ = _in_a_loop(tfs.keras.SGD(0.1))
-    with pytest.raises(ValueError, match="must be a Keras optimizer, or a list"):
-        tfs.keras.maintain_tables(model, 3, optimizer=given)
+    with pytest.raises(ValueError, match=r"must not be one of .*\.legacy"):
+        step_of(legacy, model.trainable_variables, table, [1], 1.0)
+    np.testing.assert_array_equal(table.get_embedding_table().vectors, before.vectors)
 
 
 def test_table_that_is_not_trained_needs_no_optimizer():
-    model, table = _in_a_loop(tf.keras.optimizers.Adam())
+    table = tfs.keras.Embedding(Dynamic(3, unused_for=1), 4)
     table.trainable = False
+    model = tf.keras.Sequential([tf.keras.layers.Input((), dtype="int64"), table])
+    model(tf.constant([1, 2]), training=True)
     with pytest.raises(ValueError, match="`step` must be given"):
         tfs.keras.maintain_tables(model)
-    for step in (2, 4):
-        tfs.keras.maintain_tables(model, step)
-    assert not len(table.get_embedding_table().keys)
-
-
-def test_optimizer_that_is_not_built_has_no_slots_yet():
-    model, table = _in_a_loop(tf.keras.optimizers.Adam(), tfs.keras.AdamAsync())
     for step in (2, 4):
         tfs.keras.maintain_tables(model, step)
     assert not len(table.get_embedding_table().keys)
@@ -387,17 +352,20 @@ def test_collected_gradients_of_a_row_that_went_reach_no_other_key(name):
 
 
 @pytest.mark.parametrize("name", ["accumulation", "sync"])
-@pytest.mark.parametrize("is_given", [False, True])
-def test_loop_may_remove_rows_once_in_each_round(name, is_given):
+@pytest.mark.parametrize("is_another", [False, True])
+def test_loop_may_remove_rows_once_in_each_round(name, is_another):
     model, layer = collecting(COLLECTING[name](), evict=None, unused_for=1)
-    # The model has the optimizer, too.
-    given = model.optimizer if is_given else None
+    maintained = model
+    if is_another:  # that shares the layer
+        maintained = tf.keras.Sequential(
+            [tf.keras.layers.Input((), dtype="int64"), layer]
+        )
     steps(model, [1, 2])
-    tfs.keras.maintain_tables(model, step=5, optimizer=given)
-    tfs.keras.maintain_tables(model, step=9, optimizer=given)
+    tfs.keras.maintain_tables(maintained, step=5)
+    tfs.keras.maintain_tables(maintained, step=9)
     assert layer.get_embedding_table().keys.tolist() == [1, 2]
     steps(model, [1], 8)  # the last but one makes an update
-    tfs.keras.maintain_tables(model, step=9, optimizer=given)
+    tfs.keras.maintain_tables(maintained, step=9)
     assert layer.get_embedding_table().keys.tolist() == [1]
 
 
@@ -410,11 +378,8 @@ def step_of(optimizer, variables, layer, keys, factor):
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: tf.keras.optimizers.Adam(0.1), lambda: tfs.keras.AdamAsync(0.1)]
-)
-def test_rows_of_two_models_begin_anew_in_both_of_their_optimizers(make):
-    layer = tfs.keras.Embedding(Dynamic(3, unused_for=1), 4)
+def two_models(layer, make):
+    """Two models with one layer, each with an optimizer of its own."""
     models = []
     for _ in range(2):
         model = tf.keras.Sequential(
@@ -423,8 +388,18 @@ def test_rows_of_two_models_begin_anew_in_both_of_their_optimizers(make):
         model.compile(make())
         model(tf.constant([1, 2]), training=True)
         model.optimizer.build(model.trainable_variables)
-        step_of(model.optimizer, model.trainable_variables, layer, [1, 2], 10.0)
         models.append(model)
+    return models
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: tf.keras.optimizers.Adam(0.1), lambda: tfs.keras.AdamAsync(0.1)]
+)
+def test_rows_of_two_models_begin_anew_in_both_of_their_optimizers(make):
+    layer = tfs.keras.Embedding(Dynamic(3, unused_for=1), 4)
+    models = two_models(layer, make)
+    for model in models:
+        step_of(model.optimizer, model.trainable_variables, layer, [1, 2], 10.0)
     for step in (1, 5, 9):
         tfs.keras.maintain_tables(models[0], step)
     assert not len(layer.get_embedding_table().keys)
@@ -434,3 +409,14 @@ def test_rows_of_two_models_begin_anew_in_both_of_their_optimizers(make):
         for kind, slot in by_kind.items():
             expected = np.full_like(slot.variable, slot.initial)
             np.testing.assert_array_equal(slot.variable, expected, kind)
+
+
+def test_steps_of_two_models_with_a_table_are_counted_together():
+    layer = tfs.keras.Embedding(Dynamic(9, unused_for=5), 4)
+    models = two_models(layer, lambda: tfs.keras.SGD(0.1))
+    models[0].optimizer.iterations.assign(100)
+    for _ in range(3):
+        for key, model in enumerate(models, 1):
+            step_of(model.optimizer, model.trainable_variables, layer, [key], 1.0)
+            tfs.keras.maintain_tables(model)
+    assert not layer.table_stats()[layer.name]["evicted"]

@@ -1,6 +1,6 @@
 """Finds a model's optimizers and metrics, wherever they are."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -12,12 +12,7 @@ def optimizers_of(model: Any) -> Iterator[Any]:
     Besides the optimizer with which it was compiled, a model with a train step of its
     own may have some in attributes.
     """
-    return with_inner(parts_of(model, tf.keras.optimizers.Optimizer))
-
-
-def with_inner(optimizers: Iterable[Any]) -> Iterator[Any]:
-    """Yields each of some optimizers, and those that it wraps or consists of."""
-    for optimizer in optimizers:
+    for optimizer in parts_of(model, tf.keras.optimizers.Optimizer):
         while optimizer is not None:
             yield optimizer
             if hasattr(optimizer, "all_optimizers"):

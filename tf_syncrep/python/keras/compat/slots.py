@@ -62,24 +62,6 @@ def trainer_of(optimizer: Any, variable: Any) -> Any:
     return optimizer.optimizer_of(variable) if is_several else optimizer
 
 
-def trains(optimizer: Any, variable: Any) -> bool:
-    """Returns whether an optimizer was built with a model variable.
-
-    Private: public names do not tell the variables of an optimizer that has no slots.
-
-    Args:
-        optimizer: any optimizer, which may wrap another one, or consist of several.
-        variable: a model variable.
-    """
-    for innermost in innermost_of(optimizer):
-        if IS_KERAS_3:
-            if any(x is variable for x in innermost._trainable_variables):
-                return True
-        elif innermost._var_key(variable) in getattr(innermost, "_index_dict", {}):
-            return True
-    return False
-
-
 def _slots_of(optimizer, variables):
     found: dict[int, dict[str, Any]] = {id(native(v)): {} for v in variables}
     tells_slots = hasattr(optimizer, "has_slots_of")

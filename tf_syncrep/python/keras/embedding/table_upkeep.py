@@ -12,7 +12,7 @@ from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.embedding.growing_layer import GrowingLayer
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.maintenance import maintenance_of, may_begin
+from tf_syncrep.python.keras.tables.maintenance import maintenance_of
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
 
 
@@ -69,13 +69,9 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         """Maintains the tables, unless an optimizer has it put off to a later batch."""
         self._steps = self._steps or 0
         maintenance = maintenance_of(self.model) if self._maintains else None
-        if maintenance is not None and may_begin(optimizers_of(self.model)):
+        if maintenance is not None and maintenance.may_begin():
             self._steps = 0
-            with compat.apart_from_closures():
-                # It is a tensor with `gradient_accumulation_steps` of Keras 3.
-                iterations = compat.native(self.model.optimizer.iterations)
-                step = int(tf.convert_to_tensor(iterations))
-            maintenance.run(step)
+            maintenance.run(maintenance.steps(self.model.optimizer))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Adds the counters to the logs."""

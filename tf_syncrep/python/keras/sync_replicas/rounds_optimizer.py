@@ -12,6 +12,7 @@ from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
 from tf_syncrep.python.keras.optimizers.wrapper_optimizer import WrapperOptimizer
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
+from tf_syncrep.python.keras.tables.trainers import note_trainer
 from tf_syncrep.python.sync.gradients import as_tensors
 
 
@@ -33,6 +34,7 @@ class RoundsOptimizer(WrapperOptimizer):
         Args:
             variables: the variables that will be trained.
         """
+        note_trainer(self, variables)
         super().build(variables)
         place(self, variables)
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import trains, variables_of
-from tf_syncrep.python.keras.compat.trainer import is_optimizer_built
-from tf_syncrep.python.keras.parts import optimizers_of, with_inner
+from tf_syncrep.python.keras.compat.slots import variables_of
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 from tf_syncrep.python.keras.tables.row_slots import RowSlot, all_row_slots
 from tf_syncrep.python.keras.tables.stacked_tables import tables_with
@@ -26,36 +24,30 @@ _MOST_STEPS = 100
 _TIMES = 10
 
 
-def maintain_tables(
-    model: Any, step: int | None = None, *, optimizer: Any = None
-) -> None:
+def maintain_tables(model: Any, step: int | None = None) -> None:
     """Removes rows of tables that grow, as their settings say, in a custom loop.
 
     `tfs.keras.fit` does it by itself; so does `tfs.keras.SyncReplicas` on a cluster, as
     a part of its updates, and then this function does nothing. In any other loop call
     it every so many steps: between two of them or, if workers train asynchronously, at
     any time. A row that is removed rests until the next call, and gradients that were
-    on their way to it are dropped. `unused_for` counts the steps that this function is
-    given; so call it before the first step, too, if tables were restored.
+    on their way to it are dropped; its slots begin anew in each optimizer that was
+    built to train the table, be it the model's or the loop's own. `unused_for` counts
+    the steps that this function is given; so call it before the first step, too, if
+    tables were restored.
 
     While `tfs.keras.GradientAccumulation`, or `tfs.keras.SyncReplicas` in one process,
     has gradients of some batches for its next update, which name rows by number, only
     the first call removes rows.
 
     Args:
-        model: a model. The optimizers that train its tables are in its attributes, such
-            as the one with which it was compiled, or in lists or dicts there, or are
-            given as `optimizer`: their slots of a row that is removed begin anew.
-        step: how many steps were made; by default the `iterations` of the first
-            optimizer, which is one that is given, if any is.
-        optimizer: a Keras optimizer, or a list or tuple of them, that trains tables of
-            the model and is in none of its attributes.
+        model: a model or layer with the tables.
+        step: how many steps were made; by default the `iterations` of the optimizer
+            that trains the tables, and the most of them if several do.
 
     Raises:
-        ValueError: no optimizer of the model or in `optimizer` trains one of the tables
-            whose rows may be removed, unless the table is not trainable, or an
-            optimizer is not built yet; the initial values of an optimizer's slots are
-            not known; or `optimizer` is something else.
+        ValueError: the initial values of an optimizer's slots are not known; or `step`
+            is not given and no optimizer trains the tables yet.
 
     Example:
     >>> table = tfs.keras.Embedding(tfs.keras.Dynamic(1000, unused_for=5), 8)
@@ -70,67 +62,18 @@ def maintain_tables(
     ...     gradients = tape.gradient(loss, variables)
     ...     _ = optimizer.apply_gradients(zip(gradients, variables))
     ...     if step % 5 == 0:
-    ...         tfs.keras.maintain_tables(model, optimizer=optimizer)
+    ...         tfs.keras.maintain_tables(model)
     >>> (stats,) = table.table_stats().values()
     >>> print(stats["evicted"] > 0)
     True
     """
-    given = list(with_inner(_given(optimizer)))
-    maintenance = maintenance_of(model, given)
+    maintenance = maintenance_of(model)
     if maintenance is None:
         return
-    optimizers = [*given, *optimizers_of(model)]
-    if all(map(is_optimizer_built, optimizers)):
-        _refuse_untrained(model, maintenance, optimizers, optimizer)
     if step is None:
-        if not optimizers:
-            raise ValueError(
-                "`step` must be given if no optimizer counts the steps. Received: "
-                "step=None"
-            )
-        step = int(compat.native(optimizers[0].iterations).numpy())
-    if may_begin(optimizers):
+        step = maintenance.steps()
+    if maintenance.may_begin():
         maintenance.run(step)
-
-
-def _given(optimizer):
-    """Checks the argument `optimizer`; returns a list."""
-    if optimizer is None:
-        return []
-    is_several = isinstance(optimizer, (list, tuple))
-    given = list(optimizer) if is_several else [optimizer]
-    if not all(isinstance(x, tf.keras.optimizers.Optimizer) for x in given):
-        raise ValueError(
-            "`optimizer` must be a Keras optimizer, or a list or tuple of them. "
-            f"Received: optimizer={optimizer!r}"
-        )
-    return given
-
-
-def _refuse_untrained(model, maintenance, optimizers, optimizer):
-    """Raises for a table whose slots would go over to the next key of a row."""
-    trainable = {id(compat.native(x)) for x in model.trainable_variables}
-    for part, name in maintenance.trained():
-        if id(compat.native(part)) in trainable and not any(
-            trains(x, part) for x in optimizers
-        ):
-            raise ValueError(
-                f"`optimizer` must train table {name!r}, since no optimizer in the "
-                "model's attributes does, and slots of rows that are removed begin "
-                f"anew. Received: optimizer={optimizer!r}"
-            )
-
-
-def may_begin(optimizers: Iterable[Any]) -> bool:
-    """Returns whether rows may be removed now; then a maintenance has to follow.
-
-    Args:
-        optimizers: all that train the tables. Those that collect gradients have a
-            method for this, which says no to a second maintenance within a round. An
-            optimizer may be among them twice.
-    """
-    found = {id(x): x for x in optimizers if hasattr(x, "begin_maintenance")}
-    return all(optimizer.begin_maintenance() for optimizer in found.values())
 
 
 class Maintenance:
@@ -161,16 +104,40 @@ class Maintenance:
             self.build, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)]
         )
 
-    def trained(self) -> Iterator[tuple[Any, str]]:
-        """Yields the variables whose rows may be removed, each with a table in it.
+    def steps(self, *optimizers: Any) -> int:
+        """Returns the most updates that an optimizer of the tables has made.
 
-        The variables are as Keras has them.
+        So the count never goes back where several train them, each with its own.
+
+        Args:
+            *optimizers: optimizers that count, too, whether they train the tables or
+                not.
+
+        Raises:
+            ValueError: there is no optimizer.
         """
-        for tables in self._tables:
-            for slab in tables.slabs:
-                evicting = [x.name for x in slab.tables if tables.sizes[x.name].evicts]
-                if evicting:
-                    yield from ((part, evicting[0]) for part in tables.trained(slab))
+        counting = [*optimizers, *_trainers_of(self._tables)]
+        if not counting:
+            raise ValueError(
+                "`step` must be given if no optimizer that trains the tables counts "
+                "the steps. Received: step=None"
+            )
+        with compat.apart_from_closures():
+            # It is a tensor with `gradient_accumulation_steps` of Keras 3.
+            return max(
+                int(tf.convert_to_tensor(compat.native(optimizer.iterations)))
+                for optimizer in counting
+            )
+
+    def may_begin(self) -> bool:
+        """Returns whether rows may be removed now; then a maintenance has to follow.
+
+        Optimizers that collect gradients are asked, which say no to a second
+        maintenance within a round.
+        """
+        trainers = _trainers_of(self._tables)
+        collecting = [x for x in trainers if hasattr(x, "begin_maintenance")]
+        return all(optimizer.begin_maintenance() for optimizer in collecting)
 
     def run(self, step: int) -> None:
         """Maintains the tables now, after so many steps."""
@@ -205,18 +172,10 @@ _kept: weakref.WeakKeyDictionary[Any, tuple[Any, Maintenance | None]] = (
 )
 
 
-def maintenance_of(model: Any, given: Sequence[Any] = ()) -> Maintenance | None:
-    """The maintenance of a built model's tables; None if no rows are ever removed.
-
-    Args:
-        model: the model.
-        given: optimizers that train it, besides those in its attributes.
-    """
+def maintenance_of(model: Any) -> Maintenance | None:
+    """The maintenance of a built model's tables; None if no rows are ever removed."""
     variables = [compat.native(v) for v in model.variables]
-    optimizers = [*given, *optimizers_of(model)]
-    # Another model may train the same tables.
-    for tables in tables_with(DynamicTables, variables):
-        optimizers.extend(trainers_of(tables))
+    optimizers = _trainers_of(tables_with(DynamicTables, variables))
     slots = [slot for optimizer in optimizers for slot in variables_of(optimizer)]
     key = [*map(id, variables), *map(id, optimizers), *map(id, slots)]
     if model not in _kept or _kept[model][0] != key:
@@ -240,3 +199,9 @@ def _maintenance(variables, optimizers, trained_only=False):
     tables = tables_with(DynamicTables, variables, trained_only)
     evicting = [x for x in tables if any(size.evicts for size in x.sizes.values())]
     return Maintenance(evicting, optimizers) if evicting else None
+
+
+def _trainers_of(several):
+    """The optimizers that train some tables, each once."""
+    found = {id(x): x for tables in several for x in trainers_of(tables)}
+    return list(found.values())

@@ -1,4 +1,4 @@
-"""The optimizers that train tables that grow, also those that no model has."""
+"""The optimizers that train tables that grow, wherever a program has them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.compat.slots import innermost_of
 from tf_syncrep.python.keras.tables.row_slots import refuse_averages
 
 if TYPE_CHECKING:
@@ -24,25 +23,40 @@ _trainers: weakref.WeakKeyDictionary[DynamicTables, weakref.WeakSet[Any]] = (
 def note_trainers(tables: DynamicTables) -> None:
     """Notes the optimizers that will be built to train tables.
 
-    An optimizer that keeps averages of all variables is refused then.
+    One whose slots of a row cannot begin anew is refused then.
     """
     _trainers[tables] = weakref.WeakSet()
-    compat.before_builds(_look)
+    compat.before_builds(note_trainer)
 
 
 def trainers_of(tables: DynamicTables) -> list[Any]:
-    """The optimizers that were built to train tables; none is around another one."""
+    """The optimizers that were built to train tables, and ours around them."""
     return list(_trainers.get(tables, ()))
 
 
-def _look(optimizer: Any, variables: Sequence[Any]) -> None:
-    # Optimizers inside of others are looked at when they are built themselves.
-    is_innermost = innermost_of(optimizer)[0] is optimizer
-    if not is_innermost or not isinstance(optimizer, tf.keras.optimizers.Optimizer):
-        return
+def note_trainer(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Notes an optimizer if tables that grow are among what it will train.
+
+    Keras calls it for its own optimizers. One of this package that is around others,
+    and keeps gradients that name rows, calls it when it is built.
+
+    Raises:
+        ValueError: the optimizer cannot train tables that grow.
+    """
     built_with = {id(compat.native(variable)) for variable in variables}
     for tables, trainers in _trainers.items():
         parts = {id(compat.native(part)) for part in tables.all_trained()}
         if parts & built_with:
+            _refuse_legacy(optimizer)
             refuse_averages([optimizer])
             trainers.add(optimizer)
+
+
+def _refuse_legacy(optimizer):
+    if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
+        raise ValueError(
+            "An optimizer of tables that grow must not be one of "
+            "tf.keras.optimizers.legacy, since slots of a row have to begin anew with "
+            f"its next key. Received: {type(optimizer).__module__}."
+            f"{type(optimizer).__name__}"
+        )

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <set>
 #include <thread>
@@ -315,10 +316,60 @@ TEST(DynamicTableTest, FreshRowsAreThoseThatWereNeverUsed) {
   table.Use({1, 2}, 0);
   EXPECT_EQ(table.table().NumFresh(2), 1);  // there is room for one
   const std::vector<int32_t> taken = {0, 1};
-  table.table().GiveBack(taken.data(), 2);
+  table.table().GiveBack(taken.data(), 2, table.table().build());
   EXPECT_EQ(table.table().NumFresh(2), 0);
   EXPECT_EQ(table.table().NumFresh(3), 1);
   EXPECT_EQ(table.table().NumFresh(9), 1);
+}
+
+TEST(DynamicTableTest, RowsThatWereTakenBeforeABuildAreNotGivenBack) {
+  TestTable table(4);
+  table.Use({1, 2}, 0);
+  EXPECT_EQ(table.Maintain(9, /*unused_for=*/1, Order::kNone), 2);
+  const int64_t before = table.table().build();
+  bool has_memory = false;
+  const Array<int32_t> rested = table.table().TakeResting(&has_memory);
+  ASSERT_EQ(rested.size(), 2);
+  int32_t taken[2];
+  ASSERT_EQ(table.table().TakeFree(2, taken), 2);
+  int64_t bad_row;
+  ASSERT_EQ(table.table().Build(table.columns(), &bad_row),
+            DynamicTable::BuildStatus::kOk);
+  EXPECT_EQ(table.Use({3, 4}, 9), (std::vector<int32_t>{2, 3}));
+  table.table().GiveBack(taken, 2, before);
+  table.table().PutBackResting(rested.data(), 2, before);
+  EXPECT_EQ(table.Use({5}, 9)[0], DynamicTable::kNoRow);  // both rows rest
+  EXPECT_EQ(table.Maintain(9, 0, Order::kNone), 0);
+  EXPECT_EQ(table.Use({5, 6, 7}, 9), (std::vector<int32_t>{0, 1, -1}));
+}
+
+TEST(DynamicTableTest, ReadsKeyAndUseOfOneMoment) {
+  constexpr int64_t kRows = 100;
+  TestTable table(kRows);
+  std::atomic<bool> ends{false};
+  std::thread reader([&] {
+    while (!ends) {
+      for (int64_t row = 0; row < kRows; ++row) {
+        int64_t key;
+        RowUse use;
+        if (table.table().Read(table.columns(), row, &key, &use)) {
+          // The key tells at which time it is used, and is never 0.
+          ASSERT_EQ(key / 1000, use.last_use + 1) << key;
+          ASSERT_GT(use.count, 0);
+        }
+      }
+    }
+  });
+  int64_t num_evicted = 0;
+  for (int32_t clock = 0; clock < 2000; ++clock) {
+    std::vector<int64_t> keys(kRows / 2);
+    std::iota(keys.begin(), keys.end(), 1000 * (clock + 1));
+    table.Use(keys, clock);
+    num_evicted += table.Maintain(clock, /*unused_for=*/1, Order::kNone);
+  }
+  ends = true;
+  reader.join();
+  EXPECT_GT(num_evicted, 1000);
 }
 
 TEST(DynamicTableTest, AdmitsKeysThatWereSeenOftenEnough) {

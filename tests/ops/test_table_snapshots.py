@@ -52,14 +52,14 @@ class Part:
             dtype=tf.float32,
         )
 
-    def maintain(self, step, unused_for):
+    def maintain(self, step, unused_for, evict=None):
         return table_ops.table_maintain(
             self.index,
             *self.handles,
             step,
             slots=[],
             slot_initials=[],
-            evict=[None],
+            evict=[evict],
             unused_for=[unused_for],
             dtype=tf.float32,
         )
@@ -243,6 +243,33 @@ def test_maintenance_that_is_cancelled_has_done_some_rows_and_later_does_the_res
         session.run(maintain, {step: 62})
         rows, _ = session.run(use, {first: 5})
         assert sorted(rows.tolist()) == list(range(ROWS))
+
+
+def test_lookup_that_waits_reads_no_vector_of_the_next_key_of_a_row(tmp_path):
+    part = Part()
+    writer = checkpoint_ops.checkpoint_writer(shared_name="", counted=True)
+    in_use, seldom = ROWS - ROWS // 21, ROWS // 20
+    part.use(tf.range(1, in_use + 1, dtype=tf.int64))
+    for _ in range(2):
+        part.use(tf.range(seldom, in_use + 1, dtype=tf.int64))
+    part.begin(writer, str(tmp_path / "slow"), max_kept_bytes=1, speed=1e5)
+    found = []
+    # Its new keys get the rows that are written last, and until then it waits.
+    keys = tf.concat([[1], tf.range(in_use + 1, ROWS, dtype=tf.int64)], 0)
+    waiting = threading.Thread(target=lambda: found.extend(part.use(keys)))
+    waiting.start()
+    until(lambda: part.variables[2][0, 1] == 2)
+    until(lambda: checkpoint_ops.checkpoint_progress(writer)[4] > seldom + 1000)
+    assert part.maintain(1, None, "least_frequent").numpy() > seldom
+    part.maintain(2, None)
+    rows, _ = part.use(-tf.range(1, seldom, dtype=tf.int64))
+    assert 0 in rows
+    assert waiting.is_alive()
+    checkpoint_ops.checkpoint_cancel(writer)
+    waiting.join()
+    rows, values = found
+    assert rows.numpy().tolist() == [-1, *range(in_use, ROWS - 1)]
+    np.testing.assert_array_equal(values[0], np.zeros(WIDTH))
 
 
 def test_maintenance_ends_where_keys_are_assigned_meanwhile(tmp_path):

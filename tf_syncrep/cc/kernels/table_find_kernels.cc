@@ -99,8 +99,7 @@ absl::Status CheckVectors(const Tensor& vectors) {
 // The keys that are about to get rows, table by table, and free rows for them.
 class NewRows {
  public:
-  explicit NewRows(TableIndexResource* index)
-      : index_(index), num_builds_(index->num_builds()) {}
+  explicit NewRows(TableIndexResource* index) : index_(index) {}
   ~NewRows() { GiveBack(); }
   NewRows(const NewRows&) = delete;
   NewRows& operator=(const NewRows&) = delete;
@@ -120,6 +119,7 @@ class NewRows {
   // which belong to `table`. Keys for which there is no row are removed again,
   // and `num_refused` is set to their number.
   absl::Status Take(int64_t table, int64_t* num_refused) {
+    const int64_t build = index_->table(table).build();
     const int64_t taken = index_->table(table).TakeFree(
         end_ - size(), free_rows_.data() + size());
     if (taken < 0) {
@@ -128,12 +128,12 @@ class NewRows {
     *num_refused = end_ - size() - taken;
     end_ = size() + taken;
     if (taken > 0) {
-      ends_.emplace_back(table, end_);
+      taken_.push_back({table, end_, build});
     }
     return absl::OkStatus();
   }
 
-  int64_t size() const { return ends_.empty() ? 0 : ends_.back().second; }
+  int64_t size() const { return taken_.empty() ? 0 : taken_.back().end; }
   const int32_t* free_rows() const { return free_rows_.data(); }
 
   // Gives the rows their initial vectors. No lookup can find the rows yet.
@@ -141,7 +141,7 @@ class NewRows {
   void Draw(OpKernelContext* ctx, int64_t width, T* vectors) const {
     int64_t begin = 0;
     DeviceSharder sharder(ctx);
-    for (const auto& [table, end] : ends_) {
+    for (const auto& [table, end, build] : taken_) {
       const InitialValues& initial = index_->initial_values(table);
       const int64_t first = begin;
       sharder.RunParts(end - first,
@@ -164,9 +164,9 @@ class NewRows {
     DeviceSharder sharder(ctx);
     int64_t begin = 0;
     bool has_memory = true;
-    const auto ends = std::move(ends_);
-    ends_.clear();
-    for (const auto& [table, end] : ends) {
+    const auto all_taken = std::move(taken_);
+    taken_.clear();
+    for (const auto& [table, end, build] : all_taken) {
       bool has_room;
       index_->table(table).Add(columns, vectors, keys_.data() + begin,
                                end - begin, use, free_rows_.data() + begin,
@@ -180,27 +180,29 @@ class NewRows {
   }
 
  private:
+  // The rows of a table.
+  struct Taken {
+    int64_t table;
+    int64_t end;    // where its keys end
+    int64_t build;  // the table's, when they were taken
+  };
+
   void GiveBack() {
-    // If the index was made anew, it does not know of rows that were taken
-    // before.
-    if (index_->num_builds() == num_builds_) {
-      int64_t begin = 0;
-      for (const auto& [table, end] : ends_) {
-        index_->table(table).GiveBack(free_rows_.data() + begin, end - begin);
-        begin = end;
-      }
+    int64_t begin = 0;
+    for (const auto& [table, end, build] : taken_) {
+      index_->table(table).GiveBack(free_rows_.data() + begin, end - begin,
+                                    build);
+      begin = end;
     }
   }
 
   TableIndexResource* const index_;
-  const int64_t num_builds_;
   Array<int64_t> keys_;
   Array<int64_t> places_;
   Array<int32_t> free_rows_;
   Array<int32_t> rows_;
   int64_t end_ = 0;
-  // Each table that has keys, and the place where they end.
-  std::vector<std::pair<int64_t, int64_t>> ends_;
+  std::vector<Taken> taken_;  // of each table that has keys
 };
 
 constexpr int kVectors = 0;  // the place of this variable in a TablePart
@@ -239,11 +241,17 @@ class TableFindOp final : public OpKernel {
     auto* const rows = Data<int32_t>(*rows_output);
     bool is_same;
     do {
-      OP_REQUIRES_OK(ctx, Find(ctx, index.get(), request, &part, rows));
+      OP_REQUIRES_OK(ctx, Find(ctx, index.get(), request, insert_, part, rows));
       is_same = true;
+      const int64_t num_locks = part.num_locks();
       if (insert_) {
         OP_REQUIRES_OK(
             ctx, Insert(ctx, index.get(), request, &part, rows, &is_same));
+      }
+      // While nothing was locked, rows may have gone to other keys.
+      if (is_same && part.num_locks() != num_locks) {
+        OP_REQUIRES_OK(ctx, Find(ctx, index.get(), request, /*uses=*/false,
+                                 part, rows));
       }
     } while (!is_same);
     DeviceSharder sharder(ctx);
@@ -255,15 +263,15 @@ class TableFindOp final : public OpKernel {
   }
 
  private:
-  absl::Status Find(OpKernelContext* ctx, TableIndexResource* index,
-                    const TableRequest& request, TablePart* part,
-                    int32_t* rows) const {
+  static absl::Status Find(OpKernelContext* ctx, TableIndexResource* index,
+                           const TableRequest& request, bool uses,
+                           const TablePart& part, int32_t* rows) {
     DeviceSharder sharder(ctx);
-    const TableColumns columns = part->columns();
+    const TableColumns columns = part.columns();
     for (int64_t i = 0; i < index->num_tables(); ++i) {
       const int64_t begin = request.begin(i);
       bool has_memory;
-      if (insert_) {
+      if (uses) {
         index->table(i).FindAndUse(columns, index->clock(),
                                    request.keys() + begin, request.size(i),
                                    rows + begin, sharder, &has_memory);

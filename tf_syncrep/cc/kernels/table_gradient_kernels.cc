@@ -172,18 +172,22 @@ class TableExportOp final : public OpKernel {
     using Occurrence = RowOccurrence<uint64_t>;
     Array<Occurrence> rows;
     Array<Occurrence> spare;
+    Array<RowUse> uses;
     const absl::Status no_memory = OutOfMemory(
         absl::StrCat("the rows of table ", index->options()[table_].name),
-        2 * (end - first) * sizeof(Occurrence));
-    OP_REQUIRES(ctx, rows.Allocate(end - first) && spare.Allocate(end - first),
+        (end - first) * (2 * sizeof(Occurrence) + sizeof(RowUse)));
+    OP_REQUIRES(ctx,
+                rows.Allocate(end - first) && spare.Allocate(end - first) &&
+                    uses.Allocate(end - first),
                 no_memory);
     // With this bit inverted, keys have the same order as unsigned numbers as
     // they have as signed ones.
     constexpr uint64_t kSign = uint64_t{1} << 63;
     int64_t size = 0;
     for (int64_t row = first; row < end; ++row) {
-      if (columns.use(row).is_in_use()) {
-        rows[size++] = {static_cast<uint64_t>(columns.key(row)) ^ kSign,
+      int64_t key;
+      if (table.Read(columns, row, &key, &uses[row - first])) {
+        rows[size++] = {static_cast<uint64_t>(key) ^ kSign,
                         static_cast<uint64_t>(row)};
       }
     }
@@ -198,7 +202,7 @@ class TableExportOp final : public OpKernel {
     }
     for (int64_t i = 0; i < size; ++i) {
       const auto row = static_cast<int64_t>(sorted[i].place);
-      const RowUse use = columns.use(row);
+      const RowUse use = uses[row - first];
       Data<int64_t>(*outputs[0])[i] =
           static_cast<int64_t>(sorted[i].row ^ kSign);
       Data<int32_t>(*outputs[1])[i] = static_cast<int32_t>(row);

@@ -200,11 +200,11 @@ class TableMaintainOp final : public OpKernel {
                           int64_t number, TablePart* part) const {
     DynamicTable& table = index->table(number);
     bool has_memory;
+    const int64_t build = table.build();
     const Array<int32_t> rested = table.TakeResting(&has_memory);
     if (!has_memory) {
       return OutOfMemory("the rows that rest", 4 * table.options().capacity);
     }
-    const int64_t num_builds = index->num_builds();
     for (int64_t begin = 0; begin < rested.size(); begin += kRowsAtOnce) {
       const int64_t size = std::min(kRowsAtOnce, rested.size() - begin);
       const int32_t* const rows = rested.data() + begin;
@@ -213,9 +213,7 @@ class TableMaintainOp final : public OpKernel {
         table.Free(part->columns(), part->tensor(kVectors).data(), rows, size);
       });
       if (!status.ok()) {
-        if (index->num_builds() == num_builds) {
-          table.PutBackResting(rows, rested.size() - begin);
-        }
+        table.PutBackResting(rows, rested.size() - begin, build);
         return status;
       }
     }

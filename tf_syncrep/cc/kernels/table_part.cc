@@ -68,6 +68,7 @@ absl::Status TablePart::CheckShapes(const LockedVariables& variables,
 }
 
 absl::Status TablePart::Lock(OpKernelContext* ctx) {
+  ++num_locks_;
   while (true) {
     variables_.emplace();
     absl::Status status = variables_->Lock(ctx, requests_);

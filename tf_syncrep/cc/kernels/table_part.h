@@ -34,6 +34,10 @@ class TablePart {
   // and InvalidArgument for shapes that do not fit the index.
   absl::Status Lock(tensorflow::OpKernelContext* ctx);
 
+  // How often the variables have been locked. What is known of rows holds until
+  // this changes.
+  int64_t num_locks() const { return num_locks_; }
+
   // Unlocks the variables. Others may change everything from then on.
   void Unlock() { variables_.reset(); }
 
@@ -68,6 +72,7 @@ class TablePart {
   std::vector<std::string> names_;
   std::vector<LockedVariables::Request> requests_;
   std::optional<LockedVariables> variables_;
+  int64_t num_locks_ = 0;
 };
 
 }  // namespace tf_syncrep

@@ -94,6 +94,7 @@ DynamicTable::BuildStatus DynamicTable::BuildRow(const TableColumns& columns,
 DynamicTable::BuildStatus DynamicTable::Build(const TableColumns& columns,
                                               int64_t* bad_row) {
   const MutexLock lock(rows_mu_);
+  ++build_;
   const auto clear = [&]() TF_SYNCREP_REQUIRES(rows_mu_) {
     for (const auto& stripe : stripes_) {
       const MutexLock stripe_lock(stripe->mu);
@@ -281,8 +282,19 @@ int64_t DynamicTable::TakeFree(int64_t size, int32_t* rows) {
   return from_list + fresh;
 }
 
-void DynamicTable::GiveBack(const int32_t* rows, int64_t size) {
+int64_t DynamicTable::build() const {
   const MutexLock lock(rows_mu_);
+  return build_;
+}
+
+void DynamicTable::GiveBack(const int32_t* rows, int64_t size, int64_t build) {
+  const MutexLock lock(rows_mu_);
+  if (build == build_) {
+    PushFree(rows, size);
+  }
+}
+
+void DynamicTable::PushFree(const int32_t* rows, int64_t size) {
   // TakeFree() takes from the end, so that it returns the first row first.
   for (int64_t i = size - 1; i >= 0; --i) {
     free_.push_back(rows[i]);
@@ -322,7 +334,8 @@ void DynamicTable::Add(const TableColumns& columns, const void* vectors,
     if (rows[i] == free_rows[i]) {
       ++num_added;
     } else {
-      GiveBack(&free_rows[i], 1);
+      const MutexLock lock(rows_mu_);
+      PushFree(&free_rows[i], 1);
     }
   }
   in_use_ += num_added;
@@ -347,9 +360,12 @@ Array<int32_t> DynamicTable::TakeResting(bool* has_memory) {
   return rows;
 }
 
-void DynamicTable::PutBackResting(const int32_t* rows, int64_t size) {
+void DynamicTable::PutBackResting(const int32_t* rows, int64_t size,
+                                  int64_t build) {
   const MutexLock lock(rows_mu_);
-  resting_.insert(resting_.end(), rows, rows + size);
+  if (build == build_) {
+    resting_.insert(resting_.end(), rows, rows + size);
+  }
 }
 
 void DynamicTable::Free(const TableColumns& columns, const void* vectors,
@@ -359,7 +375,8 @@ void DynamicTable::Free(const TableColumns& columns, const void* vectors,
         RowLocks::Global().Of(vectors, rows[i]));
     columns.set_use(rows[i], {0, 0});
   }
-  GiveBack(rows, size);
+  const MutexLock lock(rows_mu_);
+  PushFree(rows, size);
 }
 
 bool DynamicTable::IsTaken(const Eviction& eviction, RowUse use) {
@@ -497,11 +514,25 @@ int64_t DynamicTable::Evict(const TableColumns& columns, const void* vectors,
   return num;
 }
 
+bool DynamicTable::Read(const TableColumns& columns, int64_t row, int64_t* key,
+                        RowUse* use) const {
+  if (!columns.use(row).is_in_use()) {
+    return false;
+  }
+  *key = columns.key(row);
+  const uint64_t hash = HashKey(*key);
+  Stripe& stripe = StripeOf(hash);
+  const MutexLock lock(stripe.mu);
+  *use = columns.use(row);
+  return HasKey(columns, stripe, hash, *key, row);
+}
+
 bool DynamicTable::SetUse(const TableColumns& columns, int64_t key, int32_t row,
                           RowUse use) {
-  Stripe& stripe = StripeOf(HashKey(key));
+  const uint64_t hash = HashKey(key);
+  Stripe& stripe = StripeOf(hash);
   const MutexLock lock(stripe.mu);
-  if (columns.key(row) != key || !columns.use(row).is_in_use()) {
+  if (!HasKey(columns, stripe, hash, key, row)) {
     return false;
   }
   columns.set_use(row, use);

@@ -101,10 +101,16 @@ class DynamicTable {
   // were never used.
   int64_t NumFresh(int64_t size) const;
 
+  // The number of the last call of Build(). It does not know of rows that were
+  // taken before, and may have made them free or given them keys.
+  int64_t build() const;
+
   // Takes up to `size` free rows, for Add() or GiveBack(). Returns how many it
   // has taken, or -1 if there is no memory.
   int64_t TakeFree(int64_t size, int32_t* rows);
-  void GiveBack(const int32_t* rows, int64_t size);
+  // Gives back rows that were taken after the build of this number, if it still
+  // is the last one.
+  void GiveBack(const int32_t* rows, int64_t size, int64_t build);
 
   // Gives rows, whose vectors are written already, to keys that have none:
   // keys[i] gets free_rows[i], which TakeFree() has returned, with `use`, and
@@ -123,9 +129,10 @@ class DynamicTable {
   void CountWithoutRow(int64_t num, int64_t num_refused);
   void CountDropped(int64_t num);
 
-  // Returns the rows that were evicted before the call and still rest.
+  // Returns the rows that were evicted before the call and still rest. They are
+  // put back as GiveBack() does it.
   Array<int32_t> TakeResting(bool* has_memory);
-  void PutBackResting(const int32_t* rows, int64_t size);
+  void PutBackResting(const int32_t* rows, int64_t size, int64_t build);
   // Makes rows from TakeResting() free, so that they can get keys again.
   void Free(const TableColumns& columns, const void* vectors,
             const int32_t* rows, int64_t size);
@@ -156,6 +163,11 @@ class DynamicTable {
   int64_t Evict(const TableColumns& columns, const void* vectors,
                 const Eviction& eviction, const int32_t* rows, int64_t size);
 
+  // Reads the key and use of a row, both of one moment. Returns false if the row
+  // is not in use.
+  bool Read(const TableColumns& columns, int64_t row, int64_t* key,
+            RowUse* use) const;
+
   // Sets a row's use if the row still has this key. Returns whether it has.
   bool SetUse(const TableColumns& columns, int64_t key, int32_t row,
               RowUse use);
@@ -182,6 +194,8 @@ class DynamicTable {
   };
 
   bool ReserveLists(int64_t num_rows) TF_SYNCREP_REQUIRES(rows_mu_);
+  void PushFree(const int32_t* rows, int64_t size)
+      TF_SYNCREP_REQUIRES(rows_mu_);
   // A key of a call, and its place in the call.
   struct Asked {
     uint64_t hash;
@@ -205,6 +219,13 @@ class DynamicTable {
     return stripe.segments[KeySegmentOf(hash, num_segments_)];
   }
 
+  // Whether the row has this key, whose stripe and hash these are. What the
+  // columns say of a row that has another key may be about to change.
+  bool HasKey(const TableColumns& columns, Stripe& stripe, uint64_t hash,
+              int64_t key, int64_t row) const TF_SYNCREP_REQUIRES(stripe.mu) {
+    return SegmentOf(stripe, hash).Find(hash, key, columns.keys()) == row;
+  }
+
   static bool IsTaken(const Eviction& eviction, RowUse use);
 
   const Options options_;
@@ -214,6 +235,7 @@ class DynamicTable {
   std::atomic<uint32_t> next_stripe_{0};  // the next call begins here
 
   mutable Mutex rows_mu_;
+  int64_t build_ TF_SYNCREP_GUARDED_BY(rows_mu_) = 0;
   int64_t next_fresh_ TF_SYNCREP_GUARDED_BY(rows_mu_);
   // Both lists have room for all rows before next_fresh_.
   std::vector<int32_t> free_ TF_SYNCREP_GUARDED_BY(rows_mu_);

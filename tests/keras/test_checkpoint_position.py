@@ -191,7 +191,8 @@ def test_last_checkpoint_holds_the_best_weights_that_were_restored(
     ends_last = how is tfs.keras.fit or (
         how is tf.keras.Model.fit and keras_variants.IS_KERAS_3
     )
-    has_best = ends_last or order > 0
+    restores_earlier = tf.__version__.startswith("2.15.")
+    has_best = ends_last or order > 0 or restores_earlier
     for found, expected in zip(other.get_weights(), model.get_weights(), strict=True):
         assert np.array_equal(found, expected) == has_best
     assert caplog.text.count("Put Checkpoint last") == (not has_best)

@@ -11,6 +11,7 @@ from combinations import mostly_by_night
 
 import tf_syncrep as tfs
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.tables.maintenance import maintenance_of_update
 from tf_syncrep.python.keras.tables.row_slots import row_slots
 
 Dynamic = tfs.keras.Dynamic
@@ -274,6 +275,33 @@ def test_legacy_optimizer_is_refused():
     np.testing.assert_array_equal(table.get_embedding_table().vectors, before.vectors)
 
 
+@pytest.mark.skipif(keras_variants.IS_KERAS_3, reason="Keras 3 has none")
+def test_checkpoint_refuses_a_legacy_optimizer(tmp_path):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+    model.compile(tf.keras.optimizers.legacy.Adam(0.1), "mse")
+    with pytest.raises(ValueError, match=r"must not be trained by .*\.legacy"):
+        tfs.keras.Checkpoint(tmp_path, model=model).save()
+
+
+def test_update_maintains_tables_that_it_trains_in_part():
+    layer = tfs.keras.DistributedEmbedding(
+        {
+            name: tfs.keras.FeatureConfig(
+                name, tfs.keras.TableConfig(name, Dynamic(9, unused_for=1), width)
+            )
+            for name, width in (("a", 4), ("b", 8))
+        }
+    )
+    layer({name: tf.constant([1, 2]) for name in "ab"}, training=True)
+    optimizer = tf.keras.optimizers.Adam()
+    variables = layer.trainable_variables[-1:]
+    optimizer.build(variables)
+    maintenance = maintenance_of_update(optimizer, list(map(compat.native, variables)))
+    for step in (0, 2):
+        maintenance.run(step)
+    assert [len(x.keys) for x in layer.get_embedding_tables().values()] == [0, 0]
+
+
 def test_table_that_is_not_trained_needs_no_optimizer():
     table = tfs.keras.Embedding(Dynamic(3, unused_for=1), 4)
     table.trainable = False
@@ -409,6 +437,21 @@ def test_rows_of_two_models_begin_anew_in_both_of_their_optimizers(make):
         for kind, slot in by_kind.items():
             expected = np.full_like(slot.variable, slot.initial)
             np.testing.assert_array_equal(slot.variable, expected, kind)
+
+
+def test_restored_rows_begin_anew_in_the_optimizer_of_the_other_model(tmp_path):
+    layer = tfs.keras.Embedding(Dynamic(9), 4)
+    models = two_models(layer, lambda: tf.keras.optimizers.Adam(0.1))
+    checkpoint = tfs.keras.Checkpoint(tmp_path, model=models[0])
+    for model in models:
+        step_of(model.optimizer, model.trainable_variables, layer, [1, 2], 10.0)
+    checkpoint.save()
+    checkpoint.restore()
+    slots = [row_slots([x.optimizer], layer._growing).values() for x in models]
+    (own,), (of_other,) = slots
+    for kind, slot in of_other.items():
+        assert np.any(own[kind].variable.numpy() != slot.initial)
+        assert np.all(slot.variable.numpy() == slot.initial)
 
 
 def test_steps_of_two_models_with_a_table_are_counted_together():

@@ -9,6 +9,7 @@ from combinations import thinned
 from keras_variants import IS_KERAS_3
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.optimizers.own_optimizers import OwnOptimizer
 
 STEPS, EXAMPLES = 4, 12
 Keras = tf.keras.optimizers
@@ -251,6 +252,20 @@ def test_rates_of_tables_are_set_by_table():
     initial = models.initial_tables()
     np.testing.assert_array_equal(model.tables()["movies"], initial["movies"])
     assert not np.array_equal(model.tables()["users"], initial["users"])
+
+
+def test_rates_of_functions_with_one_name_are_of_their_tables_alone():
+    def of(rate):
+        def computed():
+            return rate
+
+        return computed
+
+    rates = [of(x) for x in (0.1, 0.001)]
+    makers = [OwnOptimizer(tfs.keras.Adagrad(rate)) for rate in (*rates, rates[0])]
+    assert makers[0] == makers[2] != makers[1]
+    made = [maker.make(i) for i, maker in enumerate(makers[:2])]
+    assert [float(x.learning_rate) for x in made] == pytest.approx([0.1, 0.001])
 
 
 def test_a_step_without_a_gradient_of_a_table_counts():

@@ -26,7 +26,10 @@ from tf_syncrep.python.checkpoint.progress import Progress
 from tf_syncrep.python.keras import compat
 from tf_syncrep.python.keras.checkpoint.contents import contents_of
 from tf_syncrep.python.keras.checkpoint.position import Position
-from tf_syncrep.python.keras.compat.callback_order import callbacks_behind
+from tf_syncrep.python.keras.compat.callback_order import (
+    RESTORES_AT_THE_END,
+    callbacks_behind,
+)
 from tf_syncrep.python.keras.compat.position import (
     clear_initial_position,
     set_initial_position,
@@ -329,7 +332,7 @@ class Checkpoint(tf.keras.callbacks.Callback):
 
     def _warn_of_order(self) -> None:
         """Warns of callbacks that will restore weights after the last checkpoint."""
-        if any(
+        if RESTORES_AT_THE_END and any(
             isinstance(callback, tf.keras.callbacks.EarlyStopping)
             and callback.restore_best_weights
             for callback in callbacks_behind(self)

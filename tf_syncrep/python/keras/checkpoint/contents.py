@@ -20,7 +20,7 @@ from __future__ import annotations
 import collections
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -46,13 +46,18 @@ from tf_syncrep.python.keras.compat.slots import (
 )
 from tf_syncrep.python.keras.parts import optimizers_of
 from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
-from tf_syncrep.python.keras.tables.row_slots import RowSlot, row_slots
+from tf_syncrep.python.keras.tables.row_slots import (
+    RowSlot,
+    all_row_slots,
+    row_slots,
+)
 from tf_syncrep.python.keras.tables.slots import key_of
 from tf_syncrep.python.keras.tables.stacked_tables import (
     StackedTables,
     tables_with,
 )
 from tf_syncrep.python.keras.tables.tables import Tables
+from tf_syncrep.python.keras.tables.trainers import trainers_of
 
 
 def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
@@ -68,6 +73,8 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     builder = Builder()
     variables = _variables_of(model)
     optimizers = list(optimizers_of(model)) if with_optimizers else []
+    if with_optimizers:
+        _refuse_legacy(getattr(model, "optimizer", None))
     for optimizer in optimizers:
         _build(optimizer, model)
     if with_optimizers:  # Some are made when another one is built.
@@ -96,6 +103,29 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     for name, variable in _by_name(list(others.values()), _name):
         builder.add_whole(f"optimizer/{name}", compat.native(variable))
     return builder.build()
+
+
+def _refuse_legacy(optimizer):
+    """Raises for an optimizer whose slots are not known."""
+    if optimizer is not None and not isinstance(
+        optimizer, tf.keras.optimizers.Optimizer
+    ):
+        kind = type(optimizer)
+        raise ValueError(
+            "The model of a checkpoint must not be trained by an optimizer of "
+            "tf.keras.optimizers.legacy, whose slots would not be in it. Received: "
+            f"{kind.__module__}.{kind.__name__}"
+        )
+
+
+def _free_all(tables: DynamicTables, part: Any, own: Iterable[RowSlot]) -> None:
+    """Frees all rows of a part, in the slots of other models' optimizers, too."""
+    slots = {id(x.variable): x for x in own}
+    for optimizer in trainers_of(tables):
+        if not any(id(compat.native(x)) in slots for x in variables_of(optimizer)):
+            others = all_row_slots([optimizer], tables).get(id(part.vectors), [])
+            slots |= {id(x.variable): x for x in others}
+    tables.reset(part, [(x.variable, x.initial) for x in slots.values()])
 
 
 def _add_variables(
@@ -192,12 +222,7 @@ def _add_dynamic_slab(
                     group,
                     slab.capacity(table),
                     functools.partial(
-                        tables.reset,
-                        part,
-                        [
-                            (x.variable, x.initial)
-                            for x in of_rows[id(part.vectors)].values()
-                        ],
+                        _free_all, tables, part, of_rows[id(part.vectors)].values()
                     )
                     if table is slab.tables[0]
                     else _nothing,  # the first table's call has freed all rows

@@ -13,6 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
+#: Whether EarlyStopping restores weights when a training ends. Keras 2.15, which comes
+#: with TensorFlow 2.15 alone, does it at the end of the last epoch.
+RESTORES_AT_THE_END = not tf.__version__.startswith("2.15.")
+
 
 def callbacks_behind(callback: Any) -> list[Any]:
     """Returns the callbacks that come after one; to be called in one of its hooks.

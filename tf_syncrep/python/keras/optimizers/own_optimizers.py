@@ -41,7 +41,7 @@ class OwnOptimizer:
     """A maker of an optimizer for tables.
 
     Two makers are equal if their optimizers have the same class and configuration,
-    apart from the name.
+    apart from the name. A function that computes a rate is equal to itself alone.
     """
 
     def __init__(self, given: Any):
@@ -62,8 +62,11 @@ class OwnOptimizer:
             sort_keys=True,
             default=_as_json,
         )
-        self._key = self._kind, as_json
         schedule = None if isinstance(given, str) else compat.schedule_of(given)
+        is_schedule = isinstance(
+            schedule, tf.keras.optimizers.schedules.LearningRateSchedule
+        )
+        self._key = self._kind, as_json, None if is_schedule else schedule
         if schedule is not None:
             # The schedule itself is kept, since a user's class may not be registered.
             self._config["learning_rate"] = schedule

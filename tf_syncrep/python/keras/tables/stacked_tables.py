@@ -72,7 +72,7 @@ def tables_with(
     Args:
         kind: the class of the tables.
         variables: TensorFlow's variables.
-        trained_only: whether only the variables with vectors have to be among them.
+        trained_only: whether one of the variables with vectors among them will do.
     """
     place = {id(variable): i for i, variable in enumerate(variables)}
     found = []
@@ -80,8 +80,9 @@ def tables_with(
         if isinstance(tables, kind):
             wanted = tables.all_trained() if trained_only else tables.all_variables()
             own = [id(compat.native(x)) for x in wanted]
-            if all(x in place for x in own):
-                found.append((place[own[0]], tables))
+            places = [place[x] for x in own if x in place]
+            if places and (trained_only or len(places) == len(own)):
+                found.append((places[0], tables))
     return [tables for _, tables in sorted(found, key=lambda pair: pair[0])]
 
 

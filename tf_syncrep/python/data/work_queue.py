@@ -110,6 +110,9 @@ class WorkQueue:
         given = items
         if not isinstance(items, range):
             items = np.asarray(items)
+            if items.ndim > 0 and items.dtype.kind in "SU":
+                # Strings of one length would lose the zeros at their ends.
+                items = np.asarray(given, object)
             if items.ndim == 0 and items.dtype.kind not in "SU":
                 items = range(check_count("items", items.item()))
         self.items: np.ndarray | range = items

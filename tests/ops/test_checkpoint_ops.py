@@ -429,6 +429,28 @@ def test_pieces_must_cover_the_variables(tmp_path, pieces):
 
 
 @pytest.mark.parametrize(
+    "pieces",
+    [
+        [(0, 1, 0, 1, 2**62)],
+        [(0, 1, 2**63 - 1, 1, 2**63 - 1)],
+        [(0, 1, 0, 2**63 - 1, 2**63 - 1)],
+        [(0, 2**63 - 1, 0, 1, 2**63 - 1), (0, 2**63 - 1, 0, 1, 2**63 - 1)],
+    ],
+)
+def test_no_piece_is_of_a_table_that_is_too_large_for_tensors(tmp_path, pieces):
+    table = _Table(_values(1, width=4), 1)
+    table.write(tmp_path / "ckpt")
+    table.pieces, table.names = pieces, table.names * len(pieces)
+    for use in (table.begin, table.restore):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="pieces"):
+            use(tmp_path / "ckpt")
+    table.pieces = [(0, 1, 0, 2**61, 1)]  # The file need not have as many parts.
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"pieces.*parts"):
+        table.begin(tmp_path / "ckpt")
+    table.restore(tmp_path / "ckpt")
+
+
+@pytest.mark.parametrize(
     ("pieces", "names"),
     [
         ([(0, 5, 0, 1, 5), (1, 5, 0, 1, 5)], ["a", "b", "a", "c"]),  # the same rows

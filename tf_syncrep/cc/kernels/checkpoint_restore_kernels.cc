@@ -140,9 +140,10 @@ class PieceArray {
     stored_shards_ = more_dims == 2 ? stored.dim_size(1) : 1;
     TablePiece as_stored = piece_;
     as_stored.stride = std::max<int64_t>(1, stored_shards_);
+    TensorShape expected;
+    TF_RETURN_IF_ERROR(as_stored.StoredShape(row_shape_, &expected));
     if (shape_.dims() == 0 || dtype != dtype_ ||
-        !tensorflow::DataTypeCanUseMemcpy(dtype) ||
-        (stored != as_stored.StoredShape(row_shape_))) {
+        !tensorflow::DataTypeCanUseMemcpy(dtype) || stored != expected) {
       return absl::InvalidArgumentError(absl::StrCat(
           name_, " is ", DataTypeString(dtype), stored.DebugString(),
           " in the checkpoint, where the model has a table of ",
@@ -173,9 +174,9 @@ class PieceArray {
       }
       TensorShape shape = row_shape_;
       if (stored_shards_ > 1) {
-        shape.InsertDim(0, part.num_shards);
+        TF_RETURN_IF_ERROR(shape.InsertDimWithStatus(0, part.num_shards));
       }
-      shape.InsertDim(0, part.num_rows);
+      TF_RETURN_IF_ERROR(shape.InsertDimWithStatus(0, part.num_rows));
       Tensor values;
       TF_RETURN_IF_ERROR(NewTensor(name_, dtype_, shape, &values));
       TF_RETURN_IF_ERROR(reader.LookupSlice(name_, slice, &values));

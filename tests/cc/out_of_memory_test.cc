@@ -19,6 +19,7 @@
 #include "tests/cc/row_arrays.h"
 #include "tests/cc/thread_sharder.h"
 #include "tf_syncrep/cc/lib/accumulator_sparse.h"
+#include "tf_syncrep/cc/lib/chunk_pool.h"
 #include "tf_syncrep/cc/lib/rows/distinct_rows.h"
 #include "tf_syncrep/cc/lib/rows/row_combine.h"
 #include "tf_syncrep/cc/lib/rows/row_groups.h"
@@ -29,12 +30,14 @@
 namespace {
 
 constexpr size_t kLarge = 16 << 10;
+// Allocations of fewer bytes succeed.
+size_t large_bytes = kLarge;
 // How many large allocations succeed before one fails; negative if none fails.
 int64_t allocations_left = -1;
 int64_t num_failed = 0;
 
 bool Fails(size_t bytes) {
-  if (bytes < kLarge || allocations_left < 0 || allocations_left-- > 0) {
+  if (bytes < large_bytes || allocations_left < 0 || allocations_left-- > 0) {
     return false;
   }
   ++num_failed;
@@ -99,6 +102,28 @@ std::vector<int64_t> SomeRows(int64_t range) {
     rows.push_back(i * 7919 % range);
   }
   return rows;
+}
+
+TEST(OutOfMemoryTest, ChunksAreFreedOrComeBack) {
+  const auto pool = std::make_shared<ChunkPool>();
+  large_bytes = 1;
+  num_failed = 0;
+  allocations_left = 1;  // That of the memory itself succeeds.
+  const bool has_owner = ChunkPool::Get(pool, 1).buffer.owner != nullptr;
+  allocations_left = -1;
+  EXPECT_FALSE(has_owner);
+  EXPECT_EQ(num_failed, 1);
+  const size_t one = pool->kept_bytes();
+  EXPECT_GT(one, 0u);
+  // There is no room to remember the second one that is not used any more.
+  std::vector<Chunk> chunks = {ChunkPool::Get(pool, 1),
+                               ChunkPool::Get(pool, 1)};
+  allocations_left = 0;
+  chunks.clear();
+  allocations_left = -1;
+  large_bytes = kLarge;
+  EXPECT_EQ(num_failed, 2);
+  EXPECT_EQ(pool->kept_bytes(), one);
 }
 
 TEST(OutOfMemoryTest, RowsAreNotGrouped) {

@@ -48,6 +48,14 @@ def test_contents_of_items_are_read(tmp_path):
     assert queue.stats()["done"] == 2
 
 
+def test_strings_keep_the_zeros_at_their_ends():
+    records = [b"\1\0\0", b"", b"\0"]
+    found = list(tfs.data.WorkQueue(records).dataset().as_numpy_iterator())
+    assert found == records
+    assert lists(tfs.data.WorkQueue(["\u00e9\0", "b"]).dataset()) == ["\u00e9\0", "b"]
+    assert lists(tfs.data.WorkQueue(np.array(["a", "bc"])).dataset()) == ["a", "bc"]
+
+
 def test_numbers_are_made_where_they_are_read():
     """A graph with this many items would fit neither into memory nor into a message."""
     many = tfs.data.WorkQueue(np.int64(2**40))

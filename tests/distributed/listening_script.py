@@ -9,7 +9,10 @@ import threading
 
 def _answer(server: socket.socket) -> None:
     while True:
-        connection, _ = server.accept()
+        try:
+            connection, _ = server.accept()
+        except ConnectionAbortedError:  # Somebody was refused.
+            continue
         with connection:
             if connection.recv(3) == b"end":
                 os._exit(0)

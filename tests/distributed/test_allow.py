@@ -236,6 +236,47 @@ def test_a_full_pipe_that_nobody_reads_keeps_nobody_out(namespace):
     os.close(full)
 
 
+_ACCEPTING = """
+import select, socket, sys
+server = socket.create_server(("", 0))
+print(server.getsockname()[1], flush=True)
+if sys.argv[1] == "polls":
+    select.select([server], [], [])
+try:
+    server.accept()[0].sendall(b"yes")
+    print("accepted")
+except ConnectionAbortedError:
+    print("aborted")
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "end"), [("polls", "aborted"), ("waits", "accepted")]
+)
+def test_a_refused_connection_holds_up_nobody_who_has_polled(namespace, first, end):
+    """Who waits for connections without polling goes on waiting."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _ACCEPTING, first],
+        stdout=subprocess.PIPE,
+        env=allow.environment("local", CONFIG, os.environ),
+        text=True,
+    ) as accepting:
+        port = int(accepting.stdout.readline())
+        deadline = time.monotonic() + commands.DEADLINE_SECS
+        status = pathlib.Path(f"/proc/{accepting.pid}/status")
+        while "State:\tS" not in status.read_text():
+            assert time.monotonic() < deadline
+        try:
+            outside = (namespace.outside, port)
+            assert _outcomes([outside], namespace.within) == ["refused"]
+            if first == "waits":
+                assert _outcomes([outside]) == ["answered"]
+            said, _ = accepting.communicate(timeout=commands.DEADLINE_SECS)
+            assert said.strip() == end
+        finally:
+            accepting.kill()
+
+
 _RULE = (
     "--allow must be 'all', or some of 'local', 'cluster' and networks such as "
     "10.0.0.0/8, separated by commas"

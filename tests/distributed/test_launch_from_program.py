@@ -122,6 +122,16 @@ def test_a_wrong_argument_is_named_as_python_knows_it(argument, value):
     assert "--" not in reason
 
 
+def test_options_may_be_longer_than_an_argument_of_linux(tmp_path):
+    """The limit is 128 KiB for one word, and 2 MiB and more for all."""
+    script = tmp_path / "script.py"
+    script.write_text("import sys; sys.exit(len(''.join(sys.argv[1:])) // 5000)")
+    options = tfs.distribute.LaunchOptions(
+        script, args=["x" * 5000] * 50, run_script_on="workers", num_workers=1, num_ps=0
+    )
+    assert tfs.distribute.launch(options) == 50
+
+
 def test_what_cannot_be_launched_is_raised(tmp_path):
     with pytest.raises(tfs.distribute.LaunchError, match=r"script '.*' does not exist"):
         tfs.distribute.LaunchOptions(tmp_path / "none.py")

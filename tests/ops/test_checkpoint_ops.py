@@ -428,6 +428,42 @@ def test_pieces_must_cover_the_variables(tmp_path, pieces):
         table.restore(os.fspath(tmp_path / "ckpt"))
 
 
+@pytest.mark.parametrize("slot", [[4, 3], [11, 3], []])
+def test_arrays_of_a_table_have_equally_many_rows(tmp_path, slot):
+    table = _Table(_values(10), 1)
+    table.write(tmp_path / "ckpt")
+    other = _Table(np.zeros([10, 3], np.float32), 1)
+    other.parts[0][1] = tf.Variable(tf.zeros(slot), shape=tf.TensorShape(None))
+    match = rf"equally many rows.*slots/m/table of shape \{slot}".replace(", ", ",")
+    with pytest.raises(tf.errors.FailedPreconditionError, match=match):
+        other.restore(tmp_path / "ckpt")
+    assert not other.parts[0][0].numpy().any()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="equally many rows"):
+        other.begin(tmp_path / "ckpt")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [(0, 1, 0, 1, 2**62)],
+        [(0, 1, 2**63 - 1, 1, 2**63 - 1)],
+        [(0, 1, 0, 2**63 - 1, 2**63 - 1)],
+        [(0, 2**63 - 1, 0, 1, 2**63 - 1), (0, 2**63 - 1, 0, 1, 2**63 - 1)],
+    ],
+)
+def test_no_piece_is_of_a_table_that_is_too_large_for_tensors(tmp_path, pieces):
+    table = _Table(_values(1, width=4), 1)
+    table.write(tmp_path / "ckpt")
+    table.pieces, table.names = pieces, table.names * len(pieces)
+    for use in (table.begin, table.restore):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="pieces"):
+            use(tmp_path / "ckpt")
+    table.pieces = [(0, 1, 0, 2**61, 1)]  # The file need not have as many parts.
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"pieces.*parts"):
+        table.begin(tmp_path / "ckpt")
+    table.restore(tmp_path / "ckpt")
+
+
 @pytest.mark.parametrize(
     ("pieces", "names"),
     [
@@ -516,6 +552,10 @@ def test_reference_variables_are_written_as_they_were_and_restored(tmp_path):
         with tf.control_dependencies([keep]):
             overwrite = tf.compat.v1.scatter_update(table, [5], [[70.0, 80.0]])
         restore = checkpoint_ops.ref_checkpoint_restore([prefix], groups, *layout)
+        fresh = tf.compat.v1.Variable(rows, use_resource=False, collections=[])
+        restore_fresh = checkpoint_ops.ref_checkpoint_restore(
+            [prefix], [[fresh]], layout[0][:1], ["t"]
+        )
         session.run(tf.compat.v1.global_variables_initializer())
         with pytest.raises(tf.errors.FailedPreconditionError, match="was begun"):
             session.run(write)
@@ -537,6 +577,8 @@ def test_reference_variables_are_written_as_they_were_and_restored(tmp_path):
         assert session.run(table)[5, 0] == 70
         assert session.run(restore) == 2 * rows.nbytes
         np.testing.assert_array_equal(session.run(table), rows)
+        with pytest.raises(tf.errors.FailedPreconditionError, match="be initialized"):
+            session.run(restore_fresh)
 
 
 def _overwrite(table):

@@ -221,6 +221,22 @@ def test_chief_does_not_begin_where_no_checkpoint_could_be_written():
         tfs.train.CheckpointSaverHook("/proc/checkpoints", is_chief=False).begin()
 
 
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_second_one_in_a_graph_is_refused(tmp_path, is_chief):
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        first, second = (
+            tfs.train.CheckpointSaverHook(tmp_path / name, is_chief=is_chief)
+            for name in ("one", "two")
+        )
+        first.begin()
+        message = (
+            "takes one CheckpointSaverHook.*/one'.*another.*checkpoint_dir='.*/two'"
+        )
+        with pytest.raises(ValueError, match=message):
+            second.begin()
+
+
 def test_graphs_that_cannot_be_saved_are_refused(tmp_path):
     hook = tfs.train.CheckpointSaverHook(tmp_path)
     with tf.Graph().as_default(), pytest.raises(ValueError, match="global step"):

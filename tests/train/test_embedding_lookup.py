@@ -100,6 +100,25 @@ def test_vectors_and_a_step_are_those_of_tensorflow(
         np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
+def test_entries_of_sparse_ids_come_in_any_order():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        params, _ = parts_of("one", True)
+        found = []
+        for order in (slice(None), [3, 0, 2, 1]):
+            places = np.array([[0, 0], [0, 1], [1, 0], [3, 0]])[order]
+            ids = tf.SparseTensor(places, np.array([10, 0, 3, 7])[order], [4, 2])
+            shares = np.array([0.5, 1.5, 2.0, 3.0], np.float32)[order]
+            weights = tf.SparseTensor(places, shares, [4, 2])
+            found.append(
+                tfs.train.embedding_lookup(params, ids, weights=weights, combiner="sum")
+            )
+        session.run(tf1.global_variables_initializer())
+        expected, actual = session.run(found)
+    np.testing.assert_array_equal(actual, expected)
+    weighted = 0.5 * TABLE[10] + 1.5 * TABLE[0]
+    np.testing.assert_allclose(expected[0], weighted, atol=1e-5)
+
+
 def test_adam_async_trains_parts_by_sessions():
     with tf.Graph().as_default(), tf1.Session() as session:
         params, _ = parts_of("partitioned", True)
@@ -130,6 +149,11 @@ def test_id_that_is_not_in_the_table_is_named():
         ([TABLE], {"combiner": "max"}, "must be 'sum', 'mean', 'sqrtn' or None"),
         ([TABLE], {"partition_strategy": "hash"}, "must be 'mod' or 'div'. Received"),
         ([TABLE], {"weights": [1.0]}, "and weights, need a combiner"),
+        (
+            [TABLE],
+            {"weights": tf.ragged.constant([[1.0]]), "combiner": "sum"},
+            r"weights must be ragged or sparse if ids are.* ids=\[",
+        ),
         ([TABLE[:, 0]], {}, "must be variables of rank 2"),
         ([TABLE, TABLE[:, :2]], {}, "must be of one width and dtype"),
         ([TABLE[:1], TABLE[1:]], {}, r"must have \[6, 5\] rows. Received: parts of"),

@@ -72,7 +72,8 @@ absl::Status CheckNames(const CheckpointRequest& request) {
     for (size_t k = 0; k < piece.names.size(); ++k) {
       const int i = static_cast<int>(k);
       const std::string& name = piece.names[k];
-      const TensorShape shape = piece.StoredShape(table.row_shape(i));
+      TensorShape shape;
+      TF_RETURN_IF_ERROR(piece.StoredShape(table.row_shape(i), &shape));
       Stored& as = stored.try_emplace(name, Stored{table.dtype(i), shape, {}})
                        .first->second;
       if (as.dtype != table.dtype(i) || as.shape != shape ||

@@ -116,11 +116,16 @@ void DropChunksOfOthers(const TablePiece& piece, int64_t stored_shards,
 // One array of a table: a variable, and the rows of a piece in it.
 class PieceArray {
  public:
-  PieceArray(const TablePiece& piece, HeldVariable* variable, std::string name)
+  // `group_rows`: of the group's first array, which the pieces cover.
+  PieceArray(const TablePiece& piece, int64_t group_rows,
+             HeldVariable* variable, std::string name)
       : piece_(piece), variable_(variable), name_(std::move(name)) {
     const tensorflow::tf_shared_lock lock(*variable->mu());
-    dtype_ = variable->tensor()->dtype();
-    shape_ = variable->tensor()->shape();
+    const Tensor& tensor = *variable->tensor();
+    has_rows_ = tensor.IsInitialized() && tensor.dims() > 0 &&
+                tensor.dim_size(0) == group_rows;
+    dtype_ = tensor.dtype();
+    shape_ = tensor.shape();
     row_shape_ = shape_;
     if (row_shape_.dims() > 0) {
       row_shape_.RemoveDim(0);
@@ -133,6 +138,12 @@ class PieceArray {
   // Checks the array in a full checkpoint, and finds out how the table is split
   // there.
   absl::Status Check(BundleReader& reader) {
+    if (!has_rows_) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "The arrays of a table must be initialized, and have equally many "
+          "rows. Received: ",
+          name_, " of shape ", shape_.DebugString()));
+    }
     DataType dtype;
     TensorShape stored;
     TF_RETURN_IF_ERROR(reader.LookupDtypeAndShape(name_, &dtype, &stored));
@@ -140,9 +151,10 @@ class PieceArray {
     stored_shards_ = more_dims == 2 ? stored.dim_size(1) : 1;
     TablePiece as_stored = piece_;
     as_stored.stride = std::max<int64_t>(1, stored_shards_);
-    if (shape_.dims() == 0 || dtype != dtype_ ||
-        !tensorflow::DataTypeCanUseMemcpy(dtype) ||
-        (stored != as_stored.StoredShape(row_shape_))) {
+    TensorShape expected;
+    TF_RETURN_IF_ERROR(as_stored.StoredShape(row_shape_, &expected));
+    if (dtype != dtype_ || !tensorflow::DataTypeCanUseMemcpy(dtype) ||
+        stored != expected) {
       return absl::InvalidArgumentError(absl::StrCat(
           name_, " is ", DataTypeString(dtype), stored.DebugString(),
           " in the checkpoint, where the model has a table of ",
@@ -173,9 +185,9 @@ class PieceArray {
       }
       TensorShape shape = row_shape_;
       if (stored_shards_ > 1) {
-        shape.InsertDim(0, part.num_shards);
+        TF_RETURN_IF_ERROR(shape.InsertDimWithStatus(0, part.num_shards));
       }
-      shape.InsertDim(0, part.num_rows);
+      TF_RETURN_IF_ERROR(shape.InsertDimWithStatus(0, part.num_rows));
       Tensor values;
       TF_RETURN_IF_ERROR(NewTensor(name_, dtype_, shape, &values));
       TF_RETURN_IF_ERROR(reader.LookupSlice(name_, slice, &values));
@@ -249,7 +261,8 @@ class PieceArray {
   // lock.
   absl::Status Writable(char** data) {
     Tensor* const tensor = variable_->tensor();
-    if (tensor->shape() != shape_ || tensor->dtype() != dtype_) {
+    if (!tensor->IsInitialized() || tensor->shape() != shape_ ||
+        tensor->dtype() != dtype_) {
       return absl::FailedPreconditionError(absl::StrCat(
           "The variable of ", name_, " got another shape while it was read"));
     }
@@ -296,6 +309,7 @@ class PieceArray {
   const TablePiece& piece_;
   HeldVariable* const variable_;
   const std::string name_;
+  bool has_rows_;
   DataType dtype_;
   TensorShape shape_;
   TensorShape row_shape_;
@@ -350,7 +364,8 @@ class RestoreOp final : public OpKernel {
       arrays.emplace_back();
       for (size_t k = 0; k < piece.names.size(); ++k) {
         HeldVariable& variable = inputs.groups[piece.group][k];
-        arrays.back().emplace_back(piece, &variable, piece.names[k]);
+        arrays.back().emplace_back(piece, group_rows[piece.group], &variable,
+                                   piece.names[k]);
       }
     }
     // Nothing is written before everything is known to fit.

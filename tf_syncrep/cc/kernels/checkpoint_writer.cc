@@ -262,8 +262,10 @@ class CheckpointWriter::Share {
   absl::Status Add(const TablePiece& piece, int64_t row, int64_t num) {
     for (size_t k = 0; k < chunk_.size(); ++k) {
       const TensorShape& row_shape = table_->row_shape(static_cast<int>(k));
+      TensorShape stored;
+      TF_RETURN_IF_ERROR(piece.StoredShape(row_shape, &stored));
       TF_RETURN_IF_ERROR(
-          bundle_->AddSlice(piece.names[k], piece.StoredShape(row_shape),
+          bundle_->AddSlice(piece.names[k], stored,
                             piece.StoredSlice(row, row + num, row_shape.dims()),
                             Rows(chunk_[k], num, piece.stride > 1)));
     }

@@ -1,6 +1,7 @@
 #include "tf_syncrep/cc/lib/chunk_pool.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "tf_syncrep/cc/lib/huge_pages.h"
@@ -34,14 +35,18 @@ Chunk ChunkPool::Get(const std::shared_ptr<ChunkPool>& pool, size_t bytes) {
   }
   const size_t piece_bytes = piece.bytes;
   void* const data = piece.data.release();
-  return {{data, std::shared_ptr<void>(data,
-                                       [pool, piece_bytes](void* unused) {
-                                         Piece back;
-                                         back.data.reset(unused);
-                                         back.bytes = piece_bytes;
-                                         pool->Return(std::move(back));
-                                       })},
-          piece_bytes};
+  try {
+    return {{data, std::shared_ptr<void>(data,
+                                         [pool, piece_bytes](void* unused) {
+                                           Piece back;
+                                           back.data.reset(unused);
+                                           back.bytes = piece_bytes;
+                                           pool->Return(std::move(back));
+                                         })},
+            piece_bytes};
+  } catch (const std::bad_alloc&) {
+    return {};  // the shared_ptr has given the piece back
+  }
 }
 
 void ChunkPool::EndRound(size_t needed_bytes) {
@@ -98,12 +103,16 @@ ChunkPool::Piece ChunkPool::TakeKept(size_t bytes) {
   return piece;
 }
 
-void ChunkPool::Return(Piece piece) {
+void ChunkPool::Return(Piece piece) noexcept {
   const MutexLock lock(mu_);
   const auto place = std::lower_bound(
       kept_.begin(), kept_.end(), piece,
       [](const Piece& a, const Piece& b) { return a.bytes < b.bytes; });
-  kept_.insert(place, std::move(piece));
+  try {
+    kept_.insert(place, std::move(piece));
+    // The piece is freed: there is no memory to remember it.
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+  }
 }
 
 }  // namespace tf_syncrep

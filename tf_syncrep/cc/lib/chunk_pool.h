@@ -58,7 +58,8 @@ class ChunkPool {
   // Returns a kept piece that suffices, or an empty one.
   Piece TakeKept(size_t bytes);
 
-  void Return(Piece piece);
+  // Keeps a piece, or frees it when there is no memory to remember it.
+  void Return(Piece piece) noexcept;
 
   // The same as kept_bytes(), for callers that hold the lock.
   size_t TotalKept() const TF_SYNCREP_REQUIRES(mu_);

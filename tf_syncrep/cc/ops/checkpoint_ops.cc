@@ -228,8 +228,10 @@ REGISTER_OP("Syncrep>CheckpointRestore")
 Reads a task's share of a checkpoint, however many tasks have written it.
 
 The op fails as InvalidArgument if a variable has another shape or dtype in the
-checkpoint, and as NotFound if a variable is not in it; nothing was written then. It
-fails as DataLoss if a file is damaged; variables may have been written then.
+checkpoint, as NotFound if a variable is not in it, and as FailedPrecondition if an
+array of a group is not initialized or has fewer or more rows than the first; nothing
+was written then. It fails as DataLoss if a file is damaged; variables may have been
+written then.
 The other inputs are those of CheckpointBegin; `wholes` are read from the last file.
 
 prefixes: The prefixes of the files: of a full checkpoint, then of those that hold the

@@ -12,6 +12,7 @@
 // System calls that a program makes without the C library are not intercepted.
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -150,10 +151,21 @@ void Reset(int connection) {
   close(connection);
 }
 
+// Whether a program that has polled this socket takes it that `accept` does not
+// wait, although it can.
+bool IsPromised(int socket) {
+  pollfd waiting = {socket, POLLIN, 0};
+  return (fcntl(socket, F_GETFL) & O_NONBLOCK) == 0 &&
+         poll(&waiting, 1, /*timeout=*/0) != 0;
+}
+
 // The same as the C library's accept4, except that connections from elsewhere
-// are never seen.
+// are never seen. A program that polls before it accepts would hang if the
+// connection that it was promised is such a one and this waited for the next:
+// it gets the error that POSIX has for a connection that is gone.
 int AcceptAllowed(int socket, sockaddr* address, socklen_t* size, int flags) {
   static const auto accept = Next<Accept4>("accept4");
+  const bool was_promised = IsPromised(socket);
   while (true) {
     sockaddr_storage peer{};
     socklen_t peer_size = sizeof peer;
@@ -176,6 +188,10 @@ int AcceptAllowed(int socket, sockaddr* address, socklen_t* size, int flags) {
       return -1;
     }
     Reset(connection);
+    if (was_promised && !IsPromised(socket)) {
+      errno = ECONNABORTED;
+      return -1;
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #include "tf_syncrep/cc/tf/table_pieces.h"
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,21 +21,31 @@ constexpr int64_t kNumbers = 6;  // of a piece, in the input
 }  // namespace
 
 int64_t TablePiece::RowOf(int64_t id) const {
+  if (id < first) {
+    return -1;
+  }
   const int64_t from_first = id - first;
   const int64_t k = from_first / stride;
-  return from_first >= 0 && from_first % stride == 0 && k < num_rows ? begin + k
-                                                                     : -1;
+  return from_first % stride == 0 && k < num_rows ? begin + k : -1;
 }
 
-TensorShape TablePiece::StoredShape(const TensorShape& row_shape) const {
-  TensorShape shape = row_shape;
+absl::Status TablePiece::StoredShape(const TensorShape& row_shape,
+                                     TensorShape* shape) const {
+  *shape = row_shape;
+  absl::Status status;
   if (stride > 1) {
-    shape.InsertDim(0, stride);
-    shape.InsertDim(0, stored_rows());
-  } else {
-    shape.InsertDim(0, vocabulary);
+    status = shape->InsertDimWithStatus(0, stride);
   }
-  return shape;
+  if (status.ok()) {
+    status = shape->InsertDimWithStatus(0, stored_rows());
+  }
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pieces must be of tables that a tensor can hold, but one is of ",
+        vocabulary, " rows of ", row_shape.DebugString(), " in ", stride,
+        " parts: ", status.message()));
+  }
+  return absl::OkStatus();
 }
 
 TensorSlice TablePiece::StoredSlice(int64_t begin, int64_t end,
@@ -82,13 +93,18 @@ absl::Status ReadPieces(tensorflow::OpKernelContext* ctx,
         piece.num_rows >= 0 && piece.vocabulary > 0 && piece.stride > 0 &&
         piece.first >= 0 &&
         (piece.stride == 1
-             ? piece.first + piece.num_rows <= piece.vocabulary
+             ? piece.num_rows <= piece.vocabulary - piece.first
              : piece.first < piece.stride &&
+                   // The last pieces may have one row less than the others.
                    piece.num_rows ==
-                       (piece.vocabulary - piece.first + piece.stride - 1) /
-                           piece.stride);
+                       piece.stored_rows() -
+                           (piece.first > (piece.vocabulary - 1) % piece.stride
+                                ? 1
+                                : 0));
     const bool fits =
-        is_piece && piece.group >= 0 &&
+        is_piece &&
+        piece.num_rows <= std::numeric_limits<int64_t>::max() - begin &&
+        piece.group >= 0 &&
         piece.group < static_cast<int64_t>(group_sizes.size()) &&
         piece.uses >= -1 && piece.uses < group_sizes[piece.group] &&
         num_names + group_sizes[piece.group] <= names->NumElements();

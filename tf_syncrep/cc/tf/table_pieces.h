@@ -35,12 +35,13 @@ struct TablePiece {
 
   // Rows of each piece of a parted table as files have them: the last one may
   // be padding, of zeros, so that all pieces have equally many.
-  int64_t stored_rows() const { return (vocabulary + stride - 1) / stride; }
+  int64_t stored_rows() const { return (vocabulary - 1) / stride + 1; }
 
   // In files, a table that is parted has one more dimension: row r is at [r /
-  // stride, r % stride]. One that is not is stored as it is.
-  tensorflow::TensorShape StoredShape(
-      const tensorflow::TensorShape& row_shape) const;
+  // stride, r % stride]. One that is not is stored as it is. Errors:
+  // InvalidArgument if there are too many elements for any tensor.
+  absl::Status StoredShape(const tensorflow::TensorShape& row_shape,
+                           tensorflow::TensorShape* shape) const;
 
   // Of rows [begin, end) of this piece.
   tensorflow::TensorSlice StoredSlice(int64_t begin, int64_t end,

@@ -192,6 +192,7 @@ def _restored(share: Any, contents: Contents) -> dict[str, Any]:
 # while tasks still write an earlier one there, that one is ended, since another program
 # may have begun it.
 _being_written: set[str] = set()
+_being_written_lock = threading.Lock()
 
 
 class Saving:
@@ -331,13 +332,15 @@ class Engine:
             Exception: the checkpoint could not begin.
         """
         path = self.directory.path
-        if path in _being_written:
+        with _being_written_lock:
+            is_being_written = path in _being_written
+            _being_written.add(path)
+        if is_being_written:
             raise RuntimeError(
                 "Two checkpoints cannot be written to one folder at a time, and one is "
                 "being written. Give each its own folder, or wait for the first. "
                 f"Received: directory={path!r}"
             )
-        _being_written.add(path)
         try:
             return self._begin(contents, state, moment)
         except BaseException:

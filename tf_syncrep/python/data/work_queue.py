@@ -71,9 +71,10 @@ class WorkQueue:
     has gone into the dataset. Elements that then wait in buffers (`shuffle`,
     `prefetch`, a batch) are lost if the worker dies, and are not read again.
 
-    So if no worker dies, each item is read exactly once an epoch. Nobody waits for slow
-    workers, except at the end of the last epoch: there the others wait for the items
-    that are still being read, since these may come back.
+    So if no worker dies, each item is read exactly once an epoch, unless workers wait
+    for each other, as docs/data.md says. Nobody waits for slow workers, except at the
+    end of the last epoch: there the others wait for the items that are still being
+    read, since these may come back.
 
     Args:
         items: the items to read: file names, say, or anything that is a tensor with an
@@ -110,6 +111,9 @@ class WorkQueue:
         given = items
         if not isinstance(items, range):
             items = np.asarray(items)
+            if items.ndim > 0 and items.dtype.kind in "SU":
+                # Strings of one length would lose the zeros at their ends.
+                items = np.asarray(given, object)
             if items.ndim == 0 and items.dtype.kind not in "SU":
                 items = range(check_count("items", items.item()))
         self.items: np.ndarray | range = items

@@ -7,6 +7,7 @@ import os
 import queue
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -68,14 +69,15 @@ def launch(options: LaunchOptions) -> int:
     cluster = local_cluster.LocalCluster(
         options.num_workers, options.num_ps, options.has_chief, options.base_port
     )
-    command = local_cluster.own_command(
-        "distribute.launcher",
-        str(os.getpid()),
-        json.dumps(_plain(options)),
-        json.dumps(cluster.tasks[0].config.cluster),
-    )
     try:
-        return supervision.run_command(command)
+        # Linux limits the size of an argument, not that of a file.
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+            json.dump([_plain(options), cluster.tasks[0].config.cluster], file)
+            file.seek(0)
+            command = local_cluster.own_command(
+                "distribute.launcher", str(os.getpid()), str(file.fileno())
+            )
+            return supervision.run_command(command, [file.fileno()])
     finally:
         cluster.close()
 
@@ -94,15 +96,14 @@ def launch_here(options: LaunchOptions) -> int:
 def main() -> int:
     """Supervises the run, in the interpreter that `launch` starts.
 
-    Its arguments are the process that started it, the options, and the cluster, whose
-    ports that process holds.
+    Its arguments are the process that started it, and the descriptor of a file with the
+    options and the cluster, whose ports that process holds.
     """
-    parent, options, cluster = sys.argv[1:]
-    supervision.die_with_parent(int(parent))
-    return _supervise(
-        LaunchOptions(**json.loads(options)),
-        local_cluster.tasks_of(json.loads(cluster)),
-    )
+    parent, descriptor = map(int, sys.argv[1:])
+    supervision.die_with_parent(parent)
+    with open(descriptor, encoding="utf-8") as file:
+        options, cluster = json.load(file)
+    return _supervise(LaunchOptions(**options), local_cluster.tasks_of(cluster))
 
 
 def _plain(options: LaunchOptions) -> dict[str, Any]:

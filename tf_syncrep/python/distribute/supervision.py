@@ -70,12 +70,16 @@ def kill_descendants() -> None:
         time.sleep(0.01)
 
 
-def run_command(command: Sequence[str]) -> int:
+def run_command(command: Sequence[str], descriptors: Sequence[int] = ()) -> int:
     """Runs a command, which must call `die_with_parent`, to its end.
 
     The command leads a session of its own, so that a terminal's Ctrl-C reaches only
     this process, which passes on the STOP_SIGNALS that it does not ignore. Handlers can
     be set only in the main thread; in another one nothing is passed on.
+
+    Args:
+        command: the program and its arguments.
+        descriptors: the files that it inherits, besides the standard ones.
 
     Returns:
         Its status, or 128 plus the number of the signal that killed it.
@@ -88,7 +92,9 @@ def run_command(command: Sequence[str]) -> int:
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
     process, previous = None, {}
     try:
-        process = subprocess.Popen(list(command), start_new_session=True)
+        process = subprocess.Popen(
+            list(command), start_new_session=True, pass_fds=descriptors
+        )
         previous = {s: signal.getsignal(s) for s in forwarded}
         for signum, handler in previous.items():
             if handler != signal.SIG_IGN:

@@ -89,11 +89,16 @@ def embedding_lookup(
             "partition_strategy must be 'mod' or 'div'. Received: "
             f"partition_strategy={partition_strategy!r}"
         )
-    is_ragged = isinstance(ids, tf.SparseTensor | tf.RaggedTensor)
+    is_ragged = _is_ragged(ids)
     if combiner is None and (is_ragged or weights is not None):
         raise ValueError(
             "Sparse and ragged ids, and weights, need a combiner. Received: "
             f"ids={ids!r}, weights={weights!r}, combiner=None"
+        )
+    if weights is not None and _is_ragged(weights) != is_ragged:
+        raise ValueError(
+            "weights must be ragged or sparse if ids are, and dense otherwise. "
+            f"Received: weights={weights!r}, ids={ids!r}"
         )
     parts = _parts(params)
     is_partitioned = not isinstance(params, list | tuple | tf.Variable)
@@ -162,8 +167,14 @@ def _sizes(parts, by_range):
     return sizes
 
 
+def _is_ragged(ids):
+    return isinstance(ids, tf.SparseTensor | tf.RaggedTensor)
+
+
 def _as_ragged(ids):
     if isinstance(ids, tf.SparseTensor):
+        # Values may come in any order. If theirs is that of the rows, nothing is moved.
+        ids = tf.sparse.reorder(ids)
         return tf.RaggedTensor.from_value_rowids(
             ids.values, ids.indices[:, 0], nrows=ids.dense_shape[0], validate=False
         )

@@ -32,6 +32,9 @@ __all__ = ["CheckpointSaverHook"]
 # How often a replica asks whether the chief has restored.
 _ASK_SECS = 0.2
 
+# The graph's collection with the folder of its hook.
+_FOLDERS = "tf_syncrep_checkpoint_folders"
+
 
 class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
     """Writes checkpoints while training goes on, and continues from the last one.
@@ -89,9 +92,9 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
 
     Raises:
         ValueError: an argument is out of range, or `checkpoint_dir` is a file. In
-            `begin`: the chief cannot write to it, or a variable has parts that are not
-            ranges of rows. When its session is created: a parameter server cannot write
-            to it, or writes elsewhere.
+            `begin`: the chief cannot write to it, the graph has such a hook already,
+            or a variable has parts that are not ranges of rows. When its session is
+            created: a parameter server cannot write to it, or writes elsewhere.
     """
 
     def __init__(
@@ -129,14 +132,22 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         """Builds the ops.
 
         Raises:
-            ValueError: there is no global step, a variable has parts that are not
-                ranges of rows, or the chief cannot write to the folder.
+            ValueError: there is no global step, the graph has such a hook already, a
+                variable has parts that are not ranges of rows, or the chief cannot
+                write to the folder.
         """
         self._global_step = tf.compat.v1.train.get_global_step()
         if self._global_step is None:
             raise ValueError(
                 "CheckpointSaverHook needs a global step: see "
                 "tf.compat.v1.train.get_or_create_global_step."
+            )
+        folders = tf.compat.v1.get_collection_ref(_FOLDERS)
+        if folders:
+            raise ValueError(
+                "A graph takes one CheckpointSaverHook, and has one with "
+                f"checkpoint_dir={folders[0]!r}. Received another one with "
+                f"checkpoint_dir={self._directory.path!r}"
             )
         with tf.device(self._global_step.device):
             self._step = self._global_step.read_value()
@@ -146,6 +157,7 @@ class CheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
             tf.DeviceSpec.from_string(device).job is None for device in devices
         )
         self._make_marker(devices)
+        folders.append(self._directory.path)
         if not self._is_chief:
             return
         self._directory.check_writable()

@@ -545,7 +545,7 @@ def test_reference_variables_are_written_as_they_were_and_restored(tmp_path):
             ["first"],
             max_kept_bytes=_KEPT,
             patience_secs=60.0,
-            max_bytes_per_sec=400.0,
+            max_bytes_per_sec=100.0,
         )
         write = checkpoint_ops.checkpoint_write(writer)
         keep = checkpoint_ops.ref_checkpoint_keep(table, [5])
@@ -592,11 +592,11 @@ def _overwrite(table):
 @pytest.mark.parametrize("refused", [None, "being written", "last one", "same pieces"])
 def test_second_checkpoint_of_a_table_leaves_the_first_as_it_was(tmp_path, refused):
     table = _Table(_values(20_000), 1)
-    table.begin(tmp_path / "first", max_kept_bytes=1 << 30, speed=2e6)
+    table.begin(tmp_path / "first", max_kept_bytes=1 << 30, speed=5e5)
     second = _Table(table.values, 1)
     second.parts = table.parts
     if refused is None:
-        second.begin(tmp_path / "second", max_kept_bytes=1 << 30, speed=2e6)
+        second.begin(tmp_path / "second", max_kept_bytes=1 << 30, speed=5e5)
     elif refused == "being written":
         with pytest.raises(tf.errors.FailedPreconditionError, match=refused):
             table.begin(tmp_path / "second")

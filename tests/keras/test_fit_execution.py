@@ -2,13 +2,14 @@
 
 import itertools
 
+import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tf_syncrep.python.keras.fit.data import WorkersBatches
 from tf_syncrep.python.keras.fit.execution import Execution
-from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics
+from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, metrics_of
 
 
 class Drawing:
@@ -72,6 +73,23 @@ def test_each_step_draws_other_numbers(sizes):
     assert len(drawn) == 3 * sum(sizes)
     for part in (slice(0, 4), slice(4, 8)):
         assert len({step[part] for step in drawn}) == len(drawn)
+
+
+def test_metrics_of_models_within_models_are_added_up_as_well():
+    class Part(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.measured = {"all": [tf.keras.metrics.AUC(name="within")]}
+
+    class Whole(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.parts = [Part()]
+
+    model = Whole()
+    (auc,) = model.parts[0].measured["all"]
+    found = {id(x) for x in metrics_of(model, 2)._variables}
+    assert found == {id(keras_variants.native(x)) for x in auc.variables}
 
 
 @pytest.mark.parametrize(

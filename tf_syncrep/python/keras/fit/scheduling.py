@@ -180,6 +180,7 @@ class ScheduledSteps:
         step = getattr(self._model, f"{kind}_step")
         key = (
             step,
+            trainer.made_by_compile(self._model),
             batches.signature(1),
             type(batches),
             list(optimizers_of(self._model)),

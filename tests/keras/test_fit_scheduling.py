@@ -1,0 +1,83 @@
+"""What is scheduled on workers, and reused: by a coordinator without a cluster."""
+
+import pytest
+import tensorflow as tf
+
+from tf_syncrep.python.keras import cluster, compat
+from tf_syncrep.python.keras.fit import inputs, loop
+from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
+
+
+class Done:
+    """The result of a call that is over."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def fetch(self):
+        return tf.nest.map_structure(lambda x: x.numpy(), self.value)
+
+
+class Here:
+    """Calls functions in this process, at once."""
+
+    def __init__(self, strategy):
+        del strategy
+
+    def schedule(self, function, args):
+        return Done(function(*args))
+
+    def join(self):
+        return
+
+
+@pytest.fixture(autouse=True)
+def num_workers(monkeypatch, request):
+    number = getattr(request, "param", 2)
+    monkeypatch.setattr(tf.distribute.coordinator, "ClusterCoordinator", Here)
+    monkeypatch.setattr(compat, "isolate_workers", lambda: None)
+    monkeypatch.setattr(cluster, "num_tasks", lambda job: number)
+    return number
+
+
+def done(kind, model, data):
+    """Evaluates, or predicts, as `tfs.keras.evaluate` and `predict` do."""
+    steps = ScheduledSteps(model)
+    callbacks = tf.keras.callbacks.CallbackList([], model=model)
+    if not hasattr(data, "executions"):
+        data = inputs.evaluation_batches(data, None, None, None, None)
+    if kind == "predict":
+        return loop.predict(steps, model, data, callbacks)
+    with steps.counting():
+        return loop.test(steps, model, data, callbacks)
+
+
+class Scaling(tf.keras.Model):
+    """Has a factor that `compile` sets, and a metric."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = tf.keras.metrics.Sum(name="total")
+
+    def compile(self, factor=1.0, **options):
+        super().compile(**options)
+        self.factor = factor
+
+    def call(self, x):
+        return x * self.factor
+
+    def test_step(self, data):
+        self.total.update_state(data)
+        size = data.shape[0] + 0.0 * self.total.result()
+        return {"size": size, "scaled": self.factor}
+
+
+@pytest.mark.parametrize("kind", ["test", "predict"])
+def test_what_compile_sets_is_used_from_then_on(kind):
+    model, optimizer = Scaling(), tf.keras.optimizers.SGD()
+    seen = []
+    for factor in (2.0, 3.0):
+        model.compile(factor, optimizer=optimizer)
+        result = done(kind, model, tf.data.Dataset.from_tensors(tf.ones([1])))
+        seen.append(float(result["scaled"] if kind == "test" else result[0]))
+    assert seen == [2.0, 3.0]

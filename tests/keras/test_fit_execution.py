@@ -40,7 +40,7 @@ class Numbered:
 
 def execution_of(step, data, size):
     numbers = itertools.count(10)
-    batches = WorkersBatches(data, 1)
+    batches = WorkersBatches(data, 1, data.element_spec)
     return Execution(step, NO_METRICS, batches, size, lambda: next(numbers))
 
 

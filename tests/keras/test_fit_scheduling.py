@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.fit import inputs, loop
+from tf_syncrep.python.keras.fit.data import WorkersBatches
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
 
 
@@ -81,3 +82,12 @@ def test_what_compile_sets_is_used_from_then_on(kind):
         result = done(kind, model, tf.data.Dataset.from_tensors(tf.ones([1])))
         seen.append(float(result["scaled"] if kind == "test" else result[0]))
     assert seen == [2.0, 3.0]
+
+
+def test_data_of_other_specs_that_workers_read_has_results_of_its_own():
+    model = Scaling()
+    model.compile()
+    for size in (4, 2):
+        data = tf.data.Dataset.from_tensors(tf.ones([size])).repeat()
+        batches = WorkersBatches(iter(data), 3, data.element_spec)
+        assert done("test", model, batches)["size"] == size

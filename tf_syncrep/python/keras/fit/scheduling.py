@@ -181,7 +181,8 @@ class ScheduledSteps:
         key = (
             step,
             trainer.made_by_compile(self._model),
-            batches.signature(1),
+            # Whoever reads the data: a function knows the results of one trace alone.
+            batches.element_spec,
             type(batches),
             list(optimizers_of(self._model)),
             self._metrics,

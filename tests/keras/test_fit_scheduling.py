@@ -1,5 +1,6 @@
 """What is scheduled on workers, and reused: by a coordinator without a cluster."""
 
+import keras_variants
 import pytest
 import tensorflow as tf
 
@@ -91,3 +92,33 @@ def test_data_of_other_specs_that_workers_read_has_results_of_its_own():
         data = tf.data.Dataset.from_tensors(tf.ones([size])).repeat()
         batches = WorkersBatches(iter(data), 3, data.element_spec)
         assert done("test", model, batches)["size"] == size
+
+
+@pytest.mark.skipif(
+    not keras_variants.IS_KERAS_3, reason="Keras 2 has no generators of seeds"
+)
+@pytest.mark.parametrize("kind", ["test", "predict"])
+@pytest.mark.parametrize("num_workers", [1, 2], indirect=True)
+def test_workers_that_find_the_same_seed_draw_other_numbers(kind, num_workers):
+    class Drawing(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.generator = tf.keras.random.SeedGenerator(3)
+
+        def call(self, x):
+            return x * tf.keras.random.uniform((1,), seed=self.generator)
+
+        def test_step(self, data):
+            return {"drawn": self(data)[0]}
+
+    model = Drawing()
+    model.compile()
+    begin = model.generator.state.numpy()
+    drawn = []
+    for _ in range(2):
+        # Another worker may have read this before the first one has counted on.
+        model.generator.state.assign(begin)
+        result = done(kind, model, tf.data.Dataset.from_tensors(tf.ones([1])))
+        drawn.append(float(result["drawn"] if kind == "test" else result[0]))
+    assert (drawn[0] != drawn[1]) == (num_workers > 1)
+    assert model.generator.state.numpy()[1] == 1

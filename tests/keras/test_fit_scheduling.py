@@ -1,6 +1,7 @@
 """What is scheduled on workers, and reused: by a coordinator without a cluster."""
 
 import keras_variants
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -122,3 +123,40 @@ def test_workers_that_find_the_same_seed_draw_other_numbers(kind, num_workers):
         drawn.append(float(result["drawn"] if kind == "test" else result[0]))
     assert (drawn[0] != drawn[1]) == (num_workers > 1)
     assert model.generator.state.numpy()[1] == 1
+
+
+class Kinds(tf.keras.Model):
+    """Returns outputs whose sizes, except of one, follow those of the batch."""
+
+    def call(self, x):
+        x = tf.cast(x, tf.float32)
+        return {
+            "length": x,
+            "inner": tf.tile(x[:, :, None], [1, 1, 2]),
+            "outer": tf.tile(x[:, None], [1, 2, 1]),
+            "fixed": tf.reduce_sum(x, axis=1, keepdims=True),
+            "ragged": tf.RaggedTensor.from_tensor(x, padding=0.0),
+            "sparse": tf.sparse.from_dense(x[:, :1]),
+        }
+
+
+def listed(x):
+    if isinstance(x, tf.SparseTensor):
+        x = tf.sparse.to_dense(x).numpy()
+    return x.to_list() if isinstance(x, tf.RaggedTensor) else x.tolist()
+
+
+@pytest.mark.parametrize("per_execution", [1, 3])
+def test_predictions_of_other_sizes_are_joined_as_keras_joins_them(per_execution):
+    rows = tf.data.Dataset.range(1, 8).map(tf.range)
+    data = rows.padded_batch(2)
+    model = Kinds()
+    model.compile()
+    expected = model.predict(data, verbose=0)
+    model.compile(steps_per_execution=per_execution)
+    actual = done("predict", model, data)
+    assert isinstance(actual["fixed"], np.ndarray)
+    for name, value in expected.items():
+        assert type(actual[name]) is type(value), name
+        assert tuple(actual[name].shape) == tuple(value.shape), name
+        assert listed(actual[name]) == listed(value), name

@@ -316,7 +316,9 @@ def predict(
         callbacks: instances of `tf.keras.callbacks.Callback`.
 
     Returns:
-        Arrays with the outputs for all examples, in the structure of the outputs.
+        Arrays with the outputs for all examples, in the structure of the outputs. Where
+        another size than that of the batch differs, it is a `tf.RaggedTensor`, as in
+        Keras.
 
     Raises:
         ValueError: as for `fit`.

@@ -96,9 +96,10 @@ class Execution:
             read_rows_early(graph, [ops[begin:end] for begin, end in ranges])
         result = self._step.of_all(results)
         self._metrics.check(handles)
-        leaves = tf.nest.flatten(result)
+        # What consists of several tensors is fetched as these, and put together again.
+        leaves = tf.nest.flatten(result, expand_composites=True)
         self._results = Results(leaves, handles)
-        self._structure = tf.nest.map_structure(lambda _: 0, result)
+        self._structure = tf.nest.map_structure(_spec, result)
         steps_own = [
             leaf for i, leaf in enumerate(leaves) if i not in self._results.indices
         ]
@@ -129,7 +130,13 @@ class Execution:
             )
             for i, x in zip(self._results.indices, results, strict=True):
                 leaves.insert(i, x)
-        return tf.nest.pack_sequence_as(self._structure, leaves)
+        return tf.nest.pack_sequence_as(self._structure, leaves, expand_composites=True)
+
+
+def _spec(leaf: Any) -> Any:
+    """The spec of a leaf that consists of several tensors, and 0 for any other."""
+    (*_, part) = tf.nest.flatten(leaf, expand_composites=True)
+    return 0 if part is leaf else tf.type_spec_from_value(leaf)
 
 
 class Result:

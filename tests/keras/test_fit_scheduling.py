@@ -9,6 +9,7 @@ from tf_syncrep.python.keras import cluster, compat
 from tf_syncrep.python.keras.fit import inputs, loop
 from tf_syncrep.python.keras.fit.data import WorkersBatches
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
+from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 
 
 class Done:
@@ -160,3 +161,44 @@ def test_predictions_of_other_sizes_are_joined_as_keras_joins_them(per_execution
         assert type(actual[name]) is type(value), name
         assert tuple(actual[name].shape) == tuple(value.shape), name
         assert listed(actual[name]) == listed(value), name
+
+
+class Ends(Rounds):
+    """Notes how it is ended."""
+
+    def __init__(self):
+        self.flushes = []
+
+    def finish(self, *, flush):
+        self.flushes.append(flush)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("hook", "flushes"),
+    [
+        # Once before the last epoch's validation, and at the very end.
+        ("on_train_batch_end", [True, False]),
+        ("on_epoch_end", [False]),
+        (None, [True, True]),
+    ],
+)
+def test_round_that_is_left_belongs_to_no_weights_set_at_the_end(
+    hook, flushes, monkeypatch
+):
+    rounds, model = Ends(), keras_variants.small_model()
+    monkeypatch.setattr(loop, "rounds_of", lambda optimizer: rounds)
+    model.compile("sgd", "mse")
+    model.optimizer.build(model.trainable_variables)
+    stop = tf.keras.callbacks.Callback()
+    if hook:
+        setattr(stop, hook, lambda *_, **__: setattr(model, "stop_training", True))
+    callbacks = tf.keras.callbacks.CallbackList([stop], model=model)
+    steps = ScheduledSteps(model)
+    data, _ = inputs.training_batches(
+        None, *keras_variants.small_data(4), None, 4, False, None, None
+    )
+    options = {"initial_epoch": 0, "epochs": 2, "validate": lambda epoch: {}}
+    with steps.counting():
+        loop.train(steps, model, data, callbacks, **options)
+    assert rounds.flushes == flushes

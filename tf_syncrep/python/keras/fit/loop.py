@@ -128,7 +128,9 @@ def train(
         callbacks.on_epoch_end(epoch, epoch_logs)
         if model.stop_training:
             break
-    rounds.finish(flush=flush)
+    # Whoever stops training at the end of an epoch may have set weights of before, to
+    # which gradients that are left from later ones do not belong.
+    rounds.finish(flush=flush and not model.stop_training)
     if epochs > 0 and hasattr(model.optimizer, "finalize_variable_values"):
         with model.distribute_strategy.scope():
             model.optimizer.finalize_variable_values(model.trainable_variables)

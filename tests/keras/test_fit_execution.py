@@ -1,6 +1,9 @@
 """Several steps in one graph, without a cluster."""
 
+import concurrent.futures
+import contextlib
 import itertools
+import threading
 
 import keras_variants
 import numpy as np
@@ -73,6 +76,27 @@ def test_each_step_draws_other_numbers(sizes):
     assert len(drawn) == 3 * sum(sizes)
     for part in (slice(0, 4), slice(4, 8)):
         assert len({step[part] for step in drawn}) == len(drawn)
+
+
+def test_steps_are_traced_by_one_thread_at_a_time():
+    """Methods of Keras' classes are replaced meanwhile."""
+    met = threading.Barrier(2)
+
+    class Meeting(Numbered):
+        def __call__(self, number, handles, batch):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                met.wait(timeout=0.5)
+            return super().__call__(number, handles, batch)
+
+    def trace():
+        data = iter(tf.data.Dataset.range(1000))
+        execution = execution_of(Meeting(), data, 1)
+        return execution.take(execution.function(data)).numpy().tolist()
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        calls = [pool.submit(trace) for _ in range(2)]
+        assert [call.result(timeout=60) for call in calls] == [[10], [10]]
+    assert met.broken
 
 
 def test_metrics_of_models_within_models_are_added_up_as_well():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,10 @@ from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
 from tf_syncrep.python.keras.fit.packing import packed, unpacked
 from tf_syncrep.python.keras.fit.step import Step
 from tf_syncrep.python.keras.transfers.prefetch import read_rows_early
+
+# While steps are traced, others stand for methods of Keras and functions of TensorFlow,
+# which are the same for all threads.
+_TRACING = threading.Lock()
 
 
 class Execution:
@@ -82,6 +87,15 @@ class Execution:
         batches: Any,
     ) -> Any:
         """Makes a step on each batch, and packs what the coordinator needs of them."""
+        with _TRACING:
+            return self._traced(number, handles, batches)
+
+    def _traced(
+        self,
+        number: Callable[[], tf.Tensor],
+        handles: list[tf.Tensor],
+        batches: Any,
+    ) -> Any:
         return_results_at_once()
         graph = tf.compat.v1.get_default_graph()
         results, begins = [], []

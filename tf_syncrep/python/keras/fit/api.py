@@ -116,7 +116,8 @@ def fit(
     Raises:
         ValueError: an argument is wrong, or the model needs what Keras 3 cannot do
             under this strategy: variables in parts, `run_eagerly`, `jit_compile=True`,
-            `gradient_accumulation_steps`, or several replicas in a worker.
+            `gradient_accumulation_steps`, or several replicas in a worker; or it has
+            a layer with `stateful=True`, and there are several workers.
         Exception: the error of a step, the data or a callback. No step runs on, and the
             next call works.
 

@@ -136,6 +136,14 @@ def refuse_what_cannot_be(model: Any) -> None:
                 "A model trains with one SyncReplicas, the optimizer that it is "
                 f"compiled with. Received: {optimizer.name} besides that"
             )
+    for layer in trainer.layers_of(model):
+        is_recurrent = isinstance(layer, tf.keras.layers.RNN)
+        if is_recurrent and layer.stateful and num_tasks("worker") > 1:
+            raise ValueError(
+                "A layer with stateful=True goes on where its last batch ended, and "
+                "several workers would mix their states. Received: layer "
+                f"{layer.name} with {num_tasks('worker')} workers"
+            )
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:
         raise ValueError(

@@ -196,6 +196,7 @@ def fit(
             names=("validation_data", "validation_steps"),
         )
     build(model, first_batch, "train")
+    checks.warn_of_constraints(model)
     replicas = getattr(model.optimizer, "total_num_replicas", None)
     if replicas is not None:
         checks.warn_of_replicas(replicas, num_tasks("worker"))

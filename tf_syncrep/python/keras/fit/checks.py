@@ -94,6 +94,25 @@ def warn_of_replicas(total_num_replicas: int, num_workers: int) -> None:
         )
 
 
+def warn_of_constraints(model: Any) -> None:
+    """Warns if updates of several workers may be lost, since they are no additions."""
+    if num_tasks("worker") < 2 or isinstance(model.optimizer, SyncReplicas):
+        return
+    constrained = [
+        variable.name
+        for variable in model.trainable_variables
+        if getattr(variable, "constraint", None) is not None
+    ]
+    if constrained:
+        logging.warning(
+            "After each update of variable %s and %d others a constraint reads and "
+            "assigns it, by which an update of another worker in between is lost. "
+            "SyncReplicas loses none.",
+            constrained[0],
+            len(constrained) - 1,
+        )
+
+
 def refuse_uncompiled(model: Any) -> None:
     """Raises for a model that is not compiled."""
     if not trainer.is_compiled(model):

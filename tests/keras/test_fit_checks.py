@@ -70,6 +70,36 @@ def test_loss_that_is_no_number_is_told_once_in_a_training(warnings):
     callback.on_train_batch_end(0, None)
 
 
+def test_constraints_of_several_workers_are_warned_of(warnings, monkeypatch):
+    layer = tf.keras.layers.Dense(1, kernel_constraint="non_neg")
+    model = tf.keras.Sequential([tf.keras.Input((3,)), layer])
+    for workers, optimizer in ((1, "sgd"), (2, tfs.keras.SyncReplicas("sgd", 1))):
+        monkeypatch.setattr(checks, "num_tasks", lambda _, number=workers: number)
+        model.compile(optimizer)
+        checks.warn_of_constraints(model)
+    assert not warnings
+    model.compile("sgd")
+    checks.warn_of_constraints(model)
+    assert len(warnings) == 1
+    assert "After each update of variable " in warnings[0]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_several_workers_do_not_mix_the_states_of_a_layer(workers, monkeypatch):
+    monkeypatch.setattr(checks, "num_tasks", lambda _: workers)
+    layer = tf.keras.layers.GRU(2, stateful=True, name="recurrent")
+    model = tf.keras.Sequential([tf.keras.layers.Bidirectional(layer)])
+    model.compile("sgd")
+    if workers == 1:
+        checks.refuse_what_cannot_be(model)
+    else:
+        message = (
+            r"stateful=True goes on .* Received: layer \w*recurrent with 2 workers"
+        )
+        with pytest.raises(ValueError, match=message):
+            checks.refuse_what_cannot_be(model)
+
+
 def test_replicas_that_are_not_the_workers_are_warned_of(warnings):
     checks.warn_of_replicas(4, 4)
     assert not warnings

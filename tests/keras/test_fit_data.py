@@ -1,6 +1,7 @@
 """How tfs.keras.fit reads the output of Keras' own data adapters."""
 
 import itertools
+import types
 
 import fit_data
 import numpy as np
@@ -163,7 +164,8 @@ def test_steps_that_are_counted_without_a_queues_end_are_said(
 ):
     queue = tfs.data.WorkQueue(3, num_epochs)
     monkeypatch.setattr(inputs, "num_tasks", lambda job: 2)
-    monkeypatch.setattr(inputs, "datasets_of_workers", lambda *_: ([], None, [queue]))
+    here = types.SimpleNamespace(element_spec=None)
+    monkeypatch.setattr(inputs, "datasets_of_workers", lambda *_: ([], here, [queue]))
     inputs.training_batches(
         *(None, lambda context: queue.dataset(), None, None, None, True, None),
         steps_per_epoch=7,

@@ -1,14 +1,18 @@
 """Several steps in one graph, without a cluster."""
 
+import concurrent.futures
+import contextlib
 import itertools
+import threading
 
+import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tf_syncrep.python.keras.fit.data import WorkersBatches
 from tf_syncrep.python.keras.fit.execution import Execution
-from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics
+from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, metrics_of
 
 
 class Drawing:
@@ -39,7 +43,7 @@ class Numbered:
 
 def execution_of(step, data, size):
     numbers = itertools.count(10)
-    batches = WorkersBatches(data, 1)
+    batches = WorkersBatches(data, 1, data.element_spec)
     return Execution(step, NO_METRICS, batches, size, lambda: next(numbers))
 
 
@@ -72,6 +76,44 @@ def test_each_step_draws_other_numbers(sizes):
     assert len(drawn) == 3 * sum(sizes)
     for part in (slice(0, 4), slice(4, 8)):
         assert len({step[part] for step in drawn}) == len(drawn)
+
+
+def test_steps_are_traced_by_one_thread_at_a_time():
+    """Methods of Keras' classes are replaced meanwhile."""
+    met = threading.Barrier(2)
+
+    class Meeting(Numbered):
+        def __call__(self, number, handles, batch):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                met.wait(timeout=0.5)
+            return super().__call__(number, handles, batch)
+
+    def trace():
+        data = iter(tf.data.Dataset.range(1000))
+        execution = execution_of(Meeting(), data, 1)
+        return execution.take(execution.function(data)).numpy().tolist()
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        calls = [pool.submit(trace) for _ in range(2)]
+        assert [call.result(timeout=60) for call in calls] == [[10], [10]]
+    assert met.broken
+
+
+def test_metrics_of_models_within_models_are_added_up_as_well():
+    class Part(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.measured = {"all": [tf.keras.metrics.AUC(name="within")]}
+
+    class Whole(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.parts = [Part()]
+
+    model = Whole()
+    (auc,) = model.parts[0].measured["all"]
+    found = {id(x) for x in metrics_of(model, 2)._variables}
+    assert found == {id(keras_variants.native(x)) for x in auc.variables}
 
 
 @pytest.mark.parametrize(

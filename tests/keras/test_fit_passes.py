@@ -232,7 +232,7 @@ def test_worker_that_has_data_again_is_at_no_end():
 def begun(num_read):
     """Passes over a queue of three items, some of which a reader has begun."""
     queue = tfs.data.WorkQueue(3, num_epochs=2)
-    passes = WorkersPasses(None, [queue])
+    passes = WorkersPasses(None, [queue], None)
     assert passes.begin_epoch(resume=False)
     reader = iter(queue.dataset())
     for _ in range(num_read):

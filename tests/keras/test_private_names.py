@@ -88,6 +88,7 @@ NAMES_OF_KERAS_3 = {
         "_compile_loss",
         "_flatten_layers",
         "_flatten_metrics_in_order",
+        "_loss_tracker",
     ],
     "dropout": ["_seed_generators"],
     "backup": ["_initial_epoch"],

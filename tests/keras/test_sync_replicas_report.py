@@ -194,7 +194,15 @@ def test_fit_that_an_error_has_ended_leaves_no_observer_behind(training, tmp_pat
     report = training.report(log_dir=str(tmp_path), verbose=0)
     report.on_train_begin()
     assert len(training.observers) == 1
-    report.on_train_end()
+    report.on_epoch_begin(0)
+    # These are of the next one.
+    others = [tfs.keras.SyncReport(log_dir=f"{tmp_path}/{i}") for i in range(2)]
+    for other in others:
+        other.set_model(training.model)
+        other.on_train_begin()
+    assert training.observers == [other._on_update for other in others]
+    for other in (report, *others):
+        other.on_train_end()
     assert training.observers == []
 
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 import transfers_graph
 from transfers_graph import SERVERS, assign, read, sent, variable
 
+from tf_syncrep.python.keras.transfers.prefetch import read_rows_early
 from tf_syncrep.python.keras.transfers.transfers import joined_transfers
 from tf_syncrep.python.ops import embedding_ops
 
@@ -175,3 +176,28 @@ def test_steps_keep_their_order(steps):
         assert [x in earlier for x in of_type["ResourceScatterAdd"]] == [
             j < i for j in range(steps)
         ]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_lookup_that_was_told_to_wait_for_an_update_is_not_moved_before_it(waits):
+    @tf.function(autograph=False)
+    def two_steps(x):
+        graph = tf.compat.v1.get_default_graph()
+        handle = table()
+        first = look_up(handle, x)
+        push(handle, first[1], first)
+        update = graph.get_operations()[-1]
+        begin = len(graph.get_operations())
+        numbers, _ = ids_of(x)
+        with tf.control_dependencies([update] if waits else []):
+            rows = embedding_ops.embedding_gather(
+                handle, numbers, shape=[20, WIDTH], dtype=tf.float32
+            )
+        ops = graph.get_operations()
+        read_rows_early(graph, [ops[:begin], ops[begin:]])
+        is_moved.append(rows.op in update.control_inputs)
+
+    is_moved = []
+    function = two_steps.get_concrete_function(tf.TensorSpec([3]))
+    graphlib.TopologicalSorter(transfers_graph.with_inputs(function.graph)).prepare()
+    assert is_moved == [not waits]

@@ -408,6 +408,9 @@ def predictions(side):
 
     with side.scope():
         model = Uncompiled()
+        tagger = tf.keras.Sequential([layers.Embedding(9, 2, "ones")])
+    of_lengths = tf.data.Dataset.range(1, 8).map(tf.range).padded_batch(2)
+    tags = side.predict(tagger, of_lengths, verbose=0).to_list()
     recorder = Recorder()
     outputs = side.predict(model, WORDS, batch_size=7, verbose=0, callbacks=[recorder])
     some = side.predict(model, dataset(), steps=3, verbose=0)
@@ -416,7 +419,8 @@ def predictions(side):
     outputs, some = tf.nest.map_structure(
         lambda array: array.astype(float).tolist(), (outputs, some)
     )
-    return {"outputs": outputs, "some": some, "calls": recorder.calls}
+    calls = recorder.calls
+    return {"outputs": outputs, "some": some, "tags": tags, "calls": calls}
 
 
 class Graph(tf.keras.Model):

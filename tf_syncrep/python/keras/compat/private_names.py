@@ -40,7 +40,7 @@ if IS_KERAS_3:
         ],
         tf.keras.callbacks.BackupAndRestore: ["_initial_epoch"],
         tf.keras.layers.Layer: ["_seed_generators"],
-        tf.keras.Model: ["_compile_loss", "_initial_epoch"],
+        tf.keras.Model: ["_compile_loss", "_initial_epoch", "_loss_tracker"],
     }
 else:
     _NAMES |= {

@@ -51,6 +51,14 @@ def is_loss_built(model: Any) -> bool:
     return loss is None or bool(loss.built)
 
 
+def made_by_compile(model: Any) -> Any:
+    """Returns an object that each call of `compile` makes anew; None before the first.
+
+    Private in Keras 3: a compiled model has no public part that every call replaces.
+    """
+    return getattr(model, "_loss_tracker" if IS_KERAS_3 else "compiled_loss", None)
+
+
 def are_metrics_built(model: Any) -> bool:
     """Returns whether all metrics have their variables.
 

@@ -116,7 +116,8 @@ def fit(
     Raises:
         ValueError: an argument is wrong, or the model needs what Keras 3 cannot do
             under this strategy: variables in parts, `run_eagerly`, `jit_compile=True`,
-            `gradient_accumulation_steps`, or several replicas in a worker.
+            `gradient_accumulation_steps`, or several replicas in a worker; or it has
+            a layer with `stateful=True`, and there are several workers.
         Exception: the error of a step, the data or a callback. No step runs on, and the
             next call works.
 
@@ -195,6 +196,7 @@ def fit(
             names=("validation_data", "validation_steps"),
         )
     build(model, first_batch, "train")
+    checks.warn_of_constraints(model)
     replicas = getattr(model.optimizer, "total_num_replicas", None)
     if replicas is not None:
         checks.warn_of_replicas(replicas, num_tasks("worker"))
@@ -316,7 +318,9 @@ def predict(
         callbacks: instances of `tf.keras.callbacks.Callback`.
 
     Returns:
-        Arrays with the outputs for all examples, in the structure of the outputs.
+        Arrays with the outputs for all examples, in the structure of the outputs. Where
+        another size than that of the batch differs, it is a `tf.RaggedTensor`, as in
+        Keras.
 
     Raises:
         ValueError: as for `fit`.

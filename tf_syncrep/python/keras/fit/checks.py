@@ -94,6 +94,25 @@ def warn_of_replicas(total_num_replicas: int, num_workers: int) -> None:
         )
 
 
+def warn_of_constraints(model: Any) -> None:
+    """Warns if updates of several workers may be lost, since they are no additions."""
+    if num_tasks("worker") < 2 or isinstance(model.optimizer, SyncReplicas):
+        return
+    constrained = [
+        variable.name
+        for variable in model.trainable_variables
+        if getattr(variable, "constraint", None) is not None
+    ]
+    if constrained:
+        logging.warning(
+            "After each update of variable %s and %d others a constraint reads and "
+            "assigns it, by which an update of another worker in between is lost. "
+            "SyncReplicas loses none.",
+            constrained[0],
+            len(constrained) - 1,
+        )
+
+
 def refuse_uncompiled(model: Any) -> None:
     """Raises for a model that is not compiled."""
     if not trainer.is_compiled(model):
@@ -135,6 +154,14 @@ def refuse_what_cannot_be(model: Any) -> None:
             raise ValueError(
                 "A model trains with one SyncReplicas, the optimizer that it is "
                 f"compiled with. Received: {optimizer.name} besides that"
+            )
+    for layer in trainer.layers_of(model):
+        is_recurrent = isinstance(layer, tf.keras.layers.RNN)
+        if is_recurrent and layer.stateful and num_tasks("worker") > 1:
+            raise ValueError(
+                "A layer with stateful=True goes on where its last batch ended, and "
+                "several workers would mix their states. Received: layer "
+                f"{layer.name} with {num_tasks('worker')} workers"
             )
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:

@@ -31,12 +31,14 @@ class Batches(abc.ABC):
 
     Attributes:
         num_steps: how many steps an epoch has; None if that is known only at its end.
+        element_spec: the specs of a batch.
         argument: the argument of `fit`, `evaluate` or `predict` that has them.
         num_told: how many numbers an execution returns about itself, before those that
             its steps return.
     """
 
     num_steps: int | None
+    element_spec: Any
     argument = "x"
     num_told = 0
 
@@ -98,6 +100,7 @@ class SentBatches(Batches):
         """
         self.argument = argument
         self._adapter = adapter
+        self.element_spec = adapter.dataset.element_spec
         self._steps_of_epoch = adapter.steps_of_epoch
         self._goes_on = goes_on
         self._iterator: Any = None
@@ -168,7 +171,7 @@ class SentBatches(Batches):
         The function must not be traced for each size: Keras weighs losses by the size
         of the batch if the trace knows it.
         """
-        return ([self._adapter.dataset.element_spec] * size,)
+        return ([self.element_spec] * size,)
 
     @staticmethod
     def function(run_steps: RunSteps, size: int) -> Callable[..., Any]:
@@ -180,9 +183,10 @@ class SentBatches(Batches):
 class WorkersBatches(Batches):
     """Batches that each worker reads by itself, without a break between epochs."""
 
-    def __init__(self, iterator: Any, num_steps: int):
+    def __init__(self, iterator: Any, num_steps: int, element_spec: Any):
         """Wraps the workers' iterators."""
         self._iterator = iterator
+        self.element_spec = element_spec
         self._steps_of_epoch = self.num_steps = num_steps
 
     def executions(self, sizes: Sizes, first_step: int = 0) -> Iterator[Scheduled]:
@@ -209,6 +213,11 @@ class DatasetHere:
         """Wraps the concrete functions that make the workers' datasets."""
         self._functions = functions
         self._queues = queues
+
+    @property
+    def element_spec(self) -> Any:
+        """The specs of a batch, which are the same for all workers."""
+        return self._functions[0].structured_outputs.element_spec
 
     def has_end(self) -> bool:
         """Whether each worker's dataset may have an end."""

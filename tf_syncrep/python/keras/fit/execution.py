@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,10 @@ from tf_syncrep.python.keras.fit.metrics import NO_METRICS, Metrics, Results
 from tf_syncrep.python.keras.fit.packing import packed, unpacked
 from tf_syncrep.python.keras.fit.step import Step
 from tf_syncrep.python.keras.transfers.prefetch import read_rows_early
+
+# While steps are traced, others stand for methods of Keras and functions of TensorFlow,
+# which are the same for all threads.
+_TRACING = threading.Lock()
 
 
 class Execution:
@@ -82,6 +87,15 @@ class Execution:
         batches: Any,
     ) -> Any:
         """Makes a step on each batch, and packs what the coordinator needs of them."""
+        with _TRACING:
+            return self._traced(number, handles, batches)
+
+    def _traced(
+        self,
+        number: Callable[[], tf.Tensor],
+        handles: list[tf.Tensor],
+        batches: Any,
+    ) -> Any:
         return_results_at_once()
         graph = tf.compat.v1.get_default_graph()
         results, begins = [], []
@@ -96,9 +110,10 @@ class Execution:
             read_rows_early(graph, [ops[begin:end] for begin, end in ranges])
         result = self._step.of_all(results)
         self._metrics.check(handles)
-        leaves = tf.nest.flatten(result)
+        # What consists of several tensors is fetched as these, and put together again.
+        leaves = tf.nest.flatten(result, expand_composites=True)
         self._results = Results(leaves, handles)
-        self._structure = tf.nest.map_structure(lambda _: 0, result)
+        self._structure = tf.nest.map_structure(_spec, result)
         steps_own = [
             leaf for i, leaf in enumerate(leaves) if i not in self._results.indices
         ]
@@ -129,7 +144,13 @@ class Execution:
             )
             for i, x in zip(self._results.indices, results, strict=True):
                 leaves.insert(i, x)
-        return tf.nest.pack_sequence_as(self._structure, leaves)
+        return tf.nest.pack_sequence_as(self._structure, leaves, expand_composites=True)
+
+
+def _spec(leaf: Any) -> Any:
+    """The spec of a leaf that consists of several tensors, and 0 for any other."""
+    (*_, part) = tf.nest.flatten(leaf, expand_composites=True)
+    return 0 if part is leaf else tf.type_spec_from_value(leaf)
 
 
 class Result:

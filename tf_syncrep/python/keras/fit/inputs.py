@@ -59,17 +59,21 @@ def training_batches(
                     "A function that makes datasets without end needs steps_per_epoch. "
                     "Received: steps_per_epoch=None"
                 )
-            return WorkersPasses(datasets_of_all, queues), lambda: first_batch(here)
+            passes = WorkersPasses(datasets_of_all, queues, here.element_spec)
+            return passes, lambda: first_batch(here)
         _say_that_queues_end(queues, steps_per_epoch)
-        iterator = iter(datasets_of_all)
-        return WorkersBatches(iterator, steps_per_epoch), lambda: first_batch(here)
+        batches = WorkersBatches(
+            iter(datasets_of_all), steps_per_epoch, here.element_spec
+        )
+        return batches, lambda: first_batch(here)
 
     if isinstance(x, tf.data.Dataset) and steps_per_epoch is not None:
         refuse_empty(int(x.cardinality()), "x")
         dataset = weighed(x)
         _say_that_all_read_all(x)
         iterator = iter(coordinator.create_per_worker_dataset(endless(dataset, "x")))
-        return WorkersBatches(iterator, steps_per_epoch), lambda: first_batch(dataset)
+        batches = WorkersBatches(iterator, steps_per_epoch, dataset.element_spec)
+        return batches, lambda: first_batch(dataset)
 
     adapter = Adapter(
         read_ahead(x),

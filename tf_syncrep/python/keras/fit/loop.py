@@ -8,13 +8,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from tf_syncrep.python.keras.compat.position import handing_over, initial_position
 from tf_syncrep.python.keras.fit.data import NO_BATCHES, Batches
 from tf_syncrep.python.keras.fit.execution import Result
+from tf_syncrep.python.keras.fit.joining import joined
 from tf_syncrep.python.keras.fit.scheduling import ScheduledSteps
 from tf_syncrep.python.keras.fit.sizes import Calls
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
@@ -129,7 +128,9 @@ def train(
         callbacks.on_epoch_end(epoch, epoch_logs)
         if model.stop_training:
             break
-    rounds.finish(flush=flush)
+    # Whoever stops training at the end of an epoch may have set weights of before, to
+    # which gradients that are left from later ones do not belong.
+    rounds.finish(flush=flush and not model.stop_training)
     if epochs > 0 and hasattr(model.optimizer, "finalize_variable_values"):
         with model.distribute_strategy.scope():
             model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -167,15 +168,16 @@ def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any)
     untold: list[Any] = []
 
     def end_batch(last: int, _: Any) -> None:
-        outputs.append(_concatenated(untold))
+        told = joined(untold)
+        outputs.extend(untold)
         untold.clear()
-        callbacks.on_predict_batch_end(last, {"outputs": outputs[-1]})
+        callbacks.on_predict_batch_end(last, {"outputs": told})
 
     sizes = steps.sizes("predict", batches, callbacks)
     calls = Calls(callbacks.on_predict_batch_begin, end_batch, sizes)
     for num_steps, result in steps.run("predict", batches, sizes):
         calls.begin()
-        untold.append(_fetched(result))
+        untold.extend(_fetched(result))
         calls.end(num_steps, None)
         if model.stop_predicting:
             break
@@ -184,14 +186,7 @@ def predict(steps: ScheduledSteps, model: Any, batches: Batches, callbacks: Any)
     callbacks.on_predict_end()
     if not outputs:
         raise ValueError("There is nothing to predict: x has no batches.")
-    return _concatenated(outputs)
-
-
-def _concatenated(outputs: list[Any]) -> Any:
-    """Joins outputs along the batch."""
-    if len(outputs) == 1:
-        return outputs[0]
-    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *outputs)
+    return joined(outputs)
 
 
 def _fetched(result: Result) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
+from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.compat.handles import standing_for
 from tf_syncrep.python.keras.parts import parts_of
 
@@ -148,12 +149,15 @@ NO_METRICS = Metrics({})
 
 
 def metrics_of(model: Any, num_workers: int) -> Metrics:
-    """The metrics of a model that are sums.
+    """The metrics of a model, and of models in it, that are sums.
 
     Raises:
         ValueError: a metric declares that it is no sum, and there are several workers.
     """
-    metrics = [*model.metrics, *parts_of(model, tf.keras.metrics.Metric)]
+    # Keras 3 leaves out the metrics of models within the model.
+    models = [x for x in trainer.layers_of(model) if isinstance(x, tf.keras.Model)]
+    parts = [part for x in models for part in parts_of(x, tf.keras.metrics.Metric)]
+    metrics = [*model.metrics, *parts]
     # The metrics of `compile` are parts of another one, and have the names.
     metrics = [part for x in metrics for part in (*getattr(x, "metrics", ()), x)]
     owners: dict[Any, str] = {}

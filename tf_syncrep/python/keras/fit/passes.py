@@ -23,8 +23,9 @@ class WorkersPasses(Batches):
     # The worker that ran an execution, and the number of steps that it had data for.
     num_told = 2
 
-    def __init__(self, datasets: Any, queues: Sequence[WorkQueue]):
+    def __init__(self, datasets: Any, queues: Sequence[WorkQueue], element_spec: Any):
         """Reads nothing yet."""
+        self.element_spec = element_spec
         self._datasets = datasets
         self._queues = queues
         self._iterator: Any = None

@@ -180,7 +180,9 @@ class ScheduledSteps:
         step = getattr(self._model, f"{kind}_step")
         key = (
             step,
-            batches.signature(1),
+            trainer.made_by_compile(self._model),
+            # Whoever reads the data: a function knows the results of one trace alone.
+            batches.element_spec,
             type(batches),
             list(optimizers_of(self._model)),
             self._metrics,
@@ -189,7 +191,7 @@ class ScheduledSteps:
         )
         known = self._kept.by_kind
         if kind not in known or known[kind][0] != key:
-            fold_seeds = kind == "train" and self._num_workers > 1
+            fold_seeds = self._num_workers > 1
             prefetch_rows = self._prefetch_rows
             step = Step(self._model, kind, fold_seeds, self._metrics, prefetch_rows)
             next_number = functools.partial(next, self._kept.numbers)

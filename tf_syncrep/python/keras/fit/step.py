@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_syncrep.python.keras.compat import trainer
 from tf_syncrep.python.keras.fit.exact_state import exact_state
+from tf_syncrep.python.keras.fit.joining import are_alike
 from tf_syncrep.python.keras.fit.metrics import Metrics
 from tf_syncrep.python.keras.sync_replicas.rounds import Rounds
 from tf_syncrep.python.keras.sync_replicas.rounds_optimizer import rounds_of
@@ -76,10 +77,18 @@ class Step:
             return tf.nest.map_structure(_as_tensor, result)
 
     def of_all(self, results: list[Any]) -> Any:
-        """The common result of several steps: the last one's, or all predictions."""
-        if self._kind != "predict" or len(results) == 1:
+        """The common result of several steps: the last one's, or all predictions.
+
+        Predictions are a list. They are joined here where the graph shows that they
+        can be, so that less is fetched.
+        """
+        if self._kind != "predict":
             return results[-1]
-        return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *results)
+        if len(results) == 1 or not are_alike(results):
+            return results
+        return [
+            tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *results)
+        ]
 
 
 def _as_tensor(leaf: Any) -> Any:

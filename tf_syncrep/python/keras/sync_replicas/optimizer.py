@@ -88,7 +88,8 @@ class SyncReplicas(RoundsOptimizer):
             computing theirs, it is four times the longest time that one of those took,
             but no less than `lease_secs` and no more than `start_secs`.
         reject_nonfinite: whether a gradient that contains a NaN or an infinity is
-            dropped instead of applied.
+            dropped instead of applied. What the step itself assigns, such as the moving
+            averages of BatchNormalization, is not undone.
         spares: whether an idle worker computes a gradient in place of a worker whose
             step takes much longer than usual. The first of the two gradients counts,
             and the other is dropped. Without spares, the others wait for a slow worker,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,8 @@ __all__ = ["SyncReport"]
 
 # The counters that go into the logs of an epoch.
 _LOGGED = ("updates", "late", "stale", "voided", "waited_secs")
+# The reports that write files.
+_observing: weakref.WeakSet[SyncReport] = weakref.WeakSet()
 
 
 class SyncReport(tf.keras.callbacks.Callback):
@@ -87,10 +90,15 @@ class SyncReport(tf.keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Begins to observe."""
         del logs
-        # A `fit` that an error has ended may have left a line and a writer.
+        # A `fit` that an error has ended may have left a line and a writer, of this
+        # report or of another one. Reports of the same `fit` have seen no epoch yet.
         self._line = None
         self._end()
+        for other in [*_observing]:
+            if other._optimizer is self._optimizer and other._before:
+                other._end()
         if self._log_dir is not None:
+            _observing.add(self)
             self._writer = ScalarsWriter(self._log_dir, self._read)
             self._optimizer.add_observer(self._on_update)
 
@@ -138,6 +146,8 @@ class SyncReport(tf.keras.callbacks.Callback):
             self._optimizer.remove_observer(self._on_update)
             self._writer.close()
             self._writer = None
+            self._before = {}
+            _observing.discard(self)
 
     def _on_update(self, step: int) -> None:
         if self._writer is not None and step % self._every_n_updates == 0:

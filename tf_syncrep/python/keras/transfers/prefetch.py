@@ -28,7 +28,8 @@ def read_rows_early(graph: Any, steps: Sequence[Sequence[tf.Operation]]) -> None
 
     It is called while a function is being traced, before TensorFlow orders the ops that
     use a variable. A lookup stays in its place if its ids depend on the last step's
-    changes of tables, or if its own step changes the table before the lookup.
+    changes of tables, if it was told to wait for something that does, or if its own
+    step changes the table before the lookup.
     """
     writes = [_writes(step) for step in steps]
     for i in range(1, len(steps)):
@@ -45,8 +46,9 @@ def read_rows_early(graph: Any, steps: Sequence[Sequence[tf.Operation]]) -> None
                 if (number := flow.number(op)) is not None
             ]
             for lookup in lookups:
-                ids = flow.number(lookup.inputs[1].op)
-                if ids is None or not flow.comes_before(changed, [ids]):
+                needed = [lookup.inputs[1].op, *lookup.control_inputs]
+                numbers = [x for op in needed if (x := flow.number(op)) is not None]
+                if not flow.comes_before(changed, numbers):
                     key = resource_of(lookup.inputs[0])
                     earlier = [x[key] for x in writes[: i - 1] if key in x]
                     last = earlier[-1] if earlier else []

@@ -72,7 +72,7 @@ class Scaling(tf.keras.Model):
 
     def test_step(self, data):
         self.total.update_state(data)
-        size = data.shape[0] + 0.0 * self.total.result()
+        size = tf.TensorShape(data.shape)[0] + 0.0 * self.total.result()
         return {"size": size, "scaled": self.factor}
 
 

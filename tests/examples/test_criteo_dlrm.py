@@ -95,8 +95,8 @@ def test_comes_within_half_a_percent_of_the_best_through_faults(tmp_path):
     with commands.Command(
         *("launch", "--workers", 3, "--ps", 2, "--no-prefix", "--max-restarts", 1),
         *("--on-worker-failure", "restart", "--on-ps-failure", "restart", *script),
-        *("--epochs", 3, "--batch-size", 512, "--dimensions", 8),
-        *("--learning-rate", 1e-2),
+        *("--sync", "--epochs", 3, "--batch-size", 256, "--dimensions", 8),
+        *("--learning-rate", 2e-2),
         env={"TF_CPP_MIN_LOG_LEVEL": "2"},
     ) as launched:
         launched.wait_for_line("epoch 1: loss", secs=600)

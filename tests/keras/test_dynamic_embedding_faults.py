@@ -37,12 +37,11 @@ def test_gradient_of_a_worker_that_was_stopped_never_reaches_the_new_key(tmp_pat
     with clusters.Cluster(2, num_ps=1, env=programs.environment()) as cluster:
         coordinator = Coordinator(cluster, "suspended", tmp_path)
         coordinator.await_request("STOP IT")
-        (worker,) = (x for x in cluster.names("worker") if has_looked_up(cluster, x))
-        cluster.suspend(worker)
+        cluster.suspend(worker_at_lookup(cluster))
         coordinator.done("STOP IT")
         coordinator.await_request("HANDED OUT")
         coordinator.done("HANDED OUT")
-        cluster.resume(worker)
+        cluster.resume(worker_at_lookup(cluster))
         result = coordinator.result()
     assert result["keys"] == [[3, 4], [3, 4]]
     assert result["has_learned"]
@@ -53,8 +52,15 @@ def test_gradient_of_a_worker_that_was_stopped_never_reaches_the_new_key(tmp_pat
     assert after == {**before, "dropped": 2}
 
 
-def has_looked_up(cluster, worker):
-    return "at lookup" in cluster.output(worker)
+def worker_at_lookup(cluster):
+    """The one that has looked up; its server may have answered before it says so."""
+    deadline = time.monotonic() + clusters.DEADLINE_SECS
+    while True:
+        for worker in cluster.names("worker"):
+            if "at lookup" in cluster.output(worker):
+                return worker
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

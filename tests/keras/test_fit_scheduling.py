@@ -1,5 +1,7 @@
 """What is scheduled on workers, and reused: by a coordinator without a cluster."""
 
+from typing import Any
+
 import keras_variants
 import numpy as np
 import pytest
@@ -70,7 +72,7 @@ class Scaling(tf.keras.Model):
     def call(self, x):
         return x * self.factor
 
-    def test_step(self, data):
+    def test_step(self, data: Any):
         self.total.update_state(data)
         size = tf.TensorShape(data.shape)[0] + 0.0 * self.total.result()
         return {"size": size, "scaled": self.factor}

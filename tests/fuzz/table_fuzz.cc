@@ -84,7 +84,7 @@ class TableFuzz {
     const int64_t taken = table_.TakeFree(static_cast<int64_t>(new_keys.size()),
                                           free_rows.data());
     if (input_.Pick(8) == 0) {
-      table_.GiveBack(free_rows.data(), taken);
+      table_.GiveBack(free_rows.data(), taken, table_.build());
       return;
     }
     table_.Add(columns_, keys_.data(), new_keys.data(), taken, {clock_, 1},
@@ -99,7 +99,7 @@ class TableFuzz {
     bool has_memory;
     const Array<int32_t> rested = table_.TakeResting(&has_memory);
     if (input_.Pick(4) == 0) {
-      table_.PutBackResting(rested.data(), rested.size());
+      table_.PutBackResting(rested.data(), rested.size(), table_.build());
     } else {
       table_.Free(columns_, keys_.data(), rested.data(), rested.size());
     }

@@ -250,8 +250,8 @@ class TableFindOp final : public OpKernel {
       }
       // While nothing was locked, rows may have gone to other keys.
       if (is_same && part.num_locks() != num_locks) {
-        OP_REQUIRES_OK(ctx, Find(ctx, index.get(), request, /*uses=*/false,
-                                 part, rows));
+        OP_REQUIRES_OK(
+            ctx, Find(ctx, index.get(), request, /*uses=*/false, part, rows));
       }
     } while (!is_same);
     DeviceSharder sharder(ctx);
@@ -437,7 +437,7 @@ class TableImportOp final : public OpKernel {
         new_rows.Append(keys[i], i);
       }
     }
-    int64_t num_refused;
+    int64_t num_refused = 0;
     std::vector<int64_t> num_new(index->num_tables());
     num_new[table_] =
         std::count_if(rows, rows + size, [](int32_t row) { return row < 0; });

@@ -163,8 +163,8 @@ class DynamicTable {
   int64_t Evict(const TableColumns& columns, const void* vectors,
                 const Eviction& eviction, const int32_t* rows, int64_t size);
 
-  // Reads the key and use of a row, both of one moment. Returns false if the row
-  // is not in use.
+  // Reads the key and use of a row, both of one moment. Returns false if the
+  // row is not in use.
   bool Read(const TableColumns& columns, int64_t row, int64_t* key,
             RowUse* use) const;
 

@@ -34,7 +34,7 @@ ShapeHandle RowSlotShape(InferenceContext* c, ShapeHandle var) {
 
 // Checks the count of updates, the last input, if there is one.
 absl::Status CheckRoundingCount(InferenceContext* c) {
-  bool is_given;
+  bool is_given = false;
   TF_RETURN_IF_ERROR(FindRoundingCount(*c, &is_given));
   return is_given ? CheckRoundingCountShape(c, c->num_inputs() - 1)
                   : absl::OkStatus();

@@ -184,6 +184,34 @@ def test_fit_maintains_and_says_what_it_counts(caplog):
     assert stats["evicted"] == stats["admitted"] - len(used) > 0
 
 
+# Keras 2 always compiles with an optimizer.
+@pytest.mark.parametrize(
+    "compiled_with", [None, "rmsprop"][0 if keras_variants.IS_KERAS_3 else 1 :]
+)
+def test_fit_counts_the_steps_of_an_optimizer_that_the_models_step_has(compiled_with):
+    class Own(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.table = tfs.keras.Embedding(Dynamic(9, unused_for=1), 4)
+            self.trainer = tfs.keras.SGD(0.1)
+
+        def call(self, ids):
+            return self.table(ids, training=True)
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(self(data))
+            variables = self.trainable_variables
+            gradients = tape.gradient(loss, list(map(compat.native, variables)))
+            self.trainer.apply_gradients(zip(gradients, variables, strict=True))
+            return {"loss": loss}
+
+    model = Own()
+    model.compile(compiled_with)
+    tfs.keras.fit(model, tf.data.Dataset.range(20).batch(1), verbose=0)
+    assert model.table.table_stats()[model.table.name]["evicted"] > 10
+
+
 def test_custom_loop_without_eviction_needs_no_maintenance():
     model = models.growing(tfs.keras.AdamAsync(0.05))
     model.fit(models.dataset([0], 4, True), verbose=0)

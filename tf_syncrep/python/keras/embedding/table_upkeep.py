@@ -71,7 +71,8 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         maintenance = maintenance_of(self.model) if self._maintains else None
         if maintenance is not None and maintenance.may_begin():
             self._steps = 0
-            maintenance.run(maintenance.steps(self.model.optimizer))
+            own = self.model.optimizer  # None if the model's step has others
+            maintenance.run(maintenance.steps(*([] if own is None else [own])))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Adds the counters to the logs."""

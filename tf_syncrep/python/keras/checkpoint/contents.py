@@ -57,7 +57,7 @@ from tf_syncrep.python.keras.tables.stacked_tables import (
     tables_with,
 )
 from tf_syncrep.python.keras.tables.tables import Tables
-from tf_syncrep.python.keras.tables.trainers import trainers_of
+from tf_syncrep.python.keras.tables.trainers import refuse_legacy, trainers_of
 
 
 def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
@@ -73,8 +73,12 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     builder = Builder()
     variables = _variables_of(model)
     optimizers = list(optimizers_of(model)) if with_optimizers else []
-    if with_optimizers:
-        _refuse_legacy(getattr(model, "optimizer", None))
+    if with_optimizers and getattr(model, "optimizer", None) is not None:
+        refuse_legacy(
+            model.optimizer,
+            "The model of a checkpoint must not be trained by an optimizer of "
+            "tf.keras.optimizers.legacy, whose slots would not be in it",
+        )
     for optimizer in optimizers:
         _build(optimizer, model)
     if with_optimizers:  # Some are made when another one is built.
@@ -103,19 +107,6 @@ def contents_of(model: Any, with_optimizers: bool = True) -> Contents:
     for name, variable in _by_name(list(others.values()), _name):
         builder.add_whole(f"optimizer/{name}", compat.native(variable))
     return builder.build()
-
-
-def _refuse_legacy(optimizer):
-    """Raises for an optimizer whose slots are not known."""
-    if optimizer is not None and not isinstance(
-        optimizer, tf.keras.optimizers.Optimizer
-    ):
-        kind = type(optimizer)
-        raise ValueError(
-            "The model of a checkpoint must not be trained by an optimizer of "
-            "tf.keras.optimizers.legacy, whose slots would not be in it. Received: "
-            f"{kind.__module__}.{kind.__name__}"
-        )
 
 
 def _free_all(tables: DynamicTables, part: Any, own: Iterable[RowSlot]) -> None:

@@ -70,7 +70,8 @@ class Execution:
             # each call of a function the worker and each server exchange messages. But
             # they have handles of their own, by which all their writes can be found.
             def steps(batches):
-                return self._steps(number, list(map(tf.identity, handles)), batches)
+                with _TRACING:
+                    return self._steps(number, list(map(tf.identity, handles)), batches)
 
             on_batches = batches.function(steps, size)
             numbers, others = on_batches(*args)
@@ -87,15 +88,6 @@ class Execution:
         batches: Any,
     ) -> Any:
         """Makes a step on each batch, and packs what the coordinator needs of them."""
-        with _TRACING:
-            return self._traced(number, handles, batches)
-
-    def _traced(
-        self,
-        number: Callable[[], tf.Tensor],
-        handles: list[tf.Tensor],
-        batches: Any,
-    ) -> Any:
         return_results_at_once()
         graph = tf.compat.v1.get_default_graph()
         results, begins = [], []

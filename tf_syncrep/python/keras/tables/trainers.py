@@ -47,16 +47,18 @@ def note_trainer(optimizer: Any, variables: Sequence[Any]) -> None:
     for tables, trainers in _trainers.items():
         parts = {id(compat.native(part)) for part in tables.all_trained()}
         if parts & built_with:
-            _refuse_legacy(optimizer)
+            refuse_legacy(
+                optimizer,
+                "An optimizer of tables that grow must not be one of "
+                "tf.keras.optimizers.legacy, since slots of a row have to begin anew "
+                "with its next key",
+            )
             refuse_averages([optimizer])
             trainers.add(optimizer)
 
 
-def _refuse_legacy(optimizer):
+def refuse_legacy(optimizer: Any, rule: str) -> None:
+    """Raises for an optimizer whose slots are not known: the rule, and its class."""
     if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
-        raise ValueError(
-            "An optimizer of tables that grow must not be one of "
-            "tf.keras.optimizers.legacy, since slots of a row have to begin anew with "
-            f"its next key. Received: {type(optimizer).__module__}."
-            f"{type(optimizer).__name__}"
-        )
+        kind = type(optimizer)
+        raise ValueError(f"{rule}. Received: {kind.__module__}.{kind.__name__}")

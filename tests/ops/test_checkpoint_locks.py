@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import mmap
 import os
-import pathlib
 import signal
 import sys
 import threading
@@ -13,6 +12,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from process_threads import threads
 
 from tf_syncrep.python.ops import checkpoint_ops
 
@@ -85,13 +85,10 @@ def _hanging_where_it_reads(address):
 def _hanging_threads():
     """Those in a handler of SIGSEGV, which is blocked meanwhile, that sleep there."""
     hanging = []
-    for thread in pathlib.Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It ended.
-            lines = (thread / "status").read_text().splitlines()
-            status = dict(line.split(":", 1) for line in lines)
-            is_in_handler = int(status["SigBlk"], 16) >> (signal.SIGSEGV - 1) & 1
-            if is_in_handler and status["State"].split()[0] == "S":
-                hanging.append((int(thread.name), status["Name"].strip()))
+    for thread, status in threads():
+        is_in_handler = int(status["SigBlk"], 16) >> (signal.SIGSEGV - 1) & 1
+        if is_in_handler and status["State"].split()[0] == "S":
+            hanging.append((thread, status["Name"]))
     return hanging
 
 

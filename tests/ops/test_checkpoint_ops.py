@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from process_threads import threads_named
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import checkpoint_ops
@@ -702,17 +703,15 @@ def _hanging(name):
     libc.signal.restype = ctypes.c_void_p
     libc.signal(signal.SIGUSR1, ctypes.cast(libc.pause, ctypes.c_void_p))
     libc.signal(signal.SIGUSR2, ctypes.cast(libc.getpid, ctypes.c_void_p))
-    tasks = pathlib.Path("/proc/self/task").iterdir()
-    # Threads that it has started have its name, too.
-    threads = [x for x in tasks if (x / "comm").read_text().strip() == name]
-    assert threads
+    hanging = threads_named(name)  # Threads that it has started have its name, too.
+    assert hanging
     try:
-        for thread in threads:
-            libc.tgkill(os.getpid(), int(thread.name), signal.SIGUSR1)
+        for thread in hanging:
+            libc.tgkill(os.getpid(), thread, signal.SIGUSR1)
         yield
     finally:
-        for thread in threads:
-            libc.tgkill(os.getpid(), int(thread.name), signal.SIGUSR2)
+        for thread in hanging:
+            libc.tgkill(os.getpid(), thread, signal.SIGUSR2)
 
 
 def test_closing_a_session_ends_the_writing_before_its_variables_go(tmp_path):

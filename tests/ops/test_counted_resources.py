@@ -2,12 +2,12 @@
 
 import collections
 import gc
-import pathlib
 import time
 from concurrent import futures
 
 import pytest
 import tensorflow as tf
+from process_threads import threads_named
 
 import tf_syncrep as tfs
 from tf_syncrep.python.ops import (
@@ -61,8 +61,7 @@ def copy_of(handle):
 
 
 def num_lease_threads():
-    names = pathlib.Path("/proc/self/task").glob("*/comm")
-    return sum(path.read_text() == "tfs_leases\n" for path in names)
+    return len(threads_named("tfs_leases"))
 
 
 def wait_until(holds):

@@ -6,10 +6,12 @@ Argument, JSON: the names of the scenarios to run, and a folder.
 import contextlib
 import itertools
 import json
+import os
 import pathlib
 import sys
 import time
 from typing import Any
+from unittest import mock
 
 import clusters
 import numpy as np
@@ -18,6 +20,8 @@ import tensorflow as tf
 from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.fit import ends
+from tf_syncrep.python.keras.fit.passes import WorkersPasses
 
 BATCH = 4
 ITEMS, PER_ITEM = 20, 3  # items of a work queue, and batches of an item
@@ -108,6 +112,41 @@ def uneven(strategy, **options):
         return batches(100 * worker, 7 * worker)  # the first one has no batches
 
     return train(strategy, data, 400, 2, **options)
+
+
+def slow(strategy, folder):
+    """The last worker's data is made late, where all others have come to their ends."""
+    path = pathlib.Path(folder) / "read"
+    path.touch()
+    ask, silences = WorkersPasses.is_made, 0
+
+    class Block(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 0:  # After this process has read it.
+                path.unlink()
+                os.mkfifo(path)
+
+    def is_made(passes):
+        nonlocal silences
+        made = ask(passes)
+        silences += not made
+        if silences == 2 * ends._PATIENCE and not made:
+            path.open("wb").close()  # The worker waits for it.
+            path.unlink()
+            path.touch()
+        return made
+
+    def data(context):
+        worker = context.input_pipeline_id
+        num_batches = 7 * worker
+        if worker == context.num_input_pipelines - 1:
+            text = tf.io.read_file(str(path))
+            num_batches += tf.cast(tf.strings.length(text), tf.int64)
+        return batches(100 * worker, num_batches)
+
+    with mock.patch.object(WorkersPasses, "is_made", is_made):
+        result = train(strategy, data, 400, 2, more=[Block()])
+    return {**result, "silences": silences}
 
 
 def queued(strategy, num_epochs, epochs, **options):
@@ -246,6 +285,7 @@ def main(names, folder):
         "queue": lambda: queued(strategy, 3, 3),
         "queue synchronous": lambda: queued(strategy, None, 2, quorum=2),
         "queue ends": lambda: queued(strategy, 2, 5),
+        "slow": lambda: slow(strategy, folder),
         "killed": lambda: killed(strategy, 2, folder, [ITEMS * PER_ITEM // 3], 0),
         "killed often": lambda: killed(strategy, EPOCHS_OF_KILLS, folder, KILLS_AT, 5),
         "killed often synchronous": lambda: killed(

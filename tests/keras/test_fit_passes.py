@@ -12,7 +12,8 @@ import programs
 import pytest
 
 import tf_syncrep as tfs
-from tf_syncrep.python.keras.fit.ends import Ends
+from tf_syncrep.python.keras.fit import passes as passes_module
+from tf_syncrep.python.keras.fit.ends import _PATIENCE, Ends
 from tf_syncrep.python.keras.fit.passes import WorkersPasses
 
 PROGRAM = pathlib.Path(__file__).with_name("fit_passes_program.py")
@@ -24,7 +25,7 @@ KILLS = 8
 
 @pytest.fixture(scope="module")
 def undisturbed(request, tmp_path_factory):
-    names = [*programs.wanted(request, "name"), "resumed", "refused"]
+    names = [*programs.wanted(request, "name"), "resumed", "refused", "slow"]
     arguments = [names, str(tmp_path_factory.mktemp("passes"))]
     with clusters.Cluster(num_workers=3, num_ps=2) as cluster:
         return programs.run(PROGRAM, arguments, env=cluster.environment())
@@ -188,7 +189,7 @@ def test_silence_with_something_under_way_is_waited_for():
     for _ in range(3):
         ends.add(0, has_ended=True)
     for _ in range(1000):
-        ends.add_silence()
+        ends.add_silence(lambda: True)
         assert not ends.is_over
         for _ in range(ends.num_wanted()):  # the other worker is still at its first
             ends.add(0, has_ended=True)
@@ -203,16 +204,16 @@ def test_silence_with_something_under_way_is_waited_for():
     assert ends.num_wanted() == 0
 
 
-def test_worker_that_takes_nothing_is_lost_in_the_end():
+def test_worker_that_takes_nothing_is_lost_once_its_data_was_waited_for():
     ends = Ends(3, window=6)
     for silence in itertools.count():
         for _ in range(ends.num_wanted()):
             ends.add(silence % 2, has_ended=True)
-        ends.add_silence()
+        ends.add_silence(lambda waited=silence >= 50: waited)
         if ends.is_over:
             break
         assert silence < 100
-    assert silence > 5
+    assert silence > 55
     assert ends.num_lost == 1
 
 
@@ -227,6 +228,24 @@ def test_worker_that_has_data_again_is_at_no_end():
     ends.add(None, has_ended=False)  # lost, and made again by another worker
     ends.add(0, has_ended=True)
     assert ends.is_over
+
+
+@pytest.mark.ci
+def test_worker_that_takes_long_to_make_its_data_is_waited_for(undisturbed):
+    """Longer than others that have nothing left to do are waited for."""
+    result = undisturbed["slow"]
+    assert result["silences"] == 2 * _PATIENCE
+    assert result["steps"] == [21, 21]
+
+
+def test_worker_that_never_makes_its_data_is_waited_for_once(monkeypatch):
+    monkeypatch.setattr(passes_module, "_PATIENCE", 3)
+    monkeypatch.setattr(passes_module.compat_datasets, "is_made", lambda _: False)
+    hanging = WorkersPasses([], [], None)
+    hanging.begin_pass()
+    assert [hanging.is_made() for _ in range(5)] == [False] * 3 + [True] * 2
+    hanging.begin_pass()
+    assert hanging.is_made()
 
 
 def begun(num_read):

@@ -34,6 +34,7 @@ MODULES = {
         "get_current_dispatch_context",
         "with_dispatch_context",
     ],
+    "tensorflow.python.distribute.coordinator.remote_value": ["RemoteValueStatus"],
     "tensorflow.python.distribute.coordinator.cluster_coordinator": [
         "context",  # whose `executor_scope` it calls
     ],
@@ -160,6 +161,8 @@ NAMES_OF_TENSORFLOW = {
     "embedding": ["_track_trackable", "_delete_tracking"],
     # A coordinator of a cluster sets it; see test_fit_workers.py.
     "per-worker dataset": ["_dataset_fn"],
+    # Those of a cluster have them; see test_fit_passes.py.
+    "per-worker iterator": ["_status", "_values"],
 }
 
 

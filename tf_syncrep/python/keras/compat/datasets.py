@@ -7,8 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 # Private: it tells the worker's number outside a tf.function, too. The public
-# `experimental_get_current_worker_index` works only inside one.
-from tensorflow.python.distribute.coordinator import coordinator_context
+# `experimental_get_current_worker_index` works only inside one. And only private names
+# tell how far a worker is with a value without waiting for it.
+from tensorflow.python.distribute.coordinator import coordinator_context, remote_value
 
 # Such ops make workers read in different orders, or different parts; a Python generator
 # may do so as well.
@@ -32,6 +33,16 @@ def dataset_of_workers(coordinator: Any, functions: Sequence[Any]) -> Any:
     # while the worker is known; the outputs give the specs.
     datasets._dataset_fn = _FunctionOfWorkers(functions)
     return datasets
+
+
+def is_made(iterator: Any) -> bool:
+    """Whether each worker has made its part of an iterator of `dataset_of_workers`.
+
+    A worker counts that cannot make it, because it failed or is lost, but not one that
+    does not answer.
+    """
+    not_ready = remote_value.RemoteValueStatus.NOT_READY
+    return all(part._status is not not_ready for part in iterator._values)
 
 
 def dataset_of_worker(function: Any, worker: int) -> tf.data.Dataset:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 # After this time without a result, executions are again scheduled for free workers.
 ASK_AGAIN_SECS = 0.05
 # How many times a worker may take none of these, while nothing else is under way,
@@ -18,8 +20,9 @@ class Ends:
     each step that had data: the worker that made the step gets one of them, and the
     others report their ends again.
 
-    A silent worker counts as busy as long as something is under way. If nothing is
-    under way, and it repeatedly takes none of the executions, it counts as lost.
+    A silent worker counts as busy as long as something is under way, or a worker still
+    makes its data. Otherwise, if it repeatedly takes none of the executions, it counts
+    as lost.
     """
 
     def __init__(self, num_workers: int, window: int):
@@ -82,8 +85,13 @@ class Ends:
             self._ended -= {worker}
             self._is_due = True
 
-    def add_silence(self) -> None:
-        """Takes note that no result has come for `ASK_AGAIN_SECS`."""
+    def add_silence(self, is_made: Callable[[], bool]) -> None:
+        """Takes note that no result has come for `ASK_AGAIN_SECS`.
+
+        Args:
+            is_made: tells whether all workers have made their data. It is asked only if
+                nothing is under way.
+        """
         self._is_due = True
-        if self._num_under_way == 0:
+        if self._num_under_way == 0 and is_made():
             self._num_unanswered += 1

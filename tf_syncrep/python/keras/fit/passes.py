@@ -8,8 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_syncrep.python.data.work_queue import WorkQueue
+from tf_syncrep.python.keras.compat import datasets as compat_datasets
 from tf_syncrep.python.keras.fit.data import Batches, RunSteps, Scheduled
 from tf_syncrep.python.keras.fit.sizes import Sizes
+
+# How many times a pass may find that a worker has not made its data, before it goes on
+# without it. It asks 20 times a second, so this is ten minutes.
+_PATIENCE = 12_000
 
 
 class WorkersPasses(Batches):
@@ -29,6 +34,7 @@ class WorkersPasses(Batches):
         self._datasets = datasets
         self._queues = queues
         self._iterator: Any = None
+        self._patience = _PATIENCE
 
     def begin_epoch(self, resume: bool) -> bool:
         """Begins an epoch of all queues."""
@@ -37,7 +43,19 @@ class WorkersPasses(Batches):
 
     def begin_pass(self) -> None:
         """Makes each worker begin with its dataset."""
+        if self._patience:
+            self._patience = _PATIENCE
         self._iterator = iter(self._datasets)
+
+    def is_made(self) -> bool:
+        """Whether all workers have made the data of this pass, or were waited for.
+
+        A worker that does not answer is waited for in a single pass of all.
+        """
+        if self._patience == 0 or compat_datasets.is_made(self._iterator):
+            return True
+        self._patience -= 1
+        return False
 
     def has_left(self, some_are_lost: bool) -> bool:
         """Whether another pass is needed to end the epoch.

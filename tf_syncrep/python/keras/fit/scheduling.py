@@ -137,7 +137,7 @@ class ScheduledSteps:
                         arrivals.append((size, self._schedule(function, args)))
                     arrived = arrivals.popleft_within(ASK_AGAIN_SECS)
                     if arrived is None:
-                        ends.add_silence()
+                        ends.add_silence(passes.is_made)
                         continue
                     size, result = arrived
                     # The consumer finds out whether the result is an error, or lost.

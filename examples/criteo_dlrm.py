@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import shutil
 import time
 
 import criteo_logs
@@ -178,8 +179,9 @@ def train(paths: list[str], options: argparse.Namespace):
 
     speed = Speed(options.batch_size)
     # A task that is started again goes on where the last checkpoint was written.
+    checkpoints = options.output / "checkpoints"
     checkpoint = tfs.keras.Checkpoint(
-        options.output / "checkpoints", every_secs=60, work_queues={"logs": queue}
+        checkpoints, every_secs=60, work_queues={"logs": queue}
     )
     callbacks: list = [speed, checkpoint]
     if options.sync:
@@ -192,6 +194,8 @@ def train(paths: list[str], options: argparse.Namespace):
         callbacks=callbacks,
         verbose=0,
     )
+    # After a training has ended, the next one begins anew.
+    shutil.rmtree(checkpoints, ignore_errors=True)
     return model, optimizer, speed
 
 

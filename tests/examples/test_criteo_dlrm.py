@@ -60,6 +60,8 @@ def test_learns_synchronously_and_leaves_logs_for_a_report(tmp_path):
     given = map(int, re.findall(r"task:\d  (\d+) contributions, waited", output))
     assert len([count for count in given if count]) >= 2, output
     assert list(tmp_path.glob("logs/*/events.out.tfevents.*"))
+    # A training that has ended leaves no checkpoint from which to continue.
+    assert not (tmp_path / "checkpoints").exists()
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ def train(
         settings: how to train.
         cluster: the processes that train.
         test_every: after so many epochs the model is tested.
-        output: a folder for checkpoints and logs.
+        output: a folder for logs, and for checkpoints while it trains.
 
     Returns:
         The scores and the optimizer.
@@ -183,7 +183,9 @@ def train(
 
     found = Scores(task, test_every)
     callbacks: list = [found, tf.keras.callbacks.LearningRateScheduler(learning_rate)]
-    checkpoints = output / "checkpoints"
+    # With another seed, or other films left out, a model is tested on what this one
+    # sees, so it must not go on from these weights.
+    checkpoints = output / f"checkpoints-{settings.left_out}-{settings.seed}"
     if cluster.workers:
         # A task that is started again goes on where the last checkpoint was written.
         callbacks.append(

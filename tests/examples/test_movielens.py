@@ -1,5 +1,7 @@
 """The MovieLens example, run as a user runs it but on a small made data set."""
 
+import dataclasses
+import importlib
 import json
 import os
 import pathlib
@@ -7,10 +9,15 @@ import re
 
 import commands
 import made_movielens
+import movielens_files
+import movielens_settings
+import movielens_tasks
 import programs
 import pytest
+import tensorflow as tf
 
 pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
+movielens = importlib.import_module("movielens")
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "movielens.py"
 
@@ -72,6 +79,30 @@ def test_one_process_learns_and_says_how_well(model, epochs, folder, tmp_path):
         assert float(shown[2]) == pytest.approx(spread, abs=1e-4)
 
 
+def test_no_training_goes_on_from_weights_that_saw_what_it_is_tested_on(
+    folder, tmp_path, monkeypatch
+):
+    used = []
+
+    def note(directory, **_):
+        used.append(str(directory))
+        raise InterruptedError
+
+    monkeypatch.setattr(movielens.tfs.keras, "Checkpoint", note)
+    data = movielens_files.read(folder)
+    cluster = movielens.Cluster(tf.distribute.get_strategy(), workers=1, quorum=0)
+    for seed, left_out in ((0, "last"), (0, "any"), (1, "any"), (0, "last")):
+        settings = dataclasses.replace(
+            movielens_settings.SETTINGS["neumf"], seed=seed, left_out=left_out
+        )
+        task = movielens_tasks.ranking(data, settings)
+        with pytest.raises(InterruptedError):
+            movielens.train(task, settings, cluster, 1, tmp_path)
+    # The same training finds its own.
+    assert used[0] == used[3]
+    assert len(set(used)) == 3
+
+
 @pytest.mark.docs
 @pytest.mark.one_version
 @pytest.mark.parametrize(
@@ -92,7 +123,7 @@ def test_a_cluster_learns_it_too(training, workers, model, epochs, folder, tmp_p
     assert result.process.returncode == 0, result.output
     assert_learned(tmp_path, model, training)
     # A training that has ended leaves no checkpoint from which to continue.
-    assert not (tmp_path / f"{model}-{training}" / "checkpoints").exists()
+    assert not list((tmp_path / f"{model}-{training}").glob("checkpoints*"))
     gate = re.search(r"Gate: ([\d,]+) updates of ([\d,]+) gradients", result.output)
     if training == "async":
         assert gate is None

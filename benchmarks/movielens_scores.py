@@ -2,8 +2,9 @@
 
 `examples/movielens.py` trains each model with several seeds: in one process, and on
 clusters of 2 parameter servers, asynchronously and synchronously with 2 workers, and
-synchronously with 3 workers of whose gradients 2 make an update. All of them see the
-same examples equally often; the gradients of a synchronous update together have the
+synchronously with 3 workers of whose gradients 2 make an update. In one process and
+asynchronously it also trains tables that grow with the ids that come. All see the same
+examples equally often; the gradients of a synchronous update together have the
 examples of one batch of one process. Only NeuMF is also trained by PyTorch, where that
 is installed (harness/torch_neumf.py), and with TFRA's tables (harness/tfra_neumf.py),
 where the environment's TF_SYNCREP_TFRA_PYTHON names an interpreter that has TFRA.
@@ -52,13 +53,18 @@ ONE_PROCESS = "one process"
 ASYNC = "asynchronous, 2 workers"
 SYNC = "synchronous, 2 workers"
 BACKUP = "synchronous, 2 of 3 workers"
+GROWING = "growing tables, one process"
+GROWING_ASYNC = "growing tables, asynchronous, 2 workers"
 TORCH = "PyTorch, one process"
 TFRA = "TFRA, one process"
+# The example's name of each way of training, how many workers, and if tables grow.
 WAYS = {
-    ONE_PROCESS: ("one-process", 0),
-    ASYNC: ("async", 2),
-    SYNC: ("sync", 2),
-    BACKUP: ("backup", 3),
+    ONE_PROCESS: ("one-process", 0, False),
+    ASYNC: ("async", 2, False),
+    SYNC: ("sync", 2, False),
+    BACKUP: ("backup", 3, False),
+    GROWING: ("one-process", 0, True),
+    GROWING_ASYNC: ("async", 2, True),
 }
 _SEEDS = 3
 
@@ -75,14 +81,16 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
         output = _OUTPUT if is_full else pathlib.Path(folder)
         options += ["--output", str(output), "--test-every", "1000"]
         measurements = []
-        for name, (training, workers) in WAYS.items():
+        for name, (training, workers, grows) in WAYS.items():
             command = [str(_SCRIPT), *options, "--training", training]
+            command += ["--growing"] * grows
             if workers:
                 launch = f"launch --no-prefix --workers {workers} --ps 2"
                 command = [commands.CONSOLE_SCRIPT, *launch.split(), *command]
             else:
                 command = [sys.executable, *command]
-            found = _run(command, output / f"{model}-{training}" / "scores.json")
+            way = f"{model}-{training}{'-growing' * grows}"
+            found = _run(command, output / way / "scores.json")
             measurements.append(_measurement(name, point, found))
         for name, library, python in _others(model):
             command = [python, str(_HARNESS / f"{library}_neumf.py"), *options]

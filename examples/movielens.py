@@ -14,6 +14,9 @@ Their tables are those of `tfs.keras.DistributedEmbedding`, trained by
     tf-syncrep launch --workers 2 --ps 2 examples/movielens.py --training sync
     tf-syncrep launch --workers 3 --ps 2 examples/movielens.py --training backup
 
+With `--growing` the tables are not told how many users and films there are: they are
+`tfs.keras.Dynamic`, and an id gets its row when an example names it first.
+
 The data, 100,000 ratings, is for research and may not be redistributed. It is fetched
 by pip once; without a network, `--data` names a folder that has it. Workers get their
 shares of it from a `tfs.data.WorkQueue`, and `tfs.keras.Checkpoint` writes what is
@@ -217,6 +220,7 @@ def summarise(
     return {
         "model": options.model,
         "training": options.training,
+        "growing": options.growing,
         "epochs": epochs,
         "seeds": [options.seed + run for run in range(len(runs))],
         "seconds": [found.seconds for found, _ in runs],
@@ -230,11 +234,16 @@ def summarise(
     }
 
 
+def way(summary: dict[str, Any]) -> str:
+    """The way of training in words."""
+    return summary["training"] + ", growing tables" * summary["growing"]
+
+
 def print_summary(summary: dict[str, Any]) -> None:
     """Prints the scores, the mean of several runs and their standard deviation."""
     seeds = len(summary["seeds"])
     print(
-        f"\n{summary['model']}, {summary['training']}, after {summary['epochs']} epochs"
+        f"\n{summary['model']}, {way(summary)}, after {summary['epochs']} epochs"
         + (f", mean of {seeds} runs and standard deviation:" if seeds > 1 else ":")
     )
     for name, values in summary["scores"].items():
@@ -268,8 +277,7 @@ def plot(runs: list, summary: dict[str, Any], path: pathlib.Path) -> None:
     score_axes.set_ylabel(f"{name} of what was left out")
     mean = np.mean(summary["scores"][name])
     score_axes.set_title(
-        f"{summary['model']} on MovieLens-100K, {summary['training']}: "
-        f"{name} {mean:.3f}",
+        f"{summary['model']} on MovieLens-100K, {way(summary)}: {name} {mean:.3f}",
         loc="left",
     )
     score_axes.legend(frameon=False)
@@ -309,6 +317,7 @@ def parse_options() -> argparse.Namespace:
         choices=[movielens_settings.LAST, movielens_settings.ANY],
         help="by neumf: each user's last film, or any one",
     )
+    add("--growing", action="store_true", help="tables grow with the ids that come")
     add("--test-every", type=ps_cluster.positive, default=5, metavar="EPOCHS")
     add("--seed", type=int, default=0, help="also chooses what is tested on")
     add(
@@ -327,7 +336,7 @@ def main() -> None:
     make_task = movielens_tasks.TASKS[options.model]
     given = {
         name: getattr(options, name)
-        for name in ("epochs", "batch_size", "learning_rate", "left_out")
+        for name in ("epochs", "batch_size", "learning_rate", "left_out", "growing")
         if getattr(options, name) is not None
     }
     settings = dataclasses.replace(movielens_settings.SETTINGS[options.model], **given)
@@ -335,7 +344,8 @@ def main() -> None:
     cluster = connect(options.training, options.backup_workers)
     folder = options.data or movielens_files.fetch(options.output / "data")
     data = movielens_files.read(folder)
-    output = options.output / f"{options.model}-{options.training}"
+    name = f"{options.model}-{options.training}" + "-growing" * options.growing
+    output = options.output / name
     output.mkdir(parents=True, exist_ok=True)
     runs = []
     for seed in range(options.seed, options.seed + options.runs):

@@ -6,8 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from movielens_settings import Settings
 
 import tf_syncrep as tfs
+
+# A table that grows may have so many rows, far more than there are ids. A row takes no
+# memory before an example names its id.
+_MOST_ROWS = 100_000
 
 
 @tf.keras.utils.register_keras_serializable("movielens")
@@ -54,7 +59,7 @@ class Cross(tf.keras.layers.Layer):
 
 
 def neural_factorisation(
-    num_users: int, num_items: int, width: int, shrink: float
+    num_users: int, num_items: int, settings: Settings
 ) -> tf.keras.Model:
     """NeuMF (He et al., "Neural Collaborative Filtering", 2017).
 
@@ -63,15 +68,15 @@ def neural_factorisation(
     the item.
 
     Args:
-        num_users: rows of the users' tables.
-        num_items: rows of the items' tables.
-        width: elements of each vector.
-        shrink: strength of `Shrink` on all vectors.
+        num_users: rows of the users' tables, unless they grow.
+        num_items: rows of the items' tables, unless they grow.
+        settings: of the tables and of `Shrink`, which is on all vectors.
 
     Returns:
         A model of `{"user": ids, "item": ids}`, `[batch]` each; gives `[batch, 1]`.
     """
     layers = tf.keras.layers
+    width = settings.width
     ids = _inputs("user", "item")
     vectors = _look_up(
         ids,
@@ -80,7 +85,7 @@ def neural_factorisation(
             for of, rows in (("user", num_users), ("item", num_items))
             for part in ("product", "layers")
         },
-        shrink=shrink,
+        settings,
     )
     product = layers.Multiply()([vectors["user_product"], vectors["item_product"]])
     hidden = layers.Concatenate()([vectors["user_layers"], vectors["item_layers"]])
@@ -91,15 +96,14 @@ def neural_factorisation(
 
 
 def biased_factorisation(
-    num_users: int, num_items: int, width: int, shrink: float, mean: float
+    num_users: int, num_items: int, settings: Settings, mean: float
 ) -> tf.keras.Model:
     """Matrix factorisation with biases (Koren et al., 2009), for ratings.
 
     Args:
-        num_users: rows of the users' tables.
-        num_items: rows of the items' tables.
-        width: elements of a vector.
-        shrink: strength of `Shrink` on vectors and biases.
+        num_users: rows of the users' tables, unless they grow.
+        num_items: rows of the items' tables, unless they grow.
+        settings: of the tables and of `Shrink`, which is on vectors and biases.
         mean: the mean of the ratings, to which biases and the vectors' product are
             added.
 
@@ -110,10 +114,10 @@ def biased_factorisation(
     ids = _inputs("user", "item")
     sizes = {"user": num_users, "item": num_items}
     vectors = _look_up(
-        ids, {of: (of, rows, width) for of, rows in sizes.items()}, shrink=shrink
+        ids, {of: (of, rows, settings.width) for of, rows in sizes.items()}, settings
     )
     biases = _look_up(
-        ids, {f"{of}_bias": (of, rows, 1) for of, rows in sizes.items()}, shrink=shrink
+        ids, {f"{of}_bias": (of, rows, 1) for of, rows in sizes.items()}, settings
     )
     product = layers.Dot(axes=1)([vectors["user"], vectors["item"]])
     total = layers.Add()([product, *biases.values()])
@@ -121,15 +125,14 @@ def biased_factorisation(
 
 
 def cross_network(
-    sizes: Mapping[str, int], num_genres: int, width: int, shrink: float
+    sizes: Mapping[str, int], num_genres: int, settings: Settings
 ) -> tf.keras.Model:
     """DCN V2 (Wang et al., 2021): cross layers beside others, over all features.
 
     Args:
         sizes: how many ids each feature has, by its name.
         num_genres: how many genres there are, of which an example has any number.
-        width: elements of a vector.
-        shrink: strength of `Shrink` on all vectors.
+        settings: of the tables and of `Shrink`, which is on all vectors.
 
     Returns:
         A model of `{name: ids}`, each `[batch]`, and `"genres"` `[batch, num_genres]`,
@@ -139,8 +142,8 @@ def cross_network(
     inputs = _inputs(*sizes)
     vectors = _look_up(
         inputs,
-        {name: (name, size, width) for name, size in sizes.items()},
-        shrink=shrink,
+        {name: (name, size, settings.width) for name, size in sizes.items()},
+        settings,
     )
     inputs["genres"] = layers.Input([num_genres], name="genres")
     features = layers.Concatenate()([*vectors.values(), inputs["genres"]])
@@ -162,21 +165,24 @@ def _inputs(*names: str) -> dict[str, Any]:
 def _look_up(
     ids: Mapping[str, Any],
     tables: Mapping[str, tuple[str, int, int]],
-    shrink: float,
+    settings: Settings,
 ) -> dict[str, Any]:
     """Looks ids up in tables, each of which has an input, rows and a width."""
+    # Without a seed of its own, a table that grows begins with the same rows in each
+    # training.
+    seed = settings.seed if settings.growing else None
     features = {
         name: tfs.keras.FeatureConfig(
             name,
             tfs.keras.TableConfig(
                 name,
-                rows,
+                tfs.keras.Dynamic(_MOST_ROWS) if settings.growing else rows,
                 width,
-                initializer=tf.keras.initializers.RandomNormal(stddev=0.01),
+                initializer=tf.keras.initializers.RandomNormal(stddev=0.01, seed=seed),
             ),
         )
         for name, (_, rows, width) in tables.items()
     }
     embedding = tfs.keras.DistributedEmbedding(features)
     vectors = embedding({name: ids[source] for name, (source, _, _) in tables.items()})
-    return {name: Shrink(shrink)(vector) for name, vector in vectors.items()}
+    return {name: Shrink(settings.shrink)(vector) for name, vector in vectors.items()}

@@ -21,6 +21,8 @@ class Settings:
         shrink: strength of `movielens_models.Shrink`.
         seed: the seed of weights, orders, negatives, and the choice of tested ratings.
         left_out: which film of each user is told from others: `LAST` or `ANY`.
+        growing: whether tables grow with the ids that come, instead of having a row
+            for each id that there is.
     """
 
     epochs: int
@@ -30,6 +32,7 @@ class Settings:
     shrink: float
     seed: int = 0
     left_out: str = LAST
+    growing: bool = False
 
 
 # By the name of the model: what suits it.

@@ -74,7 +74,7 @@ def ranking(data: movielens_files.MovieLens, settings: Settings) -> Task:
         examples=examples,
         features=dict,
         make_model=lambda: movielens_models.neural_factorisation(
-            data.num_users, data.num_items, settings.width, settings.shrink
+            data.num_users, data.num_items, settings
         ),
         loss=tf.keras.losses.BinaryCrossentropy(from_logits=True),
         tested={"user": np.repeat(users, lists.shape[1]), "item": lists.ravel()},
@@ -107,7 +107,7 @@ def rating(data: movielens_files.MovieLens, settings: Settings) -> Task:
         ),
         features=dict,
         make_model=lambda: movielens_models.biased_factorisation(
-            data.num_users, data.num_items, settings.width, settings.shrink, mean
+            data.num_users, data.num_items, settings, mean
         ),
         loss="mse",
         tested={"user": data.users[tested], "item": data.items[tested]},
@@ -163,7 +163,7 @@ def liking(data: movielens_files.MovieLens, settings: Settings) -> Task:
         ),
         features=features,
         make_model=lambda: movielens_models.cross_network(
-            sizes, genres.shape[1], settings.width, settings.shrink
+            sizes, genres.shape[1], settings
         ),
         loss=tf.keras.losses.BinaryCrossentropy(from_logits=True),
         tested={name: column[tested] for name, column in columns.items()},

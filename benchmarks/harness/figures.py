@@ -51,6 +51,8 @@ _WAYS = {
     "async": "asynchronous, 2 workers",
     "sync": "synchronous, 2 workers",
     "backup": "synchronous, 2 of 3 workers",
+    "growing": "growing tables, one process",
+    "growing async": "growing tables, asynchronous, 2 workers",
 }
 
 

@@ -35,9 +35,8 @@ def options(model, folder, tmp_path, epochs):
     ]
 
 
-def assert_learned(tmp_path, model, training, runs=1):
+def assert_learned(output, model, training, runs=1):
     """Better than any score without a model, by a margin that chance does not give."""
-    output = tmp_path / f"{model}-{training}"
     written = json.loads((output / "scores.json").read_text())
     assert (written["model"], written["training"]) == (model, training)
     assert len(written["seeds"]) == len(written["seconds"]) == runs
@@ -55,23 +54,25 @@ def assert_learned(tmp_path, model, training, runs=1):
 
 @pytest.mark.one_version
 @pytest.mark.parametrize(
-    ("model", "epochs"),
+    ("model", "epochs", "more"),
     [
-        pytest.param("neumf", 10, marks=pytest.mark.ci),
-        ("mf", 25),
-        pytest.param("dcn", 10, marks=pytest.mark.ci),
+        pytest.param("neumf", 10, [], marks=pytest.mark.ci),
+        ("mf", 25, []),
+        pytest.param("dcn", 10, [], marks=pytest.mark.ci),
+        pytest.param("mf", 25, ["--growing"], marks=pytest.mark.ci),
     ],
 )
-def test_one_process_learns_and_says_how_well(model, epochs, folder, tmp_path):
+def test_one_process_learns_and_says_how_well(model, epochs, more, folder, tmp_path):
     result = programs.run_script(
         SCRIPT,
         *map(str, options(model, folder, tmp_path, epochs)),
-        *("--runs", "2"),
+        *("--runs", "2", *more),
         env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
         secs=200,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    written = assert_learned(tmp_path, model, "one-process", runs=2)
+    output = tmp_path / f"{model}-one-process{'-growing' * bool(more)}"
+    written = assert_learned(output, model, "one-process", runs=2)
     for name, (first, second) in written["scores"].items():
         shown = re.search(rf"  {name} (\S+) \+- (\S+)  \(", result.stdout)
         assert float(shown[1]) == pytest.approx((first + second) / 2, abs=1e-4)
@@ -106,31 +107,35 @@ def test_no_training_goes_on_from_weights_that_saw_what_it_is_tested_on(
 @pytest.mark.docs
 @pytest.mark.one_version
 @pytest.mark.parametrize(
-    ("training", "workers", "model", "epochs"),
+    ("training", "workers", "model", "epochs", "more"),
     [
-        pytest.param("async", 2, "dcn", 10, marks=pytest.mark.slow),
-        pytest.param("sync", 2, "neumf", 10, marks=pytest.mark.slow),
-        ("backup", 3, "mf", 25),
+        pytest.param("async", 2, "dcn", 10, [], marks=pytest.mark.slow),
+        pytest.param("async", 2, "mf", 25, ["--growing"], marks=pytest.mark.slow),
+        pytest.param("sync", 2, "neumf", 10, [], marks=pytest.mark.slow),
+        ("backup", 3, "mf", 25, []),
     ],
 )
-def test_a_cluster_learns_it_too(training, workers, model, epochs, folder, tmp_path):
+def test_a_cluster_learns_it_too(
+    training, workers, model, epochs, more, folder, tmp_path
+):
     result = commands.run(
         *("launch", "--workers", workers, "--ps", 2, "--no-prefix", SCRIPT),
         *options(model, folder, tmp_path, epochs),
-        *("--training", training),
+        *("--training", training, *more),
         env={"TF_CPP_MIN_LOG_LEVEL": "2"},
     )
     assert result.process.returncode == 0, result.output
-    assert_learned(tmp_path, model, training)
+    output = tmp_path / f"{model}-{training}{'-growing' * bool(more)}"
+    assert_learned(output, model, training)
     # A training that has ended leaves no checkpoint from which to continue.
-    assert not list((tmp_path / f"{model}-{training}").glob("checkpoints*"))
+    assert not list(output.glob("checkpoints*"))
     gate = re.search(r"Gate: ([\d,]+) updates of ([\d,]+) gradients", result.output)
     if training == "async":
         assert gate is None
         return
     updates, gradients = (int(x.replace(",", "")) for x in gate.groups())
     assert updates == -(-gradients // 2) > 10
-    logs = tmp_path / f"{model}-{training}" / "logs"
+    logs = output / "logs"
     assert list(logs.glob("*/events.out.tfevents.*"))
     report = commands.run("report", logs)
     assert f"quorum 2 of {workers} workers" in report.output

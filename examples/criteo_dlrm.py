@@ -266,10 +266,15 @@ def main() -> None:
     planted = None
     paths = options.data
     if not paths:
+        begin = time.monotonic()
         paths, planted = criteo_logs.write_planted(
             (options.output / "data").resolve(), options.lines, seed=options.seed
         )
-        print(f"Wrote {options.lines:,} lines of planted logs.", flush=True)
+        rate = options.lines / (time.monotonic() - begin)
+        print(
+            f"Wrote {options.lines:,} lines of planted logs, {rate:,.0f} a second.",
+            flush=True,
+        )
     model, optimizer, speed = train(paths, options)
     reached, lines = evaluate(model, paths, options)
     best = "" if planted is None else f" (the planted model's own: {planted:.4f})"

@@ -36,6 +36,7 @@ def assert_learned(output):
     reached, best = map(float, match.groups())
     assert best > 0.8, output
     assert 0.7 < reached < best + 0.02, output
+    assert re.search(r"Wrote 20,000 lines of planted logs, [\d,]+ a second", output)
     assert re.search(r"Speed: [\d,]+ examples per second", output), output
 
 

@@ -116,13 +116,12 @@ def raw_op(optimizer: Optimizer, variables: Variables, batches: Batches) -> Cont
     feeds = [contenders.tensors_of(gradient) for (gradient,) in batches]
 
     def step(i: int) -> None:
-        gradient = feeds[i % len(feeds)]
-        apply = (
-            tfs.ops.resource_sparse_apply_rule
-            if len(gradient) == 2
-            else tfs.ops.resource_apply_rule
-        )
-        apply(optimizer.rule, table.handle, handles, numbers, *gradient)
+        values, *rows = feeds[i % len(feeds)]
+        operands = (optimizer.rule, table.handle, handles, numbers, values)
+        if rows:
+            tfs.ops.resource_sparse_apply_rule(*operands, rows[0])
+        else:
+            tfs.ops.resource_apply_rule(*operands)
 
     def read() -> list[np.ndarray]:
         # The slots are variables that nothing else keeps alive.

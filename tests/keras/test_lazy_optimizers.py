@@ -1,6 +1,7 @@
 """Optimizers with rules: their arguments, what they share with Keras', and XLA."""
 
 import inspect
+import pathlib
 import re
 
 import keras_variants
@@ -303,6 +304,34 @@ def test_steps_of_ftrl_at_a_rate_of_zero_change_nothing(kind, jit_compile):
     for new, old in zip(values(), before, strict=True):
         assert np.isfinite(new).all()
         assert (new[[0, 2]] != old[[0, 2]]).any()
+
+
+@pytest.mark.parametrize("width", [16, 64])
+def test_page_says_the_bytes_that_each_optimizer_keeps_for_a_row(width):
+    made = {
+        "`SGD` without momentum": tfs.keras.SGD(),
+        "`RowwiseAdagrad`": tfs.keras.RowwiseAdagrad(),
+        "`Adagrad`": tfs.keras.Adagrad(),
+        "`SGD` with momentum": tfs.keras.SGD(momentum=0.5),
+        "`FTRL`": tfs.keras.FTRL(),
+        "`AdamAsync`": tfs.keras.AdamAsync(),
+    }
+    table = tf.Variable(tf.zeros([100, width]))
+    kept = {}
+    for name, optimizer in made.items():
+        optimizer.build([table])
+        slots = map(keras_variants.native, optimizer.slots(table).values())
+        of_rows = [x for x in slots if x.shape[0] == 100]
+        sizes = [x.shape.num_elements() * x.dtype.size for x in of_rows]
+        kept[name] = str(sum(sizes) // 100)
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "optimizers.md").read_text()
+    heading, _, *lines = re.findall(r"^\|.*\|$", page.split("## Memory")[1], re.M)
+    heading, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (heading, *lines[: len(made)])
+    ]
+    said = {row[0]: row[heading.index(f"`d` = {width}")] for row in rows}
+    assert said == kept
 
 
 def test_rule_that_overrides_nothing_says_so():

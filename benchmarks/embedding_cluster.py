@@ -13,12 +13,12 @@ These contenders have clusters of their own, of which one trains at a time:
 - No tables: the dense layers on numbers made of the ids, asynchronous.
 - Keras' own Embedding and Adam, in tf_keras: Keras 3's would read whole tables.
 - One process with `DistributedEmbedding` and no cluster, by single steps and by 16 at
-  once; and with PyTorch's EmbeddingBag and SparseAdam, and fbgemm's tables and row-wise
-  Adagrad, if these are installed.
+  once, and the same with RowwiseAdagrad for the tables; and with PyTorch's EmbeddingBag
+  and SparseAdam, and fbgemm's tables and row-wise Adagrad, if these are installed.
 
 A sample is the time in which the cluster computes one gradient for each worker,
 measured over a turn. Before that, tables are compared with those that one process
-trained.
+trained, and those of row-wise Adagrad with fbgemm's.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ AT_ONCE = 16
 DISTRIBUTED_AT_ONCE = f"{DISTRIBUTED}, {AT_ONCE} steps at once"
 SYNC_AT_ONCE = f"{DISTRIBUTED_SYNC}, {AT_ONCE} steps at once"
 ALONE_AT_ONCE = f"{ALONE}, {AT_ONCE} steps at once"
+ROWWISE = f"{DISTRIBUTED}, RowwiseAdagrad, one process"
+ROWWISE_AT_ONCE = f"{ROWWISE}, {AT_ONCE} steps at once"
 
 
 def _contender(tables, sync=False, inner="AdamAsync", steps=1):
@@ -77,6 +79,10 @@ _LEGACY = {KERAS: _contender("keras_layers", inner="Adam")}
 _ALONE = {
     ALONE: _contender("distributed"),
     ALONE_AT_ONCE: _contender("distributed", steps=AT_ONCE),
+    ROWWISE: _contender("rowwise_adagrad", inner="TableOptimizers"),
+    ROWWISE_AT_ONCE: _contender(
+        "rowwise_adagrad", inner="TableOptimizers", steps=AT_ONCE
+    ),
 }
 _SYNCHRONOUS = (DISTRIBUTED_SYNC, SYNC_AT_ONCE, GROWING_SYNC, LAYERS_SYNC)
 _STEPS = {
@@ -127,12 +133,15 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
             np.testing.assert_allclose(
                 trained[name], trained[ALONE], atol=1e-4, err_msg=name
             )
+        np.testing.assert_allclose(
+            trained[ROWWISE_AT_ONCE], trained[ROWWISE], atol=1e-4
+        )
         assert np.max(np.abs(np.asarray(trained[ALONE]) - 1)) > 1e-3
         runs = {
             name: functools.partial(_run, cluster, name)
             for name, cluster in clusters.items()
         }
-        in_torch = _torch_runs(model, trained[ALONE])
+        in_torch = _torch_runs(model, trained)
         runs |= in_torch
         for run in runs.values():
             run(_TRACED_STEPS)
@@ -180,7 +189,7 @@ def _run(cluster, name, calls) -> float:
     return cluster.chief("run", name, calls * steps) / steps
 
 
-def _torch_runs(model, expected):
+def _torch_runs(model, trained):
     """The functions that make steps by PyTorch, where that is installed."""
     runs = {}
     rehearsed = embedding_batches.batches(model, 1, _REHEARSED_STEPS)
@@ -192,10 +201,10 @@ def _torch_runs(model, expected):
             np.concatenate([rehearsed, embedding_batches.batches(model, 2, 16)]),
         )
         training.run(_REHEARSED_STEPS)
-        if training.is_adam:
-            # Its Adam of dense layers divides epsilon, too, by the correction.
-            rows = training.rows(rehearsed[:, 0, :32].ravel())
-            np.testing.assert_allclose(rows, expected, atol=2e-3, err_msg=name)
+        # Its Adam of dense layers divides epsilon, too, by the correction.
+        rows = training.rows(rehearsed[:, 0, :32].ravel())
+        expected = trained[ALONE if training.is_adam else ROWWISE]
+        np.testing.assert_allclose(rows, expected, atol=2e-3, err_msg=name)
         runs[name] = training.run
     return runs
 
@@ -220,6 +229,8 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
         *at_most(measurements, GROWING, DISTRIBUTED, 1 / 0.85),
         *at_most(measurements, GROWING_SYNC, DISTRIBUTED_SYNC, 1 / 0.85),
     ]
+    for ours in (ALONE_AT_ONCE, ROWWISE, ROWWISE_AT_ONCE):
+        verdicts += times_faster(measurements, ours, torch_embeddings.FBGEMM, 1)
     for workers in sorted(by_workers):
         of_these = [m for m in measurements if m.point["workers"] == workers]
         verdicts += at_most(of_these, DISTRIBUTED, ALONE, workers / 0.75)

@@ -205,9 +205,12 @@ def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
             verdicts += times_faster(measurements, ours, other, 150)
         verdicts += times_faster(measurements, ours, contenders.TORCH_SPARSE_ADAM, 2)
         verdicts += at_most(few, ours, contenders.FLOOR, 1.6)
-    verdicts += at_most(few, contenders.RAW_OP, contenders.FLOOR, 1.6)
+    # The op of each rule has the same reach, up to that many rows.
+    up_to_many = [m for m in measurements if m.point["indices"] <= MANY]
+    verdicts += at_most(up_to_many, contenders.RAW_OP, contenders.FLOOR, 1.2)
+    very_many = [m for m in measurements if m.point["indices"] > MANY]
+    verdicts += at_most(very_many, contenders.RAW_OP, contenders.FLOOR, 1.3)
     many = [m for m in measurements if m.point["indices"] >= MANY]
-    verdicts += at_most(many, contenders.RAW_OP, contenders.FLOOR, 1.3)
     for optimizer in rules.OPTIMIZERS:
         # Without slots, Keras 3's optimizer moves the named rows alone, too.
         reach = 100 if optimizer.slots else 1

@@ -16,7 +16,14 @@ import functools
 from collections.abc import Sequence
 
 from harness import replicas
-from harness.benchmark import Axis, Benchmark, Measurement, Point, Verdict
+from harness.benchmark import (
+    Axis,
+    Benchmark,
+    Measurement,
+    Point,
+    Verdict,
+    describe,
+)
 
 SYNC = "tfs.keras.SyncReplicas"
 ASYNCHRONOUS = "asynchronous"
@@ -29,6 +36,8 @@ _MODEL = {"rows": 16, "ids": 0, "tables": 2}
 _STEPS_TRACED = 1
 _STEPS_PROBED = 5
 _TURN_SECS = 0.2
+_WORKERS_OF_TARGET = 4
+_MOST_MS = 10
 
 
 def measure(point: Point, rounds: int) -> Sequence[Measurement]:
@@ -67,9 +76,16 @@ def measure(point: Point, rounds: int) -> Sequence[Measurement]:
 
 
 def judge(measurements: Sequence[Measurement]) -> Sequence[Verdict]:
-    """No target is set."""
-    del measurements
-    return []
+    """Compares the figures with the target."""
+    return [
+        Verdict(
+            f"at most {_MOST_MS:g} ms for an update of {SYNC} ({describe(m.point)})",
+            1e3 * m.median,
+            1e3 * m.median <= _MOST_MS,
+        )
+        for m in measurements
+        if m.contender == SYNC and m.point["workers"] == _WORKERS_OF_TARGET
+    ]
 
 
 BENCHMARK = Benchmark(

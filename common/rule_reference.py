@@ -69,6 +69,8 @@ def _rowwise_adagrad(w, g, accumulator, numbers):
 
 def _ftrl(w, g, accumulator, linear, numbers):
     lr, power = numbers["lr"], -numbers["lr_power"]
+    if lr == 0:
+        return w, {"accumulator": accumulator, "linear": linear}
     total = accumulator + g**2
     sigma = (total**power - accumulator**power) / lr
     linear = linear + g + 2 * numbers["l2_shrinkage"] * w - sigma * w

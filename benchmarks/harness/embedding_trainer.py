@@ -64,7 +64,10 @@ class _Distributed:
         self._layer = tfs.keras.DistributedEmbedding(
             [
                 tfs.keras.FeatureConfig(
-                    name, tfs.keras.TableConfig(name, size, model["width"], "ones")
+                    name,
+                    tfs.keras.TableConfig(
+                        name, size, model["width"], "ones", **self._own_optimizer()
+                    ),
                 )
                 for name in names
             ]
@@ -73,6 +76,9 @@ class _Distributed:
 
     def _size(self, rows: int) -> Any:
         return rows
+
+    def _own_optimizer(self) -> dict[str, Any]:
+        return {}
 
     @property
     def variables(self) -> list[Any]:
@@ -84,6 +90,13 @@ class _Distributed:
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """Rows of the first table."""
         return self._layer.get_embedding_tables()["table_0"][ids]
+
+
+class _RowwiseAdagrad(_Distributed):
+    """One `DistributedEmbedding` of tables with the optimizer of fbgemm's."""
+
+    def _own_optimizer(self) -> dict[str, Any]:
+        return {"optimizer": tfs.keras.RowwiseAdagrad(**ADAM)}
 
 
 class _Growing(_Distributed):
@@ -141,6 +154,7 @@ class _NoTables:
 _TABLES = {
     "none": _NoTables,
     "distributed": _Distributed,
+    "rowwise_adagrad": _RowwiseAdagrad,
     "growing": _Growing,
     "stock_ops": _StockOps,
     "layers": functools.partial(
@@ -150,6 +164,7 @@ _TABLES = {
 }
 _OPTIMIZERS = {
     "AdamAsync": functools.partial(tfs.keras.AdamAsync, **ADAM),
+    "TableOptimizers": lambda: tfs.keras.TableOptimizers(tfs.keras.AdamAsync(**ADAM)),
     "Adam": functools.partial(tf.keras.optimizers.Adam, **ADAM),
 }
 

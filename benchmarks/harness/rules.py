@@ -21,6 +21,7 @@ from .contenders import Batches, Variables
 from .timing import Contender
 
 _RATE = 1e-2
+_COMPARED = 10_000
 # The order is that of floor.cc.
 _IN_FLOOR = ("adagrad", "ftrl", "momentum", "rowwise_adagrad", "sgd")
 
@@ -103,7 +104,7 @@ OPTIMIZERS = (
 
 
 def raw_op(optimizer: Optimizer, variables: Variables, batches: Batches) -> Contender:
-    """The op, called eagerly, of one table."""
+    """The op, called eagerly, of one variable."""
     (initial,) = variables
     table = tf.Variable(tf.constant(initial))
     slots = {
@@ -115,10 +116,12 @@ def raw_op(optimizer: Optimizer, variables: Variables, batches: Batches) -> Cont
     feeds = [contenders.tensors_of(gradient) for (gradient,) in batches]
 
     def step(i: int) -> None:
-        values, rows = feeds[i % len(feeds)]
-        tfs.ops.resource_sparse_apply_rule(
-            optimizer.rule, table.handle, handles, numbers, values, rows
-        )
+        values, *rows = feeds[i % len(feeds)]
+        operands = (optimizer.rule, table.handle, handles, numbers, values)
+        if rows:
+            tfs.ops.resource_sparse_apply_rule(*operands, rows[0])
+        else:
+            tfs.ops.resource_apply_rule(*operands)
 
     def read() -> list[np.ndarray]:
         # The slots are variables that nothing else keeps alive.
@@ -183,7 +186,9 @@ def check(
     batches: Batches,
     steps: int = 2,
 ) -> None:
-    """Makes the first steps of a contender and compares the table with the twin.
+    """Makes the first steps of a contender and compares the variable with the twin.
+
+    Of a variable with a dense gradient, which has one axis, a part is compared.
 
     Raises:
         AssertionError: if it is wrong.
@@ -192,19 +197,28 @@ def check(
         contender.step(i)
     (initial,), (actual,) = variables, contender.read()
     used: Sequence[Any] = [batches[i % len(batches)][0] for i in range(steps)]
-    rows = np.unique(np.concatenate([gradient.indices for gradient in used]))
+    is_dense = used[0].indices is None
+    if is_dense:
+        rows = np.unique(np.linspace(0, len(initial) - 1, _COMPARED).astype(np.int64))
+    else:
+        rows = np.unique(np.concatenate([gradient.indices for gradient in used]))
     var: Any = initial[rows]
     slots: dict[str, Any] = {
         name: slot[rows] for name, slot in _initial_slots(optimizer, initial).items()
     }
     for gradient in used:
-        places = np.searchsorted(rows, gradient.indices)
+        if is_dense:
+            of_rows = (gradient.values[rows],)
+        else:
+            of_rows = (gradient.values, np.searchsorted(rows, gradient.indices))
         var, slots = rule_reference.apply(
-            optimizer.rule, var, slots, optimizer.numbers, gradient.values, places
+            optimizer.rule, var, slots, optimizer.numbers, *of_rows
         )
     np.testing.assert_allclose(
         actual[rows], var, rtol=1e-3, atol=1e-3 * _RATE, err_msg=contender.name
     )
+    if is_dense:
+        return
     others = np.ones(len(initial), bool)
     others[rows] = False
     assert np.array_equal(actual[others], initial[others]), (

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+FBGEMM = "PyTorch, fbgemm's row-wise Adagrad, one process"
+
 
 def kinds() -> dict[str, type]:
     """The contenders that can be timed here, by name; none without PyTorch."""
@@ -17,7 +19,7 @@ def kinds() -> dict[str, type]:
     if importlib.util.find_spec("torch"):
         found["PyTorch, EmbeddingBag and SparseAdam, one process"] = _Bags
         if importlib.util.find_spec("fbgemm_gpu"):
-            found["PyTorch, fbgemm's row-wise Adagrad, one process"] = _Fbgemm
+            found[FBGEMM] = _Fbgemm
     return found
 
 

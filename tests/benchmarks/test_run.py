@@ -18,8 +18,8 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(BENCHMARKS)
     NAMES = importlib.import_module("run").BENCHMARKS
 
-# The gate and latencies have no targets, and those of sparse accumulators need more
-# pushes than a quick run makes.
+# The gate has no targets, that of latencies is for more workers than a quick run has,
+# and those of sparse accumulators need more pushes.
 WITHOUT_QUICK_VERDICTS = ("accumulator_sparse", "sync_gate", "sync_latency")
 # The gate and clusters move hardly any bytes.
 WITHOUT_BYTES = (

@@ -152,6 +152,72 @@ TYPED_TEST(AdamAsyncTest, DenseFollowsTheFormula) {
   }
 }
 
+// Numbers in [-1, 1), the same with every standard library.
+template <typename T>
+std::vector<T> PortableNumbers(int64_t size, std::mt19937_64& random) {
+  std::vector<T> numbers;
+  for (int64_t i = 0; i < size; ++i) {
+    const auto bits = static_cast<float>(random() >> 40);  // 24 of them
+    numbers.push_back(Narrow<T>(bits / (1 << 23) - 1));
+  }
+  return numbers;
+}
+
+template <typename Element>
+void AddToDigest(const std::vector<Element>& array, uint64_t* digest) {
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(array.data());
+  for (size_t i = 0; i < array.size() * sizeof(Element); ++i) {
+    *digest = (*digest ^ bytes[i]) * 0x100000001b3;  // FNV-1a
+  }
+}
+
+template <typename T>
+constexpr uint64_t kRecordedDigest = 0;  // of the types below
+template <>
+constexpr uint64_t kRecordedDigest<Half> = 0x582627f7d08d1cab;
+template <>
+constexpr uint64_t kRecordedDigest<BFloat16> = 0x690cdb3eeca962ec;
+template <>
+constexpr uint64_t kRecordedDigest<float> = 0xb70a60740604d2af;
+template <>
+constexpr uint64_t kRecordedDigest<double> = 0x3da5ef5f9581c0d6;
+
+// The bits of a training do not change from one version to the next: these are
+// of the loops that AdamAsync had before it became a rule among others.
+TYPED_TEST(AdamAsyncTest, BitsAreThoseThatWereRecorded) {
+  using T = TypeParam;
+  using Slot = SlotType<T>;
+  const int64_t num_rows = 300;
+  const int64_t row_size = 37;
+  uint64_t digest = 0xcbf29ce484222325;
+  std::mt19937_64 random(14);
+  ThreadSharder sharder(2);
+  for (const auto& update : AllUpdates<Slot>()) {
+    auto var = PortableNumbers<T>(num_rows * row_size, random);
+    auto m = PortableNumbers<Slot>(num_rows * row_size, random);
+    auto v = PortableNumbers<Slot>(num_rows * row_size, random);
+    for (Slot& x : v) {
+      x = std::abs(x);
+    }
+    for (int step = 0; step < 2; ++step) {
+      const auto grad = PortableNumbers<T>(num_rows * row_size, random);
+      ApplyAdamAsync<T>(update, num_rows * row_size, grad.data(), {},
+                        var.data(), m.data(), v.data(), sharder);
+      // Some rows occur several times, and some do not occur.
+      std::vector<int64_t> rows;
+      for (int64_t i = 0; i < num_rows; ++i) {
+        rows.push_back(static_cast<int64_t>(random() % num_rows));
+      }
+      SparseApplyAdamAsync<T>(update, GroupsOf(rows), row_size, grad.data(),
+                              var.data(), m.data(), v.data(), sharder);
+    }
+    AddToDigest(var, &digest);
+    AddToDigest(m, &digest);
+    AddToDigest(v, &digest);
+  }
+  EXPECT_EQ(digest, kRecordedDigest<T>);
+}
+
 TYPED_TEST(AdamAsyncTest, ArraysThatOthersReadStayAndBitsAreTheSame) {
   using T = TypeParam;
   ThreadSharder sharder(2);

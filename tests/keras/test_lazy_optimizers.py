@@ -1,6 +1,7 @@
 """Optimizers with rules: their arguments, what they share with Keras', and XLA."""
 
 import inspect
+import pathlib
 import re
 
 import keras_variants
@@ -237,7 +238,7 @@ def test_rows_are_kept_one_by_one_for_a_checkpoint(name):
             "`initial_accumulator_value` must be a number. "
             "Received: initial_accumulator_value='much'",
         ),
-        (lambda: tfs.keras.FTRL(0.0), "`learning_rate` must be"),
+        (lambda: tfs.keras.FTRL(-0.5), "`learning_rate` must be"),
         (
             lambda: tfs.keras.FTRL(learning_rate_power=0.5),
             "`learning_rate_power` must be a finite number of at most 0. "
@@ -274,18 +275,63 @@ def test_number_out_of_range_is_refused_in_a_sentence(make, message):
         make()
 
 
-def test_schedule_that_comes_down_to_zero_is_told_by_ftrl():
-    schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.0])
-    variable = tf.Variable(tf.ones([3]))
-    optimizer = tfs.keras.FTRL(schedule)
-    optimizer.apply_gradients([(tf.ones([3]), variable)])
-    before = variable.numpy()
-    with pytest.raises(
-        tf.errors.InvalidArgumentError,
-        match="lr of rule ftrl must be above 0, but is 0",
-    ):
-        optimizer.apply_gradients([(tf.ones([3]), variable)])
-    np.testing.assert_array_equal(variable.numpy(), before)
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["kernels", "xla"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_steps_of_ftrl_at_a_rate_of_zero_change_nothing(kind, jit_compile):
+    schedule = tf.keras.optimizers.schedules.PiecewiseConstantDecay(
+        [0, 1], [0.5, 0.0, 0.5]
+    )
+    variable = tf.Variable(random(0, 3, 4))
+    optimizer = tfs.keras.FTRL(schedule, l1_regularization_strength=0.1)
+    optimizer.build([variable])
+    gradient = tf.constant(random(1, 3, 4))
+    if kind == "sparse":
+        gradient = tf.IndexedSlices(gradient, tf.constant([2, 0, 2]))
+
+    @tf.function(jit_compile=jit_compile)
+    def step():
+        optimizer.apply_gradients([(gradient, variable)])
+
+    def values():
+        return [x.numpy() for x in (variable, *optimizer.slots(variable).values())]
+
+    step()
+    before = values()
+    step()
+    for new, old in zip(values(), before, strict=True):
+        np.testing.assert_array_equal(new, old)
+    step()
+    for new, old in zip(values(), before, strict=True):
+        assert np.isfinite(new).all()
+        assert (new[[0, 2]] != old[[0, 2]]).any()
+
+
+@pytest.mark.parametrize("width", [16, 64])
+def test_page_says_the_bytes_that_each_optimizer_keeps_for_a_row(width):
+    made = {
+        "`SGD` without momentum": tfs.keras.SGD(),
+        "`RowwiseAdagrad`": tfs.keras.RowwiseAdagrad(),
+        "`Adagrad`": tfs.keras.Adagrad(),
+        "`SGD` with momentum": tfs.keras.SGD(momentum=0.5),
+        "`FTRL`": tfs.keras.FTRL(),
+        "`AdamAsync`": tfs.keras.AdamAsync(),
+    }
+    table = tf.Variable(tf.zeros([100, width]))
+    kept = {}
+    for name, optimizer in made.items():
+        optimizer.build([table])
+        slots = map(keras_variants.native, optimizer.slots(table).values())
+        of_rows = [x for x in slots if x.shape[0] == 100]
+        sizes = [x.shape.num_elements() * x.dtype.size for x in of_rows]
+        kept[name] = str(sum(sizes) // 100)
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "optimizers.md").read_text()
+    heading, _, *lines = re.findall(r"^\|.*\|$", page.split("## Memory")[1], re.M)
+    heading, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (heading, *lines[: len(made)])
+    ]
+    said = {row[0]: row[heading.index(f"`d` = {width}")] for row in rows}
+    assert said == kept
 
 
 def test_rule_that_overrides_nothing_says_so():

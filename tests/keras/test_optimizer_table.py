@@ -98,6 +98,18 @@ OPTIMIZERS = {
         twins.RowwiseAdagrad,
         K,
     ),
+    "sync_lazy_adagrad": (synchronous(tfs.keras.Adagrad), twins.LazyAdagrad, K),
+    "sync_lazy_sgd": (synchronous(tfs.keras.SGD), twins.LazySGD, K),
+    "sync_lazy_momentum": (
+        synchronous(with_options(tfs.keras.SGD, momentum=0.5)),
+        twins.LazyMomentum,
+        K,
+    ),
+    "sync_lazy_nesterov": (
+        synchronous(with_options(tfs.keras.SGD, momentum=0.5, nesterov=True)),
+        twins.LazyNesterov,
+        K,
+    ),
     "sync_ftrl": (
         synchronous(with_options(tfs.keras.FTRL, **twins.FTRL_OPTIONS)),
         twins.LazyFTRL,
@@ -108,13 +120,19 @@ OPTIMIZERS = {
     "sync_momentum": (synchronous(momentum), twins.Momentum, K),
     "sync_adagrad": (synchronous(tf.keras.optimizers.Adagrad), twins.Adagrad, K),
 }
-# Keras' optimizers that have a rule of their own, rather than an inner optimizer.
-KERAS_OPTIMIZERS = {
-    name: kind
-    for name, kind in vars(tf.keras.optimizers).items()
-    if isinstance(kind, type)
-    and "learning_rate" in inspect.signature(kind.__init__).parameters
-}
+
+
+def rules_in(module):
+    """Optimizers that have a rule of their own, rather than an inner optimizer."""
+    return {
+        name: kind
+        for name, kind in vars(module).items()
+        if isinstance(kind, type)
+        and "learning_rate" in inspect.signature(kind.__init__).parameters
+    }
+
+
+KERAS_OPTIMIZERS = rules_in(tf.keras.optimizers)
 OPTIONS = {
     "plain": {},
     "clipnorm": {"clipnorm": 0.5},
@@ -136,7 +154,9 @@ OPTIONS = {
     },
 }
 # Those whose slots are smaller than the table.
-WITHOUT_SLOTS_LIKE_TABLES = {"sgd", "rowwise_adagrad", "sync_rowwise_adagrad"}
+WITHOUT_SLOTS_LIKE_TABLES = {
+    *("sgd", "sync_lazy_sgd", "rowwise_adagrad", "sync_rowwise_adagrad"),
+}
 each_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
@@ -237,6 +257,15 @@ class Training:
 def assert_values(actual, expected):
     for got, want in zip(actual, expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
+
+def test_each_optimizer_of_ours_is_here_by_itself_and_in_sync_replicas():
+    ours = set(rules_in(tfs.keras).values()) - {tfs.keras.LazyOptimizer}
+    assert tfs.keras.AdamAsync in ours
+    made = [make(LEARNING_RATE) for make, _, _ in OPTIMIZERS.values()]
+    inner = {type(getattr(one, "inner_optimizer", None)) for one in made}
+    assert ours <= {type(one) for one in made}
+    assert ours <= inner
 
 
 @thinned("name, option", OPTIMIZERS, OPTIONS)

@@ -335,14 +335,26 @@ def test_every_number_must_be_a_scalar(kind, rule):
         )
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, np.nan], ids=str)
+@each_kind
+def test_ftrl_with_a_learning_rate_of_zero_changes_nothing(kind):
+    state = State("ftrl", (6, 4))
+    state.numbers = {**state.numbers, "lr": 0.0}
+    sparse = kind == "sparse"
+    grad = random_array(20, (2 if sparse else 6, 4), tf.float32)
+    var, slots = state.step(grad, np.array([4, 1]) if sparse else None)
+    np.testing.assert_array_equal(var, state.var)
+    for name, slot in slots.items():
+        np.testing.assert_array_equal(slot, state.slots[name])
+
+
+@pytest.mark.parametrize("rate", [-1.0, np.nan], ids=str)
 @each_kind
 def test_ftrl_divides_by_its_learning_rate(kind, rate):
     state = State("ftrl", (6, 4))
     state.numbers = {**state.numbers, "lr": rate}
     sparse = kind == "sparse"
     state.expect_error(
-        "lr of rule ftrl must be above 0, but is",
+        "lr of rule ftrl must be at least 0, but is",
         tf.ones([2 if sparse else 6, 4]),
         np.array([0, 1]) if sparse else None,
     )

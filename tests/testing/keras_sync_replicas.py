@@ -27,7 +27,9 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "rowwise_adagrad": lambda: tfs.keras.RowwiseAdagrad(0.05),
     "ftrl": lambda: tfs.keras.FTRL(0.05, l1_regularization_strength=0.01),
     "lazy_adagrad": lambda: tfs.keras.Adagrad(0.05),
+    "lazy_sgd": lambda: tfs.keras.SGD(0.05),
     "lazy_momentum": lambda: tfs.keras.SGD(0.05, momentum=0.5),
+    "lazy_nesterov": lambda: tfs.keras.SGD(0.05, momentum=0.5, nesterov=True),
     "scheduled": lambda: tf.keras.optimizers.Adam(
         tf.keras.optimizers.schedules.ExponentialDecay(0.05, 1, 0.5)
     ),

@@ -418,15 +418,17 @@ def test_slots_have_the_names_that_were_asked_for():
     assert names == ["x", "x/n", "x/z", "x/Wide", "x/Wide_1", "x/Deep"]
 
 
-def test_ftrl_with_a_rate_that_falls_to_zero_says_so():
+def test_ftrl_with_a_rate_that_falls_below_zero_says_so():
     with tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.get_variable("x", initializer=[1.0])
-        optimizer = tfs.train.FtrlOptimizer(tf.constant(0.0))
+        rate = tf1.placeholder_with_default(-0.5, [])
+        optimizer = tfs.train.FtrlOptimizer(rate)
         train_op = optimizer.apply_gradients([(tf.ones([1]), x)])
         session.run(tf1.global_variables_initializer())
-        message = "lr of rule ftrl must be above 0, but is 0"
+        message = "lr of rule ftrl must be at least 0, but is -0.5"
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             session.run(train_op)
+        session.run(train_op, {rate: 0.0})
         assert session.run(x) == [1.0]
 
 
@@ -452,9 +454,9 @@ def test_ftrl_with_a_rate_that_falls_to_zero_says_so():
         ),
         (
             "FtrlOptimizer",
-            {"learning_rate": 0},
-            "`learning_rate` must be a finite number above 0. Received: "
-            "learning_rate=0",
+            {"learning_rate": -0.5},
+            "`learning_rate` must be in the range [0, inf). Received: "
+            "learning_rate=-0.5",
         ),
         (
             "FtrlOptimizer",

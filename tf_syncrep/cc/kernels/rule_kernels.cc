@@ -95,12 +95,17 @@ class RuleOpBase : public OpKernel {
       numbers->push_back(*Data<const Slot>(number));
     }
     const Slot lr = numbers->front();
-    if (inputs_.info->divides_by_lr && !(lr > 0)) {
+    if (inputs_.info->divides_by_lr && !(lr >= 0)) {
       return absl::InvalidArgumentError(absl::StrCat(
           inputs_.info->numbers[0], " of rule ",
-          std::string(inputs_.info->name), " must be above 0, but is ", lr));
+          std::string(inputs_.info->name), " must be at least 0, but is ", lr));
     }
     return absl::OkStatus();
+  }
+
+  // A rate of 0 moves nothing. Rules that divide by it cannot compute that.
+  bool MovesNothing(const std::vector<Slot>& numbers) const {
+    return inputs_.info->divides_by_lr && numbers.front() == 0;
   }
 
   RuleArrays<LibT> Arrays(LockedVariables& variables) const {
@@ -150,7 +155,7 @@ class ApplyRuleOp final : public RuleOpBase<T> {
     OP_REQUIRES_OK(ctx, CheckSameShapeAsVar("grad", grad.shape(), var.shape()));
     OP_REQUIRES_OK(ctx, count.Prepare(ctx, variables));
     // Rows without elements still have slots of one number each, which stay.
-    if (var.NumElements() == 0) {
+    if (var.NumElements() == 0 || this->MovesNothing(numbers)) {
       return;
     }
     // The indices of var and its slots, all of which are replaced.
@@ -211,7 +216,8 @@ class SparseApplyRuleOp final : public RuleOpBase<T> {
     OP_REQUIRES_OK(ctx, GroupRows(ctx, indices, var_shape.dim_size(0),
                                   RowGroups::BadRows::kRefused, &rows));
     OP_REQUIRES_OK(ctx, count.Prepare(ctx, variables));
-    if (use_locking_ && rows.size() > 0) {
+    const bool moves = rows.size() > 0 && !this->MovesNothing(numbers);
+    if (use_locking_ && moves) {
       for (int i = 0; i < 1 + this->inputs_.num_slots(); ++i) {
         OP_REQUIRES_OK(ctx, variables.PrepareToWrite(ctx, i));
       }
@@ -219,7 +225,7 @@ class SparseApplyRuleOp final : public RuleOpBase<T> {
     // A call without rows counts, too, so that all parts of a table agree.
     count.Take(variables);
     count.Unlock(variables);
-    if (rows.size() == 0) {
+    if (!moves) {
       return;
     }
     DeviceSharder sharder(ctx);

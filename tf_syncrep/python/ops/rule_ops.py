@@ -39,7 +39,7 @@ $$z \leftarrow z + g + 2 \, l2\_shrinkage \cdot var - (a'^p - a^p) / lr \cdot va
 $$var \leftarrow (\text{clip}(z, -l1, l1) - z) / (a'^p / lr + 2 \, l2 + \beta / lr)$$
 $$a \leftarrow a'$$
 
-If the divisor is 0, \\(var\\) becomes 0.
+If the divisor is 0, \\(var\\) becomes 0. If \\(lr\\) is 0, nothing changes.
 
 **dtypes.** `var` and `grad` are half, bfloat16, float32 or float64. Slots and numbers
 are float64 where `var` is float64 and float32 otherwise; all arithmetic is done in that
@@ -284,7 +284,7 @@ def resource_sparse_apply_rule(
         var: variable of rank 1 or more.
         slots: the rule's slots by name: variables of var's shape, or, for a rowwise
             rule, of its first dimension, and 1 for every other.
-        numbers: the rule's numbers by name, each a scalar; `lr` of FTRL is above 0.
+        numbers: the rule's numbers by name, each a scalar; `lr` of FTRL is at least 0.
         grad: gradient of var's dtype and of shape `[n] + var.shape[1:]`.
         indices: int32 or int64 of shape `[n]`: the row of `var` that each row of
             `grad` belongs to, in any order, repeated at will.

@@ -1,8 +1,6 @@
 """FTRL as a `tf.compat.v1.train.Optimizer`."""
 
-import numbers
-
-from tf_syncrep.python.sync.arguments import check_number, check_positive, check_power
+from tf_syncrep.python.sync.arguments import check_number, check_power
 from tf_syncrep.python.train import hyper_parameters
 from tf_syncrep.python.train.rule_optimizer import RuleOptimizer, Slot
 
@@ -79,9 +77,10 @@ class FtrlOptimizer(RuleOptimizer):
         r"""Makes an optimizer; its slots are made when gradients are first applied.
 
         Args:
-            learning_rate: a number above 0, a scalar tensor, a variable, or a callable
-                without arguments that returns one of these, which is evaluated at each
-                step. An update with another value fails.
+            learning_rate: a number of at least 0, a scalar tensor, a variable, or a
+                callable without arguments that returns one of these, which is evaluated
+                at each step. An update with another value fails; one with 0 changes
+                nothing.
             learning_rate_power: number of at most 0; 0 for a rate that does not fall.
             initial_accumulator_value: number of at least 0 that \\(n\\) begins with.
             l1_regularization_strength: number of at least 0.
@@ -102,8 +101,6 @@ class FtrlOptimizer(RuleOptimizer):
                 empty name.
             TypeError: a learning rate of another kind.
         """
-        if isinstance(learning_rate, numbers.Real):
-            learning_rate = check_positive("learning_rate", learning_rate)
         constants = {
             "lr_power": check_power("learning_rate_power", learning_rate_power),
             "l1": check_number(

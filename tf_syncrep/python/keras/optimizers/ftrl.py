@@ -1,13 +1,12 @@
 """FTRL as a Keras optimizer."""
 
-import numbers
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from tf_syncrep.python.keras.optimizers.lazy_optimizer import RuleOptimizer
-from tf_syncrep.python.sync.arguments import check_number, check_positive, check_power
+from tf_syncrep.python.sync.arguments import check_number, check_power
 
 __all__ = ["FTRL"]
 
@@ -47,9 +46,10 @@ class FTRL(RuleOptimizer):
     not check that the indices are in range.
 
     Args:
-        learning_rate: a number above 0, or a
-            `tf.keras.optimizers.schedules.LearningRateSchedule`, which must not reach
-            0; in Keras 3 also a callable without arguments that returns the rate.
+        learning_rate: a number of at least 0, or a
+            `tf.keras.optimizers.schedules.LearningRateSchedule`; in Keras 3 also a
+            callable without arguments that returns the rate. A step at a rate of 0
+            leaves variables and slots as they are.
         learning_rate_power: a number of at most 0; with 0 the rate does not fall.
         initial_accumulator_value: the initial value of \\(n\\), at least 0.
         l1_regularization_strength: \\(l1\\), a number of at least 0.
@@ -112,8 +112,6 @@ class FTRL(RuleOptimizer):
         stochastic_rounding: bool = False,
         **kwargs: Any,
     ):
-        if isinstance(learning_rate, numbers.Real):
-            learning_rate = check_positive("learning_rate", learning_rate)
         super().__init__(
             learning_rate,
             weight_decay=weight_decay,
@@ -178,7 +176,12 @@ class FTRL(RuleOptimizer):
         new_rows = tf.math.divide_no_nan(
             tf.clip_by_value(linear, -l1, l1) - linear, quadratic
         )
-        return new_rows, {"accumulator": accumulator, "linear": linear}
+        # As in the kernels, a rate of 0 moves nothing.
+        moves = tf.not_equal(learning_rate, 0)
+        return tf.where(moves, new_rows, rows), {
+            "accumulator": tf.where(moves, accumulator, slots["accumulator"]),
+            "linear": tf.where(moves, linear, slots["linear"]),
+        }
 
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration; `from_config` makes an equal optimizer of it."""

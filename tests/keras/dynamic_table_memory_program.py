@@ -1,11 +1,11 @@
-"""Memory of a table that grows, in one process.
+"""Memory of a table that grows, in one process or on a server.
 
 Argument `built`: reports for each optimizer how much memory it takes to build it for a
 table with room for 50 million rows, and to train the first of them.
 
-Argument: a control group that bounds the memory of this process. The model is trained
-with ever new ids until there is no memory for their rows. Reports the error, and what
-the model does after it.
+Argument: a control group that bounds the memory of this process, or `cluster`, whose
+server is in such a group. The model is trained with ever new ids until there is no
+memory for their rows. Reports the error, and what the model does after it.
 """
 
 import json
@@ -16,6 +16,7 @@ import memory_groups
 import numpy as np
 import programs
 import tensorflow as tf
+from keras_sync_replicas import make_strategy
 
 import tf_syncrep as tfs
 
@@ -68,41 +69,56 @@ def bytes_of_each_optimizer():
     return taken
 
 
-def train_to_the_end(group):
-    memory_groups.join(group)
-    model = make_model(tfs.keras.AdamAsync())
+def dataset(first, number=1):
+    """Batches of ids."""
 
-    def error_of(number):
+    def make(i):
+        return tf.range(i * BATCH, (i + 1) * BATCH)[:, tf.newaxis], TARGETS
+
+    return tf.data.Dataset.range(first, first + number).map(make)
+
+
+def train_to_the_end(strategy):
+    with strategy.scope():
+        model = make_model(tfs.keras.AdamAsync())
+
+    def error_of(data):
         try:
-            model.train_on_batch(batch(number), TARGETS)
+            tfs.keras.fit(model, data, verbose=0)
         except tf.errors.ResourceExhaustedError as error:
             return error.message
         return ""
 
-    number, message = 0, ""
-    while not message:
-        message = error_of(number)
-        number += not message
-    rows = model.layers[0].table_stats()["items"]["rows"]
-    before = model.predict(batch(0), verbose=0)
-    of_known_ids = error_of(0)
-    after = model.predict(batch(0), verbose=0)
+    def rows():
+        return int(model.layers[0].table_stats()["items"]["rows"])
+
+    def predict():
+        return tfs.keras.predict(model, dataset(0).map(lambda ids, _: ids), verbose=0)
+
+    message = error_of(dataset(0, MAX_ROWS // BATCH))
+    trained, before = rows(), predict()
+    of_known_ids = error_of(dataset(0))
+    after = predict()
     return {
         "message": message,
-        "trained": number * BATCH,
-        "rows": int(rows),
+        "rows": trained,
         "of_known_ids": of_known_ids,
         "changed": int(np.count_nonzero(after != before)),
-        "of_new_ids": error_of(number),
-        "rows_after": int(model.layers[0].table_stats()["items"]["rows"]),
+        "of_new_ids": error_of(dataset(trained // BATCH)),
+        "rows_after": rows(),
     }
 
 
 def main():
     argument = json.loads(sys.argv[1])
-    programs.report(
-        bytes_of_each_optimizer() if argument == "built" else train_to_the_end(argument)
-    )
+    if argument == "built":
+        result = bytes_of_each_optimizer()
+    elif argument == "cluster":
+        result = train_to_the_end(make_strategy())
+    else:
+        memory_groups.join(argument)
+        result = train_to_the_end(tf.distribute.get_strategy())
+    programs.report(result)
 
 
 if __name__ == "__main__":

@@ -197,6 +197,38 @@ def test_room_that_cannot_be_is_refused(head_rows):
         )
 
 
+def test_shape_that_a_graph_only_claims_is_refused():
+    """Sizes that make up for one another would shift what is read behind them."""
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None])] * 2)
+    def run(some, more):
+        some.set_shape([2])
+        more.set_shape([17])
+        rows = rows_of(2, 16, tf.float32)
+        message = row_message_ops.row_message(rows, [some, more], head_rows=3)
+        return parts_of(message, [some, more], 3)[1]
+
+    some, more = run(tf.fill([2], 1.0), tf.fill([17], 2.0))
+    assert some.numpy().tolist() == [1.0] * 2
+    assert more.numpy().tolist() == [2.0] * 17
+    rule = r"others\[0\] must have the shape .* say, \[2\], but has shape \[17\]"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rule):
+        run(tf.fill([17], 1.0), tf.fill([2], 2.0))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "error"),
+    [
+        ([[1], [1]], "shapes must be of 1 tensors, but are of 2"),
+        ([None], "shapes must be known"),
+    ],
+)
+def test_shapes_of_a_message_are_those_of_its_tensors(shapes, error):
+    rows, others = tf.zeros([2, 16]), [tf.zeros([1])]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=error):
+        raw_ops.syncrep_row_message(rows, others, shapes=shapes, head_rows=1)
+
+
 def test_a_head_alone_has_no_rows():
     message = row_message_ops.row_message(
         tf.zeros([0, 16]), [tf.fill([16], 3.0)], head_rows=1

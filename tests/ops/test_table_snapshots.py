@@ -1,13 +1,16 @@
 """Checkpoints of tables that grow show one moment while rows are added."""
 
+import collections
 import threading
 import time
 
+import adam_async_reference as reference
 import dynamic_table as twin
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_syncrep as tfs
 from tf_syncrep.python.ops import checkpoint_ops, table_ops
 
 ROWS = 60_000
@@ -15,12 +18,14 @@ WIDTH = 8
 BATCH = 100
 TABLE = twin.Table("items", ROWS, initializer="uniform", numbers=(1.0, 2.0))
 DEADLINE = 60.0
+NAMES = ["vectors", "keys", "uses", "m", "v"]
 
 
 class Part:
-    """A part with a slot that tells what the vector was when it was written."""
+    """A part of one table, whose initial vectors tell the keys."""
 
     def __init__(self, **index):
+        self.slots = []
         self.index = table_ops.table_index(
             [
                 table_ops.IndexedTable(
@@ -42,6 +47,10 @@ class Part:
     def handles(self):
         return [variable.handle for variable in self.variables]
 
+    @property
+    def arrays(self):
+        return [*self.handles, *(slot.handle for slot in self.slots)]
+
     def use(self, keys):
         return table_ops.table_find(
             self.index,
@@ -57,8 +66,8 @@ class Part:
             self.index,
             *self.handles,
             step,
-            slots=[],
-            slot_initials=[],
+            slots=[slot.handle for slot in self.slots],
+            slot_initials=[0.0] * len(self.slots),
             evict=[evict],
             unused_for=[unused_for],
             dtype=tf.float32,
@@ -75,15 +84,56 @@ class Part:
             tf.convert_to_tensor(prefix),
             "",
             "",
-            [self.handles],
+            [self.arrays],
             [(0, ROWS, 0, 1, ROWS)],
-            ["vectors", "keys", "uses"],
+            NAMES[: len(self.arrays)],
             [],
             [],
             max_kept_bytes=max_kept_bytes,
             patience_secs=DEADLINE,
             max_bytes_per_sec=speed,
         )
+
+
+class TrainedPart(Part):
+    """A part that AdamAsync trains with gradients of 1."""
+
+    RATES = (0.05, 0.9, 0.99, 1e-7)
+
+    def __init__(self):
+        super().__init__(counted=True)
+        self.slots = [
+            tf.Variable(table_ops.table_zeros([ROWS, WIDTH], tf.float32)) for _ in "mv"
+        ]
+        # Powers that stay 0: a step does not depend on those that others have made.
+        self.powers = [tf.Variable(0.0), tf.Variable(0.0)]
+
+    def train(self, keys, rows):
+        request = tf.concat([[keys.shape[0]], keys], 0)
+        ones = tf.ones([keys.shape[0], WIDTH])
+        gradient, kept = table_ops.table_gradient(
+            self.index, *self.handles[1:], request, rows, ones, dtype=tf.float32
+        )
+        checkpoint_ops.checkpoint_keep(self.handles[0], kept)
+        tfs.ops.resource_sparse_apply_adam_async(
+            *(x.handle for x in (self.variables[0], *self.slots, *self.powers)),
+            *self.RATES,
+            gradient,
+            kept,
+        )
+
+    @classmethod
+    def after(cls, most):
+        """How a vector has moved, m, and v, after 0, 1 and up to `most` steps."""
+        zero = np.zeros([1, 1])
+        state = reference.State(zero, zero, zero, np.zeros(1), np.zeros(1))
+        states = [state]
+        for _ in range(most):
+            state = reference.adam_async_sparse(
+                *state, *cls.RATES, grad=np.ones([1, 1]), indices=[0]
+            )
+            states.append(state)
+        return [np.ravel([getattr(x, name) for x in states]) for name in ("var", *"mv")]
 
 
 def wait(writer):
@@ -94,34 +144,45 @@ def wait(writer):
 
 
 @pytest.mark.parametrize("with_maintenance", [False, True])
-def test_keys_uses_and_vectors_are_of_one_moment(tmp_path, with_maintenance):
-    part = Part()
+def test_keys_uses_vectors_and_slots_are_of_one_moment(tmp_path, with_maintenance):
+    part = TrainedPart()
     writer = checkpoint_ops.checkpoint_writer(shared_name="", counted=True)
     stop = threading.Event()
-    begun: list[list[int]] = [[] for _ in range(4)]
-    ended: list[list[int]] = [[] for _ in range(4)]
+    # What was done to a batch; a key belongs to the batch of its number.
+    begun: list[list[tuple[str, int]]] = [[] for _ in range(4)]
+    ended: list[list[tuple[str, int]]] = [[] for _ in range(4)]
     errors = []
 
-    def insert(thread):
+    def work(thread):
+        def do(what, batch, function, *args):
+            begun[thread].append((what, batch))
+            result = function(*args)
+            ended[thread].append((what, batch))
+            return result
+
         try:
-            for batch in range(ROWS // BATCH // 4):
-                first = (thread << 40) + batch * BATCH
-                begun[thread].append(first)
-                part.use(tf.range(first, first + BATCH, dtype=tf.int64))
-                ended[thread].append(first)
+            earlier = []
+            for number in range(ROWS // BATCH // 4):
+                batch = (thread << 40) + number
+                first = batch * BATCH
+                keys = tf.range(first, first + BATCH, dtype=tf.int64)
+                rows, _ = do("insert", batch, part.use, keys)
+                earlier = [*earlier[-2:], (batch, keys, rows)]
+                for step in earlier[: 1 + number % 3]:
+                    do("train", step[0], part.train, *step[1:])
                 if stop.is_set():
                     return
         except Exception as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=insert, args=(i,)) for i in range(4)]
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
-    while min(map(len, ended)) < 20:
+    while min(map(len, ended)) < 60:
         stop.wait(0.001)
-    before = [key for keys in ended for key in keys]
+    before = collections.Counter(x for done in ended for x in done)
     part.begin(writer, str(tmp_path / "of_a_moment"))
-    after = {key for keys in begun for key in keys}
+    after = collections.Counter(x for done in begun for x in done)
     if with_maintenance:
         # All keys are evicted, and their rows are given to others.
         part.maintain(100, None)
@@ -134,31 +195,44 @@ def test_keys_uses_and_vectors_are_of_one_moment(tmp_path, with_maintenance):
     assert errors == []
 
     reader = tf.train.load_checkpoint(str(tmp_path / "of_a_moment"))
-    vectors, keys, uses = map(reader.get_tensor, ("vectors", "keys", "uses"))
+    vectors, keys, uses, m, v = map(reader.get_tensor, NAMES)
     in_use = uses[:, 1] > 0
     found = set(keys[in_use].tolist())
     assert len(found) == in_use.sum()
     # Calls that had ended before are in it, and nothing of calls that began later.
-    assert found >= {key + i for key in before for i in range(BATCH)}
-    assert found <= {key + i for key in after for i in range(BATCH)}
+    batches = (keys[in_use] // BATCH).tolist()
+    assert {batch for what, batch in before if what == "insert"} <= set(batches)
+    assert {("insert", batch) for batch in batches} <= after.keys()
+    assert set(collections.Counter(batches).values()) == {BATCH}
     assert np.all(uses[in_use, 1] == 1)
     # A call that was under way may have come with its use after the first maintenance.
-    was_there = np.isin(keys[in_use], [key + i for key in before for i in range(BATCH)])
+    was_there = [("insert", batch) in before for batch in batches]
     assert not uses[in_use, 0][was_there].any()
     assert not keys[~in_use].any()
     assert not uses[~in_use].any()
-    for row in np.flatnonzero(in_use)[::101]:
-        expected = TABLE.initial_vector(int(keys[row]), WIDTH)
-        np.testing.assert_array_equal(vectors[row], np.float32(expected))
-    assert np.all(vectors[in_use] >= 1)
+
+    # A vector and its slots have come equally far.
+    initial = Part().use(tf.constant(keys[in_use]))[1].numpy()
+    for key, vector in list(zip(keys[in_use].tolist(), initial, strict=True))[::101]:
+        expected = TABLE.initial_vector(key, WIDTH)
+        np.testing.assert_array_equal(vector, np.float32(expected))
+    moved, *of_slots = TrainedPart.after(max(after.values()) + 1)
+    steps = np.abs(m[in_use, :1] - of_slots[0]).argmin(1)
+    assert np.all(steps >= [before["train", batch] for batch in batches])
+    assert np.all(steps <= [after["train", batch] for batch in batches])
+    assert len(set(steps.tolist())) > 2
+    values = (vectors[in_use] - initial, m[in_use], v[in_use])
+    for value, by_step in zip(values, (moved, *of_slots), strict=True):
+        expected = np.repeat(by_step[steps, np.newaxis], WIDTH, axis=1)
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
 
     # It is restored as it was, and training continues.
-    other = Part()
+    other = TrainedPart()
     checkpoint_ops.checkpoint_restore(
         [str(tmp_path / "of_a_moment")],
-        [other.handles],
+        [other.arrays],
         [(0, ROWS, 0, 1, ROWS)],
-        ["vectors", "keys", "uses"],
+        NAMES,
         [],
         [],
     )
@@ -168,6 +242,11 @@ def test_keys_uses_and_vectors_are_of_one_moment(tmp_path, with_maintenance):
     rows, values = other.use(sample)
     np.testing.assert_array_equal(keys[rows], sample)
     np.testing.assert_array_equal(values, vectors[rows])
+    other.train(sample, rows)
+    steps_of_row = dict(zip(np.flatnonzero(in_use).tolist(), steps, strict=True))
+    expected = [of_slots[0][steps_of_row[row] + 1] for row in rows.numpy().tolist()]
+    first_numbers = tf.gather(other.slots[0], rows)[:, 0]
+    np.testing.assert_allclose(first_numbers, expected, rtol=1e-5)
 
 
 # Maintenance that waits for such a checkpoint has changed some rows, and not all.

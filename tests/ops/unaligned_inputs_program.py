@@ -404,14 +404,14 @@ def row_messages(call):
             "rows": _numbers_of([5, 16], dtype, 1),
             "others": [np.array([1.0, 2.0], np.float32), np.array([3], np.int64)],
         }
-        (message,) = call("syncrep_row_message", inputs, head_rows=8)
+        attrs = {"shapes": [[2], [1]], "head_rows": 8}
+        (message,) = call("syncrep_row_message", inputs, **attrs)
         results += [message]
         results += call(
             "syncrep_row_message_parts",
             {"message": message.numpy()},
             Tothers=[tf.float32, tf.int64],
-            shapes=[[2], [1]],
-            head_rows=8,
+            **attrs,
         )
     return results
 

@@ -37,9 +37,14 @@ def bounded(num_bytes: int) -> Iterator[pathlib.Path]:
         group.rmdir()
 
 
-def join(group: str) -> None:
-    """Moves this process into a group; what memory it has already does not count."""
-    pathlib.Path(group, "cgroup.procs").write_text(str(os.getpid()))
+def join(group: str | pathlib.Path, pid: int | None = None) -> None:
+    """Moves a process into a group; what memory it has already does not count.
+
+    Args:
+        group: its folder.
+        pid: the process; this one by default.
+    """
+    pathlib.Path(group, "cgroup.procs").write_text(str(pid or os.getpid()))
 
 
 def _own_group():

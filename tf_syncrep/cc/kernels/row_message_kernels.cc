@@ -74,17 +74,61 @@ absl::Status CheckTypes(OpKernelConstruction* ctx) {
   return absl::OkStatus();
 }
 
+absl::Status GetShapes(OpKernelConstruction* ctx,
+                       std::vector<TensorShape>* result) {
+  std::vector<DataType> types;
+  std::vector<PartialTensorShape> shapes;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("Tothers", &types));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("shapes", &shapes));
+  if (shapes.size() != types.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shapes must be of ", types.size(),
+                     " tensors, but are of ", shapes.size()));
+  }
+  for (const PartialTensorShape& shape : shapes) {
+    TensorShape known;
+    if (!shape.AsTensorShape(&known)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "shapes must be known, but one is ", shape.DebugString()));
+    }
+    if (known.num_elements() >= kMaxElements) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shapes must be of fewer than ", kMaxElements,
+                       " elements, but one is ", known.DebugString()));
+    }
+    result->push_back(known);
+  }
+  return absl::OkStatus();
+}
+
+// A shape that a graph claims, by set_shape for example, is checked by nobody
+// else: the tensors behind would be cut out of other places in silence.
+absl::Status CheckShapes(const OpInputList& others,
+                         const std::vector<TensorShape>& shapes) {
+  for (int i = 0; i < others.size(); ++i) {
+    if (others[i].shape() != shapes[i]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("others[", i, "] must have the shape that shapes say, ",
+                       shapes[i].DebugString(), ", but has shape ",
+                       others[i].shape().DebugString()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 class RowMessageOp final : public OpKernel {
  public:
   explicit RowMessageOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("head_rows", &head_rows_));
     OP_REQUIRES_OK(ctx, CheckTypes(ctx));
+    OP_REQUIRES_OK(ctx, GetShapes(ctx, &shapes_));
   }
 
   void Compute(OpKernelContext* ctx) override {
     OpInputList others;
     OP_REQUIRES_OK(ctx, CheckMatrix("rows", ctx->input(0)));
     OP_REQUIRES_OK(ctx, ctx->input_list("others", &others));
+    OP_REQUIRES_OK(ctx, CheckShapes(others, shapes_));
     size_t bytes = 0;
     for (const Tensor& other : others) {
       bytes += Padded(other.TotalBytes());
@@ -114,34 +158,19 @@ class RowMessageOp final : public OpKernel {
 
  private:
   int64_t head_rows_ = 0;
+  // Set by the constructor, and never changed.
+  std::vector<TensorShape> shapes_;
 };
 
 class RowMessagePartsOp final : public OpKernel {
  public:
   explicit RowMessagePartsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    std::vector<PartialTensorShape> shapes;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("head_rows", &head_rows_));
     OP_REQUIRES(ctx, head_rows_ >= 0,
                 absl::InvalidArgumentError(absl::StrCat(
                     "head_rows must not be negative, but is ", head_rows_)));
     OP_REQUIRES_OK(ctx, CheckTypes(ctx));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("shapes", &shapes));
-    OP_REQUIRES(ctx, static_cast<int>(shapes.size()) + 1 == ctx->num_outputs(),
-                absl::InvalidArgumentError(
-                    absl::StrCat("shapes must be of ", ctx->num_outputs() - 1,
-                                 " tensors, but are of ", shapes.size())));
-    for (const PartialTensorShape& shape : shapes) {
-      TensorShape known;
-      OP_REQUIRES(
-          ctx, shape.AsTensorShape(&known),
-          absl::InvalidArgumentError(absl::StrCat(
-              "shapes must be known, but one is ", shape.DebugString())));
-      OP_REQUIRES(ctx, known.num_elements() < kMaxElements,
-                  absl::InvalidArgumentError(absl::StrCat(
-                      "shapes must be of fewer than ", kMaxElements,
-                      " elements, but one is ", known.DebugString())));
-      shapes_.push_back(known);
-    }
+    OP_REQUIRES_OK(ctx, GetShapes(ctx, &shapes_));
   }
 
   void Compute(OpKernelContext* ctx) override {

@@ -57,13 +57,15 @@ REGISTER_OP("Syncrep>RowMessage")
     .Output("message: T")
     .Attr("T: {half, bfloat16, float, double}")
     .Attr("Tothers: list(type) >= 1")
+    .Attr("shapes: list(shape)")
     .Attr("head_rows: int >= 0")
     .SetShapeFn(MessageShape)
     .Doc(R"doc(
 Puts tensors before rows.
 
-The op fails as InvalidArgument if the rows are no matrix, if the others do not fit into
-the head, or if rows behind it would not begin at a multiple of 64 bytes.
+The op fails as InvalidArgument if the rows are no matrix, if one of the others has another
+shape than is said, if they do not fit into the head, or if rows behind it would not begin
+at a multiple of 64 bytes.
 
 rows: A matrix. It is copied, unless its op has left room for as many rows in front of it
   and nobody else holds its memory.
@@ -72,6 +74,7 @@ message: A matrix with the head before the rows. Each of the others begins in it
   multiple of 64 bytes, and zeros are between them.
 T: The type of the rows.
 Tothers: The types of the others.
+shapes: Their shapes, which must be known. RowMessageParts takes them for granted.
 head_rows: How many rows the head takes up. Ops that read rows, or make gradients of
   them, have an attribute of this name: then they leave room for the head.
 )doc");
@@ -96,7 +99,7 @@ rows: Its rows, which share its memory if that is aligned.
 others: The other tensors, which are copied, so that nobody else holds the rows' memory.
 T: The type of the rows.
 Tothers: The types of the others.
-shapes: Their shapes, which must be known.
+shapes: What RowMessage had.
 head_rows: What RowMessage had.
 )doc");
 

@@ -41,7 +41,10 @@ def num_head_rows(others: Sequence[Any], width: int, dtype: tf.DType) -> int:
 
 def row_message(rows, others, *, head_rows, name=None):
     """Puts tensors before rows: Syncrep>RowMessage."""
-    return _raw_ops.syncrep_row_message(rows, others, head_rows=head_rows, name=name)
+    # The op fails if a tensor does not have the shape that its graph claims.
+    return _raw_ops.syncrep_row_message(
+        rows, others, shapes=[x.shape for x in others], head_rows=head_rows, name=name
+    )
 
 
 def row_message_parts(message, like, *, head_rows, name=None):

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import clusters
+import keras_variants
 import numpy as np
 import programs
 import tensorflow as tf
@@ -36,7 +37,14 @@ class Counting(tf.keras.Model):
         super().__init__()
         self.inner = tf.keras.layers.Dense(1)
         self.examples = tf.keras.metrics.Sum(name="examples")
-        self.seen = tf.Variable(tf.zeros([num_examples], tf.int64))
+        # It is in checkpoints, too.
+        self.seen = self.add_weight(
+            name="seen",
+            shape=[num_examples],
+            dtype="int64",
+            initializer="zeros",
+            trainable=False,
+        )
 
     def call(self, x):
         return self.inner(x)
@@ -46,7 +54,8 @@ class Counting(tf.keras.Model):
         logs = super().train_step(data)
         self.examples.update_state(tf.ones_like(x[:, 0]))
         ones = tf.ones([tf.shape(x)[0]], tf.int64)
-        self.seen.scatter_add(tf.IndexedSlices(ones, tf.cast(x[:, 0], tf.int64)))
+        rows = tf.IndexedSlices(ones, tf.cast(x[:, 0], tf.int64))
+        keras_variants.native(self.seen).scatter_add(rows)
         return {**logs, "examples": self.examples.result()}
 
 
@@ -211,20 +220,21 @@ class FailAt(tf.keras.callbacks.Callback):
 
 
 class Restored(tf.keras.callbacks.Callback):
-    """Notes how much of the queue was done where training continues."""
+    """Notes how much of the queue was done where training continues, and trained."""
 
     def __init__(self, queue):
         super().__init__()
-        self.queue, self.done = queue, None
+        self.queue, self.done, self.trained = queue, None, None
 
     def on_train_begin(self, logs=None):
         self.done = self.queue.stats()["done"]
+        self.trained = self.model.seen.numpy().tolist()
         self.model.seen.assign(tf.zeros_like(self.model.seen))
 
 
-def resumed(strategy, folder):
+def resumed(strategy, folder, **more):
     """Fails in the middle of an epoch, and continues from a checkpoint."""
-    folder = str(pathlib.Path(folder) / "checkpoints")
+    folder = str(pathlib.Path(folder) / "-".join(["checkpoints", *more]))
 
     def begin():
         with strategy.scope():
@@ -235,7 +245,7 @@ def resumed(strategy, folder):
         return queue, checkpoint
 
     queue, checkpoint = begin()
-    options = {"num_examples": ITEMS * PER_ITEM * BATCH, "epochs": 2}
+    options = {"num_examples": ITEMS * PER_ITEM * BATCH, "epochs": 2, **more}
     with contextlib.suppress(OnPurposeError):
         train(
             strategy,
@@ -251,7 +261,8 @@ def resumed(strategy, folder):
         more=[checkpoint, restored],
         **options,
     )
-    return {**result, "stats": queue.stats(), "done": restored.done}
+    told = {"done": restored.done, "trained": restored.trained}
+    return {**result, **told, "stats": queue.stats()}
 
 
 def refused(strategy):
@@ -283,15 +294,20 @@ def main(names, folder):
             strategy, quorum=3, per_execution=4
         ),
         "queue": lambda: queued(strategy, 3, 3),
+        "queue executions": lambda: queued(strategy, 3, 3, per_execution=4),
         "queue synchronous": lambda: queued(strategy, None, 2, quorum=2),
         "queue ends": lambda: queued(strategy, 2, 5),
         "slow": lambda: slow(strategy, folder),
         "killed": lambda: killed(strategy, 2, folder, [ITEMS * PER_ITEM // 3], 0),
+        "killed executions": lambda: killed(
+            strategy, 2, folder, [5], 0, per_execution=4
+        ),
         "killed often": lambda: killed(strategy, EPOCHS_OF_KILLS, folder, KILLS_AT, 5),
         "killed often synchronous": lambda: killed(
             strategy, EPOCHS_OF_KILLS, folder, KILLS_AT, 5, quorum=2
         ),
         "resumed": lambda: resumed(strategy, folder),
+        "resumed executions": lambda: resumed(strategy, folder, per_execution=4),
         "refused": lambda: refused(strategy),
     }
     programs.report({name: scenarios[name]() for name in names})

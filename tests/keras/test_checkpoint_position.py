@@ -59,7 +59,7 @@ class TwoUpdates(tf.keras.Model):
         return {"loss": loss}
 
 
-def make(kind="plain"):
+def make(kind="plain", per_execution=1):
     inputs = tf.keras.Input([2])
     outputs = tf.keras.layers.Dense(1)(inputs)
     of = TwoUpdates if kind == "two updates" else tf.keras.Model
@@ -67,7 +67,8 @@ def make(kind="plain"):
     optimizer = tf.keras.optimizers.SGD(0.01)
     if kind == "accumulated":
         optimizer = tfs.keras.GradientAccumulation(optimizer, 2)
-    model.compile(optimizer, loss="mse", jit_compile=False)
+    options = {"jit_compile": False, "steps_per_execution": per_execution}
+    model.compile(optimizer, loss="mse", **options)
     return model
 
 
@@ -115,6 +116,14 @@ def test_training_goes_on_after_the_steps_that_fit_has_counted(
     goes_on = f", in epoch {epoch + 1}/3 after {step} of its {STEPS} steps: at most "
     assert goes_on in caplog.text
     assert (OF_OTHER_STEPS in caplog.text) == (step > 0)
+
+
+@pytest.mark.parametrize("how", [tfs.keras.fit, tf.keras.Model.fit])
+def test_interval_is_of_steps_however_many_an_execution_has(tmp_path, how):
+    """Each epoch has two executions. Keras 3.10 tells the number of a first step."""
+    checkpoint = tfs.keras.Checkpoint(tmp_path, every_n_steps=4)
+    fit(make(per_execution=3), checkpoint, how=how)
+    assert checkpoint.saving.manifest.number == 3 + 1  # with that of the end
 
 
 @pytest.mark.parametrize("at", ["begin", (1, 4)])

@@ -38,6 +38,7 @@ DATA_OF_KERAS_2 = {
 # These ask little of Keras, and take long.
 WITH_KERAS_2_BY_NIGHT = {
     "executions_of_several_steps_have_the_bits_of_single_ones",
+    "executions_of_a_size_found_and_of_a_large_one_have_these_bits_too",
     "layers_with_state_and_losses",
     "metrics_of_all_kinds_of_a_dataset_of_unknown_length",
     "numbers_of_numpy",

@@ -57,6 +57,30 @@ def test_worker_killed_at_each_point_comes_back_and_nothing_counts_twice(
     assert stats["voids"] == stats["aborted"]
 
 
+@pytest.mark.slow
+def test_execution_whose_third_step_was_cut_short_is_made_again_as_a_whole(tmp_path):
+    """Its first two steps count twice, and nothing counts in part."""
+    with KerasSyncCluster(
+        tmp_path, num_workers=2, steps=120, steps_per_execution=4, **LEASES
+    ) as cluster:
+        worker_seams.stop_at(tmp_path, "computing", worker=1)
+        cluster.start()
+        cluster.tasks.wait_for_output("worker-1", "at computing")
+        for _ in range(2):
+            cluster.wait_until_at("committed", worker=1, past="computing")
+            cluster.wait_until_at("computing", worker=1, past="committed")
+        cluster.tasks.kill("worker-1")
+        worker_seams.go_on(tmp_path, "computing", worker=1)
+        cluster.tasks.restart("worker-1")
+        cluster.wait_for_updates()
+        cluster.end()
+        result = cluster.result()
+    stats = result["stats"]
+    assert stats["voids"] == stats["aborted"] == 0
+    made = sum(stats[fate] for fate in ("admitted", "late", "stale", "rejected"))
+    assert made == 120 * cluster.num_epochs() + 2
+
+
 @pytest.mark.parametrize(
     "loop", [pytest.param("fit", marks=pytest.mark.soak), "custom"]
 )

@@ -28,9 +28,16 @@ def assert_no_fault(stats):
 
 
 @pytest.mark.parametrize(
-    "loop", ["fit", pytest.param("custom", marks=pytest.mark.soak)]
+    ("loop", "per_execution"),
+    [
+        ("fit", 1),
+        pytest.param("fit", 4, marks=pytest.mark.slow),
+        pytest.param("custom", 1, marks=pytest.mark.soak),
+    ],
 )
-def test_without_backups_the_slow_worker_keeps_nobody_idle(loop, tmp_path):
+def test_without_backups_the_slow_worker_keeps_nobody_idle(
+    loop, per_execution, tmp_path
+):
     # These are more steps than the test awaits: the end of an epoch waits for the slow
     # worker, and the others do not wait while this process looks.
     steps = 2 * 3 * (NUM_SLOW_STEPS + 2) * TIMES_AS_SLOW
@@ -43,6 +50,7 @@ def test_without_backups_the_slow_worker_keeps_nobody_idle(loop, tmp_path):
         steps=steps,
         epochs=1,
         spares=True,
+        steps_per_execution=per_execution,
     ) as cluster:
         # Its first step may begin when the others could have made most of the updates.
         for worker in range(3):

@@ -12,6 +12,7 @@ import pathlib
 import re
 import tempfile
 from typing import Any
+from unittest import mock
 
 import fit_data
 import keras_variants
@@ -19,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_syncrep as tfs
+from tf_syncrep.python.keras.fit import sizes
 
 layers = tf.keras.layers
 WORDS, TARGETS = keras_variants.small_data(66)
@@ -101,6 +103,36 @@ def trained_by(side, data, per_execution, evaluates, **options):
         trained["bits"].append(side.predict(model, dataset(), verbose=0))
         trained["evaluated"] = side.evaluate(model, dataset(), verbose=0)
     return trained
+
+
+def executions_of_a_size_found_and_of_a_large_one_have_these_bits_too(side):
+    """Callbacks are told of 20 steps at once, which are made in two blocks."""
+    if side.is_stock:  # Keras 3 itself does not know "auto".
+        trained = side.trained(side.compiled(), dataset().repeat(5))
+        return {name: trained[name] for name in ("epochs", "iterations")}
+    num_steps = 5 * NUM_BATCHES
+    of_epoch = {"steps_per_epoch": num_steps}
+    bits, ends = {}, {}
+    for per_execution, data, options in (
+        (1, dataset().repeat(), of_epoch),
+        ("auto", dataset().repeat(), of_epoch),
+        (20, lambda _: dataset().repeat(5), {}),
+    ):
+        recorder = Recorder()
+        model = side.compiled(steps_per_execution=per_execution)
+        # However slow this machine is, it makes as many at once as the epoch allows.
+        with mock.patch.object(sizes, "_AUTO_SECS", 600.0):
+            trained = side.trained(model, data, callbacks=[recorder], **options)
+        bits[per_execution] = model.get_weights()
+        ends[per_execution] = [
+            call[1] for call in recorder.calls if call[0] == "on_train_batch_end"
+        ]
+        assert all(map(np.array_equal, bits[1], bits[per_execution])), per_execution
+    assert ends[20] == 2 * [19, num_steps - 1]
+    first, second = np.split(ends["auto"], [ends["auto"].index(num_steps - 1) + 1])
+    assert {*np.diff(first[:-1])} == {1, 4}
+    assert {*np.diff(second[:-1])} == {4}
+    return {name: trained[name] for name in ("epochs", "iterations")}
 
 
 def calls_of_callbacks_that_change_rates_and_stop(side):
@@ -515,6 +547,7 @@ SCENARIOS = {
         every_batch_once,
         several_steps_per_execution,
         executions_of_several_steps_have_the_bits_of_single_ones,
+        executions_of_a_size_found_and_of_a_large_one_have_these_bits_too,
         calls_of_callbacks_that_change_rates_and_stop,
         fits_one_after_the_other_with_progress_bars,
         arrays_for_several_inputs_and_outputs_of_an_unbuilt_model,

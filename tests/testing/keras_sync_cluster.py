@@ -80,11 +80,19 @@ class KerasSyncCluster:
         lines = self.tasks.output("chief").splitlines()
         return sum(line.startswith("epoch ") for line in lines)
 
-    def wait_until_at(self, point: str, worker: int) -> None:
-        """Makes a worker stop at a point, and waits until it is there."""
+    def wait_until_at(self, point: str, worker: int, past: str | None = None) -> None:
+        """Makes a worker stop at a point, and waits until it is there.
+
+        Args:
+            point: the point.
+            worker: the worker.
+            past: another point, at which it stands, and from which it goes on.
+        """
         name, text = f"worker-{worker}", f"at {point}"
         earlier = self.tasks.output(name).count(text)
         worker_seams.stop_at(self.folder, point, worker)
+        if past is not None:
+            worker_seams.go_on(self.folder, past, worker)
         self.tasks.wait_for_output(name, text, occurrence=earlier + 1)
 
     def kill_at(self, point: str, worker: int) -> None:

@@ -69,7 +69,8 @@ class WorkQueue:
 
     An item is finished when its reader asks for the next one, which is when all of it
     has gone into the dataset. Elements that then wait in buffers (`shuffle`,
-    `prefetch`, a batch) are lost if the worker dies, and are not read again.
+    `prefetch`, a batch) are lost if the worker dies, or if `restore` continues from a
+    state that was saved at that moment, and are not read again.
 
     So if no worker dies, each item is read exactly once an epoch, unless workers wait
     for each other, as docs/data.md says. Nobody waits for slow workers, except at the

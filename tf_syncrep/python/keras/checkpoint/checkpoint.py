@@ -109,7 +109,9 @@ class Checkpoint(tf.keras.callbacks.Callback):
         every_secs: how often to write one in `fit`, in seconds; 600 if neither this nor
             `every_n_steps` is given.
         every_n_steps: how often to write one, in steps of `fit`, instead of
-            `every_secs`. While one is being written, no other is begun.
+            `every_secs`. It begins after the execution that completes this number,
+            where executions have several steps. While one is being written, no other is
+            begun.
         keep: how many to keep. Those on which they build are kept, too.
         full_every: one checkpoint of this many is full; the others hold only those rows
             of tables that have changed since the checkpoint before. It takes 8 bytes
@@ -293,7 +295,8 @@ class Checkpoint(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Begins a checkpoint if it is time."""
         del logs
-        self._steps += 1
+        # It is called once for all steps of an execution.
+        self._steps += batch + 1 - self._position.step
         self._position.step = batch + 1
         self._progress.note(self._position.num_steps)
         if self._is_due and (self.saving is None or self.saving.is_over):

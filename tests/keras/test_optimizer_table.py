@@ -5,7 +5,6 @@ line in OPTIONS. All optimizers that Keras has, as found in `tf.keras.optimizers
 twins of themselves.
 """
 
-import inspect
 import itertools
 import zipfile
 
@@ -15,6 +14,7 @@ import numpy as np
 import optimizer_twins as twins
 import pytest
 import tensorflow as tf
+from all_optimizers import KERAS_OPTIMIZERS, LionOfMine
 from combinations import thinned
 from keras_variants import LEARNING_RATE
 
@@ -40,25 +40,6 @@ def with_options(make, **more):
         return make(*args, **more, **options)
 
     return make_with_more
-
-
-@tf.keras.utils.register_keras_serializable("tests")
-class LionOfMine(tfs.keras.LazyOptimizer):
-    """A rule without a kernel, as a user would write it."""
-
-    def __init__(self, learning_rate=1e-4, momentum=0.5, **kwargs):
-        super().__init__(learning_rate, **kwargs)
-        self.momentum = momentum
-
-    def initial_slots(self):
-        return {"momentum": 0.0}
-
-    def update_rows(self, rows, gradient, slots, learning_rate):
-        m = self.momentum * slots["momentum"] + (1 - self.momentum) * gradient
-        return rows - learning_rate * tf.sign(m), {"momentum": m}
-
-    def get_config(self):
-        return {**super().get_config(), "momentum": self.momentum}
 
 
 def around_adagrad(learning_rate, global_clipnorm=None, **options):
@@ -107,13 +88,6 @@ OPTIMIZERS = {
     "sync_adam": (synchronous(tf.keras.optimizers.Adam), twins.Adam, K),
     "sync_momentum": (synchronous(momentum), twins.Momentum, K),
     "sync_adagrad": (synchronous(tf.keras.optimizers.Adagrad), twins.Adagrad, K),
-}
-# Keras' optimizers that have a rule of their own, rather than an inner optimizer.
-KERAS_OPTIMIZERS = {
-    name: kind
-    for name, kind in vars(tf.keras.optimizers).items()
-    if isinstance(kind, type)
-    and "learning_rate" in inspect.signature(kind.__init__).parameters
 }
 OPTIONS = {
     "plain": {},

@@ -218,7 +218,7 @@ def test_key_is_admitted_when_it_was_seen_often_enough():
     assert stats["without_row"] == 2
 
 
-def test_full_table_refuses_and_says_so_once(caplog):
+def test_full_table_refuses_and_says_so_once_in_a_fit_that_does(caplog):
     model = tf.keras.Sequential(
         [
             tf.keras.layers.Input((), dtype="int64"),
@@ -239,6 +239,10 @@ def test_full_table_refuses_and_says_so_once(caplog):
     np.testing.assert_array_equal(
         model.layers[0](np.arange(10)).numpy().any(axis=1).sum(), 4
     )
+    caplog.clear()
+    keys = model.layers[0].get_embedding_table().keys
+    tfs.keras.fit(model, keys, np.ones([4, 1]), verbose=0)  # it refuses none
+    assert not [x for x in caplog.records if "is full" in x.getMessage()]
 
 
 OPTIMIZERS = {

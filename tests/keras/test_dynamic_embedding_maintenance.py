@@ -197,6 +197,22 @@ def test_fit_maintains_and_says_what_it_counts(caplog):
     assert stats["evicted"] == stats["admitted"] - len(used) > 0
 
 
+def test_fit_maintains_with_callbacks_in_a_list_of_keras():
+    model, layer = small(tfs.keras.SGD(0.1), Dynamic(30, unused_for=1))
+    batches = []
+    watch = tf.keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: batches.append(batch)
+    )
+    listed = tf.keras.callbacks.CallbackList(
+        [watch], add_history=True, model=model, epochs=1, steps=20, verbose=0
+    )
+    data = tf.data.Dataset.range(20).map(lambda x: (x, 1.0)).batch(1)
+    history = tfs.keras.fit(model, data, callbacks=listed)
+    assert layer.table_stats()["t"]["evicted"] > 10
+    assert history.history["rows/t"] == [len(layer.get_embedding_tables()["t"].keys)]
+    assert batches == list(range(20))
+
+
 # Keras 2 always compiles with an optimizer.
 @pytest.mark.parametrize(
     "compiled_with", [None, "rmsprop"][0 if keras_variants.IS_KERAS_3 else 1 :]
@@ -370,22 +386,6 @@ def test_optimizer_whose_slots_begin_with_several_numbers_is_refused():
         tfs.keras.maintain_tables(model)
 
 
-COLLECTING = {
-    "accumulation": lambda: tfs.keras.GradientAccumulation(tfs.keras.SGD(1.0), 8),
-    "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 8),
-}
-if keras_variants.IS_KERAS_3:
-    COLLECTING |= {
-        "steps of ours": lambda: tfs.keras.SGD(1.0, gradient_accumulation_steps=8),
-        "steps of Keras": lambda: tf.keras.optimizers.SGD(
-            1.0, gradient_accumulation_steps=8
-        ),
-    }
-
-
-def collecting(optimizer, **options):
-    """A model whose loss has the targets as gradients, with room for 30 keys."""
-    options = {"evict": tfs.keras.LeastFrequent(), **options}
 def test_optimizer_whose_slots_of_rows_are_not_found_is_refused():
     class Odd(tf.keras.optimizers.SGD):
         def build(self, variables):
@@ -412,6 +412,22 @@ def test_optimizer_that_looks_beyond_a_row_is_refused_before_it_trains(name):
         np.testing.assert_array_equal(layer.trainable_variables[0].numpy(), before)
 
 
+COLLECTING = {
+    "accumulation": lambda: tfs.keras.GradientAccumulation(tfs.keras.SGD(1.0), 8),
+    "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.SGD(1.0), 8),
+}
+if keras_variants.IS_KERAS_3:
+    COLLECTING |= {
+        "steps of ours": lambda: tfs.keras.SGD(1.0, gradient_accumulation_steps=8),
+        "steps of Keras": lambda: tf.keras.optimizers.SGD(
+            1.0, gradient_accumulation_steps=8
+        ),
+    }
+
+
+def collecting(optimizer, **options):
+    """A model whose loss has the targets as gradients, with room for 30 keys."""
+    options = {"evict": tfs.keras.LeastFrequent(), **options}
     layer = tfs.keras.Embedding(
         Dynamic(30, **options), 1, embeddings_initializer="zeros"
     )

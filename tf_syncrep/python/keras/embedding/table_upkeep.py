@@ -123,8 +123,15 @@ class TableUpkeep(tf.keras.callbacks.Callback):
 
 def with_upkeep(model: Any, callbacks: Any, maintains: bool) -> Any:
     """Adds a TableUpkeep to callbacks of `fit` if the model has tables that grow."""
-    if isinstance(callbacks, tf.keras.callbacks.CallbackList):
-        return callbacks
     if not any(isinstance(x, GrowingLayer) for x in trainer.layers_of(model)):
         return callbacks
-    return [TableUpkeep(maintains), *tf.nest.flatten(callbacks or [])]
+    upkeep = TableUpkeep(maintains)
+    if isinstance(callbacks, tf.keras.callbacks.CallbackList):
+        # A list notes which hooks its callbacks have when it is made, so that one that
+        # is added later would not be called.
+        return tf.keras.callbacks.CallbackList(
+            [upkeep, *callbacks.callbacks],
+            model=model,
+            **(getattr(callbacks, "params", None) or {}),
+        )
+    return [upkeep, *tf.nest.flatten(callbacks or [])]

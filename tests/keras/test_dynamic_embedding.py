@@ -218,6 +218,16 @@ def test_key_is_admitted_when_it_was_seen_often_enough():
     assert stats["without_row"] == 2
 
 
+def test_more_rows_than_memory_could_ever_have_are_refused_at_once():
+    layer = tfs.keras.Embedding(Dynamic(2**31 - 1), 1 << 17)
+    with pytest.raises(
+        tf.errors.ResourceExhaustedError,
+        match=r"no memory for zeros of shape \[2147483647,131072\], about 11258999",
+    ):
+        layer(tf.constant([1]), training=True)
+    assert not layer.variables
+
+
 def test_full_table_refuses_and_says_so_once_in_a_fit_that_does(caplog):
     model = tf.keras.Sequential(
         [

@@ -468,9 +468,10 @@ def test_averages_of_an_optimizer_are_refused(train, make):
         train(model, models.dataset([0], 4, True), verbose=0)
 
 
-def test_averages_of_what_trains_no_table_that_grows_are_taken():
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: tfs.keras.SyncReplicas(x, 1)])
+def test_averages_of_what_trains_no_table_that_grows_are_taken(wrap):
     own = dict.fromkeys(models.SIZES, "adagrad")
-    optimizer = tfs.keras.TableOptimizers(tfs.keras.SGD(0.1, use_ema=True))
+    optimizer = wrap(tfs.keras.TableOptimizers(tfs.keras.SGD(0.1, use_ema=True)))
     model = models.growing(optimizer, own)
     tfs.keras.fit(model, models.dataset([0], 4, True), verbose=0)
     assert len(model.tables()["items"].keys)

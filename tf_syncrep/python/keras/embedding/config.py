@@ -95,7 +95,7 @@ class TableConfig:
         self.initializer = tf.keras.initializers.get(self.initializer)
         if isinstance(self.vocabulary_size, Dynamic):
             if self.optimizer is not None and not isinstance(self.optimizer, str):
-                refuse_unfit([self.optimizer])
+                refuse_unfit(self.optimizer)
             row_initializer(
                 self.initializer,
                 self.name,

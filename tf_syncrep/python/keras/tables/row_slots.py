@@ -88,23 +88,26 @@ def all_row_slots(
     return found
 
 
-def refuse_unfit(optimizers: Sequence[Any]) -> None:
-    """Raises for an optimizer whose state of a row could not begin anew."""
-    for optimizer in _innermost(optimizers):
-        for name, reason in _UNFIT.items():
-            if isinstance(optimizer, getattr(tf.keras.optimizers, name, ())):
-                raise ValueError(
-                    f"An optimizer of tables that grow must not be {name}, since "
-                    f"{reason}, and a row could not begin anew with its next key. Give "
-                    "the tables another one, such as tfs.keras.AdamAsync. Received: "
-                    f"{type(optimizer).__name__}"
-                )
-        if getattr(optimizer, "use_ema", False):
+def refuse_unfit(optimizer: Any) -> None:
+    """Raises for an optimizer whose state of a row could not begin anew.
+
+    Those that it wraps or consists of are not looked at: they may train other
+    variables, and are built by themselves.
+    """
+    for name, reason in _UNFIT.items():
+        if isinstance(optimizer, getattr(tf.keras.optimizers, name, ())):
             raise ValueError(
-                "An optimizer of tables that grow must be made without use_ema: the "
-                "average of a row would begin at zero. Received: "
-                f"{type(optimizer).__name__} with use_ema=True"
+                f"An optimizer of tables that grow must not be {name}, since {reason}, "
+                "and a row could not begin anew with its next key. Give the tables "
+                "another one, such as tfs.keras.AdamAsync. Received: "
+                f"{type(optimizer).__name__}"
             )
+    if getattr(optimizer, "use_ema", False):
+        raise ValueError(
+            "An optimizer of tables that grow must be made without use_ema: the "
+            "average of a row would begin at zero. Received: "
+            f"{type(optimizer).__name__} with use_ema=True"
+        )
 
 
 def _innermost(optimizers):

@@ -53,7 +53,7 @@ def note_trainer(optimizer: Any, variables: Sequence[Any]) -> None:
                 "tf.keras.optimizers.legacy, since slots of a row have to begin anew "
                 "with its next key",
             )
-            refuse_unfit([optimizer])
+            refuse_unfit(optimizer)
             trainers.add(optimizer)
 
 

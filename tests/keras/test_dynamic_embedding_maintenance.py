@@ -47,6 +47,12 @@ OPTIMIZERS = {
     "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adagrad(0.1), 1),
     "tables": lambda: tfs.keras.TableOptimizers(tfs.keras.AdamAsync(0.1)),
 }
+if hasattr(tf.keras.optimizers, "MultiOptimizer"):
+    OPTIMIZERS["multi"] = lambda: tf.keras.optimizers.MultiOptimizer(
+        tf.keras.optimizers.OptimizerMap(
+            tf.keras.optimizers.Adam(0.1), {".*dense.*": KERAS_OPTIMIZERS[UNFIT[0]]()}
+        )
+    )
 
 
 def small(optimizer, size, combiner=None):
@@ -70,7 +76,7 @@ def steps(model, ids, number=1):
     mostly_by_night(
         OPTIMIZERS,
         *KERAS_OPTIMIZERS,
-        *("adam", "ftrl", "adam_async", "rowwise_adagrad", "sync", "tables"),
+        *("adam", "ftrl", "adam_async", "rowwise_adagrad", "sync", "tables", "multi"),
     ),
 )
 def test_row_that_is_handed_out_again_has_initial_slots(name):

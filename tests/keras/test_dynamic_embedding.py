@@ -218,7 +218,17 @@ def test_key_is_admitted_when_it_was_seen_often_enough():
     assert stats["without_row"] == 2
 
 
-def test_full_table_refuses_and_says_so_once(caplog):
+def test_more_rows_than_memory_could_ever_have_are_refused_at_once():
+    layer = tfs.keras.Embedding(Dynamic(2**31 - 1), 1 << 17)
+    with pytest.raises(
+        tf.errors.ResourceExhaustedError,
+        match=r"no memory for zeros of shape \[2147483647,131072\], about 11258999",
+    ):
+        layer(tf.constant([1]), training=True)
+    assert not layer.variables
+
+
+def test_full_table_refuses_and_says_so_once_in_a_fit_that_does(caplog):
     model = tf.keras.Sequential(
         [
             tf.keras.layers.Input((), dtype="int64"),
@@ -239,6 +249,10 @@ def test_full_table_refuses_and_says_so_once(caplog):
     np.testing.assert_array_equal(
         model.layers[0](np.arange(10)).numpy().any(axis=1).sum(), 4
     )
+    caplog.clear()
+    keys = model.layers[0].get_embedding_table().keys
+    tfs.keras.fit(model, keys, np.ones([4, 1]), verbose=0)  # it refuses none
+    assert not [x for x in caplog.records if "is full" in x.getMessage()]
 
 
 OPTIMIZERS = {
@@ -454,9 +468,10 @@ def test_averages_of_an_optimizer_are_refused(train, make):
         train(model, models.dataset([0], 4, True), verbose=0)
 
 
-def test_averages_of_what_trains_no_table_that_grows_are_taken():
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: tfs.keras.SyncReplicas(x, 1)])
+def test_averages_of_what_trains_no_table_that_grows_are_taken(wrap):
     own = dict.fromkeys(models.SIZES, "adagrad")
-    optimizer = tfs.keras.TableOptimizers(tfs.keras.SGD(0.1, use_ema=True))
+    optimizer = wrap(tfs.keras.TableOptimizers(tfs.keras.SGD(0.1, use_ema=True)))
     model = models.growing(optimizer, own)
     tfs.keras.fit(model, models.dataset([0], 4, True), verbose=0)
     assert len(model.tables()["items"].keys)

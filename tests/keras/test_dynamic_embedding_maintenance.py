@@ -7,6 +7,7 @@ import keras_variants
 import numpy as np
 import pytest
 import tensorflow as tf
+from all_optimizers import KERAS_OPTIMIZERS, LionOfMine
 from combinations import mostly_by_night
 
 import tf_syncrep as tfs
@@ -15,7 +16,14 @@ from tf_syncrep.python.keras.tables.maintenance import maintenance_of_update
 from tf_syncrep.python.keras.tables.row_slots import row_slots
 
 Dynamic = tfs.keras.Dynamic
+UNFIT = [x for x in ("Adafactor", "ScheduleFreeAdamW") if x in KERAS_OPTIMIZERS]
 OPTIMIZERS = {
+    # All of Keras, as they are found, with slots by default; some of them again below.
+    **{
+        name: lambda kind=kind: kind(0.1)
+        for name, kind in KERAS_OPTIMIZERS.items()
+        if name not in [*UNFIT, "SGD"]
+    },
     "sgd": lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9),
     "adagrad": lambda: tf.keras.optimizers.Adagrad(0.1),
     "adam": lambda: tf.keras.optimizers.Adam(0.1, amsgrad=True),
@@ -33,9 +41,18 @@ OPTIMIZERS = {
     ),
     "lazy_ftrl": lambda: tfs.keras.FTRL(0.1),
     "lazy_momentum": lambda: tfs.keras.SGD(0.1, momentum=0.5),
+    "lazy_nesterov": lambda: tfs.keras.SGD(0.1, momentum=0.5, nesterov=True),
+    "lion_of_mine": lambda: LionOfMine(0.1),
     "rmsprop_async": lambda: tfs.keras.AdamAsync(0.1, apply_sparse_rmsprop=True),
     "sync": lambda: tfs.keras.SyncReplicas(tf.keras.optimizers.Adagrad(0.1), 1),
+    "tables": lambda: tfs.keras.TableOptimizers(tfs.keras.AdamAsync(0.1)),
 }
+if hasattr(tf.keras.optimizers, "MultiOptimizer"):
+    OPTIMIZERS["multi"] = lambda: tf.keras.optimizers.MultiOptimizer(
+        tf.keras.optimizers.OptimizerMap(
+            tf.keras.optimizers.Adam(0.1), {".*dense.*": KERAS_OPTIMIZERS[UNFIT[0]]()}
+        )
+    )
 
 
 def small(optimizer, size, combiner=None):
@@ -57,7 +74,9 @@ def steps(model, ids, number=1):
 @pytest.mark.parametrize(
     "name",
     mostly_by_night(
-        OPTIMIZERS, "adam", "ftrl", "nadam", "adam_async", "rowwise_adagrad", "sync"
+        OPTIMIZERS,
+        *KERAS_OPTIMIZERS,
+        *("adam", "ftrl", "adam_async", "rowwise_adagrad", "sync", "tables", "multi"),
     ),
 )
 def test_row_that_is_handed_out_again_has_initial_slots(name):
@@ -182,6 +201,22 @@ def test_fit_maintains_and_says_what_it_counts(caplog):
     assert history.history["without_row/items"] == [0, 0]
     stats = model.embedding.table_stats()["items"]
     assert stats["evicted"] == stats["admitted"] - len(used) > 0
+
+
+def test_fit_maintains_with_callbacks_in_a_list_of_keras():
+    model, layer = small(tfs.keras.SGD(0.1), Dynamic(30, unused_for=1))
+    batches = []
+    watch = tf.keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: batches.append(batch)
+    )
+    listed = tf.keras.callbacks.CallbackList(
+        [watch], add_history=True, model=model, epochs=1, steps=20, verbose=0
+    )
+    data = tf.data.Dataset.range(20).map(lambda x: (x, 1.0)).batch(1)
+    history = tfs.keras.fit(model, data, callbacks=listed)
+    assert layer.table_stats()["t"]["evicted"] > 10
+    assert history.history["rows/t"] == [len(layer.get_embedding_tables()["t"].keys)]
+    assert batches == list(range(20))
 
 
 # Keras 2 always compiles with an optimizer.
@@ -355,6 +390,32 @@ def test_optimizer_whose_slots_begin_with_several_numbers_is_refused():
     steps(model, [1])
     with pytest.raises(ValueError, match="must begin with one number"):
         tfs.keras.maintain_tables(model)
+
+
+def test_optimizer_whose_slots_of_rows_are_not_found_is_refused():
+    class Odd(tf.keras.optimizers.SGD):
+        def build(self, variables):
+            super().build(variables)
+            if not hasattr(self, "sums"):  # Keras 2 builds again in its step.
+                self.sums = self.add_variable([variables[0].shape[0]], name="sums")
+
+    model, _ = small(Odd(0.1, momentum=0.9), Dynamic(9, unused_for=1))
+    steps(model, [1])
+    with pytest.raises(ValueError, match=r"must make its slots .* with shape \(\) for"):
+        tfs.keras.maintain_tables(model)
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_optimizer_that_looks_beyond_a_row_is_refused_before_it_trains(name):
+    inner = KERAS_OPTIMIZERS[name](0.1)
+    with pytest.raises(ValueError, match=f"must not be {name}, since it"):
+        tfs.keras.TableConfig("t", Dynamic(9), 4, optimizer=inner)
+    for optimizer in (inner, tfs.keras.SyncReplicas(inner, 1)):
+        model, layer = small(optimizer, Dynamic(9))
+        before = layer.trainable_variables[0].numpy()
+        with pytest.raises(ValueError, match=f"must not be {name}, since it"):
+            steps(model, [1])
+        np.testing.assert_array_equal(layer.trainable_variables[0].numpy(), before)
 
 
 COLLECTING = {

@@ -5,7 +5,6 @@ line in OPTIONS. All optimizers that Keras has, as found in `tf.keras.optimizers
 twins of themselves.
 """
 
-import inspect
 import itertools
 import zipfile
 
@@ -15,6 +14,7 @@ import numpy as np
 import optimizer_twins as twins
 import pytest
 import tensorflow as tf
+from all_optimizers import KERAS_OPTIMIZERS, LionOfMine, rules_in
 from combinations import thinned
 from keras_variants import LEARNING_RATE
 
@@ -40,25 +40,6 @@ def with_options(make, **more):
         return make(*args, **more, **options)
 
     return make_with_more
-
-
-@tf.keras.utils.register_keras_serializable("tests")
-class LionOfMine(tfs.keras.LazyOptimizer):
-    """A rule without a kernel, as a user would write it."""
-
-    def __init__(self, learning_rate=1e-4, momentum=0.5, **kwargs):
-        super().__init__(learning_rate, **kwargs)
-        self.momentum = momentum
-
-    def initial_slots(self):
-        return {"momentum": 0.0}
-
-    def update_rows(self, rows, gradient, slots, learning_rate):
-        m = self.momentum * slots["momentum"] + (1 - self.momentum) * gradient
-        return rows - learning_rate * tf.sign(m), {"momentum": m}
-
-    def get_config(self):
-        return {**super().get_config(), "momentum": self.momentum}
 
 
 def around_adagrad(learning_rate, global_clipnorm=None, **options):
@@ -120,19 +101,6 @@ OPTIMIZERS = {
     "sync_momentum": (synchronous(momentum), twins.Momentum, K),
     "sync_adagrad": (synchronous(tf.keras.optimizers.Adagrad), twins.Adagrad, K),
 }
-
-
-def rules_in(module):
-    """Optimizers that have a rule of their own, rather than an inner optimizer."""
-    return {
-        name: kind
-        for name, kind in vars(module).items()
-        if isinstance(kind, type)
-        and "learning_rate" in inspect.signature(kind.__init__).parameters
-    }
-
-
-KERAS_OPTIMIZERS = rules_in(tf.keras.optimizers)
 OPTIONS = {
     "plain": {},
     "clipnorm": {"clipnorm": 0.5},
@@ -260,7 +228,7 @@ def assert_values(actual, expected):
 
 
 def test_each_optimizer_of_ours_is_here_by_itself_and_in_sync_replicas():
-    ours = set(rules_in(tfs.keras).values()) - {tfs.keras.LazyOptimizer}
+    ours = {*rules_in(tfs.keras).values()} - {tfs.keras.LazyOptimizer}
     assert tfs.keras.AdamAsync in ours
     made = [make(LEARNING_RATE) for make, _, _ in OPTIMIZERS.values()]
     inner = {type(getattr(one, "inner_optimizer", None)) for one in made}

@@ -1,6 +1,7 @@
 """A part with 50 million rows, few of which are used: reports how much memory it takes.
 
-Arguments: the number of rows of the part, and how many of them are used.
+Arguments: the number of rows of the part, how many of them are used, and how often a
+key is looked up before it gets a row.
 """
 
 import json
@@ -23,10 +24,10 @@ def resident():
     return int(line.split()[1]) * 1024
 
 
-def main(rows, used):
+def main(rows, used, min_count=1):
     begin = resident()
     index = table_ops.table_index(
-        [table_ops.IndexedTable("items", 0, rows, initializer="constant")],
+        [table_ops.IndexedTable("items", 0, rows, min_count, initializer="constant")],
         counted=True,
     )
     vectors, slot = (
@@ -38,9 +39,10 @@ def main(rows, used):
     draw = np.random.default_rng(0)
     for _ in range(0, used, 10_000):
         request = np.append(10_000, draw.integers(-(1 << 62), 1 << 62, 10_000))
-        found, _ = table_ops.table_find(
-            *part, request, insert=True, shape=vectors.shape, dtype=tf.float32
-        )
+        for _ in range(min_count):
+            found, _ = table_ops.table_find(
+                *part, request, insert=True, shape=vectors.shape, dtype=tf.float32
+            )
         tf.raw_ops.ResourceScatterAdd(
             resource=slot.handle, indices=found, updates=tf.ones([10_000, WIDTH])
         )

@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.one_version
 
 PROGRAM = pathlib.Path(__file__).with_name("table_memory_program.py")
-USED = 500_000
+USED, MAX_ROWS = 500_000, 50_000_000
 
 
 @pytest.fixture(scope="module")
@@ -16,9 +16,22 @@ def of_rows_in_use():
     return programs.run(PROGRAM, USED + 30_000, USED)
 
 
-def test_a_part_takes_the_memory_of_rows_in_use(of_rows_in_use):
-    bound = programs.run(PROGRAM, 50_000_000, USED)
-    assert bound["bytes"] < 1.3 * of_rows_in_use["bytes"]
+@pytest.fixture(scope="module")
+def of_large_part():
+    return programs.run(PROGRAM, MAX_ROWS, USED)
+
+
+def test_a_part_takes_the_memory_of_rows_in_use(of_rows_in_use, of_large_part):
+    assert of_large_part["bytes"] < 1.3 * of_rows_in_use["bytes"]
+
+
+def test_admission_takes_two_bytes_of_each_possible_row_at_most(
+    of_rows_in_use, of_large_part
+):
+    counting = programs.run(PROGRAM, MAX_ROWS, USED, 2)
+    of_counts = counting["of_index"] - of_large_part["of_index"]
+    assert MAX_ROWS <= of_counts <= 2 * MAX_ROWS
+    assert counting["bytes"] - of_counts < 1.3 * of_rows_in_use["bytes"]
 
 
 def test_a_row_takes_28_bytes_beside_its_vectors_at_most(of_rows_in_use):

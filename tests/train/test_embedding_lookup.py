@@ -155,12 +155,18 @@ def test_id_that_is_not_in_the_table_is_named():
             r"weights must be ragged or sparse if ids are.* ids=\[",
         ),
         ([TABLE[:, 0]], {}, "must be variables of rank 2"),
+        (
+            tfs.keras.Dynamic(9),
+            {},
+            r"use tfs.keras.DistributedEmbedding with .*params=Dynamic\(max_rows=9",
+        ),
         ([TABLE, TABLE[:, :2]], {}, "must be of one width and dtype"),
         ([TABLE[:1], TABLE[1:]], {}, r"must have \[6, 5\] rows. Received: parts of"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(params, options, message):
     with tf.Graph().as_default():
-        params = [tf1.Variable(part, use_resource=True) for part in params]
+        if isinstance(params, list):
+            params = [tf1.Variable(part, use_resource=True) for part in params]
         with pytest.raises(ValueError, match=message):
             tfs.train.embedding_lookup(params, [0], **options)

@@ -136,6 +136,13 @@ def embedding_lookup(
 
 
 def _parts(params: Any) -> Sequence[Any]:
+    if not isinstance(params, tf.Variable) and not hasattr(params, "__iter__"):
+        raise ValueError(
+            "params must be a variable, a PartitionedVariable or a list of variables. "
+            "Tables that grow are layers of Keras alone: use "
+            "tfs.keras.DistributedEmbedding with a tfs.keras.Dynamic, or hash ids into "
+            f"a fixed number of rows. Received: params={params!r}"
+        )
     parts = [params] if isinstance(params, tf.Variable) else list(params)
     for part in parts:
         if getattr(part, "shape", None) is None or not (

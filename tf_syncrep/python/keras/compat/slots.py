@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tf_syncrep.python.keras.compat.native import IS_KERAS_3, native
 
 # The slot with the sums of gradients, which the base class of all optimizers makes.
@@ -47,8 +49,13 @@ def innermost_of(optimizer: Any) -> list[Any]:
     """
     while getattr(optimizer, "inner_optimizer", None) is not None:
         optimizer = optimizer.inner_optimizer
-    is_several = hasattr(optimizer, "all_optimizers")
-    return optimizer.all_optimizers() if is_several else [optimizer]
+    if hasattr(optimizer, "all_optimizers"):
+        return optimizer.all_optimizers()
+    # Keras has it since 3.15.
+    is_several = isinstance(
+        optimizer, getattr(tf.keras.optimizers, "MultiOptimizer", ())
+    )
+    return list(optimizer.optimizers) if is_several else [optimizer]
 
 
 def trainer_of(optimizer: Any, variable: Any) -> Any:

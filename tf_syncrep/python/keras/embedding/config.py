@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_syncrep.python.keras.optimizers.own_optimizers import checked
 from tf_syncrep.python.keras.optimizers.saved_optimizers import optimizer_from
 from tf_syncrep.python.keras.tables.dynamic import Dynamic, row_initializer
-from tf_syncrep.python.keras.tables.row_slots import refuse_averages
+from tf_syncrep.python.keras.tables.row_slots import refuse_unfit
 from tf_syncrep.python.sync.arguments import as_python
 
 COMBINERS = ("sum", "mean", "sqrtn", None)
@@ -95,7 +95,7 @@ class TableConfig:
         self.initializer = tf.keras.initializers.get(self.initializer)
         if isinstance(self.vocabulary_size, Dynamic):
             if self.optimizer is not None and not isinstance(self.optimizer, str):
-                refuse_averages([self.optimizer])
+                refuse_unfit(self.optimizer)
             row_initializer(
                 self.initializer,
                 self.name,

@@ -38,6 +38,7 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         self._steps: int | None = None  # since the last maintenance in this training
         self._last_batch = -1
         self._before: dict[str, int] = {}
+        self._refused: dict[str, int] = {}  # before this training
         self._are_full: set[str] = set()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -89,9 +90,9 @@ class TableUpkeep(tf.keras.callbacks.Callback):
         """Notes the counters at the beginning."""
         del logs
         self._steps = None
-        self._before = {
-            name: counts["without_row"] for name, counts in self._stats().items()
-        }
+        stats = self._stats()
+        self._before = {name: counts["without_row"] for name, counts in stats.items()}
+        self._refused = {name: counts["refused"] for name, counts in stats.items()}
 
     def _stats(self) -> dict[str, dict[str, int]]:
         try:
@@ -106,7 +107,8 @@ class TableUpkeep(tf.keras.callbacks.Callback):
 
     def _warn_of_full(self, stats: dict[str, dict[str, int]]) -> None:
         for name, counts in stats.items():
-            if counts["refused"] and name not in self._are_full:
+            refused = counts["refused"] - self._refused.get(name, 0)
+            if refused > 0 and name not in self._are_full:
                 self._are_full.add(name)
                 logging.warning(
                     "Table %r, or a part of it, is full: %d of its %d rows are in use, "
@@ -115,14 +117,21 @@ class TableUpkeep(tf.keras.callbacks.Callback):
                     name,
                     counts["rows"],
                     counts["capacity"],
-                    counts["refused"],
+                    refused,
                 )
 
 
 def with_upkeep(model: Any, callbacks: Any, maintains: bool) -> Any:
     """Adds a TableUpkeep to callbacks of `fit` if the model has tables that grow."""
-    if isinstance(callbacks, tf.keras.callbacks.CallbackList):
-        return callbacks
     if not any(isinstance(x, GrowingLayer) for x in trainer.layers_of(model)):
         return callbacks
-    return [TableUpkeep(maintains), *tf.nest.flatten(callbacks or [])]
+    upkeep = TableUpkeep(maintains)
+    if isinstance(callbacks, tf.keras.callbacks.CallbackList):
+        # A list notes which hooks its callbacks have when it is made, so that one that
+        # is added later would not be called.
+        return tf.keras.callbacks.CallbackList(
+            [upkeep, *callbacks.callbacks],
+            model=model,
+            **(getattr(callbacks, "params", None) or {}),
+        )
+    return [upkeep, *tf.nest.flatten(callbacks or [])]

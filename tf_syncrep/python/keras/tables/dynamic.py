@@ -22,8 +22,9 @@ class MinCount:
     """Admits a key when it has been looked up often enough.
 
     Until then the key has no row: its vector is zeros, and its gradient is dropped. The
-    lookups are counted in a count-min sketch of a fixed size. So a key may be admitted
-    too early, because others were counted with it. All counts are halved from time to
+    lookups are counted in a count-min sketch of a fixed size, which takes one to two
+    bytes for each row that the table may have. So a key may be admitted too early,
+    because others were counted with it. All counts are halved from time to
     time. So a key that comes rarely may be admitted too late, or never; one that comes
     at least six times among as many keys without a row as the table has rows is
     admitted.
@@ -93,6 +94,7 @@ class Dynamic:
     Args:
         max_rows: how many rows there may be, on all parameter servers together. This
             bounds the memory but takes none: a row takes memory when it is first used.
+            (`tfs.keras.MinCount` does, and so do the slots of Keras' own optimizers.)
         admit: None to give a row to each id at once, or a `tfs.keras.MinCount`.
         evict: None to refuse new ids when the table is full, or the rule that chooses
             the rows to remove: `tfs.keras.LeastRecent()` or

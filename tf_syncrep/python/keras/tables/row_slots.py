@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,17 @@ from tf_syncrep.python.keras.compat.slots import (
     are_rows,
     innermost_of,
     slots_by_variable,
+    variables_of,
 )
 
 if TYPE_CHECKING:
     from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
 
-# How many rows the small table has that shows a new optimizer's slots.
-_ROWS = 2
+# Optimizers of Keras whose slots are not of single rows, with the reason.
+_UNFIT = {
+    "Adafactor": "it scales a row by means over all rows",
+    "ScheduleFreeAdamW": "its momentum begins with the variable's values",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,15 +88,26 @@ def all_row_slots(
     return found
 
 
-def refuse_averages(optimizers: Sequence[Any]) -> None:
-    """Raises for an optimizer that keeps averages of all variables."""
-    for optimizer in _innermost(optimizers):
-        if getattr(optimizer, "use_ema", False):
+def refuse_unfit(optimizer: Any) -> None:
+    """Raises for an optimizer whose state of a row could not begin anew.
+
+    Those that it wraps or consists of are not looked at: they may train other
+    variables, and are built by themselves.
+    """
+    for name, reason in _UNFIT.items():
+        if isinstance(optimizer, getattr(tf.keras.optimizers, name, ())):
             raise ValueError(
-                "An optimizer of tables that grow must be made without use_ema: the "
-                "average of a row would begin at zero. Received: "
-                f"{type(optimizer).__name__} with use_ema=True"
+                f"An optimizer of tables that grow must not be {name}, since {reason}, "
+                "and a row could not begin anew with its next key. Give the tables "
+                "another one, such as tfs.keras.AdamAsync. Received: "
+                f"{type(optimizer).__name__}"
             )
+    if getattr(optimizer, "use_ema", False):
+        raise ValueError(
+            "An optimizer of tables that grow must be made without use_ema: the "
+            "average of a row would begin at zero. Received: "
+            f"{type(optimizer).__name__} with use_ema=True"
+        )
 
 
 def _innermost(optimizers):
@@ -109,6 +125,7 @@ def _initial_values(optimizer: Any, variable: Any) -> dict[str, float]:
         few = _few_rows(variable)
         new.build([few])
         slots = slots_by_variable(new, [few])[id(compat.native(few))]
+        _refuse_unknown(new, few, slots)
         initial = {}
         for kind, slot in slots.items():
             values = np.unique(slot.numpy())
@@ -121,9 +138,33 @@ def _initial_values(optimizer: Any, variable: Any) -> dict[str, float]:
     return initial
 
 
+def _refuse_unknown(optimizer, few, slots):
+    """Raises if an optimizer has values of rows in a variable that is no known slot."""
+    known = {id(slot) for slot in slots.values()}
+    for other in map(compat.native, variables_of(optimizer)):
+        if id(other) not in known and list(other.shape[:1]) == [few.shape[0]]:
+            raise ValueError(
+                "An optimizer of tables that grow must make its slots of rows by "
+                "add_variable_from_reference, in the shape of the variable. Received: "
+                f"{other.name!r} of {type(optimizer).__name__}, with shape "
+                f"{(*other.shape[1:],)} for each row"
+            )
+
+
 def _few_rows(variable):
-    shape = (_ROWS, *variable.shape[1:])
-    values = tf.zeros(shape, compat.native(variable).dtype)
-    if compat.IS_KERAS_3:
-        return tf.keras.Variable(values, dtype=variable.dtype, name="few_rows")
-    return tf.Variable(values, name="few_rows")
+    """A small table that an optimizer takes for a part, since it has its name.
+
+    It has a number of rows that nothing else has, and values that tell whether slots
+    begin with them.
+    """
+    width = variable.shape[1]
+    shape = (19 if width == 17 else 17, width)
+    values = tf.reshape(tf.linspace(0.0, 1.0, shape[0] * width), shape)
+    values = tf.cast(values, compat.native(variable).dtype)
+    if not compat.IS_KERAS_3:
+        return tf.Variable(values, name=variable.name.split(":")[0])
+    *scopes, name = variable.path.split("/")
+    with contextlib.ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(tf.keras.name_scope(scope))
+        return tf.keras.Variable(values, dtype=variable.dtype, name=name)

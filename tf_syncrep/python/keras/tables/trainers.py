@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tf_syncrep.python.keras import compat
-from tf_syncrep.python.keras.tables.row_slots import refuse_averages
+from tf_syncrep.python.keras.tables.row_slots import refuse_unfit
 
 if TYPE_CHECKING:
     from tf_syncrep.python.keras.tables.dynamic_tables import DynamicTables
@@ -53,7 +53,7 @@ def note_trainer(optimizer: Any, variables: Sequence[Any]) -> None:
                 "tf.keras.optimizers.legacy, since slots of a row have to begin anew "
                 "with its next key",
             )
-            refuse_averages([optimizer])
+            refuse_unfit(optimizer)
             trainers.add(optimizer)
 
 
